@@ -19,20 +19,19 @@ claimed is another question, which the verdicts answer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Literal
 
 from research.design.power import plan_analyses
-from research.design.samplers import control_values
-from research.design.screening import list_due_trials, next_candidate, select, truncate_screen
+from research.design.screening import ScreenProgress
 from research.proposals.decisions import decide, rules_for
 from simlab.screens import CONFIRMED, default_screen, default_seeds
 from simlab.worlds import Configuration, Played, World, grid
 from studies.records.alpha import allocate_single_round
 from studies.records.design import Arm, Budget, Design, Metric, Price
 from studies.records.procedure import Knob, PowerTarget, Screen
-from studies.records.statements import apply_selection, claims, select_arms
+from studies.records.statements import apply_selection, claims, control_values, select_arms
 from studies.records.verdict import Verdict
 from studies.verdicts.inputs import ArmData
 from studies.verdicts.rules import judge
@@ -203,25 +202,24 @@ def screened(design: Design, bill: RunBudget, reserved: float = 0.0) -> Design:
 
     The first run that would touch the `reserved` hours ends it, as in a study: who is kept follows from those before.
     """
-    screen, control = design.screen, control_values(design)
+    screen, scores = design.screen, dict[tuple[str, int], float | None]()
     assert screen is not None
-    asked: list[Arm] = []
-    scores: dict[tuple[str, int], float | None] = {}
+    progress = ScreenProgress(screen, control_values(design), scores=scores)
     while True:
-        arm = next_candidate(screen, control, asked, scores)
-        asked += [arm] if arm else []
-        trials = list_due_trials(screen, control, asked, scores)
-        places = {arm.name: dict(arm.overrides) for arm in asked}
+        arm = progress.next_candidate()
+        progress = replace(progress, asked=(*progress.asked, *([arm] if arm else [])))
+        trials = progress.due_trials()
+        places = {arm.name: dict(arm.overrides) for arm in progress.asked}
         for trial in trials:
             place, steps = places[trial.candidate], screen.rungs[trial.rung].steps
             if bill.affords(place, steps, spare=reserved):
                 scores[trial] = bill.play(place, steps, seed=screen.seed).search
         if not trials or any(trial not in scores for trial in trials):
             break
-    tried = [arm for arm in asked if (arm.name, 0) in scores]
-    if not tried:
+    ended = progress.ended()
+    if not ended.asked:
         return apply_selection(design, (), ())
-    arms = select_arms(design, tried, select(truncate_screen(screen, tried, scores), tried, scores))
+    arms = select_arms(design, ended.asked, ended.select())
     return apply_selection(design, arms, claims(design, arms))
 
 

@@ -12,15 +12,18 @@ from rich.text import Text
 
 from research.cli.app import Json, columns, console, print_json
 from research.cli.lookup import Name, open_installation, open_study
-from research.design.known_findings import KnownFinding
-from research.design.prior_findings import (
+from research.design.known_findings import (
+    ConfirmedValue,
     Contradiction,
+    KnownFinding,
     KnownFindings,
+    Recipe,
+    describe_evidence,
     find_contradictions,
     load_findings,
+    recipe_of,
     search_findings,
 )
-from research.design.recipe import ConfirmedValue, Recipe, describe_evidence, recipe_of
 from research.installation.home import Home
 from research.planners.factory import Forecaster, TrackRecord, load_track_record
 from research.terminal import warn

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from threading import Event
 from typing import Any, Protocol
 
@@ -32,7 +33,7 @@ from research.installation.machine import MachineSlots
 from research.installation.tiny_model import Note, prepare_model
 from research.isolation.mode import UNISOLATED, Isolation
 from research.models.fetch import check_loader
-from research.planners.context import HomeFindings
+from research.planners.context import find_related
 from research.planners.protocol import Planner
 from research.runs.collect import ReadTracking
 from research.runs.launcher import AttemptLauncher
@@ -155,7 +156,7 @@ class StudyController:
 
         self._planning = planning or Planning(
             home, log, self._record, planner, prices, base or base_job_of(settings), draw_secret, noise_bank,
-            HomeFindings(home, log, study),
+            partial(find_related, home, log, study),
         )  # fmt: skip
         self._completion = Completion(
             self._record, home.study(study), self._planning, self._launcher, build_report, note

@@ -42,7 +42,7 @@ from research.installation.servers import SERVER
 from research.installation.tiny_model import Note
 from research.isolation.mode import Isolation, reopen, supervise
 from research.models.fetch import check_loader
-from research.planners.context import environment_specs, field_specs
+from research.planners.context import field_specs, known_environments
 from research.planners.factory import BUILT_IN, LONGEST_TIMEOUT_S, make_planner, planner_names
 from research.planners.llm import TIMEOUT_S
 from research.planners.protocol import Planner
@@ -341,7 +341,7 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     if topic.strip() and asked.planner == RulesPlanner.name:
         fixed = base is not None and "model" in find_fixed_fields(base)
         model = model_name(base.model.model_dump()) if base is not None and fixed else ""
-        parsed = parse_topic(topic, field_specs(base, models), environment_specs(), comparison, model)
+        parsed = parse_topic(topic, field_specs(base, models), known_environments(), comparison, model)
         parsed = judge_by(parsed, requirements.metric or parsed.metric)
         requirements = replace(requirements, metric=requirements.metric or parsed.metric)
     if requirements.metric is not None:

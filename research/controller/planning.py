@@ -13,7 +13,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, cast
@@ -42,7 +42,7 @@ from research.files import read_json, write_json
 from research.installation.base_job import describe_unusual_rate
 from research.installation.home import Home
 from research.isolation.mode import read_sandboxing
-from research.planners.context import NO_FINDINGS, PLAYS, ArmSummary, FindingsSource, PlannerContext, Stage
+from research.planners.context import PLAYS, ArmSummary, FindFindings, PlannerContext, Stage
 from research.planners.history import CampaignFacts, Notebook, quote_latest
 from research.planners.prompts import final_message
 from research.planners.protocol import Planner
@@ -160,7 +160,7 @@ class Planning:
         base: Job,
         draw_secret: DrawSecret = secrets.token_hex,
         noise_bank: Callable[[EventLog], NoiseBank] = NoiseBank.of,
-        findings: FindingsSource = NO_FINDINGS,
+        findings: FindFindings = lambda words, most: (),
     ) -> None:
         self._study_folder = home.study(record.study)
         self._folder = self._study_folder / "planning"
@@ -369,8 +369,8 @@ class Planning:
             read_sandboxing(state.settings).isolates,
             notes,
             None if state.design is None else state.design.metric,
-            notebook=Notebook.of(state),
-            findings=tuple(self._findings.find(state.topic, MOST_FINDINGS)),
+            notebook=Notebook(state.notebook),
+            findings=tuple(self._findings(state.topic, MOST_FINDINGS)),
             tools=lambda inputs: StudyTools(
                 state, self._study_folder, inputs.current_compiler, requested, self._findings
             ),
@@ -485,7 +485,7 @@ class Planning:
             "action": action,
             "secret": self._draw_secret(32),
             "said": said,
-            "looks": [look.file_payload() for look in turn.tool_results],
+            "looks": [asdict(look) for look in turn.tool_results],
             "asides": [aside.model_dump(mode="json") for aside in turn.side_actions],
         }
 

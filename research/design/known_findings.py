@@ -1,23 +1,38 @@
-"""What one study found, read from its log and its verified files."""
+"""What the studies of this home found: verdicts that stand, searched, held against one another, made a recipe.
+
+A finding is read from a study's log and its verified files; one whose verdict does not follow from them stands without
+numbers. The recipe of a study is the job under all arms with every confirmed better value: what was confirmed is what
+the study's report says (`studies.verdicts.recipe`), in the environment that was asked about first, by the metric that
+was asked for. What was never confirmed together is said.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import inf
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from research.design.noise_bank import metric_key, model_key
-from research.installation.base_job import APART, parse_job, without_model_path
-from studies import StudyState
+from research.errors import BadInput
+from research.installation.base_job import APART, base_job_of, parse_job, without_model_path
+from research.installation.home import Home
+from research.installation.studies import RESULTS_VERSION, StudyCache, StudyReading, evidence_files
+from studies import EventLog, LogCorrupt, StudyState, fold
 from studies.proof import DOES_NOT_FOLLOW, verdict_fault
 from studies.records.base import JsonValue, Record, canonical, digest
-from studies.records.design import MODEL, Hypothesis, Metric
+from studies.records.design import MODEL, REWARD, Hypothesis, Metric
 from studies.records.procedure import Phase
-from studies.records.statements import metric_name, model_name, sentences
+from studies.records.statements import metric_name, model_name, sentences, setting
 from studies.records.verdict import Verdict
+from studies.verdicts.recipe import BetterValue, ExcludedClaim, find_untested_pairs, format_fields, holds, recipes
 from studies.verdicts.wording import deciding_interval
-from swarm.job import Job, TinyModel
+from swarm.job import Job, TinyModel, tunables
 
 KnownVerdict = Literal["supported", "refuted", "equivalent", "inconclusive", "invalid", "does not follow"]
 """A verdict, or that it does not follow from the files any more: then nothing else is said of it."""
@@ -164,3 +179,222 @@ def _build_conditions(job: Mapping[str, Any], metric: Metric, claim: Hypothesis)
 
 def _finite_or_none(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
+
+
+FILE: Final = "findings.json"
+_FORM: Final = f"1, results {RESULTS_VERSION}"
+"""The first number is that of what is kept of a study."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFindings:
+    """What is known, the newest study first, each study's rounds in order."""
+
+    findings: tuple[KnownFinding, ...]
+    left_out: Mapping[str, str]
+    """Studies whose log cannot be read, with what is wrong."""
+
+
+def load_findings(home: Home, log: EventLog, told: Callable[[int, int], None] = lambda done, of: None) -> KnownFindings:
+    """Return the findings of an installation; `told` hears how many of the changed studies are read, of how many."""
+    contents = StudyCache(FILE, _FORM, lambda study: _read_study(home, log, study)).contents(home, log, told)
+    entries = (entry for content in contents.values() for entry in content.get("findings", ()))
+    left_out = {study: str(content["corrupt"]) for study, content in contents.items() if "corrupt" in content}
+    return KnownFindings(tuple(map(KnownFinding.model_validate, entries)), left_out)
+
+
+def _read_study(home: Home, log: EventLog, study: str) -> StudyReading:
+    try:
+        state = fold(log.read(study))
+    except LogCorrupt as error:
+        corrupt: dict[str, Any] = {"corrupt": str(error)}
+        return StudyReading(lambda: corrupt)
+    return StudyReading(
+        lambda: {"findings": [entry.model_dump(mode="json") for entry in findings_of(state, home.study(study))]},
+        state.head_hash,
+        evidence_files(state),
+    )
+
+
+def search_findings(findings: Iterable[KnownFinding], words: Sequence[str]) -> tuple[KnownFinding, ...]:
+    """Return the findings that all of the words name, in their order; all of them for no words.
+
+    A word names a finding where a word of its claim, study, verdict, conditions or field synonyms begins with it.
+    """
+    wanted = (part for word in words for part in _normalize(word).split())
+    patterns, marks = [re.compile(rf"(?<![\w.]){re.escape(part)}") for part in wanted], tunables()
+
+    def matches(finding: KnownFinding) -> bool:
+        where, fields = finding.conditions, finding.treatment if isinstance(finding.treatment, dict) else ()
+        synonyms = (word for name in (finding.variable, *fields) if name in marks for word in marks[name].synonyms)
+        text = _normalize(" ".join((
+            finding.name, finding.claim, finding.verdict, finding.variable, where.environment, where.model,
+            where.model_key, where.metric, where.metric_name, where.job, *synonyms,
+            *(f"{name} {value}" for name, value in where.fields.items()),
+        )))  # fmt: skip
+        return all(pattern.search(text) for pattern in patterns)
+
+    return tuple(filter(matches, findings))
+
+
+def _normalize(text: str) -> str:
+    return text.replace("_", " ").lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """Findings on the same values of the same variable, by the same metric, that cannot both hold everywhere."""
+
+    one: tuple[KnownFinding, ...]
+    """Those that find one side higher."""
+    other: tuple[KnownFinding, ...]
+    """Those that find the other side higher, or no difference where the others' intervals leave none."""
+    differ: tuple[str, ...]
+    """The conditions in which the two sides differ, each a clause; empty where nothing that is recorded differs."""
+
+
+def find_contradictions(findings: Iterable[KnownFinding]) -> tuple[Contradiction, ...]:
+    """Return what findings contradict one another on, in the order of the first of each."""
+    groups: defaultdict[object, list[KnownFinding]] = defaultdict(list)
+    for finding in findings:
+        if finding.sign or finding.verdict == "equivalent":
+            groups[finding.compared].append(finding)
+    contradictions = []
+    for group in groups.values():
+        higher, lower, same = ([entry for entry in group if entry.sign == sign] for sign in (1, -1, 0))
+        pairs = [(higher, lower)] if higher and lower else []
+        for side in (higher, lower):
+            if apart := _find_disjoint(same, side):
+                pairs.append((_find_disjoint(side, apart), apart))
+        contradictions += [Contradiction(tuple(a), tuple(b), tuple(_describe_differences(a, b))) for a, b in pairs]
+    return tuple(contradictions)
+
+
+def _find_disjoint(findings: Sequence[KnownFinding], others: Sequence[KnownFinding]) -> list[KnownFinding]:
+    """Return the findings whose interval has nothing in common with that of one of the others at least."""
+    intervals = [entry.interval for entry in others if entry.interval is not None]
+    lowest_high, highest_low = min((i[1] for i in intervals), default=inf), max((i[0] for i in intervals), default=-inf)
+    known = ((entry, entry.interval) for entry in findings)
+    return [entry for entry, own in known if own is not None and (own[1] < highest_low or own[0] > lowest_high)]
+
+
+def _describe_differences(*sides: Sequence[KnownFinding]) -> Iterator[str]:
+    """Yield the conditions in which two sides differ; a model of the same name may be another, or trained otherwise."""
+
+    def differ(name: str, value: Callable[[FindingConditions], str]) -> list[str]:
+        one, other = ({value(entry.conditions) for entry in side} for side in sides)
+        return [] if one == other else [f"{name}: {' or '.join(sorted(one))} against {' or '.join(sorted(other))}"]
+
+    yield from differ("environment", lambda where: where.environment)
+    yield from differ("model", lambda where: where.model) or differ("model or backend", lambda where: where.model_key)
+    for name in sorted({name for side in sides for entry in side for name in entry.conditions.fields}):
+        yield from differ(name, partial(_describe_field, name))
+
+
+def _describe_field(name: str, where: FindingConditions) -> str:
+    return canonical(where.fields[name]) if name in where.fields else "usual"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmedValue:
+    """What one comparison says to set, and its evidence."""
+
+    fields: Mapping[str, JsonValue]
+    over: Mapping[str, JsonValue]
+    """The values that it was found better than."""
+    finding: KnownFinding
+    held_by: tuple[int, ...] = ()
+    """Later rounds whose arms all had these values."""
+    not_held_by: tuple[int, ...] = ()
+    """Later rounds whose arms all had other ones."""
+
+    @property
+    def text(self) -> str:
+        return format_fields(self.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A job, what of it was confirmed, and what a reader must know of it."""
+
+    job: Mapping[str, JsonValue]
+    """As a job file has it: what it leaves out has its default."""
+    confirmed: tuple[ConfirmedValue, ...]
+    apart: tuple[str, ...]
+    """Values that were never confirmed together, each pair a sentence."""
+    notes: tuple[str, ...]
+    """What else was found and is not in the job, or why nothing is."""
+
+
+_CODE: Final = "its reward is code, and no field of a job; see the report"
+
+
+def recipe_of(state: StudyState, folder: Path) -> Recipe:
+    """Return the recipe of a study whose files lie in `folder`; raise BadInput for unknown fields."""
+    designs = {entry.round: entry.design for entry in state.rounds if entry.design is not None}
+    if not designs:
+        plain = _build_job_file(base_job_of(state.settings), {})
+        return Recipe(plain, (), (), ("nothing was confirmed: no design was locked; this is the job under all arms",))
+    findings = {(entry.round, entry.hypothesis, entry.phase): entry for entry in findings_of(state, folder)}
+    asked, *_ = recipes(
+        state.rounds, lambda entry, verdict: not findings[entry.round, verdict.hypothesis, "confirm"].doubt
+    )
+
+    def describe(claim: BetterValue | ExcludedClaim) -> str:
+        return _describe_comparison(findings[claim.round, claim.claim.id, "confirm"])
+
+    notes = [f"{describe(left)}: {left.why}" for left in asked.left]
+    notes += [f"{describe(value)}: {_CODE}" for value in asked.values if REWARD in value.fields]
+    for entry in findings.values():
+        if entry.round not in asked.rounds or entry.phase != "confirm":
+            where = f"in {entry.conditions.environment} by {entry.conditions.metric_name}"
+            notes.append(f"{_describe_comparison(entry)}: {where}, and no part of the recipe")
+    values = [value for value in asked.values if REWARD not in value.fields]
+    while (job := parse_job({**asked.base, **_merge_fields(values)})) is None:
+        if not values:
+            raise BadInput("expected a job that this ajet knows under all arms of the study; found other fields")
+        beside = format_fields(_merge_fields(values[:-1]))
+        notes.append(f"{format_fields(values[-1].fields)} is left out: no job can have it beside {beside}")
+        values = values[:-1]
+    if not values:
+        notes.insert(0, f"nothing was confirmed in {asked.environment}; this is the job under all arms")
+    confirmed = []
+    for value in values:
+        later = {number: holds(design, value) for number, design in designs.items() if number > value.round}
+        held, other = (tuple(number for number, held in later.items() if held is is_held) for is_held in (True, False))
+        confirmed.append(
+            ConfirmedValue(value.fields, value.over, findings[value.round, value.claim.id, "confirm"], held, other)
+        )
+    pairs = (
+        [f"{format_fields(value.fields)} (round {value.round})" for value in pair]
+        for pair in find_untested_pairs(values, designs)
+    )
+    apart = tuple(f"{one} and {other} were never confirmed together" for one, other in pairs)
+    return Recipe(_build_job_file(job, _merge_fields(values)), tuple(confirmed), apart, tuple(notes))
+
+
+def _describe_comparison(finding: KnownFinding) -> str:
+    compared = f"{setting(finding.variable, finding.treatment)} against {setting(finding.variable, finding.control)}"
+    return f"{compared}, {describe_evidence(finding)}"
+
+
+def describe_evidence(finding: KnownFinding) -> str:
+    effect = ""
+    if finding.estimate is not None and finding.low is not None and finding.high is not None:
+        level = "" if finding.level is None else f" ({finding.level:.1%})"
+        effect = f" {finding.estimate:+.3g} [{finding.low:.3g}, {finding.high:.3g}]{level}"
+    return f"round {finding.round}, {finding.hypothesis} {finding.verdict}{effect}, lock {finding.lock[:16]}"
+
+
+def _merge_fields(values: Sequence[BetterValue]) -> dict[str, JsonValue]:
+    return {name: held for value in values for name, held in value.fields.items()}
+
+
+def _build_job_file(job: Job, confirmed: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return a job as a file has it: its environment, what was confirmed, what is not usual."""
+    usual, shown = Job.default_fields(job.model, job.lora_rank), {"environment", *confirmed}
+    return {
+        name: value
+        for name, value in job.model_dump(mode="json").items()
+        if name not in APART and (name in shown or value != usual.get(name))
+    }

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from studies.records.base import JsonValue
-from studies.records.design import Arm, Design
+from studies.records.design import Arm
 from studies.records.procedure import Knob
 
 if TYPE_CHECKING:
@@ -45,13 +45,6 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_.=+-]{0,63}")
 
 def allow_any(values: Mapping[str, JsonValue]) -> bool:
     return bool(values)
-
-
-def control_values(design: Design) -> dict[str, JsonValue]:
-    """Return what the control arm of a design holds for each knob of its screen."""
-    (control,) = design.arms
-    held = {**design.base_job, **control.overrides}
-    return {knob.field: held[knob.field] for knob in design.screen.knobs} if design.screen else {}
 
 
 def make_generator(seed: int, index: int) -> np.random.Generator:
@@ -76,6 +69,12 @@ class Space:
     def values(self, point: Point) -> dict[str, JsonValue]:
         return {knob.field: knob.values[at] for knob, at in zip(self.knobs, point, strict=True)}
 
+    def arm(self, point: Point, index: int) -> Arm:
+        """Return the candidate at a point, named by its values where that makes a name, else by its number from 0."""
+        values = self.values(point)
+        name = "+".join(f"{field}={str(value).lower()}" for field, value in values.items())
+        return Arm(name=name if _NAME.fullmatch(name) else f"candidate-{index + 1}", overrides=values)
+
     def point(self, overrides: Mapping[str, JsonValue]) -> Point:
         """Return the point of an arm's overrides; raise ValueError where a value is on no ladder."""
         return tuple(knob.values.index(overrides[knob.field]) for knob in self.knobs)
@@ -98,13 +97,6 @@ class Space:
         return [free[at] for at in random.permutation(len(free))]
 
 
-def arm_of(space: Space, point: Point, index: int) -> Arm:
-    """Return the candidate at a point, named by its values where that makes a name, else by its number from 0."""
-    values = space.values(point)
-    name = "+".join(f"{field}={str(value).lower()}" for field, value in values.items())
-    return Arm(name=name if _NAME.fullmatch(name) else f"candidate-{index + 1}", overrides=values)
-
-
 SETTINGS = 160
 """Settings of the surface that are weighed by their evidence."""
 HEAVIEST = 20
@@ -119,10 +111,15 @@ SHAPE, RATE = 1.0, 0.5
 
 @dataclass(frozen=True)
 class Ladders:
-    """The ladders of a space: the length of each, and whether its order means anything."""
+    """The ladders of a space: the length of each, and whether its order means anything, as that of words does not."""
 
     lengths: tuple[int, ...]
     ordered: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, knobs: Sequence[Knob]) -> Self:
+        ordered = (not any(isinstance(value, str) for value in knob.values) for knob in knobs)
+        return cls(tuple(len(knob.values) for knob in knobs), tuple(ordered))
 
     def to_coordinates(self, points: Sequence[tuple[int, ...]]) -> Floats:
         import numpy as np
@@ -332,7 +329,7 @@ def choose_tpe(known: SearchHistory, free: Sequence[Point]) -> Point:
         knob.field: IntDistribution(0, len(knob.values) - 1)
         if ordered
         else CategoricalDistribution(range(len(knob.values)))
-        for knob, ordered in zip(known.space.knobs, build_ladders(known.space).ordered, strict=True)
+        for knob, ordered in zip(known.space.knobs, Ladders.of(known.space.knobs).ordered, strict=True)
     }
     seed = int(make_generator(known.seed, known.index).integers(2**32))
     study = optuna.create_study(
@@ -356,12 +353,17 @@ def choose_by_surface(known: SearchHistory, free: Sequence[Point]) -> Point:
 
     if not known.over:
         return choose_balanced(known, free)
-    surface = _fit_surface(known, known.over)
+
+    def fit(scores: Iterable[tuple[Point, float]]) -> Surface:
+        points, values = zip(*scores, strict=True)
+        return Surface(Ladders.of(known.space.knobs), points, [0] * len(points), values)
+
+    surface = fit(known.over)
     running = [point for point, score in zip(known.points, known.scores, strict=True) if score is None]
     if running:
         expected = surface.to_scores(surface.predict(running, 0).mean, 0)
         believed = zip(running, expected.tolist(), strict=True)
-        surface = _fit_surface(known, (*known.over, *believed))
+        surface = fit((*known.over, *believed))
     belief = surface.predict(free, 0)
     if known.last:
         return free[int(np.argmax(belief.mean))]
@@ -369,19 +371,6 @@ def choose_by_surface(known: SearchHistory, free: Sequence[Point]) -> Point:
         return free[int(np.argmax(belief.mean + known.bound * belief.sd))]
     best = float(surface.predict(known.points, 0).mean.max())
     return free[int(np.argmax(belief.expected_improvement(best)))]
-
-
-def _fit_surface(known: SearchHistory, scores: Sequence[tuple[Point, float]]) -> Surface:
-    points, values = [point for point, _ in scores], [score for _, score in scores]
-    return Surface(build_ladders(known.space), points, [0] * len(points), values)
-
-
-def build_ladders(space: Space) -> Ladders:
-    """Return the ladders of a space; ladders of numbers and switches have an order, words have none."""
-    return Ladders(
-        tuple(len(knob.values) for knob in space.knobs),
-        tuple(not any(isinstance(value, str) for value in knob.values) for knob in space.knobs),
-    )
 
 
 SAMPLERS: Mapping[str, Sampler] = {

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, Protocol
 
 from pydantic import BaseModel
 
-from research.design.known_findings import KnownFinding
-from research.design.prior_findings import load_findings, search_findings
+from research.design.known_findings import KnownFinding, load_findings, search_findings
 from research.installation.base_job import find_fixed_fields
 from research.installation.home import Home
 from research.planners.history import CampaignFacts, Notebook, Quote
@@ -34,69 +33,44 @@ from studies.records.design import MODEL, Design, Hypothesis, Metric
 from studies.records.procedure import Noise
 from studies.records.statements import metric_name
 from studies.records.verdict import Verdict
+from swarm.environments.base import Environment
 from swarm.environments.registry import environments
 from swarm.job import Job, TinyModel, Tunable, default_learning_rate, tunables
 
-_LEAST: Final = 3
+_SHORTEST_WORD: Final = 3
 """Letters of a word that says something."""
+FindFindings = Callable[[str, int], Sequence[Quote]]
+"""Returns at most so many findings of earlier studies that words are about, each in a sentence, the likeliest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class HomeFindings:
-    """The findings of an installation, but for those of one study, which its planner is shown anyway."""
+def find_related(home: Home, log: EventLog, excluded_study: str, words: str, most: int) -> tuple[Quote, ...]:
+    """Return at most so many findings of a home, but for those of one study, which its planner is shown anyway.
 
-    home: Home
-    log: EventLog
-    excluded_study: str
-
-    def find(self, words: str, most: int) -> tuple[Quote, ...]:
-        """Return at most so many findings, those that most of the words name first; of no words the newest."""
-        known = [entry for entry in load_findings(self.home, self.log).findings if entry.study != self.excluded_study]
-        wanted = dict.fromkeys(word.lower() for word in words.split() if len(word) >= _LEAST)
-        if not wanted:
-            return tuple(map(_quote_finding, known[:most]))
+    Those that most of the words name come first; of no words the newest.
+    """
+    known = [entry for entry in load_findings(home, log).findings if entry.study != excluded_study]
+    if wanted := dict.fromkeys(word.lower() for word in words.split() if len(word) >= _SHORTEST_WORD):
         named = Counter(entry.name for word in wanted for entry in search_findings(known, [word]))
-        likely = sorted((entry for entry in known if named[entry.name]), key=lambda entry: -named[entry.name])
-        return tuple(map(_quote_finding, likely[:most]))
+        known = sorted((entry for entry in known if named[entry.name]), key=lambda entry: -named[entry.name])
+    return tuple(Quote(entry.name, _describe_finding(entry)) for entry in known[:most])
 
 
-def _quote_finding(finding: KnownFinding) -> Quote:
-    return Quote(finding.name, describe_finding(finding))
-
-
-def describe_finding(finding: KnownFinding) -> str:
-    told = f"{finding.claim.rstrip('.')}: {finding.verdict}"
+def _describe_finding(finding: KnownFinding) -> str:
+    difference = ""
     if finding.estimate is not None and finding.low is not None and finding.high is not None:
-        told += f", difference {finding.estimate:+.3g} ({finding.low:+.3g} to {finding.high:+.3g})"
+        difference = f", difference {finding.estimate:+.3g} ({finding.low:+.3g} to {finding.high:+.3g})"
     again = ", exploratory" if finding.exploratory else ""
-    return f"{told}, {finding.n_control} + {finding.n_treatment} runs of {finding.conditions.model}{again}"
-
-
-class FindingsSource(Protocol):
-    """Finds what earlier studies found."""
-
-    def find(self, words: str, most: int) -> Sequence[Quote]:
-        """Return at most so many findings that words are about, each in a sentence, the likeliest first."""
-        ...
-
-
-class NoFindings:
-    """A home in which nothing was found yet."""
-
-    def find(self, words: str, most: int) -> Sequence[Quote]:
-        return ()
-
-
-NO_FINDINGS: Final = NoFindings()
+    runs = f"{finding.n_control} + {finding.n_treatment} runs of {finding.conditions.model}"
+    return f"{finding.claim.rstrip('.')}: {finding.verdict}{difference}, {runs}{again}"
 
 
 PLAYS: Final = "episodes"
-"""The look that shows plays on hidden tasks."""
+"""The tool that shows plays on hidden tasks."""
 NO_REWARD_NOW: Final = "plays of hidden tasks were looked at, and a reward function could hold their answers"
 
 
 class ToolError(Exception):
-    """A look that cannot be had; the text says why, in one line for a planner."""
+    """What a tool cannot show; the text says why, in one line for a planner."""
 
 
 class PlannerTools(Protocol):
@@ -104,11 +78,11 @@ class PlannerTools(Protocol):
 
     @property
     def offered(self) -> Mapping[str, type[BaseModel]]:
-        """The looks by name, with the arguments that each takes; its docstring says what it shows."""
+        """The tools by name, with the arguments that each takes; its docstring says what it shows."""
         ...
 
     def answer(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what a look shows, as JSON values; raise ToolError."""
+        """Return what a tool shows, as JSON values; raise ToolError."""
         ...
 
 
@@ -137,9 +111,6 @@ class ToolResult:
         sha256, characters = hashlib.sha256(self.answer.encode()).hexdigest(), len(self.answer)
         return {"name": self.name, "arguments": dict(self.arguments), "sha256": sha256, "characters": characters}
 
-    def file_payload(self) -> dict[str, Any]:
-        return {"name": self.name, "arguments": dict(self.arguments), "answer": self.answer}
-
 
 SUCCESS_ALONE: Final = Metric(meaning="share of hidden tasks solved after the last step", episodes=1)
 Stage = Literal["propose", "design", "conclude"]
@@ -167,16 +138,6 @@ class FieldSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class EnvironmentSpec:
-    """An environment that can be trained on."""
-
-    name: str
-    title: str
-    synonyms: tuple[str, ...]
-    measures: str
-
-
-@dataclass(frozen=True, slots=True)
 class ArmSummary:
     """What is measured of an arm so far; only runs that feed claims."""
 
@@ -192,8 +153,15 @@ class ArmSummary:
 def field_specs(base: Job | None = None, models: ComparedModels = NO_MODELS) -> tuple[FieldSpec, ...]:
     """Return the fields a study may vary, with what `base` has as their defaults; the model where several are named."""
     fixed = {} if base is None else find_fixed_fields(base)
-    found = [_field_spec(name, mark, base or Job(), given=name in fixed) for name, mark in tunables().items()]
-    return (*found, *([_model_spec(models)] if models.by_name else []))
+    specs = [_field_spec(name, mark, base or Job(), given=name in fixed) for name, mark in tunables().items()]
+    if names := tuple(models.by_name):
+        about = (
+            "The model that training begins with. Runs are then judged by what they gain over their own beginning, and "
+            "nothing else may be varied beside it."
+        )
+        values = {name: (alias,) for name, alias in models.aliases().items()}
+        specs.append(FieldSpec(MODEL, names[0], names, ("model", "language model"), about, values))
+    return tuple(specs)
 
 
 def _field_spec(name: str, mark: Tunable, base: Job, *, given: bool) -> FieldSpec:
@@ -208,20 +176,8 @@ def _field_spec(name: str, mark: Tunable, base: Job, *, given: bool) -> FieldSpe
     return FieldSpec(name, default, ladder, mark.synonyms, description, mark.values, mark.apart, given)
 
 
-def _model_spec(models: ComparedModels) -> FieldSpec:
-    names, aliases = tuple(models.by_name), models.aliases()
-    return FieldSpec(
-        MODEL, names[0], names, ("model", "language model"),
-        "The model that training begins with. Runs are then judged by what they gain over their own beginning, and "
-        "nothing else may be varied beside it.",
-        {name: (alias,) for name, alias in aliases.items()},
-    )  # fmt: skip
-
-
-def environment_specs() -> tuple[EnvironmentSpec, ...]:
-    return tuple(
-        EnvironmentSpec(known.name, known.title, known.synonyms, known.measures) for known in environments().values()
-    )
+def known_environments() -> tuple[Environment, ...]:
+    return tuple(environments().values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +221,7 @@ class PlannerContext:
     code_allowed: bool = False
     """Whether the study's runs are in containers, so that a reward function may be proposed."""
     fields: tuple[FieldSpec, ...] = field(default_factory=field_specs)
-    environments: tuple[EnvironmentSpec, ...] = field(default_factory=environment_specs)
+    environments: tuple[Environment, ...] = field(default_factory=known_environments)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     campaign: CampaignFacts | None = None
     """What the rounds before found; None in the first."""
@@ -284,11 +240,6 @@ class PlannerContext:
         if self.design is not None:
             raise ValueError("no action is due between a locked design and its verdicts; ask the planner afterwards")
         return "design" if self.hypotheses or self.search else "propose"
-
-    @property
-    def every_verdict(self) -> tuple[Verdict, ...]:
-        before = () if self.campaign is None else self.campaign.verdicts
-        return (*before, *self.verdicts)
 
     def facts(self) -> dict[str, Any]:
         known: dict[str, Any] = {"topic": self.topic} | self._stage_facts()
@@ -318,52 +269,48 @@ class PlannerContext:
                 return known | {"verdicts": verdicts, "budget": self._budget_facts()} | judged
 
     def _propose_facts(self) -> dict[str, Any]:
-        known: dict[str, Any] = {"job_fields": [_dump_field(facts) for facts in self.fields]} | self._fixed_facts()
-        known |= {"metrics": {flag_syntax(kind): kind.title for kind in kinds().values()}}
+        fields = [
+            {"name": spec.name, "default": spec.default, "sensible_values": list(spec.ladder), "does": spec.description}
+            for spec in self.fields
+        ]
+        facts: dict[str, Any] = {"job_fields": fields} | self._fixed_facts()
+        facts |= {"metrics": {flag_syntax(kind): kind.title for kind in kinds().values()}}
         if self.code_allowed:
-            known |= {"reward_examples": examples(facts.name for facts in self.environments)}
-        else:
-            why = NO_REWARD_NOW if self.plays_seen else "its runs are in no containers"
-            known |= {"reward_function": f"may not be proposed in this study: {why}"}
-        return known
+            return facts | {"reward_examples": examples(known.name for known in self.environments)}
+        why = NO_REWARD_NOW if self.plays_seen else "its runs are in no containers"
+        return facts | {"reward_function": f"may not be proposed in this study: {why}"}
 
     def _design_facts(self) -> dict[str, Any]:
-        defaults = {facts.name: facts.default for facts in self.fields if facts.name != MODEL}
-        known: dict[str, Any] = {"job_defaults": defaults} | self._fixed_facts()
+        defaults = {spec.name: spec.default for spec in self.fields if spec.name != MODEL}
+        facts: dict[str, Any] = {"job_defaults": defaults} | self._fixed_facts()
         if self.search:
-            values = {facts.name: list(facts.ladder) for facts in self.fields}
-            known |= {"search": True, "sensible_values": values}
+            facts |= {"search": True, "sensible_values": {spec.name: list(spec.ladder) for spec in self.fields}}
         if self.not_tested:
-            known |= {"left_out_by_the_hypotheses": self.not_tested}
+            facts |= {"left_out_by_the_hypotheses": self.not_tested}
         if self.noise:
-            known |= {"sd_between_seeds": {name: round(noise.sd, 4) for name, noise in self.noise.items()}}
-        return known
+            facts |= {"sd_between_seeds": {name: round(noise.sd, 4) for name, noise in self.noise.items()}}
+        return facts
 
     def _fixed_facts(self) -> dict[str, Any]:
         return {"fixed_by_the_user": dict(self.fixed)} if self.fixed else {}
 
     def _setup_facts(self) -> dict[str, Any]:
-        return {
-            "environments": self._environment_facts(),
-            "budget": self._budget_facts(),
-            "smallest_effect": self.effect,
-        } | self._metric_facts()
-
-    def _metric_facts(self) -> dict[str, Any]:
-        found = self.metric
-        told = {"name": metric_name(found), "means": found.meaning, "worst": found.worst, "best": found.best}
-        return {"metric": told | ({"unit": found.unit} if found.unit else {})}
-
-    def _claim_facts(self) -> dict[str, Any]:
-        return {"hypotheses": [entry.model_dump(mode="json") for entry in self.hypotheses]}
-
-    def _environment_facts(self) -> list[dict[str, Any]]:
-        return [
+        played = [
             {"name": e.name, "title": e.title, "success_means": e.measures}
             | ({"before_training": dict(self.checked[e.name])} if e.name in self.checked else {})
             for e in self.environments
             if self.wanted.find_conflict(e.name) is None
         ]
+        setup = {"environments": played, "budget": self._budget_facts(), "smallest_effect": self.effect}
+        return setup | self._metric_facts()
+
+    def _metric_facts(self) -> dict[str, Any]:
+        metric, unit = self.metric, {"unit": self.metric.unit} if self.metric.unit else {}
+        facts = {"name": metric_name(metric), "means": metric.meaning, "worst": metric.worst, "best": metric.best}
+        return {"metric": facts | unit}
+
+    def _claim_facts(self) -> dict[str, Any]:
+        return {"hypotheses": [entry.model_dump(mode="json") for entry in self.hypotheses]}
 
     def _budget_facts(self) -> dict[str, Any]:
         return {
@@ -377,9 +324,3 @@ class PlannerContext:
 _SHOWN_OF_VERDICT = {
     "hypothesis", "verdict", "reason", "estimate", "low", "high", "level", "p", "n_control", "n_treatment", "phase",
 }  # fmt: skip
-
-
-def _dump_field(facts: FieldSpec) -> dict[str, Any]:
-    return {
-        "name": facts.name, "default": facts.default, "sensible_values": list(facts.ladder), "does": facts.description,
-    }  # fmt: skip

@@ -12,18 +12,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from contextlib import suppress
+from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from research.errors import PlannerFailed
 
-if TYPE_CHECKING:
-    import openai
-
 Kind = Literal["timeout", "unreachable", "dropped", "status", "unrecorded", "other"]
 _SHORTEST_KEY = 8
 """Shorter ones are placeholders (`none`, `x`), which would be found in any text."""
-_PASSING = frozenset({408, 409, 425, 429})
+_PASSING = frozenset({408, 409, 425, 429, "timeout", "unreachable", "dropped"})
+"""Statuses and kinds of failure that pass, as faults of a server do."""
 _SHOWN = 240
 
 
@@ -37,11 +36,6 @@ class EndpointError(Exception):
         self.status = status
         self.retry_after = retry_after
         """Seconds the endpoint asks to wait, where it does."""
-
-    @property
-    def is_transient(self) -> bool:
-        by_status = self.status is not None and (self.status in _PASSING or self.status >= 500)
-        return self.kind in ("timeout", "unreachable", "dropped") or by_status
 
 
 class Endpoint(Protocol):
@@ -63,8 +57,7 @@ class OpenAiEndpoint:
     """An endpoint behind the openai client."""
 
     def __init__(self, api_key: str, base_url: str) -> None:
-        self._api_key = api_key
-        self._base_url = base_url
+        self._api_key, self._base_url = api_key, base_url
 
     @property
     def where(self) -> str:
@@ -72,71 +65,46 @@ class OpenAiEndpoint:
 
     def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
         reply: Future[str] = Future()
+
+        def send() -> None:
+            try:
+                reply.set_result(self._send(request, timeout_s))
+            except BaseException as error:  # noqa: BLE001 - it is the caller's, whatever it is
+                reply.set_exception(error)
+
         # A thread that nothing waits for: one that hears a trickle ends with it, or with the process.
-        threading.Thread(target=self._run_request, args=(request, timeout_s, reply), daemon=True).start()
+        threading.Thread(target=send, daemon=True).start()
         try:
             return self.strip_key(reply.result(timeout_s))
         except TimeoutError as error:
             raise EndpointError("timeout") from error
 
-    def _run_request(self, request: Mapping[str, Any], timeout_s: float, reply: Future[str]) -> None:
-        try:
-            reply.set_result(self._send(request, timeout_s))
-        except BaseException as error:  # noqa: BLE001 - it is the asker's, whatever it is
-            reply.set_exception(error)
-
     def _send(self, request: Mapping[str, Any], timeout_s: float) -> str:
         import openai
 
+        key, url = self._api_key, self._base_url
         try:
-            with openai.OpenAI(
-                api_key=self._api_key, base_url=self._base_url, timeout=timeout_s, max_retries=0
-            ) as client:
+            with openai.OpenAI(api_key=key, base_url=url, timeout=timeout_s, max_retries=0) as client:
                 return client.chat.completions.with_raw_response.create(**request).text
+        except openai.APITimeoutError as error:
+            raise EndpointError("timeout") from error
+        except openai.APIConnectionError as error:
+            # By its name: which HTTP library the client stands on differs between its versions.
+            unreachable = type(error.__cause__).__name__ == "ConnectError"
+            raise EndpointError("unreachable" if unreachable else "dropped") from error
+        except openai.APIStatusError as error:
+            waits = None
+            with suppress(KeyError, ValueError):  # it may name a date, or nothing
+                waits = max(0.0, float(error.response.headers["retry-after"]))
+            raise EndpointError("status", self.redact(error.message), error.status_code, waits) from error
         except openai.OpenAIError as error:
-            raise self._convert_error(error) from error
+            raise EndpointError("other", self.redact(str(error))) from error
 
     def redact(self, text: str) -> str:
         return shorten(self.strip_key(text))
 
     def strip_key(self, text: str) -> str:
         return text.replace(self._api_key, "***") if len(self._api_key) >= _SHORTEST_KEY else text
-
-    def _convert_error(self, error: openai.OpenAIError) -> EndpointError:
-        import openai
-
-        if isinstance(error, openai.APITimeoutError):
-            return EndpointError("timeout")
-        if isinstance(error, openai.APIConnectionError):
-            # By its name: which HTTP library the client stands on differs between its versions.
-            return EndpointError("unreachable" if type(error.__cause__).__name__ == "ConnectError" else "dropped")
-        if isinstance(error, openai.APIStatusError):
-            waits = _parse_retry_after(error.response.headers.get("retry-after"))
-            return EndpointError("status", self.redact(error.message), error.status_code, waits)
-        return EndpointError("other", self.redact(str(error)))
-
-
-def describe_failure(error: EndpointError, where: str, model: str, timeout_s: float) -> str:
-    if error.kind == "unrecorded":
-        return f"expected the request in {where}; found {error.text}; record it with --record, or ask without --replay"
-    expected = f"expected an OpenAI-compatible endpoint at {where}"
-    if error.kind == "timeout":
-        return f"{expected}; found no answer within {timeout_s:g} s; try again or another --planner-model"
-    if error.kind == "unreachable":
-        return (
-            f"{expected}; found nothing that answers there; start it, correct OPENAI_BASE_URL, or use --planner rules"
-        )
-    if error.kind == "dropped":
-        return f"{expected}; found a connection that broke off; try again, and check OPENAI_BASE_URL and the network"
-    if error.status in (401, 403):
-        return f"{expected}; it refuses the key ({error.status}); check OPENAI_API_KEY"
-    if error.status == 404:
-        return f"{expected} with model {model!r}; found 404; check --planner-model and OPENAI_BASE_URL"
-    if error.status == 429:
-        return f"{expected}; it refuses for now (429, rate or credit); try again later"
-    if error.status is not None:
-        return f"{expected}; found status {error.status}: {error.text}; check --planner-model and the endpoint"
-    return f"{expected}; found {error.text}; check --planner-model and the endpoint"
 
 
 def shorten(text: str) -> str:
@@ -148,14 +116,6 @@ def url_origin(base_url: str) -> str:
     parts = urlsplit(base_url)
     port = f":{parts.port}" if parts.port else ""
     return f"{parts.scheme}://{parts.hostname}{port}"
-
-
-def _parse_retry_after(text: str | None) -> float | None:
-    """Return the seconds of a Retry-After header; None where it names a date, or nothing."""
-    try:
-        return max(0.0, float(text)) if text else None
-    except ValueError:
-        return None
 
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
@@ -176,13 +136,9 @@ class RetryingEndpoint:
         reached: bool,
     ) -> None:
         self.reached = reached
-        self._endpoint = endpoint
-        self._timeout_s = timeout_s
-        self._left_s = patience_s
-        self._sleep = sleep
-        self._tell = note
-        self._failed = 0
-        self._last = ""
+        self._endpoint, self._timeout_s, self._left_s = endpoint, timeout_s, patience_s
+        self._sleep, self._tell = sleep, note
+        self._failed, self._last = 0, ""
 
     def complete(self, request: Mapping[str, Any]) -> str:
         """Return the reply's body; raise EndpointError once patience is at its end, or waiting would not help."""
@@ -195,7 +151,8 @@ class RetryingEndpoint:
                 doubled = _FIRST_PAUSE_S * 2.0 ** min(self._failed, _MOST_DOUBLINGS)
                 pause = max(min(_LONGEST_PAUSE_S, doubled) * random.uniform(0.5, 1.0), error.retry_after or 0.0)
                 self._left_s -= time.monotonic() - began + pause
-                if not (error.is_transient and self.reached) or self._left_s < 0:
+                passes = error.kind in _PASSING or error.status in _PASSING or (error.status or 0) >= 500
+                if not (passes and self.reached) or self._left_s < 0:
                     raise
                 self._failed += 1
                 self._last = str(error.status or error.kind)
@@ -206,9 +163,29 @@ class RetryingEndpoint:
                 return reply
 
     def make_error(self, error: EndpointError, model: str) -> PlannerFailed:
-        told = describe_failure(error, self._endpoint.where, model, self._timeout_s)
+        """Return the failure that a person is told: expected, found, what to do."""
+        expected, status = f"expected an OpenAI-compatible endpoint at {self._endpoint.where}", error.status
+        waited, check = f"found no answer within {self._timeout_s:g} s", "check --planner-model and the endpoint"
+        if error.kind == "unrecorded":
+            expected = f"expected the request in {self._endpoint.where}"
+            why = f"found {error.text}; record it with --record, or ask without --replay"
+        elif error.kind == "timeout":
+            why = f"{waited}; try again or another --planner-model"
+        elif error.kind == "unreachable":
+            why = "found nothing that answers there; start it, correct OPENAI_BASE_URL, or use --planner rules"
+        elif error.kind == "dropped":
+            why = "found a connection that broke off; try again, and check OPENAI_BASE_URL and the network"
+        elif status in (401, 403):
+            why = f"it refuses the key ({status}); check OPENAI_API_KEY"
+        elif status == 404:
+            expected = f"{expected} with model {model!r}"
+            why = "found 404; check --planner-model and OPENAI_BASE_URL"
+        elif status == 429:
+            why = "it refuses for now (429, rate or credit); try again later"
+        else:
+            why = f"found {error.text if status is None else f'status {status}: {error.text}'}; {check}"
         again = f" (after {self._failed + 1} tries with pauses)" if self._failed else ""
-        return PlannerFailed(told + again)
+        return PlannerFailed(f"{expected}; {why}{again}")
 
     def redact(self, text: str) -> str:
         return self._endpoint.redact(text)

@@ -24,13 +24,12 @@ from typing import Any
 from research.errors import BadTopic, DesignRefused
 from research.planners.context import FieldSpec, PlannerContext
 from research.planners.history import CampaignFacts, ClaimFacts, RoundFacts
-from research.planners.values import Contrast, ValuePlan, add_required_constants, check_values, choose_values
+from research.planners.values import Contrast, ValuePlan, add_required_constants, choose_values, plan_search
 from research.proposals.actions import MOST_KNOBS
 from research.proposals.arms import Scalar, value_text
 from research.proposals.flags import Claim, Shape
 from research.proposals.metric_choice import metric_range
 from studies.records.design import CONFIGURATION, MODEL, REWARD, Metric
-from swarm.job import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,87 +129,6 @@ def scale_to_metric(low: float, high: float, metric: Metric) -> tuple[float, flo
     return min(ends), max(ends)
 
 
-_LENGTH = "steps"
-
-
-@dataclass(frozen=True, slots=True)
-class SearchDimension:
-    """A field that is searched."""
-
-    field: str
-    control: Scalar
-    """The job's default, or the best value so far."""
-    values: tuple[Scalar, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """What is searched, and what all arms share besides defaults."""
-
-    knobs: tuple[SearchDimension, ...]
-    confirm: int
-    constants: Mapping[str, Scalar]
-    adjusted: Mapping[str, str]
-    """Constants that were chosen here, and why."""
-
-
-def plan_search(
-    vary: Mapping[str, Sequence[Scalar]], held: Mapping[str, Scalar], confirm: int, facts: Mapping[str, FieldSpec]
-) -> Search:
-    """Return the search of fields over candidates; raise BadTopic for what cannot be searched."""
-    knobs = [_make_dimension(facts[name], check_values(name, values)) for name, values in vary.items()]
-    fixed = {name: check_values(name, (value,))[0] for name, value in held.items()}
-    return search_around(knobs, fixed, facts, confirm)
-
-
-def fields_that_matter(facts: Sequence[FieldSpec]) -> tuple[str, ...]:
-    """Return the fields of which most is expected when they are raised."""
-    able = [known.name for known in facts if known.name != _LENGTH and not known.is_categorical]
-    return tuple(sorted(able, key=lambda name: -find_prior(name).raises)[:MOST_KNOBS])
-
-
-def search_around(
-    knobs: Sequence[SearchDimension], held: Mapping[str, Scalar], facts: Mapping[str, FieldSpec], confirm: int = 1
-) -> Search:
-    """Return a search of knobs whose control is named; raise BadTopic or DesignRefused for what cannot be searched."""
-    if len(knobs) > MOST_KNOBS:
-        named = ", ".join(knob.field for knob in knobs)
-        raise BadTopic(f"expected at most {MOST_KNOBS} fields to search; found {named}; name fewer of them")
-    if any(knob.field in (_LENGTH, MODEL) for knob in knobs):
-        raise BadTopic(
-            "expected fields to search other than steps and models, as a search trains shortly itself; found one of "
-            "them; compare two, such as 'steps 20 vs 80', or name another field"
-        )
-    inside = all(knob.control in knob.values for knob in knobs)
-    candidates = math.prod(len(knob.values) for knob in knobs) - int(inside)
-    if candidates < 2:
-        raise BadTopic("expected two candidates or more beside the control; found fewer; compare the one there is")
-    contrasts = [
-        Contrast(knob.field, knob.control, tuple(value for value in knob.values if value != knob.control), None)
-        for knob in knobs
-    ]
-    constants, adjusted = add_required_constants(contrasts, held, facts)
-    return Search(tuple(knobs), min(confirm, candidates - 1), constants, adjusted)
-
-
-def _make_dimension(facts: FieldSpec, values: Sequence[Scalar]) -> SearchDimension:
-    if facts.name != MODEL and Job.model_fields[facts.name].default is None and not facts.given:
-        values = [value for value in values if value != facts.default]  # its default is no candidate of its own
-    return SearchDimension(facts.name, facts.default, tuple(values))
-
-
-def describe_search(search: Search) -> str:
-    fields = "; ".join(
-        f"{knob.field} among {', '.join(map(value_text, knob.values))} (control {value_text(knob.control)})"
-        for knob in search.knobs
-    )
-    best = "candidate is" if search.confirm == 1 else f"{search.confirm} candidates are"
-    return (
-        f"The best values are searched by a screen that makes no claim: {fields}. The "
-        f"best {best} then compared with it on fresh seeds and hidden tasks."
-    )
-
-
 MOST_NEIGHBOURS = 2
 MOST_REPEATED = 1
 """Searches of the same values from the same control, after which they are not searched again."""
@@ -220,7 +138,7 @@ MOST_REPEATED = 1
 class FollowUp:
     """A question for the next round."""
 
-    plan: ValuePlan | Search
+    plan: ValuePlan
     environment: str
     why: str
 
@@ -232,15 +150,6 @@ def follow_ups(context: PlannerContext, campaign: CampaignFacts) -> Iterator[Fol
             yield found
 
 
-@dataclass(frozen=True, slots=True)
-class _Comparison:
-    """What one claim compared, where."""
-
-    environment: str
-    field: str
-    values: frozenset[Scalar]
-
-
 class _FollowUpFinder:
     def __init__(self, context: PlannerContext, campaign: CampaignFacts) -> None:
         self._facts: Mapping[str, FieldSpec] = {facts.name: facts for facts in context.fields}
@@ -248,21 +157,25 @@ class _FollowUpFinder:
         self._rounds = campaign.rounds
         self._last = campaign.rounds[-1]
         self._asked = {
-            _Comparison(
-                entry.design.environment, told.claim.variable, frozenset({told.claim.control, told.claim.treatment})
-            )
+            (entry.design.environment, told.claim.variable, frozenset({told.claim.control, told.claim.treatment}))
             for entry in campaign.rounds
             for told in entry.claims
             if _is_single_field(told)
         }
+        """Environment, field and values of each comparison of one field."""
 
     def was_asked(self, found: FollowUp) -> bool:
         """Return whether an earlier round compared all of it; of fields that go together the asker itself looks."""
-        if isinstance(found.plan, Search):
-            wanted = {knob.field: (knob.control, frozenset(knob.values)) for knob in found.plan.knobs}
-            return sum(_search_space(entry) == wanted for entry in self._rounds) > MOST_REPEATED
+        if found.plan.confirm:
+            wanted = {knob.field: (knob.control, frozenset(knob.treatments)) for knob in found.plan.contrasts}
+            searches = 0
+            for entry in self._rounds:
+                control = _control_settings(entry)
+                space = {knob.field: (control[knob.field], frozenset(knob.values)) for knob in entry.searched}
+                searches += space == wanted
+            return searches > MOST_REPEATED
         return found.plan.shape == "apart" and all(
-            _Comparison(found.environment, contrast.field, frozenset({contrast.control, value})) in self._asked
+            (found.environment, contrast.field, frozenset({contrast.control, value})) in self._asked
             for contrast in found.plan.contrasts
             for value in contrast.treatments
         )
@@ -294,15 +207,15 @@ class _FollowUpFinder:
         if not found:
             if any(told.found for told in self._last.claims):
                 return  # what was found is worse: it would be found again
-            knobs = [SearchDimension(knob.field, best[knob.field], knob.values) for knob in searched]
+            knobs = [Contrast(knob.field, best[knob.field], knob.values) for knob in searched]
             why = "Nothing better was confirmed; the same values are searched once more, on fresh seeds."
         else:
-            knobs = [SearchDimension(name, value, self._neighbour_values(name, value)) for name, value in best.items()]
+            knobs = [Contrast(name, value, self._neighbour_values(name, value)) for name, value in best.items()]
             why = "A better configuration was confirmed; its neighbours are searched."
         held = self._shared_settings(self._last.design.environment, best)
         with suppress(BadTopic, DesignRefused):
-            knobs = [knob for knob in knobs if len(knob.values) > 1]
-            yield FollowUp(search_around(knobs, held, self._facts), self._last.design.environment, why)
+            knobs = [knob for knob in knobs if len(knob.treatments) > 1]
+            yield FollowUp(plan_search(knobs, held, self._facts), self._last.design.environment, why)
 
     def _neighbour_values(self, name: str, best: Scalar) -> tuple[Scalar, ...]:
         """Return a value with its neighbours among all that were ever searched; words have none, so all of them."""
@@ -337,7 +250,7 @@ class _FollowUpFinder:
         order = sorted(sides.keys() - alike, key=lambda name: (name == told.claim.moderator, list(sides).index(name)))
         usual: Shape = "together" if len(order) > 1 else "apart"
         shape: Shape = "interaction" if told.claim.moderator else usual
-        contrasts = tuple(Contrast(name, sides[name][0], (sides[name][1],), None) for name in order)
+        contrasts = tuple(Contrast(name, sides[name][0], (sides[name][1],)) for name in order)
         here = self._last.design.environment
         held = self._shared_settings(here, set(order)) | alike
         for facts in self._context.environments:
@@ -352,10 +265,10 @@ class _FollowUpFinder:
             return
         place = ladder.index(best)
         near = [ladder[index] for index in (place + 1, place - 1) if 0 <= index < len(ladder)]
-        tried = {value for entry in self._asked if entry.field == name for value in entry.values}
+        tried = {value for _, field, values in self._asked if field == name for value in values}
         if untried := tuple(value for value in near if value not in tried)[:MOST_NEIGHBOURS]:
             why = f"{name} = {value_text(best)} was the better value; its neighbours are compared with it."
-            yield from self._make_follow_up([Contrast(name, best, untried, None)], self._last.design.environment, why)
+            yield from self._make_follow_up([Contrast(name, best, untried)], self._last.design.environment, why)
 
     def _ask_wider_range(self, told: ClaimFacts) -> Iterator[FollowUp]:
         name = told.claim.variable
@@ -365,19 +278,19 @@ class _FollowUpFinder:
         low, high = facts.ladder[0], facts.ladder[-1]
         pair = f"{value_text(told.claim.control)} and {value_text(told.claim.treatment)}"
         why = f"{name} was not told apart between {pair}; the ends of its ladder are compared."
-        yield from self._make_follow_up([Contrast(name, low, (high,), None)], self._last.design.environment, why)
+        yield from self._make_follow_up([Contrast(name, low, (high,))], self._last.design.environment, why)
 
     def _ask_other_fields(self) -> Iterator[FollowUp]:
         varied = {name for entry in self._rounds for told in entry.claims for name in told.claim.varied}
         environment = self._rounds[0].design.environment
-        for name in fields_that_matter(self._context.fields):
+        able = [facts.name for facts in self._context.fields if facts.name != "steps" and not facts.is_categorical]
+        for name in sorted(able, key=lambda name: -find_prior(name).raises)[:MOST_KNOBS]:
             if name in varied or self._facts[name].given or name in self._context.wanted.held:
                 continue
             with suppress(BadTopic, DesignRefused):
                 control, *treatments = choose_values(self._facts[name])
-                contrast = Contrast(name, control, tuple(treatments), None)
                 why = f"{name} is the field of which most is expected among those not compared yet."
-                yield from self._make_follow_up([contrast], environment, why)
+                yield from self._make_follow_up([Contrast(name, control, tuple(treatments))], environment, why)
 
     def _make_follow_up(
         self,
@@ -423,11 +336,6 @@ def _better_value(told: ClaimFacts, entry: RoundFacts) -> Scalar:
     best = higher == entry.design.metric.higher_is_better
     value: Scalar = told.claim.treatment if best else told.claim.control
     return value
-
-
-def _search_space(entry: RoundFacts) -> dict[str, tuple[Scalar, frozenset[Scalar]]] | None:
-    control = _control_settings(entry)
-    return {knob.field: (control[knob.field], frozenset(knob.values)) for knob in entry.searched} or None
 
 
 def _control_settings(entry: RoundFacts) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from typing import Any, Final
 
 from research.proposals.actions import Note, Revise, SideAction
 from research.proposals.arms import arm_text
-from studies import RunState, StudyState
+from studies import StudyState
 from studies.log.study import PlannedExploration, PlannerNote
 from studies.records.alpha import AlphaLedger, AlphaLedgers
-from studies.records.base import JsonValue, canonical
+from studies.records.base import canonical
 from studies.records.design import MODEL, Design, Hypothesis
 from studies.records.procedure import Knob
 from studies.records.verdict import Verdict
@@ -84,10 +84,6 @@ class Notebook:
 
     notes: tuple[PlannerNote, ...] = ()
 
-    @classmethod
-    def of(cls, state: StudyState) -> Notebook:
-        return cls(state.notebook)
-
     @property
     def ideas(self) -> Mapping[str, PlannerNote]:
         return {note.id: note for note in self.notes if note.kind == "note"}
@@ -98,26 +94,18 @@ class Notebook:
 
     def find_conflict(self, side_action: SideAction) -> str | None:
         """Return why something cannot be written down, in one line for a planner; None for what can."""
-        if isinstance(side_action, Revise):
-            return self._find_revision_conflict(side_action)
-        kind = "note" if isinstance(side_action, Note) else "ask"
-        if any((note.kind, note.text) == (kind, side_action.text) for note in self.notes):
-            return (
-                f"expected something new; found what {'your notebook holds' if kind == 'note' else 'was asked'} already"
-            )
-        return None
-
-    def _find_revision_conflict(self, revision: Revise) -> str | None:
-        known = self.ideas
-        if revision.about not in known:
-            return (
-                f"expected an idea of your notebook ({', '.join(known) or 'it holds none'}); found {revision.about!r}"
-            )
-        last = self.revisions.get(revision.about)
+        if not isinstance(side_action, Revise):
+            kind, place = ("note", "your notebook holds") if isinstance(side_action, Note) else ("ask", "was asked")
+            old = any((note.kind, note.text) == (kind, side_action.text) for note in self.notes)
+            return f"expected something new; found what {place} already" if old else None
+        ideas, about = self.ideas, side_action.about
+        if about not in ideas:
+            return f"expected an idea of your notebook ({', '.join(ideas) or 'it holds none'}); found {about!r}"
+        last = self.revisions.get(about)
         if last is not None and not last.text:
-            return f"{revision.about} was withdrawn before; note a new idea instead"
-        if revision.text and revision.text == (last or known[revision.about]).text:
-            return f"expected {revision.about} to be narrowed; found the same words"
+            return f"{about} was withdrawn before; note a new idea instead"
+        if side_action.text and side_action.text == (last or ideas[about]).text:
+            return f"expected {about} to be narrowed; found the same words"
         return None
 
     def facts(self) -> dict[str, Any]:
@@ -155,22 +143,17 @@ class Surprise:
 
 
 def find_surprises(round: int, claim: Hypothesis, verdict: Verdict) -> Iterator[Surprise]:
-    for what in _describe_surprises(claim, verdict):
-        yield Surprise(round, claim.id, what if len(what) <= _LONGEST else f"{what[: _LONGEST - 1]}…")
-
-
-def _describe_surprises(claim: Hypothesis, verdict: Verdict) -> Iterator[str]:
+    sentences, predicted = list[str](), claim.prediction
     if verdict.verdict == "refuted" and not claim.open:
-        yield f"{claim.direction} was claimed, and the opposite was found ({verdict.estimate:+.4g})"
-    predicted = claim.prediction
+        sentences.append(f"{claim.direction} was claimed, and the opposite was found ({verdict.estimate:+.4g})")
     if verdict.within_prediction is False and verdict.estimate is not None:
-        yield f"predicted {predicted.low:+.4g} to {predicted.high:+.4g}, found {verdict.estimate:+.4g}"
-    for rate in verdict.collapses:
-        if rate.count:
-            yield f"{rate.count} of {rate.of} trainings of {rate.arm} collapsed"
-    for what, count in verdict.counted_as_worst.items():
-        yield f"{what}: {count} counted with the worst value"
-    yield from (f"the linter says: {line}" for line in verdict.violations)
+        sentences.append(f"predicted {predicted.low:+.4g} to {predicted.high:+.4g}, found {verdict.estimate:+.4g}")
+    collapses = (rate for rate in verdict.collapses if rate.count)
+    sentences += [f"{rate.count} of {rate.of} trainings of {rate.arm} collapsed" for rate in collapses]
+    sentences += [f"{what}: {count} counted with the worst value" for what, count in verdict.counted_as_worst.items()]
+    sentences += [f"the linter says: {line}" for line in verdict.violations]
+    for text in sentences:
+        yield Surprise(round, claim.id, text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…")
 
 
 _SHOWN_IN_FULL: Final = 4
@@ -215,17 +198,11 @@ class RoundFacts:
 
     @classmethod
     def of(cls, state: StudyState, secondary_metrics: SecondaryMetrics = lambda state: ()) -> RoundFacts:
-        assert state.design is not None
-        claims = tuple(ClaimFacts(h, state.verdict_on(h.id)) for h in state.design.hypotheses)
-        screen = None if state.locked_design is None else state.locked_design.screen
-        return cls(
-            state.round,
-            state.design,
-            claims,
-            state.why_asked,
-            screen.knobs if screen else (),
-            tuple(secondary_metrics(state)),
-        )
+        design, locked = state.design, state.locked_design
+        assert design is not None
+        claims = tuple(ClaimFacts(claim, state.verdict_on(claim.id)) for claim in design.hypotheses)
+        searched = () if locked is None or locked.screen is None else locked.screen.knobs
+        return cls(state.round, design, claims, state.why_asked, searched, tuple(secondary_metrics(state)))
 
     def facts(self, *, whole: bool) -> dict[str, Any]:
         """Return them as JSON values; not `whole`: without reasons, and why it was asked."""
@@ -309,19 +286,17 @@ class CampaignFacts:
 def _dump_exploration(state: StudyState, planned: PlannedExploration) -> dict[str, Any]:
     plan = planned.plan
     runs = {run.spec.arm: run for run in state.runs_in("explore") if run.spec.seed == plan.seed}
+    scores: dict[str, float | str] = {}
+    for name, run in runs.items():
+        if run.invalid is not None:
+            scores[name] = run.invalid[0]
+        elif (value := run.measurements.get(run.spec.metric.key)) is not None:
+            scores[name] = round(value.value, _DIGITS)
+    tried = [{"tried": arm.name, "success": scores.get(arm.name, "not made")} for arm in plan.arms]
     return {
         "after_round": state.round, "environment": plan.environment, "steps": plan.base_job.get("steps"),
-        "why": sanitize_line(plan.why), "single_runs_on_search_tasks_which_claim_nothing": [
-            {"tried": arm.name, "success": _read_score(runs.get(arm.name))} for arm in plan.arms
-        ],
+        "why": sanitize_line(plan.why), "single_runs_on_search_tasks_which_claim_nothing": tried,
     }  # fmt: skip
-
-
-def _read_score(run: RunState | None) -> float | str:
-    if run is None or run.invalid is not None:
-        return "not made" if run is None or run.invalid is None else run.invalid[0]
-    found = run.measurements.get(run.spec.metric.key)
-    return "not made" if found is None else round(found.value, _DIGITS)
 
 
 def _dump_ledger(ledger: AlphaLedger) -> list[dict[str, Any]]:
@@ -335,24 +310,21 @@ def _dump_ledger(ledger: AlphaLedger) -> list[dict[str, Any]]:
 
 def _dump_claim(entry: ClaimFacts, *, whole: bool) -> Mapping[str, Any]:
     claim, verdict = entry.claim, entry.verdict
-    told: dict[str, Any] = {
-        "id": claim.id, "variable": claim.variable, "control": _dump_value(claim, claim.control),
-        "treatment": _dump_value(claim, claim.treatment), "claimed": claim.direction,
-        "verdict": "not judged" if verdict is None else verdict.verdict,
-    }  # fmt: skip
+    sides = (arm_text(side) if claim.variable == MODEL else side for side in (claim.control, claim.treatment))
+    facts: dict[str, Any] = {
+        "id": claim.id,
+        "variable": claim.variable,
+        **dict(zip(("control", "treatment"), sides, strict=True)),
+    }
+    facts |= {"claimed": claim.direction, "verdict": "not judged" if verdict is None else verdict.verdict}
     if claim.kind != "difference":
-        told |= {"kind": claim.kind, "moderator": claim.moderator, "ladder": list(claim.ladder)}
+        facts |= {"kind": claim.kind, "moderator": claim.moderator, "ladder": list(claim.ladder)}
     if verdict is None:
-        return told
+        return facts
     numbers = {name: getattr(verdict, name) for name in ("estimate", "low", "high")}
-    told |= {name: None if value is None else round(value, _DIGITS) for name, value in numbers.items()}
+    facts |= {name: None if value is None else round(value, _DIGITS) for name, value in numbers.items()}
     if not whole:
-        return told
+        return facts
+    sought = {"sought": claim.sought} if claim.sought == "equivalence" else {}
     counts = {"n_control": verdict.n_control, "n_treatment": verdict.n_treatment}
-    if claim.sought == "equivalence":
-        told["sought"] = claim.sought
-    return told | counts | {"reason": verdict.reason}
-
-
-def _dump_value(claim: Hypothesis, value: JsonValue) -> JsonValue:
-    return arm_text(value) if claim.variable == MODEL else value
+    return facts | sought | counts | {"reason": verdict.reason}

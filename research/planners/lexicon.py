@@ -12,11 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from research.planners.context import EnvironmentSpec, FieldSpec
+from research.planners.context import FieldSpec
 from research.planners.values import Sense
 from research.proposals.arms import Scalar
 from research.proposals.flags import Claim, RequestedComparison
 from studies.metrics import kinds
+from swarm.environments.base import Environment
 from swarm.environments.custom import MARK
 
 Kind = Literal["word", "mark", "number", "share", "field", "value", "environment", "effect", "outcome", "idiom"]
@@ -172,7 +173,7 @@ Vocabulary = dict[tuple[str, ...], Token]
 
 
 def build_vocabulary(
-    fields: Sequence[FieldSpec], environments: Sequence[EnvironmentSpec], wanted: RequestedComparison, model: str
+    fields: Sequence[FieldSpec], environments: Sequence[Environment], wanted: RequestedComparison, model: str
 ) -> Vocabulary:
     """Return what phrases mean; of two meanings the first counts."""
     known: Vocabulary = {}

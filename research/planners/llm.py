@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from research.errors import BadTopic, NoDesignAccepted, PlannerFailed
 from research.planners.context import (
@@ -86,15 +86,10 @@ class Choice(BaseModel):
 
 
 class Usage(BaseModel):
-    """Tokens, as the endpoint counts them."""
+    """Tokens, as the endpoint counts them; some say null."""
 
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _default_to_zero(cls, value: Any) -> Any:
-        return 0 if value is None else value
+    prompt_tokens: int | None = 0
+    completion_tokens: int | None = 0
 
 
 class ChatCompletion(BaseModel):
@@ -147,26 +142,22 @@ def _strip_thinking(answer: str) -> str:
 
 def _find_objects(text: str) -> list[dict[str, Any]]:
     """Return the JSON objects side by side in a text; raise UnusableAnswer for one that is cut short."""
-    decoder, found, after = json.JSONDecoder(), list[dict[str, Any]](), 0
+    decoder, objects, after = json.JSONDecoder(), list[dict[str, Any]](), 0
     for brace in itertools.islice(re.finditer("{", text), _MOST_BRACES):
-        if brace.start() < after:
+        start = brace.start()
+        if start < after:
             continue
         try:
-            value, after = decoder.raw_decode(text, brace.start())
+            value, after = decoder.raw_decode(text, start)
         except json.JSONDecodeError as error:
-            if _is_truncated(error, text[brace.start() :]):
+            ended = error.msg.startswith("Unterminated string") or error.pos >= len(text.rstrip().rstrip("`"))
+            if ended and re.match(r'\{\s*"', text[start:]):  # else it is chatter in braces
                 raise UnusableAnswer("expected one JSON object; found one that is cut short: say less") from None
         except (ValueError, RecursionError):
             continue
         else:
-            found += [value] if isinstance(value, dict) else []
-    return found
-
-
-def _is_truncated(error: json.JSONDecodeError, text: str) -> bool:
-    """Return whether what began as an object ended before it was whole, and is not chatter in braces."""
-    begins = re.match(r'\{\s*"', text) is not None
-    return begins and (error.msg.startswith("Unterminated string") or error.pos >= len(error.doc.rstrip().rstrip("`")))
+            objects += [value] if isinstance(value, dict) else []
+    return objects
 
 
 MOST_ANSWERED: Final = 24_000
@@ -176,27 +167,22 @@ MOST_OF_ONE: Final = 8_000
 _NO_MORE: Final = "no look is left in this turn; act now, with one JSON object that fits the schema"
 
 
-class _Function(BaseModel):
-    name: str
-    arguments: str | dict[str, Any] | None = None
-
-
 class ToolCall(BaseModel):
     """A call of a tool as a model writes it."""
 
-    model_config = ConfigDict(extra="ignore")
+    class Function(BaseModel):
+        name: str
+        arguments: str | dict[str, Any] | None = None
 
     id: str = ""
-    function: _Function
+    function: Function
 
 
 class ToolSession:
     """The looks of one turn: what was taken, and what is left."""
 
     def __init__(self, tools: PlannerTools, bare: Callable[[str], str]) -> None:
-        self.tools = tools
-        self._bare = bare
-        self._left = MOST_ANSWERED
+        self.tools, self._bare, self._left = tools, bare, MOST_ANSWERED
         self.results: list[ToolResult] = []
 
     @property
@@ -266,7 +252,7 @@ class ActionConversation:
         self._ways = [way for way in ways if self._tools.tools.offered or not way[0]]
         """With tools, and with a response format: what the endpoint may still be asked with."""
         self._said: list[dict[str, Any]] = []
-        self._usage = Usage()
+        self._prompt_tokens, self._completion_tokens = 0, 0
         self._side_actions: list[SideAction] = []
         self._rejected: list[tuple[str, str]] = []
         """Why answers were refused, for the model and for a person."""
@@ -285,7 +271,12 @@ class ActionConversation:
                         break
                 else:
                     return self._make_turn(action, number)
-            raise self._make_failure()
+            tries = "; ".join(f"({n}) {shorten(why)}" for n, (_, why) in enumerate(self._rejected, start=1))
+            message = (
+                f"expected a usable '{self._context.stage}' answer of model {self._model!r}; found "
+                f"{len(self._rejected)} refused: {tries}; try another --planner-model, or --planner rules"
+            )
+            raise PlannerFailed(message) if self._refused is None else NoDesignAccepted(message, self._refused)
         except PlannerFailed as error:
             error.spent = replace(self._make_turn(Conclude(reason=FAILED), len(self._rejected)), note="").payload() | {
                 "action": FAILED, "looks": [look.payload() for look in self._tools.results],
@@ -308,11 +299,9 @@ class ActionConversation:
     def _next_message(self) -> Message:
         """Return what the model says next; raise UnusableAnswer for a reply that is no whole answer."""
         completion = ChatCompletion.of(self._fetch_body())
-        if completion.usage is not None:
-            self._usage = Usage(
-                prompt_tokens=self._usage.prompt_tokens + completion.usage.prompt_tokens,
-                completion_tokens=self._usage.completion_tokens + completion.usage.completion_tokens,
-            )
+        if (usage := completion.usage) is not None:
+            self._prompt_tokens += usage.prompt_tokens or 0
+            self._completion_tokens += usage.completion_tokens or 0
         choice = completion.choices[0]
         if choice.message.refusal:
             raise UnusableAnswer(f"the model refused: {shorten(choice.message.refusal)}")
@@ -389,20 +378,12 @@ class ActionConversation:
             notes.append("The endpoint takes no tools, so that nothing could be looked at.")
         said = action.not_tested.strip() if isinstance(action, Propose | ProposeDesign) else ""
         return PlannerTurn(
-            action, tries, self._usage.prompt_tokens, self._usage.completion_tokens,
+            action, tries, self._prompt_tokens, self._completion_tokens,
             rejected=tuple(why for why, _ in self._rejected),
             note=" ".join(filter(None, (*notes, self._line.note))),
             not_tested=(f'{planner_label(PLANNER, self._model)}: "{said}"',) if said else (),
             tool_results=tuple(self._tools.results), side_actions=tuple(self._side_actions),
         )  # fmt: skip
-
-    def _make_failure(self) -> PlannerFailed:
-        told = "; ".join(f"({number}) {shorten(why)}" for number, (_, why) in enumerate(self._rejected, start=1))
-        said = (
-            f"expected a usable '{self._context.stage}' answer of model {self._model!r}; found {len(self._rejected)} "
-            f"refused: {told}; try another --planner-model, or --planner rules"
-        )
-        return PlannerFailed(said) if self._refused is None else NoDesignAccepted(said, self._refused)
 
 
 TRIES = 3
@@ -431,12 +412,8 @@ class LlmPlanner:
     ) -> None:
         """`patience_s` is how long a turn may wait (default: `PATIENT_SHARE` of the time left); `note` hears of it."""
         self.model: str | None = model
-        self._endpoint = endpoint
-        self._timeout_s = timeout_s
-        self._patience_s = patience_s
-        self._sleep = sleep
-        self._note = note
-        self._reached = False
+        self._endpoint, self._timeout_s, self._patience_s = endpoint, timeout_s, patience_s
+        self._sleep, self._note, self._reached = sleep, note, False
         """Whether the endpoint was ever there."""
 
     def act(self, context: PlannerContext, check: Check) -> PlannerTurn:

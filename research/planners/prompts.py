@@ -53,7 +53,8 @@ def final_message(by: str, text: str, context: PlannerContext) -> PlannerMessage
     counts = len(context.arms), len(context.hypotheses), sum(arm.n for arm in context.arms)
     facts = (*_fact_numbers(context.facts()), *map(float, counts))
     unfounded = (found.text for found in _parse_numbers(text) if not any(found.matches(fact) for fact in facts))
-    wrong = find_contradictions(text, context.every_verdict)
+    earlier = () if context.campaign is None else context.campaign.verdicts
+    wrong = find_contradictions(text, (*earlier, *context.verdicts))
     return PlannerMessage(by=by, text=text, unfounded=tuple(dict.fromkeys(unfounded)), contradicted=wrong)
 
 
@@ -199,12 +200,11 @@ def due_schema(context: PlannerContext) -> dict[str, Any]:
         parts = other.get("$defs", {}) | parts
         action = properties["action"]
         properties["action"] = {**action, "enum": [*action["enum"], name]}
-        for key, entry in other["properties"].items():
+        for key, field in other["properties"].items():
             if key != "action":
                 before = properties.get(key, {})
-                said = f"Only with '{name}': {entry.get('description', '')}"
-                whole = f"{before.get('description', '')} {said}".strip()
-                properties[key] = {**(before or entry), "description": whole}
+                whole = f"{before.get('description', '')} Only with '{name}': {field.get('description', '')}".strip()
+                properties[key] = {**(before or field), "description": whole}
     return {**due, "properties": properties, "required": list(properties), **({"$defs": parts} if parts else {})}
 
 

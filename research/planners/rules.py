@@ -17,11 +17,8 @@ from research.planners.context import PlannerContext, field_specs
 from research.planners.follow_up import (
     UNDIRECTED,
     UNSEEN_CONFOUNDERS,
-    Search,
-    describe_search,
     find_prior,
     follow_ups,
-    plan_search,
     predict,
     predict_best,
     scale_to_metric,
@@ -29,7 +26,7 @@ from research.planners.follow_up import (
 from research.planners.history import CampaignFacts
 from research.planners.protocol import Check, PlannerTurn
 from research.planners.topic import DEFAULT_ENVIRONMENT, judge_by, parse_topic, refuse_left
-from research.planners.values import Contrast, ValuePlan, plan_values
+from research.planners.values import Contrast, ValuePlan, check_values, plan_search, plan_values
 from research.proposals.actions import (
     Action,
     Conclude,
@@ -44,7 +41,7 @@ from research.proposals.actions import (
     Setting,
 )
 from research.proposals.arms import Scalar, value_text
-from research.proposals.flags import ParsedTopic, RequestedComparison, Shape
+from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import default_effect, format_difference
 from studies.records.design import CONFIGURATION, MODEL, Metric
 from studies.records.statements import model_name, outcome_name
@@ -80,7 +77,8 @@ def _plan_next_round(context: PlannerContext, campaign: CampaignFacts, check: Ch
         plan = _TopicPlan(context, ParsedTopic(environment=found.environment), found.plan)
         action: Action = plan.propose()
         if context.stage == "design":
-            if not _matches_hypotheses(context, plan.propose()):
+            proposed = [(entry.variable, *entry.sides) for entry in plan.propose().hypotheses]
+            if proposed != [(entry.variable, entry.control, entry.treatment) for entry in context.hypotheses]:
                 continue
             action = plan.design()
         turn = PlannerTurn(action, note=f"{found.why} {plan.describe_assumptions()}", refused=check(action))
@@ -88,11 +86,6 @@ def _plan_next_round(context: PlannerContext, campaign: CampaignFacts, check: Ch
             return turn
         first = first or turn
     return first or PlannerTurn(Conclude(reason="The rules have no further question about what was asked."))
-
-
-def _matches_hypotheses(context: PlannerContext, proposal: Propose) -> bool:
-    proposed = [(entry.variable, *entry.sides) for entry in proposal.hypotheses]
-    return proposed == [(entry.variable, entry.control, entry.treatment) for entry in context.hypotheses]
 
 
 def _conclude(context: PlannerContext) -> Conclude:
@@ -126,13 +119,12 @@ def require_plannable(
 class _TopicPlan:
     """The comparison or search that a parsed topic asks for."""
 
-    def __init__(self, context: PlannerContext, parsed: ParsedTopic, plan: ValuePlan | Search) -> None:
+    def __init__(self, context: PlannerContext, parsed: ParsedTopic, plan: ValuePlan) -> None:
         self._context = context
         self.parsed = parsed
         self._plan = plan
         self._environment = parsed.environment or DEFAULT_ENVIRONMENT
-        self._contrasts = () if isinstance(plan, Search) else plan.contrasts
-        self._shape: Shape = "apart" if isinstance(plan, Search) else plan.shape
+        self._usual = {facts.name: facts.default for facts in context.fields}
         self._metric = self._find_metric()
         self._named = context.metric if context.requested_metric is not None else None
         """The metric, where somebody asked for one."""
@@ -140,39 +132,49 @@ class _TopicPlan:
     @classmethod
     def of(cls, context: PlannerContext, parsed: ParsedTopic) -> _TopicPlan:
         facts = {known.name: known for known in context.fields}
-        if parsed.confirm:
-            return cls(context, parsed, plan_search(parsed.vary, parsed.held, parsed.confirm, facts))
-        values = plan_values(parsed.vary, parsed.held, facts, parsed.claim, parsed.matched, parsed.shape)
-        return cls(context, parsed, values)
+        if not parsed.confirm:
+            plan = plan_values(parsed.vary, parsed.held, facts, parsed.claim, parsed.matched, parsed.shape)
+            return cls(context, parsed, plan)
+        knobs = []
+        for name, candidates in parsed.vary.items():
+            field, values = facts[name], check_values(name, candidates)
+            if name != MODEL and Job.model_fields[name].default is None and not field.given:
+                values = tuple(value for value in values if value != field.default)  # it is no candidate of its own
+            knobs.append(Contrast(name, field.default, values))
+        held = {name: check_values(name, (value,))[0] for name, value in parsed.held.items()}
+        return cls(context, parsed, plan_search(knobs, held, facts, parsed.confirm))
 
     def _find_metric(self) -> Metric:
         """Return the metric as it is of the plan's own jobs: a time is cut where the longest of them ends."""
-        metric, usual = self._context.metric, {facts.name: facts.default for facts in self._context.fields}
+        metric = self._context.metric
         if not metric.unit or metric.horizon is None:
             return metric
         values = self.field_values()
-        sides = [list(map(float, values.get(name, [usual[name]]))) for name in _OF_LENGTH]
+        sides = [list(map(float, values.get(name, [self._usual[name]]))) for name in _OF_LENGTH]
         longest = math.prod(map(max, sides))
-        if self._shape == "together" and len(sides[0]) == len(sides[1]):
+        if self._plan.shape == "together" and len(sides[0]) == len(sides[1]):
             longest = max(steps * batch for steps, batch in zip(*sides, strict=True))
-        horizon = metric.horizon * longest / math.prod(float(usual[name]) for name in _OF_LENGTH)
+        horizon = metric.horizon * longest / math.prod(float(self._usual[name]) for name in _OF_LENGTH)
         return metric.model_copy(update={"horizon": horizon, "worst": horizon})
 
     def field_values(self) -> dict[str, list[Any]]:
-        held = {name: [value] for name, value in self._plan.constants.items()}
-        compared = {entry.field: [entry.control, *entry.treatments] for entry in self._contrasts}
-        return {name: values for name, values in (held | compared).items() if name != MODEL}
+        """Return what fields of the job are held at, or compared over; those that are searched are neither."""
+        values = {name: [value] for name, value in self._plan.constants.items()}
+        if not self._plan.confirm:
+            values |= {entry.field: [entry.control, *entry.treatments] for entry in self._plan.contrasts}
+        return {name: entries for name, entries in values.items() if name != MODEL}
 
     def propose(self) -> Propose:
-        if isinstance(self._plan, Search):
+        contrasts, shape = self._plan.contrasts, self._plan.shape
+        if self._plan.confirm:
             return Propose(search=True)
-        first = self._contrasts[0]
-        if self._shape == "interaction":
+        first = contrasts[0]
+        if shape == "interaction":
             return Propose(hypotheses=(self._make_interaction(),))
-        if self._shape == "trend":
+        if shape == "trend":
             claim = self._make_claim([first], len(first.treatments) - 1)
             return Propose(hypotheses=(claim.model_copy(update={"ladder": (first.control, *first.treatments)}),))
-        groups = [list(self._contrasts)] if self._shape == "together" else [[entry] for entry in self._contrasts]
+        groups = [list(contrasts)] if shape == "together" else [[entry] for entry in contrasts]
         return Propose(
             hypotheses=tuple(self._make_claim(group, at) for group in groups for at in range(len(group[0].treatments)))
         )
@@ -184,26 +186,25 @@ class _TopicPlan:
             environment=self._environment,
             steps=None if steps is None else int(steps),
             constants=tuple(Constant(field=name, value=value) for name, value in constants.items()),
-            screen=self._make_screen(self._plan) if isinstance(self._plan, Search) else None,
+            screen=self._make_screen() if self._plan.confirm else None,
             replication=ProposedReplication(environment=again) if again else None,
         )
 
     def describe_assumptions(self) -> str:
-        context, notes = self._context, list[str]()
+        context, plan, notes = self._context, self._plan, list[str]()
         if not context.wanted.vary and context.campaign is None:
             notes.append(f"Understood as: {self.parsed.command(context.wanted)}.")
         if self.parsed.environment is None:
             title = next((facts.title for facts in context.environments if facts.name == self._environment), "")
             notes.append(f"No environment is named; {self._environment} ({title}) is played.")
-        notes += [describe_search(self._plan)] if isinstance(self._plan, Search) else _describe_values(self._plan)
+        notes += _describe_values(plan)
         if self.parsed.again:
             notes.append(f"What is supported is tried once more in {self.parsed.again}.")
-        follows = any(entry.matched == "episodes" for entry in self._contrasts)
-        for name, value in self._plan.constants.items():
-            why = self._plan.adjusted.get(name)
-            alone = "the control; in the others it follows the batch" if follows and name == "steps" else "all arms"
+        for name, value in plan.constants.items():
+            why, follows = plan.adjusted.get(name), plan.matched == "episodes" and name == "steps"
+            alone = "the control; in the others it follows the batch" if follows else "all arms"
             notes.append(f"{name} is {value_text(value)} in {alone}{f', {why}' if why else ''}.")
-        of_models = any(entry.field == MODEL for entry in self._contrasts)
+        of_models = not plan.confirm and any(entry.field == MODEL for entry in plan.contrasts)
         outcome = outcome_name(MODEL if of_models else "", self._named)
         if self._named is None or context.effect_given:
             notes.append(f"The smallest effect of interest is {self._describe_effect()} of the {outcome}.")
@@ -227,25 +228,22 @@ class _TopicPlan:
         """Return the study's smallest effect; None for a default that follows from how long the design trains."""
         return self._context.effect if self._context.effect_given or not self._context.metric.unit else None
 
-    def _make_screen(self, search: Search) -> ProposedScreen:
-        low, high, probability = predict_best([knob.field for knob in search.knobs])
+    def _make_screen(self) -> ProposedScreen:
+        knobs = self._plan.contrasts
+        low, high, probability = predict_best([knob.field for knob in knobs])
         low, high = scale_to_metric(low, high, self._metric)
-        usual = {facts.name: facts.default for facts in self._context.fields}
-        knobs = (
-            ProposedKnob(
-                field=knob.field,
-                values=knob.values,
-                control=None if knob.control == usual[knob.field] else knob.control,
-            )
-            for knob in search.knobs
-        )
+        controls = [None if knob.control == self._usual[knob.field] else knob.control for knob in knobs]
         return ProposedScreen(
-            knobs=tuple(knobs), confirm=search.confirm, predicted_low=low, predicted_high=high,
+            knobs=tuple(
+                ProposedKnob(field=knob.field, values=knob.treatments, control=control)
+                for knob, control in zip(knobs, controls, strict=True)
+            ),
+            confirm=self._plan.confirm, predicted_low=low, predicted_high=high,
             probability=probability, smallest_effect=self._find_effect(),
         )  # fmt: skip
 
     def _make_interaction(self) -> ProposedHypothesis:
-        first, other = self._contrasts
+        first, other = self._plan.contrasts
         claim = self._make_claim([first, other], 0, (-_NO_IDEA, _NO_IDEA, UNDIRECTED))
         size = "larger" if claim.direction == "increase" else "smaller"
         falsifier = (
@@ -259,9 +257,10 @@ class _TopicPlan:
         self, about: Sequence[Contrast], at: int, expected: tuple[float, float, float] | None = None
     ) -> ProposedHypothesis:
         """Return the claim on the arm of so many contrasts' `at`th treatments; its fields differ together."""
-        claim = None if expected else about[0].claim
+        claim = None if expected else self._plan.claim
         if expected is None:
-            known = [predict(each.field, rises=_rises(each, each.treatments[at]), claim=claim) for each in about]
+            rises = [_rises(each.control, each.treatments[at]) for each in about]
+            known = [predict(each.field, rises=up, claim=claim) for each, up in zip(about, rises, strict=True)]
             lows, highs, chances = zip(*known, strict=True)
             expected = min(lows), max(highs), sum(chances) / len(chances)
         variable, control, treatment = about[0].field, about[0].control, about[0].treatments[at]
@@ -289,7 +288,7 @@ class _TopicPlan:
             smallest_effect=self._find_effect(),
             falsifier=f"On fresh seeds {setting} {verb} {judged} by less than {effect}, or not at all.",
             confounds=tuple(fear for each in about for fear in UNSEEN_CONFOUNDERS.get(each.field, ())),
-            matched=about[0].matched,
+            matched=self._plan.matched,
             sought="equivalence" if self.parsed.equivalence else "either" if claim is None else "difference",
         )
 
@@ -300,11 +299,9 @@ def _format_setting(variable: str, value: Setting) -> str:
     return f"{variable} = {value_text(value)}"
 
 
-def _rises(contrast: Contrast, treatment: Scalar) -> bool:
+def _rises(control: Scalar, treatment: Scalar) -> bool:
     """Return whether the treatment is the larger value; words have no order, and their priors no direction."""
-    if isinstance(treatment, str) or isinstance(contrast.control, str):
-        return True
-    return treatment > contrast.control
+    return isinstance(treatment, str) or isinstance(control, str) or treatment > control
 
 
 def _describe_values(plan: ValuePlan) -> list[str]:
@@ -312,6 +309,16 @@ def _describe_values(plan: ValuePlan) -> list[str]:
         return f"{name} {joint.join(map(value_text, values))}"
 
     first = plan.contrasts[0]
+    if plan.confirm:
+        fields = "; ".join(
+            f"{list_values(f'{knob.field} among', knob.treatments, ', ')} (control {value_text(knob.control)})"
+            for knob in plan.contrasts
+        )
+        best = "candidate is" if plan.confirm == 1 else f"{plan.confirm} candidates are"
+        return [
+            f"The best values are searched by a screen that makes no claim: {fields}. The "
+            f"best {best} then compared with it on fresh seeds and hidden tasks."
+        ]
     if plan.shape == "trend":
         rungs = list_values("at", (first.control, *first.treatments), ", ")
         return [f"{first.field} is trained {rungs}, and the one claim is on their straight line."]
@@ -324,9 +331,9 @@ def _describe_values(plan: ValuePlan) -> list[str]:
             for at in range(1 + len(first.treatments))
         ]
         return [f"{arms[0]} is compared with {' and with '.join(arms[1:])}: the fields differ together."]
-    open_question = " (no direction of the effect is named: an open question)"
+    open_question = " (no direction of the effect is named: an open question)" if plan.claim is None else ""
     return [
         f"{each.field} {value_text(each.control)} is compared with {' and '.join(map(value_text, each.treatments))}"
-        f"{open_question if each.claim is None else ''}."
+        f"{open_question}."
         for each in plan.contrasts
     ]

@@ -12,7 +12,7 @@ import json
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StringConstraints,
 
 from research.design.compiler import DesignCompiler, accept_hypotheses
 from research.errors import DesignRefused
-from research.planners.context import NO_FINDINGS, PLAYS, FindingsSource, ToolError
+from research.planners.context import PLAYS, FindFindings, ToolError
 from research.planners.history import sanitize_line
 from research.proposals.actions import Constant, Number, Propose, ProposeDesign, ProposedHypothesis, Scalar
 from research.proposals.flags import RequestedComparison
@@ -174,14 +174,13 @@ class LogRequest(ToolRequest):
     """The text, as it stands there; capital letters do not matter, and nothing in it is a pattern."""
 
     def answer(self, tools: StudyTools) -> Answer:
-        run, wanted = find_run(tools.state, self.run), self.contains.lower()
-        lines = map(sanitize_line, _run_lines(run, tools.folder))
-        found = [line for line in lines if wanted in line.lower()]
-        if not found:
+        run, text = find_run(tools.state, self.run), self.contains.lower()
+        lines = [line for line in map(sanitize_line, _run_lines(run, tools.folder)) if text in line.lower()]
+        if not lines:
             raise ToolError(f"no line about run {run.run_id[:SHORT]} holds {self.contains!r}")
-        left = len(found) - MOST_LINES
-        told: Answer = {"notice": DATA, "lines": len(found), "quoted": found[:MOST_LINES]}
-        return told | ({"left_out": f"the last {left} lines; look for a longer text"} if left > 0 else {})
+        left = len(lines) - MOST_LINES
+        answer: Answer = {"notice": DATA, "lines": len(lines), "quoted": lines[:MOST_LINES]}
+        return answer | ({"left_out": f"the last {left} lines; look for a longer text"} if left > 0 else {})
 
 
 class PriceRequest(ToolRequest):
@@ -258,8 +257,7 @@ class FindingsRequest(ToolRequest):
     """What it is about, such as a field or an environment."""
 
     def answer(self, tools: StudyTools) -> Answer:
-        found = tools.findings.find(self.words, MOST_FINDINGS)
-        return {"notice": DATA, "quoted": [{"id": entry.id, "text": entry.text} for entry in found]}
+        return {"notice": DATA, "quoted": [asdict(entry) for entry in tools.findings(self.words, MOST_FINDINGS)]}
 
 
 TOOLS: Final[Mapping[str, type[ToolRequest]]] = {
@@ -279,7 +277,7 @@ class StudyTools:
     compiler: Callable[[], DesignCompiler]
     """What designs of the round are judged by now."""
     wanted: RequestedComparison
-    findings: FindingsSource = NO_FINDINGS
+    findings: FindFindings = lambda words, most: ()
 
     @property
     def offered(self) -> Mapping[str, type[ToolRequest]]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from research.errors import BadTopic
-from research.planners.context import EnvironmentSpec, FieldSpec, environment_specs, field_specs
+from research.planners.context import FieldSpec, field_specs, known_environments
 from research.planners.lexicon import (
     AGAINST,
     ARTICLES,
@@ -57,6 +57,7 @@ from research.proposals.metric_choice import SPEED, RequestedMetric, default_thr
 from research.text import did_you_mean, suggest_from_text
 from studies.metrics import kinds
 from studies.records.design import MODEL
+from swarm.environments.base import Environment
 
 DEFAULT_ENVIRONMENT = "guess"
 LONGEST_TOPIC = 2000
@@ -67,7 +68,7 @@ _SHOWN = 80
 def parse_topic(
     topic: str,
     fields: Sequence[FieldSpec] | None = None,
-    environments: Sequence[EnvironmentSpec] | None = None,
+    environments: Sequence[Environment] | None = None,
     wanted: RequestedComparison | None = None,
     model: str = "",
 ) -> ParsedTopic:
@@ -77,7 +78,7 @@ def parse_topic(
     """
     wanted = wanted or RequestedComparison()
     fields = field_specs(models=wanted.models) if fields is None else fields
-    environments = environment_specs() if environments is None else environments
+    environments = known_environments() if environments is None else environments
     if not topic.strip():
         raise BadTopic(f"expected a topic; found an empty one; {_describe_options(topic, fields, environments)}")
     if len(topic) > LONGEST_TOPIC:
@@ -101,7 +102,7 @@ def find_environment(topic: str, wanted: RequestedComparison) -> str:
 
 def name_environments(topic: str) -> tuple[str, ...]:
     """Return the environments that a topic names, in its order."""
-    tokens = recognise(cut(topic), build_vocabulary((), environment_specs(), RequestedComparison(), ""), ())
+    tokens = recognise(cut(topic), build_vocabulary((), known_environments(), RequestedComparison(), ""), ())
     return tuple(dict.fromkeys(token.name for token in tokens if token.kind == "environment"))
 
 
@@ -139,7 +140,7 @@ def _quote(text: str) -> str:
     return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
 
 
-def _describe_options(topic: str, fields: Sequence[FieldSpec], environments: Sequence[EnvironmentSpec]) -> str:
+def _describe_options(topic: str, fields: Sequence[FieldSpec], environments: Sequence[Environment]) -> str:
     titles = []
     for facts in fields:
         plain = facts.name.replace("_", " ")
@@ -584,7 +585,7 @@ class _Parser:
             if self._word(at - 1) in ("my", "our"):
                 self._used[at - 1] = True
         if again == (named or DEFAULT_ENVIRONMENT) and named is None:
-            named = next(entry.name for entry in environment_specs() if entry.name != again)
+            named = next(entry.name for entry in known_environments() if entry.name != again)
         return named, again
 
     # -- what is left

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
 from research.errors import BadTopic, DesignRefused
 from research.planners.context import FieldSpec
-from research.proposals.actions import MOST_HYPOTHESES
+from research.proposals.actions import MOST_HYPOTHESES, MOST_KNOBS
 from research.proposals.arms import Scalar, field_value, value_text
 from research.proposals.flags import Claim, Shape
 from studies.records.design import MODEL
@@ -30,19 +31,20 @@ _STEPS, _BATCH = "steps", "episodes_per_step"
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """One field, its control value, and the values it is compared with."""
+    """One field, its control value, and the values that it is compared with, or searched over."""
 
     field: str
     control: Scalar
     treatments: tuple[Scalar, ...]
-    claim: Claim | None
-    matched: Literal["steps", "episodes"] = "steps"
-    """What of training its arms have equal."""
+
+
+Matched = Literal["steps", "episodes"]
+"""What of training the arms have equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValuePlan:
-    """What is compared, and what all arms share besides defaults."""
+    """What is compared or searched, and what all arms share besides defaults."""
 
     contrasts: tuple[Contrast, ...]
     constants: Mapping[str, Scalar]
@@ -50,6 +52,10 @@ class ValuePlan:
     """Constants the planner chose itself, and why."""
     shape: Shape = "apart"
     """How the contrasts go together: apart, each is compared by itself."""
+    claim: Claim | None = None
+    matched: Matched = "steps"
+    confirm: int = 0
+    """Of a search, how many of its best candidates are confirmed; 0 for a comparison."""
 
 
 def plan_values(
@@ -57,7 +63,7 @@ def plan_values(
     held: Mapping[str, Scalar],
     facts: Mapping[str, FieldSpec],
     claim: Claim | None = None,
-    matched: Literal["steps", "episodes"] = "steps",
+    matched: Matched = "steps",
     shape: Shape = "apart",
 ) -> ValuePlan:
     """Return the comparison of fields over values, the control first; raise BadTopic for what cannot be run.
@@ -67,7 +73,7 @@ def plan_values(
     values = {name: check_values(name, asked) for name, asked in vary.items()}
     if shape == "trend":
         values = {name: tuple(sorted(rungs, key=float)) for name, rungs in values.items()}
-    contrasts = tuple(Contrast(name, known[0], known[1:], claim, matched) for name, known in values.items())
+    contrasts = tuple(Contrast(name, known[0], known[1:]) for name, known in values.items())
     counts = [len(contrast.treatments) for contrast in contrasts]
     comparisons = {"together": max(counts), "apart": sum(counts)}.get(shape, 1)
     if comparisons > MOST_HYPOTHESES:
@@ -81,7 +87,28 @@ def plan_values(
         episodes = int(facts[_STEPS].default) * int(facts[_BATCH].default)
         constants = {**constants, _STEPS: max(1, round(episodes / int(contrasts[0].control)))}
         why = {**why, _STEPS: "about as many as the default job's episodes make"}
-    return ValuePlan(contrasts, constants, why, shape)
+    return ValuePlan(contrasts, constants, why, shape, claim, matched)
+
+
+def plan_search(
+    contrasts: Sequence[Contrast], held: Mapping[str, Scalar], facts: Mapping[str, FieldSpec], confirm: int = 1
+) -> ValuePlan:
+    """Return a search of fields over candidates; raise BadTopic or DesignRefused for what cannot be searched."""
+    if len(contrasts) > MOST_KNOBS:
+        named = ", ".join(knob.field for knob in contrasts)
+        raise BadTopic(f"expected at most {MOST_KNOBS} fields to search; found {named}; name fewer of them")
+    if any(knob.field in (_STEPS, MODEL) for knob in contrasts):
+        raise BadTopic(
+            "expected fields to search other than steps and models, as a search trains shortly itself; found one of "
+            "them; compare two, such as 'steps 20 vs 80', or name another field"
+        )
+    inside = all(knob.control in knob.treatments for knob in contrasts)
+    candidates = math.prod(len(knob.treatments) for knob in contrasts) - int(inside)
+    if candidates < 2:
+        raise BadTopic("expected two candidates or more beside the control; found fewer; compare the one there is")
+    others = [replace(knob, treatments=tuple(v for v in knob.treatments if v != knob.control)) for knob in contrasts]
+    constants, adjusted = add_required_constants(others, held, facts)
+    return ValuePlan(tuple(contrasts), constants, adjusted, confirm=min(confirm, candidates - 1))
 
 
 def check_values(name: str, asked: Sequence[Scalar]) -> tuple[Scalar, ...]:
@@ -123,7 +150,16 @@ def choose_values(
     if slight:
         return _pair_value(values[0], None, facts) if values else (default, ladder[1])
     if factor is not None and not values:
-        return default, _multiply_default(factor, facts)
+        value = round(float(default) * factor, 12)
+        multiple: Scalar = default
+        with suppress(DesignRefused):
+            multiple = field_value(facts.name, int(value) if value == int(value) else value)
+        if multiple == default:
+            raise BadTopic(
+                f"expected a multiple of {facts.name}'s default, {value_text(default)}, that it can have; found "
+                f"{factor:g} times; name two values, such as '{facts.synonyms[0]} A vs B'"
+            )
+        return default, multiple
     if sense == "off" and ladder[0]:
         raise BadTopic(
             f"{facts.name} cannot be switched off; expected values to compare, such as '{facts.synonyms[0]} "
@@ -148,7 +184,8 @@ def _pair_value(value: Scalar, sense: Sense | None, facts: FieldSpec) -> tuple[S
     if sense == "off":
         return value if value != facts.ladder[0] else facts.ladder[-1], facts.ladder[0]
     if sense in (None, "on") and value == facts.default:
-        return value, max(facts.ladder, key=lambda rung: abs(_log_scale(rung) - _log_scale(value)))
+        sizes = {rung: math.log(float(rung)) if float(rung) > 0 else -20.0 for rung in (value, *facts.ladder)}
+        return value, max(facts.ladder, key=lambda rung: abs(sizes[rung] - sizes[value]))
     if sense in (None, "on") or (value != facts.default and (float(value) > float(facts.default)) == (sense == "up")):
         return facts.default, value
     before = [rung for rung in facts.ladder if (float(rung) > float(value)) == (sense == "down") and rung != value]
@@ -158,24 +195,6 @@ def _pair_value(value: Scalar, sense: Sense | None, facts: FieldSpec) -> tuple[S
             f"away from it; name both, such as '{facts.synonyms[0]} A vs B'"
         )
     return (before[0] if sense == "down" else before[-1]), value
-
-
-def _multiply_default(factor: float, facts: FieldSpec) -> Scalar:
-    value = round(float(facts.default) * factor, 12)
-    try:
-        found: Scalar = field_value(facts.name, int(value) if value == int(value) else value)
-    except DesignRefused:
-        found = facts.default
-    if found == facts.default:
-        raise BadTopic(
-            f"expected a multiple of {facts.name}'s default, {value_text(facts.default)}, that it can have; found "
-            f"{factor:g} times; name two values, such as '{facts.synonyms[0]} A vs B'"
-        )
-    return found
-
-
-def _log_scale(value: Scalar) -> float:
-    return math.log(float(value)) if float(value) > 0 else -20.0
 
 
 _REUSED = ("minibatches", 4, frozenset({"minibatches", "epochs"}), "because a first update has nothing to clip")

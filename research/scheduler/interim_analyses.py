@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
-from research.design.samplers import Allowed, control_values
-from research.design.screening import Scores, list_due_trials, next_candidate, select, truncate_screen
+from research.design.samplers import Allowed
+from research.design.screening import Scores, ScreenProgress
 from research.proposals.arms import job_validator
 from research.proposals.decisions import decide, rules_for
 from research.scheduler.budget import StepLimits, end_candidates
@@ -53,6 +54,7 @@ from studies.records.base import JsonValue, canonical
 from studies.records.design import Design, Hypothesis
 from studies.records.procedure import Screen
 from studies.records.runs import EVIDENCE_CODES, screen_metric
+from studies.records.statements import control_values
 from studies.records.verdict import Verdict
 
 
@@ -169,13 +171,9 @@ def screen_runs(state: StudyState, design: Design, screen: Screen) -> tuple[Requ
     """Return the screening runs that are needed now, those that are over excepted."""
     if was_cut(state, END_SCREEN):
         return tuple(to_required_run(run) for run in attempts_running(state))
-    trials = list_due_trials(
-        _shorten_screen(state, design, screen), control_values(design), tuple(state.candidates.values()),
-        scores(state, screen),
-        higher_is_better=_is_higher_better(design), allowed=_cached_check(canonical(design.base_job)),
-    )  # fmt: skip
     return tuple(
-        RequiredRun("screen", trial.candidate, screen.seed, screen.rungs[trial.rung].steps) for trial in trials
+        RequiredRun("screen", trial.candidate, screen.seed, screen.rungs[trial.rung].steps)
+        for trial in _screen_progress(state, design, screen).due_trials()
     )
 
 
@@ -183,23 +181,20 @@ def screen_step(
     state: StudyState, design: Design, screen: Screen, required: tuple[RequiredRun, ...], limits: StepLimits
 ) -> Iterator[Step]:
     """Yield the next candidate while there are slots and time for it, or whom the screen kept once it is over."""
-    made = _shorten_screen(state, design, screen)
-    known, last = scores(state, made), len(made.rungs) - 1
-    every = tuple(state.candidates.values())
-    settled = {arm.name for arm in every[: max(0, len(every) + 1 - int(state.settings["parallel"]))]}
+    progress, known = _screen_progress(state, design, screen), scores(state, screen)
+    every = tuple(state.candidates)
+    settled = set(every[: max(0, len(every) + 1 - int(state.settings["parallel"]))])
     arm = None
     if all((name, 0) in known for name in settled):  # else slots are full
         seen = {trial: score for trial, score in known.items() if trial[0] in settled}
-        arm = next_candidate(
-            made, control_values(design), every, seen,
-            higher_is_better=_is_higher_better(design), allowed=_cached_check(canonical(design.base_job)),
-        )  # fmt: skip
+        arm = replace(progress, scores=seen).next_candidate()
+    last = len(progress.screen.rungs) - 1
     if arm is not None:
         yield from end_candidates(state, design, screen, limits)
         yield AskCandidate(len(every), arm)
     elif not required and any(rung == last and score is not None for (_, rung), score in known.items()):
-        asked = tuple(arm for arm in every if (arm.name, 0) in known)
-        yield DecideScreen(select(made, asked, known, higher_is_better=_is_higher_better(design)))
+        asked = tuple(arm for arm in progress.asked if (arm.name, 0) in known)
+        yield DecideScreen(replace(progress, asked=asked).select())
 
 
 def scores(state: StudyState, screen: Screen) -> Scores:
@@ -215,15 +210,17 @@ def scores(state: StudyState, screen: Screen) -> Scores:
     return found
 
 
-def _shorten_screen(state: StudyState, design: Design, screen: Screen) -> Screen:
-    asked = tuple(state.candidates.values())
+def _screen_progress(state: StudyState, design: Design, screen: Screen) -> ScreenProgress:
+    """Return how far the screen went; one that was cut short asks for no more candidates, or is at its end."""
+    progress = ScreenProgress(
+        screen, control_values(design), tuple(state.candidates.values()), scores(state, screen),
+        screen_metric(design.metric).higher_is_better, _cached_check(canonical(design.base_job)),
+    )  # fmt: skip
     if was_cut(state, END_SCREEN):
-        return truncate_screen(screen, asked, scores(state, screen), higher_is_better=_is_higher_better(design))
-    return screen.model_copy(update={"candidates": len(asked)}) if was_cut(state, NO_MORE_CANDIDATES) else screen
-
-
-def _is_higher_better(design: Design) -> bool:
-    return screen_metric(design.metric).higher_is_better
+        return progress.ended()
+    if was_cut(state, NO_MORE_CANDIDATES):
+        return replace(progress, screen=screen.model_copy(update={"candidates": len(progress.asked)}))
+    return progress
 
 
 @lru_cache(maxsize=4)

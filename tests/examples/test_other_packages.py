@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from research.planners.context import EnvironmentSpec, PlannerContext, environment_specs
+from research.planners.context import PlannerContext, known_environments
 from research.planners.rules import RulesPlanner
 from research.proposals.flags import RequestedComparison
 from swarm.environments import Task, said
@@ -23,6 +23,7 @@ from swarm.environments.building import SPLITS, draw
 from swarm.environments.custom import CodeSource
 from swarm.environments.loading import load_source
 from swarm.environments.play import agent_of, judge_outcome
+from tests.research.factories import make_environment
 from tests.swarm.clients.packages import ADAPTED
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -59,7 +60,7 @@ def test_the_topic_of_an_example_is_read_whole_beside_its_environment(name: str)
     short = slug(words[words.index("--env") + 1])
     played = f"{short}@0123456789ab"
     wanted = RequestedComparison(environment=played, custom_environments=(played,))
-    known = (*environment_specs(), EnvironmentSpec(played, name, (short,), "solved"))
+    known = (*known_environments(), make_environment(played, name, (short,), "solved"))
     digest = PlannerContext(words[words.index("research") + 1], 720.0, 58.0, 2, wanted=wanted, environments=known)
     assert RulesPlanner().act(digest, lambda action: None).not_tested == ()
 

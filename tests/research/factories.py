@@ -6,6 +6,7 @@ import json
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from research.installation.home import Home
@@ -67,6 +68,11 @@ def make_claim(
         "direction": "increase", "predicted_low": 0.0, "predicted_high": 0.2, "probability": 0.5,
     }  # fmt: skip
     return ProposedHypothesis(**(usual | changes))
+
+
+def make_environment(name: str, title: str, synonyms: tuple[str, ...], measures: str) -> Any:
+    """Return what topics and planners know of an environment, and nothing that could be played."""
+    return SimpleNamespace(name=name, title=title, synonyms=synonyms, measures=measures)
 
 
 def make_verdict(hypothesis: str = "h1", verdict: str = "inconclusive", **changes: Any) -> Verdict:

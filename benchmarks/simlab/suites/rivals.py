@@ -18,7 +18,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from research.design.recipe import recipe_of
+from research.design.known_findings import recipe_of
 from research.planners.protocol import Planner
 from simlab.families import NOTHING, drawn, names
 from simlab.planners import InquiringLiar, Pair

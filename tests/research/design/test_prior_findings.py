@@ -11,11 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.design import prior_findings
-from research.design.known_findings import FindingConditions, KnownFinding, findings_of
-from research.design.prior_findings import FILE, find_contradictions, load_findings, search_findings
+from research.design import known_findings
+from research.design.known_findings import (
+    FILE,
+    FindingConditions,
+    KnownFinding,
+    find_contradictions,
+    findings_of,
+    load_findings,
+    search_findings,
+)
 from research.installation.home import Home
-from research.planners.context import HomeFindings
+from research.planners.context import find_related
 from studies import EventLog
 from tests.golden import assert_golden
 from tests.research.calibrated import Came, write_study
@@ -91,8 +98,8 @@ def test_studies_are_read_again_only_where_something_moved(home: Home, monkeypat
     study.two_rounds()
     other.whole()
     read: list[str] = []
-    anew = prior_findings._read_study
-    monkeypatch.setattr(prior_findings, "_read_study", lambda *given: read.append(given[2]) or anew(*given))
+    anew = known_findings._read_study
+    monkeypatch.setattr(known_findings, "_read_study", lambda *given: read.append(given[2]) or anew(*given))
     found = load_findings(home, study.log)
     assert sorted(each.name for each in found.findings) == ["other/1/h1", "s-synthetic/1/h1", "s-synthetic/2/r2h1"]
     assert load_findings(home, study.log) == found
@@ -193,8 +200,8 @@ def test_many_findings_on_one_question_are_one_contradiction() -> None:
 def test_a_planner_finds_what_other_studies_found_and_not_its_own(home: Home, log: EventLog) -> None:
     InRounds.of(home, "one").two_rounds()
     InRounds.of(home, "two").two_rounds()
-    found = HomeFindings(home, log, "two").find(TOPIC, 8)
+    found = find_related(home, log, "two", TOPIC, 8)
     assert {entry.id.split("/")[0] for entry in found} == {"one"}
     assert any("supported" in entry.text and "group_size = 16" in entry.text for entry in found)
-    assert HomeFindings(home, log, "two").find("xylophone", 8) == ()
-    assert len(HomeFindings(home, log, "three").find("", 3)) == 3
+    assert find_related(home, log, "two", "xylophone", 8) == ()
+    assert len(find_related(home, log, "three", "", 3)) == 3

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from research.design.recipe import Recipe, recipe_of
+from research.design.known_findings import Recipe, recipe_of
 from research.installation.base_job import base_settings
 from studies import EventType, StudyState, judge_hypothesis
 from studies.records.design import Arm

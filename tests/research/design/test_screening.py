@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from research.design.comparison import BOUND
 from research.design.samplers import MOST_LISTED
-from research.design.screening import Trial, list_due_trials, next_candidate, select
+from research.design.screening import Scores, ScreenProgress, Trial
 from studies.records.base import JsonValue
 from studies.records.design import Arm
 from studies.records.procedure import Knob, Rung, Screen, Selection
@@ -39,9 +40,16 @@ def a_screen(sampler: str = "surface", candidates: int = 12, keeps: tuple[int, .
 
 @dataclass
 class Driven:
-    asked: list[Arm] = field(default_factory=list)
-    scores: dict[tuple[str, int], float | None] = field(default_factory=dict)
-    selection: Selection | None = None
+    progress: ScreenProgress
+    selection: Selection
+
+    @property
+    def asked(self) -> tuple[Arm, ...]:
+        return self.progress.asked
+
+    @property
+    def scores(self) -> Scores:
+        return self.progress.scores
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -51,23 +59,29 @@ class Driven:
         return {name for name, own in self.scores if own == rung}
 
 
-def drive(screen: Screen, truth: Truth, *, at_once: int = 1, higher_is_better: bool = True) -> Driven:
+def begun(screen: Screen, **changes: Any) -> ScreenProgress:
+    return ScreenProgress(screen, **{"control": CONTROL, **changes})
+
+
+def ask_all(progress: ScreenProgress, most: int = 1000) -> ScreenProgress:
+    """Return the progress after so many candidates more, or all that it asks for."""
+    while len(progress.asked) < most and (arm := progress.next_candidate()):
+        progress = replace(progress, asked=(*progress.asked, arm))
+    return progress
+
+
+def drive(screen: Screen, truth: Truth, *, at_once: int = 1, **changes: Any) -> Driven:
     """Run a screen with `at_once` runs side by side, whose scores all come in before the next are asked."""
-    driven, better = Driven(), higher_is_better
+    progress = begun(screen, **changes)
     while True:
-        fresh: list[Arm] = []
-        while len(fresh) < at_once and (
-            arm := next_candidate(screen, CONTROL, driven.asked, driven.scores, higher_is_better=better)
-        ):
-            driven.asked.append(arm)
-            fresh.append(arm)
-        trials = list_due_trials(screen, CONTROL, driven.asked, driven.scores, higher_is_better=better)
-        if not fresh and not trials:
-            break
-        places = {arm.name: arm.overrides for arm in driven.asked}
-        driven.scores.update((trial, truth(places[trial.candidate], trial.rung)) for trial in trials)
-    driven.selection = select(screen, driven.asked, driven.scores, higher_is_better=better)
-    return driven
+        before = len(progress.asked)
+        progress = ask_all(progress, before + at_once)
+        trials = progress.due_trials()
+        if len(progress.asked) == before and not trials:
+            return Driven(progress, progress.select())
+        places = {arm.name: arm.overrides for arm in progress.asked}
+        scores = {trial: truth(places[trial.candidate], trial.rung) for trial in trials}
+        progress = replace(progress, scores={**progress.scores, **scores})
 
 
 SAMPLERS = ("grid", "random", "tpe", "surface", "bound")
@@ -78,19 +92,13 @@ def bowl(values: Mapping[str, JsonValue], rung: int = 0) -> float:
     return 0.1 * values["c"] - 0.1 * (math.log2(values["a"]) - 2) ** 2 - 0.1 * (math.log2(values["b"] / 0.2)) ** 2
 
 
-def told(sampler: str, count: int) -> tuple[Screen, list[Arm], dict[tuple[str, int], float | None]]:
-    screen = a_screen(sampler)
-    driven = drive(screen, bowl)
-    asked = driven.asked[:count]
-    return screen, asked, {(arm.name, 0): driven.scores[arm.name, 0] for arm in asked}
-
-
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("count", [0, 3, 7])
 def test_whoever_is_killed_before_writing_an_ask_down_asks_the_same_again(sampler: str, count: int) -> None:
-    screen, asked, scores = told(sampler, count)
-    once = next_candidate(screen, CONTROL, asked, scores)
-    again = next_candidate(screen, CONTROL, list(asked), dict(reversed(scores.items())))
+    whole = drive(a_screen(sampler), bowl).progress
+    scores = {(arm.name, 0): whole.scores[arm.name, 0] for arm in whole.asked[:count]}
+    once = replace(whole, asked=whole.asked[:count], scores=scores).next_candidate()
+    again = replace(whole, asked=whole.asked[:count], scores=dict(reversed(scores.items()))).next_candidate()
     assert once == again
     assert once is not None
 
@@ -107,22 +115,18 @@ def test_no_combination_is_asked_twice_and_the_control_never(sampler: str) -> No
 
 @pytest.mark.parametrize("sampler", ["random", "tpe", "surface", "bound"])
 def test_the_seed_of_the_screen_decides_where_it_begins(sampler: str) -> None:
-    first = [next_candidate(a_screen(sampler, seed=seed), CONTROL, [], {}) for seed in range(6)]
+    first = [begun(a_screen(sampler, seed=seed)).next_candidate() for seed in range(6)]
     assert len({arm.name for arm in first if arm}) > 1
 
 
 def test_a_combination_that_is_no_job_is_not_asked() -> None:
-    screen, asked = a_screen("surface", candidates=50), list[Arm]()
-    while arm := next_candidate(screen, CONTROL, asked, {}, allowed=lambda values: values["a"] != 8):
-        asked.append(arm)
-    assert len(asked) == 3 * 3 * 2 - 1
+    screen = a_screen("surface", candidates=50)
+    assert len(ask_all(begun(screen, allowed=lambda values: values["a"] != 8)).asked) == 3 * 3 * 2 - 1
 
 
 def test_the_first_candidates_have_every_value_of_every_ladder_about_equally_often() -> None:
     screen = a_screen("surface", candidates=12).model_copy(update={"initial": 12})
-    asked: list[Arm] = []
-    while arm := next_candidate(screen, CONTROL, asked, {}):
-        asked.append(arm)
+    asked = ask_all(begun(screen)).asked
     for knob in screen.knobs:
         counts = [sum(arm.overrides[knob.field] == value for arm in asked) for value in knob.values]
         assert max(counts) - min(counts) <= 2
@@ -133,13 +137,9 @@ def test_a_space_too_large_to_list_is_still_searched() -> None:
     control = dict.fromkeys("abcdef", 0)
     screen = Screen(knobs=knobs, sampler="surface", candidates=12, initial=6, rungs=(Rung(steps=1, keep=1),), seed=0)
     assert math.prod(len(knob.values) for knob in knobs) > MOST_LISTED
-    asked: list[Arm] = []
-    scores: dict[tuple[str, int], float | None] = {}
-    while arm := next_candidate(screen, control, asked, scores):
-        asked.append(arm)
-        scores[arm.name, 0] = float(sum(arm.overrides.values()))
-    assert len(asked) == 12
-    assert scores[asked[-1].name, 0] > 30  # type: ignore[operator]
+    driven = drive(screen, lambda values, _: float(sum(values.values())), control=control)
+    assert len(driven.asked) == 12
+    assert driven.scores[driven.asked[-1].name, 0] > 30  # type: ignore[operator]
 
 
 @pytest.mark.slow
@@ -176,7 +176,7 @@ def test_lower_is_better_where_the_metric_says_so() -> None:
 def test_a_name_that_would_be_too_long_is_a_number() -> None:
     knobs = tuple(Knob(field=f"a_rather_long_field_{name}", values=(1, 2)) for name in "abcd")
     screen = Screen(knobs=knobs, sampler="grid", candidates=3, initial=1, rungs=(Rung(steps=1, keep=1),), seed=0)
-    arm = next_candidate(screen, {}, [], {})
+    arm = begun(screen, control={}).next_candidate()
     assert arm.name == "candidate-1"
 
 
@@ -218,12 +218,13 @@ def test_without_noise_the_best_of_a_whole_grid_is_kept(heights: dict[int, float
 
 
 def test_a_rung_waits_for_the_last_run_of_the_rung_before() -> None:
-    asked = [Arm(name=f"x{a}", overrides={"a": a, "b": 0.2, "c": True}) for a in (1, 2, 4)]
-    screen = a_screen("random", 3, (2, 1))
-    scores: dict[tuple[str, int], float | None] = {("x1", 0): 0.1, ("x2", 0): 0.3}
-    assert list_due_trials(screen, CONTROL, asked, scores) == (Trial("x4", 0),)
-    assert list_due_trials(screen, CONTROL, asked, {**scores, ("x4", 0): 0.2}) == (Trial("x2", 1), Trial("x4", 1))
-    assert list_due_trials(screen, CONTROL, asked[:1], {("x1", 0): 0.5}) == (), "before all candidates were asked"
+    asked = tuple(Arm(name=f"x{a}", overrides={"a": a, "b": 0.2, "c": True}) for a in (1, 2, 4))
+    scores = {("x1", 0): 0.1, ("x2", 0): 0.3}
+    progress = begun(a_screen("random", 3, (2, 1)), asked=asked, scores=scores)
+    assert progress.due_trials() == (Trial("x4", 0),)
+    assert replace(progress, scores={**scores, ("x4", 0): 0.2}).due_trials() == (Trial("x2", 1), Trial("x4", 1))
+    few = replace(progress, asked=asked[:1], scores={("x1", 0): 0.5})
+    assert few.due_trials() == (), "before all candidates were asked"
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
@@ -235,9 +236,9 @@ def test_a_failed_run_counts_as_the_worst_and_never_goes_on(sampler: str) -> Non
 
 
 def test_a_screen_of_failures_alone_selects_nobody() -> None:
-    asked = [Arm(name="x", overrides={"a": 2, "b": 0.2, "c": True})]
+    asked = (Arm(name="x", overrides={"a": 2, "b": 0.2, "c": True}),)
     with pytest.raises(ValueError, match="last rung"):
-        select(a_screen("surface", 1, (1,)), asked, {("x", 0): None})
+        begun(a_screen("surface", 1, (1,)), asked=asked, scores={("x", 0): None}).select()
 
 
 def test_a_lucky_run_beside_poor_ones_is_ranked_below_a_good_one_beside_good_ones() -> None:

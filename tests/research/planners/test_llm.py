@@ -14,7 +14,7 @@ from research.design.pricing import make_pricing
 from research.errors import BadTopic, PlannerFailed
 from research.planners.context import PlannerContext
 from research.planners.endpoint import EndpointError, Kind, OpenAiEndpoint
-from research.planners.llm import ChatCompletion, LlmPlanner, UnusableAnswer, Usage, parse_json_object
+from research.planners.llm import LlmPlanner, UnusableAnswer, parse_json_object
 from research.planners.protocol import Check, PlannerTurn
 from research.proposals.actions import Decline, Propose, ProposeDesign
 from studies.records.base import canonical
@@ -126,11 +126,12 @@ def test_a_draft_and_half_an_object_are_no_answer(answer: str, why: str) -> None
         parse_json_object(answer)
 
 
-def test_parts_of_a_content_are_joined_without_thinking_and_an_endpoint_need_not_count() -> None:
-    parts = [{"type": "thinking", "thinking": DRAFT}, {"type": "text", "text": "{"}, {"type": "text", "text": "}"}]
+def test_parts_of_a_content_are_joined_without_thinking_and_an_endpoint_need_not_count(digest: MakeDigest) -> None:
+    parts = [{"type": "thinking", "thinking": DRAFT}, {"type": "text", "text": json.dumps(PROPOSAL)}]
     usage = {"prompt_tokens": None, "completion_tokens": None, "total_tokens": None}
-    found = ChatCompletion.of(json.dumps({"choices": [{"message": {"content": parts}}], "usage": usage}))
-    assert (found.choices[0].message.content, found.usage) == ("{}", Usage())
+    turn, _ = ask([Reply(body={"choices": [{"message": {"content": parts}}], "usage": usage})], digest(TOPIC))
+    assert (turn.tries, turn.prompt_tokens, turn.completion_tokens) == (1, 0, 0)
+    assert turn.action.hypotheses[0].treatment == HYPOTHESIS["treatment"]
 
 
 def changed(**changes: Any) -> dict[str, Any]:

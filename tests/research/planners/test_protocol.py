@@ -384,12 +384,11 @@ def test_a_controller_killed_at_any_event_takes_no_turn_and_no_note_twice(home: 
 
 
 def test_a_planner_is_shown_what_earlier_studies_found(home: Home, log: EventLog) -> None:
-    class Found:
-        def find(self, words: str, most: int) -> list[Quote]:
-            return [Quote("f1", f"Of {words!r}")]
+    def find(words: str, most: int) -> list[Quote]:
+        return [Quote("f1", f"Of {words!r}")]
 
     planner = ScriptedPlanner()
-    planning(home, log, planner, Knows(), findings=Found()).plan(state_of(log), lambda: 600.0)
+    planning(home, log, planner, Knows(), findings=find).plan(state_of(log), lambda: 600.0)
     [found] = planner.shown[0].facts()["findings_of_earlier_studies_quoted"]
     assert found == {"id": "f1", "text": f"Of {state_of(log).topic!r}"}
     looked = planner.shown[0].tools.answer("findings", {"words": "groups"})

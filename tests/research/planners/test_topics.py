@@ -20,7 +20,7 @@ from research.design.comparison import DesignDraft, StatisticalRequirements, dra
 from research.design.compiler import accept_hypotheses
 from research.design.pricing import make_pricing
 from research.errors import BadInput, BadTopic, DesignRefused
-from research.planners.context import EnvironmentSpec, PlannerContext, environment_specs, field_specs
+from research.planners.context import PlannerContext, field_specs, known_environments
 from research.planners.follow_up import predict
 from research.planners.lexicon import DOWN, FRAME, PHRASES, UP, cut, stem
 from research.planners.protocol import PlannerTurn
@@ -35,7 +35,7 @@ from studies.report.next_question import list_next_questions
 from swarm.environments.registry import environments
 from swarm.job import Job, tunables
 from tests.research.compiling import refusal
-from tests.research.factories import make_verdict
+from tests.research.factories import make_environment, make_verdict
 from tests.studies.report.test_headline import judged, promised, with_means
 from tests.studies.synthetic import base_job
 
@@ -370,7 +370,7 @@ def test_a_second_field_is_a_condition_or_left() -> None:
 
 
 def test_words_that_ask_for_nothing_name_no_field_and_no_direction() -> None:
-    specs = (*field_specs(), *environment_specs())
+    specs = (*field_specs(), *known_environments())
     named = {stem(text) for facts in specs for text in (facts.name, *facts.synonyms)}
     effects = {stem(text) for texts, token in PHRASES if token.kind != "idiom" for text in texts.split(";")}
     assert not FRAME & (named | effects | UP | DOWN)
@@ -567,8 +567,8 @@ def test_flags_say_what_they_said(data: st.DataObject) -> None:
 STOCK, SHOP = "stock@9ee1c0bc8381", "shop@123456789012"
 LAKE = "gymnasium-frozenlake-v1-is_slippery-false@0123456789ab"
 KNOWN = (
-    *environment_specs(), EnvironmentSpec(STOCK, "counting a stock", ("counting", "stock"), "the number is right"),
-    EnvironmentSpec(SHOP, "a shop", ("shop",), "sold"), EnvironmentSpec(LAKE, "a lake", (), "crossed"),
+    *known_environments(), make_environment(STOCK, "counting a stock", ("counting", "stock"), "the number is right"),
+    make_environment(SHOP, "a shop", ("shop",), "sold"), make_environment(LAKE, "a lake", (), "crossed"),
 )  # fmt: skip
 MODEL = "SmolLM2-135M"
 
