@@ -23,11 +23,10 @@ from research.runs.files import (
     EpisodeOutcome,
     Evaluation,
     EvaluationName,
-    ObservedConditions,
     RunEvaluation,
 )
 from research.runs.provenance import build_conditions, count_neighbours
-from research.runs.wandb_log import TrackedRun, TrackingUnreadable, parse, read_log, read_tracking
+from research.runs.wandb_log import TrackedRun, parse, read_log, read_tracking
 from studies.checks.evidence import CollectError
 from studies.log.study import AttemptState
 from studies.metrics import Asked, kind_named
@@ -314,7 +313,7 @@ def test_evaluations_that_were_kept_must_be_those_that_count(folder: AttemptFold
 
 
 def test_a_record_that_is_none_is_refused() -> None:
-    with pytest.raises(TrackingUnreadable, match="W&B records"):
+    with pytest.raises(CollectError, match="W&B records"):
         parse(["no record"])
 
 
@@ -331,7 +330,7 @@ def test_two_logs_of_one_name_are_refused(tmp_path: Path) -> None:
         run = tmp_path / "wandb" / f"offline-run-{stamp}-x-a1"
         run.mkdir(parents=True)
         (run / "run-x-a1.wandb").touch()
-    with pytest.raises(TrackingUnreadable, match="found 2"):
+    with pytest.raises(CollectError, match="found 2"):
         read_tracking(tmp_path, "x-a1")
 
 
@@ -371,10 +370,10 @@ def history(steps: int = 3, **metrics: float) -> list[dict[str, Any]]:
 
 def conditions(
     order: AttemptSpec | None = None, rows: list[dict[str, Any]] | None = None,
-    plays: dict[str, Any] | None = None, neighbours: int | None = 0,
+    plays: dict[str, Any] | None = None, neighbours: int | None = 0, seen: Conditions | None = None,
 ) -> Conditions:  # fmt: skip
     plays = evaluated(("a", 0)) if plays is None else plays
-    return build_conditions(order or make_order(), rows or history(), plays, ObservedConditions(), neighbours, None)
+    return build_conditions(order or make_order(), rows or history(), plays, seen or Conditions(), neighbours, None)
 
 
 def test_amounts_are_summed_over_steps_and_unknown_where_a_step_lacks_them() -> None:
@@ -386,6 +385,12 @@ def test_amounts_are_summed_over_steps_and_unknown_where_a_step_lacks_them() -> 
     rows[1]["metrics"] = {}
     lacking = conditions(rows=rows, neighbours=None)
     assert (lacking.episodes, lacking.tokens, lacking.wall_s) == (None, None, None)
+
+
+def test_what_an_attempt_saw_comes_after_what_its_files_say() -> None:
+    found = conditions(seen=Conditions(steps=99, stopped_by="x", drawn_tasks="none", hardware="a toaster"))
+    assert (found.steps, found.stopped_by, found.hardware) == (3, None, "a toaster")
+    assert found.drawn_tasks == conditions().drawn_tasks
 
 
 def test_episodes_that_were_given_up_are_those_the_server_counted_at_last() -> None:

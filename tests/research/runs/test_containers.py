@@ -90,10 +90,10 @@ def test_a_training_that_breaks_a_locked_limit_is_stopped_and_measured_in_contai
 ) -> None:
     start = ProcessGroup.start
 
-    async def started(processes: ProcessGroup, name: str, module: str, *arguments: str, **more: Any) -> ManagedProcess:
+    async def started(processes: ProcessGroup, module: str, *arguments: str, **more: Any) -> ManagedProcess:
         if module == "swarm.server":
             module, more = "tests.research.jumping_server", {**more, "PYTHONPATH": str(Path(__file__).parents[3])}
-        return await start(processes, name, module, *arguments, **more)
+        return await start(processes, module, *arguments, **more)
 
     monkeypatch.setattr(ProcessGroup, "start", started)
     order = trial.order(steps=FOREVER).model_copy(update={"watchdog": Watchdog(kl=1.0, patience=1)})

@@ -17,7 +17,7 @@ from studies.records.runs import BLAMELESS_CODES, EVIDENCE_CODES, INVALID_CODES,
 from tests.research.factories import make_order, with_run
 
 RESEARCH = Path(__file__).parents[3] / "research"
-RAISED = re.compile(r"""(?:AttemptFailed|CollectError|TrackingUnreadable)\(\s*f?"([a-z_{}.]+)"\s*,""")
+RAISED = re.compile(r"""(?:AttemptFailed|CollectError)\(\s*f?"([a-z_{}.]+)"\s*,""")
 RETURNED = re.compile(r"""(?:return|,) "(?:failed|lost|timeout)", "([a-z_]+)",""")
 NAMED = re.compile(r"""\bcode="([a-z_]+)",""")
 

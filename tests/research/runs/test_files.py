@@ -26,10 +26,11 @@ from research.runs.files import (
     AttemptSpec,
     read_evaluations,
 )
-from research.runs.wandb_log import TrackedRun, TrackingUnreadable
+from research.runs.wandb_log import TrackedRun
 from research.runs.watchdog import READ_AGAIN_S, TrainingMonitor
 from research.runs.workers import ProcessGroup, ProcessWorkers
 from studies.checks.alarms import DEFAULT_WATCHDOG
+from studies.checks.evidence import CollectError
 from studies.metrics import Asked
 from studies.metrics.builtin import Transfer
 from studies.records.procedure import Watchdog
@@ -317,7 +318,7 @@ def program(folder: AttemptFolder, script: str) -> str:
 async def test_whoever_leaves_a_group_of_processes_ends_those_that_run(folder: AttemptFolder) -> None:
     sleeps = program(folder, "exec sleep 600")
     async with ProcessGroup(folder.path) as group:
-        process = await group.start("x", "y", log=folder.log("server"), python=sleeps)
+        process = await group.start("y", log=folder.log("server"), python=sleeps)
         assert process.runs
     assert await process.wait() == -signal.SIGTERM
 
@@ -387,7 +388,7 @@ class Log:
     def __call__(self, directory: Path, run_id: str) -> TrackedRun:
         self.reads += 1
         if not self.history:
-            raise TrackingUnreadable("it is being written")
+            raise CollectError("tracking_unreadable", "it is being written")
         return TrackedRun("ajet", "s1", run_id, {}, self.history)
 
 

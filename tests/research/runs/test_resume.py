@@ -52,23 +52,6 @@ def test_taking_over_again_changes_nothing(tries: Tries) -> None:
         assert read_json(tries.folder(2).evaluation("initial")) == read_json(tries.folder(1).evaluation("initial"))
 
 
-@pytest.mark.parametrize("spec", ["older", "damaged", "gone"])
-def test_a_server_that_may_have_kept_no_metrics_is_not_gone_on_from(tries: Tries, spec: str) -> None:
-    """The next attempt's log would lack the steps that an earlier version's server had made."""
-    leave(tries)
-    path = tries.folder(1).spec
-    assert plan_resume(tries.run, tries.folder).resumes == 1
-    if spec == "older":  # as it was written before attempts went on from others
-        written = read_json(path)
-        write_json(path, {name: value for name, value in written.items() if name not in ("resumes", "initial_sha256")})
-    elif spec == "damaged":
-        path.write_text("{")
-    else:
-        path.unlink()
-    begins = plan_resume(tries.run, tries.folder)
-    assert (begins.resumes, "older versions" in begins.why) == (None, True)
-
-
 def test_what_an_attempt_that_never_began_was_to_go_on_from_is_not_lost(tries: Tries) -> None:
     leave(tries, "stopped")
     tries.begin(resumes=1)
