@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from research.errors import BackendMissing, BadModel
+from research.errors import BadModel, NotReady
 from research.files import FULL_EXIT, has_room, is_full, read_json, write_json
 from research.installation.base_job import python_of, require_unchanged
 from research.isolation.mode import one_line, require_isolation
@@ -155,7 +155,7 @@ class Attempt:
         )  # fmt: skip
         try:
             python = python_of(self._job.backend)
-        except BackendMissing as missing:
+        except NotReady as missing:
             raise AttemptFailed("boot_failed", one_line(missing)) from missing
         log = self._folder.log("server")
         server = await processes.start("swarm.server", *arguments, log=log, python=python)

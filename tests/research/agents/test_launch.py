@@ -17,7 +17,7 @@ from watchfiles import Change
 from research.agents import run as run_module
 from research.agents import supervisor
 from research.agents.launch import GRACE_S, ProcessAgent, container_spec, run_in_process
-from research.agents.request import AgentFiles, AgentRequest, Confinement, ServerAccess
+from research.agents.request import AgentFiles, AgentRequest, Confinement
 from research.agents.run import RELOAD_GRACE_S, AgentPlacement, AgentRun, write_output
 from research.agents.supervisor import (
     FIRST_WAIT_S,
@@ -27,6 +27,7 @@ from research.agents.supervisor import (
     RestartPolicy,
     restart_reason,
 )
+from research.installation.servers import ServerConnection
 from sandboxes import Exit
 from sandboxes.docker.archive import check
 from sandboxes.gateway.egress import Destination
@@ -63,7 +64,7 @@ async def test_a_process_gets_an_environment_with_its_tasks(tmp_path: Path, monk
     request = AgentRequest("play", None, known.name, tuple(known.tasks("train")))
     start = mock.AsyncMock(wraps=asyncio.create_subprocess_exec)
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
-    async with run_in_process(request, ServerAccess("http://127.0.0.1:9", "token"), folder, {}):
+    async with run_in_process(request, ServerConnection("http://127.0.0.1:9", "token"), folder, {}):
         held = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")}
     assert f"--environments={folder / 'environments'}" in start.mock_calls[0].args
     own = f"environments/{known.name}"
@@ -162,7 +163,7 @@ async def test_only_after_a_save_has_the_agent_less_time_to_end(
     monkeypatch.setattr(run_module, "_give_up", mock.AsyncMock(return_value=0))
     place = AgentPlacement(tmp_path / "run", {}, Confinement(), None)
     run = AgentRun(
-        AgentRequest("play", None, None, ()), ServerAccess("http://127.0.0.1:9", "token"), place, reload=True
+        AgentRequest("play", None, None, ()), ServerConnection("http://127.0.0.1:9", "token"), place, reload=True
     )
     with nullcontext() if saved else pytest.raises(asyncio.CancelledError):
         await run_module.play(run)
