@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +15,14 @@ from research.environments.reference import read_reference
 from research.installation.home import Home
 from research.runs.collect import CollectedEvidence, collect
 from research.runs.files import AttemptSpec, read_evaluations
-from sandboxes import Exit
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import Image
 from studies import RunState
 from swarm.environments import registry
-from swarm.environments.play import rounds
 from tests.end_to_end.factories import LOOKS_AROUND
 from tests.research.factories import with_run, with_schedule
 from tests.research.runs.test_containers import ContainedTrial
-from tests.research.runs.trials import DEADLINE_S, EPISODES, PLAYS, Trial, Tries, eventually
+from tests.research.runs.trials import PLAYS, Trial, Tries, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -101,47 +97,9 @@ def counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[CountingTr
     return CountingTrial
 
 
-@pytest.fixture
-def trial(
-    tmp_path: Path, counting: type[CountingTrial], engine: ContainerEngine, image: Image
-) -> Iterator[CountingTrial]:
-    trial = counting(tmp_path, engine, image)
-    yield trial
-    trial.end()
-
-
 def stored(study: Path, evidence: CollectedEvidence) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((study / evidence.evaluation["path"]).read_text())
     return found
-
-
-def test_a_brought_environment_is_evaluated_during_training_beside_a_client_that_holds_no_hidden_task(
-    trial: CountingTrial, tmp_path: Path
-) -> None:
-    order = with_schedule(trial.order(steps=6), 2, PLAYS)
-    assert order.evaluate_after == (2, 4)
-    handle = trial.launch(order)
-    eventually(lambda: {"client", "evaluator-during"} <= trial.running().keys(), "both play")
-    assert handle.wait(DEADLINE_S) == Exit("finished", 0), handle.logs() + trial.outcome().reason
-    outcome = trial.outcome()
-    assert (outcome.code, outcome.refused, set(outcome.evaluations)) == ("ok", {}, {"initial", "during", "final"})
-    assert (trial.running(), trial.pids("-m")) == ({}, [])
-    assert not list(trial.folder.path.glob("exchange/*/*"))
-
-    evidence = collect(trial.folder, order, tmp_path / "study", said=outcome)
-    found = stored(tmp_path / "study", evidence)
-    parts = [found["initial"], *found["during"], found["final"]]
-    assert [part["policy_version"] for part in parts] == [0, 2, 4, 6]
-    assert {(part["environment"], part["split"]) for part in parts} == {(order.spec.environment, "hidden")}
-    tasks = registry.get_environment(order.spec.environment).tasks("hidden")
-    for part in found["during"]:
-        (chosen,) = rounds(tasks, PLAYS, order.spec.seed + part["policy_version"])
-        assert [episode["task_id"] for episode in part["episodes"]] == [task.id for task in chosen]
-    shares = [sum(episode["success"] for episode in part["episodes"]) / len(part["episodes"]) for part in parts]
-    assert 0 < sum(shares) < len(shares)
-    (area,) = (measured for measured in evidence.measurements if measured.key == "hidden/area")
-    assert area.value == pytest.approx(sum((before + after) / 2 for before, after in pairwise(shares)) / 3)
-    assert area.n == 2 * EPISODES + 2 * PLAYS
 
 
 def test_a_killed_attempt_in_containers_is_gone_on_from_with_the_evaluations_it_had(

@@ -138,38 +138,6 @@ def test_a_study_that_was_brought_to_another_machine_leaves_nothing_on_the_first
     assert slots.take("a1", 1)
 
 
-@pytest.fixture
-def line(room: Room) -> tuple[MachineSlots, MachineSlots, MachineSlots]:
-    """Three driven studies, of which the first has just given back the one slot that the others wait for in a line."""
-    room.controllers.driven = {"first", "second", "third"}
-    first, second, third = (room.slots(name) for name in ("first", "second", "third"))
-    assert first.take("f1", 1)
-    assert not second.take("s1", 1)
-    assert not third.take("t1", 1)
-    first.give_back("f1")
-    return first, second, third
-
-
-def test_who_came_first_is_served_first_as_long_as_it_wants_a_slot(line: tuple[MachineSlots, ...]) -> None:
-    _, second, third = line
-    assert second.waits
-    assert not third.take("t1", 1), "the second came before"
-    second.poll([])
-    second.yield_slot()
-    assert third.take("t1", 1)
-
-
-def test_a_suspended_controller_keeps_its_place_in_line(room: Room, line: tuple[MachineSlots, ...]) -> None:
-    first, second, third = line
-    room.controllers.suspended = {"second"}
-    assert third.take("t1", 1)
-    room.controllers.suspended.clear()
-    assert not first.take("f2", 1)
-    third.give_back("t1")
-    assert not first.take("f2", 1), "the second is back, and came before"
-    assert second.take("s1", 1)
-
-
 @pytest.mark.slow
 def test_real_attempts_keep_slots_until_they_end_also_for_other_installations(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'ajet.db'}"

@@ -13,7 +13,7 @@ from filelock import FileLock
 from research.files import read_json, write_json
 from research.isolation.mode import Containers
 from research.runs.files import AttemptFolder, AttemptProgress, read_evaluations, write_evaluations
-from research.runs.resume import ResumePlan, end_containers, plan_resume, transfer_files
+from research.runs.resume import end_containers, plan_resume, transfer_files
 from sandboxes import Result, SandboxError
 from studies import RunState
 from tests.research.factories import with_schedule
@@ -36,10 +36,6 @@ def leave(tries: Tries, code: str = "lost", evaluation: str | None = None) -> No
     whole = {"environment": "guess", "split": "hidden", "policy_version": 0, "episodes": []}
     folder.evaluation("initial").write_text(json.dumps(whole) if evaluation is None else evaluation)
     tries.ended(code)
-
-
-def test_a_first_attempt_begins_from_nothing(tries: Tries) -> None:
-    assert plan_resume(tries.run, tries.folder) == ResumePlan()
 
 
 def test_taking_over_again_changes_nothing(tries: Tries) -> None:
