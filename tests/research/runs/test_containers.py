@@ -21,12 +21,9 @@ import pytest
 
 from research.isolation.mode import EngineThread, Sandboxing
 from research.runs.attempt import Attempt
-from research.runs.collect import collect
 from research.runs.files import AttemptFolder, AttemptSpec, Role, read_evaluations
 from research.runs.resume import reap_command
 from research.runs.workers import (
-    ManagedProcess,
-    ProcessGroup,
     container_spec,
     engine_failures,
     merge_evaluations,
@@ -36,7 +33,6 @@ from research.runs.workers import (
 from sandboxes import DockerSandbox, Exit, SandboxError, SandboxSpec
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import Image
-from studies.records.procedure import Watchdog
 from studies.records.runs import ENGINE_GONE, AttemptFailed
 from tests.research.factories import with_run
 from tests.research.runs.trials import DEADLINE_S, FOREVER, Trial, eventually
@@ -78,25 +74,6 @@ def trial(tmp_path: Path, engine: ContainerEngine, image: Image) -> Iterator[Con
     trial = ContainedTrial(tmp_path, engine, image)
     yield trial
     trial.end()
-
-
-def test_a_training_that_breaks_a_locked_limit_is_stopped_and_measured_in_containers_too(
-    trial: ContainedTrial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = ProcessGroup.start
-
-    async def started(processes: ProcessGroup, module: str, *arguments: str, **more: Any) -> ManagedProcess:
-        if module == "swarm.server":
-            module, more = "tests.research.jumping_server", {**more, "PYTHONPATH": str(Path(__file__).parents[3])}
-        return await start(processes, module, *arguments, **more)
-
-    monkeypatch.setattr(ProcessGroup, "start", started)
-    order = trial.order(steps=FOREVER).model_copy(update={"watchdog": Watchdog(kl=1.0, patience=1)})
-    outcome = asyncio.run(Attempt(trial.folder, order).run())
-    assert (outcome.status, outcome.stopped_by) == ("finished", "kl_blow_up"), outcome.reason
-    found = collect(trial.folder, order, tmp_path / "study", said=outcome)
-    assert (found.conditions.stopped_by, found.conditions.image) == ("kl_blow_up", order.sandbox.image)
-    assert trial.running() == {}
 
 
 def test_a_client_killed_from_outside_fails_the_attempt_and_leaves_nothing(trial: ContainedTrial) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,10 +16,32 @@ from research.isolation.mode import Containers
 from research.runs.files import AttemptFolder, AttemptProgress, read_evaluations, write_evaluations
 from research.runs.resume import end_containers, plan_resume, transfer_files
 from sandboxes import Result, SandboxError
-from studies import RunState
-from tests.research.factories import with_schedule
+from studies import AttemptState, RunState
+from tests.research.factories import make_order, with_schedule
 from tests.research.runs.test_bounds import made_by
-from tests.research.runs.trials import Tries
+
+
+class Tries:
+    """Attempts at one run, of which only the folders are there."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.order = make_order(models=str(path / "models"), steps=24)
+        self.run = RunState(self.order.run_id, self.order.spec)
+
+    def folder(self, number: int) -> AttemptFolder:
+        return AttemptFolder(self._path / f"a{number}" / "attempt")
+
+    def begin(self, resumes: int | None = None) -> int:
+        number = len(self.run.attempts) + 1
+        attempt = AttemptState(number, f"a{number}", "2026-01-01T00:00:00+00:00", resumes=resumes)
+        self.run = dataclasses.replace(self.run, attempts=(*self.run.attempts, attempt))
+        return number
+
+    def ended(self, code: str, status: Any = "failed") -> None:
+        *before, last = self.run.attempts
+        last = dataclasses.replace(last, status=status, code=code, seconds=1.0)
+        self.run = dataclasses.replace(self.run, attempts=(*before, last))
 
 
 @pytest.fixture
