@@ -33,16 +33,8 @@ class BadTopic(ResearchError):
     """The topic is empty, names nothing that can be studied, or names values that cannot be."""
 
 
-class BadMetric(ResearchError):
-    """A metric that there is not, or one with a threshold or a name that it does not take."""
-
-
 class BadEnvironment(ResearchError):
     """What was named as an environment is none, or its code, tasks or packages cannot be had."""
-
-
-class BadSandbox(ResearchError):
-    """A kind of sandbox that is neither `docker` nor `process`."""
 
 
 class PlannerFailed(ResearchError):
@@ -82,10 +74,6 @@ class TopicDeclined(ResearchError):
         super().__init__(f'{by}: "{said}"')
         self.by = by
         self.said = said
-
-
-class BackendMissing(ResearchError):
-    """Packages of the backend are not installed; the message says how to install them."""
 
 
 class ModelFailed(ResearchError):

@@ -4,38 +4,18 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from runpy import run_path
 from types import SimpleNamespace
-from typing import Any
 
-import psutil
 import pytest
-import requests
 
-from research.orchestration import server
 from tests import golden, parts
-from tests.cpu_seconds import CpuSeconds
-from tests.imports import files_of, imported_by
-from tests.shared_prefect import EndsPrefect, shared_folder, shared_server
+from tests.imports import files_of
 
 ROOT = Path(__file__).parent.parent
-
-
-def test_seconds_are_summed_by_test_and_failures_are_said_when_they_come() -> None:
-    lines: list[str] = []
-    terminal = SimpleNamespace(write_line=lambda line, **_: lines.append(line.strip()))
-    measured = CpuSeconds(SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=lambda _: terminal)))  # type: ignore[arg-type]
-    crash = SimpleNamespace(reprcrash=SimpleNamespace(message="AssertionError: no\nmore"))
-    for test, failed in (("a", False), ("b", True), ("a", False)):
-        report = SimpleNamespace(nodeid=test, when="teardown", failed=failed, longrepr=crash, cpu_s=1.5)
-        measured.pytest_runtest_logreport(report)  # type: ignore[arg-type]
-    assert measured.seconds == {"a": 3.0, "b": 1.5}
-    assert lines == ["failed: b (teardown): AssertionError: no"]
 
 
 def test_every_test_file_lies_under_a_part_and_every_path_of_a_part_is_there() -> None:
@@ -43,12 +23,6 @@ def test_every_test_file_lies_under_a_part_and_every_path_of_a_part_is_there() -
     assert [path for path in files_of(ROOT, ["tests/**/test_*.py"]) if path not in covered] == []
     paths = [path for part in parts.parts() for path in (*part.tests, *part.sources)]
     assert [path for path in paths if not files_of(ROOT, [path.partition("::")[0]])] == []
-
-
-def test_all_that_a_file_imports_is_found_and_what_that_imports() -> None:
-    found = imported_by(ROOT, ["tests/benchmarks/test_error_rates.py"])
-    assert {"tests/conftest.py", "benchmarks/simlab/sim_records.py", "studies/statistics/comparison.py"} <= found
-    assert "swarm/backends/local/learner.py" not in found
 
 
 def test_every_golden_text_is_of_a_test(pytestconfig: pytest.Config) -> None:
@@ -106,61 +80,6 @@ def test_only_what_fits_into_the_time_is_run_and_the_rest_is_said(
     assert parts.main(["--within", "60"]) == 0
     assert json.loads((project / "tests/parts.json").read_text())["long"] == {"seconds": 900}
     assert "stale   long" in capsys.readouterr().out
-
-
-def test_all_workers_share_one_prefect_server_that_ends_with_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def answers(folder: Path, port: int) -> subprocess.Popen[bytes]:
-        """Start what says that it is well, and where it has its state."""
-        (folder / "api" / "health").mkdir(parents=True, exist_ok=True)
-        (folder / "api" / "admin").mkdir(exist_ok=True)
-        (folder / "api" / "admin" / "settings").write_text(json.dumps({"home": str(folder)}))
-        command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", str(folder)]
-        return subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
-
-    def config(base: Path, **worker: object) -> Any:
-        return SimpleNamespace(_tmp_path_factory=SimpleNamespace(getbasetemp=lambda: base), **worker)
-
-    monkeypatch.setattr(server, "_launch", answers)
-    main, workers = config(tmp_path), [config(tmp_path / f"popen-gw{n}", workerinput={}) for n in range(2)]
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda worker: shared_server(worker).url, workers)
-    pid = json.loads((shared_folder(main) / "server.json").read_text())["pid"]
-    assert first == second
-    for ended in (*workers, main):
-        assert psutil.pid_exists(pid)
-        EndsPrefect().pytest_sessionfinish(SimpleNamespace(config=ended))  # type: ignore[arg-type]
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
-@pytest.mark.parametrize("end", ["whole", "broken off", "folder gone", "too late to load"])
-def test_ci_keeps_whole_images_and_goes_on_without_the_others(
-    end: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(ROOT / ".ci")
-    kept = run_path(str(ROOT / ".ci" / "kept_images.py"))
-
-    def content(named: str) -> Iterator[bytes]:
-        yield b"first half, "
-        if end == "broken off":
-            raise requests.exceptions.ConnectionError("timed out")
-        yield b"second half"
-
-    def load(archive: object) -> None:
-        raise requests.exceptions.ReadTimeout("timed out")
-
-    held = [SimpleNamespace(tags=("ajet-base:1",), save=content)]
-    images = SimpleNamespace(list=lambda name: [held.pop()] if held else [], load=load)
-    engine = SimpleNamespace(client=SimpleNamespace(images=images))
-    if end == "too late to load":
-        (tmp_path / "one.tar").write_bytes(b"an image")
-        kept["load"](engine, tmp_path)
-    else:
-        kept["save"](engine, tmp_path / "gone" if end == "folder gone" else tmp_path)
-    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"first half, second half"] * (end == "whole")
-    error = capsys.readouterr().err
-    assert {"whole": "", "folder gone": "No such file"}.get(end, "timed out") in error
 
 
 DEBOOTSTRAP = """#!/bin/sh

@@ -33,10 +33,11 @@ from random import Random
 from typing import Any, Literal
 
 from research.runs.files import AttemptFolder, AttemptSpec
-from research.runs.wandb_log import TrackedRun, TrackingLate, TrackingUnreadable
+from research.runs.wandb_log import TrackedRun
 from sandboxes import Exit, Handle, SandboxError, SandboxSpec
 from simlab.sim_clock import BEGIN, SimClock
 from simlab.worlds import Configuration, Played, World
+from studies.checks.evidence import CollectError
 from studies.log.event_log import Clock
 from swarm.environments.play import rounds
 from swarm.environments.registry import environments
@@ -218,14 +219,18 @@ class SimTracker:
         self._clock = clock
 
     def __call__(self, directory: Path, run_id: str) -> TrackedRun:
-        """Return what a tracked run logged; raises TrackingUnreadable."""
+        """Return what a tracked run logged; CollectError where there is none."""
         try:
             value = json.loads((directory / TRACKED).read_text())
         except (OSError, ValueError) as error:
-            raise TrackingUnreadable(f"expected a simulated log of {run_id} in {directory}; found none") from error
+            raise CollectError(
+                "tracking_unreadable", f"expected a simulated log of {run_id} in {directory}; found none"
+            ) from error
         visible = value.get("visible_at")
         if visible and self._clock() < datetime.fromisoformat(visible):
-            raise TrackingLate(f"the simulated tracker does not show the log of {run_id} yet")
+            raise CollectError(
+                "tracking_unreadable", f"the simulated tracker does not show the log of {run_id} yet", late=True
+            )
         history = {int(step): metrics for step, metrics in value["history"].items()}
         return TrackedRun(SIMULATED, value["group"], value["id"], value["config"], history, ended=True)
 

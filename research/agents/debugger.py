@@ -10,19 +10,18 @@ import asyncio
 import concurrent.futures
 import inspect
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from research.agents.request import ServerAccess
-from swarm.client import Agent, AsyncSwarmClient, ChatReply, Episode, Result, SyncEpisode
+from research.installation.servers import ServerConnection
+from swarm.client import AsyncSwarmClient, ChatReply, Episode, Result, SyncEpisode
 from swarm.client.threads import Bridge
 from swarm.environments import Task
 from swarm.errors import SwarmError
 from swarm.wire import EVALUATION_STREAM, EpisodeRecord
 
-T = TypeVar("T")
 ROOM_S = 30.0
 """How long the server may take to begin the episode: it may just be updating its weights."""
 Say = Callable[[str], None]
@@ -54,9 +53,13 @@ class VerboseEpisode(Episode[Task]):
 
     async def chat(self, messages: Sequence[Mapping[str, Any]], *, agent: str = "", **params: Any) -> ChatReply:
         self._show_messages(messages, {**params, "agent": agent} if agent else params)
-        began = time.monotonic()
-        reply = await self._run_in_loop(super().chat(messages, agent=agent, **params))
-        self._show_reply(reply, time.monotonic() - began)
+        began, call = time.monotonic(), super().chat(messages, agent=agent, **params)
+        if asyncio.get_running_loop() is self._loop:
+            reply = await call
+        else:
+            reply = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
+        answer = _content(reply.raw["choices"][0]["message"])
+        self._say(f"  -> {answer}   [{reply.finish_reason}, {time.monotonic() - began:.2f} s]")
         return reply
 
     def _show_messages(self, messages: Sequence[Mapping[str, Any]], params: Mapping[str, Any]) -> None:
@@ -69,52 +72,40 @@ class VerboseEpisode(Episode[Task]):
             self._say(f"  {message.get('role', '?')}: {_content(message)}")
         self._shown = len(messages)
 
-    def _show_reply(self, reply: ChatReply, seconds: float) -> None:
-        self._say(f"  -> {_content(reply.raw['choices'][0]['message'])}   [{reply.finish_reason}, {seconds:.2f} s]")
-
-    async def _run_in_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        if asyncio.get_running_loop() is self._loop:
-            return await work
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
-
 
 class Debugger:
     """Plays on one server; used in the main thread, with a bridge to the event loop of another one."""
 
-    def __init__(self, server: ServerAccess, bridge: Bridge, say: Say) -> None:
+    def __init__(self, server: ServerConnection, bridge: Bridge, say: Say) -> None:
         self._server = server
         self._bridge = bridge
         self._say = say
 
-    def play(self, function: Callable[..., Any] | Agent, task: Task, *, plain: bool) -> DebugResult:
+    def play(self, function: Callable[..., Any], task: Task, *, plain: bool) -> DebugResult:
         """Play one task; what the agent raises comes through, and the episode is given up."""
+        run = self._bridge.run
         client = AsyncSwarmClient(self._server.url, self._server.token, owner="ajet client debug")
         try:
-            return self._play(client, function, task, plain)
+            begun = run(client.begin(task, kind="eval", stream=EVALUATION_STREAM, wait_s=ROOM_S))
+            episode, began = VerboseEpisode(begun, self._bridge.loop, self._say), time.monotonic()
+            keeper = asyncio.run_coroutine_threadsafe(_keep_alive(begun), self._bridge.loop)
+            try:
+                if plain:
+                    result = function(SyncEpisode(self._bridge, episode))
+                else:
+                    result = asyncio.run(_call_agent(function, episode))
+                played = DebugResult(episode.id, result, time.monotonic() - began, episode.calls)
+                with suppress(SwarmError):
+                    played.record = run(client.episode(episode.id))
+                return played
+            finally:
+                keeper.cancel()
+                with suppress(concurrent.futures.CancelledError):
+                    keeper.exception()
+                with suppress(SwarmError):  # it was fenced: then it is over anyway
+                    run(begun.abort("debugged"))
         finally:
-            self._bridge.run(client.close())
-
-    def _play(self, client: AsyncSwarmClient, function: Callable[..., Any], task: Task, plain: bool) -> DebugResult:
-        begun = self._bridge.run(client.begin(task, kind="eval", stream=EVALUATION_STREAM, wait_s=ROOM_S))
-        episode, began = VerboseEpisode(begun, self._bridge.loop, self._say), time.monotonic()
-        keeper = asyncio.run_coroutine_threadsafe(_keep_alive(begun), self._bridge.loop)
-        try:
-            result = (
-                function(SyncEpisode(self._bridge, episode)) if plain else asyncio.run(_call_agent(function, episode))
-            )
-            seconds = time.monotonic() - began
-            return DebugResult(episode.id, result, seconds, episode.calls, self._record(client, episode.id))
-        finally:
-            keeper.cancel()
-            with suppress(concurrent.futures.CancelledError):
-                keeper.exception()
-            with suppress(SwarmError):  # it was fenced: then it is over anyway
-                self._bridge.run(begun.abort("debugged"))
-
-    def _record(self, client: AsyncSwarmClient, episode: str) -> EpisodeRecord | None:
-        with suppress(SwarmError):
-            return self._bridge.run(client.episode(episode))
-        return None
+            run(client.close())
 
 
 async def _call_agent(function: Callable[..., Any], episode: VerboseEpisode) -> Any:

@@ -1,6 +1,6 @@
 """A running agent in the foreground: in a container, or as a plain process of the user.
 
-Both are a `RunningAgent`: its output is read piece by piece, and leaving its context ends it, as does the death of this
+Of both the output is read piece by piece, and leaving its context ends it, as does the death of this
 process: the agent's process watches a pipe, the container its gateway. The process is not isolated; it is for the
 user's own code. The container holds the light client, the agent's files and the tasks; the server's token stays
 outside.
@@ -19,11 +19,12 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
-from research.agents.request import AgentRequest, Confinement, ServerAccess
+from research.agents.request import AgentRequest, Confinement
 from research.environments.reference import client_files, write_client_files
+from research.installation.servers import ServerConnection
 from research.isolation.access_policy import AccessPolicy
 from research.isolation.mode import EngineThread
 from research.own_process import bypass_proxy
@@ -53,25 +54,6 @@ PROXIED = {
 }
 
 
-class RunningAgent(Protocol):
-    """An agent that was started."""
-
-    async def wait(self) -> Exit | None:
-        """Wait a moment; return how it ended, or None while it runs."""
-        ...
-
-    async def read_output(self) -> str:
-        """Return its output since the last call."""
-        ...
-
-    async def result(self) -> dict[str, Any] | None:
-        """Return the summary or evaluation it left, once it has ended."""
-        ...
-
-    @property
-    def refused(self) -> Mapping[str, int]: ...
-
-
 class ProcessAgent:
     """A plain process."""
 
@@ -85,6 +67,7 @@ class ProcessAgent:
         self.refused: Mapping[str, int] = {}
 
     async def wait(self) -> Exit | None:
+        """Wait a moment; return how it ended, or None while it runs."""
         with suppress(TimeoutError):
             code = await asyncio.wait_for(self._process.wait(), LOOK_S)
             await asyncio.wait({self._reader}, timeout=1.0)
@@ -95,10 +78,12 @@ class ProcessAgent:
         return None
 
     async def read_output(self) -> str:
+        """Return its output since the last call."""
         said, self._output = self._output, ""
         return said
 
     async def result(self) -> dict[str, Any] | None:
+        """Return the summary or evaluation it left, once it has ended."""
         return json.loads(self._result.read_bytes()) if self._result.exists() else None
 
     async def end(self, grace_s: float = GRACE_S) -> None:
@@ -125,7 +110,7 @@ class ProcessAgent:
 
 @asynccontextmanager
 async def run_in_process(
-    request: AgentRequest, server: ServerAccess, folder: Path, environment: Mapping[str, str]
+    request: AgentRequest, server: ServerConnection, folder: Path, environment: Mapping[str, str]
 ) -> AsyncIterator[ProcessAgent]:
     """Run an agent in a plain process; `folder` takes what it is given, a brought environment too, and its result."""
     tasks, result, environments = folder / "tasks.json", folder / RESULT, folder / ENVIRONMENTS
@@ -205,10 +190,13 @@ class ContainerAgent:
             self._thread.close()
 
 
+RunningAgent = ProcessAgent | ContainerAgent
+
+
 @asynccontextmanager
 async def run_in_container(
     request: AgentRequest,
-    server: ServerAccess,
+    server: ServerConnection,
     folder: Path,
     given: Confinement,
     host: ContainerHost,

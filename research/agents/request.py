@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from research.errors import BadInput
-from research.installation.home import Home
-from research.installation.servers import HOW_TO_START, connect_server
+from research.installation.servers import HOW_TO_START, ServerConnection
 from sandboxes import SandboxError
 from sandboxes.docker.archive import check, pack_folder
 from sandboxes.gateway.egress import Destination
@@ -157,14 +156,6 @@ class SandboxOptions:
     """The agent's files are read where they lie, again and again: no container sees them there."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerAccess:
-    """The swarm server that an agent plays on."""
-
-    url: str
-    token: str = field(repr=False)
-
-
 def parse_memory(text: str) -> int:
     """Return the bytes of `512m` or `2g`; raises BadInput."""
     found = _SIZE.fullmatch(text.strip())
@@ -209,12 +200,6 @@ def select_tasks(
     return whose.name, split, tuple(whose.tasks(split)) if file is None else check_tasks(read_tasks(file), whose)
 
 
-def find_server(asked: str | None, environ: Mapping[str, str], home: Home) -> ServerAccess:
-    """Return what `connect_server` does, with the client's token."""
-    found = connect_server(asked, role="client", environ=environ, home=home)
-    return ServerAccess(found.url, found.token)
-
-
 def check_evaluated(job: Job) -> None:
     """Raise BadInput for a job whose training waits for no evaluation."""
     if job.eval_every is None and not job.evaluate_after:
@@ -224,7 +209,7 @@ def check_evaluated(job: Job) -> None:
         )
 
 
-def check_ready(server: ServerAccess, *, train: bool, stream: str | None = "default") -> Job:
+def check_ready(server: ServerConnection, *, train: bool, stream: str | None = "default") -> Job:
     """Return the server's job; raise BadInput if it has none, or none that can still be trained in this stream."""
     with SwarmClient(server.url, server.token, owner="ajet client run") as client:
         status, job = client.status(), client.job()

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from research.agents.launch import ContainerHost, ProcessAgent, RunningAgent, run_in_container, run_in_process
-from research.agents.request import AgentRequest, Confinement, SandboxOptions, ServerAccess, parse_variables
+from research.agents.request import AgentRequest, Confinement, SandboxOptions, parse_variables
 from research.environments.install import packages_of, python_path_variables
 from research.environments.reference import requirements_of
 from research.errors import BadInput
 from research.installation.home import Home
+from research.installation.servers import ServerConnection
 from research.installation.tiny_model import Note
 from research.isolation.client_image import ensure_client_image, ensure_derived_image
 from research.isolation.mode import choose
@@ -124,7 +125,7 @@ class AgentRun:
     """All that a run needs."""
 
     request: AgentRequest
-    server: ServerAccess
+    server: ServerConnection
     place: AgentPlacement
     restart: bool = False
     """It is started again where it dies."""

@@ -27,7 +27,6 @@ from research.agents.request import (
     SandboxOptions,
     check_evaluated,
     check_ready,
-    find_server,
     parse_memory,
     parse_stream,
     select_tasks,
@@ -39,7 +38,7 @@ from research.cli.episodes import episode_screen
 from research.environments.install import load_environment, packages_of
 from research.errors import BadInput
 from research.installation.home import Home
-from research.installation.servers import Server
+from research.installation.servers import Server, connect_server
 from research.isolation.client_image import build_wheel
 from research.terminal import warn
 from research.text import parse_budget
@@ -192,7 +191,7 @@ def debug(
     if agent is not None and reward is not None:
         raise BadInput("expected --reward with the environment's own agent; found it with another")
     home = Home.locate()
-    at = find_server(server, os.environ, home)
+    at = connect_server(server, role="client", home=home)
     job = check_ready(at, train=False)
     add_folder(home.environments)
     if environment is not None and environment not in environments():
@@ -547,7 +546,7 @@ def run(
         tuple(map(Destination.parse, allow or ())), _limits(memory, cpus, concurrency), tuple(gpu or ())
     )
     seconds, home = parse_budget(time_limit), Home.locate()
-    at = find_server(server, os.environ, home)
+    at = connect_server(server, role="client", home=home)
     job = check_ready(at, train=not evaluate, stream=None if evaluated else parse_stream(stream))
     if evaluations:
         check_evaluated(job)

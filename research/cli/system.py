@@ -24,7 +24,7 @@ from sqlalchemy.engine import make_url
 
 from research.cli.app import Json, console, print_json
 from research.controller.wandb import wandb_login
-from research.errors import BadSandbox, ResearchError
+from research.errors import BadInput, ResearchError
 from research.installation.base_job import LOCAL_PACKAGES, LOCAL_REMEDY, PREFECT_REMEDY
 from research.installation.home import Home
 from research.installation.machine import cores, max_parallel_runs
@@ -124,7 +124,7 @@ def _gpu() -> Check:
 def _sandboxes(environ: Mapping[str, str]) -> list[Check]:
     try:
         kind = resolve_kind(None, environ)
-    except BadSandbox as error:
+    except BadInput as error:
         return [Check("sandbox", "missing", "unusable", str(error))]
     try:
         engine = connect(environ)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from research.controller.rounds import PricedExploration, ReplicationProposal, build_replication, price_exploration
 from research.design.compiler import CompiledDesign, DesignCompiler, accept_hypotheses, collect_reward_code, seed_source
-from research.errors import BadMetric, DesignRefused, PlannerFailed, TopicDeclined
+from research.errors import BadInput, DesignRefused, PlannerFailed, TopicDeclined
 from research.installation.base_job import find_fixed_fields
 from research.planners.context import NO_REWARD_NOW, NO_TOOLS, PlannerContext, PlannerTools, field_specs
 from research.planners.history import CampaignFacts, Notebook, Quote
@@ -84,7 +84,7 @@ class PlanningInputs:
         requirements = self.compiler.requirements
         try:
             named = RequestedMetric.parse(action.metric)
-        except BadMetric as error:
+        except BadInput as error:
             raise DesignRefused(error.message) from error
         if (asked := requirements.metric) is not None and not asked.words and asked.text != named.text:
             raise DesignRefused(

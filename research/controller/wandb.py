@@ -40,9 +40,9 @@ from pydantic import BaseModel, ConfigDict
 from research.files import ignore_disk_full
 from research.installation.home import Home
 from research.runs.files import AttemptFolder
-from research.runs.launcher import FIRST_S, LONGEST_S
-from research.runs.wandb_log import WRITTEN_NOT_FINITE, TrackingUnreadable, find_log, read_log, read_rows
+from research.runs.wandb_log import WRITTEN_NOT_FINITE, find_log, read_log, read_rows
 from studies import AttemptState, EventLog, RunState, StoreError, StudyLog, StudyState
+from studies.checks.evidence import CollectError
 
 CLOUD_HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")
 """Under which `wandb login` writes down a key of W&B's cloud, by the client's version."""
@@ -287,6 +287,8 @@ class WandbClient:
 CopyState = Literal["sending", "sent", "failed"]
 """How W&B's copy of a log stands: on its way, there to its last step, or not there in time."""
 
+FIRST_S, LONGEST_S = 1.0, 30.0
+"""Between two tries; the pause is doubled after each that failed."""
 LATEST_S = 600.0
 """How long a copy may be behind once its log is whole."""
 ENDING_S = 60.0
@@ -451,7 +453,7 @@ class AttemptCopy:
     def _find_log(self) -> Path | None:
         try:
             path = find_log(self._folder.path, self.tracking_id)
-        except TrackingUnreadable:
+        except CollectError:
             return None
         return path if path.stat().st_size >= BEGUN_BYTES else None
 
@@ -460,7 +462,7 @@ class AttemptCopy:
         if self._logged is None:
             try:
                 found = read_log(path)
-            except TrackingUnreadable:  # half of a record is there
+            except CollectError:  # half of a record is there
                 return None
             self._logged = max(found.history, default=0) if found.ended else None
         return self._logged

@@ -117,7 +117,7 @@ class StatisticalRequirements:
         metrics: Sequence[str] = (),
         rounds: int | None = 1,
     ) -> Self:
-        """Return the requirements that flags give, None for what was not given; raise DesignRefused or BadMetric."""
+        """Return the requirements that flags give, None for what was not given; raise DesignRefused or BadInput."""
         if len(metrics) > 1:
             raise DesignRefused(
                 f"expected one metric; found --metric {' and --metric '.join(metrics)}; name the one that decides: a "

@@ -150,6 +150,10 @@ def play_alone(name: str, home: Home, packages: Sequence[Path], bounds: PlayBoun
         "--memory", str(bounds.memory),
     ]  # fmt: skip
     variables = {**os.environ, **python_path_variables(packages), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+    players: dict[str, Player] = {}
+    faults: list[str] = []
+    facts: dict[str, Any] = {}  # `example`, `refused`, `whole`, as the process says them once
+    last, late = "its code was loaded", threading.Event()
     with (
         tempfile.TemporaryFile("w+", errors="replace") as errors,
         subprocess.Popen(
@@ -157,72 +161,51 @@ def play_alone(name: str, home: Home, packages: Sequence[Path], bounds: PlayBoun
             stderr=errors, text=True,
         ) as process,
     ):  # fmt: skip
-        log = _PlayLog(note)
 
         def kill_late() -> None:
-            log.late = True
+            late.set()
             os.killpg(process.pid, signal.SIGKILL)
 
-        late = threading.Timer(bounds.seconds, kill_late)
-        late.start()
+        timer = threading.Timer(bounds.seconds, kill_late)
+        timer.start()
         try:
             assert process.stdout is not None
-            for line in process.stdout:
-                log.take(json.loads(line))
+            for message in map(json.loads, process.stdout):
+                if "playing" in message:
+                    playing = message["playing"]
+                    last = f"{playing['player']}, task {playing['task']!r:.80}"
+                    note(f"playing: {playing['player']}")
+                elif "fault" in message:
+                    faults.append(message["fault"])
+                elif "player" in message:
+                    players[message["player"]] = Player.model_validate(message)
+                else:
+                    facts |= message
             process.wait()
         finally:
-            late.cancel()
+            timer.cancel()
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
         errors.seek(0)
-        return log.plays(process.returncode, errors.read(), home.environments / name / CODE, bounds)
+        stderr = errors.read()
+    if "refused" in facts:
+        raise BadEnvironment(facts["refused"])
+    if process.returncode and _HUNG in stderr:
+        where = _find_hanging_line(stderr, home.environments / name / CODE)
+        faults.append(f"{last}: the play did not end within {bounds.play_s:g} s{where}")
+    elif late.is_set():
+        faults.append(f"{last}: all plays together did not end within {bounds.seconds:g} s")
+    elif process.returncode or not facts.get("whole"):
+        ending = f"{describe_exit(process.returncode)}; it last said: {last_lines(stderr, 1, 300) or 'nothing'}"
+        faults.append(f"{last}: its code ended its process {ending}")
+    return Plays(players, tuple(faults), facts.get("example"))
 
 
-class _PlayLog:
-    """What the process that plays says, line by line."""
-
-    def __init__(self, note: Note) -> None:
-        self._note = note
-        self.players: dict[str, Player] = {}
-        self.faults: list[str] = []
-        self.example: dict[str, Any] | None = None
-        self.last = ""
-        self.refused = ""
-        self.whole = False
-        self.late = False
-
-    def take(self, message: dict[str, Any]) -> None:
-        if "playing" in message:
-            playing = message["playing"]
-            self.last = f"{playing['player']}, task {playing['task']!r:.80}"
-            self._note(f"playing: {playing['player']}")
-        elif "example" in message:
-            self.example = message["example"]
-        elif "refused" in message:
-            self.refused = message["refused"]
-        elif "whole" in message:
-            self.whole = message["whole"]
-        elif "fault" in message:
-            self.faults.append(message["fault"])
-        else:
-            self.players[message["player"]] = Player.model_validate(message)
-
-    def plays(self, code: int, errors: str, folder: Path, bounds: PlayBounds) -> Plays:
-        """Return what playing came to, by the end of the process that played, with the place where its code hung."""
-        if self.refused:
-            raise BadEnvironment(self.refused)
-        last = self.last or "its code was loaded"
-        if code and _HUNG in errors:
-            stacks = errors[errors.rindex(_HUNG) :].splitlines()  # innermost first
-            frames = [frame for line in stacks if (frame := _FRAME.search(line)) and folder in Path(frame[1]).parents]
-            where = f" ({Path(frames[0][1]).name}, line {frames[0][2]})" if frames else ""
-            self.faults.append(f"{last}: the play did not end within {bounds.play_s:g} s{where}")
-        elif self.late:
-            self.faults.append(f"{last}: all plays together did not end within {bounds.seconds:g} s")
-        elif code or not self.whole:
-            said = last_lines(errors, 1, 300) or "nothing"
-            self.faults.append(f"{last}: its code ended its process {describe_exit(code)}; it last said: {said}")
-        return Plays(self.players, tuple(self.faults), self.example)
+def _find_hanging_line(stderr: str, folder: Path) -> str:
+    """Return the innermost line of the environment's code that a play hung at, in brackets; nothing where none did."""
+    stacks = stderr[stderr.rindex(_HUNG) :].splitlines()
+    frames = [frame for line in stacks if (frame := _FRAME.search(line)) and folder in Path(frame[1]).parents]
+    return f" ({Path(frames[0][1]).name}, line {frames[0][2]})" if frames else ""
 
 
 @dataclass(frozen=True, slots=True)

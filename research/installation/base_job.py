@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from research.errors import BackendMissing, BadInput, BadModel, DesignRefused
+from research.errors import BadInput, BadModel, DesignRefused, NotReady
 from research.text import did_you_mean
 from studies import StudyState
 from studies.records.design import MODEL
@@ -268,38 +268,38 @@ _LOOK_S = 60.0
 
 def require_known(backend: str) -> None:
     if backend not in (known := backend_names()):
-        raise BackendMissing(
+        raise NotReady(
             f"expected a backend among {', '.join(known)}; found {backend!r}"
             f"{did_you_mean(backend, known) or '; install the package that brings it'}"
         )
 
 
 def require_backend(backend: str) -> None:
-    """Raise BackendMissing unless a backend has this name, and what it needs can be found."""
+    """Raise NotReady unless a backend has this name, and what it needs can be found."""
     require_known(backend)
     if backend not in BUILT_IN_BACKENDS:
         try:
             load(BACKENDS, backend)
         except BrokenEntryPoint as error:
-            raise BackendMissing(str(error)) from error
+            raise NotReady(str(error)) from error
     if backend == "verl":
         _require_verl(python_of(backend))
     missing = [name for name in LOCAL_PACKAGES if backend == "local" and find_spec(name) is None]
     if missing:
-        raise BackendMissing(
+        raise NotReady(
             f"expected {', '.join(LOCAL_PACKAGES)} for the backend {backend}; found no {' and no '.join(missing)}; "
             f"{LOCAL_REMEDY}"
         )
 
 
 def python_of(backend: str) -> str:
-    """Return the Python that runs a swarm server of a backend; BackendMissing where nobody named it."""
+    """Return the Python that runs a swarm server of a backend; NotReady where nobody named it."""
     if backend != "verl":
         return sys.executable
     if named := os.environ.get(VERL_PYTHON):
         return named
     if _missing(VERL_PACKAGES):
-        raise BackendMissing(
+        raise NotReady(
             f"expected the packages of the backend verl here or in the environment of {VERL_PYTHON}; found no "
             f"{' and no '.join(_missing(VERL_PACKAGES))}, and the variable not set; {VERL_REMEDY}"
         )
@@ -326,7 +326,7 @@ def _require_verl(python: str) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         said = str(error)
     if said:
-        raise BackendMissing(f"expected {', '.join(needed)} where {python} looks; missing: {said}; {VERL_REMEDY}")
+        raise NotReady(f"expected {', '.join(needed)} where {python} looks; missing: {said}; {VERL_REMEDY}")
 
 
 def backend_of(state: StudyState) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -55,7 +55,6 @@ class Home:
         probe = self.path / f".probe.{os.getpid()}"
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._restrict_permissions()
             # A page, because a disk can be full and still take an empty file.
             probe.write_bytes(b"\0" * 4096)
             probe.unlink(missing_ok=True)  # another thread's has the same name
@@ -63,14 +62,6 @@ class Home:
             raise home_error(self.path, error) from error
         add_folder(self.environments)
         return self
-
-    def _restrict_permissions(self) -> None:
-        """Close to others what earlier versions left open to them in a folder that somebody else had made."""
-        for name in ("ajet.db", "ajet.db-wal", "ajet.db-shm", "studies", "models", "environments", "plans", "prefect"):
-            path = self.path / name
-            with suppress(OSError):  # it is not there, or is somebody else's
-                if not path.is_symlink() and (mode := path.stat().st_mode) & 0o077:
-                    path.chmod(mode & 0o700)
 
     def for_reading(self) -> Home:
         """Return it to be looked at: one that is there is not written to, for its disk may be read-only."""

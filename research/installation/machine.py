@@ -5,8 +5,8 @@ controller, and so does its slot. What crashes leave behind is found by whoever 
 where its study has no controller and its attempt does not run, by the record of its sandbox. One that never was started
 is given `UNDER_WAY_S` first: a launch may outlive the controller that began it.
 
-A study waits in the line as long as its controller gives signs of life. Attempts of versions that knew no slots hold
-none; those that run are counted, here and as neighbours, by the labels of their sandboxes.
+A study waits in the line as long as its controller gives signs of life. Neighbours of an attempt are found by the
+labels of their sandboxes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -96,7 +96,6 @@ class MachineSlots:
         self._clock = clock
         self._unstarted: dict[SlotRow, float] = {}
         self._others: dict[str, _OtherAttempt] = {}
-        self._before: list[_OtherAttempt] | None = None
         self._own: list[SlotRow] = []
         self._asked = False
 
@@ -119,18 +118,15 @@ class MachineSlots:
         self._unstarted = {row: since for row, since in self._unstarted.items() if row in rows}
         left = [row for row in rows if row.study != self._study and self._is_abandoned(row)]
         silent = {row.study for row in rows if row.slot is None and self._controllers.is_silent(row.study)}
-        ask, beside = SlotRequest(self._study, attempt, str(self._home.path), parallel), len(self._find_slotless(rows))
+        ask = SlotRequest(self._study, attempt, str(self._home.path), parallel)
         others = [row for row in rows if row not in left]
         in_line = any(row.slot is None and (row.study, row.attempt) == (self._study, attempt) for row in rows)
-        if in_line and find_free_slot(others, ask, silent, beside) is None:
+        if in_line and find_free_slot(others, ask, silent) is None:
             return False  # nothing is written while nothing changes
-        taken = self._slots.take(ask, left, silent, beside)
+        taken = self._slots.take(ask, left, silent)
         self._own = [row for row in self._own if row.slot is not None and row.attempt != attempt]
         self._own.append(taken)
         return taken.slot is not None
-
-    def is_held(self, attempt: str) -> bool:
-        return any(row.attempt == attempt and row.slot is not None for row in self._own)
 
     def give_back(self, attempt: str) -> None:
         self._give_back([row for row in self._own if row.attempt == attempt])
@@ -141,11 +137,9 @@ class MachineSlots:
             self._give_back([row for row in self._own if row.slot is None])
 
     def holders(self) -> Mapping[str, int]:
-        """Return how many slots of this machine, or runs without one, each other study has; the largest first."""
-        rows = self._slots.rows()
-        here = [row for row in rows if row.host == self._slots.host and row.study != self._study]
+        """Return how many slots of this machine each other study has; the largest first."""
+        here = [row for row in self._slots.rows() if row.host == self._slots.host and row.study != self._study]
         held = Counter(row.study for row in here if row.slot is not None)
-        held.update(other.study for other in self._find_slotless(rows))
         return dict((held or Counter(row.study for row in here)).most_common())
 
     def is_driven(self, study: str) -> bool:
@@ -153,7 +147,9 @@ class MachineSlots:
 
     def spans(self, now: datetime) -> list[Span]:
         """Return from when to when each attempt of another study ran here; one that runs has run until now."""
-        self._others.update({other.name: other for other in self._find_others(besides=self._others)})
+        for handle in self._sandbox.list():
+            if handle.name not in self._others and handle.labels.get("study", self._study) != self._study:
+                self._others[handle.name] = _OtherAttempt(self._sandbox, handle)
         spans = [other.span() for other in self._others.values()]
         return [
             (datetime.fromtimestamp(began, UTC), now if ended is None else datetime.fromtimestamp(ended, UTC))
@@ -181,37 +177,18 @@ class MachineSlots:
             return False
         return handle is not None or self._clock() - self._unstarted.setdefault(row, self._clock()) >= UNDER_WAY_S
 
-    def _find_slotless(self, rows: Collection[SlotRow]) -> list[_OtherAttempt]:
-        """Return the attempts of others that run and hold no slot: of those that ran when this was asked first."""
-        if self._before is None:
-            running = [other for other in self._find_others(besides=()) if other.runs]
-            held = {row.attempt for row in self._slots.rows()}  # read after them, as a slot is taken before a start
-            self._before = [other for other in running if other.name not in held]
-        held = {row.attempt for row in rows}
-        return [other for other in self._before if other.name not in held and other.runs]
-
-    def _find_others(self, besides: Container[str]) -> Iterator[_OtherAttempt]:
-        for handle in self._sandbox.list():
-            if handle.name not in besides and (study := handle.labels.get("study", self._study)) != self._study:
-                yield _OtherAttempt(self._sandbox, handle, study)
-
 
 class _OtherAttempt:
     """One attempt of another study; it is polled until it has ended."""
 
-    def __init__(self, sandbox: Sandbox, handle: Handle, study: str) -> None:
-        self.study = study
-        self.name = handle.name
+    def __init__(self, sandbox: Sandbox, handle: Handle) -> None:
+        self._name = handle.name
         self._sandbox = sandbox
         self._span = handle.run_times()
-
-    @property
-    def runs(self) -> bool:
-        return self.span()[1] is None
 
     def span(self) -> tuple[float, float | None]:
         """Return from when to when it ran, in Unix seconds; None while it runs."""
         if self._span[1] is None:
-            handle = self._sandbox.adopt(self.name)  # None: it ended, and was pruned
+            handle = self._sandbox.adopt(self._name)  # None: it ended, and was pruned
             self._span = (self._span[0], time.time()) if handle is None else handle.run_times()
         return self._span

@@ -26,7 +26,7 @@ import typer
 from filelock import FileLock
 
 from research.errors import BadInput, NotReady
-from research.files import read_json
+from research.files import read_json, write_bytes
 from research.installation.base_job import python_of
 from research.installation.home import Home
 from swarm.client.identity import server_folder
@@ -81,12 +81,6 @@ class Binding:
     peers: tuple[str, ...] = ()
     """Addresses of servers that it may ask what became of a team."""
 
-    @property
-    def arguments(self) -> list[str]:
-        """What of it stands on the server's command line: not the store, whose URL may hold a password."""
-        token = [] if self.token_file is None else ["--token-file", self.token_file]
-        return ["--host", self.host, *token, *(word for peer in self.peers for word in ("--peer", peer))]
-
 
 LOOPBACK: Final = Binding()
 
@@ -108,8 +102,9 @@ def start_swarm(
     (folder / "server.json").unlink(missing_ok=True)
     command = [
         python_of(binding.backend), "-m", "swarm.server", "--directory", str(folder), "--models", str(models),
-        "--environments", str(models.parent / "environments"), "--port", str(port), *binding.arguments,
-        *(["--idle"] if idle else []),
+        "--environments", str(models.parent / "environments"), "--port", str(port), "--host", binding.host,
+        *(["--token-file", binding.token_file] if binding.token_file is not None else []),
+        *(word for peer in binding.peers for word in ("--peer", peer)), *(["--idle"] if idle else []),
     ]  # fmt: skip
     store = {} if binding.store is None else {STORE: binding.store}
     log_path = folder / "server.log"
@@ -221,9 +216,13 @@ def find_running(name: str | None = None, home: Home | None = None) -> SwarmProc
     raise NotReady(f"no swarm server called {name} runs here; start it with `ajet swarm start --name {name}`{known}")
 
 
+def _server_named(asked: str | None, environ: Mapping[str, str]) -> str | None:
+    return asked if asked is not None else environ.get(SERVER, "").strip() or None
+
+
 def own_name(asked: str | None, environ: Mapping[str, str] = os.environ) -> str | None:
     """Return the name of the server here that is asked for, else by AJET_SERVER, or None; BadInput for an address."""
-    name = asked if asked is not None else environ.get(SERVER, "").strip() or None
+    name = _server_named(asked, environ)
     if name is not None and _is_address(name):
         raise BadInput(
             f"expected the name of a server that was started here, found the address {name!r}: its files lie on its "
@@ -236,10 +235,10 @@ def resolve_target(
     name: str | None, server: str | None, environ: Mapping[str, str] = os.environ
 ) -> tuple[str | None, str | None]:
     """Return the name of the server to start here, and the address of one in its place, by AJET_SERVER if need be."""
-    asked = environ.get(SERVER, "").strip()
-    if name is not None or server is not None or not asked:
+    watched = None if name is not None or server is not None else _server_named(None, environ)
+    if watched is None:
         return name, server
-    return (None, asked) if _is_address(asked) else (asked, None)
+    return (None, watched) if _is_address(watched) else (watched, None)
 
 
 def connect_server(
@@ -249,11 +248,10 @@ def connect_server(
 
     Its key is read from its folder, another's from AJET_TOKEN. Raises BadInput, and NotReady where none runs.
     """
-    place = home or Home.locate()
-    known = asked if asked is not None else environ.get(SERVER, "").strip() or None
-    if known is not None and _is_address(known):
-        return _connect_address(known.rstrip("/"), role, environ, place)
-    process = find_running(None if known is None else validate_name(known), place)
+    place, name = home or Home.locate(), _server_named(asked, environ)
+    if name is not None and _is_address(name):
+        return _connect_address(name.rstrip("/"), role, environ, place)
+    process = find_running(None if name is None else validate_name(name), place)
     return ServerConnection(process.url, process.key(role), process)
 
 
@@ -318,59 +316,42 @@ def ensure_server(home: Home, options: ServerOptions, *, port: int, idle: bool) 
     folder = server_folder(home.path, options.name)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with FileLock(folder / "start.lock"):  # two commands at once: the second finds what the first started
-        return _start_or_find(home, folder, options, port=port, idle=idle)
-
-
-def _start_or_find(
-    home: Home, folder: Path, options: ServerOptions, *, port: int, idle: bool
-) -> tuple[SwarmProcess, bool]:
-    known, found = load_binding(folder), find_swarm(folder)
-    wanted = Binding(
-        host=options.host or known.host,
-        store=options.store or os.environ.get(STORE) or known.store,
-        token_file=known.token_file if options.token_file is None else str(options.token_file.expanduser().absolute()),
-        peers=options.peers or known.peers,
-        backend=options.backend or known.backend,
-    )
-    if found is not None:
-        if replace(options, name=None) != ServerOptions() and wanted != known:
-            stop = "ajet swarm stop" if options.name is None else f"ajet swarm stop --server {options.name}"
+        known, running, path = load_binding(folder), find_swarm(folder), folder / KEPT
+        changes = {name: value for name, value in asdict(options).items() if value and name != "name"}
+        wanted = replace(known, **{"store": os.environ.get(STORE) or known.store, **changes})
+        if options.token_file is not None:
+            wanted = replace(wanted, token_file=str(options.token_file.expanduser().absolute()))
+        if running is not None:
+            if changes and wanted != known:
+                stop = "ajet swarm stop" if options.name is None else f"ajet swarm stop --server {options.name}"
+                raise BadInput(
+                    f"expected options (and a job's backend) that the server at {running.url} was started with; found "
+                    f"others; stop it first (`{stop}`), and start it with them"
+                )
+            return running, True
+        if wanted.host not in LOCAL and wanted.token_file is None:
             raise BadInput(
-                f"expected options (and a job's backend) that the server at {found.url} was started with; found "
-                f"others; stop it first (`{stop}`), and start it with them"
+                f"--host {wanted.host} is reached by others: expected --token-file FILE with an admin token of at "
+                "least 32 characters that its owner alone can read; found none"
             )
-        return found, True
-    if wanted.host not in LOCAL and wanted.token_file is None:
-        raise BadInput(
-            f"--host {wanted.host} is reached by others: expected --token-file FILE with an admin token of at least 32 "
-            "characters that its owner alone can read; found none"
-        )
-    before = path.read_bytes() if (path := folder / KEPT).exists() else None
-    if wanted != known:  # before it is started: whoever kills this command in between leaves no server unknown
-        part = folder / f"{KEPT}.part"
-        part.unlink(missing_ok=True)
-        part.touch(mode=0o600)
-        part.write_text(json.dumps(asdict(wanted)))
-        part.replace(path)
-    try:
-        return start_swarm(folder, models=home.models, port=port, idle=idle, binding=wanted), False
-    except BaseException:  # what does not start is not what the server was started with last
-        if before is not None:
-            path.write_bytes(before)
-        else:
+        before = path.read_bytes() if path.exists() else None
+        if wanted != known:  # before it is started: whoever kills this command in between leaves no server unknown
+            write_bytes(path, json.dumps(asdict(wanted)).encode(), mode=0o600)
+        try:
+            return start_swarm(folder, models=home.models, port=port, idle=idle, binding=wanted), False
+        except BaseException:  # what does not start is not what the server was started with last
             path.unlink(missing_ok=True)
-        raise
+            if before is not None:
+                write_bytes(path, before, mode=0o600)
+            raise
 
 
 def load_binding(folder: Path) -> Binding:
-    """Return how a server was started last; the default where it never was, or by an earlier version."""
+    """Return how a server was started last; the default where it never was."""
     path = folder / KEPT
     try:
         known = read_json(path)
-        if known is None:
-            return LOOPBACK
-        peers, backend = tuple(known["peers"]), known.get("backend", "local")
-        return Binding(known["host"], known["store"], known["token_file"], backend, peers)
+        return LOOPBACK if known is None else Binding(**{**known, "peers": tuple(known["peers"])})
     except (ValueError, KeyError, TypeError) as error:
         raise BadInput(
             f"expected in {path} how the server was started last; found it broken ({type(error).__name__}); remove it, "

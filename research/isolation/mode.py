@@ -22,7 +22,7 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from research.errors import BadEnvironment, BadSandbox, NotReady
+from research.errors import BadEnvironment, BadInput, NotReady
 from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.text import describe
@@ -125,7 +125,7 @@ UNISOLATED = Isolation(PROCESS)
 def choose(asked: str | None, environ: Mapping[str, str], home: Home, note: Note, requirements: str = "") -> Isolation:
     """Return what a new study is to use, with an image that holds what the text of a requirements.txt names.
 
-    Raises BadSandbox for a word that is no kind; SandboxError when containers are asked for and cannot be had;
+    Raises BadInput for a word that is no kind; SandboxError when containers are asked for and cannot be had;
     BadEnvironment when they can be had without those packages alone.
     """
     kind = resolve_kind(asked, environ)
@@ -180,7 +180,7 @@ def read_sandboxing(settings: Mapping[str, Any]) -> Sandboxing:
     try:
         return Sandboxing.model_validate(settings.get("sandbox") or {})
     except ValidationError as error:
-        raise BadSandbox(f"expected the study's own sandbox setting; found another: {describe(error)}") from error
+        raise BadInput(f"expected the study's own sandbox setting; found another: {describe(error)}") from error
 
 
 def require_isolation(sandboxing: Sandboxing, what: str) -> None:
@@ -202,10 +202,10 @@ def one_line(error: Exception) -> str:
 
 
 def resolve_kind(asked: str | None, environ: Mapping[str, str]) -> Kind | None:
-    """Return the kind that is asked for, None where the machine is to decide; raises BadSandbox."""
+    """Return the kind that is asked for, None where the machine is to decide; raises BadInput."""
     found, source = (asked, "--sandbox") if asked is not None else (environ.get(VARIABLE) or None, VARIABLE)
     if found is not None and found not in get_args(Kind):
-        raise BadSandbox(f"expected {source} to be docker or process; found {found!r}")
+        raise BadInput(f"expected {source} to be docker or process; found {found!r}")
     return cast(Kind | None, found)
 
 

@@ -122,8 +122,8 @@ class CatalogEntry:
     folder: Path
     bytes: int
     """On this disk; of one that is not fetched, what it would take."""
-    download_bytes: int | None
-    parameters: int | None
+    download_bytes: int
+    parameters: int
     licence: str
     source: str
     about: str
@@ -131,33 +131,22 @@ class CatalogEntry:
 
 
 def read_catalog(models: Path) -> list[CatalogEntry]:
-    """Return fetchable models in the order of the registry, then others that were fetched once."""
-    names = [*FETCHABLE, *sorted({path.parent.name for path in models.glob(f"*/{RECORD}")} - FETCHABLE.keys())]
-    return [entry for name in names if (entry := _describe_model(name, models / name)) is not None]
+    """Return what is known of each model that can be fetched, in their order."""
+    return [_describe_model(model, models / model.name) for model in FETCHABLE.values()]
 
 
-def _describe_model(name: str, folder: Path) -> CatalogEntry | None:
-    """Return what is known of a model by its record, else by what can be fetched; None where neither says anything."""
-    record = read_record(folder)
-    model = FETCHABLE.get(name if record is None else record.name)
-    if record is None and model is None:
-        return None
+def _describe_model(model: DownloadableModel, folder: Path) -> CatalogEntry:
     here = folder.exists()
     problem = find_damage(folder) if here else None
-    size = 0 if model is None else model.model_bytes
-    if record is not None:
-        size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
-    source = record or model
-    assert source is not None
     return CatalogEntry(
-        name=source.name,
+        name=model.name,
         state="damaged" if problem else "fetched" if here else "not fetched",
         folder=folder,
-        bytes=size,
-        download_bytes=None if model is None else model.download_bytes,
-        parameters=None if model is None else model.parameters,
-        licence=source.licence,
-        source=source.requirement,
-        about=source.about,
+        bytes=sum(path.stat().st_size for path in folder.iterdir() if path.is_file()) if here else model.model_bytes,
+        download_bytes=model.download_bytes,
+        parameters=model.parameters,
+        licence=model.licence,
+        source=model.requirement,
+        about=model.about,
         problem=problem,
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from research.errors import BadMetric, DesignRefused
+from research.errors import BadInput, DesignRefused
 from research.text import did_you_mean
 from studies.metrics import Asked, MetricKind, Refused, kind_named, kind_of, kinds
 from studies.metrics.builtin import Gain, Success
@@ -39,13 +39,13 @@ class RequestedMetric:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the metric that a flag names, `NAME`, `NAME:THRESHOLD` or `NAME:OF`; raise BadMetric."""
+        """Return the metric that a flag names, `NAME`, `NAME:THRESHOLD` or `NAME:OF`; raise BadInput."""
         name, colon, rest = text.strip().partition(":")
         takes = find_kind(name).takes
         if colon and not takes:
-            raise BadMetric(f"expected {name} alone, which takes nothing more; found {text!r}; leave :{rest} out")
+            raise BadInput(f"expected {name} alone, which takes nothing more; found {text!r}; leave :{rest} out")
         if colon and not rest.strip():
-            raise BadMetric(
+            raise BadInput(
                 f"expected {_describe_syntax(name, takes)}; found {text!r}; write what belongs behind the colon"
             )
         if "of" in takes:
@@ -73,15 +73,15 @@ class RequestedMetric:
 
 
 def find_kind(name: str) -> MetricKind:
-    """Return the kind of a name; raise BadMetric for a name that there is not, or that of a broken package."""
+    """Return the kind of a name; raise BadInput for a name that there is not, or that of a broken package."""
     known = kinds()
     if name not in known and name not in faults():
         near = did_you_mean(name, known) or f"; they are {', '.join(known)}"
-        raise BadMetric(f"expected a metric; found {name!r}{near} (`ajet metric list` says what each is)")
+        raise BadInput(f"expected a metric; found {name!r}{near} (`ajet metric list` says what each is)")
     try:
         return kind_named(name)
     except Refused as error:
-        raise BadMetric(str(error)) from error
+        raise BadInput(str(error)) from error
 
 
 def flag_syntax(kind: MetricKind) -> str:
@@ -105,7 +105,7 @@ def _parse_threshold(text: str, form: str) -> float:
     try:
         return float(plain[:-1]) / 100 if plain.endswith("%") else float(plain)
     except ValueError as error:
-        raise BadMetric(f"expected {form}; found the threshold {text!r}; write a number") from error
+        raise BadInput(f"expected {form}; found the threshold {text!r}; write a number") from error
 
 
 _SLACK = 2.0

@@ -21,13 +21,12 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from research.errors import BackendMissing, BadModel
+from research.errors import BadModel, NotReady
 from research.files import FULL_EXIT, has_room, is_full, read_json, write_json
 from research.installation.base_job import python_of, require_unchanged
 from research.isolation.mode import one_line, require_isolation
@@ -37,7 +36,6 @@ from research.runs.files import (
     AttemptProgress,
     AttemptSpec,
     NewestSuccess,
-    ObservedConditions,
     Role,
     Stage,
     evaluations_before,
@@ -59,7 +57,7 @@ from research.runs.workers import (
 )
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, connect
-from studies.records.runs import DISK_FULL, ENGINE_GONE, MODEL_CHANGED, TRAINING_NAN, AttemptFailed
+from studies.records.runs import DISK_FULL, ENGINE_GONE, MODEL_CHANGED, TRAINING_NAN, AttemptFailed, Conditions
 from swarm.client import AsyncSwarmClient
 from swarm.environments.custom import is_custom
 from swarm.environments.registry import add_folder, get_environment
@@ -84,13 +82,8 @@ REPLAYS_S = 3600.0
 """For a server to serve that learns batches again."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RunningWorker:
-    """A worker that plays while others do, and its end."""
-
-    role: Role
-    worker: Worker
-    ended: asyncio.Task[int]
+Players = Mapping[Role, tuple[Worker, asyncio.Task[int]]]
+"""Who plays while others do, and its end."""
 
 
 class Attempt:
@@ -105,7 +98,7 @@ class Attempt:
         self._stats: Callable[[], WorkerStats] = WorkerStats
         self._progress = AttemptProgress(stage="boot", steps=self._job.steps, seconds=0.0)
         self._training = TrainingMonitor(folder, spec)
-        self._seen = ObservedConditions()
+        self._seen = Conditions()
         self._resumed_at: int | None = None
         self._during = NewestSuccess(folder.evaluation("during"))
 
@@ -162,10 +155,10 @@ class Attempt:
         )  # fmt: skip
         try:
             python = python_of(self._job.backend)
-        except BackendMissing as missing:
+        except NotReady as missing:
             raise AttemptFailed("boot_failed", one_line(missing)) from missing
         log = self._folder.log("server")
-        server = await processes.start("server", "swarm.server", *arguments, log=log, python=python)
+        server = await processes.start("swarm.server", *arguments, log=log, python=python)
         ended = asyncio.create_task(server.wait())
         deadline = time.monotonic() + BIND_TIMEOUT_S
         while (bound := read_json(self._folder.server / "server.json")) is None:
@@ -236,42 +229,39 @@ class Attempt:
         """Run the client, and whoever evaluates meanwhile, until training is done or a rule of the watchdog ends it."""
         if self._training.alarm is None:  # else it ended the training of an earlier attempt
             roles: tuple[Role, ...] = ("evaluator-during", "client") if self._spec.evaluate_after else ("client",)
-            players: dict[Role, RunningWorker] = {}
+            players: dict[Role, tuple[Worker, asyncio.Task[int]]] = {}
             for role in roles:
                 worker = await workers.start(role)
-                players[role] = RunningWorker(role, worker, asyncio.create_task(worker.wait()))
+                players[role] = worker, asyncio.create_task(worker.wait())
             stops = asyncio.create_task(self._training.wait_for_stop())
             try:
                 await self._play(players, client, stops)
             finally:
                 stops.cancel()
-                # What they hand over is there then; that one cannot, another error says.
-                for player in players.values():
-                    with suppress(AttemptFailed):
-                        if not player.ended.done():
-                            await player.worker.stop()
-                        await player.ended
-                    player.ended.cancel()
+                for worker, ended in players.values():
+                    with suppress(AttemptFailed):  # it cannot hand over what it has: another error says why
+                        if not ended.done():
+                            await worker.stop()
+                        await ended
+                    ended.cancel()
         await _wait_until_idle(client)
 
-    async def _play(
-        self, players: Mapping[Role, RunningWorker], client: AsyncSwarmClient, stops: asyncio.Task[None]
-    ) -> None:
-        trained = players["client"].ended
+    async def _play(self, players: Players, client: AsyncSwarmClient, stops: asyncio.Task[None]) -> None:
+        _, trained = players["client"]
         while not (trained.done() or stops.done()):
-            open_ends = {player.ended for player in players.values() if not player.ended.done()}
+            open_ends = {ended for _, ended in players.values() if not ended.done()}
             await asyncio.wait({*open_ends, stops}, return_when=asyncio.FIRST_COMPLETED)
-            for player in players.values():
-                if player.ended.done():
-                    self._require_good_end(player.role, player.worker, player.ended.result())
+            for role, (worker, ended) in players.items():
+                if ended.done():
+                    self._require_good_end(role, worker, ended.result())
         if trained.done():
             status = await _call_server(client.status())
             if not status.finished:
                 hint = self._environment_hint(0)
                 reason = f"the client ended at step {status.step} of {status.steps}; expected all to be done{hint}"
                 raise AttemptFailed("client_stopped", reason)
-            for player in players.values():  # one that evaluates ends once it sees that
-                self._require_good_end(player.role, player.worker, await player.ended)
+            for role, (worker, ended) in players.items():  # one that evaluates ends once it sees that
+                self._require_good_end(role, worker, await ended)
 
     def _require_good_end(self, role: Role, worker: Worker, code: int) -> None:
         if code:

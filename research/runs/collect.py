@@ -31,7 +31,7 @@ from research.runs.files import (
     read_evaluations,
 )
 from research.runs.provenance import build_conditions
-from research.runs.wandb_log import TrackedRun, TrackingLate, TrackingUnreadable, read_tracking
+from research.runs.wandb_log import TrackedRun, read_tracking
 from research.text import describe
 from studies.checks.alarms import Alarm, find_abort_alarm, find_alarms
 from studies.checks.conditions import Row, mean_facts
@@ -45,7 +45,7 @@ from swarm.environments.play import rounds
 from swarm.environments.registry import get_environment
 
 ReadTracking = Callable[[Path, str], TrackedRun]
-"""Reads the tracker's log of the run with this id, under a folder; raises TrackingUnreadable."""
+"""Reads the tracker's log of the run with this id, under a folder; CollectError where it cannot be read."""
 NOTHING_SAID = AttemptOutcome(status="finished", code="ok", seconds=0.0, stages={})
 """Stands for the outcome of an attempt that wrote none."""
 
@@ -209,10 +209,7 @@ def _build_measurements(found: Mapping[str, Value], run_id: str, sha256: str) ->
 
 
 def _read_run(folder: AttemptFolder, spec: AttemptSpec, read: ReadTracking) -> TrackedRun:
-    try:
-        run = read(folder.path, spec.tracking_id)
-    except TrackingUnreadable as error:
-        raise CollectError("tracking_unreadable", str(error), late=isinstance(error, TrackingLate)) from error
+    run = read(folder.path, spec.tracking_id)
     foreign = [
         f"{name} {run.config.get(name)!r}" for name, value in spec.names().items() if run.config.get(name) != value
     ]

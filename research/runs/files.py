@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,7 +29,7 @@ from studies.metrics import other_environment
 from studies.records.base import Record
 from studies.records.design import RunSpec
 from studies.records.procedure import Watchdog
-from studies.records.runs import WeightChange
+from studies.records.runs import Conditions
 from swarm.client.async_client import EPISODE_TIMEOUT_S
 from swarm.job import Job, Tracking
 
@@ -149,22 +148,6 @@ class AttemptProgress(Record):
     """Since the attempt began."""
 
 
-class ObservedConditions(Record):
-    """The conditions that an attempt observed; None for what it could not observe."""
-
-    initial_policy: str | None = None
-    """sha256 of the weights that training began with."""
-    template: str | None = None
-    """sha256 of the chat template."""
-    decoding: str | None = None
-    """How its evaluations sampled."""
-    overlap: int | None = None
-    """Tasks that were trained on and evaluated."""
-    hardware: str | None = None
-    stillness: WeightChange | None = None
-    """What a training with a learning rate of 0 did to the weights."""
-
-
 class AttemptOutcome(Record):
     """How an attempt ended."""
 
@@ -179,7 +162,8 @@ class AttemptOutcome(Record):
     """Requests from containers that were refused, by who asked and why."""
     evaluations: Mapping[str, str] = {}
     """sha256 of each evaluation that a container handed over, by its stage."""
-    seen: ObservedConditions = ObservedConditions()
+    seen: Conditions = Conditions()
+    """What it saw of its server and its machine; all else is told by its files (`provenance.build_conditions`)."""
     stopped_by: str = ""
     """Code of the watchdog's rule that ended training early, as the attempt reports; collecting finds it again."""
     files: Mapping[str, str] = {}
@@ -259,42 +243,24 @@ class RunEvaluation(_StrictFile):
     """Of the last policy on another environment; None where the design asks for none."""
 
 
-@dataclass(frozen=True, slots=True)
 class AttemptFolder:
     """The paths of one attempt."""
 
-    path: Path
-
-    @property
-    def spec(self) -> Path:
-        return self.path / "attempt.json"
-
-    @property
-    def progress(self) -> Path:
-        return self.path / "progress.json"
-
-    @property
-    def outcome(self) -> Path:
-        return self.path / "outcome.json"
-
-    @property
-    def server(self) -> Path:
-        return self.path / "server"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.spec = path / "attempt.json"
+        self.progress = path / "progress.json"
+        self.outcome = path / "outcome.json"
+        self.server = path / "server"
+        self.worker_dirs = path / "given"
+        self.kept = path / "evaluation-kept.json"
+        """The evaluations during training that an earlier attempt made."""
 
     def exchange(self, role: Role) -> Path:
         return self.path / "exchange" / role
 
     def evaluation(self, which: EvaluationName) -> Path:
         return self.path / f"evaluation-{which}.json"
-
-    @property
-    def kept(self) -> Path:
-        """The evaluations during training that an earlier attempt made."""
-        return self.path / "evaluation-kept.json"
-
-    @property
-    def worker_dirs(self) -> Path:
-        return self.path / "given"
 
     def worker_dir(self, role: Role) -> Path:
         return self.worker_dirs / role

@@ -38,31 +38,8 @@ from swarm.client.async_client import EPISODE_TIMEOUT_S
 from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel
 
-FIRST_S = 1.0
-LONGEST_S = 30.0
-
-
-class Backoff:
-    """Waiting times between checks, doubled after each one that found nothing, for each name by itself; in memory."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._waits: dict[str, tuple[datetime, float]] = {}
-
-    def is_due(self, name: str) -> bool:
-        if name not in self._waits:
-            return True
-        since, seconds = self._waits[name]
-        return not 0 <= (self._clock() - since).total_seconds() < seconds  # a clock may be set back
-
-    def record_failure(self, name: str) -> None:
-        seconds = min(LONGEST_S, 2 * self._waits[name][1]) if name in self._waits else FIRST_S
-        self._waits[name] = (self._clock(), seconds)
-
-    def reset(self, name: str) -> None:
-        self._waits.pop(name, None)
-
-
+READ_AGAIN_S = 5.0
+"""A tracker that was behind is read again after so long."""
 LEAST_TIME_LIMIT_S = 900.0
 TIME_LIMIT_FACTOR = 10.0
 """An attempt may take this many times the seconds of a run at present, and `LEAST_TIME_LIMIT_S` in any case.
@@ -95,7 +72,8 @@ class AttemptLauncher:
         self._clock = clock
         self._isolation = isolation
         self._read_tracking = read_tracking
-        self._late = Backoff(clock)
+        self._late: dict[str, datetime] = {}
+        """When the tracker of an attempt that has ended was behind, by the attempt's name."""
 
     def launch(self, state: StudyState, run: RunState, number: int) -> None:
         """Launch attempt `number` at a run, for which a slot was taken: its spec, the event, then the sandbox.
@@ -138,11 +116,12 @@ class AttemptLauncher:
         """Check on the attempt that runs; return whether its end was recorded.
 
         One that never started is started, once it has a slot. One that ended while its tracker was behind is checked
-        again with exponential backoff. Raises SandboxError while the disk is full.
+        again after a while. Raises SandboxError while the disk is full.
         """
         attempt = _active_attempt(run)
-        if not self._late.is_due(attempt.name):
-            return False
+        read_at = self._late.get(attempt.name)
+        if read_at is not None and 0 <= (self._clock() - read_at).total_seconds() < READ_AGAIN_S:
+            return False  # a clock that was set back is read again
         if (handle := self._sandbox.adopt(attempt.name)) is None:
             # Claimed anew in any case: somebody may be about to take the slot of a controller that was killed.
             if not self.take_slot(state, attempt.name):
@@ -151,13 +130,12 @@ class AttemptLauncher:
             handle = self._start(state, run, attempt)
         ended = handle.poll()
         if ended is None:
-            if not self._slots.is_held(attempt.name):  # begun by a version that knew no slots
-                self.take_slot(state, attempt.name)
             require_room(self._home.path)  # its end cannot be written down without
             return False
         settled = self._record_end(state, run, attempt, handle, ended, patient=True)
         self._slots.give_back(attempt.name)
-        (self._late.reset if settled else self._late.record_failure)(attempt.name)
+        if not settled:
+            self._late[attempt.name] = self._clock()
         return settled
 
     def stop(self, state: StudyState, run: RunState, code: str) -> None:

@@ -27,9 +27,10 @@ from typing import Any, get_args
 
 from research.files import read_json
 from research.installation.machine import Span, describe
-from research.runs.files import AttemptFolder, AttemptSpec, EvaluationName, ObservedConditions
-from research.runs.wandb_log import TrackedRun, TrackingUnreadable, find_log, read_log
+from research.runs.files import AttemptFolder, AttemptSpec, EvaluationName
+from research.runs.wandb_log import TrackedRun, find_log, read_log
 from studies.checks.conditions import Row, extract_conditions, tasks_hash
+from studies.checks.evidence import CollectError
 from studies.log.study import AttemptState
 from studies.records.runs import Conditions, WeightChange
 from swarm.client import AsyncSwarmClient
@@ -177,12 +178,11 @@ def _conversation(calls: Sequence[CallRecord]) -> list[CallRecord]:
     return path
 
 
-ReadLog = Callable[[Path], TrackedRun]
 READS = 5
 """How often a log is read that is still written to; a read takes W&B's reader a second."""
 
 
-async def observe_conditions(client: AsyncSwarmClient, folder: AttemptFolder, spec: AttemptSpec) -> ObservedConditions:
+async def observe_conditions(client: AsyncSwarmClient, folder: AttemptFolder, spec: AttemptSpec) -> Conditions:
     """Return the conditions of an attempt whose evaluations are done; None in it for what the server does not say."""
     loaded: Mapping[str, str] = {}
     still = overlap = None
@@ -194,7 +194,7 @@ async def observe_conditions(client: AsyncSwarmClient, folder: AttemptFolder, sp
     evaluated = {str(episode["task_id"]) for part in (final, *during["evaluations"]) for episode in part["episodes"]}
     with suppress(SwarmError):
         overlap = count_overlap((await client.episodes(LISTED)).episodes, evaluated)
-    return ObservedConditions(
+    return Conditions(
         initial_policy=loaded.get("weights"),
         template=loaded.get("template"),
         decoding=decoding(spec.job),
@@ -217,66 +217,66 @@ def decoding(job: Job) -> str:
 
 
 def hardware(job: Job) -> str:
-    found = describe()
-    return f"{found['platform']}, {found['cpus']} cpus, {found['memory_gib']} GiB, device {job.device}"
+    machine = describe()
+    return f"{machine['platform']}, {machine['cpus']} cpus, {machine['memory_gib']} GiB, device {job.device}"
 
 
-def file_hashes(folder: AttemptFolder, spec: AttemptSpec, read: ReadLog = read_log) -> dict[str, str]:
+def file_hashes(
+    folder: AttemptFolder, spec: AttemptSpec, read: Callable[[Path], TrackedRun] = read_log
+) -> dict[str, str]:
     """Return the sha256 of the files that results are collected from, by their path in the folder.
 
     W&B may still write its log when its run has finished. A log that does not come to its end is left out: the
     collector waits for it, and refuses it if need be.
     """
     paths = [folder.evaluation(name) for name in get_args(EvaluationName)]
-    found = {path: _sha256(path) for path in paths if path.is_file()}
+    found = {path: sha256 for path in paths if (sha256 := file_hash(path)) is not None}
     log = None
-    with suppress(TrackingUnreadable):  # it is elsewhere, or missing: the collector says so
+    with suppress(CollectError):  # it is elsewhere, or missing: the collector says so
         log = find_log(folder.path, spec.tracking_id)
     for _ in range(READS):
         if log is None:
             break
-        before = _sha256(log)
-        with suppress(TrackingUnreadable):  # half of a record is there
-            if read(log).ended and _sha256(log) == before:
+        before = file_hash(log) or ""
+        with suppress(CollectError):  # half of a record is there
+            if read(log).ended and file_hash(log) == before:
                 found[log] = before
                 break
     return {str(path.relative_to(folder.path)): sha256 for path, sha256 in found.items()}
 
 
 def file_hash(path: Path) -> str | None:
-    try:
-        return _sha256(path)
-    except FileNotFoundError:
-        return None
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
+    """Return the sha256 of a file, None where there is none."""
+    with suppress(FileNotFoundError), open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+    return None
 
 
 def build_conditions(
     spec: AttemptSpec,
     history: Sequence[Row],
     evaluations: Mapping[str, Any],
-    seen: ObservedConditions,
+    seen: Conditions,
     neighbours: int | None,
     stopped_by: str | None,
 ) -> Conditions:
-    """Return a collected run's conditions; `evaluations` is a RunEvaluation as JSON."""
+    """Return a collected run's conditions: what its files say comes before what it saw (`seen`).
+
+    `evaluations` is a RunEvaluation as JSON.
+    """
     known = spec.job.backend in ("local", "verl")  # which make all optimiser steps of a training step, or none
     run = spec.run
     tasks = get_environment(run.environment).tasks("search" if run.metric.split == "search" else "hidden")
     drawn = enumerate(rounds(tasks, run.metric.episodes, run.seed))
-    return Conditions(
+    by_files = {
         **extract_conditions(history, evaluations["initial"], evaluations["final"]),
-        **dict(seen),
-        drawn_tasks=tasks_hash((task.id, sample) for sample, part in drawn for task in part),
-        optimiser_steps=len(history) * spec.job.epochs * spec.job.minibatches if known else None,
-        image=spec.sandbox.image or spec.sandbox.kind,
-        neighbours=neighbours,
-        stopped_by=stopped_by,
-    )
+        "drawn_tasks": tasks_hash((task.id, sample) for sample, part in drawn for task in part),
+        "optimiser_steps": len(history) * spec.job.epochs * spec.job.minibatches if known else None,
+        "image": spec.sandbox.image or spec.sandbox.kind,
+        "neighbours": neighbours,
+        "stopped_by": stopped_by,
+    }
+    return Conditions.model_validate({**dict(seen), **by_files})
 
 
 def count_neighbours(

@@ -16,19 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from studies.checks.evidence import CollectError
+
 TIMEOUT_S = 120.0
 READ_PER_S = 1e5
 """Bytes of a log that the reader is sure to read in a second: the log of a long training is long."""
 WRITTEN_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 """How W&B writes numbers for which JSON has no form."""
-
-
-class TrackingUnreadable(Exception):
-    """There is no such log, more than one, or W&B cannot read it; the message says which."""
-
-
-class TrackingLate(TrackingUnreadable):
-    """The tracker does not show the run yet; it may later."""
 
 
 @dataclass(slots=True)
@@ -47,11 +41,11 @@ class TrackedRun:
 
 
 def find_log(directory: Path, run_id: str) -> Path:
-    """Return the one offline log of W&B run `run_id` under `directory`/wandb; raises TrackingUnreadable."""
+    """Return the one offline log of W&B run `run_id` under `directory`/wandb; CollectError."""
     pattern = f"wandb/offline-run-*-{run_id}/run-{run_id}.wandb"
     found = sorted(directory.glob(pattern))
     if len(found) != 1:
-        raise TrackingUnreadable(f"expected one W&B log {pattern} in {directory}; found {len(found)}")
+        raise _unreadable(f"expected one W&B log {pattern} in {directory}; found {len(found)}")
     return found[0]
 
 
@@ -64,7 +58,7 @@ def read_tracking(directory: Path, run_id: str) -> TrackedRun:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the history rows of the log at `path` as W&B wrote them; raises TrackingUnreadable."""
+    """Return the history rows of the log at `path` as W&B wrote them; CollectError."""
     records = (json.loads(line) for line in _inspect(path))
     return [record["history"]["item"] for record in records if record["type"] == "history"]
 
@@ -84,15 +78,15 @@ def _inspect(path: Path) -> list[str]:
             start_new_session=True,
         )
     except subprocess.TimeoutExpired as error:
-        raise TrackingUnreadable(f"W&B's reader took more than {limit_s:.0f} s for {path}") from error
+        raise _unreadable(f"W&B's reader took more than {limit_s:.0f} s for {path}") from error
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
-        raise TrackingUnreadable(f"W&B's reader ended with code {done.returncode} for {path}: {said[0]}")
+        raise _unreadable(f"W&B's reader ended with code {done.returncode} for {path}: {said[0]}")
     return done.stdout.decode(errors="replace").splitlines()
 
 
 def parse(lines: Iterable[str]) -> TrackedRun:
-    """Return the run that the reader's lines describe; raises TrackingUnreadable for lines that are no records."""
+    """Return the run that the reader's lines describe; CollectError for lines that are no records."""
     run = TrackedRun()
     for line in lines:
         try:
@@ -115,8 +109,12 @@ def parse(lines: Iterable[str]) -> TrackedRun:
             elif kind == "exit":
                 run.ended = True
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise TrackingUnreadable(f"expected W&B records, one a line; found {line[:120]!r} ({error!r})") from error
+            raise _unreadable(f"expected W&B records, one a line; found {line[:120]!r} ({error!r})") from error
     return run
+
+
+def _unreadable(reason: str) -> CollectError:
+    return CollectError("tracking_unreadable", reason)
 
 
 def _without_private(update: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from typing import Any
 
 from research.runs.collect import ReadTracking, history_of
 from research.runs.files import AttemptFolder, AttemptSpec
-from research.runs.wandb_log import TrackingUnreadable, read_tracking
+from research.runs.wandb_log import read_tracking
 from studies.checks.alarms import Alarm, detect_silence, find_abort_alarm, find_alarms
+from studies.checks.evidence import CollectError
 from studies.records.procedure import Watchdog
 from studies.records.runs import AttemptFailed
 from swarm.wire import Status
@@ -102,5 +103,5 @@ class TrainingMonitor:
         """Return the steps in the log; none while it cannot be read, for it is being written."""
         try:
             return history_of(await asyncio.to_thread(self._read, self._folder.path, self._spec.tracking_id))
-        except TrackingUnreadable:  # it is asked again, and for good when the run is collected
+        except CollectError:  # it is asked again, and for good when the run is collected
             return []

@@ -15,7 +15,6 @@ import asyncio
 import hashlib
 import os
 import shutil
-import signal
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -80,8 +79,7 @@ class ManagedProcess:
 
     failure = DIED
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
-        self.name = name
+    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
         self._process = process
         self._log = log
 
@@ -104,58 +102,40 @@ class ManagedProcess:
         return f"{ending}; it last said: {' | '.join(lines[-3:]) or 'nothing'}"
 
     async def stop(self) -> None:
-        self.signal(signal.SIGTERM)
+        """Ask it to end, and kill it after a while; it has ended then."""
+        if self.runs:
+            self._process.terminate()
         try:
             await asyncio.wait_for(self.wait(), GRACE_S)
         except TimeoutError:
-            self.signal(signal.SIGKILL)
-
-    def signal(self, number: signal.Signals) -> None:
-        if self.runs:
-            self._process.send_signal(number)
+            self._process.kill()
+            await self.wait()
 
 
-class ProcessGroup:
+class ProcessGroup(AsyncExitStack):
     """Starts processes; leaving its context ends those that still run, the last started first."""
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self._directory = directory
-        self._members: list[ManagedProcess] = []
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        for member in reversed(self._members):
-            await self.end(member)
 
     async def start(
-        self,
-        name: str,
-        module: str,
-        *arguments: str,
-        log: Path,
-        directory: Path | None = None,
-        python: str = sys.executable,
+        self, module: str, *arguments: str, log: Path, directory: Path | None = None, python: str = sys.executable,
         **environment: str,
-    ) -> ManagedProcess:
+    ) -> ManagedProcess:  # fmt: skip
         """Start `python -m module arguments` in `directory`, else the group's; `environment` is added to this one's."""
         # One thread each: those of many processes slow one another down.
-        known = {"OMP_NUM_THREADS": "1", "WANDB_SILENT": "true", **os.environ, **environment}
+        variables = {"OMP_NUM_THREADS": "1", "WANDB_SILENT": "true", **os.environ, **environment}
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "wb") as output:  # noqa: ASYNC230  -- a local file, at once
             process = await asyncio.create_subprocess_exec(
                 python, "-m", module, *arguments,
-                cwd=directory or self._directory, env=known,
+                cwd=directory or self._directory, env=variables,
                 stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
-        member = ManagedProcess(name, process, log)
-        self._members.append(member)
+        member = ManagedProcess(process, log)
+        self.push_async_callback(member.stop)
         return member
-
-    async def end(self, member: ManagedProcess) -> int:
-        await member.stop()
-        return await member.wait()
 
 
 MODULE = "swarm.environments"
@@ -212,7 +192,7 @@ class ProcessWorkers(Workers):
 
     async def __aexit__(self, *error: object) -> None:
         for process in self._running.values():
-            await self._processes.end(process)
+            await process.stop()
         # What the code of an environment started may write on: that hides no reason why the attempt ended.
         shutil.rmtree(self._folder.worker_dirs, ignore_errors=True)
 
@@ -231,10 +211,10 @@ class ProcessWorkers(Workers):
             write_client_files(environment, environments)
             arguments += ["--environments", str(environments), "--tasks", str(tasks)]
         variables = {"AJET_TOKEN": self._token, **python_path_variables(self._spec.packages)}
-        self._running[role] = process = await self._processes.start(
-            role, MODULE, *arguments, log=self._folder.log(role), directory=folder, **variables
+        self._running[role] = await self._processes.start(
+            MODULE, *arguments, log=self._folder.log(role), directory=folder, **variables
         )
-        return process
+        return self._running[role]
 
 
 def tasks_of(spec: AttemptSpec, role: Role) -> tuple[Task, ...]:

@@ -8,12 +8,9 @@ from math import comb
 import pytest
 from simlab.noise import NAMES
 from simlab.sim_records import FlightRecord, TemptingCase, flown, score
-from simlab.suites import baits, budget, control, curves, effects, equivalence, faults, null, planners, search, traps
+from simlab.suites import baits, budget, curves, faults, null, planners, traps
 
 pytestmark = pytest.mark.slow
-
-POWERED_STUDIES = 6  # whose true difference is the promised effect
-PLACE = effects.SIZES.index(effects.EFFECT / effects.TOTAL_SD)
 
 
 def most(of: int, rate: float) -> int:
@@ -40,29 +37,6 @@ def test_nothing_is_seldom_called_something_and_intervals_hold_the_truth() -> No
     covered = [claim.covered for one in judged for claim in one.claims if claim.covered is not None]
     assert sum(covered) >= least(len(covered), 0.93) > 0
     assert accounted(records)
-
-
-def test_the_promised_effect_is_found_as_often_as_promised() -> None:
-    flights = [effects.flights(1, first)[0] for first in range(PLACE, PLACE + 4 * POWERED_STUDIES, 4)]
-    claims = [claim for flight in flights for claim in flown(flight).claims]
-    assert len(claims) >= 0.6 * POWERED_STUDIES  # a bank that happens to be loud refuses the rest
-    assert all(claim.power == pytest.approx(0.8) for claim in claims)
-    assert sum(claim.found for claim in claims) >= least(len(claims), 0.75)
-    assert not any(claim.false for claim in claims)
-
-
-def test_under_every_ugliness_the_promised_effect_keeps_its_sign_and_is_no_equivalence() -> None:
-    claims = [claim for flight in effects.planted(1, first=1, cells=NAMES[1::2]) for claim in flown(flight).claims]
-    assert claims
-    assert not any(claim.false for claim in claims)
-    assert sum(claim.falsely_equivalent for claim in claims) <= most(len(claims), effects.MOST_FALSELY_EQUIVALENT)
-
-
-def test_a_difference_beyond_the_margin_is_not_called_equivalent() -> None:
-    claims = [claim for first in (0, 1, 2, 5) for claim in flown(equivalence.flights(1, first)[0]).claims]
-    same = [claim for claim in claims if claim.verdict == "equivalent"]
-    assert sum(abs(claim.truth_kept) >= equivalence.MARGIN - 1e-9 for claim in same) <= most(len(claims), 0.05)
-    assert any(not claim.truth_kept for claim in same), [claim.verdict for claim in claims]
 
 
 @pytest.mark.parametrize("case", [*baits.CASES, *traps.CASES], ids=lambda case: case.name)
@@ -92,13 +66,6 @@ def test_no_budget_is_exceeded_and_what_cannot_be_afforded_is_refused_with_a_pri
         assert asked.informed is None or asked.informed.status == "concluded", asked.informed.refused
 
 
-def test_a_persons_wish_is_carried_out_and_told() -> None:
-    found = [control.obeyed(flight) for flight in control.flights(5)]
-    assert all(one.lock_kept and not one.duplicates and not one.orphans for one in found), found
-    assert all(one.done and one.told and not one.launched_after for one in found if one.asked), found
-    assert any(one.asked for one in found)
-
-
 @pytest.mark.parametrize("planner", [name for name in planners.PLANNERS if name != "rules"])
 def test_no_planner_makes_a_claim_by_talking_and_one_that_is_gone_launches_nothing(planner: str) -> None:
     if planner == "script, gone":
@@ -109,12 +76,6 @@ def test_no_planner_makes_a_claim_by_talking_and_one_that_is_gone_launches_nothi
     assert nothing.claims, nothing.refused
     assert something.claims, something.refused
     assert not any(claim.false for claim in nothing.claims)
-
-
-def test_a_search_screens_confirms_and_claims_what_is_true() -> None:
-    found = search.searched(search.flights(1, 3)[0])
-    assert (bool(found.screened), found.within, bool(found.claims)) == (True, True, True), found.refused
-    assert not any(claim.false for claim in found.claims)
 
 
 @pytest.mark.parametrize("metric", ["area:0.7", "episodes:0.7"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import subprocess
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from swarm.client import AsyncSwarmClient, EpisodeResult, NamedTask, SwarmClient
+from swarm.client import AsyncSwarmClient, EpisodeResult, SwarmClient
 from swarm.job import Job
 from tests.end_to_end.factories import ajet, inherited
 
@@ -72,36 +71,3 @@ def test_every_block_of_the_page_runs_as_written_and_its_program_learns(
     assert played.failed == ""
     ran("bash", "-euc", look.replace("EPISODE", newest))
     assert (tmp_path / "calls.parquet").stat().st_size > 1000
-
-
-def test_a_server_that_was_stopped_takes_its_job_up_again_and_says_when_another_begins(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
-    def start(**fields: int) -> dict[str, Any]:
-        path = tmp_path / "job.json"
-        small = {"backend": "fake", "episodes_per_step": 2, "group_size": 2, "checkpoint_every": 1}
-        path.write_text(json.dumps({**small, **fields}))
-        ended = ajet(environment, "swarm", "start", "--port", "0", "--json", *(["--job", str(path)] if fields else []))
-        assert ended.returncode == 0, ended.stderr
-        return dict(json.loads(ended.stdout))
-
-    def client(found: dict[str, Any]) -> SwarmClient:
-        return SwarmClient(found["url"], json.loads(Path(found["tokens"]).read_text())["admin"])
-
-    with client(start(steps=3)) as first:
-        for _ in range(2):
-            episode = first.begin(NamedTask("sum"), wait_s=60)
-            episode.chat([{"role": "user", "content": "1 + 2"}])
-            episode.end(1.0)
-        while (status := first.status()).step < 1 or status.state != "ROLLING":
-            assert status.state != "FAILED", status.reason
-    assert ajet(environment, "swarm", "stop").returncode == 0
-    with client(start()) as again:
-        while (status := again.status()).state != "ROLLING":
-            assert status.state in ("OFFLINE", "BOOTING"), status.reason
-        assert (status.step, status.steps, status.fresh_start) == (1, 3, None)
-    assert ajet(environment, "swarm", "stop").returncode == 0
-    other = start(steps=5, seed=1)["status"]
-    assert other["step"] == 0
-    assert "(step 1; seed 1, not 0)" in other["fresh_start"]
-    assert "seed 1, not 0" in ajet(environment, "swarm", "status").stdout.replace("\n", " ")

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from research.proposals.actions import Action, ProposeDesign
 from research.runs.collect import collect, find_breakdown
-from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec, ObservedConditions
+from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec
 from research.runs.provenance import file_hashes
 from research.runs.wandb_log import find_log, read_log
 from studies import EventType, StudyState
@@ -292,14 +292,3 @@ def test_evidence_or_a_lock_that_was_changed_by_hand_makes_the_verdict_invalid(
     (verdict,) = state.verdicts
     assert verdict.verdict == "invalid"
     assert named in verdict.reason or named in codes(state)
-
-
-def test_seen_holds_nothing_that_a_client_could_write() -> None:
-    assert set(ObservedConditions.model_fields) == {
-        "initial_policy",
-        "template",
-        "decoding",
-        "overlap",
-        "hardware",
-        "stillness",
-    }

@@ -173,12 +173,12 @@ def test_a_learner_that_moves_weights_at_rate_0_ends_the_study(tmp_path: Path, m
     start = ProcessGroup.start
 
     async def started(
-        processes: ProcessGroup, name: str, module: str, *arguments: str, log: Path, **environment: str
+        processes: ProcessGroup, module: str, *arguments: str, log: Path, **environment: str
     ) -> ManagedProcess:
         if module == "swarm.server":
             environment |= {"PYTHONPATH": str(ROOT)}
             module = "tests.research.moving_server"
-        return await start(processes, name, module, *arguments, log=log, **environment)
+        return await start(processes, module, *arguments, log=log, **environment)
 
     def attempted(folder: AttemptFolder, order: AttemptSpec, *told: Any) -> None:
         outcome = asyncio.run(Attempt(folder, order).run())

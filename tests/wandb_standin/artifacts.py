@@ -29,7 +29,6 @@ class StoredArtifact:
     created: str = field(default_factory=moment)
 
     def gql(self) -> dict[str, Any]:
-        """Return it as answers have it."""
         project = {"id": node_id("Project", self.project), "internalId": "1", "name": self.project,
                    "entity": {"name": self.entity}}  # fmt: skip
         collection = {"__typename": "ArtifactSequence", "id": node_id("Sequence", self.name), "name": self.name,
@@ -61,7 +60,6 @@ class Artifacts:
         return {path: self.blobs[_place(entry["digest"])] for path, entry in contents.items()}
 
     def create(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Begin an artifact."""
         name = given.get("artifactCollectionName") or given["artifactCollectionNames"][0]
         made = StoredArtifact(
             node_id("Artifact", next(self._count)), given["entityName"], given["projectName"],
@@ -72,14 +70,12 @@ class Artifacts:
         return {"createArtifact": {"artifact": made.gql()}}
 
     def create_manifest(self, given: dict[str, Any], base: str) -> dict[str, Any]:
-        """Say where the manifest goes."""
         key = f"manifest/{next(self._count)}"
         self.by_id[given["artifactID"]].manifest = key
         file = {"id": node_id("File", key), "uploadUrl": f"{base}/storage/{key}", "uploadHeaders": []}
         return {"createArtifactManifest": {"artifactManifest": {"id": node_id("Manifest", key), "file": file}}}
 
     def create_files(self, given: dict[str, Any], base: str) -> dict[str, Any]:
-        """Say where its files go."""
         nodes: list[dict[str, Any]] = [
             {"storagePath": key, "uploadUrl": f"{base}/storage/{key}", "uploadHeaders": [],
              "uploadMultipartUrls": None, "artifact": {"id": spec["artifactID"]}}
@@ -92,7 +88,6 @@ class Artifacts:
         }
 
     def commit(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Make it known."""
         made = self.by_id[given["artifactID"]]
         made.committed = True
         return {"commitArtifact": {"artifact": made.gql()}}

@@ -18,12 +18,10 @@ _SLOTS = {
 
 
 def node_id(*parts: object) -> str:
-    """Return an opaque id."""
     return base64.b64encode(":".join(map(str, parts)).encode()).decode()
 
 
 def moment() -> str:
-    """Return the present moment as W&B writes it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -49,34 +47,28 @@ class StoredRun:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """Its rows by step; NaN as text, for an answer must be JSON."""
         lines = (line for _, line in sorted(self.streams.get(HISTORY, {}).items()))
         return sorted((json.loads(line, parse_constant=str) for line in lines), key=lambda row: row.get("_step", 0))
 
     @property
     def steps(self) -> list[int]:
-        """The steps of its rows."""
         return [row["_step"] for row in self.history]
 
     @property
     def values(self) -> dict[str, Any]:
-        """Its config without the wrapping of each value."""
         return {key: value["value"] for key, value in json.loads(self.config).items()}
 
     @property
     def state(self) -> Literal["running", "finished", "failed"]:
-        """How it ended, if it did."""
         if not self.complete:
             return "running"
         return "failed" if self.exit_code else "finished"
 
     @property
     def id(self) -> str:
-        """Its id in answers."""
         return node_id("Run", self.name, self.project, self.entity)
 
     def gql(self) -> dict[str, Any]:
-        """Return it as answers have it."""
         history = self.history
         counts = Counter(key for row in history for key in row)
         keys = {key: {"typeCounts": [{"type": "number", "count": count}]} for key, count in counts.items()}
@@ -102,13 +94,11 @@ class Runs:
         self.by_name: dict[tuple[str, str, str], StoredRun] = {}
 
     def find(self, given: dict[str, Any]) -> StoredRun | None:
-        """Return the run that variables of an operation name."""
         entity = given.get("entity") or given.get("entityName") or ENTITY
         name = given.get("run") or given.get("name") or given.get("runName") or given.get("runId")
         return self.by_name.get((entity, given.get("project") or given.get("projectName") or "", name or ""))
 
     def upsert(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Begin, go on with or change a run."""
         run = next((run for run in self.by_name.values() if run.id == given.get("id")), None) or self.find(given)
         inserted = run is None
         if run is None:
@@ -120,7 +110,6 @@ class Runs:
         return {"upsertBucket": {"bucket": run.gql(), "inserted": inserted}}
 
     def stream(self, run: StoredRun, body: dict[str, Any]) -> None:
-        """Take a part of a run's file stream."""
         for file, part in body.get("files", {}).items():
             lines = run.streams.setdefault(file, {})
             lines.update(enumerate(part["content"], part["offset"]))

@@ -56,20 +56,16 @@ class StandIn:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a W&B client needs to speak to it."""
         return {"WANDB_MODE": "online", "WANDB_BASE_URL": self.url, "WANDB_API_KEY": KEY, "NO_PROXY": "127.0.0.1"}
 
     def run(self, name: str, project: str = "ajet") -> StoredRun:
-        """Return a run of the viewer's."""
         return self.runs.by_name[ENTITY, project, name]
 
     def holds(self, name: str, project: str = "ajet") -> bool:
-        """Return whether a run of the viewer's is there and was ended."""
         found = self.runs.by_name.get((ENTITY, project, name))
         return found is not None and found.complete
 
     def rows(self, name: str, project: str = "ajet") -> int:
-        """Return how many rows of a run of the viewer's have come."""
         found = self.runs.by_name.get((ENTITY, project, name))
         return 0 if found is None else len(found.history)
 
@@ -78,7 +74,6 @@ class StandIn:
         self.faults.append(Fault(on, **how))
 
     def fault(self, on: str) -> Fault | None:
-        """Return the fault that this answer has, and count it."""
         for fault in self.faults:
             if on.startswith(fault.on) and fault.times > 0:
                 fault.times -= 1
@@ -86,7 +81,6 @@ class StandIn:
         return None
 
     def answer(self, operation: str, given: Given, base: str) -> Mapping[str, Any]:
-        """Return the data that answer a GraphQL operation."""
         if operation in _FIXED:
             return _FIXED[operation]
         run, artifacts = self.runs.find(given), self.artifacts
@@ -145,7 +139,6 @@ def _run_files(run: StoredRun | None, given: Given, base: str) -> dict[str, Any]
 
 
 def application(standin: StandIn) -> FastAPI:
-    """Return the routes."""
     app = FastAPI()
 
     async def told_to_fail(on: str) -> Fault | None:
@@ -203,7 +196,6 @@ async def _json(request: Request) -> Given:
 
 @contextmanager
 def standing_in() -> Iterator[StandIn]:
-    """Serve a stand-in on a port of 127.0.0.1 while inside."""
     standin = StandIn()
     server = uvicorn.Server(uvicorn.Config(application(standin), host="127.0.0.1", port=0, log_level="warning"))
     thread = threading.Thread(target=server.run, daemon=True)

@@ -38,7 +38,7 @@ class Confound:
     side: Side = "treatment"
     bonus: float = BONUS
     seen: Mapping[str, Any] = field(default_factory=dict)
-    """What the attempt sees of it, by the names of `research.runs.files.ObservedConditions`."""
+    """What the attempt sees of it, by the names of `studies.records.runs.Conditions`."""
     logged: Mapping[str, float] = field(default_factory=dict)
     """Factors on what the tracker logs of it in each step, or the value where it logs 0."""
     how: str = ""

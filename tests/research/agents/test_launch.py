@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,19 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from watchfiles import Change
 
-from research.agents import run as run_module
 from research.agents import supervisor
-from research.agents.launch import GRACE_S, ProcessAgent, container_spec, run_in_process
-from research.agents.request import AgentFiles, AgentRequest, Confinement, ServerAccess
-from research.agents.run import RELOAD_GRACE_S, AgentPlacement, AgentRun, write_output
+from research.agents.launch import container_spec, run_in_process
+from research.agents.request import AgentFiles, AgentRequest, Confinement
+from research.agents.run import write_output
 from research.agents.supervisor import (
     FIRST_WAIT_S,
-    HEALTHY_S,
     MOST_IN_VAIN,
     MOST_WAIT_S,
     RestartPolicy,
     restart_reason,
 )
+from research.installation.servers import ServerConnection
 from sandboxes import Exit
 from sandboxes.docker.archive import check
 from sandboxes.gateway.egress import Destination
@@ -63,7 +61,7 @@ async def test_a_process_gets_an_environment_with_its_tasks(tmp_path: Path, monk
     request = AgentRequest("play", None, known.name, tuple(known.tasks("train")))
     start = mock.AsyncMock(wraps=asyncio.create_subprocess_exec)
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
-    async with run_in_process(request, ServerAccess("http://127.0.0.1:9", "token"), folder, {}):
+    async with run_in_process(request, ServerConnection("http://127.0.0.1:9", "token"), folder, {}):
         held = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")}
     assert f"--environments={folder / 'environments'}" in start.mock_calls[0].args
     own = f"environments/{known.name}"
@@ -101,13 +99,6 @@ def test_pauses_are_bounded_and_only_clients_in_vain_are_counted(lives: list[tup
         assert FIRST_WAIT_S <= pause <= MOST_WAIT_S
 
 
-def test_the_pause_doubles_until_a_client_was_healthy() -> None:
-    policy = RestartPolicy()
-    assert [policy.pause(1.0, 1) for _ in range(4)] == [0.5, 1.0, 2.0, 4.0]
-    assert policy.pause(HEALTHY_S, 1) == FIRST_WAIT_S
-    assert policy.pause(1.0, 1) == FIRST_WAIT_S
-
-
 def test_what_a_container_says_steers_no_terminal_behind_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     write_output("\x1b[2Jgone\n", contained=True)
     write_output("\x1b[2Jmine\n")
@@ -132,38 +123,3 @@ async def test_a_save_is_found_where_the_system_watches_no_more_files_and_a_log_
     (tmp_path / "agent.py").write_text("def agent(episode): ...\n")
     assert await supervisor.wait_for_save(tmp_path, "old") == code_hash(tmp_path)
     assert asked == [None, True]
-
-
-@pytest.mark.parametrize("saved", [True, False])
-async def test_only_after_a_save_has_the_agent_less_time_to_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: bool
-) -> None:
-    graces: list[float] = []
-
-    async def end(_: object, grace_s: float = GRACE_S) -> None:
-        graces.append(grace_s)
-
-    @asynccontextmanager
-    async def begin(_: AgentRun, owner: str) -> AsyncIterator[ProcessAgent]:
-        agent = ProcessAgent.__new__(ProcessAgent)
-        try:
-            yield agent
-        finally:
-            await agent.end()
-
-    async def follow(*_: object) -> None:
-        if not saved:
-            raise asyncio.CancelledError
-
-    monkeypatch.setattr(ProcessAgent, "end", end)
-    monkeypatch.setattr(AgentRun, "begin", begin)
-    monkeypatch.setattr(run_module, "follow", follow)
-    monkeypatch.setattr(run_module, "AsyncSwarmClient", mock.MagicMock(return_value=mock.AsyncMock()))
-    monkeypatch.setattr(run_module, "_give_up", mock.AsyncMock(return_value=0))
-    place = AgentPlacement(tmp_path / "run", {}, Confinement(), None)
-    run = AgentRun(
-        AgentRequest("play", None, None, ()), ServerAccess("http://127.0.0.1:9", "token"), place, reload=True
-    )
-    with nullcontext() if saved else pytest.raises(asyncio.CancelledError):
-        await run_module.play(run)
-    assert graces == ([RELOAD_GRACE_S, GRACE_S] if saved else [GRACE_S])

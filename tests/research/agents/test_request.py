@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from research.agents.request import (
     AgentRequest,
     check_evaluated,
-    find_server,
     parse_memory,
     parse_stream,
     parse_variables,
 )
 from research.errors import BadInput
 from research.installation.home import Home
+from research.installation.servers import connect_server
 from swarm.environments import Task
 from swarm.job import Job
 from swarm.server import Keys
@@ -90,6 +90,7 @@ def test_no_admin_s_key_stands_behind_code_that_plays(tmp_path: Path) -> None:
     keys = Keys(chosen)
     for key in (keys.role_key("admin"), keys.role_key("viewer"), chosen):
         with pytest.raises(BadInput, match="a client's token"):
-            find_server("http://far:1", {"AJET_TOKEN": key}, home)
+            connect_server("http://far:1", role="client", environ={"AJET_TOKEN": key}, home=home)
     client = keys.role_key("client")
-    assert find_server("http://far:1", {"AJET_TOKEN": client}, home).token == client
+    found = connect_server("http://far:1", role="client", environ={"AJET_TOKEN": client}, home=home)
+    assert found.token == client

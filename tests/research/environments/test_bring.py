@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -17,9 +16,7 @@ from research.environments.install import create_draft, install_environment, loa
 from research.environments.reference import client_files, read_reference, records_of
 from research.errors import BadEnvironment, ResearchError
 from research.installation.home import Home
-from research.proposals.reward_code import MOST_BYTES as MOST_CODE_BYTES
-from sandboxes.docker import archive
-from swarm.environments.custom import MOST_GIVEN_BYTES, CustomEnvironment
+from swarm.environments.custom import CustomEnvironment
 from swarm.environments.registry import add_folder, get_environment
 from tests.golden import refused
 from tests.research.environments.written import GENERATE, sums
@@ -60,13 +57,6 @@ def test_the_same_folder_is_brought_under_the_same_name_wherever_it_lies(folder:
     assert first.manifest.hidden_apart
     counts = {split: len(first.tasks(split)) for split in first.manifest.splits}
     assert counts == {"train": 40, "search": 10, "hidden": 20}
-
-
-def test_two_that_bring_at_once_get_the_same(folder: Path, home: Home) -> None:
-    with ThreadPoolExecutor() as pool:
-        names = {found.name for found in pool.map(lambda _: brought(folder, home), range(2))}
-    assert left_in(home) == names
-    assert len(names) == 1
 
 
 def test_hidden_tasks_follow_from_the_installations_secret_which_is_its_owners(folder: Path, home: Home) -> None:
@@ -129,14 +119,6 @@ def test_a_client_holds_no_records_or_is_said_to(file: str, apart: bool, tmp_pat
         assert not [name for name in hidden for content in held.values() if name in content]
 
 
-def test_a_file_of_tasks_is_held_by_no_client(tmp_path: Path, home: Home) -> None:
-    lines = [{"prompt": f"say word{n}", "answer": f"word{n}"} for n in range(200)]
-    found = judged(tmp_path / "own", lines, home, [])
-    assert found.name.startswith("questions@")
-    held = client_files(found.name, "in")
-    assert sorted(path.rpartition("/")[2] for path in held) == ["judge.py", "manifest.json"]
-
-
 @pytest.mark.parametrize("named", ["answers.csv", "tasks_answers.json"])
 def test_files_beside_a_judge_that_hold_hidden_tasks_are_found_and_said(named: str, tmp_path: Path, home: Home) -> None:
     own, notes = tmp_path / "own", list[str]()
@@ -157,11 +139,6 @@ def test_code_and_tasks_that_no_container_holds_are_refused_when_they_are_brough
     with refused(BadEnvironment, "MiB of code"):
         brought(folder, home)
     assert len(left_in(home)) == 1
-
-
-def test_what_may_be_brought_is_what_a_container_holds() -> None:
-    most = {"tasks.json": b"x" * MOST_GIVEN_BYTES, "environments/manifest.json": b"x" * (1 << 20)}
-    assert archive.check(archive.pack({**most, "reward.py": b"x" * MOST_CODE_BYTES})).keys() > most.keys()
 
 
 def drawn(code: str) -> dict[str, str]:

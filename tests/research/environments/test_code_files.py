@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -142,21 +141,3 @@ def as_lines(*splits: Split) -> str:
 def test_a_file_holds_what_only_hidden_tasks_say(text: str, held: bool) -> None:
     found = find_hidden_leak({"a.py": b"import random", "data/b.txt": text.encode()}, TASKS)
     assert found == ("data/b.txt" if held else None)
-
-
-@pytest.mark.parametrize("make", [lambda n: f"one of {n} and many more words", lambda n: f"{n:x}" * 20])
-def test_a_large_file_and_many_tasks_take_seconds(make: Callable[[int], str]) -> None:
-    many: dict[Split, list[Task]] = {
-        split: [Task(f"{split}-{n}", {"text": make(start + n)}) for n in range(4_000)]
-        for split, start in {"train": 0, "search": 4_000, "hidden": 8_000}.items()
-    }  # fmt: skip
-    content = "\n".join(make(n) for n in range(8_000)) * 3
-    began = time.perf_counter()
-    assert find_hidden_leak({"a": content.encode()}, many) is None
-    assert find_hidden_leak({"a": (content + "\n" + make(9_000)).encode()}, many) == "a"
-    assert time.perf_counter() - began < 60
-
-
-def test_an_id_without_a_word_stands_in_no_file() -> None:
-    marks: dict[Split, list[Task]] = {"train": [], "search": [], "hidden": [Task("--", {}), Task("??", {})]}
-    assert find_hidden_leak({"a.py": b"-- ?? and all else"}, marks) is None

@@ -9,7 +9,6 @@ import pytest
 from research.environments.catalog import (
     MeasuredEnvironment,
     conditions_of,
-    differences,
     find_measurements,
     model_key,
     save_measurement,
@@ -25,13 +24,8 @@ from research.environments.reference import (
 )
 from research.errors import BadEnvironment
 from research.installation.home import Home
-from research.runs.files import AttemptSpec
-from studies.records.base import digest
-from studies.records.design import Design
-from studies.records.procedure import EnvironmentRecord
 from swarm.job import Job, PathModel, TinyModel
-from tests.research import designs
-from tests.research.factories import make_home, make_order
+from tests.research.factories import make_home
 
 
 @pytest.fixture
@@ -61,13 +55,6 @@ def test_a_measurement_takes_the_place_of_one_under_the_same_conditions_alone(ho
     assert {each.base_success for each in find_measurements(home, "shop@1")} == {0.3, 0.4}
 
 
-def test_a_file_that_lacks_a_condition_is_read_and_holds_for_no_job(home: Home) -> None:
-    lacking = measured(model=model_key(TinyModel()), base_success=0.1, job={"max_tokens": Job().max_tokens})
-    save_measurement(home, lacking)
-    assert find_measurements(home, "shop@1") == (lacking,)
-    assert "max_context None, not 2048" in differences(lacking, Job())
-
-
 def test_a_later_release_may_say_more_and_a_broken_file_says_nothing(home: Home) -> None:
     path = save_measurement(home, measured())
     path.write_text(path.read_text().replace("{", '{"watts": 3,', 1))
@@ -85,35 +72,6 @@ def test_a_models_folder_is_known_by_what_it_computes_with_wherever_it_lies(tmp_
     one, same, other = (model_key(PathModel(path=str(tmp_path / name))) for name in ("one", "same", "other"))
     assert one == same != other
     assert model_key(TinyModel()) != model_key(TinyModel(seed=1))
-
-
-SHOP = EnvironmentRecord(
-    name="shop@0123456789ab", title="a shop", reference="./shop", code="c", data="d", requirements="",
-    drawn_by="seeds", tasks={"train": 8, "search": 2, "hidden": 8}, hidden_apart=True,
-)  # fmt: skip
-
-
-def test_a_design_on_built_in_environments_is_locked_as_it_was_before_there_were_others() -> None:
-    older = designs.design(16).model_dump(mode="json")
-    assert "environments" not in older
-    assert Design.model_validate(older) == designs.design(16)
-
-
-def test_what_an_environment_consists_of_is_part_of_the_lock() -> None:
-    design = designs.design(16)
-    locked = design.model_copy(update={"environments": (SHOP,)})
-    other = design.model_copy(update={"environments": (SHOP.model_copy(update={"data": "e"}),)})
-    found = {digest(each.model_dump(mode="json")) for each in (design, locked, other)}
-    assert len(found) == 3
-    assert Design.model_validate(locked.model_dump(mode="json")) == locked
-
-
-def test_an_attempt_of_a_version_without_them_opens() -> None:
-    written = make_order().model_dump(mode="json")
-    for name in ("environments", "packages"):
-        del written[name]
-    opened = AttemptSpec.model_validate(written)
-    assert (opened.environments, opened.packages) == ("", ())
 
 
 def test_built_in_ones_are_recorded_nowhere_and_need_nothing() -> None:

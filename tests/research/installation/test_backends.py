@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from research.errors import BackendMissing
+from research.errors import NotReady
 from research.installation import base_job
 from research.installation.base_job import VERL_PYTHON, python_of, require_backend
 
@@ -33,7 +33,7 @@ def test_other_backends_run_where_ajet_does() -> None:
 
 @pytest.mark.usefixtures("elsewhere")
 def test_where_nobody_names_the_environment_of_verl_the_way_to_it_is_said() -> None:
-    with pytest.raises(BackendMissing, match=f"a_package_that_nobody_has.*export {VERL_PYTHON}=") as refused:
+    with pytest.raises(NotReady, match=f"a_package_that_nobody_has.*export {VERL_PYTHON}=") as refused:
         require_backend("verl")
     assert "\n" not in str(refused.value)
 
@@ -52,5 +52,5 @@ def test_the_named_python_is_the_one_that_runs_it(tmp_path: Path, monkeypatch: p
 )
 def test_what_an_environment_lacks(script: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VERL_PYTHON, written(tmp_path, script) if script else str(tmp_path / "python"))
-    with pytest.raises(BackendMissing, match=said):
+    with pytest.raises(NotReady, match=said):
         require_backend("verl")

@@ -62,13 +62,6 @@ def test_what_is_said_at_its_default_is_fixed_through_a_studys_settings(tmp_path
     assert base_job_of(settings) == usual
 
 
-def test_settings_of_an_earlier_version_fix_what_they_say_that_they_fix() -> None:
-    """They held the whole job, and as fixed what was not at its default."""
-    whole = Job(steps=7).model_dump(mode="json", exclude={"seed", "tracking"})
-    settings = {"base_job": whole, "base_fixed": {"steps": 7}}
-    assert find_fixed_fields(base_job_of(settings)) == {"steps": 7}
-
-
 def test_a_folder_beside_a_file_wins_unless_the_file_names_one(tmp_path: Path) -> None:
     mine, theirs = model_at(tmp_path / "mine"), model_at(tmp_path / "theirs", b"v")
     tiny = written(tmp_path / "tiny.json", model={"kind": "tiny", "layers": 3})

@@ -6,11 +6,10 @@ import errno
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from research.files import FULL_EXIT, has_room, ignore_disk_full, is_full, read_json, require_room, write_json
+from research.files import FULL_EXIT, has_room, ignore_disk_full, read_json, require_room, write_json
 from sandboxes import Exit, SandboxError
 from studies import EventType
 from studies.records.runs import DISK_FULL
@@ -18,26 +17,12 @@ from tests.disks import needs_mounts, on_small_disk
 from tests.research.bench import Bench
 
 
-def filled(folder: Path, what: str) -> dict[str, Any]:
-    done = on_small_disk(folder, 96, "-m", "tests.research.filling", what, str(folder))
-    assert done.returncode == 0, done.stderr[-3000:]
-    return dict(json.loads(done.stdout.splitlines()[-1]))
-
-
-@pytest.mark.slow
-@needs_mounts
-def test_a_disk_that_is_full_for_a_while_costs_no_try(tmp_path: Path) -> None:
-    told = filled(tmp_path, "attempt")
-    assert "room" in told["said"]
-    first, second = told["attempts"]
-    assert first[1:3] == ["stopped", DISK_FULL], told
-    assert second[:2] == [2, None], "it is tried again as soon as there is room"
-
-
 @pytest.mark.slow
 @needs_mounts
 def test_on_a_full_disk_each_command_says_so_and_the_study_goes_on_with_room(tmp_path: Path) -> None:
-    told = filled(tmp_path, "commands")
+    done = on_small_disk(tmp_path, 96, "-m", "tests.research.filling", str(tmp_path))
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
     for code, _, said in told["tried"]:
         assert (code, said.count("\n")) == (2, 1), said
         assert "full" in said or "room" in said
@@ -70,11 +55,6 @@ def test_a_file_system_that_does_not_tell_has_room(tmp_path: Path, monkeypatch: 
     assert has_room(tmp_path)
     monkeypatch.setattr("research.files.free_bytes", lambda folder: None)
     require_room(tmp_path, 1 << 60)
-
-
-@pytest.mark.parametrize(("number", "full"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EACCES, False)])
-def test_a_full_disk_is_told_from_other_trouble(number: int, full: bool) -> None:
-    assert is_full(OSError(number, "x")) is full
 
 
 def test_a_line_for_a_full_disk_is_dropped_and_other_trouble_is_not(tmp_path: Path) -> None:

@@ -88,10 +88,6 @@ def test_what_was_made_is_remembered(engine: ContainerEngine, home: Home, image:
     assert ensure_derived_image(engine, home, "# nothing more", silent) == made
 
 
-def test_a_home_without_an_image_has_none(home: Home) -> None:
-    assert (last_image(home), list_image_tags(home)) == (None, [])
-
-
 def test_sources_are_followed_to_whatever_the_client_imports() -> None:
     sources = client_sources()
     assert {"swarm/__init__.py", "swarm/wire.py", "swarm/errors.py", "swarm/environments/__main__.py"} <= set(sources)

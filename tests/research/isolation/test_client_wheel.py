@@ -68,9 +68,3 @@ def test_the_same_sources_make_the_same_bytes_and_every_file_is_recorded(tmp_pat
         needs = wheel.read(record.replace("RECORD", "METADATA")).decode()
     assert told == set(wheel.namelist())
     assert "Requires-Dist: aiohttp\nRequires-Dist: pydantic\n" in needs
-
-
-def test_a_folder_that_cannot_be_written_to_is_left_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(FileExistsError):
-        build_wheel(tmp_path / "file")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from research.errors import BadEnvironment, BadSandbox, NotReady
+from research.errors import BadEnvironment, BadInput, NotReady
 from research.installation.home import Home
 from research.isolation import mode as sandboxing
 from research.isolation.mode import PROCESS, UNISOLATED, Sandboxing, choose, reopen, require_isolation, supervise
@@ -74,7 +74,7 @@ def test_what_is_asked_for_is_used_and_the_option_beats_the_variable(
 def test_another_word_is_refused_with_the_two_that_are_known(
     home: Home, asked: str | None, environ: dict[str, str]
 ) -> None:
-    with pytest.raises(BadSandbox, match="docker or process"):
+    with pytest.raises(BadInput, match="docker or process"):
         choose(asked, environ, home, print)
 
 
@@ -141,7 +141,7 @@ def test_a_study_whose_image_is_gone_is_given_a_new_one_and_told(engine: list[st
 def test_a_study_that_chose_processes_keeps_to_them(engine: list[str], home: Home) -> None:
     assert reopen(old(PROCESS), {}, home, print) == UNISOLATED
     assert reopen({}, {}, home, print) == UNISOLATED, "a study from before there was a choice"
-    with pytest.raises(BadSandbox, match="kind"):
+    with pytest.raises(BadInput, match="kind"):
         reopen({"sandbox": {"kind": "jail"}}, {}, home, print)
 
 

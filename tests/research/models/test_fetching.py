@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from research.errors import BackendMissing, ModelFailed
+from research.errors import ModelFailed, NotReady
 from research.installation import base_job
 from research.installation.tiny_model import Note
 from research.models import catalog
@@ -135,7 +135,7 @@ def test_a_disk_that_is_full_is_told(offer: Offer, tmp_path: Path, monkeypatch: 
 
 def test_without_torch_nothing_is_downloaded(offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base_job, "find_spec", lambda name: None)
-    with pytest.raises(BackendMissing, match=r"ajet\[local\]"):
+    with pytest.raises(NotReady, match=r"ajet\[local\]"):
         fetch(offer("fine"), tmp_path / "models", lambda line: None)
     assert not (tmp_path / "models").exists()
 

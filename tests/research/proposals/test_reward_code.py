@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from research.design.comparison import StatisticalRequirements
-from research.errors import BadMetric, DesignRefused, ResearchError
+from research.errors import BadInput, DesignRefused, ResearchError
 from research.proposals.actions import ProposedRule
 from research.proposals.decisions import DEFAULT_TABLE, KILL, UNRULED, Condition, decide, rules_for
 from research.proposals.metric_choice import MetricChoice, RequestedMetric, add_evaluations, default_effect
@@ -45,9 +45,9 @@ def test_a_flag_names_a_kind_with_its_parameters(text: str, asked: RequestedMetr
 @pytest.mark.parametrize(
     ("text", "error", "said"),
     [
-        ("episode:0.7", BadMetric, "did you mean episodes"), ("speed", BadMetric, "they are success, gain"),
-        ("success:0.7", BadMetric, "expected success alone"), ("episodes:", BadMetric, "expected episodes:THRESHOLD"),
-        ("episodes:soon", BadMetric, "found the threshold 'soon'"),
+        ("episode:0.7", BadInput, "did you mean episodes"), ("speed", BadInput, "they are success, gain"),
+        ("success:0.7", BadInput, "expected success alone"), ("episodes:", BadInput, "expected episodes:THRESHOLD"),
+        ("episodes:soon", BadInput, "found the threshold 'soon'"),
         ("episodes", DesignRefused, "expected a threshold"), ("episodes:1.5", DesignRefused, "between 0 and 1"),
         ("area:0", DesignRefused, "between 0 and 1"), ("fact:guesses", DesignRefused, "facts = "),
     ],

@@ -1,4 +1,4 @@
-"""Tests of files."""
+"""How long an attempt is waited for, and what of its files counts."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ from research.runs.files import (
     write_evaluations,
 )
 from research.runs.launcher import LEAST_TIME_LIMIT_S, TIME_LIMIT_FACTOR
-from research.runs.provenance import LISTED, READS, count_overlap, decoding, file_hashes, hardware
+from research.runs.provenance import LISTED, READS, count_overlap, file_hashes
 from research.runs.wandb_log import TrackedRun
 from research.runs.workers import play_arguments
 from studies import EventType
 from studies.records.design import Design, Price
 from swarm.client.async_client import EPISODE_TIMEOUT_S
-from swarm.job import Job
 from swarm.wire import EpisodeSummary
 from tests.research.bench import STUDY, Bench
 from tests.research.designs import base_job, design
@@ -55,24 +54,23 @@ def orders(bench: Bench) -> list[AttemptSpec]:
     return [AttemptSpec.model_validate(read_json(folder.spec)) for folder in folders]
 
 
-def test_a_short_run_has_the_least_bounds(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, design=priced(40.0))
+@pytest.mark.parametrize(
+    ("run_s", "bounds"),
+    [
+        (40.0, (LEAST_TIME_LIMIT_S, EPISODE_TIMEOUT_S, LEAST_SILENCE_S)),
+        (THREE_HOURS, (TIME_LIMIT_FACTOR * THREE_HOURS, THREE_HOURS, 2 * THREE_HOURS / 3)),
+    ],
+)
+def test_an_attempt_is_waited_for_by_what_a_run_takes(
+    tmp_path: Path, run_s: float, bounds: tuple[float, float, float]
+) -> None:
+    bench = Bench(tmp_path, design=priced(run_s), budget_s=1e6)
     bench.loop().tick()
     order = orders(bench)[0]
-    assert (order.time_limit_s, order.play_s, order.silence_s) == (LEAST_TIME_LIMIT_S, EPISODE_TIMEOUT_S, 120.0)
-    assert LEAST_SILENCE_S == 120.0
-
-
-def test_a_run_of_hours_with_steps_of_an_hour_is_waited_for(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, design=priced(THREE_HOURS), budget_s=1e6)
-    bench.loop().tick()
-    order = orders(bench)[0]
-    assert order.time_limit_s == TIME_LIMIT_FACTOR * THREE_HOURS
-    assert order.play_s == THREE_HOURS
-    assert order.silence_s == 2 * THREE_HOURS / order.job.steps
+    assert (order.time_limit_s, order.play_s, order.silence_s) == bounds
     for role in ("client", "evaluator-final"):
         played = play_arguments(order, role, server="http://x", out="out")  # type: ignore[arg-type]
-        assert played[played.index("--timeout") + 1] == "10800"
+        assert played[played.index("--timeout") + 1] == f"{bounds[1]:g}"
 
 
 def brought(tmp_path: Path) -> Design:
@@ -129,12 +127,6 @@ def test_only_tasks_that_were_both_trained_on_and_evaluated_overlap() -> None:
     assert count_overlap([episode("a")] * LISTED, {"a"}) is None, "some may be missing from the list"
 
 
-def test_jobs_that_sample_alike_are_decoded_alike() -> None:
-    assert decoding(Job()) == decoding(Job(seed=7, learning_rate=1e-4))
-    assert len({decoding(job) for job in (Job(), Job(temperature=0.5), Job(max_tokens=8), Job(max_context=64))}) == 4
-    assert "cpus" in hardware(Job())
-
-
 class Reader:
     """Reads a log as one that was closed or not, and lets W&B write on meanwhile."""
 
@@ -149,28 +141,24 @@ class Reader:
         return TrackedRun(ended=next(self._ended, True))
 
 
-def hashes(tmp_path: Path, read: Reader) -> dict[str, str]:
+@pytest.mark.parametrize(
+    ("ended", "writes", "log"),
+    [((True,), 0, b"log"), ((False, True), 2, b"logmoremore"), ((False,) * READS, 0, None)],
+    ids=["whole", "still written", "never whole"],
+)
+def test_files_are_hashed_as_they_are_and_a_log_once_it_is_whole(
+    tmp_path: Path, ended: tuple[bool, ...], writes: int, log: bytes | None
+) -> None:
     folder, order = AttemptFolder(tmp_path), make_order()
-    assert file_hashes(folder, order, read) == {}
+    assert file_hashes(folder, order, Reader()) == {}
     folder.evaluation("final").write_text("{}")
-    log = tmp_path / "wandb" / f"offline-run-1-{order.tracking_id}" / f"run-{order.tracking_id}.wandb"
-    log.parent.mkdir(parents=True)
-    log.write_bytes(b"log")
-    return {path.split("/")[-1].split("-")[0]: sha256 for path, sha256 in file_hashes(folder, order, read).items()}
-
-
-def test_files_are_hashed_as_they_are_and_those_that_are_missing_are_left_out(tmp_path: Path) -> None:
-    assert hashes(tmp_path, Reader(True)) == {
-        "evaluation": hashlib.sha256(b"{}").hexdigest(), "run": hashlib.sha256(b"log").hexdigest(),
-    }  # fmt: skip
-
-
-def test_a_log_that_is_still_written_is_hashed_when_it_is_whole(tmp_path: Path) -> None:
-    assert hashes(tmp_path, Reader(False, True, writes=2))["run"] == hashlib.sha256(b"logmoremore").hexdigest()
-
-
-def test_a_log_that_never_comes_to_its_end_is_left_out(tmp_path: Path) -> None:
-    assert set(hashes(tmp_path, Reader(*[False] * READS))) == {"evaluation"}
+    path = tmp_path / "wandb" / f"offline-run-1-{order.tracking_id}" / f"run-{order.tracking_id}.wandb"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"log")
+    contents = {"evaluation-final.json": b"{}", **({} if log is None else {str(path.relative_to(tmp_path)): log})}
+    assert file_hashes(folder, order, Reader(*ended, writes=writes)) == {
+        name: hashlib.sha256(content).hexdigest() for name, content in contents.items()
+    }
 
 
 STEPS = 8

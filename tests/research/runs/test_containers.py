@@ -15,36 +15,27 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from research.isolation.access_policy import AccessPolicy
 from research.isolation.mode import EngineThread, Sandboxing
 from research.runs.attempt import Attempt
-from research.runs.collect import collect
 from research.runs.files import AttemptFolder, AttemptSpec, Role, read_evaluations
 from research.runs.resume import reap_command
 from research.runs.workers import (
-    ContainerWorker,
-    ManagedProcess,
-    ProcessGroup,
     container_spec,
     engine_failures,
     merge_evaluations,
     store_evaluation,
     tasks_of,
 )
-from sandboxes import ContainerHandle, DockerSandbox, Exit, SandboxError, SandboxSpec
+from sandboxes import DockerSandbox, Exit, SandboxError, SandboxSpec
 from sandboxes.docker.engine import ContainerEngine
-from sandboxes.gateway.gateway import Gateway
 from sandboxes.images import Image
-from studies.metrics import Asked
-from studies.metrics.builtin import Transfer
-from studies.records.procedure import Watchdog
 from studies.records.runs import ENGINE_GONE, AttemptFailed
-from tests.research.factories import with_run, with_schedule
-from tests.research.runs.trials import DEADLINE_S, EPISODES, FOREVER, Trial, eventually
+from tests.research.factories import with_run
+from tests.research.runs.trials import DEADLINE_S, FOREVER, Trial, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -83,25 +74,6 @@ def trial(tmp_path: Path, engine: ContainerEngine, image: Image) -> Iterator[Con
     trial = ContainedTrial(tmp_path, engine, image)
     yield trial
     trial.end()
-
-
-def test_a_training_that_breaks_a_locked_limit_is_stopped_and_measured_in_containers_too(
-    trial: ContainedTrial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = ProcessGroup.start
-
-    async def started(processes: ProcessGroup, name: str, module: str, *arguments: str, **more: Any) -> ManagedProcess:
-        if module == "swarm.server":
-            module, more = "tests.research.jumping_server", {**more, "PYTHONPATH": str(Path(__file__).parents[3])}
-        return await start(processes, name, module, *arguments, **more)
-
-    monkeypatch.setattr(ProcessGroup, "start", started)
-    order = trial.order(steps=FOREVER).model_copy(update={"watchdog": Watchdog(kl=1.0, patience=1)})
-    outcome = asyncio.run(Attempt(trial.folder, order).run())
-    assert (outcome.status, outcome.stopped_by) == ("finished", "kl_blow_up"), outcome.reason
-    found = collect(trial.folder, order, tmp_path / "study", said=outcome)
-    assert (found.conditions.stopped_by, found.conditions.image) == ("kl_blow_up", order.sandbox.image)
-    assert trial.running() == {}
 
 
 def test_a_client_killed_from_outside_fails_the_attempt_and_leaves_nothing(trial: ContainedTrial) -> None:
@@ -221,34 +193,10 @@ def test_evaluations_during_training_are_put_beside_those_that_were_kept(tmp_pat
         assert place.read_bytes() == before
 
 
-def test_who_evaluates_during_training_holds_the_hidden_tasks_and_the_size_of_the_schedule(order: AttemptSpec) -> None:
-    order = with_schedule(with_run(order, job={**order.spec.job, "steps": 6}), every=2, episodes=9)
-    during, final = spec_of(order, "evaluator-during"), spec_of(order, "evaluator-final")
-    assert files(during) == files(final)
-    assert set(during.results) == set(final.results)
-    assert {"--during", "9"} <= set(during.command)
-    assert "--during" not in final.command
-    other = Transfer().define(Asked("it is solved", EPISODES, 48, of="arith"))
-    elsewhere = with_run(order, metric=other)
-    assert files(spec_of(elsewhere, "evaluator-other")) != files(final)
-    assert "arith" in spec_of(elsewhere, "evaluator-other").command
-
-
 def _silent() -> bool:
     from docker.errors import DockerException
 
     raise DockerException("nobody")
-
-
-def test_what_failed_is_no_refusal_of_an_attempt(tmp_path: Path) -> None:
-    gateway = Gateway(tmp_path / "exchange", upstream=None, log=tmp_path / "log")
-    for what in ("forwarded", "lost", "unreachable", "refused: a route", "path", "path"):
-        gateway._count(what)
-    worker = ContainerWorker(
-        cast(AttemptFolder, None), "client", cast(ContainerHandle, None), cast(EngineThread, None), gateway,
-        AccessPolicy("train", set()),
-    )  # fmt: skip
-    assert worker.refusals == {"a route": 1, "path": 2}
 
 
 @pytest.mark.parametrize(("answer", "code"), [(lambda: True, "container_refused"), (_silent, ENGINE_GONE)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from studies.records.runs import BLAMELESS_CODES, EVIDENCE_CODES, INVALID_CODES,
 from tests.research.factories import make_order, with_run
 
 RESEARCH = Path(__file__).parents[3] / "research"
-RAISED = re.compile(r"""(?:AttemptFailed|CollectError|TrackingUnreadable)\(\s*f?"([a-z_{}.]+)"\s*,""")
+RAISED = re.compile(r"""(?:AttemptFailed|CollectError)\(\s*f?"([a-z_{}.]+)"\s*,""")
 RETURNED = re.compile(r"""(?:return|,) "(?:failed|lost|timeout)", "([a-z_]+)",""")
 NAMED = re.compile(r"""\bcode="([a-z_]+)",""")
 
@@ -32,10 +31,6 @@ def test_no_code_is_raised_that_the_lock_does_not_name() -> None:
     used -= {"{who}_{worker.failure}", "ok", "stopped", *BLAMELESS_CODES}
     assert {"server_died", "client_died", "foreign_results", "lost", "attempt_died"} <= used
     assert used <= set(INVALID_CODES)
-
-
-def test_what_is_no_fault_of_a_run_is_no_end_of_one() -> None:
-    assert not set(BLAMELESS_CODES) & set(INVALID_CODES)
 
 
 def test_what_a_client_can_do_to_its_attempt_is_known_to_be_within_its_reach() -> None:
@@ -73,11 +68,3 @@ def test_what_lay_beside_the_server_is_gone_on_from_and_what_its_record_may_have
 
 def test_a_training_that_is_to_stand_still_is_seen_from_its_first_step() -> None:
     assert not decide_resume(ended("lost", learning_rate=0)).resumes
-
-
-def test_the_lineage_of_a_run_is_what_its_last_attempt_went_on_from() -> None:
-    run = ended("lost", resumes=1)
-    anew, last = AttemptState(3, "a3", ""), AttemptState(4, "a4", "", resumes=3)
-    assert [attempt.number for attempt in run.lineage] == [1, 2]
-    assert [attempt.number for attempt in replace(run, attempts=(*run.attempts, anew, last)).lineage] == [3, 4]
-    assert replace(run, attempts=()).lineage == ()

@@ -44,15 +44,15 @@ async def found(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["guess", "arith", "market"])
+@pytest.mark.parametrize("name", ["guess", "market"])
 async def test_honest_training_passes(name: str, tmp_path: Path) -> None:
     result = await found(tmp_path, name)
     assert (result.looked_at, result.complaint()) == (32, None)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["guess", "arith"])
-async def test_honest_training_passes_when_its_server_was_killed_and_gone_on_from(name: str, tmp_path: Path) -> None:
+async def test_honest_training_passes_when_its_server_was_killed_and_gone_on_from(tmp_path: Path) -> None:
+    name = "arith"
     environment = get_environment(name)
     agent, tasks = agent_of(environment), environment.tasks("train")
     async with served(tmp_path, name) as (server, client, hidden):
@@ -147,18 +147,24 @@ async def a_turn_too_many(episode: Episode[Any]) -> Outcome:
     return Outcome(1.0, True)
 
 
+async def impatient(episode: Episode[Any]) -> Outcome:
+    await episode.chat(get_environment("guess").game(episode.task).opening())
+    return Outcome(1.0, True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("agent", "why"),
+    ("name", "agent", "why"),
     [
-        (hidden_content, "not show"), (more_than_the_game, "more than its game"),
-        (two_conversations, "conversation"), (a_turn_too_many, "goes on after"),
+        ("arith", hidden_content, "not show"), ("arith", more_than_the_game, "more than its game"),
+        ("arith", two_conversations, "conversation"), ("arith", a_turn_too_many, "goes on after"),
+        ("guess", impatient, "ends before"),
     ],
 )  # fmt: skip
-async def test_what_is_no_play_of_its_task_is_found(agent: Agent, why: str, tmp_path: Path) -> None:
-    result = await found(tmp_path, "arith", agent)
-    assert result.looked_at == len(result.foreign) == 32
-    assert "32 of 32" in str(result.complaint())
+async def test_what_is_no_play_of_its_task_is_found(name: str, agent: Agent, why: str, tmp_path: Path) -> None:
+    result = await found(tmp_path, name, agent)
+    assert result.complaint()
+    assert result.looked_at == 32
     assert all(why in said for said in result.foreign.values())
 
 
@@ -188,17 +194,6 @@ async def test_training_hidden_behind_a_flood_of_episodes_that_were_given_up_is_
     monkeypatch.setattr("research.runs.provenance.LISTED", 1000)
     honest = await found(tmp_path / "other", "arith", flooding)
     assert honest.complaint() is None, "where all are listed, those given up hide nothing"
-
-
-@pytest.mark.slow
-async def test_a_play_that_ends_before_its_game_is_found(tmp_path: Path) -> None:
-    async def impatient(episode: Episode[Any]) -> Outcome:
-        await episode.chat(get_environment("guess").game(episode.task).opening())
-        return Outcome(1.0, True)
-
-    result = await found(tmp_path, "guess", impatient)
-    assert result.complaint()
-    assert all("ends before" in said for said in result.foreign.values())
 
 
 @pytest.mark.parametrize(

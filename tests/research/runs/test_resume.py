@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,12 +14,34 @@ from filelock import FileLock
 from research.files import read_json, write_json
 from research.isolation.mode import Containers
 from research.runs.files import AttemptFolder, AttemptProgress, read_evaluations, write_evaluations
-from research.runs.resume import ResumePlan, end_containers, plan_resume, transfer_files
+from research.runs.resume import end_containers, plan_resume, transfer_files
 from sandboxes import Result, SandboxError
-from studies import RunState
-from tests.research.factories import with_schedule
+from studies import AttemptState, RunState
+from tests.research.factories import make_order, with_schedule
 from tests.research.runs.test_bounds import made_by
-from tests.research.runs.trials import Tries
+
+
+class Tries:
+    """Attempts at one run, of which only the folders are there."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.order = make_order(models=str(path / "models"), steps=24)
+        self.run = RunState(self.order.run_id, self.order.spec)
+
+    def folder(self, number: int) -> AttemptFolder:
+        return AttemptFolder(self._path / f"a{number}" / "attempt")
+
+    def begin(self, resumes: int | None = None) -> int:
+        number = len(self.run.attempts) + 1
+        attempt = AttemptState(number, f"a{number}", "2026-01-01T00:00:00+00:00", resumes=resumes)
+        self.run = dataclasses.replace(self.run, attempts=(*self.run.attempts, attempt))
+        return number
+
+    def ended(self, code: str, status: Any = "failed") -> None:
+        *before, last = self.run.attempts
+        last = dataclasses.replace(last, status=status, code=code, seconds=1.0)
+        self.run = dataclasses.replace(self.run, attempts=(*before, last))
 
 
 @pytest.fixture
@@ -38,10 +61,6 @@ def leave(tries: Tries, code: str = "lost", evaluation: str | None = None) -> No
     tries.ended(code)
 
 
-def test_a_first_attempt_begins_from_nothing(tries: Tries) -> None:
-    assert plan_resume(tries.run, tries.folder) == ResumePlan()
-
-
 def test_taking_over_again_changes_nothing(tries: Tries) -> None:
     leave(tries)
     assert plan_resume(tries.run, tries.folder).resumes == 1
@@ -50,23 +69,6 @@ def test_taking_over_again_changes_nothing(tries: Tries) -> None:
         assert not tries.folder(1).server.exists()
         assert (tries.folder(2).server / "store.sqlite3").read_text() == "of attempt 1"
         assert read_json(tries.folder(2).evaluation("initial")) == read_json(tries.folder(1).evaluation("initial"))
-
-
-@pytest.mark.parametrize("spec", ["older", "damaged", "gone"])
-def test_a_server_that_may_have_kept_no_metrics_is_not_gone_on_from(tries: Tries, spec: str) -> None:
-    """The next attempt's log would lack the steps that an earlier version's server had made."""
-    leave(tries)
-    path = tries.folder(1).spec
-    assert plan_resume(tries.run, tries.folder).resumes == 1
-    if spec == "older":  # as it was written before attempts went on from others
-        written = read_json(path)
-        write_json(path, {name: value for name, value in written.items() if name not in ("resumes", "initial_sha256")})
-    elif spec == "damaged":
-        path.write_text("{")
-    else:
-        path.unlink()
-    begins = plan_resume(tries.run, tries.folder)
-    assert (begins.resumes, "older versions" in begins.why) == (None, True)
 
 
 def test_what_an_attempt_that_never_began_was_to_go_on_from_is_not_lost(tries: Tries) -> None:

@@ -1,10 +1,9 @@
-"""Attempts in real processes: one in a sandbox of its own, and several at one run, each gone on from by the next."""
+"""An attempt in real processes, in a sandbox of its own."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -17,17 +16,13 @@ import psutil
 from research.files import read_json, write_json
 from research.isolation.mode import ENGINE_VARIABLES
 from research.runs.files import AttemptFolder, AttemptOutcome, AttemptProgress, AttemptSpec
-from research.runs.resume import plan_resume, transfer_files
 from sandboxes import Handle, ProcessSandbox, SandboxSpec
-from studies import AttemptState, RunState
-from studies.records.procedure import Watchdog
 from tests.research.factories import make_order
 
 DEADLINE_S = 300.0
 EPISODES = 24
 PLAYS = 8
 FOREVER = 100_000
-STEPS = 24
 
 
 def eventually(condition: Callable[[], bool], what: str) -> None:
@@ -87,57 +82,3 @@ def members(session: int, word: str | None = None) -> list[psutil.Process]:
             if alive and (word is None or word in process.cmdline()):
                 found.append(process)
     return found
-
-
-class Tries:
-    def __init__(self, path: Path, **fields: Any) -> None:
-        self.trials: dict[int, Trial] = {}
-        self._path = path
-        order = self.trial(1).order(**{"steps": STEPS, **fields})
-        self.order = order.model_copy(update={"models": str(path / "models"), "watchdog": Watchdog()})
-        self.run = RunState(order.run_id, order.spec)
-
-    def trial(self, number: int) -> Trial:
-        return self.trials.setdefault(number, Trial(self._path / f"a{number}"))
-
-    def folder(self, number: int) -> AttemptFolder:
-        return self.trial(number).folder
-
-    def log(self, number: int) -> str:
-        path = self.folder(number).log("server")
-        return path.read_text() if path.exists() else ""
-
-    def begin(self, resumes: int | None = None) -> int:
-        number = len(self.run.attempts) + 1
-        attempt = AttemptState(number, f"a{number}", "2026-01-01T00:00:00+00:00", resumes=resumes)
-        self.run = dataclasses.replace(self.run, attempts=(*self.run.attempts, attempt))
-        return number
-
-    def ended(self, code: str, status: Any = "failed") -> None:
-        *before, last = self.run.attempts
-        last = dataclasses.replace(last, status=status, code=code, seconds=1.0)
-        self.run = dataclasses.replace(self.run, attempts=(*before, last))
-
-    def launch(self) -> AttemptSpec:
-        begins = plan_resume(self.run, self.folder)
-        number = self.begin(begins.resumes)
-        if begins.resumes is not None:
-            transfer_files(self.folder(begins.resumes), self.folder(number))
-        known = {"initial_sha256": begins.initial_sha256, "during_sha256": begins.during_sha256}
-        order = self.order.model_copy(update={"attempt": number, "resumes": begins.resumes, **known})
-        self.trial(number).launch(order)
-        return order
-
-    def kill(self, number: int, word: str) -> None:
-        (pid,) = self.trial(number).pids(word)
-        os.kill(pid, signal.SIGKILL)
-
-    def over(self, number: int) -> None:
-        handle = self.trial(number).sandbox.adopt("attempt")
-        assert handle is not None
-        assert handle.wait(DEADLINE_S) is not None
-        handle.stop()
-
-    def outcome(self, number: int) -> AttemptOutcome:
-        self.over(number)
-        return self.trial(number).outcome()
