@@ -144,7 +144,7 @@ def _check_model(job: Job, models: Path) -> str:
     if _fields(job).algorithm.has_critic:
         from transformers import AutoConfig
 
-        from swarm.backends.verl.critic import require_critic
+        from swarm.backends.verl.adapter import require_critic
 
         require_critic(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
     vllm.require_heads(head_size(folder), str(folder), _device(job))

@@ -34,9 +34,8 @@ from swarm.backends.local import checkpoint
 from swarm.backends.local.reference import PlainModel
 from swarm.backends.protocols import DiskFull, NotFinite, TrainEpisode
 from swarm.backends.verl import adapter
-from swarm.backends.verl.adapter import verl_batch
 from swarm.backends.verl.engine import SeedSequence
-from swarm.backends.verl.losses import ObjectiveLoss, VerlLoss, WholeMinibatch
+from swarm.backends.verl.losses import ObjectiveLoss, VerlLoss, WholeMinibatch, verl_batch
 from swarm.backends.verl.processes import SuspendAwareTimeout
 from swarm.backends.verl.worker import Rank, RankShare
 from swarm.job import Job

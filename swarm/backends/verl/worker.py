@@ -14,11 +14,11 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,12 +30,11 @@ from swarm.backends.local import checkpoint
 from swarm.backends.local.policy import trainable_parameters
 from swarm.backends.protocols import DiskFull
 from swarm.backends.verl import adapter
+from swarm.backends.verl.adapter import RolloutCorrection
+from swarm.backends.verl.losses import ObjectiveLoss, WholeMinibatch, select_sampled
 from swarm.backends.verl.processes import Bucket, forget_secrets, set_gloo_interface
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
-
-if TYPE_CHECKING:
-    from swarm.backends.verl.losses import RolloutCorrection, WholeMinibatch
 
 _NOTHING_TO_DO = (
     "empty_cache", "synchronize", "ipc_collect", "set_device", "reset_peak_memory_stats", "manual_seed",
@@ -216,16 +215,6 @@ BUCKET_BYTES = 256 << 20
 """Most bytes of a bucket of exported weights, unless one tensor alone has more."""
 
 
-class Loss(Protocol):
-    """A loss function for verl's engine that counts in `sums`."""
-
-    sums: UpdateSums
-    whole: WholeMinibatch | None
-
-    def __call__(self, model_output: Any, data: Any, dp_group: Any = None) -> tuple[Tensor, dict[str, Any]]:
-        """Return the share of a micro-batch and its metrics."""
-
-
 @dataclass(frozen=True, slots=True)
 class RankShare:
     """What a rank's part of a minibatch came to; `sums` are those of the update so far."""
@@ -263,8 +252,6 @@ class Rank:
         """Join the others, load the model and shard it; return the seconds that took."""
         import ray
 
-        from swarm.backends.verl import losses
-
         begun = time.perf_counter()
         self._rank, self._world = rank, world
         if self._device == "cpu":
@@ -275,7 +262,7 @@ class Rank:
         set_gloo_interface("127.0.0.1" if alone else ray.util.get_node_ip_address())
         if not torch.distributed.is_initialized():
             adapter.join(self._device, rank, world, self._store or adapter.rendezvous(address, port, begin=False))
-        losses.require_functions(self._job)
+        adapter.require_functions(self._job)
         self._engine = adapter.make_engine(self._folder, self._job, self._device)
         if self._job.kl_coef > 0 and not self._job.lora_rank:
             self._reference = self._copy_shards().weights
@@ -287,31 +274,31 @@ class Rank:
     def score(self, batch: Any, longest: int, *, reference: bool) -> Tensor:
         """Return the log-probs (M,) of a batch's sampled tokens under the present weights, or the frozen reference."""
         prepared = adapter.prepare_batch(batch, self._job, longest, entropy=False)
-        if not reference:
-            return adapter.select_sampled(adapter.logprobs(self._engine, prepared), batch)
+        with self._using_reference() if reference else nullcontext():
+            return select_sampled(adapter.logprobs(self._engine, prepared), batch)
+
+    @contextmanager
+    def _using_reference(self) -> Iterator[None]:
         if self._reference is None:
             with self._engine.disable_adapter():
-                return adapter.select_sampled(adapter.logprobs(self._engine, prepared), batch)
+                yield
+            return
         present = self._copy_shards().weights
         try:
             put_weights(self._engine.module, self._reference)
-            return adapter.select_sampled(adapter.logprobs(self._engine, prepared), batch)
+            yield
         finally:
             put_weights(self._engine.module, present)
 
     def advantages(self, rewards: Sequence[float], groups: Sequence[str], tokens: Sequence[int]) -> list[float]:
         """Return what verl's estimator, by the name in the job, makes of the rewards of a batch's episodes."""
-        from swarm.backends.verl import losses
-
-        return losses.advantages(self._job, rewards, groups, tokens)
+        return adapter.advantages(self._job, rewards, groups, tokens)
 
     def correct_rollout(self, proximal: Tensor, rollout: Tensor, episodes: Tensor) -> RolloutCorrection:
         """Return what verl's preset, by the name in the job, makes of a batch's tokens (M,)."""
-        from swarm.backends.verl import losses
+        return adapter.correct_rollout(self._job, proximal, rollout, episodes)
 
-        return losses.correct_rollout(self._job, proximal, rollout, episodes)
-
-    def begin(self, loss: Loss, *, undoable: bool) -> None:
+    def begin(self, loss: ObjectiveLoss, *, undoable: bool) -> None:
         """Begin an update; `undoable`: it may fail after a step, and everything is kept for `undo`."""
         self._loss, self._before = loss, None
         if undoable:

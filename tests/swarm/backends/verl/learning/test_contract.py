@@ -22,9 +22,8 @@ from swarm.job import Job
 from swarm.timelines.node import TrainRow
 
 pytest.importorskip("tensordict", reason="tensordict comes with verl, which is not installed here")
-from swarm.backends.verl.adapter import batch_tokens, select_sampled, verl_batch
 from swarm.backends.verl.learner import RowPartition
-from swarm.backends.verl.losses import ObjectiveLoss
+from swarm.backends.verl.losses import ObjectiveLoss, batch_tokens, select_sampled, verl_batch
 
 _VOCABULARY = 11
 _CPU = torch.device("cpu")

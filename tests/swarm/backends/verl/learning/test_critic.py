@@ -30,7 +30,7 @@ from tests.swarm.backends.verl.learning.support import Ranks
 core_algos = lazy("verl.trainer.ppo.core_algos")
 actor = lazy("verl.workers.config.actor")
 transformers = lazy("transformers")
-critic = lazy("swarm.backends.verl.critic")
+adapter = lazy("swarm.backends.verl.adapter")
 
 pytestmark = pytest.mark.timeout(240)
 _TOLD = {
@@ -168,7 +168,7 @@ def test_both_gradients_are_those_of_verl_s(world: int, micro: int, weighting: s
 def test_an_estimate_by_hand() -> None:
     """Two episodes, whose tokens lie in rows that take turns: V 0.5, 0.25, 0.1 and R 1; V 0.2, 0.4 and R 0."""
     pytest.importorskip("verl")
-    found = critic.estimate_gae(
+    found = adapter.estimate_gae(
         _job({"discount": 0.9, "gae_lambda": 0.5}), [0.0, 1.0, 9.0], torch.tensor([0.2, 0.5, 0.25, 0.4, 0.1]),
         torch.tensor([0, 1, 1, 0, 1]),
     )  # fmt: skip
@@ -222,7 +222,7 @@ def test_tokens_follow_one_another_as_their_calls_did_however_they_are_merged(ra
 def test_the_clip_holds_a_value_near_what_it_was() -> None:
     pytest.importorskip("verl")
     present, before = torch.tensor([0.3, 0.9], requires_grad=True), torch.tensor([0.0, 0.0])
-    loss, clipped = critic.value_loss(_job(), present, before, torch.tensor([1.0, 1.0]), torch.tensor([0.25, 2.0]))
+    loss, clipped = adapter.value_loss(_job(), present, before, torch.tensor([1.0, 1.0]), torch.tensor([0.25, 2.0]))
     assert clipped == 0.5
     assert loss.item() == pytest.approx(0.5 * (0.25 * 0.7**2 + 2.0 * 0.5**2))
     assert torch.autograd.grad(loss, present)[0].tolist() == pytest.approx([-0.25 * 0.7, 0.0])
@@ -435,4 +435,4 @@ def test_a_model_that_transformers_has_no_critic_of_is_refused_in_a_line(ranks: 
     assert not told.there
     assert re.search(expected, told.said)
     with pytest.raises(BackendError, match=r"critic of stablelm.*take reinforce"):
-        critic.require_critic(transformers.StableLmConfig())
+        adapter.require_critic(transformers.StableLmConfig())

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from swarm.backends.protocols import Batch, CallReward
+from swarm.backends.verl.adapter import advantages
 from swarm.backends.verl.learner import VerlLearner
-from swarm.backends.verl.losses import advantages
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 from swarm.verl_config import CORRECTIONS, ESTIMATORS, POLICY_LOSSES
