@@ -21,7 +21,7 @@ from swarm.algorithms.learner import PolicyLearner, Update
 from swarm.algorithms.mismatch import diagnose_mismatch, find_mismatches
 from swarm.algorithms.rows import Row, flatten_tokens
 from swarm.backends.local import checkpoint
-from swarm.backends.local.micro_batch import Layout, MicroBatch, compute_logprobs, vocabulary_logprobs
+from swarm.backends.local.micro_batch import Layout, PackedRows, PaddedRows, compute_logprobs, vocabulary_logprobs
 from swarm.backends.local.policy import Policy, frozen_copy, recompute_layers, trainable_parameters
 from swarm.backends.local.reference import PlainModel, plain_weights
 from swarm.backends.protocols import Batch, NotFinite
@@ -176,7 +176,7 @@ class LocalLearner(PolicyLearner):
                 self._backward(micro, weights, update)
             self._optimizer.gather()
 
-    def _backward(self, micro: MicroBatch, weights: Sequence[float], update: Update) -> None:
+    def _backward(self, micro: PaddedRows | PackedRows, weights: Sequence[float], update: Update) -> None:
         tokens = flatten_tokens(micro.rows, update.advantages, weights, self._policy.device)
         every = vocabulary_logprobs(self._policy, micro, self._job.temperature)
         references = [row.reference for row in micro.rows if row.reference is not None]

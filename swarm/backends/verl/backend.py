@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from swarm.backends.local.backend import PROBS_TOLERANCE, served_name
 from swarm.backends.verl.engine import SeedSequence
-from swarm.job import Job, PathModel
+from swarm.job import Job
 from swarm.rendering.messages import BackendError
 from swarm.verl_config import VerlFields
 
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from swarm.backends.verl.engine import ReplicatedEngine
     from swarm.backends.verl.learner import VerlLearner
     from swarm.rendering.renderer import HFRenderer
-
-PROBS_TOLERANCE: Final = {"float32": 1e-3, "bfloat16": 0.1}
-"""Largest accepted difference of a sampled token's two probabilities, by element type, as the local backend's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +64,7 @@ class VerlBackend:
 
     @property
     def model_name(self) -> str:
-        """The folder's name of a model from a path; `tiny-ENVIRONMENT` for one made on the spot."""
-        model = self.job.model
-        return Path(model.path).name if isinstance(model, PathModel) else f"tiny-{self.job.environment}"
+        return served_name(self.job)
 
     async def start(self) -> None:
         if self._parts is None:
@@ -85,7 +81,6 @@ class VerlBackend:
 
     @property
     def probs_tolerance(self) -> float | None:
-        """Depends on the element type of activations, which engine and learner round at different places."""
         return PROBS_TOLERANCE[self.job.dtype]
 
     def weights(self) -> str | None:

@@ -29,7 +29,7 @@ from typing import Any, Final
 from swarm.backends.protocols import Chunk, DiskFull, GenerationRequest, RequestLost
 from swarm.backends.verl.processes import DeviceScheduler, Silence, SuspendAwareTimeout
 from swarm.backends.verl.replica import RayReplica
-from swarm.backends.verl.types import Delivery, GenerateCommand, ReplicaDied, ReplicaHandle, ReplicaSpec
+from swarm.backends.verl.types import Delivery, GenerateCommand, ReplicaDied, ReplicaSpec
 from swarm.backends.verl.vllm import vocabulary_size
 from swarm.rendering.messages import BackendError, GrammarRefused, RequestRefused
 
@@ -81,7 +81,7 @@ class PublishedWeights:
 class ReplicaInstance:
     """A replica from its boot to its death. `silence`: since it last brought something, or had nothing to bring."""
 
-    handle: ReplicaHandle
+    handle: RayReplica
     open: dict[int, OutputQueue] = field(default_factory=dict)
     silence: Silence = field(default_factory=Silence)
     published: PublishedWeights | None = None
@@ -198,7 +198,7 @@ TURN_S: Final = 86_400.0
 _PAUSE_S: Final = 0.5
 """Seconds before a replica is made again, times the deaths of late."""
 
-MakeReplica = Callable[[int, int], ReplicaHandle]
+MakeReplica = Callable[[int, int], RayReplica]
 """Makes a replica, which is booted later: of a place, by number, and how many lived there before."""
 
 
@@ -379,7 +379,7 @@ class ReplicatedEngine:
     def compute_logprobs(
         self, rows: Sequence[Sequence[int]], seconds: float
     ) -> dict[int, tuple[int, Sequence[Sequence[float]]] | str]:
-        """Return, by number, what each replica that serves says of rows (`ReplicaHandle.score`), or why it cannot."""
+        """Return, by number, what each replica that serves says of rows (`RayReplica.score`), or why it cannot."""
         with self._lock:
             lives = self._serving_instances()
         found: dict[int, tuple[int, Sequence[Sequence[float]]] | str] = {}

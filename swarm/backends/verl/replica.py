@@ -17,10 +17,10 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from swarm.backends.protocols import NO_ROOM, Chunk, DiskFull, Finish, Sampling
 from swarm.backends.verl import vllm
@@ -32,16 +32,6 @@ STILL_S: Final = 60.0
 """Seconds within which all that generates must have stopped once it was told to."""
 _STOP_AGAIN_S = 0.05
 """Seconds after which what still generates is told again to stop."""
-
-
-class TokenStream(Protocol):
-    """What samples: one stream a name, which ends by itself or where it is stopped."""
-
-    def stream(self, name: str, ids: Sequence[int], sampling: Sampling, salt: str) -> AsyncIterator[Piece]:
-        """Yield what follows `ids`; streams of another salt share no cache with it. ReplicaDied where it is dead."""
-
-    async def abort(self, names: Sequence[str]) -> None:
-        """End these streams early."""
 
 
 @dataclass(slots=True)
@@ -103,7 +93,7 @@ class Outbox:
 class RequestRunner:
     """Requests on one event loop, from their order to their last token."""
 
-    def __init__(self, model: TokenStream) -> None:
+    def __init__(self, model: vllm.VllmStream) -> None:
         self.version = 0
         self.outbox = Outbox()
         self._model = model
@@ -358,7 +348,11 @@ _SEEDS: Final = 1_000_003
 
 
 class RayReplica:
-    """Implements `ReplicaHandle` by an actor. `options` are Ray's, for where it is placed."""
+    """One life of a replica, in an actor: it is booted once, and once it is dead or killed another takes its place.
+
+    Whatever waits has a bound. ReplicaDied says that this life is over; BackendError, that another would not do either.
+    `options` are Ray's, for where it is placed.
+    """
 
     def __init__(self, spec: ReplicaSpec, number: int, life: int, options: Mapping[str, Any]) -> None:
         self._spec = replace(spec, seed=(spec.seed * _SEEDS + number * 1009 + life) % (1 << 31))
@@ -374,13 +368,14 @@ class RayReplica:
         await self._wait_async(self._actor.boot.remote(), BOOT_S, "did not load its model")
 
     def submit(self, order: GenerateCommand) -> None:
+        """Have it generate; what comes of it is in `take`."""
         self._actor.submit.remote(order)
 
     def cancel(self, key: int) -> None:
         self._actor.cancel.remote(key)
 
     async def take(self) -> Sequence[Delivery]:
-        """Return what came; ReplicaDied where the actor is gone or silent."""
+        """Return what it generated; empty after some seconds in which there was nothing."""
         found: Sequence[Delivery] = await self._wait_async(self._actor.take.remote(), TAKE_S + _SILENCE_S, "was silent")
         return found
 
@@ -389,21 +384,29 @@ class RayReplica:
         return found
 
     def load(self, version: int, buckets: Sequence[Any]) -> None:
-        """Have it load references to buckets; return once it confirmed the version."""
+        """Have it load references to buckets; return once it serves them as `version`. Blocks, on any thread.
+
+        One that rests takes its device's memory again for them, and goes on with what waits.
+        """
         confirmed = self._wait(self._actor.load.remote(version, list(buckets)), f"did not load version {version}")
         if confirmed != version:
             raise BackendError(f"expected a replica to confirm version {version}, it confirmed {confirmed}")
 
     def sleep(self) -> None:
+        """Have it stop, keep what is open, and give its device's memory back until the next `load`. Blocks."""
         self._wait(self._actor.sleep.remote(), "did not give its memory back", REST_S)
 
     def score(self, rows: Sequence[Sequence[int]], seconds: float) -> tuple[int, Sequence[Sequence[float]]]:
+        """Return the version that it serves, and log-probs of each row's ids but the first at temperature 1. Blocks.
+
+        Of a row as long as the context it leaves the last id out. BackendError where it rests.
+        """
         found: tuple[int, Sequence[Sequence[float]]]
         found = self._wait(self._actor.score.remote(rows), "did not score", seconds)
         return found
 
     def kill(self) -> None:
-        """End the actor; its engine's processes see that and end."""
+        """End the actor; its engine's processes see that and end. Safe to call twice."""
         import ray
 
         if self._actor is not None:

@@ -240,7 +240,8 @@ def _arguments(spec: ReplicaSpec) -> dict[str, Any]:
 
 
 class VllmStream:
-    """A model that vLLM's engine serves, in processes of its own; its weights change while no stream is open."""
+    """A model that vLLM's engine serves, in processes of its own: one stream a name, which ends by itself or is
+    aborted. Weights change while no stream is open."""
 
     def __init__(self, spec: ReplicaSpec) -> None:
         from vllm.engine.arg_utils import AsyncEngineArgs
@@ -254,7 +255,10 @@ class VllmStream:
         return bool(self._llm.errored)
 
     async def stream(self, name: str, ids: Sequence[int], sampling: Sampling, salt: str) -> AsyncIterator[Piece]:
-        """Yield what follows `ids`; log-probs are those of what is drawn from, at temperature 0 the model's own."""
+        """Yield what follows `ids`; streams of another salt share no cache with it. ReplicaDied where it is dead.
+
+        Log-probs are those of what is drawn from, at temperature 0 the model's own.
+        """
         from vllm.v1.engine.exceptions import EngineDeadError
 
         prompt = {"prompt_token_ids": list(ids), "cache_salt": salt}

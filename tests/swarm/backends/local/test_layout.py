@@ -27,7 +27,9 @@ ALIKE = [row([1, 2, 3, 4, 5, 6, 7, n]) for n in range(4)]
 APART = [row([n, 2, 3, 4, 5, 6, 7, 8]) for n in range(4)]
 
 
-def laid_out(rows: Sequence[Row], policy: Policy | None = None, **fields: Any) -> list[plans.MicroBatch]:
+def laid_out(
+    rows: Sequence[Row], policy: Policy | None = None, **fields: Any
+) -> list[plans.PaddedRows | plans.PackedRows]:
     return list(plans.Layout(policy or models.make_policy(), Job(**fields)).micro_batches(rows))
 
 

@@ -231,12 +231,12 @@ def _broken(learner: Any, where: str) -> None:
         return
     work = getattr(learner, where)
 
-    def fails(*arguments: Any) -> None:
+    def fails(*arguments: Any, **named: Any) -> Any:
         called.append(where)
         if len(called) == 2:
             setattr(learner, where, work)
             raise NotFinite("made up")
-        work(*arguments)
+        return work(*arguments, **named)
 
     setattr(learner, where, fails)
 
