@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,16 +21,6 @@ from swarm.job import Job
 from swarm.rendering.messages import BackendError
 from tests.swarm.backends.local import models
 
-_WAYS: tuple[Mapping[str, Any], ...] = (
-    {"lora_rank": 4, "learning_rate": 2e-2},
-    {"dtype": "bfloat16"},
-    {"gradient_checkpointing": True, "lora_rank": 4, "dtype": "bfloat16", "learning_rate": 2e-2},
-    {"epochs": 2, "minibatches": 3},
-    {"epochs": 2, "minibatches": 2, "max_staleness": 1},
-    {"max_staleness": 1, "rollout_correction": "mask", "kl_coef": 0.01, "lora_rank": 4, "learning_rate": 2e-2},
-    {"lr_schedule": "cosine", "lr_warmup_steps": 3, "steps": 60, "entropy_coef": 0.01},
-)
-
 
 def _job(**fields: Any) -> Job:
     return Job(**{"learning_rate": 3e-3, **fields})
@@ -42,35 +32,6 @@ def _policy(job: Job) -> Policy:
     if job.lora_rank:
         add_adapter(model, rank=job.lora_rank, alpha=job.lora_alpha, seed=job.seed)
     return Policy(model)
-
-
-def _courses(policy: Policy, learner: LocalLearner, updates: int) -> list[dict[str, float]]:
-    """Learn from batches that depend on nothing but the weights; return the metrics without the clock's."""
-    found = [learner.update(models.make_batch(policy, seed=policy.version, drift=0.05)) for _ in range(updates)]
-    return [{k: v for k, v in each.items() if not k.startswith("timing_s/") and "per_s" not in k} for each in found]
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        *_WAYS,  # no algorithm keeps anything from one update to the next
-        {"algorithm": "reinforce_pp_baseline", "epochs": 2, "minibatches": 2},
-        {"kl_coef": 0.1, "weight_decay": 0.1, "lr_schedule": "linear", "lr_warmup_steps": 2, "steps": 5},
-    ],
-    ids=str,
-)
-@pytest.mark.slow
-def test_training_resumed_from_a_checkpoint_is_the_same_bit_for_bit(fields: dict[str, Any], tmp_path: Path) -> None:
-    job = _job(**fields)
-    straight, resumed = _policy(job), _policy(job)
-    learner, again = LocalLearner(straight, job, {}), LocalLearner(resumed, job, {})
-    _courses(straight, learner, 2)
-    learner.save(tmp_path / "c")
-    expected = _courses(straight, learner, 2)
-    again.load(tmp_path / "c")
-    assert resumed.version == 2
-    assert _courses(resumed, again, 2) == expected
-    assert models.same_weights(models.weights_of(straight), models.weights_of(resumed))
 
 
 @pytest.mark.parametrize("rank", [0, 2])
