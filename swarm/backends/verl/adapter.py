@@ -102,18 +102,16 @@ def _wait_for_moves() -> None:
     from verl.utils import fsdp_utils
     from verl.workers.engine.fsdp import transformer_impl
 
-    fsdp_utils.offload_fsdp2_model_to_cpu = _weights_to_host
-    transformer_impl.offload_fsdp_optimizer = _moments_to_host
-
-
-def _weights_to_host(model: torch.nn.Module, empty_cache: bool = True) -> None:
-    with torch.no_grad():
+    @torch.no_grad()
+    def move_weights(model: torch.nn.Module, empty_cache: bool = True) -> None:
         model.to("cpu")
 
+    def move_moments(optimizer: torch.optim.Optimizer) -> None:
+        for state in optimizer.state.values():
+            state.update({key: value.cpu() for key, value in state.items() if isinstance(value, Tensor)})
 
-def _moments_to_host(optimizer: torch.optim.Optimizer) -> None:
-    for state in optimizer.state.values():
-        state.update({key: value.cpu() for key, value in state.items() if isinstance(value, Tensor)})
+    fsdp_utils.offload_fsdp2_model_to_cpu = move_weights
+    transformer_impl.offload_fsdp_optimizer = move_moments
 
 
 def make_worker(folder: Path, job: Job, device: str, model_type: ModelType) -> Any:
@@ -209,10 +207,11 @@ def prepare_batch(batch: TensorDict, job: Job, longest: int, *, entropy: bool) -
     return batch
 
 
-def logprobs(engine: Any, batch: TensorDict) -> Tensor:
-    """Return the log-probs, jagged over the batch's ids, of each one's next id under the present weights."""
+def infer(engine: Any, batch: TensorDict, what: Literal["log_probs", "values"]) -> Tensor:
+    """Return, jagged over the batch's ids, what the present weights say before each one's next id: its log-prob, or a
+    critic's value of what it leads to."""
     with enter_mode(engine, engine.eval_mode()):
-        found: Tensor = engine.infer_batch(batch)["model_output"]["log_probs"].cpu()  # else Ray brings the GPU along
+        found: Tensor = engine.infer_batch(batch)["model_output"][what].cpu()  # else Ray brings the GPU along
     return found
 
 
@@ -544,23 +543,11 @@ def require_critic(model_config: Any) -> None:
         )
 
 
-def critic_values(engine: Any, batch: TensorDict) -> Tensor:
-    """Return the values, jagged over the batch's ids, of what each id leads to: of the next one, before it is there."""
-    with enter_mode(engine, engine.eval_mode()):
-        found: Tensor = engine.infer_batch(batch)["model_output"]["values"].cpu()
-    return found
+def estimate_gae(job: Job, rewards: Sequence[float], values: Tensor, episodes: Tensor) -> tuple[Tensor, Tensor]:
+    """Return verl's advantages (M,) of M > 0 tokens, whitened over all, and returns (M,), which values are to be.
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GaeOutput:
-    """Advantages (M,) of tokens, whitened by verl over all of them, and returns (M,), which their values are to be."""
-
-    advantages: Tensor
-    returns: Tensor
-
-
-def estimate_gae(job: Job, rewards: Sequence[float], values: Tensor, episodes: Tensor) -> GaeOutput:
-    """Return verl's estimate for M > 0 tokens, of their values and episodes' numbers; rewards are at the ends."""
+    By their values and episodes' numbers; rewards are at the ends.
+    """
     from verl.trainer.ppo.core_algos import compute_gae_advantage_return
 
     sequences, own = Sequences(episodes), critic_fields(job)
@@ -571,7 +558,7 @@ def estimate_gae(job: Job, rewards: Sequence[float], values: Tensor, episodes: T
         found = compute_gae_advantage_return(scores, sequences.pad(values), mask, own.discount, own.gae_lambda)
     except ValueError as error:  # what verl raises for a batch that it cannot whiten
         raise BackendError(f"verl.advantage_estimator gae: verl refused the batch: {error}") from error
-    return GaeOutput(*map(sequences.unpad, found))
+    return sequences.unpad(found[0]), sequences.unpad(found[1])
 
 
 def value_loss(job: Job, present: Tensor, before: Tensor, returns: Tensor, weights: Tensor) -> tuple[Tensor, float]:

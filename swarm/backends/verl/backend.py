@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from swarm.backends.local.backend import PROBS_TOLERANCE, served_name
 from swarm.backends.verl.engine import SeedSequence
@@ -24,6 +24,7 @@ from swarm.rendering.messages import BackendError
 from swarm.verl_config import VerlFields
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from swarm.algorithms.mismatch import MismatchRow, ReplicaScores
@@ -121,7 +122,9 @@ async def _start(job: Job, models: Path) -> _Components:
             learner.use_devices = partial(_use_devices, learner, engine)
         weights = await asyncio.to_thread(_hash_weights, learner)
     except BaseException:  # whoever cancels the boot wants no cluster that goes on
-        learning.add_done_callback(_end_unwanted)  # its thread cannot be cancelled; it fails once Ray is left
+        learning.add_done_callback(
+            partial(_end_unwanted, end=lambda made: made.stop())
+        )  # its thread cannot be cancelled; it fails once Ray is left
         if serving is not None:
             serving.cancel()
             await asyncio.wait({serving})
@@ -139,18 +142,13 @@ async def _prepare_cancellable(
     try:
         return await asyncio.shield(making)
     except asyncio.CancelledError:
-        making.add_done_callback(_leave_unwanted)
+        making.add_done_callback(partial(_end_unwanted, end=lambda made: made[2].leave()))
         raise
 
 
-def _leave_unwanted(making: asyncio.Future[tuple[Path, HFRenderer, Cluster]]) -> None:
+def _end_unwanted(making: asyncio.Future[T], end: Callable[[T], None]) -> None:
     if not making.cancelled() and making.exception() is None:
-        making.result()[2].leave()
-
-
-def _end_unwanted(learning: asyncio.Future[VerlLearner]) -> None:
-    if not learning.cancelled() and learning.exception() is None:
-        learning.result().stop()
+        end(making.result())
 
 
 def _prepare(job: Job, models: Path) -> tuple[Path, HFRenderer, Cluster]:

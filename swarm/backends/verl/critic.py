@@ -27,8 +27,8 @@ from swarm.algorithms.objective import spread
 from swarm.algorithms.rows import Row
 from swarm.backends.local import checkpoint
 from swarm.backends.protocols import NotFinite, TrainEpisode
-from swarm.backends.verl import adapter, worker
-from swarm.backends.verl.adapter import GaeOutput, critic_fields
+from swarm.backends.verl import adapter
+from swarm.backends.verl.adapter import critic_fields
 from swarm.backends.verl.learner import RowPartition, VerlLearner
 from swarm.backends.verl.losses import ObjectiveLoss, column, select_sampled
 from swarm.backends.verl.worker import Rank
@@ -92,38 +92,23 @@ class ValueShare:
 class CriticRank(Rank):
     """A Ray actor's class, for the estimator `gae`."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._critic: Any = None
-        self._value_loss: Any = None
-        self._critic_before: worker.Shards | None = None
-
     def start(self, rank: int, world: int, address: str, port: int) -> float:
         seconds, begun = super().start(rank, world, address, port), time.perf_counter()
         self._critic = adapter.make_critic_engine(self._folder, self._job, self._device)
+        self._engines[checkpoint.CRITIC, checkpoint.CRITIC_OPTIMIZER] = self._critic
         return seconds + time.perf_counter() - begun
 
     def values(self, batch: Any, longest: int) -> Tensor:
         """Return what the present critic says of a batch's sampled tokens (M,)."""
         prepared = adapter.prepare_batch(batch, self._job, longest, entropy=False)
-        return select_sampled(adapter.critic_values(self._critic, prepared), batch).float()
+        return select_sampled(adapter.infer(self._critic, prepared, "values"), batch).float()
 
-    def estimate_gae(self, rewards: Sequence[float], values: Tensor, episodes: Tensor) -> GaeOutput:
+    def estimate_gae(self, rewards: Sequence[float], values: Tensor, episodes: Tensor) -> tuple[Tensor, Tensor]:
         return adapter.estimate_gae(self._job, rewards, values, episodes)
 
     def begin(self, loss: ObjectiveLoss, *, undoable: bool) -> None:
-        """Begin an update. The critic is always kept for `undo`: it learns before the policy does."""
-        self._critic_before = None
         super().begin(loss, undoable=undoable)
         self._value_loss = ValueLoss(self._job)
-        self._critic_before = self._copy_critic()
-
-    def keep(self) -> None:
-        super().keep()
-        self._critic_before = None
-
-    def _copy_critic(self) -> worker.Shards:
-        return worker.copy_shards(self._critic.module, self._critic.optimizer)
 
     def value_gradient(self, batch: Any, longest: int) -> ValueShare:
         """Leave the critic's gradient of this rank's part of a minibatch, to be exchanged; weights stay."""
@@ -132,25 +117,6 @@ class CriticRank(Rank):
 
     def value_step(self, size: float) -> float:
         return adapter.step(self._critic, size)
-
-    def undo(self) -> None:
-        super().undo()
-        self._critic.optimizer_zero_grad()
-        if self._critic_before is not None:
-            worker.put_back(self._critic.module, self._critic.optimizer, self._critic_before)
-        self._critic_before = None
-
-    def _modules(self) -> Mapping[str, Any]:
-        return {**super()._modules(), checkpoint.CRITIC: self._critic.module}
-
-    def _sets(self) -> checkpoint.Sets:
-        own = self._copy_critic()
-        return {**super()._sets(), checkpoint.CRITIC: own.weights, checkpoint.CRITIC_OPTIMIZER: own.moments}
-
-    def _take(self, saved: checkpoint.Sets) -> None:
-        super()._take(saved)
-        found = worker.Shards(saved[checkpoint.CRITIC], saved.get(checkpoint.CRITIC_OPTIMIZER, {}))
-        worker.put_back(self._critic.module, self._critic.optimizer, found)
 
 
 class CriticLearner(VerlLearner):
@@ -184,7 +150,7 @@ class CriticLearner(VerlLearner):
         order = torch.cat(calls).argsort(stable=True)
         rewards = [self._outcome(episode) for episode in update.episodes]
         found = self._call_all("estimate_gae", rewards, torch.cat(list(values))[order], episodes[order])[0]
-        own = [torch.empty_like(each).index_copy(0, order, each) for each in (found.advantages, found.returns)]
+        own = [torch.empty_like(each).index_copy(0, order, each) for each in found]
         parts = zip(rows, values, *(each.split(counts) for each in own), strict=True)
         for row, *worth in parts:
             row.values, row.advantages, row.returns = worth

@@ -53,20 +53,8 @@ LOOK_S: Final = 90.0
 """Seconds at most between two looks at a replica's silence: more have passed only where this process did not run."""
 
 
-class OutputQueue:
-    """Chunks of one request until who asked takes them; used on the event loop alone."""
-
-    def __init__(self) -> None:
-        self._queue: asyncio.Queue[Chunk | BackendError] = asyncio.Queue()
-
-    def put(self, found: Chunk | BackendError) -> None:
-        self._queue.put_nowait(found)
-
-    async def take(self) -> Chunk:
-        found = await self._queue.get()
-        if isinstance(found, BackendError):
-            raise found
-        return found
+OutputQueue = asyncio.Queue[Chunk | BackendError]
+"""Chunks of one request until who asked takes them, or why there will be none; used on the event loop alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +79,11 @@ class ReplicaInstance:
 
     def deliver(self, found: Delivery, lost: type[BackendError]) -> None:
         if queue := self.open.get(found.key):
-            queue.put(found.chunk if found.chunk is not None else lost(found.lost))
+            queue.put_nowait(found.chunk if found.chunk is not None else lost(found.lost))
 
     def end(self, error: BackendError) -> None:
         for queue in self.open.values():
-            queue.put(error)
+            queue.put_nowait(error)
         self.open.clear()
 
     def is_silent(self, patience: float) -> bool:
@@ -290,7 +278,9 @@ class ReplicatedEngine:
         try:
             life.handle.submit(GenerateCommand(key, prompt, sampling, limit))
             while not finished:
-                chunk = await queue.take()
+                chunk = await queue.get()
+                if isinstance(chunk, BackendError):
+                    raise chunk
                 finished = chunk.finish is not None
                 yield chunk
         finally:

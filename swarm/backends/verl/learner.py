@@ -128,7 +128,7 @@ class TrainerGroup:
         try:
             address, port = self._wait([self._actors[0].address.remote()], BOOT_S, "address")[0]
             each = [(number, world, address, port) for number in range(world)]
-            self.boot_s: float = max(self.call("start", each, timeout_s=BOOT_S))
+            self.call("start", each, timeout_s=BOOT_S)
         except BaseException:
             self.stop()
             raise
@@ -162,7 +162,13 @@ class TrainerGroup:
             if not ready and patience.spend():
                 continue
             if not ready:
-                return self._fail(first or BackendError(_too_long(method, timeout_s, self._ray)))
+                resources = sorted(self._ray.available_resources().items())
+                free = ", ".join(f"{name} {amount:g}" for name, amount in resources if "PU" in name)
+                late = BackendError(
+                    f"the learner's ranks did not answer {method} within {timeout_s:g} s (Ray has "
+                    f"{free or 'no processor'} free): give Ray more processors, or ask for fewer trainers"
+                )
+                return self._fail(first or late)
             refusal = self._refusal(ready[0], references.index(ready[0]), method)
             if refusal is not None and first is None:
                 first, patience.left = refusal, min(patience.left, grace_s)
@@ -221,14 +227,6 @@ def _pid(_: Any) -> int:
     import os
 
     return os.getpid()
-
-
-def _too_long(method: str, timeout_s: float, ray: Any) -> str:
-    free = ", ".join(f"{name} {amount:g}" for name, amount in sorted(ray.available_resources().items()) if "PU" in name)
-    return (
-        f"the learner's ranks did not answer {method} within {timeout_s:g} s (Ray has {free or 'no processor'} free): "
-        f"give Ray more processors, or ask for fewer trainers"
-    )
 
 
 def _line(error: Exception) -> str:

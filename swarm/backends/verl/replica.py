@@ -18,14 +18,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from swarm.backends.protocols import NO_ROOM, Chunk, DiskFull, Finish, Sampling
 from swarm.backends.verl import vllm
 from swarm.backends.verl.processes import ChildOutput, SuspendAwareTimeout, forget_secrets, is_ready_within, wait_within
-from swarm.backends.verl.types import Delivery, GenerateCommand, Piece, ReplicaDied, ReplicaSpec, Top
+from swarm.backends.verl.types import Delivery, GenerateCommand, Piece, ReplicaDied, ReplicaSpec
 from swarm.rendering.messages import BackendError
 
 STILL_S: Final = 60.0
@@ -34,39 +34,21 @@ _STOP_AGAIN_S = 0.05
 """Seconds after which what still generates is told again to stop."""
 
 
-@dataclass(slots=True)
-class _PendingTokens:
-    """Tokens of one version that nobody took yet."""
-
-    version: int
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    top: list[Top] = field(default_factory=list)
-    finish: Finish | None = None
-
-    def add(self, piece: Piece, finish: Finish | None) -> None:
-        self.ids += piece.ids
-        self.logprobs += piece.logprobs
-        self.top += piece.top
-        self.finish = finish
-
-    def chunk(self) -> Chunk:
-        return Chunk(tuple(self.ids), tuple(self.logprobs), self.version, self.finish, tuple(self.top))
-
-
 class Outbox:
     """What was generated and is not taken yet, in the order in which it came."""
 
     def __init__(self) -> None:
-        self._pending: dict[int, list[_PendingTokens]] = {}
+        self._pending: dict[int, list[Chunk]] = {}
         self._lost: list[Delivery] = []
         self._filled = asyncio.Event()
 
     def add(self, key: int, version: int, piece: Piece, finish: Finish | None) -> None:
         parts = self._pending.setdefault(key, [])
-        if not parts or parts[-1].version != version:
-            parts.append(_PendingTokens(version))
-        parts[-1].add(piece, finish)
+        ids, logprobs, top = piece.ids, piece.logprobs, piece.top
+        if parts and parts[-1].version == version:
+            last = parts.pop()
+            ids, logprobs, top = last.ids + ids, last.logprobs + logprobs, last.top + top
+        parts.append(Chunk(ids, logprobs, version, finish, top))
         self._filled.set()
 
     def lose(self, key: int, reason: str) -> None:
@@ -84,7 +66,7 @@ class Outbox:
             return
 
     def take(self) -> list[Delivery]:
-        chunks = [Delivery(key, each.chunk()) for key, parts in self._pending.items() for each in parts]
+        chunks = [Delivery(key, chunk) for key, parts in self._pending.items() for chunk in parts]
         lost, self._pending, self._lost = self._lost, {}, []
         self._filled.clear()
         return chunks + lost

@@ -333,14 +333,11 @@ def _parameters(sampling: Sampling, vocabulary: int) -> Any:
 def _piece(ids: Sequence[int], places: Sequence[Mapping[int, Any]], count: int) -> Piece:
     """Return a piece; `places` holds, of each, the likeliest ids and the sampled one, with their log-probs."""
     logprobs = tuple(min(0.0, place[token].logprob) for token, place in zip(ids, places, strict=True))
-    top = tuple(_likeliest(place, count) for place in places) if count else ()
-    return Piece(tuple(ids), logprobs, top)
-
-
-def _likeliest(place: Mapping[int, Any], count: int) -> tuple[tuple[int, float], ...]:
-    """Return the likeliest ids of a place; what the cuts left out is not among them."""
-    found = [(token, float(each.logprob)) for token, each in place.items() if each.logprob > _LEFT_OUT]
-    return tuple(sorted(found, key=lambda each: -each[1])[:count])
+    top = []
+    for place in places if count else ():
+        drawable = [(token, float(each.logprob)) for token, each in place.items() if each.logprob > _LEFT_OUT]
+        top.append(tuple(sorted(drawable, key=lambda pair: -pair[1])[:count]))
+    return Piece(tuple(ids), logprobs, tuple(top))
 
 
 class WeightsExtension:
