@@ -22,7 +22,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from swarm.algorithms.learner import Update
+from swarm.algorithms.learner import PolicyUpdate
 from swarm.algorithms.objective import spread
 from swarm.algorithms.rows import Row
 from swarm.backends.local import checkpoint
@@ -132,7 +132,7 @@ class CriticLearner(VerlLearner):
             self._outcome(episode)
         return [0.0] * len(episodes), {}
 
-    def _fill_logprobs(self, update: Update) -> None:
+    def _fill_logprobs(self, update: PolicyUpdate) -> None:
         super()._fill_logprobs(update)
         rows = update.all_rows
         with update.cost.measure("values"):
@@ -142,7 +142,7 @@ class CriticLearner(VerlLearner):
                 self._estimate(update, values)
         update.metrics |= _value_metrics(values, [row.returns for row in rows if row.returns is not None])
 
-    def _estimate(self, update: Update, values: Sequence[Tensor]) -> None:
+    def _estimate(self, update: PolicyUpdate, values: Sequence[Tensor]) -> None:
         """Fill in each token's value, advantage and return, and episodes' mean advantage; tokens go in calls' order."""
         rows, counts = update.all_rows, [len(own) for own in values]
         episodes = torch.tensor([row.episode for row in rows]).repeat_interleave(torch.tensor(counts))
@@ -156,7 +156,7 @@ class CriticLearner(VerlLearner):
             row.values, row.advantages, row.returns = worth
         update.advantages = [_mean_advantage(own) for own in update.rows]
 
-    def _make_steps(self, steps: Sequence[Sequence[int]], update: Update) -> None:
+    def _make_steps(self, steps: Sequence[Sequence[int]], update: PolicyUpdate) -> None:
         size = critic_fields(self._job).learning_rate
         norms, sums = [], ValueSums()
         with update.cost.measure("update_critic"):
@@ -166,7 +166,7 @@ class CriticLearner(VerlLearner):
         update.metrics |= {"critic/grad_norm": fmean(norms), "critic/lr": size, **sums.metrics(len(steps))}
         super()._make_steps(steps, update)
 
-    def _value_gradient(self, chosen: Sequence[int], update: Update) -> ValueSums:
+    def _value_gradient(self, chosen: Sequence[int], update: PolicyUpdate) -> ValueSums:
         """Leave the critic's gradient of a minibatch with the ranks; return the sums of the update so far."""
         rows, weights = self._minibatch(chosen, update)
         deal = RowPartition(rows, self.group.world)

@@ -26,7 +26,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from swarm.algorithms.advantages import episode_reward
-from swarm.algorithms.learner import CPU, PolicyLearner, Update
+from swarm.algorithms.learner import CPU, PolicyLearner, PolicyUpdate
 from swarm.algorithms.mismatch import OPINION_S, ScoreReplicas, diagnose_mismatch, find_mismatches
 from swarm.algorithms.objective import UpdateSums
 from swarm.algorithms.rows import Row, flatten_tokens
@@ -295,12 +295,12 @@ class VerlLearner(PolicyLearner):
     def _needs_proximal(self, rows: Sequence[Row]) -> bool:
         return not self._names.bypass and (self._names.correction is not None or super()._needs_proximal(rows))
 
-    def _fill_logprobs(self, update: Update) -> None:
+    def _fill_logprobs(self, update: PolicyUpdate) -> None:
         super()._fill_logprobs(update)
         if self._names.correction is not None and not self._names.bypass:
             self._correct(update)
 
-    def _correct(self, update: Update) -> None:
+    def _correct(self, update: PolicyUpdate) -> None:
         """Fill in the factors and rejections of verl's preset: of the weights of this moment and those that sampled."""
         rows = update.all_rows
         if not rows:
@@ -340,7 +340,7 @@ class VerlLearner(PolicyLearner):
             self._call_all("keep")
         self.version += 1
 
-    def _gradient(self, rows: Sequence[Row], weights: Sequence[float], update: Update) -> None:
+    def _gradient(self, rows: Sequence[Row], weights: Sequence[float], update: PolicyUpdate) -> None:
         self._fill_sequences(rows, weights, update, spread=True)  # over the ranks
         deal = RowPartition(rows, self.group.world)
         parts = deal.batches(update.advantages, weights)
@@ -356,7 +356,9 @@ class VerlLearner(PolicyLearner):
             update.sums.merge(share.sums)
         update.cost.forward += deal.tokens
 
-    def _whole_minibatch(self, rows: Sequence[Row], weights: Sequence[float], update: Update) -> WholeMinibatch | None:
+    def _whole_minibatch(
+        self, rows: Sequence[Row], weights: Sequence[float], update: PolicyUpdate
+    ) -> WholeMinibatch | None:
         """Return the whole minibatch where each of its micro-batches must see it."""
         kind = self._names.kind_of_loss
         if not rows or kind is None or not kind.whole:
@@ -368,7 +370,7 @@ class VerlLearner(PolicyLearner):
     def _step(self, size: float, *, last: bool) -> float:
         return float(self._call_all("step", size)[0])
 
-    def _diagnose_mismatch(self, update: Update) -> str:
+    def _diagnose_mismatch(self, update: PolicyUpdate) -> str:
         import ray
         from transformers import AutoConfig
 
