@@ -49,7 +49,7 @@ def step_size(job: Job, version: int) -> float:
 
 
 @dataclass(slots=True)
-class Update:
+class PolicyUpdate:
     """What one update works on and counts: `rows` and `advantages` stand as `episodes` do."""
 
     episodes: Sequence[TrainEpisode]
@@ -95,7 +95,7 @@ class PolicyLearner(ABC):
         """Prepare for optimiser steps; `undoable`: one may fail after another was made."""
 
     @abstractmethod
-    def _gradient(self, rows: Sequence[Row], weights: Sequence[float], update: Update) -> None:
+    def _gradient(self, rows: Sequence[Row], weights: Sequence[float], update: PolicyUpdate) -> None:
         """Leave the gradient of a minibatch's rows with the optimiser, and count it in `update.sums` and its cost.
 
         `weights`: of a token, by episode. Raises NotFinite where the loss is no finite number.
@@ -114,7 +114,7 @@ class PolicyLearner(ABC):
         """End an update all of whose steps were made: what `_undo_steps` needs may be forgotten."""
 
     @abstractmethod
-    def _diagnose_mismatch(self, update: Update) -> str:
+    def _diagnose_mismatch(self, update: PolicyUpdate) -> str:
         """Return a third opinion on whether engine or learner moved (`mismatch.diagnose_mismatch`)."""
 
     def update(self, batch: Batch) -> dict[str, float]:
@@ -135,13 +135,13 @@ class PolicyLearner(ABC):
             "actor/lr": update.step_size,
         }
 
-    def _begin(self, batch: Batch) -> Update:
+    def _begin(self, batch: Batch) -> PolicyUpdate:
         rows = train_rows(batch.episodes)
         counts = [tokens_by_call(own) for own in rows]
         values, by_call = self._advantages(batch.episodes, counts)
         for number, own in by_call.items():
             set_call_advantages(rows[number], own)
-        return Update(
+        return PolicyUpdate(
             episodes=batch.episodes,
             rows=rows,
             advantages=values,
@@ -155,7 +155,7 @@ class PolicyLearner(ABC):
     ) -> tuple[list[float], Mapping[int, Mapping[int, float]]]:
         return call_advantages(self._job, episodes, counts)
 
-    def _fill_logprobs(self, update: Update) -> None:
+    def _fill_logprobs(self, update: PolicyUpdate) -> None:
         """Fill in, once for all epochs, what the loss compares with: the reference and the weights of this moment."""
         rows = update.all_rows
         if self._job.kl_coef > 0:
@@ -170,7 +170,7 @@ class PolicyLearner(ABC):
     def _needs_proximal(self, rows: Sequence[Row]) -> bool:
         return self._objective.needs_proximal(stale=any(bool((row.versions != self.version).any()) for row in rows))
 
-    def _train(self, update: Update) -> None:
+    def _train(self, update: PolicyUpdate) -> None:
         """Make all optimiser steps, or none: what fails on the way is undone."""
         order = self._order.get_state()
         steps = [
@@ -188,7 +188,7 @@ class PolicyLearner(ABC):
             self._undo_steps()
             raise
 
-    def _make_steps(self, steps: Sequence[Sequence[int]], update: Update) -> None:
+    def _make_steps(self, steps: Sequence[Sequence[int]], update: PolicyUpdate) -> None:
         with update.cost.measure("update_actor"):
             for number, chosen in enumerate(steps, 1):
                 self._gradient(*self._minibatch(chosen, update), update)
@@ -200,13 +200,15 @@ class PolicyLearner(ABC):
                 update.norms.append(norm)
                 update.sums.steps = number
 
-    def _minibatch(self, chosen: Sequence[int], update: Update) -> tuple[list[Row], list[float]]:
+    def _minibatch(self, chosen: Sequence[int], update: PolicyUpdate) -> tuple[list[Row], list[float]]:
         """Return the rows of the `chosen` episodes, and the token weight in their minibatch of each one of all."""
         counts = [sum(len(row.targets) for row in own) for own in update.rows]
         weights = minibatch_weights(self._job, counts, [each.weight for each in update.episodes], chosen)
         return [row for number in chosen for row in update.rows[number]], weights
 
-    def _fill_sequences(self, rows: Sequence[Row], weights: Sequence[float], update: Update, *, spread: bool) -> None:
+    def _fill_sequences(
+        self, rows: Sequence[Row], weights: Sequence[float], update: PolicyUpdate, *, spread: bool
+    ) -> None:
         """Fill in what GSPO compares of a minibatch; `spread`: an episode's tokens are not all in one micro-batch."""
         for row in rows:
             row.sequence = None

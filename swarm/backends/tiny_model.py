@@ -19,8 +19,10 @@ import json
 import math
 import random
 import re
+import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,15 +30,53 @@ from typing import Any
 
 import torch
 import transformers
+from filelock import FileLock
+from pydantic import ValidationError
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers.utils.logging import disable_progress_bar
 
-from swarm.backends.folders import Progress, build_once, print_folder
 from swarm.environments import Demonstration, Environment, get_environment
 from swarm.environments.registry import add_folder
+from swarm.errors import InvalidRequest
 from swarm.job import TINY_CONTEXT, TinyModel
 from swarm.rendering.messages import BackendError
 from swarm.timelines import normalise
+
+Progress = Callable[[int, int], None]
+"""Told the steps done and the steps in all."""
+
+
+def build_once(folder: Path, make: Callable[[Path], None]) -> Path:
+    """Return `folder`, filled by `make`, all or nothing, where it is not there yet. OSError, and what `make` raises."""
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.parent / f"{folder.name}.lock"):
+        if not folder.is_dir():
+            scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+            try:
+                make(scratch)
+                scratch.rename(folder)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+    return folder
+
+
+def print_folder(make: Callable[[], Path], expected: str) -> int:
+    """Print the folder that `make` returns; return the exit code: 2, with a line, where there is none.
+    `expected` says what its JSON is to be: `--job to be a job's JSON`."""
+    try:
+        folder = make()
+    except ValidationError as error:
+        first = error.errors()[0]
+        sys.stderr.write(f"expected {expected}; found {first['msg']} at {first['loc']}\n")
+        return 2
+    except (InvalidRequest, BackendError, OSError) as error:
+        sys.stderr.write(f"{' '.join(str(error).split())}\n")
+        return 2
+    sys.stdout.write(f"{folder}\n")
+    return 0
+
 
 _PERIODS = (2.0, *(4.0 * 100.0 ** (step / 6) for step in range(7)))
 """From parity to a circle of 400, twice the largest number."""
@@ -328,15 +368,6 @@ def _order_numbers(model: transformers.LlamaForCausalLM, tokenizer: transformers
         table[ids] = number_codes(len(ids), table.shape[1])
 
 
-def _arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m swarm.backends.tiny_model", description="Make a tiny model.")
-    parser.add_argument("--environment", required=True, help="the environment whose player it imitates")
-    parser.add_argument("--models", required=True, type=Path, help="folder of models; made if missing")
-    parser.add_argument("--environments", type=Path, help="folder of environments that were brought")
-    parser.add_argument("--spec", default="{}", help="JSON of a job's tiny model; defaults where left out")
-    return parser.parse_args(arguments)
-
-
 def _print_progress(done: int, of: int) -> None:
     if done % 50 == 0 or done == of:
         sys.stdout.write(f"warm start {done}/{of}\n")
@@ -345,7 +376,12 @@ def _print_progress(done: int, of: int) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Make the model the command line names and print its folder; return the exit code (2: bad input)."""
-    given = _arguments(arguments)
+    parser = argparse.ArgumentParser(prog="python -m swarm.backends.tiny_model", description="Make a tiny model.")
+    parser.add_argument("--environment", required=True, help="the environment whose player it imitates")
+    parser.add_argument("--models", required=True, type=Path, help="folder of models; made if missing")
+    parser.add_argument("--environments", type=Path, help="folder of environments that were brought")
+    parser.add_argument("--spec", default="{}", help="JSON of a job's tiny model; defaults where left out")
+    given = parser.parse_args(arguments)
     disable_progress_bar()
     if given.environments is not None:
         add_folder(given.environments)

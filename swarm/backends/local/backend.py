@@ -7,14 +7,15 @@ torch loads; whatever is wrong with the model is one BackendError. Does not know
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from swarm.backends.importing import pause_gc
 from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel, TinyModel
 from swarm.models import model_place, require_model_folder
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 
 PROBS_TOLERANCE: Final = {"float32": 1e-3, "bfloat16": 0.1}
-"""Largest accepted difference of a sampled token's two probabilities, by element type: far above that of the default
-tiny model on a CPU, which is below 1e-6 and 0.01 in all layouts."""
+"""Largest accepted difference of a sampled token's two probabilities, by the type of activations, which engine and
+learner round at different places: far above that of the default tiny model on a CPU, below 1e-6 and 0.01."""
 _CONVERSATION: Final[tuple[Message, ...]] = (
     {"role": "user", "content": "Which of these words comes last: river, lamp, green? Answer with that word alone."},
     {"role": "assistant", "content": "green"},
@@ -73,9 +74,7 @@ class LocalBackend:
 
     @property
     def model_name(self) -> str:
-        """The folder's name of a model from a path; `tiny-ENVIRONMENT` for one made on the spot."""
-        model = self._job.model
-        return Path(model.path).name if isinstance(model, PathModel) else f"tiny-{self._job.environment}"
+        return served_name(self._job)
 
     def publish(self) -> None:
         """Do nothing: engine and learner share one module, so that an update serves as soon as it is made."""
@@ -96,7 +95,6 @@ class LocalBackend:
 
     @property
     def probs_tolerance(self) -> float | None:
-        """Depends on the element type of activations, which engine and learner round at different places."""
         return PROBS_TOLERANCE[self._job.dtype]
 
     def weights(self) -> str | None:
@@ -113,7 +111,24 @@ class LocalBackend:
         return self._loaded
 
 
-@pause_gc()
+@contextmanager
+def _paused_gc() -> Iterator[None]:
+    """Collect no garbage inside: torch and transformers make very many objects, all of which stay."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def served_name(job: Job) -> str:
+    """Return the folder's name of a model from a path; `tiny-ENVIRONMENT` for one made on the spot."""
+    return Path(job.model.path).name if isinstance(job.model, PathModel) else f"tiny-{job.environment}"
+
+
+@_paused_gc()
 def _load(job: Job, models: Path) -> _Parts:
     # Read when torch is first imported. Threads that spin while they wait for one another take the cores from whoever
     # would let the last one end: beside other work two of them took more than twenty times as long.

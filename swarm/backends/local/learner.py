@@ -17,11 +17,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from swarm.algorithms.learner import PolicyLearner, Update
+from swarm.algorithms.learner import PolicyLearner, PolicyUpdate
 from swarm.algorithms.mismatch import diagnose_mismatch, find_mismatches
 from swarm.algorithms.rows import Row, flatten_tokens
 from swarm.backends.local import checkpoint
-from swarm.backends.local.micro_batch import Layout, MicroBatch, compute_logprobs, vocabulary_logprobs
+from swarm.backends.local.micro_batch import Layout, PackedRows, PaddedRows, compute_logprobs, vocabulary_logprobs
 from swarm.backends.local.policy import Policy, frozen_copy, recompute_layers, trainable_parameters
 from swarm.backends.local.reference import PlainModel, plain_weights
 from swarm.backends.protocols import Batch, NotFinite
@@ -167,7 +167,7 @@ class LocalLearner(PolicyLearner):
     def _begin_steps(self, *, undoable: bool) -> None:
         self._before = self._optimizer.snapshot() if undoable else None
 
-    def _gradient(self, rows: Sequence[Row], weights: Sequence[float], update: Update) -> None:
+    def _gradient(self, rows: Sequence[Row], weights: Sequence[float], update: PolicyUpdate) -> None:
         micros = list(self._layout.micro_batches(rows))
         self._fill_sequences(rows, weights, update, spread=len(micros) > 1)
         self._optimizer.begin()
@@ -176,7 +176,7 @@ class LocalLearner(PolicyLearner):
                 self._backward(micro, weights, update)
             self._optimizer.gather()
 
-    def _backward(self, micro: MicroBatch, weights: Sequence[float], update: Update) -> None:
+    def _backward(self, micro: PaddedRows | PackedRows, weights: Sequence[float], update: PolicyUpdate) -> None:
         tokens = flatten_tokens(micro.rows, update.advantages, weights, self._policy.device)
         every = vocabulary_logprobs(self._policy, micro, self._job.temperature)
         references = [row.reference for row in micro.rows if row.reference is not None]
@@ -204,7 +204,7 @@ class LocalLearner(PolicyLearner):
     def _keep_steps(self) -> None:
         self._before = None
 
-    def _diagnose_mismatch(self, update: Update) -> str:
+    def _diagnose_mismatch(self, update: PolicyUpdate) -> str:
         job, found = self._job, find_mismatches(self._compute_logprobs(update.all_rows), self.version)
         with self._policy.lock.reading():
             plain = PlainModel(self._policy.config, [plain_weights(self._policy.model)])

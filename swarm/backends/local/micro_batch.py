@@ -17,7 +17,7 @@ import logging
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -32,23 +32,12 @@ from swarm.backends.local.tree_attention import Segment, TreeMask, tree_inputs
 from swarm.job import Job
 
 
-class MicroBatch(Protocol):
-    """Rows that one forward computes together."""
-
-    @property
-    def rows(self) -> Sequence[Row]:
-        """The rows, in the order of their features."""
-
-    @property
-    def tokens(self) -> int:
-        """Ids that are fed to the model, padding included."""
-
-    def features(self, policy: Policy) -> Tensor:
-        """Return what `policy.head` turns into logits (M, F), at the place before each of the M sampled tokens."""
-
-
 class PaddedRows:
-    """Rows side by side, padded right with id 0; causal attention keeps the padding from every real token."""
+    """Rows side by side, padded right with id 0; causal attention keeps the padding from every real token.
+
+    As of any micro-batch: `rows` in the order of their features; `tokens`: ids that are fed to the model, padding
+    included; `features`: what `policy.head` turns into logits (M, F), at the place before each of M sampled tokens.
+    """
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = rows
@@ -80,25 +69,21 @@ def pad_rows(rows: Sequence[Row], tokens: int) -> Iterator[PaddedRows]:
         yield PaddedRows(taken)
 
 
-def vocabulary_logprobs(policy: Policy, micro: MicroBatch, temperature: float) -> Tensor:
+def vocabulary_logprobs(policy: Policy, micro: PaddedRows | PackedRows, temperature: float) -> Tensor:
     """Return log-probs (M, V) of the whole vocabulary at the places of a micro-batch's M sampled tokens."""
     return all_logprobs(policy.head(micro.features(policy)), temperature)
 
 
-def compute_logprobs(policy: Policy, micros: Iterable[MicroBatch], temperature: float) -> Iterator[tuple[Row, Tensor]]:
+def compute_logprobs(
+    policy: Policy, micros: Iterable[PaddedRows | PackedRows], temperature: float
+) -> Iterator[tuple[Row, Tensor]]:
     """Yield each row with the log-probs (K,) of its sampled tokens under the policy, without gradient, on the CPU."""
     for micro in micros:
-        yield from zip(micro.rows, _token_logprobs(policy, micro, temperature), strict=True)
-
-
-@torch.no_grad()
-def _token_logprobs(policy: Policy, micro: MicroBatch, temperature: float) -> Sequence[Tensor]:
-    targets = torch.cat([row.targets for row in micro.rows])
-    with policy.lock.reading():
-        every = vocabulary_logprobs(policy, micro, temperature)
-        found = every.gather(-1, targets.to(every.device)[:, None])[:, 0].cpu()
-    parts: Sequence[Tensor] = found.split([len(row.targets) for row in micro.rows])
-    return parts
+        targets = torch.cat([row.targets for row in micro.rows])
+        with torch.no_grad(), policy.lock.reading():
+            every = vocabulary_logprobs(policy, micro, temperature)
+            found = every.gather(-1, targets.to(every.device)[:, None])[:, 0].cpu()
+        yield from zip(micro.rows, found.split([len(row.targets) for row in micro.rows]), strict=True)
 
 
 class Branch(NamedTuple):
@@ -157,7 +142,7 @@ def split_branches(branches: Sequence[Branch], tokens: int) -> Iterator[list[Bra
 
 
 class PackedRows:
-    """Rows as one packed tree; implements `MicroBatch`. The first branch shares nothing.
+    """Rows as one packed tree; as `PaddedRows` has them side by side. The first branch shares nothing.
 
     ids, position (N,): ids in depth-first order and their depths; places (M,): where each sampled token is predicted.
     """
@@ -243,7 +228,7 @@ class Layout:
         self._chosen: list[bool] = []
         self._ratios: list[float] = []
 
-    def micro_batches(self, rows: Sequence[Row]) -> Iterator[MicroBatch]:
+    def micro_batches(self, rows: Sequence[Row]) -> Iterator[PaddedRows | PackedRows]:
         """Yield the rows, each once, in micro-batches within the job's budget."""
         if not rows:
             return
@@ -276,7 +261,7 @@ class Layout:
         )
         return trees
 
-    def _rows(self, rows: Sequence[Row]) -> Iterator[MicroBatch]:
+    def _rows(self, rows: Sequence[Row]) -> Iterator[PaddedRows | PackedRows]:
         """Yield rows padded or, where padding would cost more than attention to each row by itself does, packed."""
         padded = list(pad_rows(rows, self._tokens))
         padding = sum(micro.tokens for micro in padded) - sum(len(row.ids) for row in rows)

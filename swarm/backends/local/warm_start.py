@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 from transformers.utils.logging import disable_progress_bar
 
-from swarm.backends.folders import Progress, build_once, print_folder
 from swarm.backends.local.loading import load_policy
+from swarm.backends.tiny_model import Progress, build_once, print_folder
 from swarm.environments import Demonstration, Environment, get_environment
 from swarm.environments.registry import add_folder
 from swarm.errors import InvalidRequest
@@ -45,18 +45,12 @@ def demonstration_rows(renderer: HFRenderer, play: Demonstration) -> tuple[Train
     tree = CallTree(renderer)
     for number, message in enumerate(play.messages):
         if message["role"] == "assistant":
-            _add_answer(tree, renderer, play, number)
+            prompt = tree.prompt(play.messages[:number], play.tools)
+            ids = _answer_ids(renderer, play, number)
+            text = renderer.decode(ids[:-1], special=True)
+            _require_round_trip(renderer, play, prompt, message, text)
+            tree.add(prompt, ids, [0.0] * len(ids), [0] * len(ids), text=text, answer=message)
     return linear_rows(tree.nodes)
-
-
-def _add_answer(tree: CallTree, renderer: HFRenderer, play: Demonstration, number: int) -> None:
-    history, answer = play.messages[:number], play.messages[number]
-    prompt = tree.prompt(history, play.tools)
-    ids = _answer_ids(renderer, play, number)
-    text = renderer.decode(ids[:-1], special=True)
-    _require_round_trip(renderer, play, prompt, answer, text)
-    none = [0] * len(ids)
-    tree.add(prompt, ids, [0.0] * len(ids), none, text=text, answer=answer)
 
 
 def _answer_ids(renderer: HFRenderer, play: Demonstration, number: int) -> list[int]:
@@ -115,7 +109,12 @@ def imitate(
     )
     model.train()
     for step in range(steps):
-        _step(model, draw(), optimizer)
+        rows = draw()
+        model.zero_grad()
+        for part in _parts(rows):
+            (_sum_loss(model, part) / _count_imitated(rows)).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
         schedule.step()
         if progress is not None:
             progress(step + 1, steps)
@@ -125,14 +124,6 @@ def imitate(
 @torch.no_grad()
 def mean_loss(model: Any, rows: Sequence[TrainRow]) -> float:
     return sum(float(_sum_loss(model, part)) for part in _parts(rows)) / _count_imitated(rows)
-
-
-def _step(model: Any, rows: Sequence[TrainRow], optimizer: torch.optim.Optimizer) -> None:
-    model.zero_grad()
-    for part in _parts(rows):
-        (_sum_loss(model, part) / _count_imitated(rows)).backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
 
 
 def _sum_loss(model: Any, rows: Sequence[TrainRow]) -> Tensor:

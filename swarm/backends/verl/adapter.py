@@ -1,38 +1,39 @@
-"""verl's names in one place, pinned to 0.9: engines, batches, gradients.
+"""verl's names in one place, pinned to 0.9: engines, optimiser steps, and its functions by name.
 
 verl promises nothing about these between versions: `TrainingWorker` and its configurations, the engine's
 `forward_backward_batch`, `infer_batch`, `optimizer_step`, `train_mode`, `module` and `optimizer`, `_build_lora_module`,
-the registry of engines, `tensordict_utils`, the platform. Run for real: verl 0.9.1 on a CPU (gloo, FSDP2); the branches
-for CUDA (nccl) were never run.
+the registry of engines, `tensordict_utils`, the loader of critics, the tables of `core_algos`, `rollout_corr_helper`
+and the configurations they read; the platform is in `worker.py`. Run for real: verl 0.9.1 on a CPU (gloo, FSDP2); the
+branches for CUDA (nccl) were never run.
 
-A batch is a TensorDict of jagged tensors, one row of ids for each of ours. Every sampled token is there once, with its
-advantage, weight, log-probs, version and episode; `response_mask` is 0 where a later turn's prompt stands. A `padding`
-row has no sampled token and adds nothing. Linear rows only: verl gives each row its own positions and attention, so
-shared ids are fed once per row.
+verl's *sequence* is an episode here: a row of a padded (E, R) batch with all its sampled tokens and no others. The
+functions are called on a rank, whose platform verl was told.
 """
 
 from __future__ import annotations
 
 import gc
+import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
+import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from swarm.algorithms.rows import Row, Tokens, flatten_tokens
+from swarm.algorithms.rows import Tokens
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
-from swarm.verl_config import VerlFields
+from swarm.verl_config import ESTIMATORS, CriticFields, VerlAlgorithm, VerlFields
 
 PINNED = "0.9"
 """The verl that this file was written for: any 0.9.x."""
@@ -101,18 +102,16 @@ def _wait_for_moves() -> None:
     from verl.utils import fsdp_utils
     from verl.workers.engine.fsdp import transformer_impl
 
-    fsdp_utils.offload_fsdp2_model_to_cpu = _weights_to_host
-    transformer_impl.offload_fsdp_optimizer = _moments_to_host
-
-
-def _weights_to_host(model: torch.nn.Module, empty_cache: bool = True) -> None:
-    with torch.no_grad():
+    @torch.no_grad()
+    def move_weights(model: torch.nn.Module, empty_cache: bool = True) -> None:
         model.to("cpu")
 
+    def move_moments(optimizer: torch.optim.Optimizer) -> None:
+        for state in optimizer.state.values():
+            state.update({key: value.cpu() for key, value in state.items() if isinstance(value, Tensor)})
 
-def _moments_to_host(optimizer: torch.optim.Optimizer) -> None:
-    for state in optimizer.state.values():
-        state.update({key: value.cpu() for key, value in state.items() if isinstance(value, Tensor)})
+    fsdp_utils.offload_fsdp2_model_to_cpu = move_weights
+    transformer_impl.offload_fsdp_optimizer = move_moments
 
 
 def make_worker(folder: Path, job: Job, device: str, model_type: ModelType) -> Any:
@@ -208,10 +207,11 @@ def prepare_batch(batch: TensorDict, job: Job, longest: int, *, entropy: bool) -
     return batch
 
 
-def logprobs(engine: Any, batch: TensorDict) -> Tensor:
-    """Return the log-probs, jagged over the batch's ids, of each one's next id under the present weights."""
+def infer(engine: Any, batch: TensorDict, what: Literal["log_probs", "values"]) -> Tensor:
+    """Return, jagged over the batch's ids, what the present weights say before each one's next id: its log-prob, or a
+    critic's value of what it leads to."""
     with enter_mode(engine, engine.eval_mode()):
-        found: Tensor = engine.infer_batch(batch)["model_output"]["log_probs"].cpu()  # else Ray brings the GPU along
+        found: Tensor = engine.infer_batch(batch)["model_output"][what].cpu()  # else Ray brings the GPU along
     return found
 
 
@@ -265,126 +265,307 @@ def set_rank(rank: int, world: int, address: str, port: int) -> None:
     os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
 
 
-_CPU = torch.device("cpu")
+_UNBOUND: Final = 1e9
+"""A bound on ratios that holds none: verl clamps them to e^20."""
+_DPPO_TRUNCATION: Final = 20.0
+"""Largest ratio in the dppo losses: what verl's functions take where they are told none."""
+_BY_ADVANTAGES: Final = frozenset({"geo_mean", "bypass_mode"})
+"""Losses in which weights are put by way of the advantages: one averages other factors over its sequences, one ignores
+them. Both are in proportion to the advantages."""
+
+
+def verl_names(job: Job) -> VerlAlgorithm:
+    return (job.verl or VerlFields()).algorithm
+
+
+def require_functions(job: Job) -> None:
+    """Raise BackendError where the verl that is installed lacks a function that the job names."""
+    names = verl_names(job)
+    if names == VerlAlgorithm():
+        return
+    from verl.trainer.config.algorithm import RolloutCorrectionConfig
+    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
+
+    for kind, name, there in (
+        ("advantage_estimator", names.estimator, names.estimator in ADV_ESTIMATOR_REGISTRY),
+        ("policy_loss", names.loss, names.loss in POLICY_LOSS_REGISTRY),
+        ("rollout_correction", names.correction, hasattr(RolloutCorrectionConfig, names.correction or "")),
+    ):
+        if name is not None and not there:
+            raise BackendError(f"verl.{kind}: expected {name}, which verl 0.9.1 has; the verl installed here has none")
+
+
+def advantages(job: Job, rewards: Sequence[float], groups: Sequence[str], tokens: Sequence[int]) -> list[float]:
+    """Return each episode's advantage by verl's estimator; `tokens` are their numbers of sampled tokens.
+
+    The reward is at the last sampled token, and nothing is discounted, so that all tokens of an episode have the same.
+    An episode without tokens counts in its group's baseline. Of a group of one `grpo_passk` has no second: 0.
+    Where nothing was sampled all have 0, for verl can take no mean of it.
+    """
+    name = verl_names(job).estimator
+    assert name is not None
+    alone = [name == "grpo_passk" and list(groups).count(group) < 2 for group in groups]
+    compared = [number for number, single in enumerate(alone) if not single]
+    found = [0.0] * len(rewards)
+    if compared and any(tokens):
+        counts = torch.tensor([tokens[number] for number in compared])
+        scores = torch.tensor([rewards[number] for number in compared])
+        values = _estimate(job, name, scores, [groups[number] for number in compared], counts)
+        for number, value in zip(compared, values.tolist(), strict=True):
+            found[number] = value
+    return found
+
+
+def _estimate(job: Job, name: str, scores: Tensor, groups: Sequence[str], counts: Tensor) -> Tensor:
+    """Return the advantages (E,) of episodes by their rewards (E,) and numbers of tokens (E,)."""
+    from verl.trainer.config import AlgoConfig
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+
+    mask = (torch.arange(max(1, int(counts.max()))) < counts[:, None]).long()
+    rewards = torch.zeros(mask.shape)
+    rewards[torch.arange(len(counts)), (counts - 1).clamp(min=0)] = scores
+    arguments: dict[str, Any] = {
+        "token_level_rewards": rewards,
+        "response_mask": mask,
+        "index": np.array(groups, dtype=object),
+        "config": AlgoConfig(gamma=1.0, norm_adv_by_std_in_grpo=job.normalize_advantage),
+    }
+    if ESTIMATORS[name].normalizes and name != "grpo_passk":  # which reads it in the configuration
+        arguments["norm_adv_by_std_in_grpo"] = job.normalize_advantage
+    try:
+        values: Tensor = get_adv_estimator_fn(name)(**arguments)[0]
+    except ValueError as error:  # what verl raises for a batch that it cannot compare
+        raise BackendError(f"verl.advantage_estimator {name}: verl refused the batch: {error}") from error
+    return values[:, 0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Shape:
-    """A row in verl's terms: all its ids (T,), the length of its prompt, and where in the response (R,) it sampled."""
+class RolloutCorrection:
+    """Off-policy factors (M,) of tokens, which of them are kept (M,), bool, and verl's metrics of both."""
 
-    ids: Tensor
-    prompt: int
-    sampled: Tensor
-
-
-def verl_batch(
-    rows: Sequence[Row],
-    advantages: Sequence[float],
-    weights: Sequence[float],
-    *,
-    places: Sequence[Tensor] = (),
-    padding: int = 0,
-) -> TensorDict:
-    """Return verl's batch of `rows` and as many rows of `padding`.
-
-    advantages, weights: by episode, as `flatten_tokens` takes them. places: where among all tokens of a minibatch those of each row (K,) stand. Jagged over a
-    row's ids: `input_ids`, `position_ids`, `loss_mask`; over its prompt: `prompts`; over its response: `responses`,
-    `response_mask` and, unless all is padding, `places` and the columns of `_columns`.
-    """
-    shapes = [*map(_shape, rows), *[_Shape(torch.zeros(2, dtype=torch.long), 1, torch.zeros(0).long())] * padding]
-    responses = [shape.ids[shape.prompt :] for shape in shapes]
-    masks = [_scatter(shape, torch.ones(len(shape.sampled), dtype=torch.long)) for shape in shapes]
-    whole = [torch.cat([torch.zeros(s.prompt).long(), mask]) for s, mask in zip(shapes, masks, strict=True)]
-    columns = _columns(rows, flatten_tokens(rows, advantages, weights, _CPU)) if rows else {}
-    if rows and places:
-        columns["places"] = places
-    filled = {
-        name: [_scatter(s, v) for s, v in zip(shapes, [*values, *[values[0][:0]] * padding], strict=True)]
-        for name, values in columns.items()
-    }
-    parts = {
-        "input_ids": [shape.ids for shape in shapes],
-        "position_ids": [torch.arange(len(shape.ids)) for shape in shapes],
-        "loss_mask": whole,
-        "prompts": [shape.ids[: shape.prompt] for shape in shapes],
-        "responses": responses,
-        "response_mask": masks,
-        **filled,
-    }
-    nested = {name: torch.nested.as_nested_tensor(own, layout=torch.jagged) for name, own in parts.items()}
-    return TensorDict(nested, batch_size=[len(shapes)])
+    factors: Tensor
+    kept: Tensor
+    metrics: Mapping[str, float]
 
 
-def _shape(row: Row) -> _Shape:
-    """Return a row with the id that it ends on, which ours leaves out: nothing is predicted after it."""
-    first = int(row.places[0]) + 1
-    return _Shape(torch.cat([row.ids, row.targets[-1:]]), first, row.places + 1 - first)
+def correct_rollout(job: Job, proximal: Tensor, rollout: Tensor, episodes: Tensor) -> RolloutCorrection:
+    """Return what the job's decoupled preset makes of M tokens: log-probs under two policies, and episodes' numbers."""
+    from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
 
-
-def _scatter(shape: _Shape, values: Tensor) -> Tensor:
-    """Return values (K,) of the sampled tokens at their places in the response (R,), 0 elsewhere."""
-    found = values.new_zeros(len(shape.ids) - shape.prompt)
-    found[shape.sampled] = values
-    return found
-
-
-def _columns(rows: Sequence[Row], tokens: Tokens) -> dict[str, Sequence[Tensor]]:
-    """Return what each sampled token carries, row by row; names that verl has are verl's."""
-    counts = [len(row.targets) for row in rows]
-    flat = {
-        "advantages": tokens.advantages,
-        "token_weights": tokens.weights,
-        "rollout_log_probs": tokens.rollout,
-        "versions": tokens.versions,
-        "episodes": tokens.episodes,
-        "old_log_probs": tokens.proximal,
-        "sequence_log_ratios": tokens.sequence,
-        "rollout_is_weights": tokens.correction,
-        "kept": tokens.kept,
-    }
-    columns: dict[str, Sequence[Tensor]] = {
-        name: values.split(counts) for name, values in flat.items() if values is not None
-    }
-    for name, known in (
-        ("ref_log_prob", [row.reference for row in rows if row.reference is not None]),
-        ("values", [row.values for row in rows if row.values is not None]),
-        ("returns", [row.returns for row in rows if row.returns is not None]),
-    ):
-        if len(known) == len(rows):
-            columns[name] = known
-    return columns
-
-
-def select_sampled(values: Any, batch: TensorDict) -> Tensor:
-    """Return what a jagged output, which stands where ids are fed, says of the M sampled tokens, in the rows' order."""
-    flat, ends = values.values(), values.offsets()[1:]
-    lengths = batch["response_mask"].offsets().diff()
-    parts = [flat[end - length - 1 : end - 1] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)]
-    return torch.cat(parts)[batch["response_mask"].values().bool()]
-
-
-def column(batch: TensorDict, name: str) -> Tensor:
-    """Return what of a name a batch has of its M sampled tokens: one of `verl_batch`'s, or `places`."""
-    found: Tensor = batch[name].values()[batch["response_mask"].values().bool()]
-    return found
-
-
-def batch_tokens(batch: TensorDict) -> tuple[Tokens, Tensor | None]:
-    """Return the M sampled tokens of a batch, row by row, and their log-probs under the reference if it has them."""
-
-    def own(name: str) -> Tensor | None:
-        return column(batch, name) if name in batch.keys() else None  # noqa: SIM118 a TensorDict needs keys()
-
-    tokens = Tokens(
-        targets=column(batch, "responses"),
-        rollout=column(batch, "rollout_log_probs"),
-        versions=column(batch, "versions"),
-        proximal=own("old_log_probs"),
-        advantages=column(batch, "advantages"),
-        weights=column(batch, "token_weights"),
-        episodes=column(batch, "episodes"),
-        sequence=own("sequence_log_ratios"),
-        correction=own("rollout_is_weights"),
-        kept=own("kept"),
+    if not len(proximal):
+        return RolloutCorrection(proximal, proximal.bool(), {})
+    preset, sequences = _preset(job), Sequences(episodes)
+    mask = sequences.pad(torch.ones_like(episodes))
+    weights, kept, metrics = compute_rollout_correction_and_rejection_mask(
+        sequences.pad(proximal),
+        sequences.pad(rollout),
+        mask,
+        rollout_is=preset.rollout_is,
+        rollout_is_threshold=preset.rollout_is_threshold,
+        rollout_is_batch_normalize=preset.rollout_is_batch_normalize,
+        rollout_rs=preset.rollout_rs,
+        rollout_rs_threshold=preset.rollout_rs_threshold,
     )
-    return tokens, own("ref_log_prob")
+    factors = torch.ones_like(proximal) if weights is None else sequences.unpad(weights.batch["rollout_is_weights"])
+    finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+    return RolloutCorrection(factors, sequences.unpad(kept).bool(), finite)
+
+
+def _preset(job: Job) -> Any:
+    from verl.trainer.config.algorithm import RolloutCorrectionConfig
+
+    name = verl_names(job).correction
+    return RolloutCorrectionConfig(rollout_is=None) if name is None else getattr(RolloutCorrectionConfig, name)()
+
+
+class Sequences:
+    """Where the M tokens of E episodes stand in a padded (E, R) tensor: those of one are in order, from the left."""
+
+    def __init__(self, episodes: Tensor) -> None:
+        _, self._rows, counts = episodes.unique(return_inverse=True, return_counts=True)
+        order = self._rows.argsort(stable=True)
+        places = torch.arange(len(episodes), device=episodes.device)
+        self._columns = torch.empty_like(places)
+        self._columns[order] = places - (counts.cumsum(0) - counts).repeat_interleave(counts)
+        self._shape = (len(counts), int(counts.max()))
+
+    def pad(self, values: Tensor) -> Tensor:
+        """Return values (M,) as (E, R), 0 elsewhere, with their gradient."""
+        return values.new_zeros(self._shape).index_put((self._rows, self._columns), values)
+
+    def unpad(self, values: Tensor) -> Tensor:
+        """Return of values (E, R) those (M,) of the tokens."""
+        return values[self._rows, self._columns]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenBatch:
+    """What verl's loss is called with, of M > 0 tokens; all tensors are (M,).
+
+    present: log-probs with gradient; proximal: those that the clip compares with; correction: off-policy factors;
+    weights: what each token weighs in the loss that is wanted, 0 for those of others.
+    """
+
+    tokens: Tokens
+    present: Tensor
+    proximal: Tensor
+    correction: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LossOutput:
+    """A loss () with its gradient, and the parts of the tokens that verl says it clipped."""
+
+    loss: Tensor
+    clipped: float
+    clipped_lower: float
+
+
+def policy_loss(job: Job, part: TokenBatch, *, seed: int | None = None) -> LossOutput:
+    """Return verl's loss of a part; a loss that draws, draws with `seed`.
+
+    Where a sequence's loss cannot be told apart into its tokens' (`geo_mean`), its value is shared out by their weights
+    and its gradient is whole for each token that `present` has one for: they too add up over parts.
+    """
+    name = verl_names(job).loss
+    assert name is not None
+    with torch.random.fork_rng(devices=[], enabled=seed is not None):
+        if seed is not None:
+            torch.manual_seed(seed)
+        if name != "geo_mean":
+            return _call_verl_loss(job, name, part, part.weights)
+        found = _call_verl_loss(job, name, part, part.tokens.weights)
+        with torch.no_grad():
+            share = _call_verl_loss(job, name, part, part.weights).loss
+        return LossOutput(found.loss - found.loss.detach() + share, found.clipped, found.clipped_lower)
+
+
+def _call_verl_loss(job: Job, name: str, part: TokenBatch, weights: Tensor) -> LossOutput:
+    """Return what verl's function says, with its factors and its mode of adding up so chosen that `weights` hold."""
+    from verl.trainer.ppo.core_algos import get_policy_loss_fn
+
+    tokens, sequences = part.tokens, Sequences(part.tokens.episodes)
+    kept = torch.ones_like(tokens.episodes) if tokens.kept is None else tokens.kept.long()
+    mask, weighed, factors = sequences.pad(kept), sequences.pad(weights), sequences.pad(part.correction)
+    advantages = sequences.pad(tokens.advantages)
+    if name == "geo_mean":  # a mean over the sequences, each of which weighs what its tokens do together
+        advantages = advantages * weighed.sum(1, keepdim=True) * len(mask)
+    elif name in _BY_ADVANTAGES:
+        advantages = advantages * weighed
+    elif name == "sapo":  # always a mean over a sequence's tokens
+        factors = factors * weighed * mask.sum(1, keepdim=True)
+    else:
+        factors = factors * weighed
+    loss, metrics = get_policy_loss_fn(name)(
+        old_log_prob=sequences.pad(part.proximal),
+        log_prob=sequences.pad(part.present),
+        advantages=advantages,
+        response_mask=mask,
+        loss_agg_mode="token-sum",
+        config=_actor_config(job, name),
+        rollout_is_weights=factors,
+    )
+    clipped, lower = (float(metrics.get(f"actor/{each}", 0.0)) for each in ("pg_clipfrac", "pg_clipfrac_lower"))
+    return LossOutput(loss, clipped, lower)
+
+
+def _actor_config(job: Job, name: str) -> Any:
+    from verl.workers.config import ActorConfig
+    from verl.workers.config.actor import PolicyLossConfig
+
+    unbound = _DPPO_TRUNCATION if name.startswith("dppo_") else _UNBOUND
+    high = job.clip_ratio if job.clip_ratio_high is None else job.clip_ratio_high
+    return ActorConfig(
+        strategy="fsdp2",
+        rollout_n=job.group_size,
+        use_dynamic_bsz=True,
+        clip_ratio=job.clip_ratio,
+        clip_ratio_low=job.clip_ratio,
+        clip_ratio_high=high,
+        clip_ratio_c=unbound if job.dual_clip is None else job.dual_clip,
+        loss_agg_mode="token-sum",
+        policy_loss=PolicyLossConfig(loss_mode=name, rollout_correction=_preset(job)),
+        global_batch_info={"dp_size": 1, "batch_num_tokens": None, "global_batch_size": 1, "loss_scale_factor": None},
+    )
+
+
+def critic_fields(job: Job) -> CriticFields:
+    return (job.verl or VerlFields()).critic or CriticFields()
+
+
+def make_critic_engine(folder: Path, job: Job, device: str) -> Any:
+    """Return verl's engine for a critic, all of which learns; every rank of the group must call it."""
+    own = job.model_copy(update={"lora_rank": 0, "learning_rate": critic_fields(job).learning_rate})
+    made = make_worker(folder, own, device, "value_model")
+    with _patch_critic_loader(job.seed):
+        load_model(made)
+    return made.engine
+
+
+@contextmanager
+def _patch_critic_loader(seed: int) -> Iterator[None]:
+    """Have verl load critics by `_load_critic`, and draw what their folder lacks from `seed`."""
+    from verl.utils import model
+
+    kept, model.load_valuehead_model = model.load_valuehead_model, _load_critic
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            yield
+    finally:
+        model.load_valuehead_model = kept
+
+
+def _load_critic(local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool) -> Any:
+    """Return a model with a head of one number: verl's own function wants flash attention, whatever the job's model."""
+    from transformers import AutoModelForTokenClassification
+
+    require_critic(model_config)
+    return AutoModelForTokenClassification.from_pretrained(
+        local_path, dtype=torch_dtype, config=model_config, trust_remote_code=trust_remote_code
+    )
+
+
+def require_critic(model_config: Any) -> None:
+    """Raise BackendError where transformers has no model of that kind with a head for each place."""
+    from transformers import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
+
+    if type(model_config) not in MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING:
+        raise BackendError(
+            f"verl.advantage_estimator gae: transformers has no token classification of {model_config.model_type}, "
+            "which a critic would be; take reinforce_plus_plus"
+        )
+    if hasattr(type(model_config), "hidden_dropout"):  # which verl sets to a text, and transformers refuses
+        raise BackendError(
+            f"verl.advantage_estimator gae: verl 0.9.1 makes no critic of {model_config.model_type}, whose dropout it "
+            "sets to what the model does not take; take reinforce_plus_plus"
+        )
+
+
+def estimate_gae(job: Job, rewards: Sequence[float], values: Tensor, episodes: Tensor) -> tuple[Tensor, Tensor]:
+    """Return verl's advantages (M,) of M > 0 tokens, whitened over all, and returns (M,), which values are to be.
+
+    By their values and episodes' numbers; rewards are at the ends.
+    """
+    from verl.trainer.ppo.core_algos import compute_gae_advantage_return
+
+    sequences, own = Sequences(episodes), critic_fields(job)
+    mask = sequences.pad(torch.ones_like(episodes))
+    scores = torch.zeros(mask.shape)
+    scores[torch.arange(len(mask)), mask.sum(1) - 1] = torch.tensor(rewards)[episodes.unique()]
+    try:
+        found = compute_gae_advantage_return(scores, sequences.pad(values), mask, own.discount, own.gae_lambda)
+    except ValueError as error:  # what verl raises for a batch that it cannot whiten
+        raise BackendError(f"verl.advantage_estimator gae: verl refused the batch: {error}") from error
+    return sequences.unpad(found[0]), sequences.unpad(found[1])
+
+
+def value_loss(job: Job, present: Tensor, before: Tensor, returns: Tensor, weights: Tensor) -> tuple[Tensor, float]:
+    """Return verl's loss () of M > 0 tokens and the part it clipped, by values with gradient and `before`; (M,)."""
+    from verl.trainer.ppo.core_algos import compute_value_loss
+
+    clip, mode = critic_fields(job).clip_range, "token-sum"
+    loss: Tensor = compute_value_loss(present, returns, before, weights, clip, mode)[0]
+    clipped = compute_value_loss(present.detach(), returns, before, torch.ones_like(weights), clip, mode)[1]
+    return loss, float(clipped)

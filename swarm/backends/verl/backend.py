@@ -15,14 +15,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, TypeVar
 
+from swarm.backends.local.backend import PROBS_TOLERANCE, served_name
 from swarm.backends.verl.engine import SeedSequence
-from swarm.job import Job, PathModel
+from swarm.job import Job
 from swarm.rendering.messages import BackendError
 from swarm.verl_config import VerlFields
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from swarm.algorithms.mismatch import MismatchRow, ReplicaScores
@@ -30,9 +32,6 @@ if TYPE_CHECKING:
     from swarm.backends.verl.engine import ReplicatedEngine
     from swarm.backends.verl.learner import VerlLearner
     from swarm.rendering.renderer import HFRenderer
-
-PROBS_TOLERANCE: Final = {"float32": 1e-3, "bfloat16": 0.1}
-"""Largest accepted difference of a sampled token's two probabilities, by element type, as the local backend's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +65,7 @@ class VerlBackend:
 
     @property
     def model_name(self) -> str:
-        """The folder's name of a model from a path; `tiny-ENVIRONMENT` for one made on the spot."""
-        model = self.job.model
-        return Path(model.path).name if isinstance(model, PathModel) else f"tiny-{self.job.environment}"
+        return served_name(self.job)
 
     async def start(self) -> None:
         if self._parts is None:
@@ -85,7 +82,6 @@ class VerlBackend:
 
     @property
     def probs_tolerance(self) -> float | None:
-        """Depends on the element type of activations, which engine and learner round at different places."""
         return PROBS_TOLERANCE[self.job.dtype]
 
     def weights(self) -> str | None:
@@ -126,7 +122,9 @@ async def _start(job: Job, models: Path) -> _Components:
             learner.use_devices = partial(_use_devices, learner, engine)
         weights = await asyncio.to_thread(_hash_weights, learner)
     except BaseException:  # whoever cancels the boot wants no cluster that goes on
-        learning.add_done_callback(_end_unwanted)  # its thread cannot be cancelled; it fails once Ray is left
+        learning.add_done_callback(
+            partial(_end_unwanted, end=lambda made: made.stop())
+        )  # its thread cannot be cancelled; it fails once Ray is left
         if serving is not None:
             serving.cancel()
             await asyncio.wait({serving})
@@ -144,18 +142,13 @@ async def _prepare_cancellable(
     try:
         return await asyncio.shield(making)
     except asyncio.CancelledError:
-        making.add_done_callback(_leave_unwanted)
+        making.add_done_callback(partial(_end_unwanted, end=lambda made: made[2].leave()))
         raise
 
 
-def _leave_unwanted(making: asyncio.Future[tuple[Path, HFRenderer, Cluster]]) -> None:
+def _end_unwanted(making: asyncio.Future[T], end: Callable[[T], None]) -> None:
     if not making.cancelled() and making.exception() is None:
-        making.result()[2].leave()
-
-
-def _end_unwanted(learning: asyncio.Future[VerlLearner]) -> None:
-    if not learning.cancelled() and learning.exception() is None:
-        learning.result().stop()
+        end(making.result())
 
 
 def _prepare(job: Job, models: Path) -> tuple[Path, HFRenderer, Cluster]:

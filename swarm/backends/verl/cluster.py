@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -144,7 +145,7 @@ def _check_model(job: Job, models: Path) -> str:
     if _fields(job).algorithm.has_critic:
         from transformers import AutoConfig
 
-        from swarm.backends.verl.critic import require_critic
+        from swarm.backends.verl.adapter import require_critic
 
         require_critic(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
     vllm.require_heads(head_size(folder), str(folder), _device(job))
@@ -211,12 +212,18 @@ class Cluster:
     @classmethod
     def join(cls, job: Job) -> Cluster:
         """Join the cluster of the job, or start one here; raise BackendError if it lacks what the job asks for."""
-        fields = job.verl or VerlFields()
+        fields = _fields(job)
         set_ray_environment(fields.address)
         here = find_device(job) if fields.address is None else None
         _connect(fields.address, max(os.cpu_count() or 1, fields.devices + 2) if here == "cpu" else None)
+        import ray
+
         try:
-            device = here or _cluster_device(job)
+            device = here or _choose_device(  # this machine may have no device of its own
+                job,
+                ray.cluster_resources().get("GPU", 0) >= 1,
+                "expected GPUs in the Ray cluster, as the job's `device` is cuda; found none: join nodes",
+            )
             cluster = cls(fields, device, {**_QUIET, **(_ON_A_CPU if device == "cpu" else {})})
             cluster._require_devices()
             cluster._reserve()
@@ -297,16 +304,22 @@ def advise_fewer(fields: VerlFields) -> str:
 
 def find_device(job: Job) -> str:
     """Return `cuda` or `cpu` of this machine; BackendError where the job wants what is not there."""
-    _refuse_mps(job)
     import torch
 
-    there = torch.cuda.is_available()
-    if job.device == "cuda" and not there:
-        raise BackendError(
-            "backend `verl`: expected a CUDA device, as the job's `device` is cuda; found none that torch "
-            f"{torch.__version__} can use: install the driver and a CUDA build of torch, or set device to cpu"
-        )
-    return "cuda" if there and job.device != "cpu" else "cpu"
+    return _choose_device(
+        job,
+        torch.cuda.is_available(),
+        "backend `verl`: expected a CUDA device, as the job's `device` is cuda; found none that torch "
+        f"{torch.__version__} can use: install the driver and a CUDA build of torch, or set device to cpu",
+    )
+
+
+def _choose_device(job: Job, gpus: bool, missing: str) -> str:
+    if job.device == "mps":
+        raise BackendError("backend `verl`: expected device cuda, cpu or auto, found mps: the backend `local` knows it")
+    if job.device == "cuda" and not gpus:
+        raise BackendError(missing)
+    return "cuda" if gpus and job.device != "cpu" else "cpu"
 
 
 _joined = 0
@@ -328,22 +341,6 @@ def _disconnect() -> None:
         _joined = max(0, _joined - 1)
         if not _joined:
             _ray_s.call(ray.shutdown)
-
-
-def _refuse_mps(job: Job) -> None:
-    if job.device == "mps":
-        raise BackendError("backend `verl`: expected device cuda, cpu or auto, found mps: the backend `local` knows it")
-
-
-def _cluster_device(job: Job) -> str:
-    """Return what the processes of a cluster that was joined compute on: this machine may have no device of its own."""
-    import ray
-
-    _refuse_mps(job)
-    gpus = ray.cluster_resources().get("GPU", 0) >= 1
-    if job.device == "cuda" and not gpus:
-        raise BackendError("expected GPUs in the Ray cluster, as the job's `device` is cuda; found none: join nodes")
-    return "cuda" if gpus and job.device != "cpu" else "cpu"
 
 
 def _connect(address: str | None, cpus: int | None) -> None:
@@ -384,11 +381,8 @@ def _begin(address: str | None, cpus: int | None) -> None:
     if address is None and "RAY_TMPDIR" not in os.environ:
         common["_temp_dir"] = private_folder()
     try:
-        if address is None:
-            with restrict_environment():
-                _start_ray(common)
-        else:
-            _join_ray(common)
+        with restrict_environment() if address is None else nullcontext():
+            _start_ray(common, _STARTS if address is None else 1)
     except Exception as error:  # Ray raises many kinds, all of them for "there is no cluster to work on"
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         where = f"the Ray cluster at {address}" if address else "Ray on this machine"
@@ -410,16 +404,6 @@ def private_folder() -> str:
     return str(folder / "ray")
 
 
-def _join_ray(common: Mapping[str, Any]) -> None:
-    import ray
-
-    try:
-        ray.init(**common)
-    except Exception:
-        ray.shutdown()  # what is half connected would be refused each later try
-        raise
-
-
 _LONGEST_PLACE: Final = 15
 """A kernel takes 107 bytes for the path of a socket, of which Ray's own names take more than half."""
 _STARTS: Final = 3
@@ -427,17 +411,21 @@ _STARTS: Final = 3
 _SLOW: Final = "timed out during startup"
 
 
-def _start_ray(common: Mapping[str, Any]) -> None:
+def _start_ray(common: Mapping[str, Any], starts: int) -> None:
     import ray
 
     here = psutil.Process()
     before = set(here.children())
-    for left in reversed(range(_STARTS)):
+    for left in reversed(range(starts)):
         try:
             ray.init(**common)
         except Exception as error:
             ray.shutdown()  # which knows nothing of processes that did not come up
-            _end([child for child in here.children() if child not in before and _is_ray_process(child)])
+            started = [child for child in here.children() if child not in before and _is_ray_process(child)]
+            for process in started:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            psutil.wait_procs(started, REACH_S)
             if not left or _SLOW not in str(error):
                 raise
             _log.warning("event=ray_slow left=%d: it did not come up within 30 s and is started again", left)
@@ -450,13 +438,6 @@ def _is_ray_process(process: psutil.Process) -> bool:
         return any(f"{os.sep}ray{os.sep}" in part for part in process.cmdline())
     except psutil.Error:  # it has ended by itself
         return False
-
-
-def _end(processes: Sequence[psutil.Process]) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(processes, REACH_S)
 
 
 def set_ray_environment(address: str | None) -> None:

@@ -6,19 +6,15 @@ update leaves both, and their optimisers, as they were, bit for bit. The critic 
 drawn from the job's seed alone, whatever the number of ranks, and shares the policy's device.
 
 A loss is the sum over tokens of weight times verl's term, so micro-batches and ranks add up exactly. `values`,
-`value_gradient` and `value_step` exchange with the other ranks: all must be called. Pinned to verl 0.9: the engine of
-`value_model` and its loader, `compute_gae_advantage_return`, `compute_value_loss`; verl's *sequence* is an episode
-here.
+`value_gradient` and `value_step` exchange with the other ranks: all must be called.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar
 
@@ -26,112 +22,17 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from swarm.algorithms.learner import Update
+from swarm.algorithms.learner import PolicyUpdate
 from swarm.algorithms.objective import spread
 from swarm.algorithms.rows import Row
 from swarm.backends.local import checkpoint
 from swarm.backends.protocols import NotFinite, TrainEpisode
-from swarm.backends.verl import adapter, worker
-from swarm.backends.verl.adapter import column, select_sampled
+from swarm.backends.verl import adapter
+from swarm.backends.verl.adapter import critic_fields
 from swarm.backends.verl.learner import RowPartition, VerlLearner
-from swarm.backends.verl.losses import Sequences
-from swarm.backends.verl.worker import Loss, Rank
+from swarm.backends.verl.losses import ObjectiveLoss, column, select_sampled
+from swarm.backends.verl.worker import Rank
 from swarm.job import Job
-from swarm.rendering.messages import BackendError
-from swarm.verl_config import CriticFields, VerlFields
-
-
-def critic_fields(job: Job) -> CriticFields:
-    return (job.verl or VerlFields()).critic or CriticFields()
-
-
-def make_critic_engine(folder: Path, job: Job, device: str) -> Any:
-    """Return verl's engine for a critic, all of which learns; every rank of the group must call it."""
-    own = job.model_copy(update={"lora_rank": 0, "learning_rate": critic_fields(job).learning_rate})
-    made = adapter.make_worker(folder, own, device, "value_model")
-    with _patch_critic_loader(job.seed):
-        adapter.load_model(made)
-    return made.engine
-
-
-@contextmanager
-def _patch_critic_loader(seed: int) -> Iterator[None]:
-    """Have verl load critics by `_load_critic`, and draw what their folder lacks from `seed`."""
-    from verl.utils import model
-
-    kept, model.load_valuehead_model = model.load_valuehead_model, _load_critic
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            yield
-    finally:
-        model.load_valuehead_model = kept
-
-
-def _load_critic(local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool) -> Any:
-    """Return a model with a head of one number: verl's own function wants flash attention, whatever the job's model."""
-    from transformers import AutoModelForTokenClassification
-
-    require_critic(model_config)
-    return AutoModelForTokenClassification.from_pretrained(
-        local_path, dtype=torch_dtype, config=model_config, trust_remote_code=trust_remote_code
-    )
-
-
-def require_critic(model_config: Any) -> None:
-    """Raise BackendError where transformers has no model of that kind with a head for each place."""
-    from transformers import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
-
-    if type(model_config) not in MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING:
-        raise BackendError(
-            f"verl.advantage_estimator gae: transformers has no token classification of {model_config.model_type}, "
-            "which a critic would be; take reinforce_plus_plus"
-        )
-    if hasattr(type(model_config), "hidden_dropout"):  # which verl sets to a text, and transformers refuses
-        raise BackendError(
-            f"verl.advantage_estimator gae: verl 0.9.1 makes no critic of {model_config.model_type}, whose dropout it "
-            "sets to what the model does not take; take reinforce_plus_plus"
-        )
-
-
-def critic_values(engine: Any, batch: TensorDict) -> Tensor:
-    """Return the values, jagged over the batch's ids, of what each id leads to: of the next one, before it is there."""
-    with adapter.enter_mode(engine, engine.eval_mode()):
-        found: Tensor = engine.infer_batch(batch)["model_output"]["values"].cpu()
-    return found
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GaeOutput:
-    """Advantages (M,) of tokens, whitened by verl over all of them, and returns (M,), which their values are to be."""
-
-    advantages: Tensor
-    returns: Tensor
-
-
-def estimate_gae(job: Job, rewards: Sequence[float], values: Tensor, episodes: Tensor) -> GaeOutput:
-    """Return verl's estimate for M > 0 tokens, of their values and episodes' numbers; rewards are at the ends."""
-    from verl.trainer.ppo.core_algos import compute_gae_advantage_return
-
-    sequences, own = Sequences(episodes), critic_fields(job)
-    mask = sequences.pad(torch.ones_like(episodes))
-    scores = torch.zeros(mask.shape)
-    scores[torch.arange(len(mask)), mask.sum(1) - 1] = torch.tensor(rewards)[episodes.unique()]
-    try:
-        found = compute_gae_advantage_return(scores, sequences.pad(values), mask, own.discount, own.gae_lambda)
-    except ValueError as error:  # what verl raises for a batch that it cannot whiten
-        raise BackendError(f"verl.advantage_estimator gae: verl refused the batch: {error}") from error
-    return GaeOutput(*map(sequences.unpad, found))
-
-
-def value_loss(job: Job, present: Tensor, before: Tensor, returns: Tensor, weights: Tensor) -> tuple[Tensor, float]:
-    """Return verl's loss () of M > 0 tokens and the part it clipped, by values with gradient and `before`; (M,)."""
-    from verl.trainer.ppo.core_algos import compute_value_loss
-
-    clip, mode = critic_fields(job).clip_range, "token-sum"
-    loss: Tensor = compute_value_loss(present, returns, before, weights, clip, mode)[0]
-    clipped = compute_value_loss(present.detach(), returns, before, torch.ones_like(weights), clip, mode)[1]
-    return loss, float(clipped)
 
 
 @dataclass(slots=True)
@@ -174,7 +75,7 @@ class ValueLoss:
             return nothing, {}
         present = select_sampled(model_output["values"], data).float()
         before, returns, weights = (column(data, name) for name in ("values", "returns", "token_weights"))
-        loss, clipped = value_loss(self._job, present, before, returns, weights)
+        loss, clipped = adapter.value_loss(self._job, present, before, returns, weights)
         predicted = present.detach().sum(dtype=torch.float64).item()
         self.sums.merge(ValueSums(loss.item(), predicted, clipped * len(present), len(present)))
         return loss * data["dp_size"] + nothing, {}
@@ -191,38 +92,23 @@ class ValueShare:
 class CriticRank(Rank):
     """A Ray actor's class, for the estimator `gae`."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._critic: Any = None
-        self._value_loss: Any = None
-        self._critic_before: worker.Shards | None = None
-
     def start(self, rank: int, world: int, address: str, port: int) -> float:
         seconds, begun = super().start(rank, world, address, port), time.perf_counter()
-        self._critic = make_critic_engine(self._folder, self._job, self._device)
+        self._critic = adapter.make_critic_engine(self._folder, self._job, self._device)
+        self._engines[checkpoint.CRITIC, checkpoint.CRITIC_OPTIMIZER] = self._critic
         return seconds + time.perf_counter() - begun
 
     def values(self, batch: Any, longest: int) -> Tensor:
         """Return what the present critic says of a batch's sampled tokens (M,)."""
         prepared = adapter.prepare_batch(batch, self._job, longest, entropy=False)
-        return select_sampled(critic_values(self._critic, prepared), batch).float()
+        return select_sampled(adapter.infer(self._critic, prepared, "values"), batch).float()
 
-    def estimate_gae(self, rewards: Sequence[float], values: Tensor, episodes: Tensor) -> GaeOutput:
-        return estimate_gae(self._job, rewards, values, episodes)
+    def estimate_gae(self, rewards: Sequence[float], values: Tensor, episodes: Tensor) -> tuple[Tensor, Tensor]:
+        return adapter.estimate_gae(self._job, rewards, values, episodes)
 
-    def begin(self, loss: Loss, *, undoable: bool) -> None:
-        """Begin an update. The critic is always kept for `undo`: it learns before the policy does."""
-        self._critic_before = None
+    def begin(self, loss: ObjectiveLoss, *, undoable: bool) -> None:
         super().begin(loss, undoable=undoable)
         self._value_loss = ValueLoss(self._job)
-        self._critic_before = self._copy_critic()
-
-    def keep(self) -> None:
-        super().keep()
-        self._critic_before = None
-
-    def _copy_critic(self) -> worker.Shards:
-        return worker.copy_shards(self._critic.module, self._critic.optimizer)
 
     def value_gradient(self, batch: Any, longest: int) -> ValueShare:
         """Leave the critic's gradient of this rank's part of a minibatch, to be exchanged; weights stay."""
@@ -231,25 +117,6 @@ class CriticRank(Rank):
 
     def value_step(self, size: float) -> float:
         return adapter.step(self._critic, size)
-
-    def undo(self) -> None:
-        super().undo()
-        self._critic.optimizer_zero_grad()
-        if self._critic_before is not None:
-            worker.put_back(self._critic.module, self._critic.optimizer, self._critic_before)
-        self._critic_before = None
-
-    def _modules(self) -> Mapping[str, Any]:
-        return {**super()._modules(), checkpoint.CRITIC: self._critic.module}
-
-    def _sets(self) -> checkpoint.Sets:
-        own = self._copy_critic()
-        return {**super()._sets(), checkpoint.CRITIC: own.weights, checkpoint.CRITIC_OPTIMIZER: own.moments}
-
-    def _take(self, saved: checkpoint.Sets) -> None:
-        super()._take(saved)
-        found = worker.Shards(saved[checkpoint.CRITIC], saved.get(checkpoint.CRITIC_OPTIMIZER, {}))
-        worker.put_back(self._critic.module, self._critic.optimizer, found)
 
 
 class CriticLearner(VerlLearner):
@@ -265,7 +132,7 @@ class CriticLearner(VerlLearner):
             self._outcome(episode)
         return [0.0] * len(episodes), {}
 
-    def _fill_logprobs(self, update: Update) -> None:
+    def _fill_logprobs(self, update: PolicyUpdate) -> None:
         super()._fill_logprobs(update)
         rows = update.all_rows
         with update.cost.measure("values"):
@@ -275,7 +142,7 @@ class CriticLearner(VerlLearner):
                 self._estimate(update, values)
         update.metrics |= _value_metrics(values, [row.returns for row in rows if row.returns is not None])
 
-    def _estimate(self, update: Update, values: Sequence[Tensor]) -> None:
+    def _estimate(self, update: PolicyUpdate, values: Sequence[Tensor]) -> None:
         """Fill in each token's value, advantage and return, and episodes' mean advantage; tokens go in calls' order."""
         rows, counts = update.all_rows, [len(own) for own in values]
         episodes = torch.tensor([row.episode for row in rows]).repeat_interleave(torch.tensor(counts))
@@ -283,13 +150,13 @@ class CriticLearner(VerlLearner):
         order = torch.cat(calls).argsort(stable=True)
         rewards = [self._outcome(episode) for episode in update.episodes]
         found = self._call_all("estimate_gae", rewards, torch.cat(list(values))[order], episodes[order])[0]
-        own = [torch.empty_like(each).index_copy(0, order, each) for each in (found.advantages, found.returns)]
+        own = [torch.empty_like(each).index_copy(0, order, each) for each in found]
         parts = zip(rows, values, *(each.split(counts) for each in own), strict=True)
         for row, *worth in parts:
             row.values, row.advantages, row.returns = worth
         update.advantages = [_mean_advantage(own) for own in update.rows]
 
-    def _make_steps(self, steps: Sequence[Sequence[int]], update: Update) -> None:
+    def _make_steps(self, steps: Sequence[Sequence[int]], update: PolicyUpdate) -> None:
         size = critic_fields(self._job).learning_rate
         norms, sums = [], ValueSums()
         with update.cost.measure("update_critic"):
@@ -299,7 +166,7 @@ class CriticLearner(VerlLearner):
         update.metrics |= {"critic/grad_norm": fmean(norms), "critic/lr": size, **sums.metrics(len(steps))}
         super()._make_steps(steps, update)
 
-    def _value_gradient(self, chosen: Sequence[int], update: Update) -> ValueSums:
+    def _value_gradient(self, chosen: Sequence[int], update: PolicyUpdate) -> ValueSums:
         """Leave the critic's gradient of a minibatch with the ranks; return the sums of the update so far."""
         rows, weights = self._minibatch(chosen, update)
         deal = RowPartition(rows, self.group.world)

@@ -29,7 +29,7 @@ from typing import Any, Final
 from swarm.backends.protocols import Chunk, DiskFull, GenerationRequest, RequestLost
 from swarm.backends.verl.processes import DeviceScheduler, Silence, SuspendAwareTimeout
 from swarm.backends.verl.replica import RayReplica
-from swarm.backends.verl.types import Delivery, GenerateCommand, ReplicaDied, ReplicaHandle, ReplicaSpec
+from swarm.backends.verl.types import Delivery, GenerateCommand, ReplicaDied, ReplicaSpec
 from swarm.backends.verl.vllm import vocabulary_size
 from swarm.rendering.messages import BackendError, GrammarRefused, RequestRefused
 
@@ -53,20 +53,8 @@ LOOK_S: Final = 90.0
 """Seconds at most between two looks at a replica's silence: more have passed only where this process did not run."""
 
 
-class OutputQueue:
-    """Chunks of one request until who asked takes them; used on the event loop alone."""
-
-    def __init__(self) -> None:
-        self._queue: asyncio.Queue[Chunk | BackendError] = asyncio.Queue()
-
-    def put(self, found: Chunk | BackendError) -> None:
-        self._queue.put_nowait(found)
-
-    async def take(self) -> Chunk:
-        found = await self._queue.get()
-        if isinstance(found, BackendError):
-            raise found
-        return found
+OutputQueue = asyncio.Queue[Chunk | BackendError]
+"""Chunks of one request until who asked takes them, or why there will be none; used on the event loop alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +69,7 @@ class PublishedWeights:
 class ReplicaInstance:
     """A replica from its boot to its death. `silence`: since it last brought something, or had nothing to bring."""
 
-    handle: ReplicaHandle
+    handle: RayReplica
     open: dict[int, OutputQueue] = field(default_factory=dict)
     silence: Silence = field(default_factory=Silence)
     published: PublishedWeights | None = None
@@ -91,11 +79,11 @@ class ReplicaInstance:
 
     def deliver(self, found: Delivery, lost: type[BackendError]) -> None:
         if queue := self.open.get(found.key):
-            queue.put(found.chunk if found.chunk is not None else lost(found.lost))
+            queue.put_nowait(found.chunk if found.chunk is not None else lost(found.lost))
 
     def end(self, error: BackendError) -> None:
         for queue in self.open.values():
-            queue.put(error)
+            queue.put_nowait(error)
         self.open.clear()
 
     def is_silent(self, patience: float) -> bool:
@@ -198,7 +186,7 @@ TURN_S: Final = 86_400.0
 _PAUSE_S: Final = 0.5
 """Seconds before a replica is made again, times the deaths of late."""
 
-MakeReplica = Callable[[int, int], ReplicaHandle]
+MakeReplica = Callable[[int, int], RayReplica]
 """Makes a replica, which is booted later: of a place, by number, and how many lived there before."""
 
 
@@ -290,7 +278,9 @@ class ReplicatedEngine:
         try:
             life.handle.submit(GenerateCommand(key, prompt, sampling, limit))
             while not finished:
-                chunk = await queue.take()
+                chunk = await queue.get()
+                if isinstance(chunk, BackendError):
+                    raise chunk
                 finished = chunk.finish is not None
                 yield chunk
         finally:
@@ -379,7 +369,7 @@ class ReplicatedEngine:
     def compute_logprobs(
         self, rows: Sequence[Sequence[int]], seconds: float
     ) -> dict[int, tuple[int, Sequence[Sequence[float]]] | str]:
-        """Return, by number, what each replica that serves says of rows (`ReplicaHandle.score`), or why it cannot."""
+        """Return, by number, what each replica that serves says of rows (`RayReplica.score`), or why it cannot."""
         with self._lock:
             lives = self._serving_instances()
         found: dict[int, tuple[int, Sequence[Sequence[float]]] | str] = {}

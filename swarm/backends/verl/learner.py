@@ -26,7 +26,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from swarm.algorithms.advantages import episode_reward
-from swarm.algorithms.learner import CPU, PolicyLearner, Update
+from swarm.algorithms.learner import CPU, PolicyLearner, PolicyUpdate
 from swarm.algorithms.mismatch import OPINION_S, ScoreReplicas, diagnose_mismatch, find_mismatches
 from swarm.algorithms.objective import UpdateSums
 from swarm.algorithms.rows import Row, flatten_tokens
@@ -34,9 +34,8 @@ from swarm.backends.local import checkpoint
 from swarm.backends.local.reference import PlainModel
 from swarm.backends.protocols import DiskFull, NotFinite, TrainEpisode
 from swarm.backends.verl import adapter
-from swarm.backends.verl.adapter import verl_batch
 from swarm.backends.verl.engine import SeedSequence
-from swarm.backends.verl.losses import ObjectiveLoss, VerlLoss, WholeMinibatch
+from swarm.backends.verl.losses import ObjectiveLoss, VerlLoss, WholeMinibatch, verl_batch
 from swarm.backends.verl.processes import SuspendAwareTimeout
 from swarm.backends.verl.worker import Rank, RankShare
 from swarm.job import Job
@@ -129,7 +128,7 @@ class TrainerGroup:
         try:
             address, port = self._wait([self._actors[0].address.remote()], BOOT_S, "address")[0]
             each = [(number, world, address, port) for number in range(world)]
-            self.boot_s: float = max(self.call("start", each, timeout_s=BOOT_S))
+            self.call("start", each, timeout_s=BOOT_S)
         except BaseException:
             self.stop()
             raise
@@ -163,7 +162,13 @@ class TrainerGroup:
             if not ready and patience.spend():
                 continue
             if not ready:
-                return self._fail(first or BackendError(_too_long(method, timeout_s, self._ray)))
+                resources = sorted(self._ray.available_resources().items())
+                free = ", ".join(f"{name} {amount:g}" for name, amount in resources if "PU" in name)
+                late = BackendError(
+                    f"the learner's ranks did not answer {method} within {timeout_s:g} s (Ray has "
+                    f"{free or 'no processor'} free): give Ray more processors, or ask for fewer trainers"
+                )
+                return self._fail(first or late)
             refusal = self._refusal(ready[0], references.index(ready[0]), method)
             if refusal is not None and first is None:
                 first, patience.left = refusal, min(patience.left, grace_s)
@@ -222,14 +227,6 @@ def _pid(_: Any) -> int:
     import os
 
     return os.getpid()
-
-
-def _too_long(method: str, timeout_s: float, ray: Any) -> str:
-    free = ", ".join(f"{name} {amount:g}" for name, amount in sorted(ray.available_resources().items()) if "PU" in name)
-    return (
-        f"the learner's ranks did not answer {method} within {timeout_s:g} s (Ray has {free or 'no processor'} free): "
-        f"give Ray more processors, or ask for fewer trainers"
-    )
 
 
 def _line(error: Exception) -> str:
@@ -298,12 +295,12 @@ class VerlLearner(PolicyLearner):
     def _needs_proximal(self, rows: Sequence[Row]) -> bool:
         return not self._names.bypass and (self._names.correction is not None or super()._needs_proximal(rows))
 
-    def _fill_logprobs(self, update: Update) -> None:
+    def _fill_logprobs(self, update: PolicyUpdate) -> None:
         super()._fill_logprobs(update)
         if self._names.correction is not None and not self._names.bypass:
             self._correct(update)
 
-    def _correct(self, update: Update) -> None:
+    def _correct(self, update: PolicyUpdate) -> None:
         """Fill in the factors and rejections of verl's preset: of the weights of this moment and those that sampled."""
         rows = update.all_rows
         if not rows:
@@ -343,7 +340,7 @@ class VerlLearner(PolicyLearner):
             self._call_all("keep")
         self.version += 1
 
-    def _gradient(self, rows: Sequence[Row], weights: Sequence[float], update: Update) -> None:
+    def _gradient(self, rows: Sequence[Row], weights: Sequence[float], update: PolicyUpdate) -> None:
         self._fill_sequences(rows, weights, update, spread=True)  # over the ranks
         deal = RowPartition(rows, self.group.world)
         parts = deal.batches(update.advantages, weights)
@@ -359,7 +356,9 @@ class VerlLearner(PolicyLearner):
             update.sums.merge(share.sums)
         update.cost.forward += deal.tokens
 
-    def _whole_minibatch(self, rows: Sequence[Row], weights: Sequence[float], update: Update) -> WholeMinibatch | None:
+    def _whole_minibatch(
+        self, rows: Sequence[Row], weights: Sequence[float], update: PolicyUpdate
+    ) -> WholeMinibatch | None:
         """Return the whole minibatch where each of its micro-batches must see it."""
         kind = self._names.kind_of_loss
         if not rows or kind is None or not kind.whole:
@@ -371,7 +370,7 @@ class VerlLearner(PolicyLearner):
     def _step(self, size: float, *, last: bool) -> float:
         return float(self._call_all("step", size)[0])
 
-    def _diagnose_mismatch(self, update: Update) -> str:
+    def _diagnose_mismatch(self, update: PolicyUpdate) -> str:
         import ray
         from transformers import AutoConfig
 

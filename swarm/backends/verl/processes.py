@@ -38,13 +38,12 @@ class Bucket(dict[str, Tensor]):
     the stream (PEP 574) are copied once on the way in, and never on the way out: torch's own bytes several times."""
 
     def __reduce__(self) -> tuple[Callable[..., Bucket], tuple[dict[str, tuple[Any, torch.dtype]]]]:
-        return _restore_bucket, ({name: (_bits(tensor), tensor.dtype) for name, tensor in self.items()},)
-
-
-def _bits(tensor: Tensor) -> Any:
-    """Return an array over a tensor's memory; numpy has no bfloat16, and gets its bits."""
-    plain = tensor.detach().contiguous()
-    return (plain.view(torch.int16) if plain.dtype is torch.bfloat16 else plain).numpy()
+        arrays = {}
+        for name, tensor in self.items():
+            plain = tensor.detach().contiguous()
+            bits = plain.view(torch.int16) if plain.dtype is torch.bfloat16 else plain  # which numpy does not have
+            arrays[name] = bits.numpy(), tensor.dtype
+        return _restore_bucket, (arrays,)
 
 
 def _restore_bucket(arrays: dict[str, tuple[Any, torch.dtype]]) -> Bucket:
@@ -73,19 +72,19 @@ class OneThread:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
         answer: Future[T] = Future()
-        self._calls.put(lambda: _answer(answer, function))
+
+        def work() -> None:
+            try:
+                answer.set_result(function())
+            except BaseException as error:  # noqa: BLE001 - the caller raises it
+                answer.set_exception(error)
+
+        self._calls.put(work)
         return answer.result()
 
     def _run(self) -> None:
         while True:
             self._calls.get()()
-
-
-def _answer(answer: Future[T], function: Callable[[], T]) -> None:
-    try:
-        answer.set_result(function())
-    except BaseException as error:  # noqa: BLE001 - the caller raises it
-        answer.set_exception(error)
 
 
 FIRST: Final = 1000
@@ -236,17 +235,15 @@ _IP: Final = (socket.AF_INET, socket.AF_INET6)
 
 def filter_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what of an environment a Ray that is started here may inherit."""
-    found = {name: value for name, value in environment.items() if _is_needed(name)}
+    found = {
+        name: value
+        for name, value in environment.items()
+        if name == RAY_TOKEN or name in _NAMES or (name.startswith(_BEGINNINGS) and not _SECRET.search(name))
+    }
     root = str(Path(__file__).parents[3])
     if root in map(os.path.abspath, filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))):
         found["PYTHONPATH"] = root
     return found
-
-
-def _is_needed(name: str) -> bool:
-    return name == RAY_TOKEN or (
-        (name in _NAMES or name.startswith(_BEGINNINGS)) and (not _SECRET.search(name) or name in _NAMES)
-    )
 
 
 @contextmanager
@@ -306,7 +303,11 @@ class DeviceScheduler:
     async def booting(self, seconds: float) -> AsyncIterator[None]:
         """Boot within; BackendError where the learner's turn, which is waited for first, lasts for so long."""
         patience = SuspendAwareTimeout(seconds)
-        while not self._try_boot():
+        while True:
+            with self._changed:
+                if not self._learning:
+                    self._booting += 1
+                    break
             await asyncio.sleep(patience.slice)  # it ends on another thread
             if not patience.spend():
                 raise BackendError(f"expected the learner's turn to end within {seconds:.0f} s")
@@ -316,8 +317,3 @@ class DeviceScheduler:
             with self._changed:
                 self._booting -= 1
                 self._changed.notify_all()
-
-    def _try_boot(self) -> bool:
-        with self._changed:
-            self._booting += not self._learning
-            return not self._learning

@@ -17,15 +17,15 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from swarm.backends.protocols import NO_ROOM, Chunk, DiskFull, Finish, Sampling
 from swarm.backends.verl import vllm
 from swarm.backends.verl.processes import ChildOutput, SuspendAwareTimeout, forget_secrets, is_ready_within, wait_within
-from swarm.backends.verl.types import Delivery, GenerateCommand, Piece, ReplicaDied, ReplicaSpec, Top
+from swarm.backends.verl.types import Delivery, GenerateCommand, Piece, ReplicaDied, ReplicaSpec
 from swarm.rendering.messages import BackendError
 
 STILL_S: Final = 60.0
@@ -34,49 +34,21 @@ _STOP_AGAIN_S = 0.05
 """Seconds after which what still generates is told again to stop."""
 
 
-class TokenStream(Protocol):
-    """What samples: one stream a name, which ends by itself or where it is stopped."""
-
-    def stream(self, name: str, ids: Sequence[int], sampling: Sampling, salt: str) -> AsyncIterator[Piece]:
-        """Yield what follows `ids`; streams of another salt share no cache with it. ReplicaDied where it is dead."""
-
-    async def abort(self, names: Sequence[str]) -> None:
-        """End these streams early."""
-
-
-@dataclass(slots=True)
-class _PendingTokens:
-    """Tokens of one version that nobody took yet."""
-
-    version: int
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    top: list[Top] = field(default_factory=list)
-    finish: Finish | None = None
-
-    def add(self, piece: Piece, finish: Finish | None) -> None:
-        self.ids += piece.ids
-        self.logprobs += piece.logprobs
-        self.top += piece.top
-        self.finish = finish
-
-    def chunk(self) -> Chunk:
-        return Chunk(tuple(self.ids), tuple(self.logprobs), self.version, self.finish, tuple(self.top))
-
-
 class Outbox:
     """What was generated and is not taken yet, in the order in which it came."""
 
     def __init__(self) -> None:
-        self._pending: dict[int, list[_PendingTokens]] = {}
+        self._pending: dict[int, list[Chunk]] = {}
         self._lost: list[Delivery] = []
         self._filled = asyncio.Event()
 
     def add(self, key: int, version: int, piece: Piece, finish: Finish | None) -> None:
         parts = self._pending.setdefault(key, [])
-        if not parts or parts[-1].version != version:
-            parts.append(_PendingTokens(version))
-        parts[-1].add(piece, finish)
+        ids, logprobs, top = piece.ids, piece.logprobs, piece.top
+        if parts and parts[-1].version == version:
+            last = parts.pop()
+            ids, logprobs, top = last.ids + ids, last.logprobs + logprobs, last.top + top
+        parts.append(Chunk(ids, logprobs, version, finish, top))
         self._filled.set()
 
     def lose(self, key: int, reason: str) -> None:
@@ -94,7 +66,7 @@ class Outbox:
             return
 
     def take(self) -> list[Delivery]:
-        chunks = [Delivery(key, each.chunk()) for key, parts in self._pending.items() for each in parts]
+        chunks = [Delivery(key, chunk) for key, parts in self._pending.items() for chunk in parts]
         lost, self._pending, self._lost = self._lost, {}, []
         self._filled.clear()
         return chunks + lost
@@ -103,7 +75,7 @@ class Outbox:
 class RequestRunner:
     """Requests on one event loop, from their order to their last token."""
 
-    def __init__(self, model: TokenStream) -> None:
+    def __init__(self, model: vllm.VllmStream) -> None:
         self.version = 0
         self.outbox = Outbox()
         self._model = model
@@ -358,7 +330,11 @@ _SEEDS: Final = 1_000_003
 
 
 class RayReplica:
-    """Implements `ReplicaHandle` by an actor. `options` are Ray's, for where it is placed."""
+    """One life of a replica, in an actor: it is booted once, and once it is dead or killed another takes its place.
+
+    Whatever waits has a bound. ReplicaDied says that this life is over; BackendError, that another would not do either.
+    `options` are Ray's, for where it is placed.
+    """
 
     def __init__(self, spec: ReplicaSpec, number: int, life: int, options: Mapping[str, Any]) -> None:
         self._spec = replace(spec, seed=(spec.seed * _SEEDS + number * 1009 + life) % (1 << 31))
@@ -374,13 +350,14 @@ class RayReplica:
         await self._wait_async(self._actor.boot.remote(), BOOT_S, "did not load its model")
 
     def submit(self, order: GenerateCommand) -> None:
+        """Have it generate; what comes of it is in `take`."""
         self._actor.submit.remote(order)
 
     def cancel(self, key: int) -> None:
         self._actor.cancel.remote(key)
 
     async def take(self) -> Sequence[Delivery]:
-        """Return what came; ReplicaDied where the actor is gone or silent."""
+        """Return what it generated; empty after some seconds in which there was nothing."""
         found: Sequence[Delivery] = await self._wait_async(self._actor.take.remote(), TAKE_S + _SILENCE_S, "was silent")
         return found
 
@@ -389,21 +366,29 @@ class RayReplica:
         return found
 
     def load(self, version: int, buckets: Sequence[Any]) -> None:
-        """Have it load references to buckets; return once it confirmed the version."""
+        """Have it load references to buckets; return once it serves them as `version`. Blocks, on any thread.
+
+        One that rests takes its device's memory again for them, and goes on with what waits.
+        """
         confirmed = self._wait(self._actor.load.remote(version, list(buckets)), f"did not load version {version}")
         if confirmed != version:
             raise BackendError(f"expected a replica to confirm version {version}, it confirmed {confirmed}")
 
     def sleep(self) -> None:
+        """Have it stop, keep what is open, and give its device's memory back until the next `load`. Blocks."""
         self._wait(self._actor.sleep.remote(), "did not give its memory back", REST_S)
 
     def score(self, rows: Sequence[Sequence[int]], seconds: float) -> tuple[int, Sequence[Sequence[float]]]:
+        """Return the version that it serves, and log-probs of each row's ids but the first at temperature 1. Blocks.
+
+        Of a row as long as the context it leaves the last id out. BackendError where it rests.
+        """
         found: tuple[int, Sequence[Sequence[float]]]
         found = self._wait(self._actor.score.remote(rows), "did not score", seconds)
         return found
 
     def kill(self) -> None:
-        """End the actor; its engine's processes see that and end."""
+        """End the actor; its engine's processes see that and end. Safe to call twice."""
         import ray
 
         if self._actor is not None:

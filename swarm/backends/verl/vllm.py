@@ -240,7 +240,8 @@ def _arguments(spec: ReplicaSpec) -> dict[str, Any]:
 
 
 class VllmStream:
-    """A model that vLLM's engine serves, in processes of its own; its weights change while no stream is open."""
+    """A model that vLLM's engine serves, in processes of its own: one stream a name, which ends by itself or is
+    aborted. Weights change while no stream is open."""
 
     def __init__(self, spec: ReplicaSpec) -> None:
         from vllm.engine.arg_utils import AsyncEngineArgs
@@ -254,7 +255,10 @@ class VllmStream:
         return bool(self._llm.errored)
 
     async def stream(self, name: str, ids: Sequence[int], sampling: Sampling, salt: str) -> AsyncIterator[Piece]:
-        """Yield what follows `ids`; log-probs are those of what is drawn from, at temperature 0 the model's own."""
+        """Yield what follows `ids`; streams of another salt share no cache with it. ReplicaDied where it is dead.
+
+        Log-probs are those of what is drawn from, at temperature 0 the model's own.
+        """
         from vllm.v1.engine.exceptions import EngineDeadError
 
         prompt = {"prompt_token_ids": list(ids), "cache_salt": salt}
@@ -329,14 +333,11 @@ def _parameters(sampling: Sampling, vocabulary: int) -> Any:
 def _piece(ids: Sequence[int], places: Sequence[Mapping[int, Any]], count: int) -> Piece:
     """Return a piece; `places` holds, of each, the likeliest ids and the sampled one, with their log-probs."""
     logprobs = tuple(min(0.0, place[token].logprob) for token, place in zip(ids, places, strict=True))
-    top = tuple(_likeliest(place, count) for place in places) if count else ()
-    return Piece(tuple(ids), logprobs, top)
-
-
-def _likeliest(place: Mapping[int, Any], count: int) -> tuple[tuple[int, float], ...]:
-    """Return the likeliest ids of a place; what the cuts left out is not among them."""
-    found = [(token, float(each.logprob)) for token, each in place.items() if each.logprob > _LEFT_OUT]
-    return tuple(sorted(found, key=lambda each: -each[1])[:count])
+    top = []
+    for place in places if count else ():
+        drawable = [(token, float(each.logprob)) for token, each in place.items() if each.logprob > _LEFT_OUT]
+        top.append(tuple(sorted(drawable, key=lambda pair: -pair[1])[:count]))
+    return Piece(tuple(ids), logprobs, tuple(top))
 
 
 class WeightsExtension:

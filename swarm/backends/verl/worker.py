@@ -14,11 +14,11 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,12 +30,11 @@ from swarm.backends.local import checkpoint
 from swarm.backends.local.policy import trainable_parameters
 from swarm.backends.protocols import DiskFull
 from swarm.backends.verl import adapter
+from swarm.backends.verl.adapter import RolloutCorrection
+from swarm.backends.verl.losses import ObjectiveLoss, WholeMinibatch, select_sampled
 from swarm.backends.verl.processes import Bucket, forget_secrets, set_gloo_interface
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
-
-if TYPE_CHECKING:
-    from swarm.backends.verl.losses import RolloutCorrection, WholeMinibatch
 
 _NOTHING_TO_DO = (
     "empty_cache", "synchronize", "ipc_collect", "set_device", "reset_peak_memory_stats", "manual_seed",
@@ -124,26 +123,14 @@ _PREFIX = "base_model.model."
 """What peft puts before the names of a model with an adapter."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Shards:
-    """This rank's parts of the trained weights, and of AdamW's state by `PARAMETER/KEY`."""
-
-    weights: Mapping[str, Tensor]
-    moments: Mapping[str, Tensor]
-
-
-def copy_shards(module: nn.Module, optimizer: torch.optim.Optimizer) -> Shards:
-    """Return copies, on the CPU, of all that a step changes."""
-    own = trainable_parameters(module)
-    weights = {name: _copy(weight) for name, weight in own.items()}
+def copy_shards(engine: Any, names: tuple[str, str]) -> checkpoint.Sets:
+    """Return copies, on the CPU, of all that a step changes: this rank's parts of the trained weights, and of AdamW's
+    state by `PARAMETER/KEY`, as the two sets of a checkpoint by these names."""
+    own, state = trainable_parameters(engine.module), engine.optimizer.state
     moments = {
-        f"{name}/{key}": _copy(value) for name, weight in own.items() for key, value in optimizer.state[weight].items()
-    } if optimizer.state else {}  # fmt: skip
-    return Shards(weights, moments)
-
-
-def shapes(module: nn.Module) -> dict[str, torch.Size]:
-    return {name: _local_part(weight).shape for name, weight in trainable_parameters(module).items()}
+        f"{name}/{key}": _copy(value) for name, weight in own.items() for key, value in state[weight].items()
+    } if state else {}  # fmt: skip
+    return {names[0]: {name: _copy(weight) for name, weight in own.items()}, names[1]: moments}
 
 
 def _local_part(value: Any) -> Tensor:
@@ -157,13 +144,17 @@ def _copy(value: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def put_back(module: nn.Module, optimizer: torch.optim.Optimizer, shards: Shards) -> None:
-    own = trainable_parameters(module)
-    put_weights(module, shards.weights)
-    optimizer.state.clear()
-    for path, value in shards.moments.items():
+def put_back(engine: Any, names: tuple[str, str], saved: checkpoint.Sets) -> None:
+    own, state = trainable_parameters(engine.module), engine.optimizer.state
+    put_weights(engine.module, saved[names[0]])
+    state.clear()
+    for path, value in saved.get(names[1], {}).items():
         name, key = path.rsplit("/", 1)
-        optimizer.state[own[name]][key] = value.clone() if key == "step" else _shard_like(own[name], value)
+        if key == "step":
+            state[own[name]][key] = value.clone()
+        else:  # sharded as the weight is
+            state[own[name]][key] = torch.zeros_like(own[name])
+            _local_part(state[own[name]][key]).copy_(value)
 
 
 @torch.no_grad()
@@ -172,31 +163,21 @@ def put_weights(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
         _local_part(weight).copy_(weights[name])
 
 
-def _shard_like(weight: Tensor, value: Tensor) -> Tensor:
-    """Return this rank's `value` sharded as the weight is."""
-    found = torch.zeros_like(weight)
-    _local_part(found).copy_(value)
-    return found
-
-
 @torch.no_grad()
 def whole_tensors(module: Any, *, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     """Yield name and full tensor, on the CPU, of the plain model, adapters added, by name; all ranks take all."""
     state: Mapping[str, Tensor] = module.state_dict()
-    for name, own in sorted(_sources(module, state).items()):
-        full = _full_tensor(state[own])
-        if _ADAPTED in own and own.endswith(".weight"):
-            full = full + _adapter(module, state, own)
-        yield name, full.to("cpu", dtype, copy=True)
-
-
-def _sources(module: Any, state: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return by each name of the plain model the model's own one; of a head that is tied, the embeddings'."""
-    found = {own.removeprefix(_PREFIX).replace(_ADAPTED, ""): own for own in state if ".lora_" not in own}
-    embeddings = next((own for name, own in found.items() if name.endswith("embed_tokens.weight")), None)
+    sources = {own.removeprefix(_PREFIX).replace(_ADAPTED, ""): own for own in state if ".lora_" not in own}
+    embeddings = next((own for name, own in sources.items() if name.endswith("embed_tokens.weight")), None)
     if getattr(module.config, "tie_word_embeddings", False) and embeddings is not None:
-        found.setdefault(_HEAD, embeddings)
-    return found
+        sources.setdefault(_HEAD, embeddings)
+    for name, own in sorted(sources.items()):
+        full = _full_tensor(state[own])
+        if _ADAPTED in own and own.endswith(".weight"):  # what the adapter adds: arXiv 2106.09685, section 4.1
+            base = own.split(_ADAPTED)[0]
+            down, up = (_full_tensor(state[f"{base}.lora_{side}.default.weight"]) for side in ("A", "B"))
+            full = full + up @ down * module.get_submodule(base).scaling["default"]
+        yield name, full.to("cpu", dtype, copy=True)
 
 
 def _full_tensor(value: Any) -> Tensor:
@@ -204,26 +185,9 @@ def _full_tensor(value: Any) -> Tensor:
     return found
 
 
-def _adapter(module: Any, state: Mapping[str, Tensor], name: str) -> Tensor:
-    """Return what the adapter on a weight adds to it (arXiv 2106.09685, section 4.1)."""
-    base = name.split(_ADAPTED)[0]
-    down, up = (_full_tensor(state[f"{base}.lora_{side}.default.weight"]) for side in ("A", "B"))
-    scaling: float = module.get_submodule(base).scaling["default"]
-    return up @ down * scaling
-
-
+_POLICY = (checkpoint.MODEL, checkpoint.OPTIMIZER)
 BUCKET_BYTES = 256 << 20
 """Most bytes of a bucket of exported weights, unless one tensor alone has more."""
-
-
-class Loss(Protocol):
-    """A loss function for verl's engine that counts in `sums`."""
-
-    sums: UpdateSums
-    whole: WholeMinibatch | None
-
-    def __call__(self, model_output: Any, data: Any, dp_group: Any = None) -> tuple[Tensor, dict[str, Any]]:
-        """Return the share of a micro-batch and its metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +204,10 @@ class Rank:
     def __init__(self, folder: str, job: Job, device: str) -> None:
         self._folder, self._job, self._device = Path(folder), job, device
         self._engine: Any = None
+        self._engines: dict[tuple[str, str], Any] = {}
+        """Those that learn, by the names of their two sets in a checkpoint."""
         self._loss: Any = None
-        self._before: Shards | None = None
+        self._before: dict[tuple[str, str], checkpoint.Sets] = {}
         self._read: checkpoint.Sets | None = None
         self._reference: Mapping[str, Tensor] | None = None
         self._rank, self._world = 0, 1
@@ -263,8 +229,6 @@ class Rank:
         """Join the others, load the model and shard it; return the seconds that took."""
         import ray
 
-        from swarm.backends.verl import losses
-
         begun = time.perf_counter()
         self._rank, self._world = rank, world
         if self._device == "cpu":
@@ -275,51 +239,56 @@ class Rank:
         set_gloo_interface("127.0.0.1" if alone else ray.util.get_node_ip_address())
         if not torch.distributed.is_initialized():
             adapter.join(self._device, rank, world, self._store or adapter.rendezvous(address, port, begin=False))
-        losses.require_functions(self._job)
+        adapter.require_functions(self._job)
         self._engine = adapter.make_engine(self._folder, self._job, self._device)
+        self._engines = {_POLICY: self._engine}
         if self._job.kl_coef > 0 and not self._job.lora_rank:
-            self._reference = self._copy_shards().weights
+            self._reference = self._copy_weights()
         return time.perf_counter() - begun
 
-    def _copy_shards(self) -> Shards:
-        return copy_shards(self._engine.module, self._engine.optimizer)
+    def _copy_weights(self) -> dict[str, Tensor]:
+        return {name: _copy(weight) for name, weight in trainable_parameters(self._engine.module).items()}
 
     def score(self, batch: Any, longest: int, *, reference: bool) -> Tensor:
         """Return the log-probs (M,) of a batch's sampled tokens under the present weights, or the frozen reference."""
         prepared = adapter.prepare_batch(batch, self._job, longest, entropy=False)
-        if not reference:
-            return adapter.select_sampled(adapter.logprobs(self._engine, prepared), batch)
+        with self._using_reference() if reference else nullcontext():
+            return select_sampled(adapter.infer(self._engine, prepared, "log_probs"), batch)
+
+    @contextmanager
+    def _using_reference(self) -> Iterator[None]:
         if self._reference is None:
             with self._engine.disable_adapter():
-                return adapter.select_sampled(adapter.logprobs(self._engine, prepared), batch)
-        present = self._copy_shards().weights
+                yield
+            return
+        present = self._copy_weights()
         try:
             put_weights(self._engine.module, self._reference)
-            return adapter.select_sampled(adapter.logprobs(self._engine, prepared), batch)
+            yield
         finally:
             put_weights(self._engine.module, present)
 
     def advantages(self, rewards: Sequence[float], groups: Sequence[str], tokens: Sequence[int]) -> list[float]:
         """Return what verl's estimator, by the name in the job, makes of the rewards of a batch's episodes."""
-        from swarm.backends.verl import losses
-
-        return losses.advantages(self._job, rewards, groups, tokens)
+        return adapter.advantages(self._job, rewards, groups, tokens)
 
     def correct_rollout(self, proximal: Tensor, rollout: Tensor, episodes: Tensor) -> RolloutCorrection:
         """Return what verl's preset, by the name in the job, makes of a batch's tokens (M,)."""
-        from swarm.backends.verl import losses
+        return adapter.correct_rollout(self._job, proximal, rollout, episodes)
 
-        return losses.correct_rollout(self._job, proximal, rollout, episodes)
-
-    def begin(self, loss: Loss, *, undoable: bool) -> None:
-        """Begin an update; `undoable`: it may fail after a step, and everything is kept for `undo`."""
-        self._loss, self._before = loss, None
-        if undoable:
-            self._before = self._copy_shards()
+    def begin(self, loss: ObjectiveLoss, *, undoable: bool) -> None:
+        """Begin an update; `undoable`: it may fail after a step of the policy, which is then kept for `undo`. A critic
+        always is, as it learns before the policy does."""
+        self._loss = loss
+        self._before = {
+            names: copy_shards(engine, names)
+            for names, engine in self._engines.items()
+            if undoable or engine is not self._engine
+        }
 
     def keep(self) -> None:
         """End an update that was made: forget what `undo` would have put back."""
-        self._before = None
+        self._before = {}
 
     def gradient(self, batch: Any, longest: int, whole: WholeMinibatch | None = None) -> RankShare:
         """Leave this rank's gradient of a minibatch, to be exchanged; `whole`: that, where the loss must see it."""
@@ -335,38 +304,35 @@ class Rank:
 
     def undo(self) -> None:
         """Put everything back as it was when the update began, and forget the gradient."""
-        self._engine.optimizer_zero_grad()
-        if self._before is not None:
-            put_back(self._engine.module, self._engine.optimizer, self._before)
-        self._before = None
+        for names, engine in self._engines.items():
+            engine.optimizer_zero_grad()
+            if names in self._before:
+                put_back(engine, names, self._before[names])
+        self._before = {}
 
     def save(self, folder: str) -> None:
         checkpoint.write_rank(Path(folder), self._rank, self._sets())
 
     def _sets(self) -> checkpoint.Sets:
-        own = self._copy_shards()
-        return {checkpoint.MODEL: own.weights, checkpoint.OPTIMIZER: own.moments}
+        found: dict[str, Mapping[str, Tensor]] = {}
+        for names, engine in self._engines.items():
+            found |= copy_shards(engine, names)
+        return found
 
     def prepare(self, folder: str) -> None:
         """Read this rank's part, whoever wrote, for `restore`; BackendError for what is damaged or does not fit."""
         saved = checkpoint.read_rank(Path(folder), self._rank, self._world)
-        for name, module in self._modules().items():
-            if {own: value.shape for own, value in saved.get(name, {}).items()} != shapes(module):
+        for names, engine in self._engines.items():
+            own = {name: _local_part(weight).shape for name, weight in trainable_parameters(engine.module).items()}
+            if {name: value.shape for name, value in saved.get(names[0], {}).items()} != own:
                 raise BackendError(f"the checkpoint {folder} is of another model: load it into the job that wrote it")
         self._read = saved
 
-    def _modules(self) -> Mapping[str, Any]:
-        """Return what learns, by the set of a checkpoint in which all of its weights must be found."""
-        return {checkpoint.MODEL: self._engine.module}
-
     def restore(self) -> None:
         assert self._read is not None
-        self._take(self._read)
+        for names, engine in self._engines.items():
+            put_back(engine, names, self._read)
         self._read = None
-
-    def _take(self, saved: checkpoint.Sets) -> None:
-        found = Shards(saved[checkpoint.MODEL], saved.get(checkpoint.OPTIMIZER, {}))
-        put_back(self._engine.module, self._engine.optimizer, found)
 
     def export_weights(self) -> list[Any]:
         """Return rank 0's references to buckets of full tensors; DiskFull, once all exchanged, without room."""

@@ -219,13 +219,6 @@ def test_an_answer_and_what_follows_are_encoded_apart(
     assert whole == left + right
 
 
-def test_only_the_assistants_tokens_are_imitated(tokenizer: transformers.PreTrainedTokenizerFast) -> None:
-    (ids,) = tiny.encode_plays(tokenizer, [Demonstration(PLAY)])
-    labels = tiny.assistant_labels(tokenizer, ids)
-    assert tokenizer.decode([label for label in labels if label >= 0]) == "9<|im_end|>12<|im_end|>"
-    assert all(label in (token, -100) for label, token in zip(labels, ids, strict=True))
-
-
 def test_imitation_teaches_to_answer_with_a_number(tmp_path: Path) -> None:
     made = tiny.ensure_tiny(TinyModel(hidden_size=32, layers=1, warm_start_steps=60), "arith", tmp_path)
     model, tokenizer = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import gc
 import importlib.util
@@ -19,11 +18,11 @@ import torch
 from torch import Tensor
 
 from swarm.backends.fake import FakeBackend
-from swarm.backends.local import LocalBackend, engine, loading
+from swarm.backends.local import LocalBackend, loading
 from swarm.backends.local.loading import provenance, weights_hash
 from swarm.backends.local.policy import Policy, add_adapter
 from swarm.backends.local.reference import PlainModel, plain_weights
-from swarm.backends.protocols import GenerationRequest, Sampling
+from swarm.backends.protocols import Sampling
 from swarm.job import Job, PathModel, TinyModel
 from swarm.rendering.messages import BackendError
 from swarm.server.service import make_backend
@@ -103,27 +102,6 @@ async def test_stopping_frees_the_weights_and_the_engine_s_memory(tmp_path: Path
     await backend.stop()
     gc.collect()
     assert [reference() for reference in left if reference() is not None] == []
-
-
-@pytest.mark.slow
-async def test_as_many_sequences_run_at_once_as_have_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_GATHER_S", 0.0)  # a chunk for each token
-    folder = save_folder(tmp_path / "small")
-    position = 2 * 2 * 2 * 8 * 4  # keys and values, layers, heads, width, bytes
-    backend = LocalBackend(_job(folder, max_context=128, kv_cache_bytes=2 * 129 * position), tmp_path)
-    await backend.start()
-    seen: list[str] = []
-
-    async def follow(number: int) -> None:
-        async for chunk in backend.engine.generate(GenerationRequest(f"r{number}", [number], Sampling(max_tokens=120))):
-            seen.append("end" if chunk.finish else f"r{number}")
-
-    await asyncio.gather(*map(follow, range(3)))
-    running = [set(seen[: seen.index("end")]), set(seen)]
-    assert running == [{"r0", "r1"}, {"r0", "r1", "r2", "end"}]
-    await backend.stop()
-    with pytest.raises(BackendError, match=f"kv_cache_bytes to {257 * position:,}"):
-        await LocalBackend(_job(folder, kv_cache_bytes=1 << 16, max_context=256), tmp_path).start()
 
 
 async def test_a_tokenizer_with_more_ids_than_rows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -101,42 +101,6 @@ async def test_a_step_s_results_are_one_call(
     held.permit()
     await asyncio.gather(*(_collect(engine, [i], Sampling(max_tokens=3)) for i in range(20)))
     assert 0 < calls <= held.calls
-
-
-@pytest.fixture
-async def narrow(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[LocalEngine, _Held]]:
-    batcher = Batcher(policy, slots=1, positions=_CONTEXT, seed=0)
-    held = _Held(batcher, monkeypatch)
-    async with _serving(policy, batcher) as engine:
-        yield engine, held
-
-
-async def test_closing_frees_the_only_slot(narrow: tuple[LocalEngine, _Held], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "_GATHER_S", 0.0)
-    engine, held = narrow
-    held.permit(1)
-    async with aclosing(engine.generate(GenerationRequest("endless", [1], Sampling(max_tokens=90)))) as chunks:
-        await anext(chunks)
-    held.permit()
-    assert len(_ids(await _collect(engine, [2], Sampling(max_tokens=2)))) == 2
-    assert held.calls < 10
-
-
-async def test_a_broken_thread_tells_every_open_request_and_later_ones_why(
-    engine: LocalEngine, batcher: Batcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken() -> Any:
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(batcher, "step", broken)
-    assert engine.failure() is None
-    requests = [_collect(engine, [1], Sampling(max_tokens=3)) for _ in range(5)]
-    for result in await asyncio.gather(*requests, return_exceptions=True):
-        assert isinstance(result, BackendError)
-        assert "out of memory" in str(result)
-    assert "out of memory" in (engine.failure() or "")
-    with pytest.raises(BackendError, match="out of memory"):
-        await _collect(engine, [1], Sampling(max_tokens=3))
 
 
 async def test_a_thread_that_hangs_while_requests_wait_is_a_failure_they_are_told(

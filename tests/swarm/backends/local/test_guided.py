@@ -100,28 +100,6 @@ async def test_every_guided_answer_parses_and_validates(engine: LocalEngine) -> 
         assert all(value > -100 for value in logprobs)
 
 
-WEATHER = tool(
-    "weather",
-    {"city": {"type": "string", "enum": ["Bonn", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
-    ["city"],
-)
-
-
-@pytest.mark.parametrize("answers", [HERMES, LLAMA3, MISTRAL, GLM], ids=lambda answers: answers.name)
-async def test_a_forced_model_calls_a_tool_whatever_its_family(engine: LocalEngine, answers: AnswerFormat) -> None:
-    """`</arg_value>` is no special token here: a family's marks need not all be."""
-    rules = [_sampling(seed, grammar=answers.grammar([WEATHER])) for seed in range(8)]
-    for chunks in await asyncio.gather(*(_collect(engine, PROMPT, rule) for rule in rules)):
-        ids, _ = _answer(chunks)
-        reader = answers.reader("", [WEATHER])
-        [call] = [*reader.feed(TOKENIZER.decode(ids[:-1])), *reader.finish()]
-        assert isinstance(call, ToolCall)
-        assert call.name == "weather"
-        given = json.loads(call.arguments)
-        assert given.pop("city") in ("Bonn", "Rome")
-        assert given == {} or 1 <= given.pop("days") <= 9
-
-
 async def test_a_guided_tokens_log_prob_is_that_of_the_masked_distribution(engine: LocalEngine) -> None:
     ids, logprobs = _answer(await _collect(engine, PROMPT, _sampling(1, grammar='start: "abc"')))
     assert TOKENIZER.decode(ids[:-1]) == "abc"

@@ -27,14 +27,10 @@ ALIKE = [row([1, 2, 3, 4, 5, 6, 7, n]) for n in range(4)]
 APART = [row([n, 2, 3, 4, 5, 6, 7, 8]) for n in range(4)]
 
 
-def laid_out(rows: Sequence[Row], policy: Policy | None = None, **fields: Any) -> list[plans.MicroBatch]:
+def laid_out(
+    rows: Sequence[Row], policy: Policy | None = None, **fields: Any
+) -> list[plans.PaddedRows | plans.PackedRows]:
     return list(plans.Layout(policy or models.make_policy(), Job(**fields)).micro_batches(rows))
-
-
-@pytest.mark.parametrize("kind", models.KINDS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_models_with_full_attention_compute_trees(kind: str, dtype: torch.dtype) -> None:
-    assert plans.find_tree_obstacle(Policy(models.make_model(kind).to(dtype))) is None
 
 
 @pytest.mark.parametrize("text", [models.WORDS, ()])
@@ -318,37 +314,3 @@ def test_a_loss_whose_terms_cancel_is_the_same_to_their_rounding() -> None:
         models.make_policy("qwen3"), 1765, algorithm="grpo", loss_weighting="token", rollout_correction="truncate",
         kl_coef=0.1, entropy_coef=0.01, temperature=0.8,
     )  # fmt: skip
-
-
-@pytest.mark.parametrize("algorithm", ["grpo", "gspo"])
-@pytest.mark.slow
-def test_with_several_optimiser_steps_the_weights_end_alike(algorithm: str) -> None:
-    """AdamW divides each gradient by its own size: where that is hardly more than rounding, a step may turn."""
-    ends = [trained(merging, algorithm) for merging in ("linear", "tree")]
-    start = torch.cat([weight.detach().flatten() for weight in models.make_model("qwen3").parameters()])
-    way = (ends[0] - start).abs().mean()
-    assert way > 1e-3
-    assert (ends[0] - ends[1]).abs().mean() < 1e-3 * way
-    assert (ends[0] - ends[1]).abs().max() < 2e-3
-
-
-def trained(merging: str, algorithm: str) -> Tensor:
-    policy = models.make_policy("qwen3")
-    learner = learner_of(policy, merging, algorithm=algorithm, epochs=2, minibatches=2, kl_coef=0.01)
-    for step in range(3):
-        learner.update(models.batch_of(models.grow_groups(step, models.VOCABULARY), step=step))
-    return torch.cat([weight.detach().flatten() for weight in policy.model.parameters()])
-
-
-@given(seed=st.integers(0, 10_000), merging=st.sampled_from(LAYOUTS), budget=st.sampled_from([16, 40, 2048]))
-def test_each_sampled_token_is_trained_exactly_once(seed: int, merging: str, budget: int) -> None:
-    grown = models.grow_groups(seed, models.VOCABULARY)
-    learner = learner_of(models.make_policy(), merging, micro_batch_tokens=budget)
-    rows = [row for own in train_rows(models.batch_of(grown, merged=merging != "none").episodes) for row in own]
-    laid_out = [row for micro in learner._layout.micro_batches(rows) for row in micro.rows]
-    targets = torch.cat([row.targets for row in laid_out])
-    rollout = torch.cat([row.rollout for row in laid_out])
-    sampled = [token for _, nodes in grown for node in nodes for token in node.sampled]
-    logprobs = torch.tensor([logprob for _, nodes in grown for node in nodes for logprob in node.logprobs])
-    assert sorted(targets.tolist()) == sorted(sampled)
-    assert torch.equal(rollout.sort().values, logprobs.sort().values)  # no two were drawn alike

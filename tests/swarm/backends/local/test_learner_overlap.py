@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,22 +16,10 @@ from swarm.backends.local.batcher import Batcher, Generation
 from swarm.backends.local.checkpoint import read
 from swarm.backends.local.learner import LocalLearner
 from swarm.backends.local.policy import Policy, ReadWriteLock, add_adapter
-from swarm.backends.protocols import Batch, Sampling, TrainEpisode
+from swarm.backends.protocols import Sampling
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
-from swarm.timelines.node import TrainRow
 from tests.swarm.backends.local import models
-
-_PROMPT = (1, 2, 3)
-_WAYS: tuple[Mapping[str, Any], ...] = (
-    {"lora_rank": 4, "learning_rate": 2e-2},
-    {"dtype": "bfloat16"},
-    {"gradient_checkpointing": True, "lora_rank": 4, "dtype": "bfloat16", "learning_rate": 2e-2},
-    {"epochs": 2, "minibatches": 3},
-    {"epochs": 2, "minibatches": 2, "max_staleness": 1},
-    {"max_staleness": 1, "rollout_correction": "mask", "kl_coef": 0.01, "lora_rank": 4, "learning_rate": 2e-2},
-    {"lr_schedule": "cosine", "lr_warmup_steps": 3, "steps": 60, "entropy_coef": 0.01},
-)
 
 
 def _job(**fields: Any) -> Job:
@@ -44,66 +32,6 @@ def _policy(job: Job) -> Policy:
     if job.lora_rank:
         add_adapter(model, rank=job.lora_rank, alpha=job.lora_alpha, seed=job.seed)
     return Policy(model)
-
-
-@torch.no_grad()
-def _distribution(policy: Policy) -> torch.Tensor:
-    features = policy.features(torch.tensor([_PROMPT]), use_cache=False)
-    return policy.head(features[0, -1:])[0].log_softmax(-1)
-
-
-def _batch(policy: Policy, draws: torch.Generator) -> Batch:
-    logprobs = _distribution(policy)
-    answers = torch.multinomial(logprobs.exp(), 32, replacement=True, generator=draws).tolist()
-    rows = (
-        TrainRow((*_PROMPT, a), (0, 0, 0, 1), (0.0, 0.0, 0.0, logprobs[a].item()), (-1, -1, -1, policy.version))
-        for a in answers
-    )
-    return Batch(0, tuple(TrainEpisode(str(i), str(i // 8), float(r.ids[-1] % 2), (r,)) for i, r in enumerate(rows)))
-
-
-@pytest.mark.parametrize("fields", [{}, {"algorithm": "gspo"}, *_WAYS], ids=str)
-def test_training_makes_the_rewarded_tokens_likely(fields: dict[str, Any]) -> None:
-    job = _job(**fields)
-    policy = _policy(job)
-    learner, draws = LocalLearner(policy, job, {}), torch.Generator().manual_seed(0)
-
-    def likely() -> float:
-        return float(_distribution(policy).exp()[range(1, models.VOCABULARY, 2)].sum())
-
-    assert likely() < 0.6
-    while likely() < 0.9 and policy.version < 20:
-        learner.update(_batch(policy, draws))
-    assert likely() > 0.9
-
-
-def _courses(policy: Policy, learner: LocalLearner, updates: int) -> list[dict[str, float]]:
-    """Learn from batches that depend on nothing but the weights; return the metrics without the clock's."""
-    found = [learner.update(models.make_batch(policy, seed=policy.version, drift=0.05)) for _ in range(updates)]
-    return [{k: v for k, v in each.items() if not k.startswith("timing_s/") and "per_s" not in k} for each in found]
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        *_WAYS,  # no algorithm keeps anything from one update to the next
-        {"algorithm": "reinforce_pp_baseline", "epochs": 2, "minibatches": 2},
-        {"kl_coef": 0.1, "weight_decay": 0.1, "lr_schedule": "linear", "lr_warmup_steps": 2, "steps": 5},
-    ],
-    ids=str,
-)
-@pytest.mark.slow
-def test_training_resumed_from_a_checkpoint_is_the_same_bit_for_bit(fields: dict[str, Any], tmp_path: Path) -> None:
-    job = _job(**fields)
-    straight, resumed = _policy(job), _policy(job)
-    learner, again = LocalLearner(straight, job, {}), LocalLearner(resumed, job, {})
-    _courses(straight, learner, 2)
-    learner.save(tmp_path / "c")
-    expected = _courses(straight, learner, 2)
-    again.load(tmp_path / "c")
-    assert resumed.version == 2
-    assert _courses(resumed, again, 2) == expected
-    assert models.same_weights(models.weights_of(straight), models.weights_of(resumed))
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -236,27 +164,6 @@ def test_updates_learn_the_same_while_the_engine_generates(fields: dict[str, Any
     assert models.same_weights(models.weights_of(alone), models.weights_of(beside))
 
 
-@pytest.mark.slow
-def test_every_token_was_sampled_by_the_weights_of_its_version() -> None:
-    policy, judge = models.make_policy(), models.make_policy()
-    learner = LocalLearner(policy, Job(max_staleness=1, micro_batch_tokens=64, learning_rate=0.01), {})
-    by_version = [models.weights_of(policy)]
-    with _generating(policy) as busy:
-        for seed in range(4):
-            busy.wait(5)
-            learner.update(models.make_batch(judge, seed=seed, drift=0.05))
-            by_version.append(models.weights_of(policy))
-        busy.wait(14)
-    sampled = [(done, place, token) for done in busy.finished for place, token in enumerate(done.fresh)]
-    assert len({token.version for _, _, token in sampled}) > 2
-    for version, weights in enumerate(by_version):
-        judge.model.load_state_dict(weights, strict=False)
-        own = [each for each in sampled if each[2].version == version]
-        for done, place, token in own[:: max(1, len(own) // 30)]:
-            known = done.ids[: done.prompt_length + place]
-            assert token.logprob == pytest.approx(models.forced_logprobs(judge, known, [token.id])[0], abs=1e-4)
-
-
 def test_generation_goes_on_within_an_update_between_its_steps_and_under_its_gradients() -> None:
     policy = models.make_policy()
     learner = LocalLearner(policy, Job(max_staleness=1, epochs=2, micro_batch_tokens=64), {})
@@ -290,18 +197,6 @@ def test_the_version_grows_with_the_last_optimiser_step_of_an_update() -> None:
     learner.update(models.make_batch(policy, drift=0.05))
     assert seen == [(0, False), (0, False), (0, False), (1, False)]
     assert policy.revision == 4
-
-
-def test_a_checkpoint_written_while_the_engine_generates_is_whole(tmp_path: Path) -> None:
-    policy, other = models.make_policy(), models.make_policy()
-    learner = LocalLearner(policy, Job(max_staleness=1), {})
-    with _generating(policy) as busy:
-        learner.update(models.make_batch(policy, drift=0.05))
-        busy.wait(1)
-        learner.save(tmp_path / "c")
-    LocalLearner(other, Job(max_staleness=1), {}).load(tmp_path / "c")
-    assert other.version == 1
-    assert models.same_weights(models.weights_of(policy), models.weights_of(other))
 
 
 def test_generators_are_saved_while_nobody_draws_from_them(tmp_path: Path) -> None:

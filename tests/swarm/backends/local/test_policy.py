@@ -274,26 +274,6 @@ def test_what_it_cannot_compute_is_refused_by_name(family: str, fields: dict[str
         FusedForward(_make(family, **fields))
 
 
-def _layers(bias: bool) -> list[nn.Linear]:
-    return [nn.Linear(3, rows, bias=bias) for rows in (4, 2, 5)]
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@torch.no_grad()
-def test_one_product_gives_what_the_layers_give_side_by_side(bias: bool) -> None:
-    layers, x = _layers(bias), torch.randn(7, 3)
-    projection = FusedLinear(*layers)
-    for _ in range(2):
-        expected = torch.cat([layer(x) for layer in layers], -1)
-        assert torch.allclose(projection(x), expected, atol=1e-6)
-        sums = torch.ones(7, 11)
-        projection.add_to(sums, x)
-        assert torch.allclose(sums, expected + 1, atol=1e-6)
-        for layer in layers:  # the second time: the weights changed in place
-            for parameter in layer.parameters():
-                parameter.mul_(2)
-
-
 def test_a_layer_that_does_more_than_a_product_is_refused() -> None:
     class Louder(nn.Linear):
         pass

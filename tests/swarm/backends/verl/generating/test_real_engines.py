@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +54,6 @@ def ids(chunks: Sequence[Chunk]) -> list[int]:
     return [token for chunk in chunks for token in chunk.ids]
 
 
-def logprobs(chunks: Sequence[Chunk]) -> list[float]:
-    return [value for chunk in chunks for value in chunk.logprobs]
-
-
 @pytest_asyncio.fixture(loop_scope="module", scope="module", params=["untied", "tied"])
 async def served(request: pytest.FixtureRequest, ray_here: None, tmp_path_factory: Any) -> AsyncIterator[Served]:
     tied = request.param == "tied"
@@ -70,69 +65,12 @@ async def served(request: pytest.FixtureRequest, ray_here: None, tmp_path_factor
     await engine.stop()
 
 
-async def test_greedy_answers_are_a_plain_loop_s(served: Served) -> None:
-    for length in (1, 31, 32, 33, 90):
-        await served.alike([(7 * place) % VOCABULARY for place in range(length)])
-
-
 async def test_ids_that_pad_a_vocabulary_have_no_mass(served: Served) -> None:
     for temperature in (0.0, 1.0, 2.0):
         rule = Sampling(max_tokens=3, temperature=temperature, top_logprobs=VOCABULARY + 64)
         for place in (place for chunk in await served.ask(PROMPT, rule) for place in chunk.top):
             assert sorted(token for token, _ in place) == list(range(VOCABULARY))
             assert sum(math.exp(value) for _, value in place) == pytest.approx(1.0, abs=1e-4)
-
-
-async def test_new_weights_answer_and_nothing_of_the_older_ones_is_used(served: Served) -> None:
-    opening = [(3 * place) % VOCABULARY for place in range(96)]
-    await served.alike(opening)
-    for seed in (11, 12):
-        older = await served.publish(seed)
-        assert greedy(older, opening, 6) != greedy(served.model, opening, 6)
-        await served.alike(opening)
-        asked = await served.ask(opening, Sampling(max_tokens=8))
-        assert logprobs(asked) == pytest.approx(forced(served.model, opening, ids(asked)), abs=1e-4)
-
-
-@pytest.mark.parametrize("resting", [False, True])
-async def test_what_an_update_catches_goes_on_under_the_new_weights(served: Served, resting: bool) -> None:
-    versions = (served.engine.version, served.engine.version + 1)
-    rule = Sampling(max_tokens=110, seed=1)
-    asked = [asyncio.ensure_future(served.ask([number, 4], rule)) for number in range(6)]
-    async with aclosing(served.engine.generate(GenerationRequest("r", [6, 4], rule))) as first:
-        opened = [await anext(first)]
-        if resting:
-            await asyncio.to_thread(served.engine.sleep)
-        older = await served.publish(20 + versions[1])
-        found = [[*opened, *[chunk async for chunk in first]], *await asyncio.gather(*asked)]
-    caught = 0
-    for number, chunks in zip((6, *range(6)), found, strict=True):
-        prompt, answer = [number, 4], ids(chunks)
-        given = sum(len(chunk.ids) for chunk in chunks if chunk.version == versions[0])
-        assert [chunk.version for chunk in chunks] == sorted(chunk.version for chunk in chunks)
-        assert len(answer) == 110
-        assert chunks[-1].finish == "length"
-        caught += 0 < given < 110
-        before, after = forced(older, prompt, answer), forced(served.model, prompt, answer)
-        assert logprobs(chunks) == pytest.approx(before[:given] + after[given:], abs=1e-4)
-    assert caught
-
-
-async def test_what_is_cancelled_frees_its_replica(served: Served) -> None:
-    for number in range(12):
-        rule = Sampling(max_tokens=120)
-        async with aclosing(served.engine.generate(GenerationRequest("g", [number], rule))) as chunks:
-            await anext(chunks)
-    async with asyncio.timeout(30):
-        while any([await open_in(life.handle) for life in served.engine._serving_instances().values()]):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-    await served.publish(25)
-    await served.alike()
-
-
-async def open_in(handle: Any) -> int:
-    found = await handle.health()
-    return int(found["open"])
 
 
 @pytest.mark.parametrize("victim", ["actor", "engine"])
@@ -233,10 +171,6 @@ def buckets_of(model: Any, count: int = 3) -> list[dict[str, torch.Tensor]]:
 def save_folder(folder: Path, **how: Any) -> Path:
     make_model(**how).save_pretrained(folder)
     return folder
-
-
-def forced(model: Any, prompt: Sequence[int], answer: Sequence[int]) -> list[float]:
-    return Oracle(lambda: model).logprobs(prompt, answer)
 
 
 def greedy(model: Any, prompt: Sequence[int], count: int) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -22,9 +22,8 @@ from swarm.job import Job
 from swarm.timelines.node import TrainRow
 
 pytest.importorskip("tensordict", reason="tensordict comes with verl, which is not installed here")
-from swarm.backends.verl.adapter import batch_tokens, select_sampled, verl_batch
 from swarm.backends.verl.learner import RowPartition
-from swarm.backends.verl.losses import ObjectiveLoss
+from swarm.backends.verl.losses import ObjectiveLoss, batch_tokens, select_sampled, verl_batch
 
 _VOCABULARY = 11
 _CPU = torch.device("cpu")
@@ -48,9 +47,11 @@ def _row(rng: random.Random) -> TrainRow:
     return TrainRow(tuple(ids), tuple(sampled), tuple(logprobs), tuple(rng.randint(0, 2) if s else -1 for s in sampled))
 
 
-def _rows(seed: int, job: Job) -> tuple[list[Row], list[float], list[float]]:
+def make_rows(
+    seed: int, job: Job, weights: Sequence[float] = tuple(0.5 + number for number in range(6))
+) -> tuple[list[Row], list[float], list[float]]:
     rng = random.Random(seed)
-    made = [TrainEpisode(str(i), "g", 0.0, tuple(_row(rng) for _ in range(1 + i % 2)), 0.5 + i) for i in range(6)]
+    made = [TrainEpisode(str(i), "g", 0.0, tuple(_row(rng) for _ in range(1 + i % 2)), weights[i]) for i in range(6)]
     rows = train_rows(made)
     counts = [sum(len(row.targets) for row in own) for own in rows]
     flat = [row for own in rows for row in own]
@@ -60,7 +61,7 @@ def _rows(seed: int, job: Job) -> tuple[list[Row], list[float], list[float]]:
     return flat, [rng.gauss(0, 1) for _ in made], token_weights(job, counts, [each.weight for each in made])
 
 
-def _output(table: Tensor, batch: Any) -> dict[str, Tensor]:
+def engine_output(table: Tensor, batch: Any) -> dict[str, Tensor]:
     """What verl's engine says of a batch under a model whose logits depend on the last id alone."""
     ids, offsets = batch["input_ids"].values(), batch["input_ids"].offsets()
     every = table[ids].log_softmax(-1)
@@ -68,13 +69,17 @@ def _output(table: Tensor, batch: Any) -> dict[str, Tensor]:
     return {name: torch.nested.nested_tensor_from_jagged(value, offsets) for name, value in values.items()}
 
 
-def _table() -> Tensor:
+def make_table() -> Tensor:
     return torch.randn(_VOCABULARY, _VOCABULARY, generator=torch.Generator().manual_seed(0)).requires_grad_()
 
 
 def _straight(job: Job, rows: list[Row], advantages: list[float], weights: list[float]) -> tuple[Tensor, UpdateSums]:
     """The gradient and the sums of the objective over all tokens at once, from the whole vocabulary's log-probs."""
-    table, tokens, sums = _table(), flatten_tokens(rows, advantages, weights, _CPU), UpdateSums(2, job.correction_cap)
+    table, tokens, sums = (
+        make_table(),
+        flatten_tokens(rows, advantages, weights, _CPU),
+        UpdateSums(2, job.correction_cap),
+    )
     given = torch.cat([row.ids[row.places] for row in rows])
     known = [row.reference for row in rows if row.reference is not None]
     reference = torch.cat(known) if known else None
@@ -84,7 +89,7 @@ def _straight(job: Job, rows: list[Row], advantages: list[float], weights: list[
 
 @pytest.mark.parametrize("seed", range(4))
 def test_every_sampled_token_is_there_once_with_all_that_it_carries(seed: int) -> None:
-    rows, advantages, weights = _rows(seed, Job(epochs=2))
+    rows, advantages, weights = make_rows(seed, Job(epochs=2))
     found, _ = batch_tokens(verl_batch(rows, advantages, weights, padding=seed))
     expected = flatten_tokens(rows, advantages, weights, _CPU)
     for name in ("targets", "rollout", "versions", "proximal", "advantages", "weights", "episodes"):
@@ -109,7 +114,7 @@ def test_a_row_s_prompt_ends_before_its_first_sampled_token_and_later_prompts_ar
 
 
 def test_an_output_of_the_model_is_read_where_the_token_is_predicted() -> None:
-    rows, advantages, weights = _rows(3, Job())
+    rows, advantages, weights = make_rows(3, Job())
     batch = verl_batch(rows, advantages, weights, padding=2)
     places = [torch.arange(len(part)) for part in batch["input_ids"].unbind()]
     found = select_sampled(torch.nested.as_nested_tensor(places, layout=torch.jagged), batch)
@@ -120,20 +125,20 @@ def test_an_output_of_the_model_is_read_where_the_token_is_predicted() -> None:
 @pytest.mark.parametrize("fields", _JOBS, ids=str)
 def test_ranks_and_padding_add_up_to_the_gradient_of_all_tokens_at_once(fields: dict[str, Any], world: int) -> None:
     job = Job(**fields)
-    rows, advantages, weights = _rows(world, job)
+    rows, advantages, weights = make_rows(world, job)
     expected, straight = _straight(job, rows, advantages, weights)
     objective, tokens = Objective(job), flatten_tokens(rows, advantages, weights, _CPU)
     if objective.needs_sequences:
         given = torch.cat([row.ids[row.places] for row in rows])
-        present = _table().detach()[given].log_softmax(-1).gather(-1, tokens.targets[:, None])[:, 0]
+        present = make_table().detach()[given].log_softmax(-1).gather(-1, tokens.targets[:, None])[:, 0]
         sequences = objective.sequences([(present, tokens)])[0].split([len(row.targets) for row in rows])
         for row, sequence in zip(rows, sequences, strict=True):
             row.sequence = sequence
     gradients, sums = [], UpdateSums(2, job.correction_cap)
     for batch in RowPartition(rows, world).batches(advantages, weights):
         batch.set_non_tensor("dp_size", world)
-        table, loss = _table(), pickle.loads(pickle.dumps(ObjectiveLoss(job, 2)))
-        share, _ = loss(_output(table, batch), batch)
+        table, loss = make_table(), pickle.loads(pickle.dumps(ObjectiveLoss(job, 2)))
+        share, _ = loss(engine_output(table, batch), batch)
         gradients.append(torch.autograd.grad(share, table)[0])
         sums.merge(loss.sums)
     assert torch.allclose(torch.stack(gradients).mean(0), expected, atol=1e-6)
@@ -145,15 +150,15 @@ def test_ranks_and_padding_add_up_to_the_gradient_of_all_tokens_at_once(fields: 
 def test_padding_alone_has_a_gradient_of_0_so_that_its_rank_exchanges_with_the_others() -> None:
     batch = verl_batch([], [], [], padding=2)
     batch.set_non_tensor("dp_size", 2)
-    table = _table()
-    share, _ = ObjectiveLoss(Job(), 0)(_output(table, batch), batch)
+    table = make_table()
+    share, _ = ObjectiveLoss(Job(), 0)(engine_output(table, batch), batch)
     assert share.item() == 0
     assert torch.autograd.grad(share, table)[0].abs().max() == 0
 
 
 @pytest.mark.parametrize("world", [1, 2, 4, 20])
 def test_ranks_get_as_many_rows_each_and_their_answers_come_back_in_order(world: int) -> None:
-    rows, advantages, weights = _rows(1, Job())
+    rows, advantages, weights = make_rows(1, Job())
     deal = RowPartition(rows, world)
     batches = deal.batches(advantages, weights)
     assert len({len(batch["input_ids"].unbind()) for batch in batches}) == 1

@@ -20,9 +20,7 @@ from swarm.backends.verl.cluster import run_checks
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 from swarm.timelines import Drift, Node, linear_rows, unmerged_rows
-from swarm.timelines.node import TrainRow
 from tests.lazily import lazy
-from tests.swarm.backends.conformance.test_learning import PROMISED
 from tests.swarm.backends.local.models import make_batch, make_tokenizer
 from tests.swarm.backends.verl.learning import support
 from tests.swarm.backends.verl.learning.support import Ranks
@@ -30,7 +28,7 @@ from tests.swarm.backends.verl.learning.support import Ranks
 core_algos = lazy("verl.trainer.ppo.core_algos")
 actor = lazy("verl.workers.config.actor")
 transformers = lazy("transformers")
-critic = lazy("swarm.backends.verl.critic")
+adapter = lazy("swarm.backends.verl.adapter")
 
 pytestmark = pytest.mark.timeout(240)
 _TOLD = {
@@ -48,14 +46,6 @@ def _job(own: Mapping[str, Any] | None = None, names: Mapping[str, str] | None =
 def _state(rank: Any) -> dict[str, Tensor]:
     state = rank._critic.module.state_dict()
     return {name: getattr(value, "full_tensor", lambda value=value: value)() for name, value in state.items()}
-
-
-def _gradients_of_both(rank: Any) -> list[dict[str, Tensor]]:
-    engines = (rank._engine, rank._critic)
-    return [
-        {name: each.grad.full_tensor() for name, each in engine.module.named_parameters() if each.grad is not None}
-        for engine in engines
-    ]
 
 
 def _on_ranks(learner: Any, work: Any) -> list[Any]:
@@ -87,88 +77,44 @@ def _rewarded(batch: Batch) -> Batch:
     return replace(batch, episodes=(replace(episodes[0], weight=3.0), *episodes[1:]))
 
 
-def _critic_of(learner: Any, folder: Path) -> Any:
-    model = transformers.AutoModelForTokenClassification.from_pretrained(folder, num_labels=1)
-    model.load_state_dict(_on_ranks(learner, _state)[0])
-    return model.eval()
+@pytest.mark.parametrize("parts", [1, 3])
+def test_the_loss_and_its_gradient_are_verl_s_however_it_is_cut(parts: int) -> None:
+    pytest.importorskip("verl")
+    from swarm.backends.verl.critic import ValueLoss, _value_metrics
+    from swarm.backends.verl.learner import RowPartition
+    from tests.swarm.backends.verl.learning.test_contract import make_rows
 
-
-def _values(model: Any, batch: Batch) -> Tensor:
-    """What a critic says before each token of the padded batch (E, R): at the place of the id before it."""
-
-    def before(row: TrainRow) -> Tensor:
-        every: Tensor = model(input_ids=torch.tensor([row.ids]), use_cache=False).logits[0, :, 0]
-        return every.roll(1)[torch.tensor(row.sampled) > 0]
-
-    found = [torch.cat([before(row) for row in episode.rows]) for episode in batch.episodes]
-    return torch.nn.utils.rnn.pad_sequence(found, batch_first=True)
-
-
-def _share(job: Job, batch: Batch, mask: Tensor) -> Tensor:
-    weights = torch.tensor([each.weight for each in batch.episodes])[:, None]
-    counts = mask.sum(1, keepdim=True)
-    if job.loss_weighting == "token":
-        return weights / (weights * counts).sum()
-    return weights / weights.sum() / counts
-
-
-@pytest.mark.parametrize("weighting", ["episode", "token"])
-@pytest.mark.parametrize(("world", "micro"), support.CUTS, ids=str)
-def test_both_gradients_are_those_of_verl_s(world: int, micro: int, weighting: str, ranks: Ranks, llama: Path) -> None:
-    own = {"discount": 0.9, "gae_lambda": 0.7}
-    made = _job(own, rollout_correction="off", micro_batch_tokens=micro, loss_weighting=weighting)
-    policy, _ = support.local(made)
-    batch = _rewarded(make_batch(policy, episodes=5, drift=0.5))  # seven rows: one rank has a row of padding
-    learner = ranks.learner(llama, made, world)
-    model, padded = _critic_of(learner, llama), support.padded_batch(policy, batch)
-    values, share = _values(model, batch), _share(made, batch, padded.mask)
-    advantages, returns = core_algos.compute_gae_advantage_return(
-        padded.rewards, values.detach(), padded.mask, gamma=0.9, lam=0.7
-    )
-    value_loss, _ = core_algos.compute_value_loss(
-        values, returns, values.detach(), padded.mask * share, 0.5, "token-sum"
-    )
-    config = actor.ActorConfig(
-        strategy="fsdp2", rollout_n=1, use_dynamic_bsz=True, clip_ratio=made.clip_ratio, clip_ratio_low=made.clip_ratio,
-        clip_ratio_high=made.clip_ratio, clip_ratio_c=1e6, loss_agg_mode="token-sum",
-        global_batch_info={"dp_size": 1, "batch_num_tokens": None, "global_batch_size": 1, "loss_scale_factor": None},
-    )  # fmt: skip
-    policy_loss = core_algos.get_policy_loss_fn("vanilla")(
-        padded.rollout, padded.present, advantages, padded.mask, "token-sum", config, rollout_is_weights=share
-    )[0]
-    steps: list[list[dict[str, Tensor]]] = []
-    step = learner._step
-
-    def stepped(size: float, *, last: bool) -> float:
-        steps.append(_on_ranks(learner, _gradients_of_both)[0])
-        return step(size, last=last)
-
-    def kept(size: float) -> float:
-        return 1.0
-
-    learner._step, learner._value_step = stepped, kept  # type: ignore[method-assign, attr-defined]
-    metrics = learner.update(batch)
-    assert set(metrics) >= PROMISED | _TOLD
-    assert support.same(steps[0][0], support.gradients(policy, policy_loss))
-    expected = torch.autograd.grad(value_loss, list(model.parameters()))
-    assert support.same(steps[0][1], dict(zip(dict(model.named_parameters()), expected, strict=True)))
-    flags = padded.mask.bool()
-    for name, found in (
-        ("vf_loss", value_loss),
-        ("vpred_mean", values[flags].mean()),
-        ("values/max", values[flags].max()),
-        ("returns/min", returns[flags].min()),
-        ("vf_explained_var", 1 - (returns - values)[flags].var() / (returns[flags].var() + 1e-5)),
-        ("advantages/mean", torch.stack([a[f].mean() for a, f in zip(advantages, flags, strict=True)]).mean()),
-    ):
-        assert metrics[f"critic/{name}"] == pytest.approx(found.item(), rel=1e-4, abs=support.CLOSE), name
-    assert metrics["critic/lr"] == 1e-3
+    made, draws = _job({"clip_range": 0.3}), torch.Generator().manual_seed(0)
+    rows, advantages, weights = make_rows(1, made)
+    table, counts = torch.randn(11, generator=draws).requires_grad_(), [len(row.targets) for row in rows]
+    before, returns = (torch.randn(sum(counts), generator=draws) for _ in range(2))
+    for row, own, due in zip(rows, before.split(counts), returns.split(counts), strict=True):
+        row.values, row.returns = own, due
+    present = table[torch.cat([row.ids[row.places] for row in rows])]
+    shares = torch.cat([torch.full(row.targets.shape, weights[row.episode]) for row in rows])
+    expected = core_algos.compute_value_loss(present, returns, before, shares, 0.3, "token-sum")[0]
+    _, clipped = core_algos.compute_value_loss(present, returns, before, torch.ones_like(shares), 0.3, "token-sum")
+    loss, gradient = ValueLoss(made), torch.zeros(11)
+    for batch in RowPartition(rows, parts).batches(advantages, weights):
+        batch.set_non_tensor("dp_size", 1)
+        ids = batch["input_ids"]
+        values = torch.nested.nested_tensor_from_jagged(table[ids.values()], ids.offsets())
+        gradient += torch.autograd.grad(loss({"values": values}, batch)[0], table)[0]
+    assert torch.allclose(gradient, torch.autograd.grad(expected, table)[0], atol=1e-5)
+    told = loss.sums.metrics(1)
+    assert told["critic/vf_loss"] == pytest.approx(expected.item(), rel=1e-4)
+    assert told["critic/vpred_mean"] == pytest.approx(present.mean().item(), abs=1e-5)
+    assert told["critic/vf_clipfrac"] == pytest.approx(clipped.item(), abs=1e-5)
+    explained = 1 - (returns - before).var() / (returns.var() + 1e-5)
+    found = _value_metrics(before.split(counts), returns.split(counts))
+    assert found["critic/vf_explained_var"] == pytest.approx(explained.item(), rel=1e-4)
+    assert found["critic/values/max"] == before.max().item()
 
 
 def test_an_estimate_by_hand() -> None:
     """Two episodes, whose tokens lie in rows that take turns: V 0.5, 0.25, 0.1 and R 1; V 0.2, 0.4 and R 0."""
     pytest.importorskip("verl")
-    found = critic.estimate_gae(
+    found = adapter.estimate_gae(
         _job({"discount": 0.9, "gae_lambda": 0.5}), [0.0, 1.0, 9.0], torch.tensor([0.2, 0.5, 0.25, 0.4, 0.1]),
         torch.tensor([0, 1, 1, 0, 1]),
     )  # fmt: skip
@@ -179,8 +125,8 @@ def test_an_estimate_by_hand() -> None:
     lost = 0 - 0.4
     before = 0.9 * 0.4 - 0.2 + 0.45 * lost
     plain = torch.tensor([before, first, second, lost, third])
-    assert torch.allclose(found.returns, plain + torch.tensor([0.2, 0.5, 0.25, 0.4, 0.1]), atol=1e-6)
-    assert torch.allclose(found.advantages, (plain - plain.mean()) / plain.std(), atol=1e-5)
+    assert torch.allclose(found[1], plain + torch.tensor([0.2, 0.5, 0.25, 0.4, 0.1]), atol=1e-6)
+    assert torch.allclose(found[0], (plain - plain.mean()) / plain.std(), atol=1e-5)
 
 
 def _interrupted() -> tuple[Node, ...]:
@@ -222,25 +168,10 @@ def test_tokens_follow_one_another_as_their_calls_did_however_they_are_merged(ra
 def test_the_clip_holds_a_value_near_what_it_was() -> None:
     pytest.importorskip("verl")
     present, before = torch.tensor([0.3, 0.9], requires_grad=True), torch.tensor([0.0, 0.0])
-    loss, clipped = critic.value_loss(_job(), present, before, torch.tensor([1.0, 1.0]), torch.tensor([0.25, 2.0]))
+    loss, clipped = adapter.value_loss(_job(), present, before, torch.tensor([1.0, 1.0]), torch.tensor([0.25, 2.0]))
     assert clipped == 0.5
     assert loss.item() == pytest.approx(0.5 * (0.25 * 0.7**2 + 2.0 * 0.5**2))
     assert torch.autograd.grad(loss, present)[0].tolist() == pytest.approx([-0.25 * 0.7, 0.0])
-
-
-def test_it_learns_what_all_episodes_are_worth(ranks: Ranks, llama: Path) -> None:
-    made = _job({"learning_rate": 5e-3, "clip_range": 1.0}, learning_rate=0.0)
-    policy, _ = support.local(made)
-    batch = make_batch(policy)
-    batch = replace(batch, episodes=tuple(replace(each, reward=1.0) for each in batch.episodes))
-    learner = ranks.learner(llama, made, 1)
-    before = support.exported(learner)
-    told = [learner.update(batch) for _ in range(12)]
-    assert told[-1]["critic/vf_loss"] < 0.1 * told[0]["critic/vf_loss"]
-    assert told[-1]["critic/values/mean"] == pytest.approx(1.0, abs=0.2)
-    after = support.exported(learner)
-    assert all(torch.equal(before[name], after[name]) for name in before)
-    assert _on_ranks(learner, lambda rank: (rank._before, rank._critic_before)) == [(None, None)]
 
 
 def test_it_begins_the_same_on_any_number_of_ranks_and_by_the_seed(ranks: Ranks, llama: Path, qwen2: Path) -> None:
@@ -300,12 +231,12 @@ def _broken(learner: Any, where: str) -> None:
         return
     work = getattr(learner, where)
 
-    def fails(*arguments: Any) -> None:
+    def fails(*arguments: Any, **named: Any) -> Any:
         called.append(where)
         if len(called) == 2:
             setattr(learner, where, work)
             raise NotFinite("made up")
-        work(*arguments)
+        return work(*arguments, **named)
 
     setattr(learner, where, fails)
 
@@ -340,35 +271,6 @@ def test_an_update_that_fails_leaves_both_as_they_were(where: str, ranks: Ranks,
     assert _bit_equal(_everything(tried), before)
     assert _compared(tried.update(batches[1])) == expected[1]
     assert _bit_equal(_everything(tried), weights)
-
-
-def test_a_reward_that_is_not_finite_is_refused_and_leaves_everything_as_it_was(ranks: Ranks, llama: Path) -> None:
-    made = _job()
-    policy, _ = support.local(made)
-    batch = make_batch(policy)
-    learner = ranks.learner(llama, made, 1)
-    before = _everything(learner)
-    with pytest.raises(NotFinite, match="critic's loss is"):
-        learner.update(replace(batch, episodes=(replace(batch.episodes[0], reward=math.inf), *batch.episodes[1:])))
-    assert learner.version == 0
-    assert _bit_equal(_everything(learner), before)
-
-
-def test_a_resumed_curve_is_the_same_bit_for_bit(ranks: Ranks, llama: Path, tmp_path: Path) -> None:
-    made = _job(epochs=2, minibatches=2)
-    policy, _ = support.local(made)
-    batches = [_rewarded(make_batch(policy, seed=seed, drift=0.05)) for seed in range(4)]
-    straight = ranks.learner(llama, made, 2)
-    for batch in batches[:2]:
-        straight.update(batch)
-    straight.save(tmp_path / "c")
-    expected = [_compared(straight.update(batch)) for batch in batches[2:]]
-    state = _everything(straight)
-    resumed = ranks.learner(llama, made, 2)
-    resumed.load(tmp_path / "c")
-    assert resumed.version == 2
-    assert [_compared(resumed.update(batch)) for batch in batches[2:]] == expected
-    assert _bit_equal(_everything(resumed), state)
 
 
 @pytest.mark.parametrize(("wrote", "reads"), [(2, 1), (1, 2)])
@@ -435,4 +337,4 @@ def test_a_model_that_transformers_has_no_critic_of_is_refused_in_a_line(ranks: 
     assert not told.there
     assert re.search(expected, told.said)
     with pytest.raises(BackendError, match=r"critic of stablelm.*take reinforce"):
-        critic.require_critic(transformers.StableLmConfig())
+        adapter.require_critic(transformers.StableLmConfig())

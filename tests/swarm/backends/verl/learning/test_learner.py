@@ -89,17 +89,14 @@ def test_untied_embeddings_are_exported_each_under_its_own_name(ranks: Ranks, qw
     assert max((own[name] - plain[name]).abs().max().item() for name in plain) < _CLOSE
 
 
-def test_tied_embeddings_are_exported_under_both_names(ranks: Ranks, llama: Path) -> None:
-    policy, _ = local(job())
-    theirs = ranks.learner(llama, job(), 2)
-    before = exported(theirs)
-    theirs.update(make_batch(policy))
-    own = exported(theirs)
-    assert torch.equal(own["lm_head.weight"], own["model.embed_tokens.weight"])
-    assert not torch.equal(own["lm_head.weight"], before["lm_head.weight"])
+_GAE: dict[str, Any] = {"backend": "verl", "verl": {"advantage_estimator": "gae", "critic": {"learning_rate": 1e-3}}}
 
 
-@pytest.mark.parametrize(("world", "fields"), [(2, {"epochs": 2, "minibatches": 2}), (1, {"lora_rank": 2})], ids=str)
+@pytest.mark.parametrize(
+    ("world", "fields"),
+    [(2, {"epochs": 2, "minibatches": 2}), (1, {"lora_rank": 2}), (2, {**_GAE, "epochs": 2, "minibatches": 2})],
+    ids=str,
+)
 def test_a_resumed_curve_is_the_same_bit_for_bit(
     world: int, fields: dict[str, Any], ranks: Ranks, llama: Path, tmp_path: Path
 ) -> None:
@@ -148,30 +145,6 @@ def test_another_number_of_ranks_goes_on_from_a_checkpoint_and_a_folder_is_made_
     assert max((found[name] - expected[name]).abs().max().item() for name in expected) < 2 * _CLOSE
 
 
-def test_a_damaged_checkpoint_is_refused_and_changes_nothing(ranks: Ranks, llama: Path, tmp_path: Path) -> None:
-    made = job()
-    policy, _ = local(made)
-    learner = ranks.learner(llama, made, 2)
-    learner.save(tmp_path / "c")
-    learner.update(make_batch(policy))
-    before = exported(learner)
-    shard = tmp_path / "c" / "rank-1" / "model.safetensors"
-    whole = shard.read_bytes()
-    shard.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(BackendError, match="damaged"):
-        learner.load(tmp_path / "c")
-    shard.write_bytes(whole)
-    manifest = tmp_path / "c" / "rank-0" / "manifest.json"
-    manifest.write_text(manifest.read_text() + " ")
-    with pytest.raises(BackendError, match="missing or damaged"):
-        learner.load(tmp_path / "c")
-    with pytest.raises(BackendError, match="no checkpoint"):
-        learner.load(tmp_path / "none")
-    assert learner.version == 1
-    after = exported(learner)
-    assert all(torch.equal(before[name], after[name]) for name in before)
-
-
 def test_a_checkpoint_with_a_critic_is_refused(ranks: Ranks, llama: Path, tmp_path: Path) -> None:
     learner = ranks.learner(llama, job(), 1)
     learner.save(tmp_path / "c")
@@ -182,7 +155,7 @@ def test_a_checkpoint_with_a_critic_is_refused(ranks: Ranks, llama: Path, tmp_pa
     learner.load(tmp_path / "c")
 
 
-@pytest.mark.parametrize("fields", [{}, {"epochs": 2}], ids=str)
+@pytest.mark.parametrize("fields", [{}, {"epochs": 2}, _GAE], ids=str)
 def test_what_is_not_finite_is_refused_and_changes_nothing(fields: dict[str, Any], ranks: Ranks, llama: Path) -> None:
     made = job(**fields)
     policy, _ = local(made)
@@ -198,21 +171,6 @@ def test_what_is_not_finite_is_refused_and_changes_nothing(fields: dict[str, Any
     assert _compared(dict(tried.update(batch))) == expected
     found = exported(tried)
     assert all(torch.equal(found[name], weights[name]) for name in weights)
-
-
-def test_learner_and_engine_that_disagree_stop_the_training(ranks: Ranks, llama: Path) -> None:
-    made = job(mismatch_limit=1.05)
-    policy, _ = local(made)
-    learner = ranks.learner(llama, made, 1)
-    for _ in range(2):
-        policy.version = learner.version
-        learner.update(make_batch(policy, episodes=16, drift=2.0))
-    before = exported(learner)
-    policy.version = learner.version
-    with pytest.raises(BackendError, match="disagree"):
-        learner.update(make_batch(policy, episodes=16, drift=2.0))
-    after = exported(learner)
-    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_out_of_memory_in_a_step_says_what_to_turn_and_leaves_everything_as_it_was(ranks: Ranks, llama: Path) -> None:
