@@ -160,7 +160,7 @@ async def draining(ended: int, **asked: Any) -> tuple[Scene, list[LeasedEpisode]
     for done in episodes[:ended]:
         await scene.end(done)
     scene.machine.transition_to(S.ROLLING_POST)
-    scene.rollout.drain.begin()
+    scene.rollout.begin_drain()
     scene.rollout.sweep()
     return scene, episodes[ended:]
 
@@ -197,7 +197,7 @@ async def test_who_holds_a_batch_up_is_fenced_once_its_time_is_over_and_its_plac
 async def test_who_never_calls_holds_places_that_others_wait_for_no_longer_than_heartbeats_give(scene: Scene) -> None:
     held = [await scene.rollout.begin(BeginRequest(task_id=task, timeout_s=604_800)) for task in "aabb"]
     scene.machine.transition_to(S.ROLLING_POST)
-    scene.rollout.drain.begin()
+    scene.rollout.begin_drain()
     passes(scene, 700, *held)
     assert scene.rollout.counts["fenced"] == 0
     begun = await waiting(scene, "a")
@@ -303,7 +303,7 @@ async def test_whatever_closes_an_episode_is_written_with_its_reason(scene: Scen
 
 async def test_a_pool_too_small_for_a_batch_fails_with_its_reason_instead_of_spinning(scene: Scene) -> None:
     scene.rollout.groups._most_bytes = 500
-    waiting = asyncio.create_task(scene.rollout.drain.wait_until(lambda: scene.rollout.groups.complete))
+    waiting = asyncio.create_task(scene.rollout.wait_until(lambda: scene.rollout.groups.complete))
     for _ in range(20):
         await scene.end(await play(scene))
         await asyncio.sleep(0)
@@ -334,7 +334,7 @@ async def test_a_prepared_episode_whose_place_was_given_away_before_the_crash_do
     await scene.rollout.teams.commit(Claims("lease", episode="1", fencing_token=1))
     assert [len(group) for group in scene.rollout.groups] == [2, 1]
     await scene.end(await play(scene))
-    assert sorted(len(group.ended) for group in scene.rollout.drain.take()) == [2, 2]
+    assert sorted(len(group.ended) for group in scene.rollout.take_batch()) == [2, 2]
 
 
 async def test_nobody_is_told_that_an_episode_is_over_before_it_is_known() -> None:
@@ -392,7 +392,7 @@ async def test_shares_that_cannot_be_written_down_do_not_count() -> None:
 async def test_a_batch_that_falls_apart_while_calls_are_waited_for_is_waited_for_again(scene: Scene) -> None:
     for episode in await scene.fill():
         await scene.end(episode)
-    quiet, apart = scene.rollout.drain.quiesce, asyncio.Event()
+    quiet, apart = scene.rollout.quiesce, asyncio.Event()
 
     async def interrupted() -> None:
         await quiet()
@@ -401,8 +401,8 @@ async def test_a_batch_that_falls_apart_while_calls_are_waited_for_is_waited_for
             scene.rollout.groups._most_bytes = scene.rollout.groups.bytes - 1
             scene.rollout.drop(scene.rollout.groups.drop_heavy(), "pool_bytes")
 
-    scene.rollout.drain.quiesce = interrupted  # type: ignore[method-assign]
-    taking = asyncio.create_task(scene.rollout.drain.wait_for_batch())
+    scene.rollout.quiesce = interrupted  # type: ignore[method-assign]
+    taking = asyncio.create_task(scene.rollout.wait_for_batch())
     async with asyncio.timeout(120):
         await apart.wait()
         await scene.rollout.gate.enter()
