@@ -159,7 +159,7 @@ class Rollout(EpisodeRegistry):
             self.groups.join(group, name, task_index)
         row = EpisodeRow(
             name, task_id, request.stream, request.kind, request.owner, group.name if group is not None else None,
-            self.version, self.groups.assignments.index_of(name), request.code,
+            self.version, self.groups.task_index_of(name), request.code,
         )  # fmt: skip
         # together: a turn begins with its first episode
         self.store.note(row, *self.groups.streams.take_moved())
@@ -315,7 +315,7 @@ class Rollout(EpisodeRegistry):
         for name, (fencing_token, state, _) in recovered.fencing_tokens.items():
             self.leases.remember(name, ClosedEpisode("ended" if state == "dropped" else state, fencing_token))
         groups.streams.recover(recovered.streams, self.job.streams, recovered.lists, recovered.stream_order)
-        groups.assignments.restore_counts(recovered.played)
+        groups.restore_plays(recovered.played)
         for sample in recovered.prepared:
             self.leases.prepare(sample)
         empty, filtered = groups.recover(recovered.pool, recovered.prepared)
