@@ -327,16 +327,6 @@ def ended(name: str, group: str, reward: float = 1.0) -> Sample:
     return Sample(name, "a", "default", "me", group, reward, None, 1.0, (node,))
 
 
-async def test_a_prepared_episode_whose_place_was_given_away_before_the_crash_does_not_take_it_back() -> None:
-    scene, held = Scene(batch_rule="groups"), ended("1", "a#1")
-    pool = [ended("2", "a#1"), ended("3", "a#1")]
-    scene.rollout.recover(recovered(scene, pool=pool, prepared=[held], begun=3))
-    await scene.rollout.teams.commit(Claims("lease", episode="1", fencing_token=1))
-    assert [len(group) for group in scene.rollout.groups] == [2, 1]
-    await scene.end(await play(scene))
-    assert sorted(len(group.ended) for group in scene.rollout.take_batch()) == [2, 2]
-
-
 async def test_nobody_is_told_that_an_episode_is_over_before_it_is_known() -> None:
     ended, scene = claims(await Scene().begin()), Scene(S.BOOTING)
     for verb in (

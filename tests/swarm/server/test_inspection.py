@@ -90,20 +90,6 @@ async def test_what_is_over_and_not_yet_written_is_listed_as_over(
     assert (listed.id, listed.state) == (lease["episode_id"], "aborted")
 
 
-async def test_an_episode_that_is_over_is_seen_with_every_token_as_it_was(served: Served) -> None:
-    lease = await served.begin("t", kind="eval")
-    first = await served.chat(lease, "one")
-    await served.chat(lease, "one", first.text, "two")
-    await served.chat(lease, "one", "something else", "three")
-    path = f"/episodes/{lease['episode_id']}"
-    before = EpisodeRecord.model_validate(await served.get(path, "viewer"))
-    await served.end(lease, 1.0)
-    after = EpisodeRecord.model_validate(await served.get(path, "viewer"))
-    assert after.state == "ended"
-    assert after.record == before.record
-    assert [call.drift for call in after.record] == ["start", "clean", "fork"]
-
-
 async def test_without_an_engine_what_was_written_is_seen_without_texts(served: Served, tmp_path: Path) -> None:
     lease = await served.begin("t", kind="eval")
     await served.chat(lease, "one")
