@@ -106,11 +106,7 @@ def _parse_sampling(fields: Fields) -> RequestedSampling:
         seed=fields.integer("seed", -(2**63), 2**63 - 1),
         stop=fields.stops("stop", alone=True),
         json_schema=_schema(fields.inner("response_format")),
-        others={
-            name: value
-            for name, plain in _OTHERS.items()
-            if (value := fields.take(name)) is not None and value != plain
-        },
+        others={name: value for name, plain in _OTHERS.items() if (value := fields.take(name)) not in (None, plain)},
     )
 
 
