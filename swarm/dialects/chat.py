@@ -106,12 +106,8 @@ def _parse_sampling(fields: Fields) -> RequestedSampling:
         seed=fields.integer("seed", -(2**63), 2**63 - 1),
         stop=fields.stops("stop", alone=True),
         json_schema=_schema(fields.inner("response_format")),
-        others={name: value for name, value in ((n, fields.take(n)) for n in _OTHERS) if _is_set(name, value)},
+        others={name: value for name, plain in _OTHERS.items() if (value := fields.take(name)) not in (None, plain)},
     )
-
-
-def _is_set(name: str, value: Any) -> bool:
-    return value is not None and value != _OTHERS[name]
 
 
 def _schema(found: Fields | None) -> Mapping[str, Any] | None:

@@ -206,7 +206,11 @@ def _messages(turns: list[Any] | None) -> list[Message]:
             continue
         fields = Fields(turn, f"messages.{number}")
         role = fields.required_choice("role", ("user", "assistant", "system"), "a role")
-        read += _turn(role, fields.take("content"), fields.at("content"), called)
+        content, where = fields.take("content"), fields.at("content")
+        if role == "system":
+            read += _system(content, where)
+        else:
+            read += _user(content, where, called) if role == "user" else [_assistant(content, where, called)]
         fields.close()
     if read and read[-1]["role"] == "assistant":
         raise field_error(
@@ -214,12 +218,6 @@ def _messages(turns: list[Any] | None) -> list[Message]:
             "continued here; add a message of the user",
         )  # fmt: skip
     return read
-
-
-def _turn(role: str, found: Any, where: str, called: set[str]) -> Sequence[Message]:
-    if role == "system":
-        return _system(found, where)
-    return _user(found, where, called) if role == "user" else [_assistant(found, where, called)]
 
 
 def _assistant(found: Any, where: str, called: set[str]) -> Message:
@@ -411,12 +409,16 @@ class MessagesWriter:
 
     def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
         if isinstance(piece, ToolCall):
-            return self._close_block() + self._write_call(piece, call_id or "")
+            begun = {"type": "tool_use", "id": call_id or "", "name": piece.name, "input": {}}
+            arguments = {"type": "input_json_delta", "partial_json": piece.arguments}
+            return self._close_block() + self._start(begun) + self._delta(arguments) + self._stop()
         if not piece.text:
             return b""
         opened = b"" if type(piece) is self._kind else self._close_block() + self._open_block(type(piece))
         self._text += piece.text
-        return opened + self._write_delta(piece)
+        if isinstance(piece, Words):
+            return opened + self._delta({"type": "text_delta", "text": piece.text})
+        return opened if self._omitted else opened + self._delta({"type": "thinking_delta", "thinking": piece.text})
 
     def finish(self, choice: int, reply: Reply) -> bytes:
         """Return the end of the last block; an answer without any gets an empty text."""
@@ -441,11 +443,6 @@ class MessagesWriter:
             empty = {"type": "thinking", "thinking": "", "signature": ""}
         return self._start(empty)
 
-    def _write_delta(self, piece: Words | Reasoning) -> bytes:
-        if isinstance(piece, Words):
-            return self._delta({"type": "text_delta", "text": piece.text})
-        return b"" if self._omitted else self._delta({"type": "thinking_delta", "thinking": piece.text})
-
     def _close_block(self) -> bytes:
         if self._kind is None:
             return b""
@@ -455,10 +452,6 @@ class MessagesWriter:
             signed = self._delta({"type": "signature_delta", "signature": token})
         self._kind = None
         return signed + self._stop()
-
-    def _write_call(self, call: ToolCall, call_id: str) -> bytes:
-        begun = self._start({"type": "tool_use", "id": call_id, "name": call.name, "input": {}})
-        return begun + self._delta({"type": "input_json_delta", "partial_json": call.arguments}) + self._stop()
 
     def _start(self, block: Block) -> bytes:
         return named_event({"type": "content_block_start", "index": self._index, "content_block": block})

@@ -384,7 +384,7 @@ def response(
     name: str, model: str, request: CompletionRequest, status: Status, items: Sequence[Item], reply: Reply | None
 ) -> Item:
     """Return the response object; `reply` is None while it is being made."""
-    json_schema = request.sampling.json_schema
+    json_schema, choice = request.sampling.json_schema, request.tool_choice
     return {
         "id": f"resp_{name}",
         "object": "response",
@@ -403,7 +403,7 @@ def response(
         "background": False,
         "temperature": request.sampling.temperature,
         "text": {"format": request.echo["format"] if json_schema is not None else {"type": "text"}},
-        "tool_choice": _echoed_choice(request),
+        "tool_choice": choice.mode if choice.name is None else {"type": "function", "name": choice.name},
         "tools": [_echoed_tool(tool["function"]) for tool in request.tools],
         "top_logprobs": request.logprobs or 0,
         "top_p": request.sampling.top_p,
@@ -457,7 +457,9 @@ class ResponsesWriter:
     def fail(self, error: SwarmError) -> bytes:
         """Return that the response failed, and the error in a form that no client takes for an answer's end."""
         broken = response(self._name, self._model, self._request, "failed", self._done, None)
-        broken["error"] = {"code": _failure_code(error), "message": error.message}
+        code = "invalid_prompt" if isinstance(error, InvalidRequest) else "server_error"
+        code = "rate_limit_exceeded" if isinstance(error, Throttled) else code
+        broken["error"] = {"code": code, "message": error.message}
         wire = error.to_wire()
         flat = {name: wire["error"][name] for name in ("code", "message", "param")}
         return self._event("response.failed", response=broken) + self._event("error", **flat, **wire)
@@ -531,11 +533,6 @@ def _echoed_tool(function: Mapping[str, Any]) -> Item:
     return {"type": "function", "name": function["name"], **described, "strict": False}
 
 
-def _echoed_choice(request: CompletionRequest) -> str | Item:
-    choice = request.tool_choice
-    return {"type": "function", "name": choice.name} if choice.name is not None else choice.mode
-
-
 def _usage(reply: Reply) -> Item:
     """Return the tokens used. Thinking is part of the output and not counted apart, so its own count stays 0."""
     return {
@@ -545,12 +542,6 @@ def _usage(reply: Reply) -> Item:
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": reply.prompt_tokens + reply.sampled_tokens,
     }
-
-
-def _failure_code(error: SwarmError) -> str:
-    if isinstance(error, Throttled):
-        return "rate_limit_exceeded"
-    return "invalid_prompt" if isinstance(error, InvalidRequest) else "server_error"
 
 
 _NAMES = {

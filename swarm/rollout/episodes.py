@@ -446,7 +446,7 @@ class EpisodeRegistry:
             weight=request.weight,
             nodes=tuple(episode.tree.nodes),
             call_rewards=call_rewards(request, episode.tree.nodes),
-            task_index=self.groups.assignments.index_of(episode.id),
+            task_index=self.groups.task_index_of(episode.id),
             code=episode.code,
         )
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from swarm.job import Job
 from swarm.rollout.staleness import BatchSelection, EpisodeAges
 from swarm.rollout.streams import Streams
-from swarm.rollout.task_sampler import Group, TaskAssignments, bytes_of
+from swarm.rollout.task_sampler import EMPTY, UNDONE, Group, bytes_of
 from swarm.store.tables import Sample, TaskListRow
 
 
@@ -51,9 +51,9 @@ class Groups:
         surplus = job.surplus_groups * (job.group_size if loose else 1)
         self.streams = Streams(job.streams, self._needed, surplus, job.group_size)
         self.streams.set_ahead(self.ages.count_batches(job.steps))
-        self.assignments = TaskAssignments(self.streams.samplers, loose=loose)
         self._alive: list[Group] = []
         self._of: dict[str, Group] = {}
+        self._task_indexes: dict[str, int] = {}  # the turns of members, of those that count for one
         self._ended: dict[str, Sample] = {}  # members that have ended, the oldest first
         self._index: _GroupIndex | None = None
         self._whole = 0
@@ -141,6 +141,9 @@ class Groups:
     def group_of(self, episode: str) -> Group | None:
         return self._of.get(episode)
 
+    def task_index_of(self, episode: str) -> int | None:
+        return self._task_indexes.get(episode)
+
     def find_place(self, task_id: str, stream: str = "default") -> Group | None:
         """Return the group an episode may join now (a new one is not kept before `join`), or None."""
         admits = self.streams.admits(stream, self.taken)
@@ -182,7 +185,9 @@ class Groups:
         self._touch(group)
         self.ages.begin(episode)
         self.streams.note_begin(group.stream)
-        self.assignments.begin_play(group.stream, episode, group.task_index if task_index is None else task_index)
+        turn, sampler = group.task_index if task_index is None else task_index, self.streams.samplers.get(group.stream)
+        if turn is not None and sampler is not None and sampler.begin_play(turn):
+            self._task_indexes[episode] = turn
 
     def join_late(self, episode: str, task_id: str, stream: str) -> Group:
         """Give a place to an episode whose own was given away while its team was undecided, whatever the room."""
@@ -198,7 +203,7 @@ class Groups:
         group = self._of[sample.episode]
         group.open.remove(sample.episode)
         self._add(group, sample)
-        self.assignments.count(group.stream, sample.episode, open=-1, ended=1)
+        self._count_play(group.stream, sample.episode, open=-1, ended=1)
         if self._loose:
             self.streams.count_episode(group.stream)
         elif group.whole_since is not None and not group.played:
@@ -209,7 +214,7 @@ class Groups:
     def fail(self, episode: str) -> bool:
         """Free the place of an episode whose agent failed; return whether its task is skipped now for that."""
         group = self._of[episode]
-        skipped = self.assignments.count(group.stream, episode, open=-1, failed=1)
+        skipped = self._count_play(group.stream, episode, open=-1, failed=1)
         group.skipped = group.skipped or skipped
         self._leave(episode)
         return skipped
@@ -217,7 +222,7 @@ class Groups:
     def leave(self, episode: str, *, ended: bool = False) -> None:
         """Free the place of an episode that was given up, or `ended` with nothing to train; an empty group is gone."""
         plays = {"ended" if self._loose else "empty": 1} if ended else {}
-        self.assignments.count(self._of[episode].stream, episode, open=-1, **plays)
+        self._count_play(self._of[episode].stream, episode, open=-1, **plays)
         self._leave(episode)
 
     def drop_idle(self) -> list[Group]:
@@ -282,11 +287,15 @@ class Groups:
         for sample in pool:
             group = self._find_or_make(sample)
             self._add(group, sample)
-            self.assignments.restore(sample)
+            sampler = self.streams.samplers.get(sample.stream)
+            if sample.task_index is not None and sampler is not None:
+                self._task_indexes[sample.episode] = sample.task_index
+                sampler.count(sample.task_index, **{"ended" if sample.teaches or self._loose else "empty": 1})
             group.played = group.whole_since is not None
         for group in self if not self._loose else ():  # those that began without a turn have those that were theirs
-            if group.task_index is None and (task_index := self.assignments.index_of_group(group)) is not None:
-                self._assign_task(group, task_index)
+            turns = [self._task_indexes[one.episode] for one in group.ended if one.episode in self._task_indexes]
+            if group.task_index is None and turns:
+                self._assign_task(group, turns[0])
         for stream, sampler in self.streams.samplers.items():
             self._adopt(stream, sampler.find_untouched)
         for sample in prepared:
@@ -298,6 +307,13 @@ class Groups:
         empty = [sample for sample in self._ended.values() if not sample.teaches]
         self._take_out(empty)
         return empty, [sample for group in self for sample in self._filter_group(group)]
+
+    def restore_plays(self, played: Mapping[tuple[str, int, str], int]) -> None:
+        """Count plays of a former life that wait no more, by stream, turn and why they were dropped."""
+        for (stream, task_index, reason), plays in played.items():
+            if (sampler := self.streams.samplers.get(stream)) is None or (reason in UNDONE and not self._loose):
+                continue
+            sampler.count(task_index, **{"empty" if reason in EMPTY and not self._loose else "ended": plays})
 
     def _find_or_make(self, sample: Sample) -> Group:
         """Return the group in which a sample was in a former life."""
@@ -347,7 +363,7 @@ class Groups:
     def _leave(self, episode: str) -> None:
         group = self._of.pop(episode)
         group.open.remove(episode)
-        self.assignments.forget(episode)
+        self._task_indexes.pop(episode, None)
         self.ages.forget(episode)
         self._touch(group)
 
@@ -364,8 +380,8 @@ class Groups:
             if again:
                 group.touched_at = self._clock()
                 if not self._loose:
-                    self.assignments.count(group.stream, sample.episode, ended=-1)
-            self.assignments.forget(sample.episode)
+                    self._count_play(group.stream, sample.episode, ended=-1)
+            self._task_indexes.pop(sample.episode, None)
             del self._ended[sample.episode]
             self.ages.forget(sample.episode)
             self.bytes -= bytes_of(sample.nodes)
@@ -407,10 +423,17 @@ class Groups:
                 self._assign_task(group, task_index)
 
     def _assign_task(self, group: Group, task_index: int) -> None:
-        """Let a group that began without a turn play for this one."""
+        """Let a group that began without a turn play for this one, and count its plays; its members are not open."""
         group.task_index = task_index
-        self.assignments.assign(group, task_index)
+        without = [sample.episode for sample in group.ended if sample.episode not in self._task_indexes]
+        self._task_indexes |= dict.fromkeys(without, task_index)
+        self.streams.samplers[group.stream].count(task_index, ended=len(without))
         self._index = None
+
+    def _count_play(self, stream: str, episode: str, **plays: int) -> bool:
+        """Count what became of a member's play in its turn; return whether that is skipped now for it."""
+        task_index, sampler = self._task_indexes.get(episode), self.streams.samplers.get(stream)
+        return task_index is not None and sampler is not None and sampler.count(task_index, **plays)
 
     def _filter_group(self, group: Group) -> list[Sample]:
         if self._job.batch_rule != "varied_groups" or group.whole_since is None or not group.constant:

@@ -8,6 +8,12 @@ Erasing, for whoever knows the secret whose fingerprint is in the owner's name: 
 dropped (`drop_erased`), and captured tokens deleted. Left for a later request is a settled batch that is in no
 checkpoint yet, as it may have to be learned again. Rows stay, so that the balance adds up, and so do weights that
 learned of an episode.
+
+A sweep is what time does, several times a second: leases expire; an episode that a full batch waits for is fenced once
+its own time is over, or once it is a straggler whose client is silent; prepared episodes that hold the batch up lose
+their places; groups that nobody completes are dropped; places that streams without a share have left are dealt out
+anew. Stragglers are the open episodes that a full batch waits for, once half of the batch has ended; before that there
+are none.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -29,6 +36,7 @@ from swarm.errors import (
     Throttled,
 )
 from swarm.job import Job
+from swarm.rendering.messages import BackendError
 from swarm.rollout.episodes import (
     REASON_KEPT,
     RETRY_AFTER_S,
@@ -39,7 +47,6 @@ from swarm.rollout.episodes import (
 )
 from swarm.rollout.keys import Claims
 from swarm.rollout.state import StateMachine
-from swarm.rollout.sweeps import Drain, Sweeper
 from swarm.rollout.task_sampler import Group
 from swarm.rollout.teams import Teams
 from swarm.store.changes import EpisodeClosed, EpisodeErased
@@ -67,6 +74,10 @@ from swarm.wire import (
 log = logging.getLogger(__name__)
 
 
+HEARTBEATS_ONLY_S = 600.0
+"""Seconds after its last call for which heartbeats keep a straggler whose client did not say how long it may take."""
+DEAD_END_S = 3.0
+"""Seconds for which nothing is played, and those in line fit nowhere, before an orphaned group makes room for them."""
 _ADMITTING = frozenset({ServerState.ROLLING, ServerState.ROLLING_POST})
 _COMING = frozenset({ServerState.BOOTING, ServerState.WEIGHT_SYNCING})
 
@@ -79,9 +90,9 @@ class Rollout(EpisodeRegistry):
     ) -> None:
         super().__init__(job, machine, store, clock)
         self.teams = Teams(self)
-        self.drain = Drain(self)
-        self._sweeper = Sweeper(self, self.teams)
         self._listing = asyncio.Lock()
+        self._straggling_since: float | None = None
+        self._dead_end_since: float | None = None
 
     async def begin(self, request: BeginRequest) -> LeasedEpisode:
         """Admit an episode, waiting for room up to the request's `wait_s`; raise Throttled if there is none."""
@@ -148,7 +159,7 @@ class Rollout(EpisodeRegistry):
             self.groups.join(group, name, task_index)
         row = EpisodeRow(
             name, task_id, request.stream, request.kind, request.owner, group.name if group is not None else None,
-            self.version, self.groups.assignments.index_of(name), request.code,
+            self.version, self.groups.task_index_of(name), request.code,
         )  # fmt: skip
         # together: a turn begins with its first episode
         self.store.note(row, *self.groups.streams.take_moved())
@@ -304,7 +315,7 @@ class Rollout(EpisodeRegistry):
         for name, (fencing_token, state, _) in recovered.fencing_tokens.items():
             self.leases.remember(name, ClosedEpisode("ended" if state == "dropped" else state, fencing_token))
         groups.streams.recover(recovered.streams, self.job.streams, recovered.lists, recovered.stream_order)
-        groups.assignments.restore_counts(recovered.played)
+        groups.restore_plays(recovered.played)
         for sample in recovered.prepared:
             self.leases.prepare(sample)
         empty, filtered = groups.recover(recovered.pool, recovered.prepared)
@@ -314,10 +325,6 @@ class Rollout(EpisodeRegistry):
         self.drop_outdated()
         self.drop(groups.drop_heavy(), "pool_bytes")
         self.note_streams()
-        self.notify()
-
-    def sweep(self) -> None:
-        self._sweeper.sweep()
         self.notify()
 
     def finish_update(self, version: int) -> None:
@@ -353,3 +360,115 @@ class Rollout(EpisodeRegistry):
         for episode in self.leases:
             self.leases.interrupt(episode, error)
         self.notify()
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition on groups and leases; raise BackendError once no batch can ever come."""
+        while not condition():
+            if self.groups.starved is not None:
+                raise BackendError(self.groups.starved)
+            self.changed.clear()
+            await self.changed.wait()
+
+    def begin_drain(self) -> None:
+        """Note that the batch is full: from now on, those who hold it up are fenced after `drain_timeout_s`."""
+        self.full_since = self.clock()
+
+    async def quiesce(self) -> None:
+        """Shut the gate and wait until nothing generates; a call longer than `drain_timeout_s` is fenced."""
+        self.gate.shut()
+        if await self._wait_until_idle():
+            return
+        for episode in self.leases:
+            if any(call.generating for call in episode.calls):
+                self.fence(episode, "held_up_update")
+        if not await self._wait_until_idle():
+            raise BackendError("the engine did not cancel its requests; no update is possible while they run")
+
+    async def wait_for_batch(self) -> tuple[Group, ...]:
+        """Wait until a batch is there and nothing generates; return it and begin the next. The gate is shut then. A
+        batch can fall apart while calls are waited for (its oldest dropped for bytes, shares changed): wait again."""
+        while True:
+            await self.wait_until(lambda: self.groups.complete)
+            await self.quiesce()
+            if self.groups.complete:
+                return self.take_batch()
+            self.gate.open()
+
+    def take_batch(self) -> tuple[Group, ...]:
+        """Return the complete batch's groups and begin the next. Where the streams stand then is written with it."""
+        batch = self.groups.take()
+        self.counts["trained"] += sum(len(group.ended) for group in batch)
+        self.full_since = None
+        self.drop_outdated()
+        return batch
+
+    async def _wait_until_idle(self) -> bool:
+        """Return whether nothing generates within `drain_timeout_s`, to which time the server stood still is added."""
+        drain, began = self.job.drain_timeout_s, self.clock()
+        if await self.gate.wait_until_empty(drain):
+            return True
+        return self.clock() - began < drain / 2 and await self.gate.wait_until_empty(drain)
+
+    def sweep(self) -> None:
+        for episode in self.leases.find_expired():
+            self.fence(episode, "lease_expired")
+        if self.pending_evaluations:  # the batch stands: nobody holds it up, and no group could be completed
+            self._straggling_since = self._dead_end_since = None
+            self.teams.sweep()
+            self.notify()
+            return
+        for episode in self._find_stuck():
+            self.fence(episode, "held_up_batch")
+        for group in (*self.groups.drop_idle(), *self._drop_dead_end()):
+            log.warning("event=drop_group group=%r episodes=%d", group.name, len(group.ended))
+            self.drop(group.ended, "failed_task" if group.skipped else "partial_group")
+        self.groups.streams.reclaim(self.groups.taken)
+        self.teams.sweep()
+        self.notify()
+
+    def _find_stuck(self) -> list[LeasedEpisode]:
+        now = self.clock()
+        if self.full_since is None:
+            self._straggling_since = None
+            return []
+        silent_since, waited_for = self._silence_limit(now), len(self.admission) > 0
+        stuck = []
+        for episode in self.leases:
+            is_silent = not episode.calls and episode.heard_at <= silent_since
+            if episode.settling is None and (is_silent or _time_is_over(episode, now, waited_for=waited_for)):
+                stuck.append(episode)
+        awaited = self.groups.awaited if stuck else set()
+        return [e for e in stuck if e.id in awaited]
+
+    def _silence_limit(self, now: float) -> float:
+        """Return before when a straggler was last heard of that is given up now; none is before half has ended."""
+        if 2 * self.groups.collected < self.job.episodes_per_step:
+            self._straggling_since = None
+            return -math.inf
+        if self._straggling_since is None:
+            self._straggling_since = now
+        before = now - self.job.drain_timeout_s
+        return before if self._straggling_since <= before else -math.inf
+
+    def _drop_dead_end(self) -> list[Group]:
+        """Drop and return the oldest orphaned group where only its place can help those who wait for one."""
+        orphaned, now = self.groups.orphaned, self.clock()
+        played = self.leases.prepared or any(episode.kind == "train" for episode in self.leases)
+        moves = self.machine.state is not ServerState.ROLLING or self.groups.ages.learning  # there may be room soon
+        if moves or played or not orphaned or not len(self.admission):
+            self._dead_end_since = None
+            return []
+        if self._dead_end_since is None:
+            self._dead_end_since = now
+        if now - self._dead_end_since < DEAD_END_S:
+            return []
+        self._dead_end_since = None
+        return [self.groups.drop(orphaned[0])]
+
+
+def _time_is_over(episode: LeasedEpisode, now: float, *, waited_for: bool) -> bool:
+    """Return whether its client gave it no more time; where it gave none, heartbeats alone give HEARTBEATS_ONLY_S. They
+    give no more where no call was made while others wait for its place: one client could hold all for a week."""
+    if episode.due_at is not None and (episode.due_at <= now or episode.tree.nodes or not waited_for):
+        return episode.due_at <= now
+    return not episode.calls and episode.active_at <= now - HEARTBEATS_ONLY_S

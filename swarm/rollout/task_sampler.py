@@ -13,7 +13,7 @@ bookkeeping: no clock, no waiting, no store.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from swarm.errors import JobConflict
@@ -64,6 +64,10 @@ def bytes_of(nodes: Sequence[Node]) -> int:
 
 MOST_FAILURES = 3
 """Failed plays after which a turn is skipped, as many again for each of its plays that was ended."""
+UNDONE = frozenset({"partial_group", "failed_task", "pool_bytes", "stale", "erased"})
+"""Why an episode is dropped whose group is not whole, and which is played again for it (but not under `episodes`)."""
+EMPTY = frozenset({"no_calls", "no_trained_calls"})
+"""Why one is dropped that ended with nothing to train."""
 _ADOPTED = 4096
 """Turns from the next one on among which the task of a group is looked for that began before the list was named."""
 
@@ -168,56 +172,3 @@ class TaskSampler:
         self._lacking.add(task_index)
         self.next_task_index = task_index + 1
         self.moved = True
-
-
-_UNDONE = frozenset({"partial_group", "failed_task", "pool_bytes", "stale", "erased"})
-"""Why an episode is dropped whose group is not whole, and which is played again for it (but not under `episodes`)."""
-_EMPTY = frozenset({"no_calls", "no_trained_calls"})
-"""Why one is dropped that ended with nothing to train."""
-
-
-class TaskAssignments:
-    """The turns of all members; `loose`: under the batch rule `episodes`, where groups have no size."""
-
-    def __init__(self, samplers: Mapping[str, TaskSampler], *, loose: bool) -> None:
-        self._samplers = samplers
-        self._loose = loose
-        self._of: dict[str, int] = {}
-
-    def index_of(self, episode: str) -> int | None:
-        return self._of.get(episode)
-
-    def begin_play(self, stream: str, episode: str, task_index: int | None) -> None:
-        sampler = self._samplers.get(stream)
-        if task_index is not None and sampler is not None and sampler.begin_play(task_index):
-            self._of[episode] = task_index
-
-    def count(self, stream: str, episode: str, **plays: int) -> bool:
-        """Count what became of a member's play in its turn; return whether that is skipped now for it."""
-        task_index, sampler = self._of.get(episode), self._samplers.get(stream)
-        return task_index is not None and sampler is not None and sampler.count(task_index, **plays)
-
-    def forget(self, episode: str) -> None:
-        self._of.pop(episode, None)
-
-    def assign(self, group: Group, task_index: int) -> None:
-        """Count the plays of a group that began without a turn for this one; its members are not open."""
-        if (sampler := self._samplers.get(group.stream)) is not None:
-            without = [sample.episode for sample in group.ended if sample.episode not in self._of]
-            self._of |= dict.fromkeys(without, task_index)
-            sampler.count(task_index, ended=len(without))
-
-    def index_of_group(self, group: Group) -> int | None:
-        return next((self._of[sample.episode] for sample in group.ended if sample.episode in self._of), None)
-
-    def restore(self, sample: Sample) -> None:
-        if sample.task_index is not None and (sampler := self._samplers.get(sample.stream)) is not None:
-            self._of[sample.episode] = sample.task_index
-            sampler.count(sample.task_index, **{"ended" if sample.teaches or self._loose else "empty": 1})
-
-    def restore_counts(self, played: Mapping[tuple[str, int, str], int]) -> None:
-        """Count plays of a former life that wait no more, by stream, turn and why they were dropped."""
-        for (stream, task_index, reason), plays in played.items():
-            if (sampler := self._samplers.get(stream)) is None or (reason in _UNDONE and not self._loose):
-                continue
-            sampler.count(task_index, **{"empty" if reason in _EMPTY and not self._loose else "ended": plays})

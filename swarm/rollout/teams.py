@@ -119,7 +119,7 @@ class Teams:
     async def _commit(self, prepared: PreparedEpisode) -> None:
         groups, sample = self._registry.groups, prepared.sample
         place = groups.group_of(prepared.id) or groups.join_late(prepared.id, sample.task_id, sample.stream)
-        task_index = groups.assignments.index_of(prepared.id)
+        task_index = groups.task_index_of(prepared.id)
         ended = replace(sample, group=place.name, decider=None, decider_token=None, task_index=task_index)
         closed = EpisodeClosed(prepared.id, "ended", prepared.fencing_token, ended, team=True)
         await self._registry.store.write(closed)

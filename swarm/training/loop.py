@@ -288,7 +288,7 @@ class Training:
         before = await self._in_thread(backend.weights) if still else None
         while self.step < self.job.steps:
             await self._await_evaluation()
-            await self.rollout.drain.wait_until(lambda: self.rollout.groups.begun)
+            await self.rollout.wait_until(lambda: self.rollout.groups.begun)
             watch = Stopwatch(self._engine_work)
             groups = await take()
             self.updating = True
@@ -317,7 +317,7 @@ class Training:
         what = f"step {self.step + 1}" if self.step < self.job.steps else "the end"
         self.waiting = f"{what} waits for {awaited} evaluation episodes of version {self.version}"
         log.info("event=awaits_evaluation step=%d episodes=%d", self.step, awaited)
-        await self.rollout.drain.wait_until(lambda: not self.rollout.pending_evaluations)
+        await self.rollout.wait_until(lambda: not self.rollout.pending_evaluations)
         self.waiting = None
         log.info("event=evaluated step=%d episodes=%d wait_s=%.2f", self.step, awaited, self._now() - began)
         if self.job.keeps_best_of(self.step):
@@ -338,18 +338,18 @@ class Training:
 
     async def _take_strict_batch(self) -> tuple[Group, ...]:
         """Wait for a batch and until nothing generates; nothing does before the next `_start_rollout`."""
-        await self.rollout.drain.wait_until(lambda: self.rollout.groups.full)
+        await self.rollout.wait_until(lambda: self.rollout.groups.full)
         self._machine.transition_to(ServerState.ROLLING_POST)
-        self.rollout.drain.begin()
-        groups = await self.rollout.drain.wait_for_batch()
+        self.rollout.begin_drain()
+        groups = await self.rollout.wait_for_batch()
         self._machine.transition_to(ServerState.WEIGHT_SYNCING)
         return groups
 
     async def _take_overlapping_batch(self) -> tuple[Group, ...]:
-        await self.rollout.drain.wait_until(lambda: self.rollout.groups.full)
-        self.rollout.drain.begin()
-        await self.rollout.drain.wait_until(lambda: self.rollout.groups.complete)
-        return self.rollout.drain.take()
+        await self.rollout.wait_until(lambda: self.rollout.groups.full)
+        self.rollout.begin_drain()
+        await self.rollout.wait_until(lambda: self.rollout.groups.complete)
+        return self.rollout.take_batch()
 
     async def _learn(
         self, backend: Backend, groups: tuple[Group, ...], watch: Stopwatch, evaluated: EvaluationSummary | None = None

@@ -147,13 +147,12 @@ class Books:
 
 
 class Client:
-    """An agent's process as it should be: it sends again what was not answered, and begins anew what it lost. `url` may
-    be a proxy's; without one it is the server's own. Each conversation begins with `text`."""
+    """An agent's process as it should be: it sends again what was not answered, and begins anew what it lost. Each
+    conversation begins with `text`."""
 
-    def __init__(self, server: Server, books: Books, url: str | None = None, text: str = "from 1 to 9") -> None:
+    def __init__(self, server: Server, books: Books, text: str = "from 1 to 9") -> None:
         self._server = server
         self._books = books
-        self._url = url
         self._text = text
         self._clients: dict[str, AsyncSwarmClient] = {}
 
@@ -161,7 +160,7 @@ class Client:
     def swarm(self) -> AsyncSwarmClient:
         token = self._server.token
         if token not in self._clients:
-            self._clients[token] = AsyncSwarmClient(self._url or self._server.url, token, owner="faults")
+            self._clients[token] = AsyncSwarmClient(self._server.url, token, owner="faults")
         return self._clients[token]
 
     async def __aenter__(self) -> Self:

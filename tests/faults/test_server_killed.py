@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from swarm.client import AsyncSwarmClient, Episode, NamedTask
-from swarm.errors import SwarmError
+from swarm.environments import get_environment
+from swarm.environments.play import rounds
 from swarm.job import Job
-from tests.faults.harness import Books, Client, Server, asks_twice, check, job, play_to_the_end, running
+from tests.faults.harness import (
+    DEADLINE_S,
+    Books,
+    Client,
+    Server,
+    check,
+    job,
+    moments,
+    play_to_the_end,
+    running,
+)
 from tests.faults.points import Fault
 
 pytestmark = pytest.mark.slow
@@ -72,32 +86,112 @@ async def test_a_server_killed_again_and_again_ends_with_the_same_books(tmp_path
         assert server.lives == len(faults) + 1
 
 
-async def asks_by_its_own_means(episode: Episode[Any]) -> float:
-    """An agent with an HTTP client of its own, whose errors say nothing to us."""
-    try:
-        return await asks_twice(episode)
-    except SwarmError as error:
-        raise RuntimeError("connection error") from error
+PAGES = 100
+LONG = " ".join(str(number) for number in range(3000))
+
+
+async def full(server: Server, client: Client, books: Books) -> asyncio.Task[None]:
+    await client.train(WANTED)
+    playing = asyncio.create_task(play_to_the_end(client))
+    async for _ in moments():
+        if "store_unavailable" in books.told:
+            return playing
+        assert not playing.done(), "the disk was never full"
+    raise AssertionError("unreachable")
+
+
+async def test_a_server_killed_while_its_disk_is_full_recovers_what_it_acknowledged(tmp_path: Path) -> None:
+    books = Books()
+    async with running(tmp_path, pages=PAGES) as server, Client(server, books, text=LONG) as client:
+        playing = await full(server, client, books)
+        server.signal(signal.SIGKILL)
+        await server.killed()
+        await server.start()
+        await client.train(WANTED)
+        await playing
+        await check(books, WANTED, server)
+
+
+PLAYS = 6
+EVALUATED = job(evaluate_after=(1, 2), evaluation_episodes=PLAYS)
+AGENT = """
+import asyncio
+from pathlib import Path
+
+async def agent(episode):
+    while Path("stuck").exists() and len(list(Path().glob("play-*"))) >= 2:
+        Path("reached").touch()
+        await asyncio.sleep(0.01)
+    Path(f"play-{episode.id}").touch()
+    await episode.chat([{"role": "user", "content": "hi"}])
+    return 1.0, True
+"""
+
+
+async def evaluator(server: Server, folder: Path, *more: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "swarm.environments", "evaluate", "--during", "--environment", "guess",
+        "--server", server.url, "--out", str(folder / "during.json"), "--episodes", str(PLAYS), "--seed", "7", *more,
+        env={**os.environ, "AJET_TOKEN": server.token}, cwd=folder, stderr=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
+    async with asyncio.timeout(DEADLINE_S):
+        _, said = await process.communicate()
+    return process.returncode, said.decode()
+
+
+def check_whole(path: Path) -> list[dict[str, Any]]:
+    """Check that each version has its evaluation, of the tasks that its seed draws; return them."""
+    found: list[dict[str, Any]] = json.loads(path.read_text())["evaluations"]
+    assert [each["policy_version"] for each in found] == [1, 2]
+    for each in found:
+        (chosen,) = rounds(get_environment("guess").tasks("hidden"), PLAYS, 7 + each["policy_version"])
+        assert [episode["task_id"] for episode in each["episodes"]] == [task.id for task in chosen]
+    return found
 
 
 @pytest.mark.parametrize(
-    ("point", "agent"),
+    "fault",
     [
-        ("before_begin_reply", asks_twice),
-        ("in_generation", asks_twice),
-        ("in_generation", asks_by_its_own_means),
-        ("after_ended", asks_twice),
+        Fault("before_generation", nth=10),
+        Fault("after_ended", nth=6),
+        Fault("before_batchscheduled", nth=2),
     ],
+    ids=lambda fault: f"{fault.point}-{fault.nth}",
 )
-async def test_a_rollout_rides_out_a_restart(tmp_path: Path, point: str, agent: Any) -> None:
-    wanted = job(steps=2, episodes_per_step=80)
-    tasks = [NamedTask(str(number)) for number in range(40)]
-    async with running(tmp_path, Fault(point, nth=70)) as server, AsyncSwarmClient(server.url, server.token) as client:
-        await client.ensure_training(wanted)
-        playing = asyncio.create_task(client.rollout(agent, tasks, concurrency=80))
+async def test_a_server_killed_around_an_evaluation_waits_for_it_again_and_its_evaluator_stays(
+    tmp_path: Path, fault: Fault
+) -> None:
+    """Of four training episodes, of two calls each, the first evaluation follows."""
+    async with running(tmp_path / "server", fault) as server, Client(server, Books()) as client:
+        await client.train(EVALUATED)
+        process = await evaluator(server, tmp_path)
+        playing = asyncio.create_task(play_to_the_end(client))
         await server.killed()
         await server.start()
-        summary = await playing
-        status = await client.status()
-        assert status.finished
-        assert summary.episodes == status.metrics["lease/trained"] == 160  # who played it knows that it counts
+        await playing
+        assert await ended(process) == (0, "")
+        assert server.lives == 2
+    check_whole(tmp_path / "during.json")
+
+
+async def test_after_a_killed_evaluator_another_one_plays_all_of_it(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(AGENT)
+    (tmp_path / "stuck").touch()
+    async with running(tmp_path / "server") as server, Client(server, Books()) as client:
+        await client.train(EVALUATED)
+        process = await evaluator(server, tmp_path, "--agent", "agent.py:agent")
+        playing = asyncio.create_task(play_to_the_end(client))
+        async for _ in moments():
+            awaited = (await client.until_answered(client.swarm.status)).awaited_evaluations
+            if (tmp_path / "reached").exists() and 0 < awaited < PLAYS:
+                break
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+        (tmp_path / "stuck").unlink()
+        assert await ended(await evaluator(server, tmp_path, "--agent", "agent.py:agent")) == (0, "")
+        await playing
+    check_whole(tmp_path / "during.json")

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from swarm.backends.fake import EOS_ID, FakeRenderer
-from swarm.errors import EngineUnavailable, EpisodeEnded, JobFinished, LeaseLost, StoreUnavailable, Throttled
+from swarm.errors import (
+    EngineUnavailable,
+    EpisodeEnded,
+    JobFinished,
+    LeaseLost,
+    StoreUnavailable,
+    SwarmError,
+    Throttled,
+)
 from swarm.rendering.messages import BackendError
-from swarm.rollout.episodes import LeasedEpisode
+from swarm.rollout import episodes
+from swarm.rollout.episodes import Closing, LeasedEpisode, Leases
 from swarm.rollout.keys import Claims
 from swarm.rollout.rollout import Rollout
-from swarm.rollout.state import StateMachine
+from swarm.rollout.state import Admission, StateMachine
 from swarm.store.changes import EpisodeClosed
 from swarm.store.reading import RecoveredState
 from swarm.store.tables import EpisodeRow, Sample, StreamRow
-from swarm.timelines import Drift, Node
+from swarm.timelines import CallTree, Drift, Node
 from swarm.wire import BeginRequest, EndAck, EndRequest, EpisodeKind, PrepareRequest
 from swarm.wire import ServerState as S
 from tests.swarm.server.support import Clock, job
@@ -160,7 +170,7 @@ async def draining(ended: int, **asked: Any) -> tuple[Scene, list[LeasedEpisode]
     for done in episodes[:ended]:
         await scene.end(done)
     scene.machine.transition_to(S.ROLLING_POST)
-    scene.rollout.drain.begin()
+    scene.rollout.begin_drain()
     scene.rollout.sweep()
     return scene, episodes[ended:]
 
@@ -197,7 +207,7 @@ async def test_who_holds_a_batch_up_is_fenced_once_its_time_is_over_and_its_plac
 async def test_who_never_calls_holds_places_that_others_wait_for_no_longer_than_heartbeats_give(scene: Scene) -> None:
     held = [await scene.rollout.begin(BeginRequest(task_id=task, timeout_s=604_800)) for task in "aabb"]
     scene.machine.transition_to(S.ROLLING_POST)
-    scene.rollout.drain.begin()
+    scene.rollout.begin_drain()
     passes(scene, 700, *held)
     assert scene.rollout.counts["fenced"] == 0
     begun = await waiting(scene, "a")
@@ -303,7 +313,7 @@ async def test_whatever_closes_an_episode_is_written_with_its_reason(scene: Scen
 
 async def test_a_pool_too_small_for_a_batch_fails_with_its_reason_instead_of_spinning(scene: Scene) -> None:
     scene.rollout.groups._most_bytes = 500
-    waiting = asyncio.create_task(scene.rollout.drain.wait_until(lambda: scene.rollout.groups.complete))
+    waiting = asyncio.create_task(scene.rollout.wait_until(lambda: scene.rollout.groups.complete))
     for _ in range(20):
         await scene.end(await play(scene))
         await asyncio.sleep(0)
@@ -325,16 +335,6 @@ def recovered(scene: Scene, **fields: Any) -> RecoveredState:
 def ended(name: str, group: str, reward: float = 1.0) -> Sample:
     node = Node(0, None, (1,), (2,), (-0.1,), (0,), "", Drift.START)
     return Sample(name, "a", "default", "me", group, reward, None, 1.0, (node,))
-
-
-async def test_a_prepared_episode_whose_place_was_given_away_before_the_crash_does_not_take_it_back() -> None:
-    scene, held = Scene(batch_rule="groups"), ended("1", "a#1")
-    pool = [ended("2", "a#1"), ended("3", "a#1")]
-    scene.rollout.recover(recovered(scene, pool=pool, prepared=[held], begun=3))
-    await scene.rollout.teams.commit(Claims("lease", episode="1", fencing_token=1))
-    assert [len(group) for group in scene.rollout.groups] == [2, 1]
-    await scene.end(await play(scene))
-    assert sorted(len(group.ended) for group in scene.rollout.drain.take()) == [2, 2]
 
 
 async def test_nobody_is_told_that_an_episode_is_over_before_it_is_known() -> None:
@@ -392,7 +392,7 @@ async def test_shares_that_cannot_be_written_down_do_not_count() -> None:
 async def test_a_batch_that_falls_apart_while_calls_are_waited_for_is_waited_for_again(scene: Scene) -> None:
     for episode in await scene.fill():
         await scene.end(episode)
-    quiet, apart = scene.rollout.drain.quiesce, asyncio.Event()
+    quiet, apart = scene.rollout.quiesce, asyncio.Event()
 
     async def interrupted() -> None:
         await quiet()
@@ -401,8 +401,8 @@ async def test_a_batch_that_falls_apart_while_calls_are_waited_for_is_waited_for
             scene.rollout.groups._most_bytes = scene.rollout.groups.bytes - 1
             scene.rollout.drop(scene.rollout.groups.drop_heavy(), "pool_bytes")
 
-    scene.rollout.drain.quiesce = interrupted  # type: ignore[method-assign]
-    taking = asyncio.create_task(scene.rollout.drain.wait_for_batch())
+    scene.rollout.quiesce = interrupted  # type: ignore[method-assign]
+    taking = asyncio.create_task(scene.rollout.wait_for_batch())
     async with asyncio.timeout(120):
         await apart.wait()
         await scene.rollout.gate.enter()
@@ -423,3 +423,97 @@ async def test_a_place_that_a_stream_without_a_share_left_is_dealt_out_anew() ->
     await scene.rollout.abort(claims(left), "its stream has no share now")
     scene.rollout.sweep()
     assert (await scene.rollout.begin(BeginRequest(task_id="y", stream="b"))).stream == "b"
+
+
+class FakeCall:
+    generating = False
+
+    def __init__(self) -> None:
+        self.error: SwarmError | None = None
+
+    def interrupt(self, error: SwarmError) -> None:
+        self.error = error
+
+
+def begun(clock: Clock, name: str = "e") -> tuple[Leases, LeasedEpisode, Claims]:
+    leases = Leases(30.0, clock)
+    episode = leases.begin(name, BeginRequest(task_id="t"), "t", CallTree(FakeRenderer()))
+    return leases, episode, Claims("lease", episode=name, fencing_token=episode.fencing_token)
+
+
+def test_a_lease_runs_out_after_its_time_unless_it_is_renewed_or_a_call_is_in_flight(clock: Clock) -> None:
+    leases, episode, claims = begun(clock)
+    for _ in range(2):
+        clock.now += 29
+        leases.find_and_renew(claims)
+    assert leases.find_expired() == []
+    clock.now += 30
+    assert leases.find_expired() == [episode]
+    episode.calls.add(FakeCall())
+    clock.now += 1000
+    assert leases.find_expired() == []
+
+
+def test_a_fenced_owner_is_told_that_the_lease_is_lost_whatever_they_do() -> None:
+    leases, episode, claims = begun(Clock())
+    call = FakeCall()
+    episode.calls.add(call)
+    leases.close(episode, "fenced")
+    assert isinstance(call.error, LeaseLost)
+    repeats: Closing | None
+    for repeats in (None, "ended", "aborted"):
+        with pytest.raises(LeaseLost):
+            leases.find(claims, repeats)
+
+
+def test_only_so_many_closed_episodes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(episodes, "CLOSED_KEPT", 2)
+    leases = Leases(30.0, Clock())
+    for name in "abcd":
+        leases.close(leases.begin(name, BeginRequest(task_id="t"), "t", CallTree(FakeRenderer())), "ended")
+    with pytest.raises(EpisodeEnded, match="long ago"):
+        leases.find(Claims("lease", episode="a", fencing_token=1))
+    assert leases.find(Claims("lease", episode="d", fencing_token=1), "ended") is None
+
+
+class Room:
+    def __init__(self, **free: int) -> None:
+        self.free = free
+        self.returned: list[str] = []
+        self.refusal: SwarmError | None = None
+        self.line: Admission[str] = Admission(self.returned.append)
+
+    def attempt(self, name: str, kind: str) -> str | None:
+        if self.refusal is not None:
+            raise self.refusal
+        if self.free.get(kind, 0) < 1:
+            return None
+        self.free[kind] -= 1
+        return name
+
+    def wait(self, name: str, kind: str = "x", wait_s: float = 10.0) -> asyncio.Task[str | None]:
+        return asyncio.create_task(self.line.admit(lambda: self.attempt(name, kind), wait_s))
+
+
+async def queued(line: Admission[str], count: int) -> None:
+    async with asyncio.timeout(120):
+        while len(line) < count:  # noqa: ASYNC110  -- the line tells nobody
+            await asyncio.sleep(0)
+
+
+async def test_a_refusal_reaches_the_waiter_and_a_place_given_to_one_who_just_left_is_given_back() -> None:
+    room = Room()
+    gone = room.wait("a")
+    await queued(room.line, 1)
+    room.free["x"] = 1
+    room.line.admit_waiting()
+    gone.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await gone
+    assert room.returned == ["a"]
+    waiting = room.wait("b")
+    await queued(room.line, 1)
+    room.refusal = JobFinished("done")
+    room.line.admit_waiting()
+    with pytest.raises(JobFinished):
+        await waiting

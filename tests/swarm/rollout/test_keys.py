@@ -29,7 +29,7 @@ from swarm.server.__main__ import _Uvicorn
 from swarm.store.tables import StoredEvent
 from swarm.wire import BeginRequest
 from swarm.wire import ServerState as S
-from tests.swarm.server.support import Clock, eventually, job
+from tests.swarm.server.support import Clock, job
 
 LIFE = [S.BOOTING, S.ROLLING, S.ROLLING_POST, S.WEIGHT_SYNCING, S.ROLLING, S.OFFLINE]
 
@@ -107,19 +107,6 @@ def test_it_never_goes_back_nor_faster_than_time_and_at_most_one_beat_of_a_stall
             clock.beat()
             counted, since = counted + min(since, MOST_S), 0.0
     assert abs(clock() - began - counted - min(since, MOST_S)) < 1e-6
-
-
-async def test_a_loop_that_gets_on_keeps_it_going() -> None:
-    below = Clock()
-    clock = LeaseClock(below)
-    beating, began = asyncio.create_task(clock.run()), clock()
-
-    def passed() -> float:
-        below.now += MOST_S
-        return clock() - began
-
-    await eventually(passed, lambda seconds: seconds > 5 * MOST_S)
-    beating.cancel()
 
 
 def test_a_directory_keeps_its_files_for_its_owner_alone(tmp_path: Path) -> None:

@@ -138,11 +138,11 @@ async def test_an_episode_in_doubt_gives_its_place_up_after_the_drain_time_and_j
     for task in "abb":
         await scene.end(await play(scene, task))
     scene.machine.transition_to(S.ROLLING_POST)
-    scene.rollout.drain.begin()
+    scene.rollout.begin_drain()
     scene.clock.now += 11
     scene.rollout.sweep()
     await scene.end(await play(scene))
-    assert [group.name for group in scene.rollout.drain.take()] == ["a#1", "b#2"]
+    assert [group.name for group in scene.rollout.take_batch()] == ["a#1", "b#2"]
     await scene.rollout.teams.commit(claims(in_doubt))
     assert scene.closed()[-1].sample.group == "a#3"
     partner = await scene.begin("a")
@@ -190,7 +190,7 @@ async def test_a_commit_that_is_being_written_while_its_episode_becomes_too_old_
     committing = asyncio.create_task(rollout.teams.commit(claims(outdated)))
     for _ in range(3):  # into the store
         await asyncio.sleep(0)
-    assert len(rollout.drain.take()) == 2
+    assert len(rollout.take_batch()) == 2
     scene.store.release()
     assert (await committing).state == "ended"
     assert (rollout.counts["ended"], rollout.counts["drop_stale"], rollout.groups.collected) == (5, 1, 0)

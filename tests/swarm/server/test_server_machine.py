@@ -33,10 +33,11 @@ from swarm.errors import (
 )
 from swarm.job import Job, Tracking
 from swarm.rollout.episodes import LeasedEpisode
+from swarm.rollout.groups import Groups
 from swarm.rollout.keys import Claims
 from swarm.rollout.rollout import Rollout
 from swarm.rollout.state import MOST_S, LeaseClock
-from swarm.rollout.task_sampler import Group, TaskAssignments
+from swarm.rollout.task_sampler import Group
 from swarm.server import Keys, SwarmServer, service
 from swarm.store.changes import (
     BatchScheduled,
@@ -305,14 +306,14 @@ class Server(RuleBasedStateMachine):
         known = set(range(moved[-1].next_task_index)) - set(moved[-1].unfinished) if moved else set()
         # of a turn that is not over, what no row says is forgotten: it may be given to another group
         self.adopted = {name: turn for name, turn in self.adopted.items() if turn in known}
-        give = TaskAssignments.assign
+        assign = Groups._assign_task
 
-        def given(turns: TaskAssignments, group: Group, turn: int) -> None:
-            give(turns, group, turn)
+        def assigned(groups: Groups, group: Group, turn: int) -> None:
+            assign(groups, group, turn)
             mine = [sample.episode for sample in group.ended]
-            self.adopted |= {name: turn for name in mine if turns.index_of(name) == turn}
+            self.adopted |= {name: turn for name in mine if groups.task_index_of(name) == turn}
 
-        with patch.object(service, "open_store", open_store), patch.object(TaskAssignments, "assign", given):
+        with patch.object(service, "open_store", open_store), patch.object(Groups, "_assign_task", assigned):
             self.server.load(self.job)
             await self.server.start()
             await self.quiet()
@@ -651,7 +652,7 @@ class Server(RuleBasedStateMachine):
         lacking, following = self.standing()
         with contextlib.suppress(Throttled, JobFinished):
             episode = self.do(self.rollout.begin(asked))
-            turn = self.rollout.groups.assignments.index_of(episode.id)
+            turn = self.rollout.groups.task_index_of(episode.id)
             assert turn in (*lacking, following), "what was begun comes first, then the next of the pass"
             assert self.listed is not None
             assert turn is not None
@@ -796,9 +797,9 @@ class Server(RuleBasedStateMachine):
 
     @invariant()
     def each_task_is_played_once_in_a_pass(self) -> None:
-        rows, turns = rows_of(self.store.changes), self.rollout.groups.assignments
+        rows, turn_of = rows_of(self.store.changes), self.rollout.groups.task_index_of
         for name in rows:
-            if (turn := turns.index_of(name)) is not None:
+            if (turn := turn_of(name)) is not None:
                 self.adopted[name] = turn
         if self.listed is None:
             return
@@ -814,8 +815,8 @@ class Server(RuleBasedStateMachine):
             counted[turn] += plays if self.job.batch_rule == "episodes" else max(0, plays - size)
         assert found is not None
         assert all(plays <= size for plays in over.values()), "none twice"
-        playing = Counter(turns.index_of(e.id) for e in self.rollout.leases if e.stream == "a")
-        playing.update(turns.index_of(h.id) for h in self.rollout.leases.prepared if h.sample.stream == "a")
+        playing = Counter(turn_of(e.id) for e in self.rollout.leases if e.stream == "a")
+        playing.update(turn_of(h.id) for h in self.rollout.leases.prepared if h.sample.stream == "a")
         assert list(found.lacking) == [t for t in found.unfinished if playing[t] + counted[t] < size], "what is lost"
         unfinished, following = self.standing()
         for turn in range(self.first, following):

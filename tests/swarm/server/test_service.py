@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,17 +71,6 @@ async def test_a_checkpoint_is_due_after_a_while_whatever_the_job_says(tmp_path:
             await served.play_step()
             await served.until(step=done, state="ROLLING")
     assert [path.name for path in below(tmp_path, "checkpoints/*/*")] == ["step-000002", "step-000004"]
-
-
-async def test_transitions_and_recoveries_are_written_down(tmp_path: Path) -> None:
-    for _ in range(2):
-        async with serving(tmp_path) as served:
-            await served.play_to(1)
-    rows = execute(default_store(tmp_path), "select kind, details from events order by serial")
-    events = [(kind, json.loads(details)) for kind, details in rows]
-    life = ["BOOTING", "ROLLING", "ROLLING_POST", "WEIGHT_SYNCING", "ROLLING", "OFFLINE"]
-    assert [details["to"] for kind, details in events if kind == "state"] == [*life, "BOOTING", "ROLLING", "OFFLINE"]
-    assert [details for kind, details in events if kind == "recovered"] == [{"checkpoint": 0, "step": 1, "pool": 0}]
 
 
 @pytest.mark.slow

@@ -77,15 +77,6 @@ def test_a_store_of_the_first_schema_is_brought_over_with_all_its_rows(url: str)
     engine.dispose()
 
 
-def test_a_store_of_the_newest_schema_is_left_as_it_is(url: str) -> None:
-    engine = open_database(url, HERE)
-    with engine.begin() as connection:
-        connection.execute(sa.text("drop table events"))
-        migrate(connection)
-    assert "events" not in sa.inspect(engine).get_table_names()
-    engine.dispose()
-
-
 @pytest.mark.parametrize("version", ["0002", "0003", "0004", "0005", "0007", "0008", "9999"])
 def test_a_store_of_any_other_schema_is_refused_in_one_line_and_left_as_it_is(url: str, version: str) -> None:
     engine = open_database(url, HERE)

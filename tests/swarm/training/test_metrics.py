@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from dataclasses import replace
 from itertools import starmap
 from pathlib import Path
@@ -17,7 +15,6 @@ from swarm.rollout.state import GenerationGate
 from swarm.rollout.task_sampler import Group
 from swarm.store.tables import Sample
 from swarm.timelines import Drift, Node
-from swarm.training import loop
 from swarm.training.checkpoints import Checkpoints
 from swarm.training.metrics import STEPS, WINDOW_S, EngineWork, FlatRewards, Pace, Stopwatch, batch_metrics, make_batch
 from swarm.wire import CheckpointList
@@ -235,22 +232,3 @@ class Knot:
 
     def __init__(self) -> None:
         self.me = self
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("worth", "left"), [(0, False), (10**9, True)])
-def test_a_quiet_moment_frees_old_cycles_where_enough_came_to_be(
-    monkeypatch: pytest.MonkeyPatch, worth: int, left: bool
-) -> None:
-    monkeypatch.setattr(loop, "WORTH", worth)
-    knot = Knot()
-    gc.collect()  # it is old now
-    gc.disable()
-    try:
-        seen = weakref.ref(knot)
-        del knot
-        loop.collect_garbage()
-        assert (seen() is not None) == left
-    finally:
-        gc.enable()
-        gc.collect()
