@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sandboxes.attacks.catalogue import HOSTILE, attempts
+from tests.sandboxes.attacks.conftest import HOSTILE, attempts
 
 HERE = Path(__file__).parent
 TEXT = (HERE.parents[2] / "docs" / "attacks.md").read_text()

@@ -120,34 +120,6 @@ def test_it_reports_the_end_and_the_results_and_ends_as_the_command_did(workspac
     assert process.returncode == 3
 
 
-LEAVER = """
-import os, signal, time
-if os.fork() == 0:
-    os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    open('up', 'w').close()
-    time.sleep(600)
-while not os.path.exists('up'): time.sleep(0.01)
-"""
-
-OTHERS = """
-def others():
-    try:
-        os.kill(-1, 0)
-    except ProcessLookupError:
-        return 0
-    return 1
-init.oom_kills = others
-"""
-
-
-@pytest.mark.slow
-def test_nothing_the_command_started_outlives_it(workspace: Path) -> None:
-    end, _, _ = ended(in_namespace(workspace, LEAVER, OTHERS))
-    assert end["exit"] == "finished"
-    assert end["oom_kills"] == 0, "it is alone when the results are to be read"
-    assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and works_in(pid, workspace)]
-
-
 CROWD = """
 import os, time
 if (leader := os.fork()) == 0:
@@ -174,22 +146,6 @@ def test_of_many_orphans_that_die_at_once_none_stays_unburied(workspace: Path) -
     """One signal may tell of any number of deaths."""
     end, _, output = ended(in_namespace(workspace, CROWD, "init.REAPED_AT_ONCE = 1"))
     assert (end["exit"], output) == ("finished", "")
-
-
-def works_in(pid: str, folder: Path) -> bool:
-    try:
-        return os.readlink(f"/proc/{pid}/cwd") == str(folder)
-    except OSError:
-        return False
-
-
-@pytest.mark.slow
-def test_the_time_limit_ends_a_command_that_listens_and_kills_one_that_does_not(workspace: Path) -> None:
-    sleeping = "import time; time.sleep(600)"
-    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + sleeping
-    assert ended(in_namespace(workspace, sleeping, time_limit_s=0.5))[0]["code"] == -signal.SIGTERM
-    end = ended(in_namespace(workspace, deaf, time_limit_s=0.5))[0]
-    assert (end["exit"], end["code"]) == ("timeout", -signal.SIGKILL)
 
 
 @pytest.mark.slow

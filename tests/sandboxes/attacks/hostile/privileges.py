@@ -9,8 +9,9 @@ import signal
 import struct
 import subprocess
 import time
+from functools import partial
 
-from probing import attempt, syscall
+from probing import attempt, first, syscall
 
 NEW_USER, NEW_MOUNTS, NEW_PROCESSES, NEW_NETWORK = 0x10000000, 0x00020000, 0x20000000, 0x40000000
 
@@ -64,12 +65,7 @@ def user_namespace():
 
 @attempt("namespaces of mounts, processes or network of one's own (unshare)")
 def other_namespaces():
-    for flag in (NEW_MOUNTS, NEW_PROCESSES, NEW_NETWORK):
-        try:
-            return syscall(272, flag) == 0
-        except OSError as error:
-            said = error
-    raise said
+    return first(*(partial(syscall, 272, flag) for flag in (NEW_MOUNTS, NEW_PROCESSES, NEW_NETWORK)))
 
 
 @attempt("a user namespace of one's own (clone, clone3)")
@@ -92,26 +88,17 @@ def namespaces_of_pid_1():
 @attempt("mount: a tmpfs, a proc, the root writable; unmount the mask of /proc/kcore; chroot, pivot_root")
 def mount():
     os.makedirs("/tmp/place", exist_ok=True)
-    for number, arguments in (
-        (165, (b"none", b"/tmp/place", b"tmpfs", 0, 0)),
-        (165, (b"none", b"/tmp/place", b"proc", 0, 0)),
-        (165, (b"none", b"/", 0, 0x20, 0)),
-        (166, (b"/proc/kcore", 0)),
-        (161, (b"/tmp/place",)),
-        (155, (b"/tmp/place", b"/tmp/place")),
-        (430, (b"tmpfs", 0)),
-        (428, (-100, b"/", 1)),
-    ):
-        try:
-            return number, syscall(number, *arguments)
-        except OSError as error:
-            said = error
-    raise said
+    calls = (
+        (165, b"none", b"/tmp/place", b"tmpfs", 0, 0), (165, b"none", b"/tmp/place", b"proc", 0, 0),
+        (165, b"none", b"/", 0, 0x20, 0), (166, b"/proc/kcore", 0), (161, b"/tmp/place"),
+        (155, b"/tmp/place", b"/tmp/place"), (430, b"tmpfs", 0), (428, -100, b"/", 1),
+    )  # fmt: skip
+    return first(*(partial(syscall, *call) for call in calls))
 
 
 @attempt("ptrace PID 1")
 def ptrace_pid_1():
-    return syscall(101, 0x4206, 1, 0, 0) == 0 or syscall(101, 16, 1, 0, 0) == 0
+    return first(partial(syscall, 101, 0x4206, 1, 0, 0), partial(syscall, 101, 16, 1, 0, 0))
 
 
 @attempt("read the memory of PID 1 (process_vm_readv), take its descriptors (pidfd_getfd)")
@@ -153,44 +140,27 @@ def personality():
 @attempt("the clock, the name, the swap and the power of the machine")
 def settings_of_the_machine():
     now = (ctypes.c_long * 2)(int(time.time()), 0)
-    for number, arguments in ((227, (0, ctypes.byref(now))), (170, (b"mine", 4)), (167, (b"/tmp/swap", 0)),
-                              (169, (0xFEE1DEAD, 672274793, 0, 0))):  # fmt: skip
-        try:
-            return number, syscall(number, *arguments)
-        except OSError as error:
-            said = error
-    raise said
+    calls = ((227, 0, ctypes.byref(now)), (170, b"mine", 4), (167, b"/tmp/swap", 0), (169, 0xFEE1DEAD, 672274793, 0, 0))
+    return first(*(partial(syscall, *call) for call in calls))
 
 
 @attempt("a kernel module, or another kernel (init_module, finit_module, kexec_load)")
 def kernel_module():
-    for number, arguments in ((175, (b"x", 1, b"")), (313, (0, b"", 0)), (246, (0, 0, 0, 0))):
-        try:
-            return number, syscall(number, *arguments)
-        except OSError as error:
-            said = error
-    raise said
+    calls = ((175, b"x", 1, b""), (313, 0, b"", 0), (246, 0, 0, 0, 0))
+    return first(*(partial(syscall, *call) for call in calls))
 
 
 @attempt("ports of the processor (iopl, ioperm)")
 def ports_of_the_processor():
-    try:
-        return syscall(172, 3) == 0
-    except OSError:
-        return syscall(173, 0x80, 1, 1) == 0
+    return first(partial(syscall, 172, 3), partial(syscall, 173, 0x80, 1, 1))
 
 
 @attempt("more than one's share: real-time scheduling, a negative nice value, locked memory")
 def more_than_ones_share():
-    for more in (lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50)),
-                 lambda: os.setpriority(os.PRIO_PROCESS, 0, -5)):  # fmt: skip
-        try:
-            more()
-        except OSError as error:
-            said = error
-            continue
-        return "raised"
-    raise said
+    return first(
+        partial(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(50)),
+        partial(os.setpriority, os.PRIO_PROCESS, 0, -5),
+    )
 
 
 @attempt("higher limits than the given ones (open files, file size, core dumps)")

@@ -51,6 +51,25 @@ def syscall(number: int, *arguments: Any) -> int:
     return result
 
 
+def first(*acts: Attempt) -> tuple[Attempt, Any]:
+    """Return the first act that is not refused, with what it gave; raise the last refusal."""
+    refusal = OSError("there was nothing to try")
+    for act in acts:
+        try:
+            return act, act()
+        except OSError as error:
+            refusal = error
+    raise refusal
+
+
+def read(path: str) -> bytes:
+    """Return the first bytes of a file; raise OSError where there are none."""
+    with open(path, "rb") as file:
+        if content := file.read(4):
+            return content
+    raise OSError("it is empty")
+
+
 def one(function: Attempt) -> dict[str, Any]:
     """Run an attempt in a process of its own; return what it got and what it was told."""
     reader, writer = os.pipe()
