@@ -241,12 +241,7 @@ class Egress:
     """Connects agents with what `allow` covers, `most` at once; each connection serves one request."""
 
     def __init__(
-        self,
-        allow: Sequence[Destination],
-        log: Path,
-        count: Callable[[str], None],
-        most: int,
-        resolve: Resolve,
+        self, allow: Sequence[Destination], log: Path, count: Callable[[str], None], most: int, resolve: Resolve
     ) -> None:
         self._allow = tuple(allow)
         self._log = log

@@ -25,14 +25,7 @@ from hypothesis import strategies as st
 
 from sandboxes.gateway import reverse_proxy
 from sandboxes.gateway.gateway import DESCRIPTORS, PORTS, Gateway, listen, short_name
-from sandboxes.gateway.reverse_proxy import (
-    LINGER_S,
-    PLACEHOLDER,
-    SEND_TIMEOUT_S,
-    Request,
-    Upstream,
-    strip_headers,
-)
+from sandboxes.gateway.reverse_proxy import LINGER_S, PLACEHOLDER, SEND_TIMEOUT_S, Request, Upstream, strip_headers
 from sandboxes.spec import SandboxError
 from tests.sandboxes.proxies import (
     DEADLINE_S,

@@ -57,9 +57,7 @@ def test_tasks_and_demonstrations_are_written_down_the_same_twice(tmp_path: Path
     assert {play[0]["content"] for play in plays} <= {task.data["word"] for task in Shown().tasks("train")}
 
 
-def test_the_same_lines_are_split_the_same_whatever_their_file_is_called_and_too_few_not_at_all(
-    tmp_path: Path,
-) -> None:
+def test_the_same_lines_are_split_the_same_whatever_their_file_is_called_and_too_few_not_at_all(tmp_path: Path) -> None:
     (tmp_path / "judge.py").write_text("def reward(task, messages):\n    return 1.0\n")
     judged = RewardTasks(tmp_path / "judge.py")
     for name, count in (("one", 80), ("other", 80), ("few", 12)):

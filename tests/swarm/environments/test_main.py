@@ -262,9 +262,7 @@ async def test_a_reward_that_never_judges_ends_the_player_with_the_reason(
     assert status["collected_episodes"] == 0
 
 
-async def test_an_endless_reward_ends_the_player_after_the_time_of_some_plays_not_of_all(
-    tmp_path: Path,
-) -> None:
+async def test_an_endless_reward_ends_the_player_after_the_time_of_some_plays_not_of_all(tmp_path: Path) -> None:
     body = "import threading\ndef reward(task, messages, outcome):\n    threading.Event().wait()\n"
     own = ("--reward", code_file(tmp_path, body), "--concurrency", "4", "--timeout", "0.5")
     async with (

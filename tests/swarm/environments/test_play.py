@@ -379,9 +379,7 @@ def test_splits_have_about_their_shares_and_are_fixed_for_good() -> None:
     assert known == ["train", "hidden", "hidden", "search", "train", "hidden"]
 
 
-def test_a_kind_of_task_is_told_of_every_task_and_each_has_enough_to_tell_it_apart(
-    environment: Environment,
-) -> None:
+def test_a_kind_of_task_is_told_of_every_task_and_each_has_enough_to_tell_it_apart(environment: Environment) -> None:
     kinds = Counter(task.kind for task in environment.tasks("hidden"))
     assert kinds.total() == len(environment.tasks("hidden"))
     assert min(kinds.values()) >= 20, kinds
