@@ -34,6 +34,7 @@ from sandboxes.shim import has_started, write_durably
 from sandboxes.spec import (
     Exit,
     ExitReason,
+    FolderHandle,
     Handle,
     SandboxError,
     SandboxSpec,
@@ -41,7 +42,6 @@ from sandboxes.spec import (
     hold_lock,
     list_names,
     read,
-    read_run_times,
     wait_until,
     write_once,
 )
@@ -200,29 +200,20 @@ def _status(found: Mapping[str, Any] | None) -> str | None:
     return None if found is None else str(found["State"]["Status"])
 
 
-class ContainerHandle:
+class ContainerHandle(FolderHandle):
     """A container that was launched, seen through its folder and its engine."""
 
+    tick_s = TICK_S
+
     def __init__(self, sandbox: DockerSandbox, name: str) -> None:
+        super().__init__(sandbox.root / name)
         self._sandbox = sandbox
         self._engine = sandbox.engine
         self._container = launch.container_name(name, sandbox.installation)
-        self._folder = sandbox.root / name
-
-    @property
-    def name(self) -> str:
-        return self._folder.name
 
     @property
     def image(self) -> str | None:
         return cast("str | None", self._read("spec").get("image"))
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        return cast(Mapping[str, str], self._read("spec").get("labels", {}))
-
-    def run_times(self) -> tuple[float, float | None]:
-        return read_run_times(self._folder, self.poll())
 
     def poll(self) -> Exit | None:
         """Return how it ended, once its output and results are in the folder; None while it runs."""
@@ -233,10 +224,6 @@ class ContainerHandle:
             return None
         self._try_settle()
         return self._exit()
-
-    def wait(self, timeout_s: float | None = None) -> Exit | None:
-        wait_until(lambda: self.poll() is not None, float("inf") if timeout_s is None else timeout_s, TICK_S)
-        return self.poll()
 
     def logs(self, *, tail_bytes: int = 65_536) -> str:
         from docker.errors import NotFound
@@ -263,7 +250,7 @@ class ContainerHandle:
         return int(self._read("exit").get("dropped_bytes") or 0)
 
     def refused_results(self) -> Mapping[str, str]:
-        """Return the results the spec names that were not collected, each with the reason, once it has ended."""
+        """Return the results that were asked for and not collected, each with the reason, once it has ended."""
         return cast(Mapping[str, str], self._read("exit").get("refused", {}))
 
     def stop(self, grace_s: float = 5.0) -> Exit:
@@ -280,13 +267,6 @@ class ContainerHandle:
         if (ended := self._exit()) is None:
             raise SandboxError(f"sandbox {self.name}: expected its container to die when killed; it still runs")
         return ended
-
-    def _read(self, name: str) -> dict[str, Any]:
-        return read(self._folder / f"{name}.json") or {}
-
-    def _exit(self) -> Exit | None:
-        value = read(self._folder / "exit.json")
-        return None if value is None else Exit(cast(ExitReason, value["reason"]), value["code"])
 
     def _output(self) -> bytes | None:
         try:
@@ -476,5 +456,4 @@ class DockerSandbox:
             launch.record_start(self.engine_id, folder)
 
     def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
-        handles = (self.adopt(name) for name in list_names(self.root, labels))
-        return [handle for handle in handles if handle is not None]
+        return [ContainerHandle(self, name) for name in list_names(self.root, labels)]

@@ -115,12 +115,12 @@ def test_a_controller_killed_while_settling_costs_nothing(box: Box, die_at: str)
 def test_a_container_whose_folder_is_gone_is_adopted_and_not_started_twice(box: Box) -> None:
     """As after a power cut, which the engine's record survived and ours did not."""
     lives, over = box.spec(SLEEPER, results={"a": 10}), box.spec("print('once')", "over")
-    for spec in (lives, over):
-        box.sandbox.run(spec)
+    for one in (lives, over):
+        box.sandbox.run(one)
     box.api.wait(box.in_engine("over"))
     first = box.api.inspect_container(box.in_engine())["Id"]
-    for spec in (lives, over):
-        shutil.rmtree(box.root / spec.name)
+    for one in (lives, over):
+        shutil.rmtree(box.root / one.name)
     handle, ended = box.sandbox.run(lives), box.sandbox.run(over)
     assert box.api.inspect_container(box.in_engine())["Id"] == first
     handle.stop(grace_s=0.1)

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from sandboxes import spec
 from sandboxes.spec import (
     Exit,
+    FolderHandle,
     SandboxError,
     added_text,
     escape_control,
     hold_lock,
     last_lines,
     read,
-    read_run_times,
     write_once,
 )
 
@@ -67,11 +67,15 @@ def test_a_record_that_is_no_json_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [(), ("spec.json",)], ids=["nothing", "a part"])
-def test_a_folder_removed_while_it_is_looked_at_is_told_in_a_line(tmp_path: Path, left: tuple[str, ...]) -> None:
+def test_a_folder_removed_while_it_is_looked_at_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: tuple[str, ...]
+) -> None:
     for name in left:
         write_once(tmp_path / name, {"created_at": 1.0})
+    handle = FolderHandle(tmp_path)
+    monkeypatch.setattr(handle, "poll", lambda: Exit("finished", 0))
     with pytest.raises(SandboxError, match="removed meanwhile"):
-        read_run_times(tmp_path, Exit("finished", 0))
+        handle.run_times()
 
 
 def test_text_steers_no_terminal_and_is_neither_turned_nor_hidden_and_letters_of_the_world_stay() -> None:

@@ -178,17 +178,20 @@ async def test_a_plain_request_is_all_that_goes_to_its_host(
             heard.append(await reader.read())
         over.set()
 
-    async with serving(seen) as port, speaking(hear) as other:
-        async with proxy(tmp_path, f"127.0.0.1:{port}", f"127.0.0.1:{other}") as out:
-            sent = "POST http://127.0.0.1:{}/a HTTP/1.1\r\nHost: x\r\n" + f"{framing}\r\n{body}{SMUGGLED}"
-            async with out.raw() as agent:
-                assert await agent.status(sent.format(port).encode()) == status
-            async with out.raw() as agent:
-                assert await agent.status(sent.format(other).encode()) in (status, 200)
-                await turns()
-                answered.set()
-                if heard:
-                    await soon(over)
+    async with (
+        serving(seen) as port,
+        speaking(hear) as other,
+        proxy(tmp_path, f"127.0.0.1:{port}", f"127.0.0.1:{other}") as out,
+    ):
+        sent = "POST http://127.0.0.1:{}/a HTTP/1.1\r\nHost: x\r\n" + f"{framing}\r\n{body}{SMUGGLED}"
+        async with out.raw() as agent:
+            assert await agent.status(sent.format(port).encode()) == status
+        async with out.raw() as agent:
+            assert await agent.status(sent.format(other).encode()) in (status, 200)
+            await turns()
+            answered.set()
+            if heard:
+                await soon(over)
     assert [body for *_, body in seen.requests] == ([] if arrived is None else [arrived])
     assert b"smuggled" not in b"".join(heard)
 
