@@ -218,7 +218,9 @@ class ContainerHandle(FolderHandle):
     def poll(self) -> Exit | None:
         """Return how it ended, once its output and results are in the folder; None while it runs."""
         if (ended := self._exit()) is not None:
-            self._try_clear()
+            if not (self._folder / "cleared").exists():  # a controller was killed after it wrote the end
+                with suppress(SandboxError), hold_lock(self._folder):  # the next look tries again
+                    self._sandbox.clear(self.name)
             return ended
         if self._is_running(inspect(self._engine, self._container)):
             return None
@@ -275,16 +277,15 @@ class ContainerHandle(FolderHandle):
             return None
 
     def _is_running(self, found: Mapping[str, Any] | None) -> bool:
-        return _status(found) in ("running", "paused", "restarting", "removing") and not self._is_overdue()
+        """Return whether it runs, and is not overdue by our clock."""
+        limit_s, started = self._read("spec").get("time_limit_s"), self._read("started").get("started_at")
+        overdue = limit_s is not None and started is not None and time.time() > started + limit_s + OVERDUE_S
+        return _status(found) in ("running", "paused", "restarting", "removing") and not overdue
 
     def _is_being_removed(self) -> bool:
         """Return whether somebody removes it: the engine then tells nothing of it, or that it runs, though killed."""
         gone = (None, "removing", "dead")
         return wait_until(lambda: _status(inspect(self._engine, self._container)) in gone, GOES_S, TICK_S)
-
-    def _is_overdue(self) -> bool:
-        limit_s, started = self._read("spec").get("time_limit_s"), self._read("started").get("started_at")
-        return limit_s is not None and started is not None and time.time() > started + limit_s + OVERDUE_S
 
     def _is_overdue_by_engine(self, state: Mapping[str, Any]) -> bool:
         """Return whether it is overdue by the engine's clock, too: a busy engine may have started it long after."""
@@ -355,13 +356,6 @@ class ContainerHandle(FolderHandle):
 
         with suppress(NotFound, EngineRefusal), wrap_errors(self._engine, f"signalling sandbox {self.name}"):
             self._engine.client.api.kill(self._container, signal)
-
-    def _try_clear(self) -> None:
-        """Clear away what a controller that was killed after writing the end has left."""
-        if not (self._folder / "cleared").exists():
-            # How it ended is known whether or not the engine answers; the next look tries again.
-            with suppress(SandboxError), hold_lock(self._folder):
-                self._sandbox.clear(self.name)
 
 
 REAPED_AT_ONCE = 8

@@ -133,8 +133,7 @@ def test_an_engine_whose_files_are_not_ours_is_refused(engine: ContainerEngine, 
 
 
 @pytest.mark.parametrize(("facts", "created"), [
-    ({"KernelVersion": "6.10.14-linuxkit"}, SEES),
-    ({"OperatingSystem": "Docker Desktop"}, SEES),
+    ({"KernelVersion": "6.10.14-linuxkit"}, SEES), ({"OperatingSystem": "Docker Desktop"}, SEES),
     ({"SecurityOptions": ["name=seccomp,profile=builtin", "name=selinux"]}, SEES),
     ({}, SEES_NOT),
 ])  # fmt: skip

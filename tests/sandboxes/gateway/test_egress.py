@@ -221,11 +221,10 @@ async def test_what_no_entry_covers_is_refused_and_written_down(tmp_path: Path) 
             assert [(line["verdict"], line["reason"]) for line in out.log] == [("refused", UNLISTED)] * 4
 
 
-@pytest.mark.parametrize(
-    "address",
-    ["127.0.0.1", "10.1.2.3", "169.254.169.254", "fd00:ec2::254", "::1", "fe80::1", "::ffff:127.0.0.1",
-    "64:ff9b::7f00:1"],
-)  # fmt: skip
+@pytest.mark.parametrize("address", [
+    "127.0.0.1", "10.1.2.3", "169.254.169.254", "fd00:ec2::254", "::1", "fe80::1", "::ffff:127.0.0.1",
+    "64:ff9b::7f00:1",
+])  # fmt: skip
 async def test_a_name_that_stands_for_an_address_of_our_own_leads_nowhere(tmp_path: Path, address: str) -> None:
     names = FakeNames([address])
     async with speaking(echo) as port, proxy(tmp_path, f"*.example.com:{port}", names=names) as out:
@@ -290,19 +289,14 @@ async def test_a_destination_that_cannot_be_reached_is_told_apart(tmp_path: Path
         assert out.counts == {"egress failed": 3}
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "CONNECT user@127.0.0.1:{port}", "CONNECT user:pass@127.0.0.1:{port}", "CONNECT 127.0.0.1",
-        "CONNECT http://127.0.0.1:{port}/",
-        "CONNECT 127.1:{port}", "CONNECT 2130706433:{port}", "CONNECT [::ffff:127.0.0.1:{port}",
-        "CONNECT 127.0.0.1:{port}/x",
-        "CONNECT 127.0.0.1:0{port}0",
-        "GET http://user@127.0.0.1:{port}/", "GET http://127.0.0.1:{port}@elsewhere/", "GET https://127.0.0.1:{port}/",
-        "GET http:///x", "GET http://127.0.0.1:{port}#x/", "GET /", "GET ftp://127.0.0.1:{port}/", "OPTIONS *",
-        "GET http://127.0.0.1:{port}\\@elsewhere/",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("line", [
+    "CONNECT user@127.0.0.1:{port}", "CONNECT user:pass@127.0.0.1:{port}", "CONNECT 127.0.0.1",
+    "CONNECT http://127.0.0.1:{port}/", "CONNECT 127.1:{port}", "CONNECT 2130706433:{port}",
+    "CONNECT [::ffff:127.0.0.1:{port}", "CONNECT 127.0.0.1:{port}/x", "CONNECT 127.0.0.1:0{port}0",
+    "GET http://user@127.0.0.1:{port}/", "GET http://127.0.0.1:{port}@elsewhere/", "GET https://127.0.0.1:{port}/",
+    "GET http:///x", "GET http://127.0.0.1:{port}#x/", "GET /", "GET ftp://127.0.0.1:{port}/", "OPTIONS *",
+    "GET http://127.0.0.1:{port}\\@elsewhere/",
+])  # fmt: skip
 async def test_a_target_that_two_readers_might_read_differently_is_refused(tmp_path: Path, line: str) -> None:
     seen = Seen()
     async with serving(seen) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out, out.raw() as agent:

@@ -391,9 +391,8 @@ async def test_what_the_judge_cannot_judge_is_refused_and_counted(tmp_path: Path
 
 
 @pytest.mark.parametrize("target", [
-    "//job", "/./job", "/x/../job", "/..", "/%6aob", "/job/", "/episodes//", "/%2e%2e/job", "/a%2fb", "/job%00",
-    "/a;b", "/a\\b", "http://127.0.0.1:8000/job", "http://elsewhere/v1/models", "*", "/a/...", "/job#x",
-    "/v1/models?a#b",
+    "//job", "/./job", "/x/../job", "/..", "/%6aob", "/job/", "/episodes//", "/%2e%2e/job", "/a%2fb", "/job%00", "/a;b",
+    "/a\\b", "http://127.0.0.1:8000/job", "http://elsewhere/v1/models", "*", "/a/...", "/job#x", "/v1/models?a#b",
 ])  # fmt: skip
 async def test_a_target_that_is_no_plain_path_reaches_neither_judge_nor_server(tmp_path: Path, target: str) -> None:
     judged: list[Request] = []

@@ -27,32 +27,20 @@ def told(**info: int) -> Any:
     return type("Info", (), fields)()
 
 
-@pytest.mark.parametrize(
-    ("info", "believed"),
-    [
-        (told(), True),
-        (told(si_signo=signal.SIGINT), True),
-        (told(si_pid=7), False),
-        (told(si_code=-1), False),
-        (told(si_code=-6, si_pid=7), False),
-        (told(si_signo=signal.SIGCHLD), False),
-        (None, False),
-    ],
-)
+@pytest.mark.parametrize(("info", "believed"), [
+    (told(), True), (told(si_signo=signal.SIGINT), True), (told(si_pid=7), False), (told(si_code=-1), False),
+    (told(si_code=-6, si_pid=7), False), (told(si_signo=signal.SIGCHLD), False), (None, False),
+])  # fmt: skip
 def test_only_a_kill_from_outside_the_container_is_a_request(info: Any, believed: bool) -> None:
     assert init.is_stop_request(info) is believed
 
 
-@pytest.mark.parametrize(
-    ("files", "kills"),
-    [
-        ({"memory.events": "low 0\nmax 5\noom 2\noom_kill 3\noom_group_kill 0\n"}, 3),
-        ({"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"}, 2),
-        ({"memory.events": "what is this\n", "memory.oom_control": "oom_kill 1\n"}, 1),
-        ({}, 0),
-    ],
-    ids=["version 2", "version 1", "unreadable", "none"],
-)
+@pytest.mark.parametrize(("files", "kills"), [
+    ({"memory.events": "low 0\nmax 5\noom 2\noom_kill 3\noom_group_kill 0\n"}, 3),
+    ({"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"}, 2),
+    ({"memory.events": "what is this\n", "memory.oom_control": "oom_kill 1\n"}, 1),
+    ({}, 0),
+], ids=["version 2", "version 1", "unreadable", "none"])  # fmt: skip
 def test_the_dead_of_too_little_memory_are_counted_by_either_version_of_control_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], kills: int
 ) -> None:

@@ -194,19 +194,14 @@ async def test_a_full_context_ends_the_play_with_its_worth_so_far_and_a_task_tha
         await played(Quiz(), ContextExceeded("it is full"))
 
 
-@pytest.mark.parametrize(
-    ("opening", "answer", "expected"),
-    [
-        ({"role": "user", "content": "?"}, [], "of opening(), found {'role'"),
-        ("how many?", [], "of opening(), found 'how many?'"),
-        (None, [], "of opening(), found None"),
-        ([], [], "a message or more of opening()"),
-        ([{"content": "?"}], [], "of opening(), found [{'content'"),
-        (QUESTION, {"role": "user", "content": "?"}, "of answer(), found {'role'"),
-        (QUESTION, "no", "of answer(), found 'no'"),
-        (QUESTION, ["no"], "of answer(), found ['no']"),
-    ],
-)
+@pytest.mark.parametrize(("opening", "answer", "expected"), [
+    ({"role": "user", "content": "?"}, [], "of opening(), found {'role'"),
+    ("how many?", [], "of opening(), found 'how many?'"),
+    (None, [], "of opening(), found None"), ([], [], "a message or more of opening()"),
+    ([{"content": "?"}], [], "of opening(), found [{'content'"),
+    (QUESTION, {"role": "user", "content": "?"}, "of answer(), found {'role'"),
+    (QUESTION, "no", "of answer(), found 'no'"), (QUESTION, ["no"], "of answer(), found ['no']"),
+])  # fmt: skip
 async def test_what_is_no_list_of_messages_is_a_failed_play(opening: Any, answer: Any, expected: str) -> None:
     with pytest.raises(TypeError) as failed:
         await played(Quiz(opening, lambda _: answer), said("7"))
