@@ -56,13 +56,9 @@ ARCHITECTURES = {
 def program(architecture: Architecture) -> list[Instruction]:
     refused = _refuse(errno.EPERM)
     rules: list[Instruction] = [
-        (_LOAD, 0, 0, _ARCHITECTURE),
-        (_EQUAL, 1, 0, architecture.audit),
-        _refuse(errno.ENOSYS),
-        (_LOAD, 0, 0, _NUMBER),
-        (_AT_LEAST, 0, 1, X32_BIT),
-        _refuse(errno.ENOSYS),
-    ]
+        (_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture.audit), _refuse(errno.ENOSYS), (_LOAD, 0, 0, _NUMBER),
+        (_AT_LEAST, 0, 1, X32_BIT), _refuse(errno.ENOSYS),
+    ]  # fmt: skip
     for number in (*IO_URING, *architecture.forged_signals, architecture.set_io_priority):
         rules += [(_EQUAL, 0, 1, number), refused]
     for number in architecture.of_others:

@@ -285,13 +285,16 @@ def test_an_image_that_is_absent_or_no_client_image_is_refused_with_what_to_do(b
     assert box.sandbox.adopt("one") is None
 
 
-def test_a_start_that_the_engine_refuses_leaves_nothing_and_may_be_tried_again(box: Box) -> None:
+def test_a_start_that_the_engine_refuses_leaves_nothing_and_may_be_tried_again(box: Box, tmp_path: Path) -> None:
     """An exchange folder that is gone between the making and the starting."""
     refused = box.spec("pass", exchange=box.root / "no-such-folder")
     with pytest.raises(SandboxError, match=r"refused: .*no-such-folder"):
         box.sandbox.run(refused)
     assert box.held == []
     assert box.run("pass").wait(DEADLINE_S) == Exit("finished", 0)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SandboxError, match="cannot launch"):
+        DockerSandbox(tmp_path / "file", box.engine).run(box.spec("pass"))
 
 
 def test_a_container_of_that_name_that_is_not_ours_is_left_alone(box: Box) -> None:
@@ -303,9 +306,3 @@ def test_a_container_of_that_name_that_is_not_ours_is_left_alone(box: Box) -> No
         assert box.state() == "created"
     finally:
         box.api.remove_container(name, force=True)
-
-
-def test_an_unwritable_root_is_one_clear_error(box: Box, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SandboxError, match="cannot launch"):
-        DockerSandbox(tmp_path / "file", box.engine).run(box.spec("pass"))

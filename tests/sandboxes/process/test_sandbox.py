@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -83,23 +84,20 @@ def test_a_command_that_fails_or_does_not_exist_ends_in_error_with_its_code(grou
     assert "/no/such/command" in handle.logs()
 
 
-def test_untrusted_code_is_refused_and_nothing_is_launched(ground: Ground) -> None:
-    with pytest.raises(SandboxError, match=r"does not isolate.*Docker"):
-        ground.sandbox.run(SandboxSpec("one", ("true",), ground.folder))
+@pytest.mark.parametrize(("changes", "refusal"), [
+    ({"trusted": False}, r"does not isolate.*Docker"), ({"command": ()}, "a command to run; found none"),
+    *(({"name": name}, "name must match") for name in ("../escape", "", ".hidden", "a/b")),
+])  # fmt: skip
+def test_what_may_not_run_is_refused_and_nothing_is_launched(
+    ground: Ground, changes: dict[str, Any], refusal: str
+) -> None:
+    with pytest.raises(SandboxError, match=refusal):
+        ground.sandbox.run(dataclasses.replace(ground.spec("pass"), **changes))
     assert not ground.root.exists()
     assert not ground.sandbox.isolates
-
-
-@pytest.mark.parametrize("name", ["../escape", "", ".hidden", "a/b"])
-def test_a_name_that_is_no_folder_name_is_refused(ground: Ground, name: str) -> None:
-    with pytest.raises(SandboxError, match="name must match"):
-        ground.run("pass", name)
-
-
-def test_an_unwritable_root_is_one_clear_error(ground: Ground) -> None:
-    (ground.folder / "file").write_text("")
+    ground.root.write_text("")
     with pytest.raises(SandboxError, match="cannot launch"):
-        ProcessSandbox(ground.folder / "file").run(ground.spec("pass"))
+        ground.run("pass")
 
 
 def test_the_command_inherits_no_secret(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -282,3 +282,18 @@ def test_what_an_interrupt_cancels_cleans_up_before_it_is_raised(monkeypatch: py
     with pytest.raises(KeyboardInterrupt):
         background().run(work())
     assert cleaned.is_set()
+
+
+def test_what_is_interrupted_before_it_began_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None: ...
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    bridge, never = Bridge(asyncio.new_event_loop()), work()
+    monkeypatch.setattr(concurrent.futures.Future, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bridge.run(never)
+    bridge.loop.run_until_complete(asyncio.sleep(0))
+    bridge.loop.close()
+    assert inspect.getcoroutinestate(never) == inspect.CORO_CLOSED
