@@ -276,11 +276,9 @@ def test_another_engine_than_the_one_that_started_it_does_not_make_it_lost(box: 
     assert not (box.root / "one" / "exit.json").exists()
 
 
-def test_an_image_that_is_absent_or_no_client_image_is_refused_with_what_to_do(box: Box) -> None:
+def test_an_image_that_is_absent_is_refused_with_what_to_do(box: Box) -> None:
     with pytest.raises(SandboxError, match="Make it: `ajet sandbox build`"):
         box.sandbox.run(replace(box.spec(""), image="sha256:" + "0" * 64))
-    with pytest.raises(SandboxError, match="ajet sandbox build --base"):
-        box.sandbox.run(replace(box.spec(""), image=box.image.base))
     assert box.held == []
     assert box.sandbox.adopt("one") is None
 

@@ -6,6 +6,7 @@ import base64
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -120,15 +121,19 @@ def test_a_spec_that_no_container_can_be_made_of_is_refused_in_a_line(change: di
     assert "\n" not in str(told.value)
 
 
-@pytest.mark.parametrize(("engine", "spec", "said"), [
-    ({}, {"gpus": ("GPU-8f1c",)}, "GPU-8f1c.*nvidia runtime"),
-    ({"lacks": ("a limit of processes: delegate",)}, {}, "lacks a limit of processes: delegate"),
-], ids=["GPUs of an engine that has none", "untrusted code on one that lacks what isolates"])  # fmt: skip
-def test_what_an_engine_cannot_do_is_refused_before_anything_is_made(
-    tmp_path: Path, engine: dict[str, Any], spec: dict[str, Any], said: str
+@pytest.mark.parametrize(("engine", "image", "changes", "refusal"), [
+    ({}, {}, {"gpus": ("GPU-8f1c",)}, "GPU-8f1c.*nvidia runtime"),
+    ({"lacks": ("a limit of processes: delegate",)}, {}, {}, "lacks a limit of processes: delegate"),
+    ({}, {"Labels": None}, {}, "ajet sandbox build --base"),
+    ({}, {"Labels": {"ajet.client": "x"}, "Volumes": {"/data": {}}}, {}, "without volumes.*/data"),
+], ids=["no GPUs", "lacks what isolates", "no client image", "a volume, which nothing would bound"])  # fmt: skip
+def test_what_engine_and_image_cannot_do_is_refused_before_anything_is_made(
+    tmp_path: Path, engine: dict[str, Any], image: dict[str, Any], changes: dict[str, Any], refusal: str
 ) -> None:
-    weak: Any = ContainerEngine(None, "unix:///engine", version="27.1.0", **engine)  # type: ignore[arg-type]
-    with pytest.raises(SandboxError, match=said):
-        launch.make(weak, "installation", replace(SPEC, **spec), tmp_path)
+    images = SimpleNamespace(get=lambda _: SimpleNamespace(attrs={"Config": image}))
+    client: Any = SimpleNamespace(images=images)
+    weak = ContainerEngine(client, "unix:///engine", version="27.1.0", **engine)
+    with pytest.raises(SandboxError, match=refusal):
+        launch.make(weak, "installation", replace(SPEC, **changes), tmp_path)
     assert list(tmp_path.iterdir()) == []
-    launch.check_engine(replace(weak, gpus=True), replace(SPEC, **spec, trusted=True))
+    launch.check_engine(replace(weak, gpus=True), replace(SPEC, **changes, trusted=True))

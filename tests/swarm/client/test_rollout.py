@@ -125,39 +125,28 @@ async def test_an_agent_with_a_good_play_may_err_for_good(client: AsyncSwarmClie
     assert summary.dropped == {reason: most - 1 - wrong, **({"agent: WrongResult": 1} if wrong else {})}
 
 
-@pytest.mark.slow
-async def test_a_rate_limited_play_is_played_again_after_a_pause_and_the_others_go_on(
-    served: Served, client: AsyncSwarmClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However often in a row: it says nothing of the agent."""
-
-    def limited() -> float:
-        raise Limited("slow down")
-
-    monkeypatch.setattr("swarm.client.rollout.MOST_WAIT_S", 0.01)
-    summary = await client.rollout(agent_of(*[limited] * 100), TASKS, concurrency=4)
-    assert served.server.training.rollout.counts["aborted"] == 100
-    assert (summary.episodes, summary.dropped) == (12, {"rate_limited": 100})
-
-
 class Refused(Exception):
     """As an SDK raises it."""
 
     status_code = 503
 
 
-@pytest.mark.parametrize(
-    "error", [StoreUnavailable("full"), Refused("Error code: 503 - {'error': {'code': 'store_unavailable'}}")]
-)
-async def test_a_server_without_room_to_write_is_waited_for(
-    client: AsyncSwarmClient, monkeypatch: pytest.MonkeyPatch, error: Exception
+@pytest.mark.parametrize(("error", "reason"), [
+    (Limited("slow down"), "rate_limited"), (StoreUnavailable("full"), "store_unavailable"),
+    (Refused("Error code: 503 - {'error': {'code': 'store_unavailable'}}"), "store_unavailable"),
+])  # fmt: skip
+async def test_a_rate_limited_play_and_a_server_without_room_to_write_are_played_again_after_a_pause(
+    served: Served, client: AsyncSwarmClient, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
 ) -> None:
-    def full() -> float:
+    """However often in a row: it says nothing of the agent."""
+
+    def fails() -> float:
         raise error
 
     monkeypatch.setattr("swarm.client.rollout.MOST_WAIT_S", 0.01)
-    summary = await client.rollout(agent_of(*[full] * 70), TASKS, concurrency=4)
-    assert (summary.episodes, summary.dropped) == (12, {"store_unavailable": 70})
+    summary = await client.rollout(agent_of(*[fails] * 70), TASKS, concurrency=4)
+    assert (summary.episodes, summary.dropped) == (12, {reason: 70})
+    assert served.server.training.rollout.counts["aborted"] == 70
 
 
 async def test_a_task_whose_plays_all_fail_is_skipped_counted_named(served: Served, client: AsyncSwarmClient) -> None:

@@ -162,14 +162,6 @@ def survive():
         time.sleep(3600)
 
 
-def linger():
-    """Leave a process behind in a session of its own, and go on for ever."""
-    if os.fork() == 0:
-        os.setsid()
-    while True:
-        time.sleep(3600)
-
-
 def forge():
     """Say on every channel there is that all went well and what the results are; then fail."""
     frames = [
