@@ -42,13 +42,15 @@ SPEC = SandboxSpec(
 
 def attempts(module: str) -> dict[str, str]:
     """Return what each attempt of a module of `hostile` tries, by its name, in the order written."""
-    return {
-        function.name: ast.literal_eval(mark.args[0])
-        for function in ast.parse((HOSTILE / f"{module}.py").read_text()).body
-        if isinstance(function, ast.FunctionDef)
-        for mark in function.decorator_list
-        if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Name) and mark.func.id == "attempt"
-    }
+    found = {}
+    for node in ast.parse((HOSTILE / f"{module}.py").read_text()).body:
+        match node:
+            case (
+                ast.FunctionDef(name=name, decorator_list=[ast.Call(func=ast.Name(id="attempt"), args=[tried])])
+                | ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name("trying"), args=[tried, *_]))
+            ):
+                found[name] = ast.literal_eval(tried)
+    return found
 
 
 def hostile_files(facts: Mapping[str, Any]) -> dict[str, bytes]:

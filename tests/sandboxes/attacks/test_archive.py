@@ -10,7 +10,7 @@ from tests.sandboxes.attacks.conftest import Attackers
 from tests.sandboxes.containing import held
 from tests.sandboxes.docker.test_archive import member, tar
 
-EVIL = (tar(member("/etc/passwd")), tar(member("a", tarfile.SYMTYPE), member("a/passwd")), bytes(2000) + b"PK")
+EVIL = (tar(member("/etc/passwd")), tar(member("a", tarfile.SYMTYPE), member("a/passwd")), b"PK" + bytes(2000))
 
 
 def test_a_tricky_archive_is_refused_before_anything_is_made_of_it(attackers: Attackers) -> None:

@@ -8,9 +8,10 @@ import stat
 from functools import partial
 from itertools import chain
 
-from probing import FACTS, attempt, first, read, syscall
+from probing import FACTS, attempt, first, read, syscall, trying
 
 READ, WRITE = os.O_RDONLY | os.O_NONBLOCK, os.O_WRONLY | os.O_NONBLOCK
+INIT = ("/opt/ajet/init.py", "/opt/ajet/relay.py", "/opt/ajet", os.path.realpath("/proc/self/exe"))
 
 
 @attempt("a secret file of the machine, by its path")
@@ -46,14 +47,8 @@ def file_by_its_inode():
     return os.listdir(syscall(304, where, ctypes.byref(handle), os.O_RDONLY))
 
 
-@attempt("the environment of PID 1")
-def environment_of_pid_1():
-    return open("/proc/1/environ", "rb").read()
-
-
-@attempt("the memory of PID 1")
-def memory_of_pid_1():
-    return open("/proc/1/mem", "rb")
+environment_of_pid_1 = trying("the environment of PID 1", partial(read, "/proc/1/environ"))
+memory_of_pid_1 = trying("the memory of PID 1", partial(open, "/proc/1/mem", "rb"))
 
 
 @attempt("the open files of PID 1")
@@ -61,21 +56,19 @@ def open_files_of_pid_1():
     return os.listdir("/proc/1/fd")
 
 
-@attempt("the machine's memory: /proc/kcore, /dev/mem, /dev/kmem, /dev/port")
-def memory_of_the_machine():
-    return first(*(partial(read, path) for path in ("/proc/kcore", "/dev/mem", "/dev/kmem", "/dev/port")))
-
-
-@attempt("the kernel's log: /dev/kmsg, /proc/kmsg, syslog(2)")
-def log_of_the_kernel():
-    files = [partial(os.open, path, READ) for path in ("/dev/kmsg", "/proc/kmsg")]
-    return first(*files, partial(syscall, 103, 3, ctypes.create_string_buffer(4096), 4096))
-
-
-@attempt("the kernel's keyrings: /proc/keys, keyctl(2), add_key(2)")
-def keyrings():
-    calls = [partial(syscall, 250, 0, -3, 1), partial(syscall, 248, b"user", b"x", b"y", 1, -3)]
-    return first(partial(read, "/proc/keys"), *calls)
+memory_of_the_machine = trying(
+    "the machine's memory: /proc/kcore, /dev/mem, /dev/kmem, /dev/port",
+    *(partial(read, path) for path in ("/proc/kcore", "/dev/mem", "/dev/kmem", "/dev/port")),
+)
+log_of_the_kernel = trying(
+    "the kernel's log: /dev/kmsg, /proc/kmsg, syslog(2)",
+    *(partial(os.open, path, READ) for path in ("/dev/kmsg", "/proc/kmsg")),
+    (103, 3, ctypes.create_string_buffer(4096), 4096),
+)
+keyrings = trying(
+    "the kernel's keyrings: /proc/keys, keyctl(2), add_key(2)",
+    partial(read, "/proc/keys"), (250, 0, -3, 1), (248, b"user", b"x", b"y", 1, -3),
+)  # fmt: skip
 
 
 @attempt("a block device in /dev or /sys/block, opened or made anew with mknod(2)")
@@ -113,14 +106,14 @@ def sockets_of_the_engine():
     return found
 
 
-@attempt("the trigger of the kernel (/proc/sysrq-trigger), opened to write")
-def sysrq_trigger():
-    return os.open("/proc/sysrq-trigger", os.O_WRONLY)
-
-
-@attempt("the program that the kernel starts at a crash (/proc/sys/kernel/core_pattern), opened to write")
-def core_pattern():
-    return os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY)
+sysrq_trigger = trying(
+    "the trigger of the kernel (/proc/sysrq-trigger), opened to write",
+    partial(os.open, "/proc/sysrq-trigger", os.O_WRONLY),
+)
+core_pattern = trying(
+    "the program that the kernel starts at a crash (/proc/sys/kernel/core_pattern), opened to write",
+    partial(os.open, "/proc/sys/kernel/core_pattern", os.O_WRONLY),
+)
 
 
 @attempt("anything in /sys or /proc/sys, opened to write")
@@ -154,16 +147,15 @@ def change_the_input():
     )  # fmt: skip
 
 
-@attempt("change the init: write to /opt/ajet or the Python that runs it")
-def change_the_init():
-    paths = ("/opt/ajet/init.py", "/opt/ajet/relay.py", "/opt/ajet", os.path.realpath("/proc/self/exe"))
-    return first(*(partial(os.chmod, path, 0o777) for path in paths), *(partial(os.open, p, WRITE) for p in paths))
-
-
-@attempt("change names: write to /etc/hosts, /etc/resolv.conf, /etc/hostname, /etc/passwd")
-def change_names():
-    paths = ("/etc/hosts", "/etc/resolv.conf", "/etc/hostname", "/etc/passwd")
-    return first(*(partial(os.open, path, WRITE) for path in paths))
+change_the_init = trying(
+    "change the init: write to /opt/ajet or the Python that runs it",
+    *(partial(os.chmod, path, 0o777) for path in INIT),
+    *(partial(os.open, path, WRITE) for path in INIT),
+)
+change_names = trying(
+    "change names: write to /etc/hosts, /etc/resolv.conf, /etc/hostname, /etc/passwd",
+    *(partial(os.open, f"/etc/{name}", WRITE) for name in ("hosts", "resolv.conf", "hostname", "passwd")),
+)
 
 
 @attempt("what of the machine is mounted here, by the mount table")
@@ -181,13 +173,12 @@ def exchange_of_another_run():
     return first(*(partial(os.listdir, path) for path in paths))
 
 
-@attempt("change one's exchange folder: add, replace or delete a socket")
-def change_the_exchange():
-    return first(
-        partial(os.mkfifo, "/run/ajet/x"), partial(os.unlink, "/run/ajet/server.sock"),
-        partial(os.symlink, "/etc/passwd", "/run/ajet/link"), partial(os.chmod, "/run/ajet", 0o777),
-        partial(os.rename, "/run/ajet/server.sock", "/run/ajet/old"),
-    )  # fmt: skip
+change_the_exchange = trying(
+    "change one's exchange folder: add, replace or delete a socket",
+    partial(os.mkfifo, "/run/ajet/x"), partial(os.unlink, "/run/ajet/server.sock"),
+    partial(os.symlink, "/etc/passwd", "/run/ajet/link"), partial(os.chmod, "/run/ajet", 0o777),
+    partial(os.rename, "/run/ajet/server.sock", "/run/ajet/old"),
+)  # fmt: skip
 
 
 @attempt("other files than sockets in the exchange folder")
