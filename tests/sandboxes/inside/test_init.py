@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import ast
-import base64
 import json
 import os
 import shutil
@@ -91,21 +90,6 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], list[dict[s
         process.kill()
     frames = [json.loads(line) for line in said.splitlines()]
     return frames[0], frames[1:], out.decode()
-
-
-@pytest.mark.slow
-def test_it_reports_the_end_and_the_results_and_ends_as_the_command_did(workspace: Path) -> None:
-    code = "import sys; print('out'); print('err', file=sys.stderr); open('results/a', 'w').write('1'); sys.exit(3)"
-    process = in_namespace(workspace, code, results={"a": 1, "b": 1})
-    end, frames, output = ended(process)
-    assert (end["exit"], end["code"], end["dropped"]) == ("error", 3, 0)
-    assert sorted(output.split()) == ["err", "out"]
-    assert frames[0] == {"result": "a", "data": base64.b64encode(b"1").decode()}
-    assert frames[1:] == [
-        {"result": "a", "sha256": "6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b"},
-        {"result": "b", "refused": "missing"},
-    ]
-    assert process.returncode == 3
 
 
 CROWD = """

@@ -302,6 +302,3 @@ def test_a_damaged_end_is_named_and_left_as_it_is(ground: Ground) -> None:
     with pytest.raises(SandboxError, match=str(path)):
         handle.poll()
     assert path.read_text() == '{"reason": '
-
-
-# Which processes are of a session
