@@ -9,15 +9,6 @@ from sandboxes.process import ProcessSandbox
 from sandboxes.spec import Exit, ExitReason, Handle, Limits, Sandbox, SandboxError, SandboxSpec
 
 __all__ = [
-    "ContainerHandle",
-    "DockerSandbox",
-    "Exit",
-    "ExitReason",
-    "Handle",
-    "Limits",
-    "ProcessSandbox",
-    "Result",
-    "Sandbox",
-    "SandboxError",
-    "SandboxSpec",
-]
+    "ContainerHandle", "DockerSandbox", "Exit", "ExitReason", "Handle", "Limits", "ProcessSandbox", "Result", "Sandbox",
+    "SandboxError", "SandboxSpec",
+]  # fmt: skip

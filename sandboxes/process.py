@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -22,20 +21,20 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import psutil
 
 from sandboxes.shim import has_started
 from sandboxes.spec import (
+    NAME,
     Exit,
     ExitReason,
+    FolderHandle,
     Handle,
     SandboxError,
     SandboxSpec,
     list_names,
-    read,
-    read_run_times,
     wait_until,
     write_once,
 )
@@ -78,25 +77,9 @@ INHERITED = (
 )  # fmt: skip
 """All that a command inherits of the controller's environment: nothing secret, no API key, no token."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
-
-class ProcessHandle:
+class ProcessHandle(FolderHandle):
     """A process sandbox that was launched, seen through its folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    @property
-    def name(self) -> str:
-        return self._folder.name
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        return cast(Mapping[str, str], (read(self._folder / "spec.json") or {}).get("labels", {}))
-
-    def run_times(self) -> tuple[float, float | None]:
-        return read_run_times(self._folder, self.poll())
 
     def poll(self) -> Exit | None:
         if (ended := self._exit()) is not None:
@@ -107,10 +90,6 @@ class ProcessHandle:
                 return ended
             self._conclude("lost")
         return self._exit()
-
-    def wait(self, timeout_s: float | None = None) -> Exit | None:
-        wait_until(lambda: self.poll() is not None, float("inf") if timeout_s is None else timeout_s)
-        return self.poll()
 
     def logs(self, *, tail_bytes: int = 65_536) -> str:
         text = b""
@@ -133,7 +112,11 @@ class ProcessHandle:
             wait_until(lambda: not self._members(), FINAL_WAIT_S)
             send(signal.SIGKILL, self._members())
             wait_until(lambda: not self._members(), FINAL_WAIT_S)
-            self._require_ended()
+            if not wait_until(self._is_free, FINAL_WAIT_S):  # it runs, whatever was found of its processes
+                raise SandboxError(
+                    f"sandbox {self.name}: expected to end its processes; its shim lives on (was the clock set since?)."
+                    f" End it: kill {self._leader()}"
+                )
         self._conclude("stopped")
         ended = self._exit()
         assert ended is not None
@@ -154,33 +137,19 @@ class ProcessHandle:
             )
         return not self._has_started()
 
-    def _require_ended(self) -> None:
-        """Raise SandboxError while its shim holds the lock: then it runs, whatever was found of its processes."""
-
-        def is_over() -> bool:
-            with self._try_lock() as free:
-                return free
-
-        if not wait_until(is_over, FINAL_WAIT_S):
-            raise SandboxError(
-                f"sandbox {self.name}: expected to end its processes; its shim lives on (was the clock set since?). "
-                f"End it: kill {self._leader()}"
-            )
-
     def _members(self) -> list[Any]:
-        leader, began = self._leader(), float((read(self._folder / "started.json") or {}).get("started_at", 0.0))
+        leader, began = self._leader(), float(self._read("started").get("started_at", 0.0))
+        return session_members(leader, began, leader_lives=not self._is_free()) if leader else []
+
+    def _is_free(self) -> bool:
         with self._try_lock() as free:
-            return session_members(leader, began, leader_lives=not free) if leader else []
+            return free
 
     def _leader(self) -> int:
-        return int((read(self._folder / "started.json") or {}).get("shim_pid", 0))
+        return int(self._read("started").get("shim_pid", 0))
 
     def _has_started(self) -> bool:
         return (self._folder / "started.json").exists()
-
-    def _exit(self) -> Exit | None:
-        value = read(self._folder / "exit.json")
-        return None if value is None else Exit(cast(ExitReason, value["reason"]), value["code"])
 
     def _conclude(self, reason: ExitReason) -> None:
         write_once(self._folder / "exit.json", {"reason": reason, "code": None, "ended_at": time.time()})
@@ -216,21 +185,16 @@ class ProcessSandbox:
                 f"sandbox {spec.name}: a process sandbox does not isolate, so it runs the project's own code only "
                 "(trusted=True); found untrusted code. Run it in a Docker sandbox."
             )
-        if not _NAME.fullmatch(spec.name):
-            raise SandboxError(f"a sandbox's name must match {_NAME.pattern}; found {spec.name!r}")
+        if not NAME.fullmatch(spec.name):
+            raise SandboxError(f"a sandbox's name must match {NAME.pattern}; found {spec.name!r}")
         if not spec.command:
             raise SandboxError(f"sandbox {spec.name}: expected a command to run; found none")
         inherited = {key: os.environ[key] for key in INHERITED if key in os.environ}
         value = {
-            "name": spec.name,
-            "command": list(spec.command),
-            "after_kill": list(spec.after_kill),
-            "directory": str(spec.directory.absolute()),
-            "environment": {**inherited, **spec.environment},
-            "labels": dict(spec.labels),
-            "time_limit_s": spec.time_limit_s,
-            "created_at": time.time(),
-        }
+            "name": spec.name, "command": list(spec.command), "after_kill": list(spec.after_kill),
+            "directory": str(spec.directory.absolute()), "environment": {**inherited, **spec.environment},
+            "labels": dict(spec.labels), "time_limit_s": spec.time_limit_s, "created_at": time.time(),
+        }  # fmt: skip
         folder = self._root / spec.name
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -244,8 +208,7 @@ class ProcessSandbox:
         return ProcessHandle(folder) if has_started(folder) else None
 
     def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
-        found = (self.adopt(name) for name in list_names(self._root, labels))
-        return [handle for handle in found if handle is not None]
+        return [ProcessHandle(self._root / name) for name in list_names(self._root, labels)]
 
 
 def _launch(folder: Path) -> ProcessHandle:

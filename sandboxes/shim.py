@@ -122,7 +122,11 @@ class CommandWatch:
         """Return {reason, code, ended_at} once the command has ended and its process group is empty."""
         while self._child.poll() is None:
             self._read(0.05)
-            self._enforce()
+            now = time.monotonic()
+            if self._deadline is not None and now >= self._deadline:
+                self._terminate("timeout")
+            if self._kill_at is not None and now >= self._kill_at:
+                self._signal(signal.SIGKILL)
         self._signal(signal.SIGKILL)
         deadline = time.monotonic() + DRAIN_S  # a process that left the group may hold the pipe open
         while self._open and time.monotonic() < deadline and self._read(0.05):
@@ -131,13 +135,6 @@ class CommandWatch:
         asked = self._reason or ("stopped" if (self._folder / "stop.json").exists() else None)
         reason = asked or ("finished" if code == 0 else "error")
         return {"reason": reason, "code": code, "ended_at": time.time()}
-
-    def _enforce(self) -> None:
-        now = time.monotonic()
-        if self._deadline is not None and now >= self._deadline:
-            self._terminate("timeout")
-        if self._kill_at is not None and now >= self._kill_at:
-            self._signal(signal.SIGKILL)
 
     def _terminate(self, reason: str) -> None:
         if self._reason is None:

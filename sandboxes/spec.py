@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol, cast
 
 from filelock import FileLock, Timeout
 
-from sandboxes.shim import write_atomic
+from sandboxes.shim import has_started, write_atomic
 
 _STEERING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e"
@@ -29,6 +29,8 @@ _STEERING = re.compile(
 )
 """Control characters but tab and line feed, what turns the direction of text, and what Unicode has drawn as nothing
 (Default_Ignorable_Code_Point, tags among it, which language models read) but the two marks of emoji."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+"""Of a sandbox, which is the name of its folder, and of a result."""
 _ANCHOR = 256
 _CUT = "\N{REPLACEMENT CHARACTER}"
 _OFTEN: Mapping[str, str] = {
@@ -63,11 +65,9 @@ def added_text(before: str, after: str) -> str:
 
 def describe_exit(code: int) -> str:
     """Return how code ended its process before its work was done, by the exit code, negative for a signal."""
-    return (
-        f"by {describe_signal(-code)}"
-        if code < 0
-        else f"by itself, with exit code {code} (os._exit, or a library's exit)"
-    )
+    if code >= 0:
+        return f"by itself, with exit code {code} (os._exit, or a library's exit)"
+    return f"by {describe_signal(-code)}"
 
 
 def describe_signal(number: int) -> str:
@@ -219,21 +219,12 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def list_names(root: Path, labels: Mapping[str, str] | None) -> list[str]:
-    """Return the names of the sandboxes under `root` whose labels include `labels`, oldest first."""
+    """Return the names of the sandboxes under `root` that were started and have these labels, oldest first."""
     wanted = (labels or {}).items()
-    specs = ((path.parent.name, read(path)) for path in root.glob("*/spec.json"))
-    found = [
-        (spec["created_at"], name) for name, spec in specs if spec is not None and wanted <= spec["labels"].items()
+    specs = [
+        (spec, path.parent) for path in root.glob("*/spec.json") if (spec := read(path)) and has_started(path.parent)
     ]
-    return [name for _, name in sorted(found)]
-
-
-def read_run_times(folder: Path, ended: Exit | None) -> tuple[float, float | None]:
-    """Return when a folder's sandbox was launched and, if it has, ended (Unix s); SandboxError if it was removed."""
-    spec, end = read(folder / "spec.json"), read(folder / "exit.json")
-    if spec is None or (ended is not None and end is None):
-        raise SandboxError(f"expected the folder of sandbox {folder.name}; it was removed meanwhile: {folder}")
-    return float(spec["created_at"]), None if ended is None or end is None else float(end["ended_at"])
+    return [name for _, name in sorted((s["created_at"], f.name) for s, f in specs if wanted <= s["labels"].items())]
 
 
 def write_once(path: Path, value: Mapping[str, Any]) -> None:
@@ -255,6 +246,44 @@ def fsync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class FolderHandle:
+    """A launched sandbox, as far as its folder tells of it."""
+
+    tick_s = TICK_S
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def poll(self) -> Exit | None:
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        return self._folder.name
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return cast(Mapping[str, str], self._read("spec").get("labels", {}))
+
+    def run_times(self) -> tuple[float, float | None]:
+        """Return when it was launched and, if it has, ended (Unix s); SandboxError if its folder was removed."""
+        ended, spec, end = self.poll(), self._read("spec"), self._read("exit")
+        if not spec or (ended is not None and not end):
+            raise SandboxError(f"expected the folder of sandbox {self.name}; it was removed meanwhile: {self._folder}")
+        return float(spec["created_at"]), None if ended is None else float(end["ended_at"])
+
+    def wait(self, timeout_s: float | None = None) -> Exit | None:
+        wait_until(lambda: self.poll() is not None, float("inf") if timeout_s is None else timeout_s, self.tick_s)
+        return self.poll()
+
+    def _read(self, name: str) -> dict[str, Any]:
+        return read(self._folder / f"{name}.json") or {}
+
+    def _exit(self) -> Exit | None:
+        end = self._read("exit")
+        return Exit(cast(ExitReason, end["reason"]), end["code"]) if end else None
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, tick_s: float = TICK_S) -> bool:

@@ -19,6 +19,7 @@ HALF_A_CHARACTER = (
 _SAY_IT_ALL = frozenset({"value_error", "missing", "json_invalid", "extra_forbidden"})
 """Kinds of pydantic's errors after which what was found is not shown again."""
 _FOUND_SHOWN = 80
+_BY_CODE: dict[str, type[SwarmError]] = {}
 
 
 class SwarmError(Exception):
@@ -26,6 +27,13 @@ class SwarmError(Exception):
 
     code: ClassVar[str] = "server_error"
     status: ClassVar[int] = 500
+
+    def __init_subclass__(cls, code: str = "", status: int | None = None) -> None:
+        """Name the error's `code` and `status` (0: raised by clients, never sent) where its base's are not its own."""
+        cls.status = cls.status if status is None else status
+        cls.code = code or cls.code
+        if code and cls.status:
+            _BY_CODE[code] = cls
 
     def __init__(self, message: str, *, param: str | None = None, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -38,134 +46,76 @@ class SwarmError(Exception):
         return {"error": {"message": self.message, "type": kind, "code": self.code, "param": self.param}}
 
 
-class InvalidRequest(SwarmError):
+class InvalidRequest(SwarmError, code="invalid_request", status=400):
     """The request is malformed, or asks for something that is not honoured (`param` names the field)."""
 
-    code = "invalid_request"
-    status = 400
 
-
-class ContextExceeded(InvalidRequest):
+class ContextExceeded(InvalidRequest, code="context_length_exceeded"):
     """Prompt and answer do not fit the model's context."""
 
-    code = "context_length_exceeded"
 
-
-class BodyTooLarge(InvalidRequest):
+class BodyTooLarge(InvalidRequest, code="body_too_large", status=413):
     """The request's body is larger than the server takes."""
 
-    code = "body_too_large"
-    status = 413
 
-
-class InvalidKey(SwarmError):
+class InvalidKey(SwarmError, code="invalid_api_key", status=401):
     """No key, a forged key, or an expired one."""
 
-    code = "invalid_api_key"
-    status = 401
 
-
-class Forbidden(SwarmError):
+class Forbidden(SwarmError, code="forbidden", status=403):
     """The key is valid, but its role or its episode does not allow this call."""
 
-    code = "forbidden"
-    status = 403
 
-
-class NotFound(SwarmError):
+class NotFound(SwarmError, code="not_found", status=404):
     """No such episode, model or route."""
 
-    code = "not_found"
-    status = 404
 
-
-class JobConflict(SwarmError):
+class JobConflict(SwarmError, code="job_conflict", status=409):
     """Another job is loaded, or the call does not fit the server's state."""
 
-    code = "job_conflict"
-    status = 409
 
-
-class LeaseLost(SwarmError):
+class LeaseLost(SwarmError, code="lease_lost", status=409):
     """The episode was fenced: its lease expired, or another owner holds it now."""
 
-    code = "lease_lost"
-    status = 409
 
-
-class EpisodeEnded(SwarmError):
+class EpisodeEnded(SwarmError, code="episode_ended", status=410):
     """The episode was ended or aborted before this call."""
 
-    code = "episode_ended"
-    status = 410
 
-
-class JobFinished(SwarmError):
+class JobFinished(SwarmError, code="job_finished", status=410):
     """The job's last step is done; training episodes begin no more (evaluation ones still do)."""
 
-    code = "job_finished"
-    status = 410
 
-
-class Throttled(SwarmError):
+class Throttled(SwarmError, code="throttled", status=429):
     """No room for this episode now; try again after `retry_after` seconds."""
 
-    code = "throttled"
-    status = 429
 
-
-class ServerFailed(SwarmError):
+class ServerFailed(SwarmError, code="server_failed", status=500):
     """The server broke; the message carries its reason."""
 
-    code = "server_failed"
-    status = 500
 
-
-class EngineUnavailable(SwarmError):
+class EngineUnavailable(SwarmError, code="engine_unavailable", status=503):
     """The engine does not serve in the server's present state, or lost this one answer; try again."""
 
-    code = "engine_unavailable"
-    status = 503
 
-
-class StoreUnavailable(EngineUnavailable):
+class StoreUnavailable(EngineUnavailable, code="store_unavailable"):
     """What was done could not be made durable (a full disk, a lost database), so it does not count; try again."""
 
-    code = "store_unavailable"
 
-
-class StoreRefused(SwarmError):
+class StoreRefused(SwarmError, code="store_refused", status=500):
     """What was done can never be made durable (a schema, a constraint, a right that lacks), so it does not count."""
 
-    code = "store_refused"
-    status = 500
 
-
-class Unreachable(SwarmError):
+class Unreachable(SwarmError, code="unreachable", status=0):
     """Nothing answers at the server's address (raised by clients, never sent)."""
-
-    code = "unreachable"
-    status = 0
 
 
 class UnknownAnswer(Unreachable):
     """What answers at the address is no swarm server, or one of another version (raised by clients, never sent)."""
 
 
-class TeamAborted(SwarmError):
+class TeamAborted(SwarmError, code="team_aborted", status=0):
     """Linked episodes could not end together, so all of them were given up (raised by clients, never sent)."""
-
-    code = "team_aborted"
-    status = 0
-
-
-_BY_CODE: dict[str, type[SwarmError]] = {
-    error.code: error
-    for error in (
-        InvalidRequest, ContextExceeded, BodyTooLarge, InvalidKey, Forbidden, NotFound, JobConflict, LeaseLost,
-        EpisodeEnded, JobFinished, Throttled, ServerFailed, EngineUnavailable, StoreUnavailable, StoreRefused,
-    )
-}  # fmt: skip
 
 
 def from_wire(status: int, body: Any, retry_after: float | None = None) -> SwarmError:

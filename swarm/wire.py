@@ -1,38 +1,7 @@
 """The control plane's wire types, shared by server and client: frozen and validated.
 
-    POST /job                          Job            -> Status        (admin)
-    GET  /job                                         -> Job | 404     (any role)
-    POST /engine/start                                -> Status        (admin)
-    POST /engine/stop                                 -> Status        (admin)
-    GET  /status                                      -> Status        (any role)
-    POST /episodes                     BeginRequest   -> Lease         (client, admin)
-    POST /episodes/{id}/heartbeat                     -> Ack           (lease token)
-    POST /episodes/{id}/end            EndRequest     -> EndAck        (lease token)
-    POST /episodes/{id}/abort          AbortRequest   -> Ack           (lease token)
-    POST /episodes/{id}/prepare        PrepareRequest -> Ack           (lease token; a team's first phase)
-    POST /episodes/{id}/commit                        -> Ack           (lease token; its second)
-    GET  /episodes/{id}/outcome                       -> Ack           (lease token)
-    GET  /episodes                                    -> EpisodeList   (any role)
-    GET  /episodes/{id}                               -> EpisodeRecord (any role)
-    GET  /samples                                     -> JSON lines or parquet (admin, client)
-    GET  /checkpoints                                 -> CheckpointList (any role)
-    GET  /events                                      -> server-sent events, a ServerEvent each (any role)
-    GET  /metrics                                     -> Prometheus' text format (any role)
-    GET  /snapshot, /history                          -> `swarm.snapshot` (any role)
-    GET  /streams                                     -> StreamList    (any role)
-    POST /streams                      SharesRequest  -> StreamList    (admin)
-    POST /streams/tasks                TaskList       -> TaskListKnown (client, admin)
-    POST /owners/release               ReleaseRequest -> Released      (client, admin)
-    POST /owners/erase                 EraseRequest   -> Erasure       (client, admin)
-    POST /v1/chat/completions          OpenAI chat         (the episode's api_key)
-    POST /v1/responses                 OpenAI responses    (the episode's api_key)
-    POST /v1/messages                  Anthropic messages  (the episode's api_key)
-    POST /v1/messages/count_tokens     Anthropic messages  (the episode's api_key; nothing is recorded)
-    GET  /v1/models, /v1/models/{id}                  -> OpenAI list, model   (api_key or any role)
-    GET  /openapi.json                                                 (any role)
-    GET  /health                                      -> {"status": "ok"}   (no key)
-
-Keys travel as `Authorization: Bearer KEY`.
+Which route takes and gives which is in `swarm.server.routes`, and `GET /openapi.json` of a server tells it. Keys
+travel as `Authorization: Bearer KEY`.
 """
 
 from __future__ import annotations

@@ -26,13 +26,9 @@ _OVERHEAD_BYTES = 3 * 512 + 2 * MOST_NAME_BYTES
 """What a member may take besides its content: its headers and padding."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _KINDS = {
-    tarfile.SYMTYPE: "a symbolic link",
-    tarfile.LNKTYPE: "a hard link",
-    tarfile.CHRTYPE: "a device",
-    tarfile.BLKTYPE: "a device",
-    tarfile.FIFOTYPE: "a named pipe",
-    tarfile.GNUTYPE_SPARSE: "a sparse file",
-}
+    tarfile.SYMTYPE: "a symbolic link", tarfile.LNKTYPE: "a hard link", tarfile.CHRTYPE: "a device",
+    tarfile.BLKTYPE: "a device", tarfile.FIFOTYPE: "a named pipe", tarfile.GNUTYPE_SPARSE: "a sparse file",
+}  # fmt: skip
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:

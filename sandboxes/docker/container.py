@@ -34,6 +34,7 @@ from sandboxes.shim import has_started, write_durably
 from sandboxes.spec import (
     Exit,
     ExitReason,
+    FolderHandle,
     Handle,
     SandboxError,
     SandboxSpec,
@@ -41,7 +42,6 @@ from sandboxes.spec import (
     hold_lock,
     list_names,
     read,
-    read_run_times,
     wait_until,
     write_once,
 )
@@ -200,43 +200,32 @@ def _status(found: Mapping[str, Any] | None) -> str | None:
     return None if found is None else str(found["State"]["Status"])
 
 
-class ContainerHandle:
+class ContainerHandle(FolderHandle):
     """A container that was launched, seen through its folder and its engine."""
 
+    tick_s = TICK_S
+
     def __init__(self, sandbox: DockerSandbox, name: str) -> None:
+        super().__init__(sandbox.root / name)
         self._sandbox = sandbox
         self._engine = sandbox.engine
         self._container = launch.container_name(name, sandbox.installation)
-        self._folder = sandbox.root / name
-
-    @property
-    def name(self) -> str:
-        return self._folder.name
 
     @property
     def image(self) -> str | None:
         return cast("str | None", self._read("spec").get("image"))
 
-    @property
-    def labels(self) -> Mapping[str, str]:
-        return cast(Mapping[str, str], self._read("spec").get("labels", {}))
-
-    def run_times(self) -> tuple[float, float | None]:
-        return read_run_times(self._folder, self.poll())
-
     def poll(self) -> Exit | None:
         """Return how it ended, once its output and results are in the folder; None while it runs."""
         if (ended := self._exit()) is not None:
-            self._try_clear()
+            if not (self._folder / "cleared").exists():  # a controller was killed after it wrote the end
+                with suppress(SandboxError), hold_lock(self._folder):  # the next look tries again
+                    self._sandbox.clear(self.name)
             return ended
         if self._is_running(inspect(self._engine, self._container)):
             return None
         self._try_settle()
         return self._exit()
-
-    def wait(self, timeout_s: float | None = None) -> Exit | None:
-        wait_until(lambda: self.poll() is not None, float("inf") if timeout_s is None else timeout_s, TICK_S)
-        return self.poll()
 
     def logs(self, *, tail_bytes: int = 65_536) -> str:
         from docker.errors import NotFound
@@ -263,7 +252,7 @@ class ContainerHandle:
         return int(self._read("exit").get("dropped_bytes") or 0)
 
     def refused_results(self) -> Mapping[str, str]:
-        """Return the results the spec names that were not collected, each with the reason, once it has ended."""
+        """Return the results that were asked for and not collected, each with the reason, once it has ended."""
         return cast(Mapping[str, str], self._read("exit").get("refused", {}))
 
     def stop(self, grace_s: float = 5.0) -> Exit:
@@ -281,13 +270,6 @@ class ContainerHandle:
             raise SandboxError(f"sandbox {self.name}: expected its container to die when killed; it still runs")
         return ended
 
-    def _read(self, name: str) -> dict[str, Any]:
-        return read(self._folder / f"{name}.json") or {}
-
-    def _exit(self) -> Exit | None:
-        value = read(self._folder / "exit.json")
-        return None if value is None else Exit(cast(ExitReason, value["reason"]), value["code"])
-
     def _output(self) -> bytes | None:
         try:
             return (self._folder / "output.log").read_bytes()
@@ -295,16 +277,15 @@ class ContainerHandle:
             return None
 
     def _is_running(self, found: Mapping[str, Any] | None) -> bool:
-        return _status(found) in ("running", "paused", "restarting", "removing") and not self._is_overdue()
+        """Return whether it runs, and is not overdue by our clock."""
+        limit_s, started = self._read("spec").get("time_limit_s"), self._read("started").get("started_at")
+        overdue = limit_s is not None and started is not None and time.time() > started + limit_s + OVERDUE_S
+        return _status(found) in ("running", "paused", "restarting", "removing") and not overdue
 
     def _is_being_removed(self) -> bool:
         """Return whether somebody removes it: the engine then tells nothing of it, or that it runs, though killed."""
         gone = (None, "removing", "dead")
         return wait_until(lambda: _status(inspect(self._engine, self._container)) in gone, GOES_S, TICK_S)
-
-    def _is_overdue(self) -> bool:
-        limit_s, started = self._read("spec").get("time_limit_s"), self._read("started").get("started_at")
-        return limit_s is not None and started is not None and time.time() > started + limit_s + OVERDUE_S
 
     def _is_overdue_by_engine(self, state: Mapping[str, Any]) -> bool:
         """Return whether it is overdue by the engine's clock, too: a busy engine may have started it long after."""
@@ -375,13 +356,6 @@ class ContainerHandle:
 
         with suppress(NotFound, EngineRefusal), wrap_errors(self._engine, f"signalling sandbox {self.name}"):
             self._engine.client.api.kill(self._container, signal)
-
-    def _try_clear(self) -> None:
-        """Clear away what a controller that was killed after writing the end has left."""
-        if not (self._folder / "cleared").exists():
-            # How it ended is known whether or not the engine answers; the next look tries again.
-            with suppress(SandboxError), hold_lock(self._folder):
-                self._sandbox.clear(self.name)
 
 
 REAPED_AT_ONCE = 8
@@ -476,5 +450,4 @@ class DockerSandbox:
             launch.record_start(self.engine_id, folder)
 
     def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
-        handles = (self.adopt(name) for name in list_names(self.root, labels))
-        return [handle for handle in handles if handle is not None]
+        return [ContainerHandle(self, name) for name in list_names(self.root, labels)]

@@ -249,12 +249,5 @@ def remove(engine: ContainerEngine, container: str) -> None:
         engine.client.api.remove_container(container, v=True, force=True)
 
 
-def remove_volume(engine: ContainerEngine, volume: str) -> None:
-    from docker.errors import NotFound
-
-    with suppress(NotFound), wrap_errors(engine, f"removing volume {volume}"):
-        engine.client.api.remove_volume(volume, force=True)
-
-
 def _line(error: object) -> str:
     return " ".join(str(error).split())[:500]

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from sandboxes.docker import archive
-from sandboxes.docker.engine import ContainerEngine, EngineRefusal, inspect, remove, remove_volume, wrap_errors
+from sandboxes.docker.engine import ContainerEngine, EngineRefusal, inspect, remove, wrap_errors
 from sandboxes.inside.init import SHORT_LINE, TAIL_BYTES
 from sandboxes.shim import write_atomic
+from sandboxes.spec import NAME as SANDBOX_NAME
 from sandboxes.spec import SandboxError, SandboxSpec, write_once
 
 USER = "10001:10001"
@@ -47,7 +48,6 @@ LOG_BYTES_A_BYTE = 6
 
 INSTALLATION, NAME, ROLE, OF_SPEC = "ajet.installation", "ajet.name", "ajet.role", "ajet.label."
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _GPU = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+")
 _VARIABLE = re.compile(r"(?!LD_|(?:PATH|GCONV_PATH|GLIBC_TUNABLES)$)[A-Za-z_][A-Za-z0-9_]*")
 """PID 1 starts with the variables of its command: none may choose what it runs or loads."""
@@ -56,8 +56,8 @@ _VARIABLE = re.compile(r"(?!LD_|(?:PATH|GCONV_PATH|GLIBC_TUNABLES)$)[A-Za-z_][A-
 def check(spec: SandboxSpec) -> None:
     """Raise SandboxError unless a container can be made of `spec`."""
     for what, name in [("a sandbox's name", spec.name), *(("a result's name", name) for name in spec.results)]:
-        if not _NAME.fullmatch(name):
-            raise SandboxError(f"{what} must match {_NAME.pattern}; found {name!r}")
+        if not SANDBOX_NAME.fullmatch(name):
+            raise SandboxError(f"{what} must match {SANDBOX_NAME.pattern}; found {name!r}")
     asked, size = sum(spec.results.values()), len(init_config(spec))
     # To an engine nothing, or less, means no limit; a word for all GPUs would be more than was asked for.
     limits = {**asdict(spec.limits), **{f"result {name}": most for name, most in spec.results.items()}}
@@ -94,17 +94,13 @@ def labels(spec: SandboxSpec, installation: str, role: str) -> dict[str, str]:
 
 
 def init_config(spec: SandboxSpec) -> str:
-    return json.dumps(
-        {
-            "command": list(spec.command),
-            "time_limit_s": spec.time_limit_s,
-            "grace_s": GRACE_S,
-            "output_bytes": spec.limits.output_bytes,
-            "results": dict(spec.results),
-            "ports": {str(port): f"{EXCHANGE}/{socket}" for port, socket in spec.ports.items()},
-            "tied": f"{EXCHANGE}/{next(iter(spec.ports.values()))}" if spec.tied else None,
-        }
-    )
+    ports = {str(port): f"{EXCHANGE}/{socket}" for port, socket in spec.ports.items()}
+    config = {
+        "command": list(spec.command), "time_limit_s": spec.time_limit_s, "grace_s": GRACE_S,
+        "output_bytes": spec.limits.output_bytes, "results": dict(spec.results), "ports": ports,
+        "tied": next(iter(ports.values())) if spec.tied else None,
+    }  # fmt: skip
+    return json.dumps(config)
 
 
 def log_bytes(spec: SandboxSpec) -> int:
@@ -193,10 +189,13 @@ CLIENT_LABEL = "ajet.client"
 
 
 def clear(engine: ContainerEngine, name: str, installation: str) -> None:
+    from docker.errors import NotFound
+
     container = container_name(name, installation)
     remove(engine, container)
     remove(engine, f"{container}.loader")
-    remove_volume(engine, f"{container}.input")
+    with suppress(NotFound), wrap_errors(engine, f"removing volume {container}.input"):
+        engine.client.api.remove_volume(f"{container}.input", force=True)
 
 
 def make(engine: ContainerEngine, installation: str, spec: SandboxSpec, folder: Path) -> None:

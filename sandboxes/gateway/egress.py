@@ -159,7 +159,6 @@ Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 _HEAD = re.compile(rb"([A-Z]{1,20}) ([!-~]+) (HTTP/1\.[01])\r\n((?:[\w!#$%&'*+.^`|~-]+:[^\0\r\n]*\r\n)*)\r\n")
 _LENGTH = re.compile(r"[0-9]{1,18}")
-_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
 _ABSOLUTE = re.compile(r"http://([^/?#@]+)(/[^#]*)?(\?[^#]*)?", re.IGNORECASE)
 
 
@@ -177,8 +176,8 @@ class OutgoingConnection:
     port: int
     head: bytes | None
     """What a plain request sends first; None for a tunnel."""
-    length: int | None = 0
-    """Of the body of a plain request; None for chunks."""
+    length: int = 0
+    """Of the body of a plain request."""
     verdict: Literal["allowed", "refused", "failed"] = "failed"
     reason: str = "the agent went away"
     bytes_up: int = 0
@@ -209,11 +208,10 @@ class OutgoingConnection:
         given = [(name, value.strip(" \t")) for name, value in pairs if name.lower() != "host"]
         framing = [(name, value) for name, value in given if name.lower() in ("content-length", "transfer-encoding")]
         for name, value in framing:
-            sized = name.lower() == "content-length"
-            valid = _LENGTH.fullmatch(value) if sized else value.lower() == "chunked" and version == "HTTP/1.1"
-            if len(framing) > 1 or not valid:
-                raise RequestRejected(400, "malformed", "expected one content-length, or chunks, and not both")
-            found.length = int(value) if sized else None
+            if len(framing) > 1 or name.lower() != "content-length" or not _LENGTH.fullmatch(value):
+                expected = "expected one content-length; a body in chunks goes out through CONNECT alone"
+                raise RequestRejected(400, "malformed", expected)
+            found.length = int(value)
         headers = [pair for pair in strip_headers(given, framing=True) if pair not in framing]
         lines = [("Host", plain[1]), *headers, *framing, ("Connection", "close")]
         first = f"{method} {plain[2] or '/'}{plain[3] or ''} {version}\r\n"
@@ -226,27 +224,17 @@ class OutgoingConnection:
 
     def to_json(self) -> dict[str, object]:
         return {
-            "at": round(time.time(), 3),
-            "host": str(self.host),
-            "port": self.port,
-            "verdict": self.verdict,
-            "reason": self.reason,
-            "bytes_up": self.bytes_up,
-            "bytes_down": self.bytes_down,
+            "at": round(time.time(), 3), "host": str(self.host), "port": self.port, "verdict": self.verdict,
+            "reason": self.reason, "bytes_up": self.bytes_up, "bytes_down": self.bytes_down,
             "seconds": round(time.monotonic() - self.began, 3),
-        }
+        }  # fmt: skip
 
 
 class Egress:
     """Connects agents with what `allow` covers, `most` at once; each connection serves one request."""
 
     def __init__(
-        self,
-        allow: Sequence[Destination],
-        log: Path,
-        count: Callable[[str], None],
-        most: int,
-        resolve: Resolve,
+        self, allow: Sequence[Destination], log: Path, count: Callable[[str], None], most: int, resolve: Resolve
     ) -> None:
         self._allow = tuple(allow)
         self._log = log
@@ -440,57 +428,10 @@ async def _splice(outgoing: OutgoingConnection, agent: Ends, server: Ends, early
         server[1].transport.abort()
 
 
-class _Held:
-    """What came of a body and is not passed on yet."""
-
-    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
-        self._pieces = pieces
-        self._bytes = bytearray()
-
-    async def _fill(self) -> None:
-        if (piece := await anext(self._pieces, None)) is None:
+async def _announced(pieces: AsyncIterator[bytes], length: int) -> AsyncIterator[bytes]:
+    """Yield the body that a head announced, and no more."""
+    while length:
+        if (piece := await anext(pieces, None)) is None:
             raise RequestRejected(400, "malformed", "the body ended early")
-        self._bytes.extend(piece)
-
-    async def line(self) -> bytes:
-        while (end := self._bytes.find(b"\r\n")) < 0:
-            if len(self._bytes) > MOST_HEAD_BYTES:
-                raise RequestRejected(400, "malformed", "expected chunks; found a line without an end")
-            await self._fill()
-        found = bytes(self._bytes[:end])
-        del self._bytes[: end + 2]
-        return found
-
-    async def take(self, size: int) -> AsyncIterator[bytes]:
-        while size:
-            if not self._bytes:
-                await self._fill()
-            piece = bytes(self._bytes[:size])
-            del self._bytes[:size]
-            size -= len(piece)
-            yield piece
-
-
-async def _announced(pieces: AsyncIterator[bytes], length: int | None) -> AsyncIterator[bytes]:
-    """Yield the body that a head announced; one in chunks is written anew, without extensions and trailers."""
-    held = _Held(pieces)
-    if length is not None:
-        async for piece in held.take(length):
-            yield piece
-        return
-    while True:
-        if (found := _SIZE.fullmatch(await held.line())) is None:
-            raise RequestRejected(400, "malformed", "expected the size of a chunk")
-        if not (size := int(found[1], 16)):
-            break
-        yield b"%x\r\n" % size
-        async for piece in held.take(size):
-            yield piece
-        if await held.line():
-            raise RequestRejected(400, "malformed", "expected the end of a chunk")
-        yield b"\r\n"
-    most = MOST_HEAD_BYTES
-    while trailer := await held.line():
-        if (most := most - len(trailer)) < 0:
-            raise RequestRejected(431, "head_too_large", f"expected trailers of {MOST_HEAD_BYTES} bytes")
-    yield b"0\r\n\r\n"
+        yield piece[:length]
+        length -= min(length, len(piece))

@@ -267,11 +267,7 @@ class AgentConnection(web.RequestHandler):
         return finished
 
     def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         """Answer a head that the parser refused; what else may fail is a fault of ours, which aiohttp logs."""
         if status != 400:

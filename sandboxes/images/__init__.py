@@ -14,14 +14,6 @@ from sandboxes.images.build import (
 )
 
 __all__ = [
-    "BUILD_LABEL",
-    "PACKAGES_REPOSITORY",
-    "Base",
-    "ClientContext",
-    "Image",
-    "Note",
-    "client_image",
-    "derive_image",
-    "identity",
-    "inspect",
-]
+    "BUILD_LABEL", "PACKAGES_REPOSITORY", "Base", "ClientContext", "Image", "Note", "client_image", "derive_image",
+    "identity", "inspect",
+]  # fmt: skip

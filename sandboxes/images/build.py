@@ -249,8 +249,6 @@ def _compile(engine: ContainerEngine, base: Base, tree: Tree, folder: str, optio
 
 
 PIP_TIMEOUT_S = 900.0
-_USELESS = (".pyi", ".pyx", ".pxd", ".c", ".h")
-_BOOKKEEPING = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 
 
 def closure(roots: Sequence[str], markers: Mapping[str, str]) -> tuple[str, ...]:
@@ -282,7 +280,8 @@ def install(pins: Sequence[str], base: Base) -> Tree:
     with tempfile.TemporaryDirectory(prefix="ajet-packages-") as folder:
         _pip(("--no-deps", *pins), base, Path(folder))
         tree = read_tree(Path(folder))
-    return {path: content for path, content in tree.items() if not _is_useless(path)}
+    useless = re.compile(r"bin/.*|.*\.(pyi|pyx|pxd|c|h)|.*\.dist-info/(RECORD|INSTALLER|REQUESTED|direct_url\.json)")
+    return {path: content for path, content in tree.items() if not useless.fullmatch(path)}
 
 
 def resolve(requirements: Iterable[str], constraints: Iterable[str], base: Base) -> Tree:
@@ -292,11 +291,6 @@ def resolve(requirements: Iterable[str], constraints: Iterable[str], base: Base)
         bounds.write_text("\n".join(constraints), encoding="utf-8")
         _pip(("--constraint", str(bounds), *requirements), base, target)
         return read_tree(target)
-
-
-def _is_useless(path: str) -> bool:
-    top, _, name = path.rpartition("/")
-    return name.endswith(_USELESS) or path.startswith("bin/") or (top.endswith(".dist-info") and name in _BOOKKEEPING)
 
 
 def _pip(arguments: Sequence[str], base: Base, target: Path) -> None:

@@ -98,12 +98,8 @@ CHUNK_BYTES = 9_000
 """So much of a result in one frame: with its base64 below the 16 KiB at which the engine cuts a line."""
 
 
-class InvalidResult(Exception):
-    """A file is no result; the message says why."""
-
-
 def open_result(workspace: int, name: str, most_bytes: int) -> int:
-    """Return a descriptor of the result `name`; raise Refused when it is no plain file of at most so many bytes."""
+    """Return a descriptor of the result `name`; raise ValueError when it is no plain file of at most so many bytes."""
     # Not blocking: a pipe would wait for a writer for ever.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     try:
@@ -114,10 +110,10 @@ def open_result(workspace: int, name: str, most_bytes: int) -> int:
             os.close(folder)
     except OSError as error:
         words = {errno.ENOENT: "missing", errno.ELOOP: "a symbolic link", errno.ENOTDIR: "its folder is not a folder"}
-        raise InvalidResult(words.get(error.errno or 0, f"cannot be opened: {error.strerror}")) from error
+        raise ValueError(words.get(error.errno or 0, f"cannot be opened: {error.strerror}")) from error
     try:
         check_result(os.fstat(file), os.fstat(workspace).st_dev, most_bytes)
-    except InvalidResult:
+    except ValueError:
         os.close(file)
         raise
     return file
@@ -125,13 +121,13 @@ def open_result(workspace: int, name: str, most_bytes: int) -> int:
 
 def check_result(found: os.stat_result, device: int, most_bytes: int) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise InvalidResult("not a regular file")
+        raise ValueError("not a regular file")
     if found.st_nlink != 1:
-        raise InvalidResult("has a second name (a hard link)")
+        raise ValueError("has a second name (a hard link)")
     if found.st_dev != device:
-        raise InvalidResult("not in the workspace")
+        raise ValueError("not in the workspace")
     if found.st_size > most_bytes:
-        raise InvalidResult(f"too large: {found.st_size} bytes; at most {most_bytes}")
+        raise ValueError(f"too large: {found.st_size} bytes; at most {most_bytes}")
 
 
 def collect(workspace: int, name: str, most_bytes: int) -> Iterator[dict[str, Any]]:
@@ -141,7 +137,7 @@ def collect(workspace: int, name: str, most_bytes: int) -> Iterator[dict[str, An
         while chunk := os.read(file, CHUNK_BYTES):
             digest.update(chunk)
             yield {"result": name, "data": base64.b64encode(chunk).decode("ascii")}
-    except (InvalidResult, OSError) as error:
+    except (ValueError, OSError) as error:
         yield {"result": name, "refused": str(error)}
         return
     os.close(file)

@@ -113,7 +113,10 @@ class _Relay:
 
     def run(self) -> None:
         while True:
-            self._listen()
+            if not self._accepting and self._open < MOST_CONNECTIONS:
+                self._accepting = True
+                for listener in self._listeners:
+                    self._selector.register(listener, selectors.EVENT_READ, listener)
             for key, events in self._selector.select(RETRY_S if self._waiting or not self._accepting else None):
                 if isinstance(key.data, _Flow):
                     self._work(key.data, events)
@@ -123,13 +126,6 @@ class _Relay:
                 for _ in range(len(self._waiting)):
                     self._settle(*self._waiting.popleft())
                 self._retry_at = time.monotonic() + RETRY_S
-
-    def _listen(self) -> None:
-        if self._accepting or self._open >= MOST_CONNECTIONS:
-            return
-        for listener in self._listeners:
-            self._selector.register(listener, selectors.EVENT_READ, listener)
-        self._accepting = True
 
     def _pause(self) -> None:
         if self._accepting:
@@ -235,17 +231,10 @@ def _connect(path: str) -> socket.socket:
     return gateway
 
 
-def _open_listener(port: int) -> socket.socket:
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", port))
-    listener.listen(QUEUE)
-    listener.setblocking(False)
-    return listener
-
-
 def serve(ports: Mapping[int, str]) -> None:
     """Lead each port of 127.0.0.1 to its Unix socket from now on; returns once all of them listen."""
-    listeners = {_open_listener(port): path for port, path in ports.items()}
+    listeners = {socket.create_server(("127.0.0.1", port), backlog=QUEUE): path for port, path in ports.items()}
+    for listener in listeners:
+        listener.setblocking(False)
     if listeners:
         threading.Thread(target=_Relay(listeners).run, name="relay", daemon=True).start()

@@ -56,20 +56,18 @@ ARCHITECTURES = {
 def program(architecture: Architecture) -> list[Instruction]:
     refused = _refuse(errno.EPERM)
     rules: list[Instruction] = [
-        (_LOAD, 0, 0, _ARCHITECTURE),
-        (_EQUAL, 1, 0, architecture.audit),
-        _refuse(errno.ENOSYS),
-        (_LOAD, 0, 0, _NUMBER),
-        (_AT_LEAST, 0, 1, X32_BIT),
-        _refuse(errno.ENOSYS),
-    ]
+        (_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture.audit), _refuse(errno.ENOSYS), (_LOAD, 0, 0, _NUMBER),
+        (_AT_LEAST, 0, 1, X32_BIT), _refuse(errno.ENOSYS),
+    ]  # fmt: skip
     for number in (*IO_URING, *architecture.forged_signals, architecture.set_io_priority):
         rules += [(_EQUAL, 0, 1, number), refused]
     for number in architecture.of_others:
         rules += _match_call(number, [*_allow_zero(0), refused])
     rules += _match_call(architecture.set_priority, [*_allow_zero(0, 1), refused])
     rules += _match_call(PIDFD_SEND_SIGNAL, [*_allow_zero(2), refused])
-    rules += _match_call(architecture.socket, _allow_among(0, FAMILIES))
+    families = [(_EQUAL, len(FAMILIES) - place, 0, int(family)) for place, family in enumerate(FAMILIES)]
+    judgement = [(_LOAD, 0, 0, _ARGUMENTS), *families, _refuse(errno.EAFNOSUPPORT), (_RETURN, 0, 0, _ALLOW)]
+    rules += _match_call(architecture.socket, judgement)
     return [*rules, (_RETURN, 0, 0, _ALLOW)]
 
 
@@ -85,12 +83,6 @@ def _allow_zero(*arguments: int) -> list[Instruction]:
         left = len(words) - place - 1
         checks += [(_LOAD, 0, 0, word), (_EQUAL, 0, 2 * left + 1, 0)]
     return [*checks, (_RETURN, 0, 0, _ALLOW)]
-
-
-def _allow_among(argument: int, values: tuple[int, ...]) -> list[Instruction]:
-    """Return instructions that allow a call whose argument, an int, is one of `values`, and refuse it otherwise."""
-    checks = [(_EQUAL, len(values) - place, 0, int(value)) for place, value in enumerate(values)]
-    return [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), *checks, _refuse(errno.EAFNOSUPPORT), (_RETURN, 0, 0, _ALLOW)]
 
 
 def _refuse(code: int) -> Instruction:

@@ -16,22 +16,7 @@ from swarm.client.rollout import AgentMisplays, StreamTasks
 from swarm.client.sync_client import SwarmClient, SyncAgent, SyncEpisode, plain_agent
 
 __all__ = [
-    "Agent",
-    "AgentFailed",
-    "AgentMisplays",
-    "AsyncSwarmClient",
-    "ChatReply",
-    "Earned",
-    "Episode",
-    "EpisodeResult",
-    "ExportFormat",
-    "HasId",
-    "NamedTask",
-    "Result",
-    "RolloutSummary",
-    "StreamTasks",
-    "SwarmClient",
-    "SyncAgent",
-    "SyncEpisode",
-    "plain_agent",
-]
+    "Agent", "AgentFailed", "AgentMisplays", "AsyncSwarmClient", "ChatReply", "Earned", "Episode", "EpisodeResult",
+    "ExportFormat", "HasId", "NamedTask", "Result", "RolloutSummary", "StreamTasks", "SwarmClient", "SyncAgent",
+    "SyncEpisode", "plain_agent",
+]  # fmt: skip

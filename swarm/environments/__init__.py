@@ -20,21 +20,6 @@ from swarm.environments.base import (
 from swarm.environments.registry import environments, get_environment
 
 __all__ = [
-    "Demonstration",
-    "Environment",
-    "Game",
-    "Message",
-    "Outcome",
-    "Split",
-    "Task",
-    "Tool",
-    "ToolUse",
-    "calling",
-    "calls_of",
-    "environments",
-    "get_environment",
-    "said",
-    "text_of",
-    "tool",
-    "tool_result",
-]
+    "Demonstration", "Environment", "Game", "Message", "Outcome", "Split", "Task", "Tool", "ToolUse", "calling",
+    "calls_of", "environments", "get_environment", "said", "text_of", "tool", "tool_result",
+]  # fmt: skip

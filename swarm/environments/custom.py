@@ -172,7 +172,6 @@ MARK = "@"
 DIGITS = 12
 """Of the hash, in a name."""
 _FULL_NAME = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,63}}{MARK}[0-9a-f]{{{DIGITS}}}")
-FORMAT = 1
 MOST_GIVEN_BYTES: Final = 60 << 20
 """Of code and tasks of one split together, which is what one that plays is given: a container's input holds as much."""
 Kind = Literal["folder", "module", "reward", "adapter"]

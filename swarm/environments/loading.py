@@ -111,15 +111,16 @@ def _read_line(line: bytes, where: str) -> tuple[Task, Split | None]:
     prompt, messages = value.get("prompt"), value.get(PROMPT)
     if isinstance(prompt, str) and messages is None:
         messages = [{"role": "user", "content": prompt}]
-    elif not (prompt is None and isinstance(messages, list) and messages and all(map(_is_message, messages))):
+    elif (
+        prompt is not None
+        or not isinstance(messages, list)
+        or not messages
+        or not all(isinstance(one, dict) and isinstance(one.get("role"), str) and "content" in one for one in messages)
+    ):
         raise InvalidRequest(f"expected a text as `prompt`, or a list of chat messages as `messages`, in {where}")
     data = {name: item for name, item in value.items() if name not in (*_OWN, "prompt")} | {PROMPT: messages}
     key = value.get("id", "task-" + hashlib.sha256(line).hexdigest()[:12])
     return Task(str(key), data, str(value.get("kind") or "")), split
-
-
-def _is_message(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("role"), str) and "content" in value
 
 
 def names_splits(lines: Sequence[tuple[Task, Split | None]]) -> bool:
@@ -178,7 +179,10 @@ def load_source(source: CodeSource, code: Path) -> Environment:
     if source.item:
         found: Any = getattr(module, source.item, None)
     else:
-        own = [each for each in vars(module).values() if _is_environment(each) and each.__module__ == module.__name__]
+        classes = [
+            value for value in vars(module).values() if inspect.isclass(value) and issubclass(value, Environment)
+        ]
+        own = [kind for kind in classes if kind.__module__ == module.__name__]
         if len(own) != 1:
             names = ", ".join(value.__name__ for value in own) or "none"
             raise InvalidRequest(
@@ -196,10 +200,6 @@ def load_source(source: CodeSource, code: Path) -> Environment:
             f"found {'nothing of that name' if environment is None else type(environment).__name__}; name its class"
         )
     return environment
-
-
-def _is_environment(value: Any) -> bool:
-    return inspect.isclass(value) and issubclass(value, Environment) and value is not Environment
 
 
 def _import_module(name: str, code: Path) -> ModuleType:

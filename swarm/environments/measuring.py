@@ -16,7 +16,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
@@ -77,24 +77,6 @@ class Bounds:
     """In one play. Plays of a study are bounded by the model's context and the episode's timeout instead."""
 
 
-@dataclass(slots=True)
-class _PlayStats:
-    """What the plays of one player came to."""
-
-    rewards: list[float] = field(default_factory=list)
-    solved: list[bool] = field(default_factory=list)
-    calls: list[int] = field(default_factory=list)
-    characters: list[int] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-
-    def summary(self, player: str) -> dict[str, Any]:
-        return {
-            "player": player, "plays": len(self.rewards), "reward": fmean(self.rewards),
-            "success": fmean(self.solved), "calls": fmean(self.calls), "characters": fmean(self.characters),
-            "seconds": fmean(self.seconds),
-        }  # fmt: skip
-
-
 class UntrainedPlays:
     """Plays by players that learn nothing: `code` is what the environment is, `tasks` what is played of it."""
 
@@ -122,7 +104,7 @@ class UntrainedPlays:
 
     async def _let_play(self, player: str, answers: Answers, tell: Tell) -> None:
         """Let one player play its tasks until a play fails, and tell what the plays came to."""
-        played = _PlayStats()
+        played: list[dict[str, float]] = []
         tasks = random.Random(0).sample(self._tasks, min(self._bounds.plays, len(self._tasks)))
         random.Random(player).shuffle(tasks)
         for index, task in enumerate(tasks):
@@ -142,30 +124,41 @@ class UntrainedPlays:
                 self._shown = True
                 tell({"example": {"player": player, **example}})
             self._peaks.append(peak_memory())
-        if played.rewards:
-            tell(played.summary(player))
+        if played:
+            means = {name: fmean(play[name] for play in played) for name in played[0]}
+            tell({"player": player, "plays": len(played), **means})
 
-    async def _play(self, answers: Answers, task: Task, played: _PlayStats, rng: random.Random) -> dict[str, Any]:
-        clock = _Clock()
-        game = await clock.time(self._environment.game, task)
-        messages = chat_messages(await clock.time(game.opening), "opening")
-        count = 0
+    async def _play(
+        self, answers: Answers, task: Task, played: list[dict[str, float]], rng: random.Random
+    ) -> dict[str, Any]:
+        count, seconds = 0, 0.0
+
+        async def timed(function: Callable[..., Any], *arguments: Any) -> Any:
+            nonlocal seconds
+            began = time.perf_counter()
+            try:
+                return await call(function, *arguments)
+            finally:
+                seconds += time.perf_counter() - began
+
+        game = await timed(self._environment.game, task)
+        messages = chat_messages(await timed(game.opening), "opening")
         while (answer := answers(task, messages, game, rng)) is not None:
             if count == self._bounds.answers:
                 raise RuntimeError(f"the play goes on after {count} answers; let a game end by itself")
             count += 1
             messages.append(said(answer) if isinstance(answer, str) else answer)
-            following = await clock.time(game.answer, dict(messages[-1]))
+            following = await timed(game.answer, dict(messages[-1]))
             if not following:
                 break
             messages += chat_messages(following, "answer")
-        outcome: Outcome = judge_outcome(self._environment, await clock.time(game.outcome))
+        outcome: Outcome = judge_outcome(self._environment, await timed(game.outcome))
         require_declared(self._environment.facts, outcome.facts)
-        played.rewards.append(outcome.reward)
-        played.solved.append(bool(outcome.success))
-        played.calls.append(count)
-        played.characters.append(sum(len(text_of(message)) for message in messages))
-        played.seconds.append(clock.seconds)
+        characters = sum(len(text_of(message)) for message in messages)
+        played.append({
+            "reward": outcome.reward, "success": bool(outcome.success), "calls": count, "characters": characters,
+            "seconds": seconds,
+        })  # fmt: skip
         return {
             "task": task.id, "messages": messages, "tools": list(game.tools), "reward": outcome.reward,
             "success": outcome.success, "facts": dict(outcome.facts),
@@ -222,20 +215,6 @@ class _Demonstrations:
             play = self._code.imitate(task, rng)
             self._left = [message for message in play if message["role"] == "assistant"]
         return dict(self._left.pop(0)) if self._left else None
-
-
-class _Clock:
-    """Adds up the seconds that calls of the environment's own code take."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    async def time(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        began = time.perf_counter()
-        try:
-            return await call(function, *arguments)
-        finally:
-            self.seconds += time.perf_counter() - began
 
 
 def leak(peaks: Sequence[int]) -> float:

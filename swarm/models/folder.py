@@ -16,7 +16,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -39,32 +39,24 @@ def model_place(path: str, models: Path) -> Path:
 def require_model_folder(path: str | Path) -> None:
     """Raise InvalidRequest with the first thing that keeps `path` from being the folder of a whole chat model."""
     folder = Path(path)
-    _require_there(str(path), folder)
-    for look in _LOOKS:
-        look(folder)
-
-
-def _require_there(said: str, folder: Path) -> None:
     if folder.is_file():
-        raise InvalidRequest(f"expected the folder of a model, found the file {folder}: {_file_advice(folder)}")
-    if folder.is_dir():
-        return
-    if _HUB_ID.fullmatch(said) and not folder.parent.is_dir():
-        name = said.partition("/")[2]
+        advice = f"give the folder it lies in, with {WHAT_IS_NEEDED}"
+        if folder.suffix == ".gguf":
+            advice = "quantised GGUF is not trained; give a folder of the model in safetensors"
+        raise InvalidRequest(f"expected the folder of a model, found the file {folder}: {advice}")
+    if not folder.is_dir() and _HUB_ID.fullmatch(str(path)) and not folder.parent.is_dir():
         raise InvalidRequest(
-            f"expected the folder of a model, found {said!r}, which is no folder here but looks like the name of a "
-            f"model on a hub, from which nothing is loaded by itself: get a folder of it first (hf download {said} "
-            f"--local-dir {name}) and give that one"
+            f"expected the folder of a model, found {str(path)!r}, which is no folder here but looks like the name of "
+            f"a model on a hub, from which nothing is loaded by itself: get a folder of it first (hf download {path} "
+            f"--local-dir {folder.name}) and give that one"
         )
-    raise InvalidRequest(
-        f"expected the folder of a model at {folder}, found no such folder: mend the path, or see `ajet model list`"
-    )
-
-
-def _file_advice(path: Path) -> str:
-    if path.suffix == ".gguf":
-        return "quantised GGUF is not trained; give a folder of the model in safetensors"
-    return f"give the folder it lies in, with {WHAT_IS_NEEDED}"
+    if not folder.is_dir():
+        raise InvalidRequest(
+            f"expected the folder of a model at {folder}, found no such folder: mend the path, or see `ajet model list`"
+        )
+    _look_at_config(folder)
+    _look_at_weights(folder)
+    _look_at_tokenizer(folder)
 
 
 def _look_at_config(folder: Path) -> None:
@@ -93,17 +85,13 @@ def _look_at_weights(folder: Path) -> None:
             raise InvalidRequest(
                 f"{folder} lacks {len(missing)} of the files of its weights ({missing[0]}): copy the whole model"
             )
-    for each in files:
-        _require_whole(each)
-
-
-def _require_whole(path: Path) -> None:
-    size, expected = path.stat().st_size, _expected_bytes(path)
-    if size != expected:
-        raise InvalidRequest(
-            f"expected {expected:,} bytes in {path} by its own header, found {size:,}: it was not copied whole, copy "
-            f"it again"
-        )
+    for path in files:
+        size, expected = path.stat().st_size, _expected_bytes(path)
+        if size != expected:
+            raise InvalidRequest(
+                f"expected {expected:,} bytes in {path} by its own header, found {size:,}: it was not copied whole, "
+                "copy it again"
+            )
 
 
 def _expected_bytes(path: Path) -> int:
@@ -127,20 +115,13 @@ def _expected_bytes(path: Path) -> int:
 def _look_at_tokenizer(folder: Path) -> None:
     if not (folder / "tokenizer.json").is_file():
         raise InvalidRequest(f"{folder} holds no tokenizer.json: save the model's fast tokenizer there")
-
-
-def _look_at_template(folder: Path) -> None:
-    if not any(_templates(folder)):
+    settings = folder / "tokenizer_config.json"
+    if (folder / TEMPLATE).is_file() or any(folder.glob("additional_chat_templates/*.jinja")):
+        return
+    if not (settings.is_file() and _json(settings).get("chat_template")):
         raise InvalidRequest(
             f"the tokenizer in {folder} has no chat template: use a chat model, or put its {TEMPLATE} there"
         )
-
-
-def _templates(folder: Path) -> Iterator[bool]:
-    yield (folder / TEMPLATE).is_file()
-    yield any(folder.glob("additional_chat_templates/*.jinja"))
-    settings = folder / "tokenizer_config.json"
-    yield settings.is_file() and bool(_json(settings).get("chat_template"))
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -152,8 +133,6 @@ def _json(path: Path) -> dict[str, Any]:
         raise InvalidRequest(f"expected a JSON object in {path}, found another value: copy it again")
     return found
 
-
-_LOOKS = (_look_at_config, _look_at_weights, _look_at_tokenizer, _look_at_template)
 
 _TOKENIZER = (
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model", "*.tiktoken",
@@ -170,7 +149,7 @@ def folder_hash(folder: Path, memory: Path | None = None) -> str:
     known = _read(memory)
     fresh: dict[str, Any] = {}
     found = hashlib.sha256()
-    for path in sorted(_hashed_files(folder)):
+    for path in _files(folder, _COUNT):
         found.update(f"{path.relative_to(folder).as_posix()}\n{_file_hash(path, known, fresh)}\n".encode())
     if memory is not None and fresh:
         _write(memory, {**_read(memory), **fresh})
@@ -178,11 +157,11 @@ def folder_hash(folder: Path, memory: Path | None = None) -> str:
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
-    return sorted({path for pattern in _TOKENIZER for path in folder.glob(pattern) if path.is_file()})
+    return _files(folder, _TOKENIZER)
 
 
-def _hashed_files(folder: Path) -> Iterator[Path]:
-    yield from {path for pattern in _COUNT for path in folder.glob(pattern) if path.is_file()}
+def _files(folder: Path, patterns: Iterable[str]) -> list[Path]:
+    return sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
 
 
 def _file_hash(path: Path, known: dict[str, Any], fresh: dict[str, Any]) -> str:

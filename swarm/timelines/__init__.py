@@ -14,16 +14,6 @@ from swarm.timelines.node import (
 from swarm.timelines.tree import CallTree, Prompt
 
 __all__ = [
-    "CallTree",
-    "Drift",
-    "Node",
-    "Prompt",
-    "canonical",
-    "drift_counts",
-    "linear_rows",
-    "normalise",
-    "select_trained",
-    "token_counts",
-    "tree_tokens",
-    "unmerged_rows",
-]
+    "CallTree", "Drift", "Node", "Prompt", "canonical", "drift_counts", "linear_rows", "normalise", "select_trained",
+    "token_counts", "tree_tokens", "unmerged_rows",
+]  # fmt: skip

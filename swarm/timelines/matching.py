@@ -30,8 +30,10 @@ def normalise(message: Message) -> dict[str, Any]:
     """Return the message as templates want it. It has no null or empty optional field, its text parts are joined, and
     the arguments of its tool calls are objects where they are valid JSON objects."""
     kept = {name: value for name, value in message.items() if name == "role" or value not in _EMPTY}
-    kept["content"] = _text(kept.get("content", ""))
-    calls = kept.get("tool_calls")
+    content, calls = kept.get("content", ""), kept.get("tool_calls")
+    if isinstance(content, list) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
+        content = "".join(str(part.get("text", "")) for part in content)
+    kept["content"] = content
     if isinstance(calls, Sequence) and not isinstance(calls, str):
         kept["tool_calls"] = [_with_object_arguments(call) for call in calls]
     return kept
@@ -44,42 +46,28 @@ def canonical(message: Message) -> Hashable:
         return role, message["content"].strip() if role == "assistant" else message["content"]
     plain = {name: value for name, value in normalise(message).items() if name not in _IDS}
     if role == "assistant":
-        plain = _without_outer_spaces(plain)
+        trimmed = {name: value.strip() if isinstance(value, str) else value for name, value in plain.items()}
+        plain = {name: value for name, value in trimmed.items() if value != "" or name in ("role", "content")}
     if plain.keys() == {"role", "content"} and isinstance(plain["content"], str):
         return role, plain["content"]
-    if isinstance(plain.get("tool_calls"), list):
-        plain["tool_calls"] = [_call_key(call) for call in plain["tool_calls"]]
+    if isinstance(calls := plain.get("tool_calls"), list):
+        functions = [(call, called_function(call)) for call in calls]
+        plain["tool_calls"] = [
+            [of.get("name"), _parse_arguments(of.get("arguments"))] if of else call for call, of in functions
+        ]
     return json.dumps(plain, sort_keys=True, separators=(",", ":"), default=str)
 
 
-def _text(content: Any) -> Any:
-    if not isinstance(content, list):
-        return content
-    if all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
-        return "".join(str(part.get("text", "")) for part in content)
-    return content
-
-
-def _without_outer_spaces(message: dict[str, Any]) -> dict[str, Any]:
-    trimmed = {name: value.strip() if isinstance(value, str) else value for name, value in message.items()}
-    return {name: value for name, value in trimmed.items() if value != "" or name in ("role", "content")}
+def called_function(call: object) -> Mapping[str, Any]:
+    """Return the function that a tool call names, with its arguments; empty for what is no call."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    return function if isinstance(function, Mapping) else {}
 
 
 def _with_object_arguments(call: Any) -> Any:
-    if not isinstance(call, Mapping) or not isinstance(call.get("function"), Mapping):
-        return call
-    function = call["function"]
+    function = called_function(call)
     arguments = _parse_arguments(function.get("arguments"))
-    if not isinstance(arguments, Mapping):
-        return call
-    return {**call, "function": {**function, "arguments": arguments}}
-
-
-def _call_key(call: Any) -> Any:
-    if not isinstance(call, Mapping) or not isinstance(call.get("function"), Mapping):
-        return call
-    function = call["function"]
-    return [function.get("name"), _parse_arguments(function.get("arguments"))]
+    return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, Mapping) else call
 
 
 def _parse_arguments(arguments: Any) -> Any:
@@ -190,12 +178,7 @@ def _reform(history: History, message: Message) -> bool:
 def _has_object_arguments(message: Message) -> bool:
     """Tell whether tool arguments came as objects, whose order templates show and plain comparison does not."""
     calls = message.get("tool_calls")
-    return isinstance(calls, list) and not all(_has_text_arguments(call) for call in calls)
-
-
-def _has_text_arguments(call: object) -> bool:
-    function = call.get("function") if isinstance(call, dict) else None
-    return isinstance(function, dict) and isinstance(function.get("arguments"), str)
+    return isinstance(calls, list) and not all(isinstance(called_function(c).get("arguments"), str) for c in calls)
 
 
 def _form_key(message: Message) -> str:

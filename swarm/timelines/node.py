@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
+from typing import Any
 
 
 class Drift(StrEnum):
@@ -133,18 +134,19 @@ def token_counts(nodes: Sequence[Node]) -> tuple[int, int]:
     return merged, sum(lengths[node.index] for node in nodes if node.trained)
 
 
+def common_length(left: Sequence[Any], right: Sequence[Any]) -> int:
+    """Return the length of the longest common beginning of two texts or two runs of bytes."""
+    sizes = range(1, min(len(left), len(right)) + 1)
+    return bisect_left(sizes, True, key=lambda size: left[:size] != right[:size])
+
+
 def tree_tokens(episodes: Sequence[Sequence[Node]]) -> int:
     """Return the ids in one packed tree of all calls of `episodes` that training needs: the prefixes they have. Sorted
     as words of a dictionary, each path adds what it does not share with the one before it."""
     ids = [array("I", leaf.path_ids()) for nodes in episodes for leaf in _leaves(select_trained(nodes))]
     paths = sorted(path.tobytes() for path in ids)
-    shared = sum(_common(left, right) // array("I").itemsize for left, right in pairwise(paths))
+    shared = sum(common_length(left, right) // array("I").itemsize for left, right in pairwise(paths))
     return sum(map(len, ids)) - shared
-
-
-def _common(left: bytes, right: bytes) -> int:
-    sizes = range(1, min(len(left), len(right)) + 1)
-    return bisect_left(sizes, True, key=lambda size: left[:size] != right[:size])
 
 
 def _leaves(nodes: Sequence[Node]) -> list[Node]:

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 from swarm.rendering.messages import BackendError, Message, Renderer, Tool
-from swarm.timelines.matching import normalise
+from swarm.timelines.matching import called_function, normalise
+from swarm.timelines.node import common_length
 
 _TAG = re.compile(r"\s*<\w+>")
 
@@ -55,7 +56,7 @@ def splice(
     varied = renderer.render([*known, *_vary_beginning(new)], tools=tools, generation_prompt=True)
     if new and varied == text:
         return None  # the new message's words are not shown: there is no telling where it begins
-    written = text[len(asked) : len(asked) + _common(text[len(asked) :], varied[len(asked) :])]
+    written = text[len(asked) : len(asked) + common_length(text[len(asked) :], varied[len(asked) :])]
     end = max(written.rfind(mark) for mark in ends)
     if end < 0 or not _contains_answer(written[:end], known[-1]):
         return None
@@ -81,33 +82,12 @@ def _vary_beginning(new: Sequence[Message]) -> list[Message]:
     return [{**new[0], "content": kept + letter}, *new[1:]]
 
 
-def _common(left: str, right: str) -> int:
-    """Return the length of the longest common beginning, in time that goes with it but for a few comparisons."""
-    low, high = 0, min(len(left), len(right))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if right.startswith(left[low:middle], low):
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
 def _contains_answer(text: str, answer: Message) -> bool:
     """Tell whether `text` holds the words, the thinking and the tools of an answer, whatever its spaces."""
-    squeezed = _without_spaces(text)
-    said: list[Any] = [answer.get("content"), answer.get("reasoning_content")]
-    said += [_name(call) for call in answer.get("tool_calls", ())]
-    return all(_without_spaces(part) in squeezed for part in said if isinstance(part, str))
-
-
-def _name(call: Any) -> Any:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    return function.get("name") if isinstance(function, Mapping) else None
-
-
-def _without_spaces(text: str) -> str:
-    return "".join(text.split())
+    squeezed = "".join(text.split())
+    parts = [answer.get("content"), answer.get("reasoning_content")]
+    parts += [called_function(call).get("name") for call in answer.get("tool_calls", ())]
+    return all("".join(part.split()) in squeezed for part in parts if isinstance(part, str))
 
 
 _LAST_TURNS = 3
@@ -150,7 +130,8 @@ class TemplateSplices:
         except BackendError:  # the template takes whole histories only
             self.trusted = False
         else:
-            self.trusted = _cut(found) == _cut(expected)
+            whole, anchored = ((cut.answer, cut.rest) if cut else None for cut in (found, expected))
+            self.trusted = whole == anchored
         return found
 
     def _splice(self, known: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool]) -> TemplateSplice | None:
@@ -166,7 +147,8 @@ def select_anchors(known: Sequence[Message]) -> Sequence[Message]:
     if len(answers) <= _LAST_TURNS + 1:
         return known
     asked = len(roles) - 1 - roles[::-1].index("user") if "user" in roles else -1
-    thought = next((position for position in reversed(answers) if _thinks(known[position])), -1)
+    thoughts = [place for place in answers if known[place].get("reasoning_content") or _holds_thinking(known[place])]
+    thought = thoughts[-1] if thoughts else -1
     kept = {
         *range(len(answers) - _LAST_TURNS, len(answers)),
         *(bisect(answers, place) - 1 for place in (asked, thought)),
@@ -176,10 +158,6 @@ def select_anchors(known: Sequence[Message]) -> Sequence[Message]:
     return [*known[: answers[0]], *chain.from_iterable(turns)]
 
 
-def _thinks(answer: Message) -> bool:
+def _holds_thinking(answer: Message) -> bool:
     content = answer.get("content")
-    return bool(answer.get("reasoning_content")) or (isinstance(content, str) and "</think>" in content)
-
-
-def _cut(found: TemplateSplice | None) -> tuple[str | None, str] | None:
-    return None if found is None else (found.answer, found.rest)
+    return isinstance(content, str) and "</think>" in content

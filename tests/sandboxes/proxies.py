@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 DEADLINE_S = 180.0
@@ -166,3 +167,21 @@ class Endless:
 async def soon(event: asyncio.Event) -> None:
     async with asyncio.timeout(DEADLINE_S):
         await event.wait()
+
+
+async def turns(count: int = 20) -> None:
+    """Let the event loop do what needs no waiting."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+class LoopClock:
+    """The clock of the event loop, which a test sets forward: what is due by then goes off at once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._ahead_s, time = 0.0, loop.time
+        monkeypatch.setattr(loop, "time", lambda: time() + self._ahead_s)
+
+    async def forward(self, seconds: float) -> None:
+        self._ahead_s += seconds
+        await turns()

@@ -52,32 +52,26 @@ def test_a_field_that_is_added_later_changes_no_digest_while_it_is_at_its_defaul
     assert Job.from_record(json.dumps(Later.from_record(now.value()).value())) == now
 
 
-@pytest.mark.parametrize(
-    ("fields", "digest"),
-    [
-        ({"max_context": 256}, "d904972bc9e1b2190eff306155d61d416ea36b25fc37c0cf3438b0226a063826"),
-        ({}, "fd0093479697ce6dc2db4afee0a6a7f690403c173da624d21202e437eefdca4d"),
-        ({"model": {"kind": "path", "path": "m"}}, "132be4d50a885341be3e764c38db2d1f323aa4122422bedb033acd28843165b9"),
-        ({"backend": "verl"}, "58f919b5926643b812a54a2dac56493ec32223e65787b8d7f1babda41c86b35d"),
-        (
-            {"backend": "verl", "verl": {"trainers": 2, "advantage_estimator": "gae", "critic": {"discount": 0.9}}},
-            "62f87ffbfc9dda706931ba2e72ce02343c3ac154327e8f28ddf0ae1d078275ab",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("fields", "digest"), [
+    ({"max_context": 256}, "d904972bc9e1b2190eff306155d61d416ea36b25fc37c0cf3438b0226a063826"),
+    ({}, "fd0093479697ce6dc2db4afee0a6a7f690403c173da624d21202e437eefdca4d"),
+    ({"model": {"kind": "path", "path": "m"}}, "132be4d50a885341be3e764c38db2d1f323aa4122422bedb033acd28843165b9"),
+    ({"backend": "verl"}, "58f919b5926643b812a54a2dac56493ec32223e65787b8d7f1babda41c86b35d"),
+    (
+        {"backend": "verl", "verl": {"trainers": 2, "advantage_estimator": "gae", "critic": {"discount": 0.9}}},
+        "62f87ffbfc9dda706931ba2e72ce02343c3ac154327e8f28ddf0ae1d078275ab",
+    ),
+])  # fmt: skip
 def test_the_digest_of_a_job_never_changes(fields: dict[str, Any], digest: str) -> None:
     """Trainings, prices and noise are found by it. If this fails, read `swarm.canonical` on how a field is added."""
     assert Job(**fields).digest() == digest
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"steps": 41}, {"checkpoint_every": 1}, {"checkpoints_kept": 5}, {"lease_ttl_s": 3}, {"drain_timeout_s": 3},
-        {"micro_batch_tokens": 512}, {"gradient_checkpointing": True}, {"max_concurrency": 8},
-        {"kv_cache_bytes": 1 << 20}, {"tracking": {"run_id": "r"}},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("change", [
+    {"steps": 41}, {"checkpoint_every": 1}, {"checkpoints_kept": 5}, {"lease_ttl_s": 3}, {"drain_timeout_s": 3},
+    {"micro_batch_tokens": 512}, {"gradient_checkpointing": True}, {"max_concurrency": 8}, {"kv_cache_bytes": 1 << 20},
+    {"tracking": {"run_id": "r"}},
+])  # fmt: skip
 def test_a_training_goes_on_under_a_job_that_differs_in_what_no_step_depends_on(change: dict[str, Any]) -> None:
     assert Job(**change).continues(Job())
     assert Job(**change).equals(Job()) == ("tracking" in change)
@@ -131,17 +125,14 @@ def test_any_other_difference_is_another_training_and_is_named(change: dict[str,
     assert named.startswith(next(iter(change)))
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"episodes_per_step": 10, "group_size": 4}, "group_size; found 10 and 4"),
-        ({"lr_warmup_steps": 5, "steps": 4}, "at most steps, .* found 5 and 4"),
-        ({"minibatches": 9, "episodes_per_step": 8}, "at most episodes_per_step, .* found 9 and 8"),
-        ({"train_agents": ["solver", "solver"]}, "each name in train_agents once"),
-        ({"train_agents": [""]}, "1 to 64 bytes of printable characters"),
-        ({"train_agents": ["two\nlines"]}, "1 to 64 bytes of printable characters"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "words"), [
+    ({"episodes_per_step": 10, "group_size": 4}, "group_size; found 10 and 4"),
+    ({"lr_warmup_steps": 5, "steps": 4}, "at most steps, .* found 5 and 4"),
+    ({"minibatches": 9, "episodes_per_step": 8}, "at most episodes_per_step, .* found 9 and 8"),
+    ({"train_agents": ["solver", "solver"]}, "each name in train_agents once"),
+    ({"train_agents": [""]}, "1 to 64 bytes of printable characters"),
+    ({"train_agents": ["two\nlines"]}, "1 to 64 bytes of printable characters"),
+])  # fmt: skip
 def test_fields_that_contradict_each_other_are_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         Job(**fields)

@@ -15,13 +15,10 @@ from swarm.job import Job
 from swarm.wire import BeginRequest, EndRequest, Status, StreamStatus, stream_label
 
 
-@pytest.mark.parametrize(
-    ("kind", "known"),
-    [
-        (Status, {"state": "ROLLING", "group_size": 4}),
-        (StreamStatus, {"name": "a", "share": 0.5, "cursor": 1, "groups_open": 0, "groups_trained": 1}),
-    ],
-)
+@pytest.mark.parametrize(("kind", "known"), [
+    (Status, {"state": "ROLLING", "group_size": 4}),
+    (StreamStatus, {"name": "a", "share": 0.5, "cursor": 1, "groups_open": 0, "groups_trained": 1}),
+])  # fmt: skip
 def test_a_client_takes_no_notice_of_what_a_newer_server_says(kind: type[BaseModel], known: dict[str, Any]) -> None:
     assert kind.model_validate({**known, "learned_to_say_later": {"a": 1}}) == kind.model_validate(known)
 
@@ -43,28 +40,25 @@ def test_a_plain_name_is_its_own_label() -> None:
     assert stream_label("a/b\nc").startswith("a_b_c+")
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "line"),
-    [
-        (Job, '{"grupsize": 4}', "grupsize: there is no such field"),
-        (Job, '{"steps": -1}', "steps: expected a value greater than or equal to 1, found -1"),
-        (Job, '{"model": "tiny"}', "model: expected an object, found 'tiny'"),
-        (Job, '{"model": {"path": "x"}}', "model: expected an object that says its 'kind', found {'path': 'x'}"),
-        (
-            Job,
-            '{"model": {"kind": "hub"}}',
-            "model: expected an object whose 'kind' is one of 'tiny', 'path', found {'kind': 'hub'}",
-        ),
-        (Job, '{"missing_stream": "renormalise"}', "missing_stream: expected 'wait', found 'renormalise'"),
-        (Job, '{"group_size": 3}', "episodes_per_step must be a multiple of group_size; found 128 and 3"),
-        (Job, '{"steps": 3', "expected JSON, found text that is none: EOF while parsing an object at line 1 column 11"),
-        (BeginRequest, "{}", "task_id: expected `task_id`, or `tasks` to leave the task to the server; found neither"),
-        (BeginRequest, '{"task_id": "x", "kind": "tran"}', "kind: expected 'train' or 'eval', found 'tran'"),
-        (BeginRequest, '{"task_id": "\\ud800"}', HALF_A_CHARACTER),
-        (EndRequest, "{}", "reward: expected a value, found none"),
-        (EndRequest, '{"reward": NaN}', "reward: expected a finite number, found nan"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "text", "line"), [
+    (Job, '{"grupsize": 4}', "grupsize: there is no such field"),
+    (Job, '{"steps": -1}', "steps: expected a value greater than or equal to 1, found -1"),
+    (Job, '{"model": "tiny"}', "model: expected an object, found 'tiny'"),
+    (Job, '{"model": {"path": "x"}}', "model: expected an object that says its 'kind', found {'path': 'x'}"),
+    (
+        Job,
+        '{"model": {"kind": "hub"}}',
+        "model: expected an object whose 'kind' is one of 'tiny', 'path', found {'kind': 'hub'}",
+    ),
+    (Job, '{"missing_stream": "renormalise"}', "missing_stream: expected 'wait', found 'renormalise'"),
+    (Job, '{"group_size": 3}', "episodes_per_step must be a multiple of group_size; found 128 and 3"),
+    (Job, '{"steps": 3', "expected JSON, found text that is none: EOF while parsing an object at line 1 column 11"),
+    (BeginRequest, "{}", "task_id: expected `task_id`, or `tasks` to leave the task to the server; found neither"),
+    (BeginRequest, '{"task_id": "x", "kind": "tran"}', "kind: expected 'train' or 'eval', found 'tran'"),
+    (BeginRequest, '{"task_id": "\\ud800"}', HALF_A_CHARACTER),
+    (EndRequest, "{}", "reward: expected a value, found none"),
+    (EndRequest, '{"reward": NaN}', "reward: expected a finite number, found nan"),
+])  # fmt: skip
 def test_a_wrong_value_is_one_line_of_field_expected_and_found_and_no_word_of_pydantic_s(
     kind: type[BaseModel], text: str, line: str
 ) -> None:

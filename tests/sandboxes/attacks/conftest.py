@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import json
 import socket
 import tarfile
-import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +23,11 @@ from sandboxes.docker.engine import ContainerEngine
 from sandboxes.docker.launch import USER
 from sandboxes.images import Image
 from sandboxes.spec import Exit, Limits, SandboxSpec
-from tests.sandboxes.attacks.catalogue import hostile_files
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
 
+HOSTILE = Path(__file__).parent / "hostile"
 REPORT = "report.json"
 SU = "/usr/bin/su"
 WAIT_S = 180.0
@@ -38,6 +38,25 @@ SPEC = SandboxSpec(
     "attack", ("true",), Path("/"), time_limit_s=120.0, results={REPORT: 1 << 20},
     limits=Limits(memory_bytes=256 << 20, workspace_bytes=16 << 20),
 )  # fmt: skip
+
+
+def attempts(module: str) -> dict[str, str]:
+    """Return what each attempt of a module of `hostile` tries, by its name, in the order written."""
+    found = {}
+    for node in ast.parse((HOSTILE / f"{module}.py").read_text()).body:
+        match node:
+            case (
+                ast.FunctionDef(name=name, decorator_list=[ast.Call(func=ast.Name(id="attempt"), args=[tried])])
+                | ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name("trying"), args=[tried, *_]))
+            ):
+                found[name] = ast.literal_eval(tried)
+    return found
+
+
+def hostile_files(facts: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return what an attacker is given: its programs, and what it is told of the machine."""
+    files = {path.name: path.read_bytes() for path in HOSTILE.glob("*.py")}
+    return files | {"facts.json": json.dumps(dict(facts)).encode()}
 
 
 @dataclass
@@ -70,12 +89,11 @@ class Attackers:
 
     def run(self, *command: str, **fields: Any) -> Attack:
         """Start `python3 /input/COMMAND...` with the production's options; `fields` are changes of the spec."""
-        files = hostile_files() | {"facts.json": json.dumps(dict(self.facts)).encode()}
         spec = replace(
-            self.spec, name=f"attack-{uuid.uuid4().hex[:12]}", image=self.image.id, archive=pack(files),
+            self.spec, name=f"attack-{uuid.uuid4().hex[:12]}", image=self.image.id,
             command=("python3", f"/input/{command[0]}", *command[1:]),
+            **{"archive": pack(hostile_files(self.facts)), **fields},
         )  # fmt: skip
-        spec = replace(spec, **fields)
         return Attack(self.sandbox.run(spec), spec)
 
 
@@ -118,7 +136,7 @@ class Weak:
         """Start the command in a container with these options of the SDK, and of the walls no others."""
         inputs = self.folder / uuid.uuid4().hex
         inputs.mkdir()
-        for name, content in (hostile_files() | {"facts.json": json.dumps(dict(facts)).encode()}).items():
+        for name, content in hostile_files(facts).items():
             (inputs / name).write_bytes(content)
         api = self.engine.client.api
         bound = {outside: {"bind": inside} for outside, inside in {str(inputs): "/input", **(binds or {})}.items()}
@@ -159,47 +177,21 @@ def weak(engine: ContainerEngine, image: Image, tmp_path_factory: pytest.TempPat
 
 
 @contextlib.contextmanager
-def served(make: Callable[[], socket.socket]) -> Iterator[socket.socket]:
-    """Take connections at a socket until the block ends."""
-    with make() as listener:
-        listener.listen(16)
-
-        def take() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    listener.accept()[0].close()
-
-        thread = threading.Thread(target=take, daemon=True)
-        thread.start()
+def listening(address: str, backlog: int = 128) -> Iterator[socket.socket]:
+    """Listen at a Unix address: the kernel connects whoever comes, up to the backlog."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(backlog)
         yield listener
-        with contextlib.suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)
-
-
-def unix_socket(address: str) -> Callable[[], socket.socket]:
-    """Return a maker of a Unix socket bound to an address."""
-
-    def make() -> socket.socket:
-        made = socket.socket(socket.AF_UNIX)
-        made.bind(address)
-        return made
-
-    return make
 
 
 @contextlib.contextmanager
 def door(folder: Path, backlog: int = 4) -> Iterator[tuple[socket.socket, dict[str, Any]]]:
     """Listen where port 8000 of a container leads; yield the socket, and the fields of the container's spec."""
     (folder / "exchange").mkdir()
-    with unix_socket(str(folder / "exchange" / "server.sock"))() as listener:
+    with listening(str(folder / "exchange" / "server.sock"), backlog) as listener:
         (folder / "exchange" / "server.sock").chmod(0o666)
-        listener.listen(backlog)
         yield listener, {"exchange": folder / "exchange", "ports": {8000: "server.sock"}}
-
-
-def any_address() -> socket.socket:
-    """Return a socket at a free port of every address of this machine, IPv4 and IPv6."""
-    return socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
 
 
 def own_addresses() -> list[str]:

@@ -19,8 +19,7 @@ from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Upstream
 from sandboxes.spec import Exit, Limits, SandboxSpec
 from swarm.environments import get_environment
 from swarm.environments.custom import to_json
-from tests.sandboxes.attacks.catalogue import attempts
-from tests.sandboxes.attacks.conftest import SECRET, Attackers, own_addresses
+from tests.sandboxes.attacks.conftest import SECRET, Attackers, attempts, own_addresses
 from tests.sandboxes.proxies import serving as serving_web
 from tests.swarm.server.support import job, serving
 

@@ -3,16 +3,12 @@ from __future__ import annotations
 import array
 import json
 import os
-import signal
 import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from sandboxes.docker.container import DockerSandbox
 from sandboxes.spec import Exit, SandboxError, wait_until
 from tests.sandboxes.attacks.conftest import WAIT_S, Attackers, door
 
@@ -48,37 +44,6 @@ def test_deaf_processes_end_when_they_are_stopped(attackers: Attackers) -> None:
     attack = attackers.run("pid1.py", "survive")
     assert wait_until(lambda: "deaf" in attack.handle.logs(), WAIT_S)
     assert attack.handle.stop(grace_s=0.3).reason == "stopped"
-
-
-def test_what_a_killed_controller_left_ends_by_itself_and_is_settled_by_the_next(
-    attackers: Attackers, tmp_path: Path
-) -> None:
-    """The controller starts an attacker that never ends, and is killed with SIGKILL at once."""
-    attack = attackers.run("pid1.py", "survive", time_limit_s=1.0)
-    code = """
-import os, signal, sys
-from pathlib import Path
-from sandboxes.docker.container import DockerSandbox
-from sandboxes.docker.engine import connect
-handle = DockerSandbox(Path(sys.argv[1]), connect(os.environ)).adopt(sys.argv[2])
-assert handle.poll() is None
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    killed = subprocess.run([sys.executable, "-c", code, str(attackers.root), attack.spec.name], check=False)
-    assert killed.returncode == -signal.SIGKILL
-    successor = DockerSandbox(attackers.root, attackers.engine).adopt(attack.spec.name)
-    assert successor is not None
-    ended = successor.wait(WAIT_S)
-    assert ended is not None
-    assert ended.reason == "timeout"
-
-
-def test_the_next_controller_reaps_what_is_left_of_an_attempt(attackers: Attackers) -> None:
-    attack = attackers.run("pid1.py", "linger", labels={"attempt": "a7"})
-    successor = DockerSandbox(attackers.root, attackers.engine)
-    assert successor.reap({"attempt": "another"}) == []
-    assert successor.reap({"attempt": "a7"}) == [attack.spec.name]
-    assert attack.ended().reason == "stopped"
 
 
 def test_output_left_with_somebody_outside_does_not_keep_the_container(attackers: Attackers, tmp_path: Path) -> None:

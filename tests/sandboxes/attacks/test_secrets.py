@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import io
 import json
 import os
-import tarfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from sandboxes.docker.container import DockerSandbox
-from sandboxes.docker.engine import ContainerEngine, connect
+from sandboxes.docker.engine import connect
 from sandboxes.gateway.gateway import PORTS, Gateway
 from sandboxes.gateway.reverse_proxy import Upstream
 from sandboxes.images import Image
-from sandboxes.spec import Exit, SandboxError
-from tests.sandboxes.attacks.conftest import Attackers, Weak
+from tests.sandboxes.attacks.conftest import Attackers
 
 VARIABLES = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "AJET_TOKEN",
              "AJET_ADMIN_TOKEN", "GITHUB_TOKEN", "SSH_AUTH_SOCK", "PGPASSWORD", "https_proxy")  # fmt: skip
@@ -81,23 +78,3 @@ async def test_no_key_of_the_controller_is_in_the_container(own: Attackers, plan
     left = [path for path in folder.rglob("*") if path.is_file() and path.parent.name != "results"]
     assert left
     assert not any(control.encode() in path.read_bytes() for path in left), "not even that is written down outside"
-
-
-def test_an_image_with_a_volume_which_nothing_bounds_is_refused(
-    attackers: Attackers, weak: Weak, engine: ContainerEngine, image: Image
-) -> None:
-    tag = f"ajet-attack:{uuid.uuid4().hex[:12]}"
-    dockerfile = f"FROM {image.tag}\nVOLUME /data\n".encode()
-    context = io.BytesIO()
-    with tarfile.open(fileobj=context, mode="w") as tar:
-        entry = tarfile.TarInfo("Dockerfile")
-        entry.size = len(dockerfile)
-        tar.addfile(entry, io.BytesIO(dockerfile))
-    context.seek(0)
-    made, _ = engine.client.images.build(fileobj=context, custom_context=True, tag=tag, network_mode="none", rm=True)
-    try:
-        with pytest.raises(SandboxError, match=r"without volumes.*/data"):
-            attackers.run("scan.py", image=str(made.id))
-        assert attackers.run("scan.py", "/workspace/results/report.json").ended() == Exit("error", 1), "no facts"
-    finally:
-        engine.client.images.remove(tag)

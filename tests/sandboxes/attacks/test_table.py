@@ -8,17 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.sandboxes.attacks.catalogue import HOSTILE, attempts
+from tests.sandboxes.attacks.conftest import HOSTILE, attempts
 
 HERE = Path(__file__).parent
 TEXT = (HERE.parents[2] / "docs" / "attacks.md").read_text()
 TITLES = {
-    "files": "Files",
-    "network": "Network",
-    "privileges": "Privileges",
-    "pid1": "PID 1, from inside",
+    "files": "Files", "network": "Network", "privileges": "Privileges", "pid1": "PID 1, from inside",
     "doors": "The two doors",
-}
+}  # fmt: skip
 ATTEMPTED = {"test_walls.py", "test_table.py"}
 """Their tests are of attempts, or of this document."""
 

@@ -12,17 +12,7 @@ from typing import Any
 import pytest
 
 from sandboxes.docker.engine import ContainerEngine
-from tests.sandboxes.attacks.catalogue import attempts
-from tests.sandboxes.attacks.conftest import (
-    SECRET,
-    WAIT_S,
-    Attackers,
-    Weak,
-    any_address,
-    own_addresses,
-    served,
-    unix_socket,
-)  # fmt: skip
+from tests.sandboxes.attacks.conftest import SECRET, WAIT_S, Attackers, Weak, attempts, listening, own_addresses
 
 MODULES = ("files", "network", "privileges", "pid1")
 ATTEMPTS = [name for module in MODULES for name in attempts(module)]
@@ -53,6 +43,7 @@ AS_A_USER = (
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """Put on this machine what an attacker would like; return where it is."""
     folder = tmp_path_factory.mktemp("machine")
+    resolver = [line.split() for line in Path("/etc/resolv.conf").read_text().splitlines() if line.strip()]
     (folder / "id_ed25519").write_text(SECRET)
     exchange = folder / "exchange"
     exchange.mkdir()
@@ -61,9 +52,10 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
     abstract = f"ajet-attack-{uuid.uuid4().hex}"
     with ExitStack() as stack:
         stack.callback(shared.unlink)
-        port = stack.enter_context(served(any_address)).getsockname()[1]
+        every_address = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=128)
+        port = stack.enter_context(every_address).getsockname()[1]
         for address in (f"\0{abstract}", f"{exchange}/server.sock", f"{folder}/service.sock"):
-            stack.enter_context(served(unix_socket(address)))
+            stack.enter_context(listening(address))
         for path in (folder, *folder.rglob("*")):  # open to any user: what keeps an attacker out are the walls alone
             path.chmod(0o777)
         yield {
@@ -73,18 +65,10 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
             "abstract": abstract,
             "port": port,
             "addresses": own_addresses(),
-            "neighbours": [],
             "folder": str(folder),
-            **resolvers(),
+            "resolvers": [word for line in resolver if line[0] == "nameserver" for word in line[1:]],
+            "search": [word for line in resolver if line[0] == "search" for word in line[1:]],
         }
-
-
-def resolvers() -> dict[str, list[str]]:
-    lines = [line.split() for line in Path("/etc/resolv.conf").read_text().splitlines() if line.strip()]
-    return {
-        "resolvers": [line[1] for line in lines if line[0] == "nameserver"],
-        "search": [word for line in lines if line[0] == "search" for word in line[1:]],
-    }
 
 
 @pytest.fixture(scope="module")
@@ -110,12 +94,10 @@ def reports(
         "probing.py", "-", *MODULES[:3], facts=facts, network_mode="host",
         security_opt=["seccomp=unconfined"], binds={folder: folder},
     )  # fmt: skip
-    return attack.report(), _weak_report(open_), _weak_report(user)
-
-
-def _weak_report(container: Any) -> Report:
-    container.wait(timeout=WAIT_S)
-    return dict(json.loads(container.logs(stdout=True, stderr=False)))
+    for container in (open_, user):
+        container.wait(timeout=WAIT_S)
+    without, plain = (json.loads(container.logs(stdout=True, stderr=False)) for container in (open_, user))
+    return attack.report(), without, plain
 
 
 @pytest.mark.parametrize("name", ATTEMPTS)

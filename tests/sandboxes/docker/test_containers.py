@@ -83,19 +83,15 @@ EATER = "b = bytearray(256 << 20)"
 OF_CHILD = f"import subprocess; subprocess.run(['python3', '-I', '-S', '-c', {EATER!r}], check=CHECK)"
 
 
+FILLER = "open('/tmp/a', 'wb').write(bytes(40 << 20)); open('a', 'wb').write(bytes(40 << 20))"
+
+
 @pytest.mark.parametrize(("code", "ended"), [
     (EATER, Exit("out_of_memory", -9)), (OF_CHILD.replace("CHECK", "True"), Exit("out_of_memory", 1)),
-    (OF_CHILD.replace("CHECK", "False"), Exit("finished", 0)),
-], ids=["its own", "of a child", "of a child that it outlives"])  # fmt: skip
+    (OF_CHILD.replace("CHECK", "False"), Exit("finished", 0)), (FILLER, Exit("out_of_memory", -9)),
+], ids=["its own", "of a child", "of a child that it outlives", "its workspace"])  # fmt: skip
 def test_memory_beyond_the_limit_is_told_from_an_error_and_an_end(box: Box, code: str, ended: Exit) -> None:
     assert box.ended(code, limits=Limits(memory_bytes=64 << 20)) == ended
-
-
-def test_a_workspace_that_fills_the_memory_is_memory_and_not_disk(box: Box) -> None:
-    code = "open('/tmp/a', 'wb').write(bytes(40 << 20)); open('a', 'wb').write(bytes(40 << 20))"
-    ended = box.ended(code, limits=Limits(memory_bytes=64 << 20))
-    assert ended is not None
-    assert ended.reason == "out_of_memory"
 
 
 def test_stop_asks_first_and_collects_what_the_command_then_leaves(box: Box) -> None:

@@ -87,10 +87,6 @@ def test_a_context_that_is_not_there_or_has_no_address_is_named_with_where_it_wa
         find({"HOME": str(tmp_path), "DOCKER_CONTEXT": "other"})
     with pytest.raises(EngineNotFound, match=r"context 'lab'.*no 'Host' there"):
         find(docker_context(tmp_path, "lab", {}))
-
-
-def test_an_unreadable_configuration_is_named(tmp_path: Path) -> None:
-    (tmp_path / ".docker").mkdir()
     (tmp_path / ".docker" / "config.json").write_text("{")
     with pytest.raises(EngineNotFound, match=r"config\.json"):
         find({"HOME": str(tmp_path)})
@@ -133,8 +129,7 @@ def test_an_engine_whose_files_are_not_ours_is_refused(engine: ContainerEngine, 
 
 
 @pytest.mark.parametrize(("facts", "created"), [
-    ({"KernelVersion": "6.10.14-linuxkit"}, SEES),
-    ({"OperatingSystem": "Docker Desktop"}, SEES),
+    ({"KernelVersion": "6.10.14-linuxkit"}, SEES), ({"OperatingSystem": "Docker Desktop"}, SEES),
     ({"SecurityOptions": ["name=seccomp,profile=builtin", "name=selinux"]}, SEES),
     ({}, SEES_NOT),
 ])  # fmt: skip

@@ -6,6 +6,7 @@ import base64
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,69 +23,47 @@ SPEC = SandboxSpec(
 )  # fmt: skip
 
 
-def table(spec: SandboxSpec = SPEC, *, volume: str | None = "volume") -> dict[str, Any]:
-    return launch.container_options(spec, "installation", volume=volume)
-
-
-ELSEWHERE = {
-    "command", "device_requests", "environment", "labels", "log_config", "mounts", "tmpfs", "ulimits",
-}  # fmt: skip
-"""Options that are looked at more closely by tests of their own."""
-
-
-def test_every_option_of_a_container_is_in_this_table() -> None:
-    made = table()
-    assert made.keys() >= ELSEWHERE
-    assert {key: value for key, value in made.items() if key not in ELSEWHERE} == {
-        "name": "one.installation",
-        "image": "sha256:1",
-        "entrypoint": ["python3", "-I", "-S", "/opt/ajet/init.py"],
-        "working_dir": "/workspace",
-        "use_config_proxy": False,
-        "user": "10001:10001",
-        "hostname": "sandbox",
-        "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges"],
-        "privileged": False,
-        "ipc_mode": "private",
-        "cgroupns": "private",
-        "network_mode": "none",
-        "dns": ["192.0.2.1"],
-        "dns_search": ["."],
-        "read_only": True,
-        "shm_size": 16 << 20,
-        "mem_limit": 100 << 20,
-        "memswap_limit": 100 << 20,
-        "nano_cpus": 500_000_000,
-        "pids_limit": 50,
-        "init": False,
-        "auto_remove": False,
-        "restart_policy": {"Name": "no"},
-        "healthcheck": {"test": ["NONE"]},
-        "stop_signal": "SIGTERM",
-    }
-    assert made["labels"] == launch.labels(SPEC, "installation", "container")
-
-
-def test_what_it_may_write_to_is_bounded_memory_from_which_nothing_is_run() -> None:
+def test_every_option_of_a_container_is_in_this_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    made = launch.container_options(SPEC, "installation", volume="volume")
     disk = "rw,nosuid,nodev,noexec,mode=0700,uid=10001,gid=10001,nr_inodes=16384,size=80"
-    assert table()["tmpfs"] == {"/workspace": disk, "/tmp": disk}
+    log = {"max-size": str(launch.log_bytes(SPEC)), "max-file": "1", "compress": "false", "mode": "blocking"}
+    assert json.loads(made.pop("command")[0]) == {
+        "command": ["python3", "agent.py"], "time_limit_s": 60.0, "grace_s": launch.GRACE_S, "output_bytes": 4 << 20,
+        "results": {"report.json": 1000}, "ports": {"8000": "/run/ajet/server.sock"}, "tied": None,
+    }  # fmt: skip
+    assert made == {
+        "name": "one.installation", "image": "sha256:1", "entrypoint": ["python3", "-I", "-S", "/opt/ajet/init.py"],
+        "working_dir": "/workspace", "use_config_proxy": False, "user": "10001:10001", "hostname": "sandbox",
+        "environment": {"HOME": "/workspace/home", "TMPDIR": "/workspace/tmp", "OF": "the spec"},
+        "labels": launch.labels(SPEC, "installation", "container"),
+        "cap_drop": ["ALL"], "security_opt": ["no-new-privileges"], "privileged": False, "ipc_mode": "private",
+        "cgroupns": "private", "network_mode": "none", "dns": ["192.0.2.1"], "dns_search": ["."],
+        "read_only": True, "tmpfs": {"/workspace": disk, "/tmp": disk}, "shm_size": 16 << 20,
+        "mounts": [
+            {"Target": "/input", "Source": "volume", "Type": "volume", "ReadOnly": True,
+             "VolumeOptions": {"NoCopy": True}},
+            {"Target": "/run/ajet", "Source": "/exchange", "Type": "bind", "ReadOnly": True},
+        ],
+        "mem_limit": 100 << 20, "memswap_limit": 100 << 20, "nano_cpus": 500_000_000, "pids_limit": 50,
+        "ulimits": [
+            {"Name": name, "Soft": most, "Hard": most} for name, most in (("core", 0), ("fsize", 70), ("nofile", 60))
+        ],
+        "log_config": {"Type": "json-file", "Config": log}, "device_requests": None, "init": False,
+        "auto_remove": False, "restart_policy": {"Name": "no"}, "healthcheck": {"test": ["NONE"]},
+        "stop_signal": "SIGTERM",
+    }  # fmt: skip
+    bare = launch.container_options(replace(SPEC, exchange=None, ports={}), "installation", volume=None)
+    assert bare["mounts"] == []
 
 
 def test_what_carries_its_input_in_has_no_right_and_nothing_to_run() -> None:
-    made = launch.loader_options(SPEC, "installation", "volume")
-    assert made.pop("labels") == launch.labels(SPEC, "installation", "loader")
-    [mount] = made.pop("mounts")
-    assert (mount["Target"], mount["Source"], mount["Type"]) == ("/input", "volume", "volume")
-    assert mount["VolumeOptions"] == {"NoCopy": True}, "nothing of the image's own gets there"
-    assert made == {
-        "name": "one.installation.loader",
-        "image": "sha256:1",
-        "entrypoint": ["/nothing"],
-        "user": "10001:10001",
-        "cap_drop": ["ALL"],
-        "network_mode": "none",
-    }
+    assert launch.loader_options(SPEC, "installation", "volume") == {
+        "name": "one.installation.loader", "image": "sha256:1", "entrypoint": ["/nothing"], "user": "10001:10001",
+        "labels": launch.labels(SPEC, "installation", "loader"), "cap_drop": ["ALL"], "network_mode": "none",
+        "mounts": [{"Target": "/input", "Source": "volume", "Type": "volume", "ReadOnly": False,
+                    "VolumeOptions": {"NoCopy": True}}],
+    }  # fmt: skip
 
 
 def logged(line: str) -> int:
@@ -102,48 +81,8 @@ def test_the_engines_log_holds_the_worst_output_and_the_frames_behind_it(most: i
     assert output + results < launch.log_bytes(one) < 4 * (output + results)
 
 
-def test_every_limit_of_the_spec_is_one_of_the_container_and_there_is_no_swap() -> None:
-    made = table()
-    ulimits = {limit["Name"]: (limit["Soft"], limit["Hard"]) for limit in made["ulimits"]}
-    assert ulimits == {"core": (0, 0), "fsize": (70, 70), "nofile": (60, 60)}
-    assert made["log_config"]["Type"] == "json-file"
-    assert made["log_config"]["Config"] == {
-        "max-size": str(launch.log_bytes(SPEC)),
-        "max-file": "1",
-        "compress": "false",  # an engine's own setting must not clash with one file
-        "mode": "blocking",  # nor lose what PID 1 says
-    }
-
-
-def test_its_only_mounts_are_its_input_and_its_exchange_and_both_are_read_only() -> None:
-    mounts = {mount["Target"]: (mount["Source"], mount["Type"], mount["ReadOnly"]) for mount in table()["mounts"]}
-    [volume] = [mount for mount in table()["mounts"] if mount["Type"] == "volume"]
-    assert volume["VolumeOptions"] == {"NoCopy": True}
-    assert mounts == {"/input": ("volume", "volume", True), "/run/ajet": ("/exchange", "bind", True)}
-    assert table(replace(SPEC, exchange=None, ports={}), volume=None)["mounts"] == []
-
-
-def test_nothing_of_our_environment_enters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    assert table()["environment"] == {"HOME": "/workspace/home", "TMPDIR": "/workspace/tmp", "OF": "the spec"}
-
-
-def test_the_order_tells_pid_1_all_it_needs() -> None:
-    made = table()
-    assert json.loads(made["command"][0]) == {
-        "command": ["python3", "agent.py"],
-        "time_limit_s": 60.0,
-        "grace_s": launch.GRACE_S,
-        "output_bytes": 4 << 20,
-        "results": {"report.json": 1000},
-        "ports": {"8000": "/run/ajet/server.sock"},
-        "tied": None,
-    }
-
-
-def test_gpus_are_asked_for_by_uuid_and_only_if_wanted() -> None:
-    assert table()["device_requests"] is None
-    [request] = table(replace(SPEC, gpus=("GPU-1-2",)))["device_requests"]
+def test_gpus_are_asked_for_by_uuid() -> None:
+    [request] = launch.container_options(replace(SPEC, gpus=("GPU-1-2",)), "i", volume=None)["device_requests"]
     assert (request["DeviceIDs"], request["Count"]) == (["GPU-1-2"], 0)
     assert "gpu" in request["Capabilities"][0]
 
@@ -155,32 +94,26 @@ def test_labels_say_whose_it_is_and_the_specs_own_cannot_stand_in_for_ours() -> 
     assert made["ajet.label.study"] == "s"
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"name": "../escape"}, "name must match"),
-        ({"name": ".hidden"}, "name must match"),
-        ({"name": "a" * 129}, "name must match"),
-        ({"results": {"../up": 1}}, "a result's name must match"),
-        ({"results": {"a": 0}}, "a limit above 0 for result a; found 0"),
-        ({"results": {"a": 1 << 30}}, "results of 67108864 bytes in all at most"),
-        ({"command": ()}, "a command to run; found none"),
-        ({"command": ("a\0b",)}, "without zero bytes"),
-        ({"command": ("a" * 200_000,)}, "a command of 100000 bytes at most"),
-        ({"image": None}, "ajet sandbox build"),
-        ({"exchange": None}, "the exchange folder"),
-        ({"ports": {1: "../a.sock"}}, "names of sockets; found a path"),
-        ({"limits": Limits(processes=0)}, "a limit above 0 for processes; found 0"),
-        ({"limits": Limits(workspace_bytes=0)}, "above 0 for workspace_bytes"),
-        ({"limits": Limits(cpus=float("nan"))}, "above 0 for cpus"),
-        ({"limits": Limits(cpus=1e-10)}, "0.01 CPUs at least; found 1e-10"),
-        ({"limits": Limits(memory_bytes=-1)}, "above 0 for memory_bytes"),
-        ({"time_limit_s": 0.0}, "above 0 for time_limit_s"),
-        ({"gpus": ("all",)}, "the UUID of a GPU; found 'all'"),
-        ({"environment": {"LD_PRELOAD": "/input/x.so"}}, "not the loader's; found 'LD_PRELOAD'"),
-        ({"environment": {"A=B": ""}}, "the name of a variable"),
-    ],
-)
+@pytest.mark.parametrize(("change", "said"), [
+    ({"name": "../escape"}, "name must match"), ({"name": ".hidden"}, "name must match"),
+    ({"name": "a" * 129}, "name must match"),
+    ({"results": {"../up": 1}}, "a result's name must match"),
+    ({"results": {"a": 0}}, "a limit above 0 for result a; found 0"),
+    ({"results": {"a": 1 << 30}}, "results of 67108864 bytes in all at most"),
+    ({"command": ()}, "a command to run; found none"), ({"command": ("a\0b",)}, "without zero bytes"),
+    ({"command": ("a" * 200_000,)}, "a command of 100000 bytes at most"),
+    ({"image": None}, "ajet sandbox build"), ({"exchange": None}, "the exchange folder"),
+    ({"ports": {1: "../a.sock"}}, "names of sockets; found a path"),
+    ({"limits": Limits(processes=0)}, "a limit above 0 for processes; found 0"),
+    ({"limits": Limits(workspace_bytes=0)}, "above 0 for workspace_bytes"),
+    ({"limits": Limits(cpus=float("nan"))}, "above 0 for cpus"),
+    ({"limits": Limits(cpus=1e-10)}, "0.01 CPUs at least; found 1e-10"),
+    ({"limits": Limits(memory_bytes=-1)}, "above 0 for memory_bytes"),
+    ({"time_limit_s": 0.0}, "above 0 for time_limit_s"),
+    ({"gpus": ("all",)}, "the UUID of a GPU; found 'all'"),
+    ({"environment": {"LD_PRELOAD": "/input/x.so"}}, "not the loader's; found 'LD_PRELOAD'"),
+    ({"environment": {"A=B": ""}}, "the name of a variable"),
+])  # fmt: skip
 def test_a_spec_that_no_container_can_be_made_of_is_refused_in_a_line(change: dict[str, Any], said: str) -> None:
     launch.check(SPEC)
     with pytest.raises(SandboxError, match=said) as told:
@@ -188,15 +121,19 @@ def test_a_spec_that_no_container_can_be_made_of_is_refused_in_a_line(change: di
     assert "\n" not in str(told.value)
 
 
-@pytest.mark.parametrize(("engine", "spec", "said"), [
-    ({}, {"gpus": ("GPU-8f1c",)}, "GPU-8f1c.*nvidia runtime"),
-    ({"lacks": ("a limit of processes: delegate",)}, {}, "lacks a limit of processes: delegate"),
-], ids=["GPUs of an engine that has none", "untrusted code on one that lacks what isolates"])  # fmt: skip
-def test_what_an_engine_cannot_do_is_refused_before_anything_is_made(
-    tmp_path: Path, engine: dict[str, Any], spec: dict[str, Any], said: str
+@pytest.mark.parametrize(("engine", "image", "changes", "refusal"), [
+    ({}, {}, {"gpus": ("GPU-8f1c",)}, "GPU-8f1c.*nvidia runtime"),
+    ({"lacks": ("a limit of processes: delegate",)}, {}, {}, "lacks a limit of processes: delegate"),
+    ({}, {"Labels": None}, {}, "ajet sandbox build --base"),
+    ({}, {"Labels": {"ajet.client": "x"}, "Volumes": {"/data": {}}}, {}, "without volumes.*/data"),
+], ids=["no GPUs", "lacks what isolates", "no client image", "a volume, which nothing would bound"])  # fmt: skip
+def test_what_engine_and_image_cannot_do_is_refused_before_anything_is_made(
+    tmp_path: Path, engine: dict[str, Any], image: dict[str, Any], changes: dict[str, Any], refusal: str
 ) -> None:
-    weak: Any = ContainerEngine(None, "unix:///engine", version="27.1.0", **engine)  # type: ignore[arg-type]
-    with pytest.raises(SandboxError, match=said):
-        launch.make(weak, "installation", replace(SPEC, **spec), tmp_path)
+    images = SimpleNamespace(get=lambda _: SimpleNamespace(attrs={"Config": image}))
+    client: Any = SimpleNamespace(images=images)
+    weak = ContainerEngine(client, "unix:///engine", version="27.1.0", **engine)
+    with pytest.raises(SandboxError, match=refusal):
+        launch.make(weak, "installation", replace(SPEC, **changes), tmp_path)
     assert list(tmp_path.iterdir()) == []
-    launch.check_engine(replace(weak, gpus=True), replace(SPEC, **spec, trusted=True))
+    launch.check_engine(replace(weak, gpus=True), replace(SPEC, **changes, trusted=True))

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import ast
-import base64
 import json
 import os
 import shutil
@@ -27,32 +26,20 @@ def told(**info: int) -> Any:
     return type("Info", (), fields)()
 
 
-@pytest.mark.parametrize(
-    ("info", "believed"),
-    [
-        (told(), True),
-        (told(si_signo=signal.SIGINT), True),
-        (told(si_pid=7), False),
-        (told(si_code=-1), False),
-        (told(si_code=-6, si_pid=7), False),
-        (told(si_signo=signal.SIGCHLD), False),
-        (None, False),
-    ],
-)
+@pytest.mark.parametrize(("info", "believed"), [
+    (told(), True), (told(si_signo=signal.SIGINT), True), (told(si_pid=7), False), (told(si_code=-1), False),
+    (told(si_code=-6, si_pid=7), False), (told(si_signo=signal.SIGCHLD), False), (None, False),
+])  # fmt: skip
 def test_only_a_kill_from_outside_the_container_is_a_request(info: Any, believed: bool) -> None:
     assert init.is_stop_request(info) is believed
 
 
-@pytest.mark.parametrize(
-    ("files", "kills"),
-    [
-        ({"memory.events": "low 0\nmax 5\noom 2\noom_kill 3\noom_group_kill 0\n"}, 3),
-        ({"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"}, 2),
-        ({"memory.events": "what is this\n", "memory.oom_control": "oom_kill 1\n"}, 1),
-        ({}, 0),
-    ],
-    ids=["version 2", "version 1", "unreadable", "none"],
-)
+@pytest.mark.parametrize(("files", "kills"), [
+    ({"memory.events": "low 0\nmax 5\noom 2\noom_kill 3\noom_group_kill 0\n"}, 3),
+    ({"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"}, 2),
+    ({"memory.events": "what is this\n", "memory.oom_control": "oom_kill 1\n"}, 1),
+    ({}, 0),
+], ids=["version 2", "version 1", "unreadable", "none"])  # fmt: skip
 def test_the_dead_of_too_little_memory_are_counted_by_either_version_of_control_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], kills: int
 ) -> None:
@@ -105,49 +92,6 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], list[dict[s
     return frames[0], frames[1:], out.decode()
 
 
-@pytest.mark.slow
-def test_it_reports_the_end_and_the_results_and_ends_as_the_command_did(workspace: Path) -> None:
-    code = "import sys; print('out'); print('err', file=sys.stderr); open('results/a', 'w').write('1'); sys.exit(3)"
-    process = in_namespace(workspace, code, results={"a": 1, "b": 1})
-    end, frames, output = ended(process)
-    assert (end["exit"], end["code"], end["dropped"]) == ("error", 3, 0)
-    assert sorted(output.split()) == ["err", "out"]
-    assert frames[0] == {"result": "a", "data": base64.b64encode(b"1").decode()}
-    assert frames[1:] == [
-        {"result": "a", "sha256": "6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b"},
-        {"result": "b", "refused": "missing"},
-    ]
-    assert process.returncode == 3
-
-
-LEAVER = """
-import os, signal, time
-if os.fork() == 0:
-    os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    open('up', 'w').close()
-    time.sleep(600)
-while not os.path.exists('up'): time.sleep(0.01)
-"""
-
-OTHERS = """
-def others():
-    try:
-        os.kill(-1, 0)
-    except ProcessLookupError:
-        return 0
-    return 1
-init.oom_kills = others
-"""
-
-
-@pytest.mark.slow
-def test_nothing_the_command_started_outlives_it(workspace: Path) -> None:
-    end, _, _ = ended(in_namespace(workspace, LEAVER, OTHERS))
-    assert end["exit"] == "finished"
-    assert end["oom_kills"] == 0, "it is alone when the results are to be read"
-    assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and works_in(pid, workspace)]
-
-
 CROWD = """
 import os, time
 if (leader := os.fork()) == 0:
@@ -174,22 +118,6 @@ def test_of_many_orphans_that_die_at_once_none_stays_unburied(workspace: Path) -
     """One signal may tell of any number of deaths."""
     end, _, output = ended(in_namespace(workspace, CROWD, "init.REAPED_AT_ONCE = 1"))
     assert (end["exit"], output) == ("finished", "")
-
-
-def works_in(pid: str, folder: Path) -> bool:
-    try:
-        return os.readlink(f"/proc/{pid}/cwd") == str(folder)
-    except OSError:
-        return False
-
-
-@pytest.mark.slow
-def test_the_time_limit_ends_a_command_that_listens_and_kills_one_that_does_not(workspace: Path) -> None:
-    sleeping = "import time; time.sleep(600)"
-    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + sleeping
-    assert ended(in_namespace(workspace, sleeping, time_limit_s=0.5))[0]["code"] == -signal.SIGTERM
-    end = ended(in_namespace(workspace, deaf, time_limit_s=0.5))[0]
-    assert (end["exit"], end["code"]) == ("timeout", -signal.SIGKILL)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxes.inside import init
-from sandboxes.inside.init import SHORT_LINE, TAIL_BYTES, InvalidResult, Output
+from sandboxes.inside.init import SHORT_LINE, TAIL_BYTES, Output
 
 
 def taken(pieces: list[bytes], most_bytes: int) -> tuple[bytes, Output]:
@@ -146,7 +146,7 @@ def test_what_is_no_plain_file_of_one_name_and_of_its_size_is_refused(workspace:
     (folder / "other").hardlink_to(folder / "one")
     (folder / "large").write_bytes(bytes(101))
     for name, why in {"pipe": "regular", "folder": "regular", "one": "second name", "large": "too large: 101"}.items():
-        with pytest.raises(InvalidResult, match=why):
+        with pytest.raises(ValueError, match=why):
             opened(workspace, name)
     (folder / "other").unlink()
     os.close(opened(workspace, "one"))
@@ -154,13 +154,13 @@ def test_what_is_no_plain_file_of_one_name_and_of_its_size_is_refused(workspace:
 
 def test_a_device_a_link_and_a_file_elsewhere_are_refused_unread(workspace: Path) -> None:
     (workspace / "results" / "link").symlink_to("/etc/passwd")
-    with pytest.raises(InvalidResult, match="a symbolic link"):
+    with pytest.raises(ValueError, match="a symbolic link"):
         opened(workspace, "link")
-    with pytest.raises(InvalidResult, match="missing"):
+    with pytest.raises(ValueError, match="missing"):
         opened(workspace, "none")
     (workspace / "results").rename(workspace / "away")
     (workspace / "results").symlink_to("/proc/self")
-    with pytest.raises(InvalidResult, match="its folder is not a folder"):
+    with pytest.raises(ValueError, match="its folder is not a folder"):
         opened(workspace, "environ")
-    with pytest.raises(InvalidResult, match="not in the workspace"):
+    with pytest.raises(ValueError, match="not in the workspace"):
         init.check_result(os.stat("/proc/self/environ"), workspace.stat().st_dev, 100)

@@ -109,24 +109,6 @@ async def test_what_the_gateway_said_before_it_closed_still_arrives(relayed: tup
         writer.close()
 
 
-async def test_many_connections_are_served_at_once(relayed: tuple[int, Path]) -> None:
-    async def one(number: int) -> bytes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"%d" % number)
-        await held.wait()
-        writer.write_eof()
-        said = await reader.read(-1)
-        writer.close()
-        return said
-
-    port, path = relayed
-    held = asyncio.Event()
-    async with gateway(path, echo), asyncio.timeout(DEADLINE_S):
-        agents = [asyncio.create_task(one(number)) for number in range(256)]
-        held.set()
-        assert await asyncio.gather(*agents) == [b"%d" % number for number in range(256)]
-
-
 async def test_more_connections_than_there_is_room_for_wait_their_turn(
     relayed: tuple[int, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

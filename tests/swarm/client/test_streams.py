@@ -51,9 +51,7 @@ async def test_a_restarted_client_goes_on_from_the_breakpoint(
 
 
 @pytest.mark.slow
-async def test_any_number_of_clients_share_one_pass_over_the_tasks_through_a_server_restart(
-    tmp_path: Path,
-) -> None:
+async def test_any_number_of_clients_share_one_pass_over_the_tasks_through_a_server_restart(tmp_path: Path) -> None:
     """Four clients, each with an order of its own: in every pass each task is played as often as a group takes."""
     tasks, played = [NamedTask(f"t{number}") for number in range(8)], Counter[str]()
     wanted = job(steps=8, episodes_per_step=8, group_size=2)

@@ -114,10 +114,9 @@ async def test_clients_of_one_process_and_name_leave_each_other_alone(tmp_path: 
     assert records(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("refusal", "again"),
-    [(EngineUnavailable("boots"), True), (InvalidKey("a wrong token"), True), (Forbidden("a door"), False)],
-)
+@pytest.mark.parametrize(("refusal", "again"), [
+    (EngineUnavailable("boots"), True), (InvalidKey("a wrong token"), True), (Forbidden("a door"), False),
+])  # fmt: skip
 @pytest.mark.slow
 async def test_a_server_that_is_deaf_is_told_by_the_next_one(tmp_path: Path, refusal: SwarmError, again: bool) -> None:
     name = dead(tmp_path)

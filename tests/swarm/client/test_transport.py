@@ -8,7 +8,6 @@ import socket
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -17,7 +16,6 @@ from swarm.client import threads, transport
 from swarm.client.threads import run_in_thread
 from swarm.client.transport import Transport
 from swarm.errors import Unreachable
-from tests.swarm.server.support import job, serving
 
 SHORT_S = 0.05  # instead of the time after which a server is asked for its health
 
@@ -88,19 +86,6 @@ async def test_a_server_that_does_not_say_that_it_lives_is_taken_for_gone() -> N
     async with asyncio.timeout(60), silent.serve() as client:
         with pytest.raises(Unreachable, match=r"127\.0\.0\.1"):
             await call(client)
-
-
-async def test_a_call_that_waits_through_a_long_update_gets_its_answer(tmp_path: Path) -> None:
-    async with asyncio.timeout(60), serving(tmp_path, job()) as served, Transport(served.url) as client:
-        lease = await served.begin("a")
-        gate = served.server.training.rollout.gate
-        gate.shut()  # as an update does
-        body = b'{"model": "fake", "messages": [{"role": "user", "content": "hi"}]}'
-        asked = asyncio.create_task(client.call("POST", "/v1/chat/completions", lease["api_key"], body))
-        done, _ = await asyncio.wait({asked}, timeout=10 * SHORT_S)
-        assert not done
-        gate.open()
-        assert (await asked)["choices"]
 
 
 async def test_a_call_nobody_waits_for_any_more_is_cut() -> None:

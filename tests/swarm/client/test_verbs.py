@@ -6,7 +6,6 @@ import asyncio
 import concurrent.futures
 import inspect
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from aiohttp import web
 from swarm.client import AsyncSwarmClient, Episode, NamedTask, SwarmClient, SyncEpisode
 from swarm.client import rollout as loop
 from swarm.client.sync_client import SyncTeam
-from swarm.client.threads import GOODBYE_S, Bridge, background
+from swarm.client.threads import Bridge, background
 from swarm.errors import (
     EngineUnavailable,
     EpisodeEnded,
@@ -29,7 +28,7 @@ from swarm.errors import (
 )
 from swarm.job import Job
 from swarm.wire import ServerState
-from tests.swarm.server.support import Served, eventually, job, serving
+from tests.swarm.server.support import Served, job, serving
 
 TASKS = [NamedTask(name) for name in "abc"]
 ASK: list[Any] = [{"role": "user", "content": "between 3 and 5"}]
@@ -176,26 +175,6 @@ async def test_a_cancelled_rollout_gives_its_episodes_up(served: Served, client:
     await served.until(open_episodes=0)
 
 
-async def test_a_slow_agent_keeps_its_lease(tmp_path: Path) -> None:
-    """The agent makes no call for longer than a lease lives: somebody else renews it."""
-    async with (
-        serving(tmp_path, job(lease_ttl_s=1.5, steps=1)) as served,
-        AsyncSwarmClient(served.url, served.admin) as client,
-    ):
-        beats: list[str] = []
-
-        async def slow(episode: Episode[Any]) -> float:
-            await episode.chat(ASK)
-            first = episode.last_call
-            await eventually(lambda: episode.last_call, lambda now: now > first + 2.0)
-            beats.append(episode.id)
-            return 1.0
-
-        summary = await client.rollout(slow, TASKS, concurrency=4)
-    assert summary.dropped == {}
-    assert len(set(beats)) == 4
-
-
 async def test_a_rollout_does_not_always_wait_for_an_off_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,18 +284,16 @@ def test_what_an_interrupt_cancels_cleans_up_before_it_is_raised(monkeypatch: py
     assert cleaned.is_set()
 
 
-def test_what_is_interrupted_before_it_began_is_closed_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_interrupted_before_it_began_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None: ...
 
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
     bridge, never = Bridge(asyncio.new_event_loop()), work()
-    began = time.monotonic()
     monkeypatch.setattr(concurrent.futures.Future, "result", interrupted)
     with pytest.raises(KeyboardInterrupt):
         bridge.run(never)
-    assert time.monotonic() - began < GOODBYE_S / 2
     bridge.loop.run_until_complete(asyncio.sleep(0))
     bridge.loop.close()
     assert inspect.getcoroutinestate(never) == inspect.CORO_CLOSED

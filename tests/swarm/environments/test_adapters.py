@@ -18,29 +18,24 @@ from tests.swarm.clients.packages import ADAPTED
 pytestmark = pytest.mark.usefixtures("adapted_packages")
 
 
-@pytest.mark.parametrize(
-    ("address", "reason"),
-    [
-        ("gymnasium:FrozenLak-v1", "Did you mean"),
-        ("gymnasium:CartPole-v1", "CartPole-v1 sees Box"),
-        ("gymnasium:Pendulum-v1", "Pendulum-v1 takes Box"),
-        ("gymnasium:FrozenLake-v1?ice=1", "unexpected keyword argument 'ice'"),
-        ("gymnasium:FrozenLake-v1?p=0", "p 0.4 to 1"),
-        ("gymnasium:FrozenLake-v1?size=2", "size 3 to 16"),
-        ("gymnasium:FrozenLake-v1?map_name=4x4&is_slippery=false", "is one task; leave map_name"),
-        ("reasoning-gym:chainsum", "did you mean chain_sum"),
-        ("reasoning-gym:chain_sum?max_term=3", "did you mean max_terms"),
-        ("reasoning-gym:chain_sum?allow_negation=5", "expected allow_negation=true"),
-        ("reasoning-gym:chain_sum?max_terms=-3", "max_terms must be >= min_terms"),
-        ("reasoning-gym:chain_sum+leg_counting?max_terms=3", "did you mean chain_sum.max_terms"),
-        ("reasoning-gym:ransom_note", "poses the same in every process"),
-        ("reasoning-gym:chain_sum?tasks=3", "expected tasks=16 or more"),
-        ("textarena:TicTacToe-v0", "is for more players than one"),
-        ("textarena:SpiteAndMalice-v0", "for one player"),
-        ("textarena:Mastermin-v0", "did you mean Mastermind-v0"),
-        ("textarena:Mastermind-v0?colour=3", "unexpected keyword argument 'colour'"),
-    ],
-)
+@pytest.mark.parametrize(("address", "reason"), [
+    ("gymnasium:FrozenLak-v1", "Did you mean"), ("gymnasium:CartPole-v1", "CartPole-v1 sees Box"),
+    ("gymnasium:Pendulum-v1", "Pendulum-v1 takes Box"),
+    ("gymnasium:FrozenLake-v1?ice=1", "unexpected keyword argument 'ice'"),
+    ("gymnasium:FrozenLake-v1?p=0", "p 0.4 to 1"), ("gymnasium:FrozenLake-v1?size=2", "size 3 to 16"),
+    ("gymnasium:FrozenLake-v1?map_name=4x4&is_slippery=false", "is one task; leave map_name"),
+    ("reasoning-gym:chainsum", "did you mean chain_sum"),
+    ("reasoning-gym:chain_sum?max_term=3", "did you mean max_terms"),
+    ("reasoning-gym:chain_sum?allow_negation=5", "expected allow_negation=true"),
+    ("reasoning-gym:chain_sum?max_terms=-3", "max_terms must be >= min_terms"),
+    ("reasoning-gym:chain_sum+leg_counting?max_terms=3", "did you mean chain_sum.max_terms"),
+    ("reasoning-gym:ransom_note", "poses the same in every process"),
+    ("reasoning-gym:chain_sum?tasks=3", "expected tasks=16 or more"),
+    ("textarena:TicTacToe-v0", "is for more players than one"),
+    ("textarena:SpiteAndMalice-v0", "for one player"),
+    ("textarena:Mastermin-v0", "did you mean Mastermind-v0"),
+    ("textarena:Mastermind-v0?colour=3", "unexpected keyword argument 'colour'"),
+])  # fmt: skip
 def test_what_cannot_be_had_or_put_into_words_is_refused(address: str, reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason):
         adapt(address)
@@ -66,13 +61,6 @@ def test_the_best_play_succeeds_and_is_worth_most(address: str) -> None:
     outcome = best_play(environment, environment.generate(5))
     assert outcome.success
     assert 0.99 < outcome.reward <= 1.0
-
-
-def test_each_task_of_the_lake_has_a_map_that_the_player_sees() -> None:
-    environment = adapt(LAKE)
-    maps = [str(environment.generate(seed).data["opening"]) for seed in range(10)]
-    assert len(set(maps)) > 5
-    assert all("@" in each and "left edge" in each for each in maps)
 
 
 @pytest.mark.parametrize("size", [3, 4, 5, 8])
@@ -113,31 +101,19 @@ def test_demonstrations_are_whole_plays_that_reach_the_goal_only_at_times() -> N
     assert 0.2 < sum(map(bool, ends)) / len(ends) < 0.95
 
 
-def test_a_toy_that_does_not_say_what_follows_has_no_oracle() -> None:
-    environment = adapt("gymnasium:Blackjack-v1")
-    game = environment.game(environment.generate(1))
-    assert not environment.has("oracle")
-    assert game.answer(said("stick")) == []
-
-
-def reward_of(address: str, seed: int, answer: str) -> float:
-    environment = adapt(address)
-    game = environment.game(environment.generate(seed))
-    game.opening()
+def judged(address: str, task: Task, answer: str) -> float:
+    game = adapt(address).game(task)
+    assert game.opening()
     assert game.answer(said(answer)) == []
     return game.outcome().reward
 
 
 @pytest.mark.parametrize("name", ["chain_sum", "acre", "word_ladder", "prime_factorization", "game_of_life_halting"])
 def test_the_package_judges_its_own_answer_best_and_none_as_worth_nothing(name: str) -> None:
-    environment = adapt(f"reasoning-gym:{name}")
+    environment = adapt(address := f"reasoning-gym:{name}")
     task = environment.generate(2**62 + 5)
-    assert reward_of(f"reasoning-gym:{name}", 2**62 + 5, str(environment.oracle(task, ()))) == 1.0
-    assert reward_of(f"reasoning-gym:{name}", 2**62 + 5, "no tags") == 0.0
-
-
-def test_an_answer_that_a_judge_cannot_read_is_worth_nothing() -> None:
-    assert reward_of("reasoning-gym:prime_factorization", 3, "<answer>foo</answer>") == 0.0
+    answers = (str(environment.oracle(task, ())), "no tags", "<answer>not to be read</answer>")
+    assert [judged(address, task, answer) for answer in answers] == [1.0, 0.0, 0.0]
 
 
 def test_generators_together_say_which_a_task_is_of_and_take_options_by_name() -> None:
@@ -162,8 +138,9 @@ def test_a_task_is_its_question_without_the_answer_and_any_process_makes_the_ent
     assert other.stdout.strip() == str(task.data["question"]).strip()
 
 
-def test_a_generator_without_one_answer_has_no_oracle_and_no_demonstrations() -> None:
-    environment = adapt("reasoning-gym:graph_color")
+@pytest.mark.parametrize("address", ["reasoning-gym:graph_color", "gymnasium:Blackjack-v1"])
+def test_what_does_not_say_one_best_answer_has_no_oracle_and_no_demonstrations(address: str) -> None:
+    environment = adapt(address)
     assert not environment.has("oracle")
     assert not environment.has("imitate")
 

@@ -57,9 +57,7 @@ def test_tasks_and_demonstrations_are_written_down_the_same_twice(tmp_path: Path
     assert {play[0]["content"] for play in plays} <= {task.data["word"] for task in Shown().tasks("train")}
 
 
-def test_the_same_lines_are_split_the_same_whatever_their_file_is_called_and_too_few_not_at_all(
-    tmp_path: Path,
-) -> None:
+def test_the_same_lines_are_split_the_same_whatever_their_file_is_called_and_too_few_not_at_all(tmp_path: Path) -> None:
     (tmp_path / "judge.py").write_text("def reward(task, messages):\n    return 1.0\n")
     judged = RewardTasks(tmp_path / "judge.py")
     for name, count in (("one", 80), ("other", 80), ("few", 12)):
@@ -74,34 +72,28 @@ def test_the_same_lines_are_split_the_same_whatever_their_file_is_called_and_too
         write_lines(judged, "few", tmp_path / "few.jsonl", tmp_path / "out")
 
 
-@pytest.mark.parametrize(
-    ("own", "expected"),
-    [
-        ({"name": "Echo"}, "a name of 1 to 64"),
-        ({"name": "e" * 65}, "a name of 1 to 64"),
-        ({"name": "a/b"}, "a name of 1 to 64"),
-        ({"name": "echo@1"}, "a name of 1 to 64"),
-        *(({"name": name}, f"'{name}', which is that of a built-in") for name in ("guess", "arith", "market")),
-        ({"name": 3}, "expected a text as `name` of Own"),
-        ({"title": None}, "expected a text as `title` of Own"),
-        ({"measures": ["x"]}, "expected a text as `measures` of Own"),
-        ({"reward_range": (1, 0)}, "expected reward_range as (least, largest) of Own"),
-        ({"reward_range": (0, 0)}, "reward_range as"),
-        ({"reward_range": 1}, "reward_range as"),
-        ({"reward_range": (0, 1, 2)}, "reward_range as"),
-        ({"reward_range": (0, float("nan"))}, "reward_range as"),
-        ({"reward_range": (0, float("inf"))}, "reward_range as"),
-        ({"reward_range": ("0", "1")}, "reward_range as"),
-        ({"solved_at": 2.0}, "expected solved_at of Own within its reward_range"),
-        ({"solved_at": float("nan")}, "expected solved_at of Own"),
-        ({"solved_at": "1"}, "expected solved_at of Own"),
-        ({"synonyms": "echo"}, "expected synonyms as a tuple of texts of Own"),
-        ({"synonyms": ("echo", 3)}, "expected synonyms as a tuple of texts of Own"),
-        ({"synonyms": (" ",)}, "expected synonyms as a tuple of texts of Own"),
-        ({"imitate": lambda *_: "hello"}, "expected a list of chat messages of imitate()"),
-        ({"imitate": lambda *_: [{"role": "user", "content": "?"}]}, "expected whole plays with answers of"),
-    ],
-)
+@pytest.mark.parametrize(("own", "expected"), [
+    ({"name": "Echo"}, "a name of 1 to 64"), ({"name": "e" * 65}, "a name of 1 to 64"),
+    ({"name": "a/b"}, "a name of 1 to 64"), ({"name": "echo@1"}, "a name of 1 to 64"),
+    *(({"name": name}, f"'{name}', which is that of a built-in") for name in ("guess", "arith", "market")),
+    ({"name": 3}, "expected a text as `name` of Own"),
+    ({"title": None}, "expected a text as `title` of Own"),
+    ({"measures": ["x"]}, "expected a text as `measures` of Own"),
+    ({"reward_range": (1, 0)}, "expected reward_range as (least, largest) of Own"),
+    ({"reward_range": (0, 0)}, "reward_range as"), ({"reward_range": 1}, "reward_range as"),
+    ({"reward_range": (0, 1, 2)}, "reward_range as"),
+    ({"reward_range": (0, float("nan"))}, "reward_range as"),
+    ({"reward_range": (0, float("inf"))}, "reward_range as"),
+    ({"reward_range": ("0", "1")}, "reward_range as"),
+    ({"solved_at": 2.0}, "expected solved_at of Own within its reward_range"),
+    ({"solved_at": float("nan")}, "expected solved_at of Own"),
+    ({"solved_at": "1"}, "expected solved_at of Own"),
+    ({"synonyms": "echo"}, "expected synonyms as a tuple of texts of Own"),
+    ({"synonyms": ("echo", 3)}, "expected synonyms as a tuple of texts of Own"),
+    ({"synonyms": (" ",)}, "expected synonyms as a tuple of texts of Own"),
+    ({"imitate": lambda *_: "hello"}, "expected a list of chat messages of imitate()"),
+    ({"imitate": lambda *_: [{"role": "user", "content": "?"}]}, "expected whole plays with answers of"),
+])  # fmt: skip
 def test_words_and_numbers_that_are_none_are_refused(own: dict[str, Any], expected: str, tmp_path: Path) -> None:
     environment = type("Own", (Echo,), own)()
     with pytest.raises((InvalidRequest, TypeError)) as caught:
@@ -155,17 +147,13 @@ def test_growth_by_each_play_is_a_leak_of_so_much() -> None:
     assert leak([100 * MIB + play * 2 * MIB for play in range(60)]) == pytest.approx(2 * MIB)
 
 
-@pytest.mark.parametrize(
-    "peaks",
-    [
-        [100 * MIB] * 60,
-        [min(100 + 10 * play, 200) * MIB for play in range(60)],
-        [100 * MIB + (play > 50) * 500 * MIB for play in range(60)],
-        [100 * MIB + play * LEAK_BYTES // 2 for play in range(60)],
-        [play * 100 * MIB for play in range(20)],
-    ],
-    ids=["at rest", "a cache that fills", "one large play", "crumbs", "too few plays to say"],
-)
+@pytest.mark.parametrize("peaks", [
+    [100 * MIB] * 60,
+    [min(100 + 10 * play, 200) * MIB for play in range(60)],
+    [100 * MIB + (play > 50) * 500 * MIB for play in range(60)],
+    [100 * MIB + play * LEAK_BYTES // 2 for play in range(60)],
+    [play * 100 * MIB for play in range(20)],
+], ids=["at rest", "a cache that fills", "one large play", "crumbs", "too few plays to say"])  # fmt: skip
 def test_what_comes_to_rest_is_none(peaks: list[int]) -> None:
     assert leak(peaks) == 0
 

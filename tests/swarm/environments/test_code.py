@@ -64,21 +64,18 @@ def test_dataclasses_with_annotations_as_text_work_in_a_loaded_file(tmp_path: Pa
     assert load(place, "agent", takes="episode")(None).text == "x"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("def agent(episode:\n    return 1\n", ("line 1", "never closed")),
-        ("import no_such_package_here\n", ("'no_such_package_here'", "--requirements")),
-        ("from no_such_package_here.sub import x\n", ("'no_such_package_here'", "--requirements")),
-        ("x = 1\ny = x / 0\n", ("ZeroDivisionError", "mine.py, line 2")),
-        ("import sys\nsys.exit(3)\n", ("SystemExit: 3", "line 2")),
-        ("def play(episode):\n    return 1\n", ("`agent`", "found play", "mine.py:NAME")),
-        ("agent = 3\n", ("`agent`", "found none")),
-        ("def agent():\n    return 1\n", ("expected agent(episode)", "found agent()")),
-        ("def agent(episode, tools):\n    return 1\n", ("found agent(episode, tools)",)),
-        ("def agent(*, episode):\n    return 1\n", ("found agent(*, episode)",)),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ("def agent(episode:\n    return 1\n", ("line 1", "never closed")),
+    ("import no_such_package_here\n", ("'no_such_package_here'", "--requirements")),
+    ("from no_such_package_here.sub import x\n", ("'no_such_package_here'", "--requirements")),
+    ("x = 1\ny = x / 0\n", ("ZeroDivisionError", "mine.py, line 2")),
+    ("import sys\nsys.exit(3)\n", ("SystemExit: 3", "line 2")),
+    ("def play(episode):\n    return 1\n", ("`agent`", "found play", "mine.py:NAME")),
+    ("agent = 3\n", ("`agent`", "found none")),
+    ("def agent():\n    return 1\n", ("expected agent(episode)", "found agent()")),
+    ("def agent(episode, tools):\n    return 1\n", ("found agent(episode, tools)",)),
+    ("def agent(*, episode):\n    return 1\n", ("found agent(*, episode)",)),
+])  # fmt: skip
 def test_what_cannot_be_played_is_refused_with_its_place(tmp_path: Path, text: str, expected: tuple[str, ...]) -> None:
     message = refusal(written(tmp_path, text))
     for words in expected:

@@ -150,11 +150,10 @@ def test_a_process_that_looks_in_a_folder_finds_what_lies_there_also_of_a_built_
     assert get_environment("guess").title == "the guessing game"
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["../x@000000000000", "x/y@000000000000", "@", "x@", "x@y", "X@000000000000", f"{'x' * 300}@000000000000",
-     "x@000000000000/..", "x\0@000000000000", "guess@0", ".x@000000000000"],
-)  # fmt: skip
+@pytest.mark.parametrize("name", [
+    "../x@000000000000", "x/y@000000000000", "@", "x@", "x@y", "X@000000000000", f"{'x' * 300}@000000000000",
+    "x@000000000000/..", "x\0@000000000000", "guess@0", ".x@000000000000",
+])  # fmt: skip
 def test_what_is_no_name_of_one_leads_to_no_folder(name: str, tmp_path: Path) -> None:
     add_folder(tmp_path)
     (tmp_path / "y@000000000000").mkdir()

@@ -20,19 +20,17 @@ def market() -> MarketGame:
     return MarketGame("fig", 7, {"fig": 12, "tea": 3})
 
 
-@pytest.mark.parametrize(
-    ("game", "question"),
-    [(ArithGame(7, 12), "7+12"), (GuessGame(5, 14, 9), "above 4 below 15"), (market(), "fig, delivery 7")],
-)
+@pytest.mark.parametrize(("game", "question"), [
+    (ArithGame(7, 12), "7+12"), (GuessGame(5, 14, 9), "above 4 below 15"), (market(), "fig, delivery 7"),
+])  # fmt: skip
 def test_a_question_says_what_is_known(game: Game, question: str) -> None:
     assert game.opening() == [{"role": "user", "content": question}]
 
 
-@pytest.mark.parametrize(
-    ("text", "success"),
-    [("19", True), ("= 19", True), ("18", False), ("12", False), ("", False), ("19 or 20", False), ("nineteen", False),
-     ("190", False)],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "success"), [
+    ("19", True), ("= 19", True), ("18", False), ("12", False), ("", False), ("19 or 20", False), ("nineteen", False),
+    ("190", False),
+])  # fmt: skip
 @pytest.mark.parametrize("kind", ["arith", "market"])
 def test_only_the_sum_or_total_alone_is_right(kind: str, text: str, success: bool) -> None:
     game = ArithGame(7, 12) if kind == "arith" else market()
@@ -108,17 +106,11 @@ NO_JSON = calling("price")
 NO_JSON["tool_calls"][0]["function"]["arguments"] = "{fig"
 
 
-@pytest.mark.parametrize(
-    ("call", "told"),
-    [
-        (calling("price", item="tea"), "3"),
-        (calling("price", item="gold"), "no such item"),
-        (calling("price", item=["fig"]), "no such item"),
-        (calling("price"), "no such item"),
-        (calling("weigh", item="fig"), "no tool weigh"),
-        (NO_JSON, "no JSON"),
-    ],
-)
+@pytest.mark.parametrize(("call", "told"), [
+    (calling("price", item="tea"), "3"), (calling("price", item="gold"), "no such item"),
+    (calling("price", item=["fig"]), "no such item"), (calling("price"), "no such item"),
+    (calling("weigh", item="fig"), "no tool weigh"), (NO_JSON, "no JSON"),
+])  # fmt: skip
 def test_a_call_that_goes_wrong_is_told_and_can_be_made_again(call: Message, told: str) -> None:
     play = market()
     (answer,) = play.answer(call)

@@ -49,34 +49,23 @@ def test_a_line_may_say_its_id_its_kind_its_split_and_its_messages(tmp_path: Pat
     assert (task, split) == (Task("7", {"messages": messages, "data": {"x": 1}}), "hidden")
 
 
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        ([], "found an empty file"),
-        (["{"], "questions.jsonl, line 1; found no JSON"),
-        ([{"prompt": "a"}, "[1]"], "questions.jsonl, line 2; found list"),
-        ([{"answer": "5"}], "expected a text as `prompt`, or a list of chat messages"),
-        ([{"prompt": 5}], "expected a text as `prompt`"),
-        ([{"prompt": "a", "messages": []}], "expected a text as `prompt`"),
-        ([{"messages": [{"role": "user"}]}], "expected a text as `prompt`"),
-        ([{"prompt": "a", "split": "test"}], "expected the split train, search or hidden in questions.jsonl, line 1"),
-        ([{"prompt": "a"}, {"prompt": "a"}], "expected each task once in"),
-        ([{"prompt": "a", "id": "x"}, {"prompt": "b", "id": "x"}], "found the id 'x' 2 times, in lines 1 and 2"),
-        ([{"prompt": "a", "id": n} for n in (1, 2, 3, 2, 2)], "found the id '2' 3 times, in lines 2 and 4 and others"),
-        (["[" * 100_000], "found no JSON"),
-    ],
-)
+@pytest.mark.parametrize(("lines", "expected"), [
+    ([], "found an empty file"), (["{"], "questions.jsonl, line 1; found no JSON"),
+    ([{"prompt": "a"}, "[1]"], "questions.jsonl, line 2; found list"),
+    ([{"answer": "5"}], "expected a text as `prompt`, or a list of chat messages"),
+    ([{"prompt": 5}], "expected a text as `prompt`"),
+    ([{"prompt": "a", "messages": []}], "expected a text as `prompt`"),
+    ([{"messages": [{"role": "user"}]}], "expected a text as `prompt`"),
+    ([{"prompt": "a", "split": "test"}], "expected the split train, search or hidden in questions.jsonl, line 1"),
+    ([{"prompt": "a"}, {"prompt": "a"}], "expected each task once in"),
+    ([{"prompt": "a", "id": "x"}, {"prompt": "b", "id": "x"}], "found the id 'x' 2 times, in lines 1 and 2"),
+    ([{"prompt": "a", "id": n} for n in (1, 2, 3, 2, 2)], "found the id '2' 3 times, in lines 2 and 4 and others"),
+    (["[" * 100_000], "found no JSON"),
+])  # fmt: skip
 def test_lines_that_are_no_tasks_are_refused_by_their_number(lines: list[Any], expected: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest) as refused:
         read_lines(lines_file(tmp_path, *lines))
     assert expected in str(refused.value)
-
-
-@pytest.mark.full
-def test_a_task_that_stands_twice_among_a_hundred_thousand_is_found_in_seconds(tmp_path: Path) -> None:
-    lines = [{"prompt": str(n)} for n in range(100_000)]
-    with pytest.raises(InvalidRequest, match="2 times"):
-        read_lines(lines_file(tmp_path, *lines, {"prompt": "99999"}))
 
 
 def test_all_lines_name_their_split_or_none_does() -> None:
@@ -98,15 +87,12 @@ async def worth(folder: Path, body: str, messages: Sequence[str] = ("5",)) -> Ou
     return judge_outcome(environment, await found)
 
 
-@pytest.mark.parametrize(
-    ("body", "reward", "success"),
-    [
-        ("def reward(task, messages):\n    return messages[-1]['content'] == task['data']['answer']", 1.0, True),
-        ("async def reward(task, messages):\n    return 0.5", 0.5, False),
-        ("def reward(task, messages):\n    return 0.5, True", 0.5, True),
-        ("def reward(task, messages):\n    return len(task['data']) + len(messages) - 2", 1.0, True),
-    ],
-)
+@pytest.mark.parametrize(("body", "reward", "success"), [
+    ("def reward(task, messages):\n    return messages[-1]['content'] == task['data']['answer']", 1.0, True),
+    ("async def reward(task, messages):\n    return 0.5", 0.5, False),
+    ("def reward(task, messages):\n    return 0.5, True", 0.5, True),
+    ("def reward(task, messages):\n    return len(task['data']) + len(messages) - 2", 1.0, True),
+])  # fmt: skip
 async def test_the_function_judges_the_conversation(body: str, reward: float, success: bool, tmp_path: Path) -> None:
     found = await worth(tmp_path, body)
     assert (found.reward, found.success) == (reward, success)
@@ -192,24 +178,14 @@ def test_what_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory,
     assert read_tasks(path) == tasks
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (None, "could not read"),
-        ("nonsense", "no JSON"),
-        ("[" * 100_000, "no JSON"),
-        ("[]", "[]"),
-        ('{"id": "a"}', '{"id": "a"}'),
-        ('[{"id": "a"}, 7]', "task 2 is 7"),
-        ('[{"id": ""}]', "task 1"),
-        ('[{"id": 3}]', "task 1"),
-        ('[{"id": "a", "data": [1]}]', "task 1"),
-        ('[{"id": "a", "date": {}}]', "task 1"),
-        ('[{"id": "a"}, {"id": "b"}, {"id": "a"}]', "'a' 2 times"),
-        ('[{"id": "a"}, {"id": "b\\ud800"}]', "whole characters"),
-        (json.dumps([{"id": "a" * 513}]), "at most 512"),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    (None, "could not read"), ("nonsense", "no JSON"), ("[" * 100_000, "no JSON"), ("[]", "[]"),
+    ('{"id": "a"}', '{"id": "a"}'), ('[{"id": "a"}, 7]', "task 2 is 7"), ('[{"id": ""}]', "task 1"),
+    ('[{"id": 3}]', "task 1"), ('[{"id": "a", "data": [1]}]', "task 1"), ('[{"id": "a", "date": {}}]', "task 1"),
+    ('[{"id": "a"}, {"id": "b"}, {"id": "a"}]', "'a' 2 times"),
+    ('[{"id": "a"}, {"id": "b\\ud800"}]', "whole characters"),
+    (json.dumps([{"id": "a" * 513}]), "at most 512"),
+])  # fmt: skip
 def test_what_is_no_list_of_tasks_is_refused(tmp_path: Path, text: str | None, expected: str) -> None:
     path = tmp_path / "tasks.json"
     if text is not None:

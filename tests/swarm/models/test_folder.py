@@ -63,25 +63,22 @@ def test_the_model_below_a_hub_s_cache_is_pointed_at(tmp_path: Path) -> None:
     assert f"give {inner}" in refusal(tmp_path / "models--a--b")
 
 
-@pytest.mark.parametrize(
-    ("spoil", "words"),
-    [
-        (lambda m: (m / "config.json").unlink(), "holds no config.json"),
-        (lambda m: (m / "config.json").rename(m / "adapter_config.json"), "an adapter alone"),
-        (lambda m: (m / "config.json").write_text("{"), "expected JSON in"),
-        (lambda m: (m / "config.json").write_text("[]"), "expected a JSON object"),
-        (lambda m: (m / "config.json").write_text("{}"), "name a model_type"),
-        (lambda m: (m / "model.safetensors").unlink(), "holds no *.safetensors: save"),
-        (lambda m: (m / "model.safetensors").rename(m / "pytorch_model.bin"), "but pytorch_model.bin, which is not"),
-        (lambda m: (m / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n"), "LFS pointer"),
-        (lambda m: (m / "model.safetensors").write_bytes(b"nonsense and more of it"), "no file of safetensors"),
-        (lambda m: (m / "model.safetensors").write_bytes(b""), "no file of safetensors"),
-        (lambda m: (m / "tokenizer.json").unlink(), "holds no tokenizer.json"),
-        (lambda m: (m / "chat_template.jinja").unlink(), "no chat template"),
-        (lambda m: (m / "model.safetensors.index.json").write_text(
-            json.dumps({"weight_map": {"w": "model.safetensors", "v": "model-2.safetensors"}})), "lacks 1 of"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("spoil", "words"), [
+    (lambda m: (m / "config.json").unlink(), "holds no config.json"),
+    (lambda m: (m / "config.json").rename(m / "adapter_config.json"), "an adapter alone"),
+    (lambda m: (m / "config.json").write_text("{"), "expected JSON in"),
+    (lambda m: (m / "config.json").write_text("[]"), "expected a JSON object"),
+    (lambda m: (m / "config.json").write_text("{}"), "name a model_type"),
+    (lambda m: (m / "model.safetensors").unlink(), "holds no *.safetensors: save"),
+    (lambda m: (m / "model.safetensors").rename(m / "pytorch_model.bin"), "but pytorch_model.bin, which is not"),
+    (lambda m: (m / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n"), "LFS pointer"),
+    (lambda m: (m / "model.safetensors").write_bytes(b"nonsense and more of it"), "no file of safetensors"),
+    (lambda m: (m / "model.safetensors").write_bytes(b""), "no file of safetensors"),
+    (lambda m: (m / "tokenizer.json").unlink(), "holds no tokenizer.json"),
+    (lambda m: (m / "chat_template.jinja").unlink(), "no chat template"),
+    (lambda m: (m / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"w": "model.safetensors", "v": "model-2.safetensors"}})), "lacks 1 of"),
+])  # fmt: skip
 def test_what_is_missing_or_damaged_is_named(tmp_path: Path, spoil: Callable[[Path], object], words: str) -> None:
     folder = whole_folder(tmp_path / "m")
     spoil(folder)

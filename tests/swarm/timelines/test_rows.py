@@ -60,12 +60,6 @@ def test_counts_are_the_lengths_of_the_rows_and_of_the_packed_tree(forked: list[
     assert tree_tokens([forked, forked[:1]]) == 7
 
 
-def test_no_calls_give_no_rows() -> None:
-    assert linear_rows([]) == unmerged_rows([]) == ()
-    assert token_counts([]) == (0, 0)
-    assert tree_tokens([]) == tree_tokens([[]]) == 0
-
-
 @given(EPISODES)
 def test_rows_of_any_nodes_pack_into_one_tree(episodes: list[list[tuple[int, list[int], list[int]]]]) -> None:
     names = itertools.count(1)

@@ -63,10 +63,9 @@ def test_served_ids_survive_even_where_their_text_would_be_encoded_differently(t
     assert list(prompt.prompt_ids[: len(first.path_ids())]) == first.path_ids()
 
 
-@pytest.mark.parametrize(
-    ("calls", "later", "parent", "drift"),
-    [(2, "2", 1, Drift.CLEAN), (2, "REWRITTEN", 0, Drift.FORK), (1, "PUT IN", 0, Drift.CLEAN)],
-)
+@pytest.mark.parametrize(("calls", "later", "parent", "drift"), [
+    (2, "2", 1, Drift.CLEAN), (2, "REWRITTEN", 0, Drift.FORK), (1, "PUT IN", 0, Drift.CLEAN),
+])  # fmt: skip
 def test_the_longest_known_history_is_continued_and_what_else_was_answered_is_context(
     calls: int, later: str, parent: int, drift: Drift
 ) -> None:
@@ -246,34 +245,28 @@ SAME: tuple[dict[str, Any], ...] = (
 RESULT = {"role": "tool", "content": "x"}
 
 
-@pytest.mark.parametrize(
-    ("one", "same"),
-    [
-        *((PLAIN, same) for same in SAME),
-        *((call('{"a": 1, "b": 2}'), call(same)) for same in ('{"b":2,"a":1}', {"a": 1, "b": 2})),
-        *((call("{}"), call("{}", id_=other)) for other in ("another", None)),
-        *((RESULT, {**RESULT, "tool_call_id": other}) for other in "12"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("one", "same"), [
+    *((PLAIN, same) for same in SAME),
+    *((call('{"a": 1, "b": 2}'), call(same)) for same in ('{"b":2,"a":1}', {"a": 1, "b": 2})),
+    *((call("{}"), call("{}", id_=other)) for other in ("another", None)),
+    *((RESULT, {**RESULT, "tool_call_id": other}) for other in "12"),
+])  # fmt: skip
 def test_absent_null_and_split_fields_ids_and_the_form_of_arguments_do_not_matter(one: Any, same: Any) -> None:
     assert canonical(one) == canonical(same)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        *((PLAIN, other) for other in (
-            {"role": "user", "content": "5"}, {"role": "assistant", "content": "5", "name": "bob"},
-            {"role": "assistant", "content": "5", "reasoning_content": "hm"}, {"role": "assistant", "content": None},
-        )),
-        *(({"role": role, "content": "5"}, {"role": role, "content": "5 "}) for role in ("user", "system", "tool")),
-        *((call('{"a": 1}'), call(other)) for other in ('{"a": 2}', '{"a": true}')),
-        (call("not json"), call("nor this")), (call("[" * 100_000), call("{" * 100_000)),
-        (call("{}"), call("{}", name="g")), (call("{}"), {**call("{}"), "tool_calls": call("{}")["tool_calls"] * 2}),
-        (RESULT, {**RESULT, "name": "f"}),
-    ],
-    ids=itertools.count(),
-)  # fmt: skip
+@pytest.mark.parametrize(("one", "other"), [
+    *((PLAIN, other) for other in (
+        {"role": "user", "content": "5"}, {"role": "assistant", "content": "5", "name": "bob"},
+        {"role": "assistant", "content": "5", "reasoning_content": "hm"}, {"role": "assistant", "content": None},
+    )),
+    *(({"role": role, "content": "5"}, {"role": role, "content": "5 "}) for role in ("user", "system", "tool")),
+    *((call('{"a": 1}'), call(other)) for other in ('{"a": 2}', '{"a": true}')),
+    (call("not json"), call("nor this")), (call("[" * 100_000), call("{" * 100_000)),
+    (call("{}"), call("{}", name="g")),
+    (call("{}"), {**call("{}"), "tool_calls": call("{}")["tool_calls"] * 2}),
+    (RESULT, {**RESULT, "name": "f"}),
+], ids=itertools.count())  # fmt: skip
 def test_another_role_text_name_argument_tool_or_number_of_calls_does(one: Any, other: Any) -> None:
     assert canonical(one) != canonical(other)
 

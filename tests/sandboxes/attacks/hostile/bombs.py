@@ -47,12 +47,6 @@ def anonymous():
         blocks.append(b"x" * MIB)
 
 
-def mapped():
-    while True:
-        mmap.mmap(-1, 4 * MIB).write(b"x" * (4 * MIB))
-        kept.append(1)
-
-
 def shared_mapping():
     area = mmap.mmap(-1, 4096 * MIB)
     while True:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
+from functools import partial
 from itertools import chain
 
-from probing import FACTS, attempt, syscall
+from probing import FACTS, attempt, first, read, syscall, trying
+
+READ, WRITE = os.O_RDONLY | os.O_NONBLOCK, os.O_WRONLY | os.O_NONBLOCK
+INIT = ("/opt/ajet/init.py", "/opt/ajet/relay.py", "/opt/ajet", os.path.realpath("/proc/self/exe"))
 
 
 @attempt("a secret file of the machine, by its path")
@@ -22,22 +26,15 @@ def secret_through_the_root_of_pid_1():
 
 @attempt("the same through the root and the working folder of every process")
 def secret_through_every_process():
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        for link in ("root", "cwd"):
-            try:
-                return open(f"/proc/{pid}/{link}/{'../' * 12}{FACTS['secret_path']}").read()
-            except OSError:
-                pass
+    processes = filter(str.isdigit, os.listdir("/proc"))
+    ways = [f"/proc/{pid}/{link}/{'../' * 12}{FACTS['secret_path']}" for pid in processes for link in ("root", "cwd")]
+    return first(*(partial(read, way) for way in ways))
 
 
 @attempt("the same from each open descriptor, by `..`")
 def secret_through_a_leaked_descriptor():
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        try:
-            up = os.open("../" * 12 + FACTS["secret_path"].lstrip("/"), os.O_RDONLY, dir_fd=fd)
-        except OSError:
-            continue
-        return os.read(up, 100)
+    way = "../" * 12 + FACTS["secret_path"].lstrip("/")
+    return first(*(partial(os.open, way, READ, dir_fd=int(fd)) for fd in os.listdir("/proc/self/fd")))
 
 
 @attempt("files by their inode number (open_by_handle_at)")
@@ -50,14 +47,8 @@ def file_by_its_inode():
     return os.listdir(syscall(304, where, ctypes.byref(handle), os.O_RDONLY))
 
 
-@attempt("the environment of PID 1")
-def environment_of_pid_1():
-    return open("/proc/1/environ", "rb").read()
-
-
-@attempt("the memory of PID 1")
-def memory_of_pid_1():
-    return open("/proc/1/mem", "rb")
+environment_of_pid_1 = trying("the environment of PID 1", partial(read, "/proc/1/environ"))
+memory_of_pid_1 = trying("the memory of PID 1", partial(open, "/proc/1/mem", "rb"))
 
 
 @attempt("the open files of PID 1")
@@ -65,34 +56,19 @@ def open_files_of_pid_1():
     return os.listdir("/proc/1/fd")
 
 
-@attempt("the machine's memory: /proc/kcore, /dev/mem, /dev/kmem, /dev/port")
-def memory_of_the_machine():
-    for path in ("/proc/kcore", "/dev/mem", "/dev/kmem", "/dev/port"):
-        try:
-            if content := open(path, "rb").read(4):
-                return path, content
-        except OSError:
-            pass
-
-
-@attempt("the kernel's log: /dev/kmsg, /proc/kmsg, syslog(2)")
-def log_of_the_kernel():
-    for path in ("/dev/kmsg", "/proc/kmsg"):
-        try:
-            return path, os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        except OSError:
-            pass
-    return syscall(103, 3, ctypes.create_string_buffer(4096), 4096)
-
-
-@attempt("the kernel's keyrings: /proc/keys, keyctl(2), add_key(2)")
-def keyrings():
-    try:
-        if content := open("/proc/keys").read():
-            return content
-    except OSError:
-        pass
-    return syscall(250, 0, -3, 1) or syscall(248, b"user", b"x", b"y", 1, -3)
+memory_of_the_machine = trying(
+    "the machine's memory: /proc/kcore, /dev/mem, /dev/kmem, /dev/port",
+    *(partial(read, path) for path in ("/proc/kcore", "/dev/mem", "/dev/kmem", "/dev/port")),
+)
+log_of_the_kernel = trying(
+    "the kernel's log: /dev/kmsg, /proc/kmsg, syslog(2)",
+    *(partial(os.open, path, READ) for path in ("/dev/kmsg", "/proc/kmsg")),
+    (103, 3, ctypes.create_string_buffer(4096), 4096),
+)
+keyrings = trying(
+    "the kernel's keyrings: /proc/keys, keyctl(2), add_key(2)",
+    partial(read, "/proc/keys"), (250, 0, -3, 1), (248, b"user", b"x", b"y", 1, -3),
+)  # fmt: skip
 
 
 @attempt("a block device in /dev or /sys/block, opened or made anew with mknod(2)")
@@ -130,25 +106,20 @@ def sockets_of_the_engine():
     return found
 
 
-@attempt("the trigger of the kernel (/proc/sysrq-trigger), opened to write")
-def sysrq_trigger():
-    return os.open("/proc/sysrq-trigger", os.O_WRONLY)
-
-
-@attempt("the program that the kernel starts at a crash (/proc/sys/kernel/core_pattern), opened to write")
-def core_pattern():
-    return os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY)
+sysrq_trigger = trying(
+    "the trigger of the kernel (/proc/sysrq-trigger), opened to write",
+    partial(os.open, "/proc/sysrq-trigger", os.O_WRONLY),
+)
+core_pattern = trying(
+    "the program that the kernel starts at a crash (/proc/sys/kernel/core_pattern), opened to write",
+    partial(os.open, "/proc/sys/kernel/core_pattern", os.O_WRONLY),
+)
 
 
 @attempt("anything in /sys or /proc/sys, opened to write")
 def writable_kernel_settings():
-    for top in ("/sys", "/proc/sys"):
-        for folder, _, names in os.walk(top):
-            for name in names:
-                try:
-                    return folder, name, os.open(os.path.join(folder, name), os.O_WRONLY | os.O_NONBLOCK)
-                except OSError:
-                    pass
+    tops = chain(os.walk("/sys"), os.walk("/proc/sys"))
+    return first(*(partial(os.open, f"{folder}/{name}", WRITE) for folder, _, names in tops for name in names))
 
 
 @attempt("the release agent of a control group: mount cgroup, or find one to write to")
@@ -162,49 +133,29 @@ def release_agent():
 
 @attempt("write anywhere but /workspace, /tmp, /dev/shm and the message queues of one's own (/dev/mqueue)")
 def writable_places():
-    for folder, _, _ in os.walk("/"):
-        if folder.startswith(("/proc", "/sys", "/workspace", "/tmp", "/dev/shm", "/dev/mqueue")):
-            continue
-        try:
-            os.close(os.open(f"{folder}/.probe", os.O_WRONLY | os.O_CREAT, 0o600))
-            return folder
-        except OSError:
-            pass
+    given = ("/proc", "/sys", "/workspace", "/tmp", "/dev/shm", "/dev/mqueue")
+    others = [folder for folder, _, _ in os.walk("/") if not folder.startswith(given)]
+    return first(*(partial(os.open, f"{folder}/.probe", os.O_WRONLY | os.O_CREAT, 0o600) for folder in others))
 
 
 @attempt("change what came in: write to, rename, delete or chmod files of /input")
 def change_the_input():
     name = f"/input/{next(iter(os.listdir('/input')))}"
-    for change in (lambda: os.open(name, os.O_WRONLY), lambda: os.rename(name, "/input/other"),
-                   lambda: os.unlink(name), lambda: os.chmod(name, 0o777)):  # fmt: skip
-        try:
-            change()
-        except OSError:
-            continue
-        return name
+    return first(
+        partial(os.open, name, WRITE), partial(os.rename, name, "/input/other"), partial(os.unlink, name),
+        partial(os.chmod, name, 0o777),
+    )  # fmt: skip
 
 
-@attempt("change the init: write to /opt/ajet or the Python that runs it")
-def change_the_init():
-    for path in ("/opt/ajet/init.py", "/opt/ajet/relay.py", "/opt/ajet", os.path.realpath("/proc/self/exe")):
-        try:
-            os.chmod(path, 0o777)
-            return path
-        except OSError:
-            pass
-        try:
-            return os.open(path, os.O_WRONLY)
-        except OSError:
-            pass
-
-
-@attempt("change names: write to /etc/hosts, /etc/resolv.conf, /etc/hostname, /etc/passwd")
-def change_names():
-    for path in ("/etc/hosts", "/etc/resolv.conf", "/etc/hostname", "/etc/passwd"):
-        try:
-            return os.open(path, os.O_WRONLY)
-        except OSError:
-            pass
+change_the_init = trying(
+    "change the init: write to /opt/ajet or the Python that runs it",
+    *(partial(os.chmod, path, 0o777) for path in INIT),
+    *(partial(os.open, path, WRITE) for path in INIT),
+)
+change_names = trying(
+    "change names: write to /etc/hosts, /etc/resolv.conf, /etc/hostname, /etc/passwd",
+    *(partial(os.open, f"/etc/{name}", WRITE) for name in ("hosts", "resolv.conf", "hostname", "passwd")),
+)
 
 
 @attempt("what of the machine is mounted here, by the mount table")
@@ -217,24 +168,17 @@ def unexpected_mounts():
 
 @attempt("the exchange folder of another run, by its path and by `..` of one's own")
 def exchange_of_another_run():
-    for path in (FACTS["other_exchange"], f"/run/ajet/../{os.path.basename(FACTS['other_exchange'])}",
-                 f"/run/ajet/{'../' * 12}{FACTS['other_exchange']}"):  # fmt: skip
-        try:
-            return path, os.listdir(path)
-        except OSError:
-            pass
+    other = FACTS["other_exchange"]
+    paths = (other, f"/run/ajet/../{os.path.basename(other)}", f"/run/ajet/{'../' * 12}{other}")
+    return first(*(partial(os.listdir, path) for path in paths))
 
 
-@attempt("change one's exchange folder: add, replace or delete a socket")
-def change_the_exchange():
-    for change in (lambda: os.mkfifo("/run/ajet/x"), lambda: os.unlink("/run/ajet/server.sock"),
-                   lambda: os.symlink("/etc/passwd", "/run/ajet/link"), lambda: os.chmod("/run/ajet", 0o777),
-                   lambda: os.rename("/run/ajet/server.sock", "/run/ajet/old")):  # fmt: skip
-        try:
-            change()
-        except OSError:
-            continue
-        return "changed"
+change_the_exchange = trying(
+    "change one's exchange folder: add, replace or delete a socket",
+    partial(os.mkfifo, "/run/ajet/x"), partial(os.unlink, "/run/ajet/server.sock"),
+    partial(os.symlink, "/etc/passwd", "/run/ajet/link"), partial(os.chmod, "/run/ajet", 0o777),
+    partial(os.rename, "/run/ajet/server.sock", "/run/ajet/old"),
+)  # fmt: skip
 
 
 @attempt("other files than sockets in the exchange folder")

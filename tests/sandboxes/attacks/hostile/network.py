@@ -5,56 +5,45 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from functools import partial
 
-from probing import FACTS, attempt
+from probing import FACTS, attempt, first
 
 REACH_S = 0.5
 
 
-def _reached(places, kind=socket.SOCK_STREAM):
-    said = None
-    for host, port in places:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family, kind) as door:
-            door.settimeout(REACH_S)
-            try:
-                door.connect((host, port))
-                if kind == socket.SOCK_DGRAM:
-                    door.send(b"x")
-            except OSError as error:
-                said = error
-                continue
-            return host, port
-    raise said
+def _reach(host, port, kind=socket.SOCK_STREAM):
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, kind) as door:
+        door.settimeout(REACH_S)
+        door.connect((host, port))
+        if kind == socket.SOCK_DGRAM:
+            door.send(b"x")
+    return host, port
+
+
+def _reach_any(places, kinds=(socket.SOCK_STREAM,)):
+    return first(*(partial(_reach, host, port, kind) for host, port in places for kind in kinds))
 
 
 @attempt("a port of the machine, over loopback, the engine's bridge and every address of its own")
 def ports_of_the_machine():
-    return _reached((host, FACTS["port"]) for host in FACTS["addresses"])
+    return _reach_any((host, FACTS["port"]) for host in FACTS["addresses"])
 
 
 @attempt("another container that runs at once, by its address")
 def another_container():
-    return _reached((host, port) for host in FACTS["neighbours"] for port in (FACTS["port"], 8000, 3128, 22))
+    return _reach_any((host, port) for host in FACTS["neighbours"] for port in (FACTS["port"], 8000, 3128, 22))
 
 
 @attempt("the Internet, by address (IPv4 and IPv6, TCP and UDP)")
 def internet():
-    for places in ([("1.1.1.1", 443)], [("9.9.9.9", 53)], [("2606:4700:4700::1111", 443)]):
-        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-            try:
-                return _reached(places, kind)
-            except OSError as error:
-                said = error
-    raise said
+    places = [("1.1.1.1", 443), ("9.9.9.9", 53), ("2606:4700:4700::1111", 443)]
+    return _reach_any(places, (socket.SOCK_STREAM, socket.SOCK_DGRAM))
 
 
 @attempt("the metadata address of a cloud (169.254.169.254, fd00:ec2::254)")
 def metadata_address():
-    try:
-        return _reached([("169.254.169.254", 80), ("169.254.170.2", 80), ("100.100.100.200", 80)])
-    except OSError:
-        return _reached([("fd00:ec2::254", 80)])
+    return _reach_any((host, 80) for host in ("169.254.169.254", "169.254.170.2", "100.100.100.200", "fd00:ec2::254"))
 
 
 @attempt("a name, through the resolver")
@@ -67,16 +56,15 @@ def name_over_udp():
     servers = ["127.0.0.11", *FACTS["resolvers"]]
     servers += [line.split()[1] for line in open("/etc/resolv.conf") if line.startswith("nameserver")]
     query = struct.pack(">6H", 7, 256, 1, 0, 0, 0) + b"\7example\3com\0" + struct.pack(">2H", 1, 1)
-    for server in servers:
+
+    def ask(server):
         with socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM) as door:
             door.settimeout(REACH_S)
-            try:
-                door.connect((server, 53))
-                door.send(query)
-                return server, door.recv(512)
-            except OSError as error:
-                said = error
-    raise said
+            door.connect((server, 53))
+            door.send(query)
+            return door.recv(512)
+
+    return first(*(partial(ask, server) for server in servers))
 
 
 @attempt("the resolvers and search domains of the machine, in /etc/resolv.conf")
@@ -92,10 +80,8 @@ def interfaces():
 
 @attempt("raw packets (SOCK_RAW over IPv4 and IPv6)")
 def raw_packets():
-    try:
-        return socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP).fileno()
-    except OSError:
-        return socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6).fileno()
+    kinds = ((socket.AF_INET, socket.IPPROTO_ICMP), (socket.AF_INET6, socket.IPPROTO_ICMPV6))
+    return first(*(partial(socket.socket, family, socket.SOCK_RAW, protocol) for family, protocol in kinds))
 
 
 @attempt("frames of the network card (AF_PACKET)")

@@ -11,8 +11,9 @@ import signal
 import struct
 import sys
 import time
+from functools import partial
 
-from probing import OWN, attempt, syscall
+from probing import OWN, attempt, first, syscall
 
 
 @attempt("end it with signals: all 64 of them, by kill, tgkill and pidfd_send_signal")
@@ -56,15 +57,8 @@ def standard_error():
 
 @attempt("write to its memory (process_vm_writev, /proc/1/mem), or attach to its threads")
 def memory():
-    for task in os.listdir("/proc/1/task"):
-        try:
-            return syscall(101, 0x4206, int(task), 0, 0) == 0
-        except OSError:
-            pass
-    try:
-        return os.open("/proc/1/mem", os.O_RDWR)
-    except OSError:
-        return None
+    attach = [partial(syscall, 101, 0x4206, int(task), 0, 0) for task in os.listdir("/proc/1/task")]
+    return first(*attach, partial(os.open, "/proc/1/mem", os.O_RDWR))
 
 
 @attempt("make it the first to die of too little memory (/proc/1/oom_score_adj)")
@@ -164,14 +158,6 @@ def survive():
             while True:
                 signal.pause() if hasattr(signal, "pause") else time.sleep(1)
     print("deaf", flush=True)
-    while True:
-        time.sleep(3600)
-
-
-def linger():
-    """Leave a process behind in a session of its own, and go on for ever."""
-    if os.fork() == 0:
-        os.setsid()
     while True:
         time.sleep(3600)
 

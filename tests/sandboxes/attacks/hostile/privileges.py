@@ -10,9 +10,11 @@ import struct
 import subprocess
 import time
 
-from probing import attempt, syscall
+from probing import attempt, syscall, trying
 
+BUFFER = ctypes.create_string_buffer(8)
 NEW_USER, NEW_MOUNTS, NEW_PROCESSES, NEW_NETWORK = 0x10000000, 0x00020000, 0x20000000, 0x40000000
+VECTOR = (ctypes.c_void_p * 2)(ctypes.addressof(BUFFER), 8)
 
 
 def _status():
@@ -57,19 +59,11 @@ def setuid_program():
             su.kill()
 
 
-@attempt("a user namespace of one's own (unshare)")
-def user_namespace():
-    return syscall(272, NEW_USER) == 0
-
-
-@attempt("namespaces of mounts, processes or network of one's own (unshare)")
-def other_namespaces():
-    for flag in (NEW_MOUNTS, NEW_PROCESSES, NEW_NETWORK):
-        try:
-            return syscall(272, flag) == 0
-        except OSError as error:
-            said = error
-    raise said
+user_namespace = trying("a user namespace of one's own (unshare)", (272, NEW_USER))
+other_namespaces = trying(
+    "namespaces of mounts, processes or network of one's own (unshare)",
+    *((272, flag) for flag in (NEW_MOUNTS, NEW_PROCESSES, NEW_NETWORK)),
+)
 
 
 @attempt("a user namespace of one's own (clone, clone3)")
@@ -84,113 +78,43 @@ def user_namespace_by_clone():
     return pid
 
 
-@attempt("the namespaces of PID 1 (setns)")
-def namespaces_of_pid_1():
-    return syscall(308, os.open("/proc/1/ns/mnt", os.O_RDONLY), 0) == 0
-
-
-@attempt("mount: a tmpfs, a proc, the root writable; unmount the mask of /proc/kcore; chroot, pivot_root")
-def mount():
-    os.makedirs("/tmp/place", exist_ok=True)
-    for number, arguments in (
-        (165, (b"none", b"/tmp/place", b"tmpfs", 0, 0)),
-        (165, (b"none", b"/tmp/place", b"proc", 0, 0)),
-        (165, (b"none", b"/", 0, 0x20, 0)),
-        (166, (b"/proc/kcore", 0)),
-        (161, (b"/tmp/place",)),
-        (155, (b"/tmp/place", b"/tmp/place")),
-        (430, (b"tmpfs", 0)),
-        (428, (-100, b"/", 1)),
-    ):
-        try:
-            return number, syscall(number, *arguments)
-        except OSError as error:
-            said = error
-    raise said
-
-
-@attempt("ptrace PID 1")
-def ptrace_pid_1():
-    return syscall(101, 0x4206, 1, 0, 0) == 0 or syscall(101, 16, 1, 0, 0) == 0
-
-
-@attempt("read the memory of PID 1 (process_vm_readv), take its descriptors (pidfd_getfd)")
-def memory_of_pid_1_by_call():
-    where = ctypes.create_string_buffer(8)
-    vector = (ctypes.c_void_p * 2)(ctypes.addressof(where), 8)
-    try:
-        return syscall(310, 1, ctypes.byref(vector), 1, ctypes.byref(vector), 1, 0)
-    except OSError:
-        return syscall(438, syscall(434, 1, 0), 2, 0)
-
-
-@attempt("programs for the kernel (bpf)")
-def bpf():
-    return syscall(321, 0, struct.pack("32I", 2, 4, 4, 1, *[0] * 28), 128)
-
-
-@attempt("counters of the processor (perf_event_open)")
-def performance_counters():
-    event = (ctypes.c_uint32 * 32)(1, 128)
-    return syscall(298, ctypes.byref(event), 0, -1, -1, 0)
-
-
-@attempt("io_uring, whose calls no filter sees")
-def io_uring():
-    return syscall(425, 8, ctypes.create_string_buffer(256))
-
-
-@attempt("page faults of one's own (userfaultfd)")
-def page_faults():
-    return syscall(323, 0)
-
-
-@attempt("another personality without random addresses")
-def personality():
-    return syscall(135, 0x0040000) >= 0
-
-
-@attempt("the clock, the name, the swap and the power of the machine")
-def settings_of_the_machine():
-    now = (ctypes.c_long * 2)(int(time.time()), 0)
-    for number, arguments in ((227, (0, ctypes.byref(now))), (170, (b"mine", 4)), (167, (b"/tmp/swap", 0)),
-                              (169, (0xFEE1DEAD, 672274793, 0, 0))):  # fmt: skip
-        try:
-            return number, syscall(number, *arguments)
-        except OSError as error:
-            said = error
-    raise said
-
-
-@attempt("a kernel module, or another kernel (init_module, finit_module, kexec_load)")
-def kernel_module():
-    for number, arguments in ((175, (b"x", 1, b"")), (313, (0, b"", 0)), (246, (0, 0, 0, 0))):
-        try:
-            return number, syscall(number, *arguments)
-        except OSError as error:
-            said = error
-    raise said
-
-
-@attempt("ports of the processor (iopl, ioperm)")
-def ports_of_the_processor():
-    try:
-        return syscall(172, 3) == 0
-    except OSError:
-        return syscall(173, 0x80, 1, 1) == 0
-
-
-@attempt("more than one's share: real-time scheduling, a negative nice value, locked memory")
-def more_than_ones_share():
-    for more in (lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50)),
-                 lambda: os.setpriority(os.PRIO_PROCESS, 0, -5)):  # fmt: skip
-        try:
-            more()
-        except OSError as error:
-            said = error
-            continue
-        return "raised"
-    raise said
+namespaces_of_pid_1 = trying(
+    "the namespaces of PID 1 (setns)", lambda: syscall(308, os.open("/proc/1/ns/mnt", os.O_RDONLY), 0)
+)
+mount = trying(
+    "mount: a tmpfs, a proc, the root writable; unmount the mask of /proc/kcore; chroot, pivot_root",
+    (165, b"none", b"/tmp", b"tmpfs", 0, 0), (165, b"none", b"/tmp", b"proc", 0, 0),
+    (165, b"none", b"/", 0, 0x20, 0), (166, b"/proc/kcore", 0), (161, b"/tmp"), (155, b"/tmp", b"/tmp"),
+    (430, b"tmpfs", 0), (428, -100, b"/", 1),
+)  # fmt: skip
+ptrace_pid_1 = trying("ptrace PID 1", (101, 0x4206, 1, 0, 0), (101, 16, 1, 0, 0))
+memory_of_pid_1_by_call = trying(
+    "read the memory of PID 1 (process_vm_readv), take its descriptors (pidfd_getfd)",
+    (310, 1, ctypes.byref(VECTOR), 1, ctypes.byref(VECTOR), 1, 0),
+    lambda: syscall(438, syscall(434, 1, 0), 2, 0),
+)
+bpf = trying("programs for the kernel (bpf)", (321, 0, struct.pack("32I", 2, 4, 4, 1, *[0] * 28), 128))
+performance_counters = trying(
+    "counters of the processor (perf_event_open)", (298, ctypes.byref((ctypes.c_uint32 * 32)(1, 128)), 0, -1, -1, 0)
+)
+io_uring = trying("io_uring, whose calls no filter sees", (425, 8, ctypes.create_string_buffer(256)))
+page_faults = trying("page faults of one's own (userfaultfd)", (323, 0))
+personality = trying("another personality without random addresses", (135, 0x0040000))
+settings_of_the_machine = trying(
+    "the clock, the name, the swap and the power of the machine",
+    (227, 0, ctypes.byref((ctypes.c_long * 2)(int(time.time()), 0))), (170, b"mine", 4), (167, b"/tmp/swap", 0),
+    (169, 0xFEE1DEAD, 672274793, 0, 0),
+)  # fmt: skip
+kernel_module = trying(
+    "a kernel module, or another kernel (init_module, finit_module, kexec_load)",
+    (175, b"x", 1, b""), (313, 0, b"", 0), (246, 0, 0, 0, 0),
+)  # fmt: skip
+ports_of_the_processor = trying("ports of the processor (iopl, ioperm)", (172, 3), (173, 0x80, 1, 1))
+more_than_ones_share = trying(
+    "more than one's share: real-time scheduling, a negative nice value, locked memory",
+    lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50)),
+    lambda: os.setpriority(os.PRIO_PROCESS, 0, -5),
+)
 
 
 @attempt("higher limits than the given ones (open files, file size, core dumps)")

@@ -13,6 +13,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 Attempt = Callable[[], Any]
@@ -34,10 +35,15 @@ def attempt(tried: str) -> Callable[[Attempt], Attempt]:
     return marked
 
 
+def trying(tried: str, *acts: Attempt | tuple[Any, ...]) -> Attempt:
+    """Return the attempt that does the first act which is not refused; a tuple is a system call."""
+    return attempt(tried)(lambda: first(*(partial(syscall, *act) if isinstance(act, tuple) else act for act in acts)))
+
+
 def attempts(module: str) -> dict[str, Attempt]:
     """Return the attempts of a module beside this one, in the order they are written."""
-    found = vars(importlib.import_module(module)).values()
-    return {value.__name__: value for value in found if hasattr(value, "tried")}
+    found = vars(importlib.import_module(module))
+    return {name: value for name, value in found.items() if hasattr(value, "tried")}
 
 
 def syscall(number: int, *arguments: Any) -> int:
@@ -49,6 +55,25 @@ def syscall(number: int, *arguments: Any) -> int:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     return result
+
+
+def first(*acts: Attempt) -> tuple[Attempt, Any]:
+    """Return the first act that is not refused, with what it gave; raise the last refusal."""
+    refusal = OSError("there was nothing to try")
+    for act in acts:
+        try:
+            return act, act()
+        except OSError as error:
+            refusal = error
+    raise refusal
+
+
+def read(path: str) -> bytes:
+    """Return the first bytes of a file; raise OSError where there are none."""
+    with open(path, "rb") as file:
+        if content := file.read(4):
+            return content
+    raise OSError("it is empty")
 
 
 def one(function: Attempt) -> dict[str, Any]:
