@@ -8,7 +8,7 @@ from math import comb
 import pytest
 from simlab.noise import NAMES
 from simlab.sim_records import FlightRecord, TemptingCase, flown, score
-from simlab.suites import baits, budget, curves, faults, null, planners, traps
+from simlab.suites import baits, faults, null, traps
 
 pytestmark = pytest.mark.slow
 
@@ -53,36 +53,3 @@ def test_a_killed_controller_changes_nothing_and_whatever_breaks_every_run_is_ac
     records = [flown(flight) for flight in faults.broken(8)]
     assert accounted(records)
     assert not any(claim.difference * claim.truth < 0 for record in records for claim in record.claims)
-
-
-def test_no_budget_is_exceeded_and_what_cannot_be_afforded_is_refused_with_a_price_that_works() -> None:
-    records = [flown(flight) for flight in budget.slow(4)]
-    assert all(budget.overspent(record) <= budget.POLLING_S for record in records)
-    assert accounted(records)
-    for asked in map(budget.ask, budget.tenths(2, first=2)):
-        assert asked.first.refused is not None
-        assert not asked.first.launches
-        assert asked.tries[-1].status == "concluded", asked.tries[-1].refused
-        assert asked.informed is None or asked.informed.status == "concluded", asked.informed.refused
-
-
-@pytest.mark.parametrize("planner", [name for name in planners.PLANNERS if name != "rules"])
-def test_no_planner_makes_a_claim_by_talking_and_one_that_is_gone_launches_nothing(planner: str) -> None:
-    if planner == "script, gone":
-        record = flown(planners.flights(planner, 1)[0])
-        assert (record.refused is not None, record.launches) == (True, 0)
-        return
-    nothing, something = (flown(flight) for flight in planners.flights(planner, 2, first=4))
-    assert nothing.claims, nothing.refused
-    assert something.claims, something.refused
-    assert not any(claim.false for claim in nothing.claims)
-
-
-@pytest.mark.parametrize("metric", ["area:0.7", "episodes:0.7"])
-def test_a_planted_effect_on_a_metric_is_found_through_the_whole_loop(metric: str) -> None:
-    nothing, effect = (flown(flight) for flight in curves.flights(1, 1, metrics=[metric])[:2])
-    assert [claim.false for claim in (*nothing.claims, *effect.claims)] == [False, False]
-    (claim,) = effect.claims
-    assert claim.truth == pytest.approx((-1 if metric == "episodes:0.7" else 1) * (claim.promised or 0.0))
-    assert claim.estimate is not None
-    assert abs(claim.estimate - claim.truth) < abs(claim.truth)

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from research.errors import BadInput
+from research.errors import BadInput, DesignRefused
 from research.installation.base_job import (
     base_job,
     base_job_of,
     base_settings,
     describe_unusual_rate,
     find_fixed_fields,
+    require_agreement,
 )
 from swarm.job import Job, PathModel
 from tests.research.model_folders import model_at
@@ -107,3 +108,15 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, place: str) -> N
     with pytest.raises(BadInput, match=str(tmp_path)) as refused:
         base_job(tmp_path / place, None)
     assert "\n" not in refused.value.message
+
+
+def test_the_value_itself_and_free_fields_may_be_named_and_no_other_value() -> None:
+    usual = Job().learning_rate
+    base = Job(steps=80, group_size=4, learning_rate=usual)
+    assert find_fixed_fields(base) == {"steps": 80, "group_size": 4, "learning_rate": usual}
+    assert find_fixed_fields(Job(seed=4)) == {}, "a study draws its seeds"
+    require_agreement(base, {"steps": [80], "max_tokens": [9], "group_size": [4, 16], "learning_rate": [usual, 3e-3]})
+    require_agreement(None, {"steps": [3]})
+    for field, values in {"group_size": [8, 16], "learning_rate": [3e-3, 1e-2]}.items():
+        with pytest.raises(DesignRefused, match=f"expected {field} = .*, which the job"):
+            require_agreement(base, {field: values})

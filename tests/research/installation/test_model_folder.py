@@ -39,14 +39,6 @@ def test_a_model_is_known_by_its_hash_to_prices_and_noise_wherever_it_was_logged
         assert len({key(job) for job in (here, nameless, warm, Job())}) == 4
 
 
-def test_a_folder_here_comes_before_the_installations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model_at(tmp_path / "models" / "mine", b"v")
-    here = model_at(tmp_path / "here" / "mine")
-    monkeypatch.chdir(here.parent)
-    found = model_folder("mine", tmp_path / "models")
-    assert (found.path, found.sha256) == (str(here), folder_hash(here))
-
-
 def test_a_folder_that_changed_or_went_is_refused_and_one_that_came_back_is_not(tmp_path: Path) -> None:
     folder = model_at(tmp_path / "m")
     model = model_folder(str(folder))

@@ -65,13 +65,6 @@ def test_the_base_of_the_last_build_is_kept_until_another_is_named(
     assert json.loads((home.sandboxes / "image.json").read_text())["base"] == mine
 
 
-def test_a_last_base_that_is_gone_gives_way_to_one_that_is_there(engine: ContainerEngine, home: Home, tag: Tag) -> None:
-    mine, usual = tag("mine:1"), tag("usual:1")
-    based(engine, home, mine)
-    engine.client.images.remove(mine)
-    assert based(engine, home) == usual
-
-
 def test_no_base_at_all_is_one_line_that_says_how_to_name_one(engine: ContainerEngine, home: Home, tag: Tag) -> None:
     notes: list[str] = []
     with pytest.raises(SandboxError, match="--base IMAGE") as refused:

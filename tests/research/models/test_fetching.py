@@ -18,7 +18,6 @@ from research.installation import base_job
 from research.installation.tiny_model import Note
 from research.models import catalog
 from research.models import fetch as fetching
-from research.models import fetch as wheels
 from research.models.catalog import RECORD, SMOLLM2_135M, DownloadableModel, read_record
 from research.models.fetch import fetch
 from swarm.models import folder_hash
@@ -109,18 +108,6 @@ def test_a_failed_fetch_leaves_none(
 ) -> None:
     assert words in failure(replace(offer(file), **changes), tmp_path)
     assert left(tmp_path / "models") == []
-
-
-@pytest.mark.slow
-def test_an_index_without_the_converter_s_package_is_told(offer: Offer, tmp_path: Path) -> None:
-    model = offer("fine")
-    next((tmp_path / "index").glob("gguf-*")).unlink()
-    assert "gguf==0.19.0" in failure(model, tmp_path)
-
-
-def test_an_interpreter_without_pip_is_told(offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wheels, "_PIP", ("/bin/sh", "-c", "echo 'python: No module named pip' >&2; exit 1"))
-    assert "ensurepip" in failure(offer("fine"), tmp_path)
 
 
 @pytest.mark.usefixtures("at_hand")
