@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests import golden, parts
-from tests.imports import files_of
+from tests.parts import files_of
 
 ROOT = Path(__file__).parent.parent
 

@@ -19,7 +19,6 @@ import importlib.util
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -153,12 +152,7 @@ def _read_measurements(home: Home, environment: str) -> dict[Path, MeasuredEnvir
 
 def _conditions(known: MeasuredEnvironment) -> dict[str, Any]:
     """Return the conditions of a measurement; one that its file does not say is None, and no job's."""
-    return {**{name: known.job.get(name) for name in _names()}, _WARM_START: known.job.get(_WARM_START, 0)}
-
-
-@cache
-def _names() -> frozenset[str]:
-    return frozenset(conditions_of(Job()))
+    return {**{name: known.job.get(name) for name in conditions_of(Job())}, _WARM_START: known.job.get(_WARM_START, 0)}
 
 
 def _hash(value: Mapping[str, Any]) -> str:

@@ -18,12 +18,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import psutil
 
 from research.installation.home import Home
-from sandboxes import Handle, ProcessSandbox, Sandbox
+from sandboxes import ProcessSandbox, Sandbox
 from studies import EventLog
 from studies.log.locks import ControllerLeases, Holder, LeaseWatch, SlotRequest, SlotRow, Slots, find_free_slot
 
@@ -62,18 +62,6 @@ UNDER_WAY_S: Final = 30.0
 """How long after its controller's death a launch may still start: a sandbox waits 20 s for its own."""
 
 
-class ControllerLiveness(Protocol):
-    """Who drives studies now, as far as this process can see."""
-
-    def is_gone(self, study: str) -> bool:
-        """Return whether nobody drives a study."""
-        ...
-
-    def is_silent(self, study: str) -> bool:
-        """Return whether nobody drives it, or gives a sign of it."""
-        ...
-
-
 class MachineSlots:
     """The slots that one study takes on this machine. The caller holds the study's lease."""
 
@@ -83,7 +71,7 @@ class MachineSlots:
         home: Home,
         study: str,
         sandbox: Sandbox,
-        controllers: ControllerLiveness | None = None,
+        controllers: LeaseWatch | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`sandbox` is that of this installation's attempts; `clock` stands while the machine sleeps."""
@@ -95,7 +83,8 @@ class MachineSlots:
         self._controllers = controllers or LeaseWatch(ControllerLeases(log), me)
         self._clock = clock
         self._unstarted: dict[SlotRow, float] = {}
-        self._others: dict[str, _OtherAttempt] = {}
+        self._spans: dict[str, tuple[float, float | None]] = {}
+        """From when to when each attempt of another study ran, in Unix seconds, by its name; None while it runs."""
         self._own: list[SlotRow] = []
         self._asked = False
 
@@ -147,13 +136,16 @@ class MachineSlots:
 
     def spans(self, now: datetime) -> list[Span]:
         """Return from when to when each attempt of another study ran here; one that runs has run until now."""
-        for handle in self._sandbox.list():
-            if handle.name not in self._others and handle.labels.get("study", self._study) != self._study:
-                self._others[handle.name] = _OtherAttempt(self._sandbox, handle)
-        spans = [other.span() for other in self._others.values()]
+        others = {h.name: h for h in self._sandbox.list() if h.labels.get("study", self._study) != self._study}
+        for name, handle in others.items():
+            if self._spans.get(name, (0.0, None))[1] is None:
+                self._spans[name] = handle.run_times()
+        for name, (began, ended) in self._spans.items():
+            if ended is None and name not in others:  # it ended, and was pruned
+                self._spans[name] = began, time.time()
         return [
             (datetime.fromtimestamp(began, UTC), now if ended is None else datetime.fromtimestamp(ended, UTC))
-            for began, ended in spans
+            for began, ended in self._spans.values()
         ]
 
     def _give_back(self, rows: list[SlotRow]) -> None:
@@ -176,19 +168,3 @@ class MachineSlots:
             self._unstarted.pop(row, None)
             return False
         return handle is not None or self._clock() - self._unstarted.setdefault(row, self._clock()) >= UNDER_WAY_S
-
-
-class _OtherAttempt:
-    """One attempt of another study; it is polled until it has ended."""
-
-    def __init__(self, sandbox: Sandbox, handle: Handle) -> None:
-        self._name = handle.name
-        self._sandbox = sandbox
-        self._span = handle.run_times()
-
-    def span(self) -> tuple[float, float | None]:
-        """Return from when to when it ran, in Unix seconds; None while it runs."""
-        if self._span[1] is None:
-            handle = self._sandbox.adopt(self._name)  # None: it ended, and was pruned
-            self._span = (self._span[0], time.time()) if handle is None else handle.run_times()
-        return self._span

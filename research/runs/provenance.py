@@ -38,7 +38,6 @@ from swarm.environments.base import Environment, Message, PlainGame, Task, said
 from swarm.environments.play import rounds
 from swarm.environments.registry import get_environment
 from swarm.errors import SwarmError
-from swarm.job import Job
 from swarm.wire import CallRecord, EpisodeRecord, EpisodeSummary
 
 LOOKED_AT = 64
@@ -184,6 +183,8 @@ READS = 5
 
 async def observe_conditions(client: AsyncSwarmClient, folder: AttemptFolder, spec: AttemptSpec) -> Conditions:
     """Return the conditions of an attempt whose evaluations are done; None in it for what the server does not say."""
+    job, machine = spec.job, describe()
+    decoding = f"temperature {job.temperature:g}, at most {job.max_tokens} tokens a call and {job.max_context} in all"
     loaded: Mapping[str, str] = {}
     still = overlap = None
     with suppress(SwarmError):
@@ -197,9 +198,9 @@ async def observe_conditions(client: AsyncSwarmClient, folder: AttemptFolder, sp
     return Conditions(
         initial_policy=loaded.get("weights"),
         template=loaded.get("template"),
-        decoding=decoding(spec.job),
+        decoding=decoding,
         overlap=overlap,
-        hardware=hardware(spec.job),
+        hardware=f"{machine['platform']}, {machine['cpus']} cpus, {machine['memory_gib']} GiB, device {job.device}",
         stillness=None if still is None else WeightChange.model_validate(still.model_dump()),
     )
 
@@ -210,15 +211,6 @@ def count_overlap(listed: Iterable[EpisodeSummary], evaluated: set[str]) -> int 
     if len(entries) >= LISTED:
         return None
     return len({entry.task_id for entry in entries if entry.kind == "train" and entry.step is not None} & evaluated)
-
-
-def decoding(job: Job) -> str:
-    return f"temperature {job.temperature:g}, at most {job.max_tokens} tokens a call and {job.max_context} in all"
-
-
-def hardware(job: Job) -> str:
-    machine = describe()
-    return f"{machine['platform']}, {machine['cpus']} cpus, {machine['memory_gib']} GiB, device {job.device}"
 
 
 def file_hashes(

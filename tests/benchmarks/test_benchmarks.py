@@ -7,6 +7,8 @@ import runpy
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import accumulate
+from math import comb
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,9 @@ import house
 import pytest
 from performance.headlines import HEADLINES
 from performance.page import BENCHMARKS, PAGE, RESULTS, Entry, entries, load, read_history, regressions, render
+from simlab.noise import NAMES
+from simlab.sim_records import FlightRecord, TemptingCase, flown, score
+from simlab.suites import baits, faults, null, traps
 from source.packages import circles, module_arrows
 
 ROOT = Path(__file__).parents[2]
@@ -153,7 +158,6 @@ def test_simulated_studies_and_inquiries_are_judged_by_the_shipped_rules() -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("planted", [False, True], ids=["of nothing", "of the promised effect"])
 def test_a_whole_simulated_study_claims_nothing_false(planted: bool) -> None:
-    """How often, over many: test_error_rates.py."""
     from simlab.sim_records import flown
     from simlab.suites import effects, null
 
@@ -165,3 +169,48 @@ def test_a_whole_simulated_study_claims_nothing_false(planted: bool) -> None:
     assert {claim.verdict for claim in record.claims} == {"inconclusive" if planted else "equivalent"}
     assert record.launched_runs == record.accounted_runs > 0
     assert not record.duplicates + record.orphans
+
+
+def most(of: int, rate: float) -> int:
+    """Return the largest count that events of this rate stay within, at 99.9 %."""
+    chances = (comb(of, count) * rate**count * (1 - rate) ** (of - count) for count in range(of + 1))
+    return next((count for count, within in enumerate(accumulate(chances)) if within >= 0.999), of)
+
+
+def least(of: int, rate: float) -> int:
+    """Return the smallest count that events of this rate reach, at 99.9 %."""
+    return of - most(of, 1 - rate)
+
+
+def accounted(records: list[FlightRecord]) -> bool:
+    """Say whether every launched run is there once, and none after its study."""
+    return all(one.launched_runs == one.accounted_runs and not one.duplicates + one.orphans for one in records)
+
+
+@pytest.mark.slow
+def test_nothing_is_seldom_called_something_and_intervals_hold_the_truth() -> None:
+    records = [flown(flight) for flight in null.flights(1, first=1, cells=NAMES[::2])]
+    judged = [record for record in records if record.claims]
+    assert len(judged) >= 0.7 * len(records), [record.refused for record in records]
+    assert sum(any(claim.false for claim in one.claims) for one in judged) <= most(len(judged), null.MOST_FALSE)
+    covered = [claim.covered for one in judged for claim in one.claims if claim.covered is not None]
+    assert sum(covered) >= least(len(covered), 0.93) > 0
+    assert accounted(records)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [*baits.CASES, *traps.CASES], ids=lambda case: case.name)
+def test_no_confound_passes_for_an_effect_and_nothing_forged_or_demanded_for_a_result(case: TemptingCase) -> None:
+    found = score(case, 0)
+    assert found.score != "fooled", found
+    assert found.score == "detected" or case in baits.CASES or not case.named_by, found
+
+
+@pytest.mark.slow
+def test_a_killed_controller_changes_nothing_and_whatever_breaks_every_run_is_accounted_for() -> None:
+    survived = [faults.survive(kill) for kill in faults.kills(0, every=61)]
+    assert survived
+    assert all(one.reached and one.same and not one.duplicates and not one.orphans for one in survived), survived
+    records = [flown(flight) for flight in faults.broken(8)]
+    assert accounted(records)
+    assert not any(claim.difference * claim.truth < 0 for record in records for claim in record.claims)

@@ -1,9 +1,13 @@
-"""Whatever process of a study is killed, it ends whole: no run lost, the chain verifies, a report is built."""
+"""Whatever process of a study is killed, it ends whole, and its logs arrive once at W&B, here a stand-in."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -12,9 +16,10 @@ import pytest
 from research.files import read_json
 from research.installation.home import Home
 from research.runs.files import AttemptFolder
-from studies import EventLog, RunState
-from tests.end_to_end.controller import STUDY, check_results, home_with_study, make_loop
+from studies import EventLog, RunState, StudyState
+from tests.end_to_end.controller import BASE, STUDY, check_results, home_with_study, make_loop, state_of
 from tests.research.runs.trials import members
+from tests.wandb_standin import KEY, StandIn, standing_in
 
 DEADLINE_S = 600.0
 
@@ -87,3 +92,88 @@ def test_each_kind_of_process_may_be_killed_and_its_run_goes_on(home: Home) -> N
     for name in ("markdown", "html"):
         assert state.report is not None
         assert (home.study(STUDY) / state.report[name]["path"]).stat().st_size > 1000
+
+
+@pytest.fixture
+def standin() -> Iterator[StandIn]:
+    with standing_in() as found:
+        yield found
+
+
+@pytest.fixture
+def sent(tmp_path: Path, standin: StandIn) -> Iterator[Home]:
+    with home_with_study(tmp_path / "sent", wandb={"base_url": standin.url}) as sent:
+        yield sent
+
+
+def controller(sent: Home, **environment: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.end_to_end.controller", str(sent.path)]
+    return subprocess.Popen(command, cwd=Path(__file__).parents[2], env={**os.environ, **environment})
+
+
+def check_key_is_kept(sent: Home) -> None:
+    asked = 0
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess):
+            command = process.cmdline()
+            ours = {"research.runs.attempt", "swarm.server"} & set(command)
+            if ours and any(str(sent.path) in word for word in command):
+                assert KEY not in process.environ().values()
+                asked += 1
+    assert asked
+
+
+def killed_once(
+    sent: Home,
+    standin: StandIn,
+    reached: Callable[[StudyState], bool],
+    look: Callable[[Home], None] = lambda sent: None,
+) -> None:
+    """Run a controller, look around as soon as the study has `reached` a point, and kill -9 it."""
+    running = controller(sent, **standin.environment)
+    deadline = time.monotonic() + DEADLINE_S
+    while not reached(state_of(sent)):
+        assert running.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    look(sent)
+    running.kill()
+    running.wait()
+
+
+def report_of(sent: Home, state: StudyState) -> str:
+    assert state.report is not None
+    return (sent.study(STUDY) / state.report["markdown"]["path"]).read_text()
+
+
+def test_a_study_is_copied_whole_though_wandb_is_down_and_its_controller_killed(sent: Home, standin: StandIn) -> None:
+    standin.fail("", times=10**6)
+    killed_once(sent, standin, lambda state: any(run.status == "collected" for run in state.runs.values()))
+    assert {attempt.standing for run in state_of(sent).runs.values() for attempt in run.attempts} == {""}
+    standin.faults.clear()
+
+    def is_sent(state: StudyState) -> bool:
+        return any(run.active is not None and run.active.standing for run in state.runs.values())
+
+    killed_once(sent, standin, is_sent, check_key_is_kept)
+    ended = controller(sent, **standin.environment)
+    assert ended.wait(DEADLINE_S) == 0
+    state = state_of(sent)
+    check_results(sent, state)
+    for run in state.runs.values():
+        (attempt,) = run.attempts
+        assert (attempt.standing, attempt.standing_reason) == ("sent", "")
+        assert attempt.url == f"{standin.url}/standin/ajet/runs/{run.run_id}-a1"
+        found = standin.run(f"{run.run_id}-a1")
+        assert (found.group, found.state) == (STUDY, "finished")
+        assert found.tags == [STUDY, run.spec.arm, "confirm"]
+        assert (found.values["design_hash"], found.values["group_size"]) == (
+            state.design_hash, run.spec.job["group_size"],
+        )  # fmt: skip
+        assert found.steps == list(range(1, BASE.steps + 1))
+        assert attempt.url in report_of(sent, state).replace("\\", "")
+    assert standin.artifacts.files(f"report-{STUDY}")["report.md"] == report_of(sent, state).encode()
+    assert standin.run(f"{STUDY}-report").group == STUDY
+    assert not standin.unknown
+    for path in sent.path.rglob("*"):
+        assert not path.is_file() or KEY.encode() not in path.read_bytes(), f"the key is in {path}"

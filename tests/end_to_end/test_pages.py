@@ -5,17 +5,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from studies import EventLog
+from swarm.client import AsyncSwarmClient, EpisodeResult, SwarmClient
+from swarm.job import Job
 from tests.end_to_end.factories import ajet, inherited
 from tests.furnished import furnish
 from tests.research.factories import make_study
@@ -33,7 +38,7 @@ ELSEWHERE = {
     r"smollm2|^python tasks.py$": "a download of 270 MB",
     r"https://|^(trainer|laptop|player)\$": "another machine",
     r'research "\.\.\." --sandbox': "a topic",
-    r"--planner llm|^wandb sync": "an account; `test_online_study.py` and `tests/research/tracking` have stand-ins",
+    r"--planner llm|^wandb sync": "an account; `test_faults.py` and `tests/research/tracking` have stand-ins",
     r"--requirements": "packages of a registry",
     r"--allow|sandbox build": "a Docker Engine; `tests/sandboxes` has one",
     r"--evaluations|^ajet client run my_agent.py ": "a training that waits for it; `tests/research/cli/clients`",
@@ -139,3 +144,56 @@ def test_the_commands_of_a_page_run_as_they_are_written(page: str, folder: Path,
 def test_each_reason_why_a_line_is_not_run_is_that_of_a_line() -> None:
     lines = [line for page in PAGES for line in (ROOT / page).read_text().splitlines()]
     assert [odd for odd in ELSEWHERE if not any(re.search(odd, line) for line in lines)] == []
+
+
+DOCUMENT = ROOT / "docs" / "training.md"
+
+
+@pytest.fixture
+def swarm_environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    mine = inherited(AJET_HOME=str(tmp_path / "home"), PATH=path)
+    yield mine
+    ajet(mine, "swarm", "stop")
+
+
+def blocks_of(language: str) -> list[str]:
+    found: list[str] = re.findall(rf"^```{language}\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
+    return found
+
+
+async def evaluated(home: Path, agent: Any) -> tuple[EpisodeResult, str]:
+    async with AsyncSwarmClient.from_home(home=home, role="client") as client:
+        (played,) = await client.evaluate(agent, [types.SimpleNamespace(id="s", question="2+3", answer="5")])
+        return played, (await client.episodes(1)).episodes[0].id
+
+
+@pytest.mark.timeout(1200)  # a busy machine takes 500
+def test_every_block_of_the_page_runs_as_written_and_its_program_learns(
+    swarm_environment: dict[str, str], tmp_path: Path
+) -> None:
+    """The plays by hand come first: a job whose steps are done takes no more."""
+
+    def ran(*command: str) -> str:
+        ended = subprocess.run(
+            command, cwd=tmp_path, env=swarm_environment, capture_output=True, text=True, timeout=900, check=False
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    start, by_hand, look = blocks_of("bash")
+    program, with_tools = blocks_of("python")
+    ran("bash", "-euc", start)
+    assert ran("bash", "-euc", by_hand).count('"state":"ended"') == Job().group_size
+    with SwarmClient.from_home(home=tmp_path / "home", role="viewer") as client:
+        assert client.status().collected_episodes == Job().group_size
+    (tmp_path / "program.py").write_text(program)
+    said = ran(sys.executable, "program.py")
+    before, after = map(float, re.findall(r"[\d.]+", said)[-2:])
+    assert after > before + 0.2, said
+    module = types.ModuleType("documented")
+    exec(with_tools, module.__dict__)
+    played, newest = asyncio.run(evaluated(tmp_path / "home", module.agent))
+    assert played.failed == ""
+    ran("bash", "-euc", look.replace("EPISODE", newest))
+    assert (tmp_path / "calls.parquet").stat().st_size > 1000

@@ -12,13 +12,10 @@ from research.controller.controller import BEAT_S, StudyController, budget_left
 from research.controller.interventions import request_continue, request_pause
 from research.planners.context import PlannerContext
 from research.planners.protocol import Check, PlannerTurn
-from research.scheduler.next_step import is_done
 from studies import ControllerLeaseLost, Event, EventLog, EventType, StoreError, StudyLog, StudyState, fold
-from studies.log.event_log import LOCK_FILE
 from tests.research.bench import STUDY, Bench
 from tests.research.designs import design
 from tests.research.fakes import ScriptedPlanner
-from tests.studies.raw import append
 
 BUDGET_S = 3600.0
 
@@ -113,21 +110,6 @@ def test_a_long_step_during_a_stop_or_a_pause_is_charged(awake: Awake, written: 
         assert loop.tick().state.worked_s == 300.0, "it stands still since"
 
 
-class LeftPlanner(SlowPlanner):
-    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
-        super().act(digest, check)
-        raise KeyboardInterrupt
-
-
-def test_a_long_step_that_is_left_by_ctrl_c_is_charged(awake: Awake) -> None:
-    awake.bench.design = None
-    for begin in (StudyController.plan, StudyController.tick):
-        awake.bench.planner = LeftPlanner(awake)
-        with pytest.raises(KeyboardInterrupt):
-            begin(awake.loop())
-    assert fold(awake.bench.events()).worked_s == 600.0
-
-
 def test_a_controller_that_lost_its_lease_in_a_long_step_charges_nothing(awake: Awake) -> None:
     awake.bench.design, awake.bench.planner = None, SlowPlanner(awake, EventType.STUDY_RESUMED)
     awake.bench.check = lambda: lost() if awake.bench.planner.asked else None
@@ -138,13 +120,6 @@ def test_a_controller_that_lost_its_lease_in_a_long_step_charges_nothing(awake: 
 
 def lost() -> None:
     raise ControllerLeaseLost("another one has it")
-
-
-def test_work_of_attempts_that_run_through_a_pause_is_charged(awake: Awake, paused: StudyController) -> None:
-    awake.work(paused, BEAT_S / 2)
-    awake.bench.append(EventType.STUDY_RESUMED, command=[])
-    state = awake.work(paused, 1.0)
-    assert paused.budget_left(state) == BUDGET_S - 11.0 - BEAT_S / 2
 
 
 class FlakyLog(EventLog):
@@ -244,51 +219,7 @@ def test_a_pause_does_not_outlast_the_budget_of_what_runs(awake: Awake, paused: 
     assert not [run for run in state.runs.values() if run.active]
 
 
-def test_a_study_that_is_paused_while_it_winds_up_does_not_conclude_before_it_goes_on(awake: Awake) -> None:
-    loop = awake.loop()
-    awake.work(loop, BUDGET_S + 60.0, looks=60)
-    loop = awake.resume()
-    awake.bench.append(EventType.STUDY_PAUSED, reason="x")
-    assert [loop.tick().state.status for _ in range(3)] == ["paused"] * 3
-    awake.bench.append(EventType.STUDY_RESUMED, command=[])
-    assert awake.bench.drive(loop).state.status == "concluded"
-
-
 def test_a_stop_ends_a_pause(awake: Awake, paused: StudyController) -> None:
     state = paused.stop("enough").state
     assert (state.status, state.paused_reason) == ("stopped", None)
     assert not request_pause(awake.bench.log, STUDY), "it stands still"
-
-
-def test_time_in_a_log_without_a_stopwatch_is_counted_between_events_but_for_waits(fast_path: Path) -> None:
-    """As versions wrote that did not say what they worked; a word on a stopped study is a wait there, too."""
-    bench = Bench(fast_path)
-    with closing(EventLog(f"sqlite:///{fast_path / 'old.db'}", clock=bench.clock)) as log:
-        created = {name: value for name, value in bench.events()[0].payload.items() if name != "worked_s"}
-        append(log, STUDY, EventType.STUDY_CREATED, created)
-        note = {"kind": "note", "reason": "x"}
-        locked = design(16)
-        lock = {"design": locked.model_dump(mode="json"), "hash": locked.hash(), "file": LOCK_FILE}
-        for seconds, type, payload in (
-            (5.0, EventType.DESIGN_LOCKED, lock),
-            (100.0, EventType.STUDY_STOPPED, {"reason": "x"}),
-            (100.0, EventType.DESIGN_AMENDED, {"amendment": note}),
-            (100.0, EventType.STUDY_RESUMED, {"command": []}),
-            (7.0, EventType.DESIGN_AMENDED, {"amendment": note}),
-            (100.0, EventType.STUDY_PAUSED, {"reason": "x"}),
-        ):
-            bench.clock.advance(seconds)
-            append(log, STUDY, type, payload)
-        assert fold(log.read(STUDY)).worked_s == 12.0
-
-
-def test_a_controller_that_stays_after_the_end_charges_nothing_for_a_note_much_later(fast_path: Path) -> None:
-    awake = Awake(fast_path)
-    awake.bench = Bench(fast_path / "short", lambda order: "ok", design=design(16, 32), budget_s=BUDGET_S)
-    loop = awake.loop()
-    while (state := awake.work(loop, 1.0)).concluded_reason is None or not is_done(state):
-        assert state.worked_s < BUDGET_S
-    before = awake.work(loop, 7200.0, looks=240).worked_s
-    awake.bench.append(EventType.DESIGN_AMENDED, amendment={"kind": "note", "reason": "the fan was loud"})
-    assert not is_done(loop.state())
-    assert awake.work(loop, 30.0).worked_s <= before + 31.0

@@ -12,12 +12,11 @@ import psutil
 import pytest
 
 from research.environments import install as bringing
-from research.environments.install import create_draft, install_environment, load_environment, publish_draft
+from research.environments.install import create_draft, install_environment, publish_draft
 from research.environments.reference import client_files, read_reference, records_of
-from research.errors import BadEnvironment, ResearchError
+from research.errors import BadEnvironment
 from research.installation.home import Home
 from swarm.environments.custom import CustomEnvironment
-from swarm.environments.registry import add_folder, get_environment
 from tests.golden import refused
 from tests.research.environments.written import GENERATE, sums
 
@@ -210,16 +209,6 @@ def test_code_that_hangs_is_ended_with_all_of_it(tmp_path: Path, home: Home, mon
     assert left_in(home) == set()
     started = [psutil.Process(int(pid)) for pid in pids.read_text().split() if psutil.pid_exists(int(pid))]
     assert psutil.wait_procs(started, timeout=120)[1] == [], "nothing that it started lives"
-
-
-def test_a_built_in_one_is_brought_by_nobody_and_a_brought_one_is_taken_by_its_name(folder: Path, home: Home) -> None:
-    assert load_environment("guess", None, home, lambda _: None) is get_environment("guess")
-    assert not home.environments.exists()
-    with pytest.raises(ResearchError):
-        load_environment("guess", "judge.py", home, lambda _: None)
-    name = brought(folder, home).name
-    add_folder(home.environments)
-    assert load_environment(name, None, home, lambda _: None).name == name
 
 
 def test_a_draft_is_placed_once_and_those_of_the_dead_are_swept_away(home: Home) -> None:

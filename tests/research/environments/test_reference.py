@@ -24,7 +24,7 @@ from research.environments.reference import (
 )
 from research.errors import BadEnvironment
 from research.installation.home import Home
-from swarm.job import Job, PathModel, TinyModel
+from swarm.job import Job, TinyModel
 from tests.research.factories import make_home
 
 
@@ -61,17 +61,6 @@ def test_a_later_release_may_say_more_and_a_broken_file_says_nothing(home: Home)
     assert len(find_measurements(home, "shop@1")) == 1
     path.write_text("{")
     assert find_measurements(home, "shop@1") == ()
-
-
-def test_a_models_folder_is_known_by_what_it_computes_with_wherever_it_lies(tmp_path: Path) -> None:
-    for name, weights in (("one", b"1"), ("same", b"1"), ("other", b"2")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text("{}")
-        (tmp_path / name / "model.safetensors").write_bytes(weights)
-    (tmp_path / "same" / "README.md").write_text("words")
-    one, same, other = (model_key(PathModel(path=str(tmp_path / name))) for name in ("one", "same", "other"))
-    assert one == same != other
-    assert model_key(TinyModel()) != model_key(TinyModel(seed=1))
 
 
 def test_built_in_ones_are_recorded_nowhere_and_need_nothing() -> None:
@@ -121,14 +110,6 @@ def test_a_module_tasks_with_a_function_and_an_address_are_references(folder: Pa
     adapter = read_reference("reasoning-gym:chain_sum?max_terms=3")
     assert source(adapter)[:2] == ("adapter", "reasoning-gym:chain_sum?max_terms=3")
     assert adapter.name == "reasoning-gym-chain_sum-max_terms-3"
-
-
-@pytest.mark.parametrize("name", ["問題", "_Tasks", "-", "x" * 300 + "!", "A b"])
-def test_any_file_of_tasks_gives_a_name_that_an_environment_may_have(name: str) -> None:
-    own = Reference("x", read_reference("shop").source, lines=Path(f"{name}.jsonl")).name
-    assert 1 <= len(own) <= 64
-    assert own[0].isalnum()
-    assert own == own.lower()
 
 
 def test_installed_packages_offer_environments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,23 +1,35 @@
-"""The job under all arms: read from a file, with the model of a folder, and back from a study's settings."""
+"""The job under all arms: from a file, with the model of a folder and a backend, and back from a study's settings."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from research.errors import BadInput
+from research.design.noise_bank import job_key, model_key
+from research.design.pricing import price_key
+from research.errors import BadInput, BadModel, DesignRefused, NotReady
 from research.installation.base_job import (
+    VERL_PYTHON,
+    _require_verl,
     base_job,
     base_job_of,
     base_settings,
     describe_unusual_rate,
     find_fixed_fields,
+    model_folder,
+    parameter_count,
+    python_of,
+    require_agreement,
+    require_backend,
+    require_unchanged,
 )
 from swarm.job import Job, PathModel
-from tests.research.model_folders import model_at
+from swarm.models import folder_hash
+from tests.research.model_folders import model_at, settled
 
 
 def written(path: Path, **fields: Any) -> Path:
@@ -107,3 +119,106 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, place: str) -> N
     with pytest.raises(BadInput, match=str(tmp_path)) as refused:
         base_job(tmp_path / place, None)
     assert "\n" not in refused.value.message
+
+
+def test_the_value_itself_and_free_fields_may_be_named_and_no_other_value() -> None:
+    usual = Job().learning_rate
+    base = Job(steps=80, group_size=4, learning_rate=usual)
+    assert find_fixed_fields(base) == {"steps": 80, "group_size": 4, "learning_rate": usual}
+    assert find_fixed_fields(Job(seed=4)) == {}, "a study draws its seeds"
+    require_agreement(base, {"steps": [80], "max_tokens": [9], "group_size": [4, 16], "learning_rate": [usual, 3e-3]})
+    require_agreement(None, {"steps": [3]})
+    for field, values in {"group_size": [8, 16], "learning_rate": [3e-3, 1e-2]}.items():
+        with pytest.raises(DesignRefused, match=f"expected {field} = .*, which the job"):
+            require_agreement(base, {field: values})
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM is in another environment, as it is where Prefect is."""
+    monkeypatch.setattr("research.installation.base_job.VERL_PACKAGES", ("a_package_that_nobody_has",))
+    monkeypatch.delenv(VERL_PYTHON, raising=False)
+    _require_verl.cache_clear()
+
+
+def make_python(folder: Path, text: str) -> str:
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_other_backends_run_where_ajet_does() -> None:
+    assert python_of("local") == python_of("fake") == sys.executable
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_where_nobody_names_the_environment_of_verl_the_way_to_it_is_said() -> None:
+    with pytest.raises(NotReady, match=f"a_package_that_nobody_has.*export {VERL_PYTHON}=") as refused:
+        require_backend("verl")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_the_named_python_is_the_one_that_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VERL_PYTHON, make_python(tmp_path, "exit 0"))
+    require_backend("verl")
+    assert python_of("verl") == str(tmp_path / "python")
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [("echo vllm ray", "missing: vllm ray"), ("echo no such thing >&2; exit 3", "no such thing"), ("", "python")],
+)
+def test_what_an_environment_lacks(script: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VERL_PYTHON, make_python(tmp_path, script) if script else str(tmp_path / "python"))
+    with pytest.raises(NotReady, match=said):
+        require_backend("verl")
+
+
+def test_a_model_of_the_installation_is_called_by_its_name_alone_and_found_by_it(tmp_path: Path) -> None:
+    models = tmp_path / "home" / "models"
+    folder = model_at(models / "mine")
+    (tmp_path / "link").symlink_to(models)
+    for said in (str(folder), str(tmp_path / "link" / "mine"), "mine"):
+        found = model_folder(said, models)
+        assert (found.path, found.sha256) == ("mine", folder_hash(folder))
+    require_unchanged(found, models)
+    model_at(folder, b"v")
+    with pytest.raises(BadModel, match=str(folder)):
+        require_unchanged(found, models)
+
+
+def test_a_model_is_known_by_its_hash_to_prices_and_noise_wherever_it_was_logged_to_lie() -> None:
+    here, moved, nameless = (
+        Job(model=PathModel(path=path, sha256=sha256))
+        for path, sha256 in (("mine", "a" * 64), ("/home/models/mine", "a" * 64), ("/home/models/mine", None))
+    )
+    warm = here.model_copy(update={"model": PathModel(path="mine", sha256="a" * 64, warm_start_steps=5)})
+    for key in (price_key, model_key, job_key):
+        assert key(here) == key(moved)
+        assert len({key(job) for job in (here, nameless, warm, Job())}) == 4
+
+
+def test_a_folder_that_changed_or_went_is_refused_and_one_that_came_back_is_not(tmp_path: Path) -> None:
+    folder = model_at(tmp_path / "m")
+    model = model_folder(str(folder))
+    require_unchanged(model)
+    model_at(folder, b"v")
+    with pytest.raises(BadModel, match="changed"):
+        require_unchanged(model)
+    model_at(folder)
+    require_unchanged(model)
+    folder.rename(tmp_path / "away")
+    with pytest.raises(BadModel, match="none there"):
+        require_unchanged(model)
+
+
+def test_parameters_are_counted_by_the_headers_of_all_files(tmp_path: Path) -> None:
+    folder = model_at(tmp_path / "m", shapes=((2, 3), (4,)))
+    assert parameter_count(folder) == 10
+    (folder / "more.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    assert parameter_count(settled(folder)) == 20
+    (folder / "model.safetensors").write_bytes(b"no header")
+    assert parameter_count(folder) == 10

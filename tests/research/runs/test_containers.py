@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import hashlib
 import io
 import json
 import os
@@ -21,12 +20,11 @@ import pytest
 
 from research.isolation.mode import EngineThread, Sandboxing
 from research.runs.attempt import Attempt
-from research.runs.files import AttemptFolder, AttemptSpec, Role, read_evaluations
+from research.runs.files import AttemptFolder, AttemptSpec, Role
 from research.runs.resume import reap_command
 from research.runs.workers import (
     container_spec,
     engine_failures,
-    merge_evaluations,
     store_evaluation,
     tasks_of,
 )
@@ -169,28 +167,6 @@ def test_an_evaluation_that_is_none_is_refused_and_not_put_into_place(tmp_path: 
     assert failed.value.code == "evaluator_failed"
     assert len(failed.value.reason) < 1000
     assert not (tmp_path / "evaluation.json").exists()
-
-
-def test_evaluations_during_training_are_put_beside_those_that_were_kept(tmp_path: Path) -> None:
-    def of(*versions: int, reward: float = 1.0) -> list[dict[str, object]]:
-        play = {"task_id": "t", "sample": 0, "success": True, "reward": reward}
-        common = {"environment": "guess", "split": "hidden", "episodes": [play]}
-        return [{**common, "policy_version": version} for version in versions]
-
-    left, place = tmp_path / "left", tmp_path / "evaluation-during.json"
-    place.write_text(json.dumps({"evaluations": of(2, 4)}))
-    left.write_text(json.dumps({"evaluations": of(4, 6, reward=0.0)}))
-    assert merge_evaluations(left, place) == hashlib.sha256(left.read_bytes()).hexdigest()
-    found = read_evaluations(place)
-    assert [(each.policy_version, each.episodes[0].reward) for each in found] == [(2, 1.0), (4, 0.0), (6, 0.0)]
-    before = place.read_bytes()
-    for text in ("", "[" * 100_000, '{"evaluations": [3]}', json.dumps({"evaluations": of(6, 2)})):
-        left.write_text(text)
-        with pytest.raises(AttemptFailed) as failed:
-            merge_evaluations(left, place)
-        assert failed.value.code == "evaluator_failed"
-        assert len(failed.value.reason) < 1000
-        assert place.read_bytes() == before
 
 
 def _silent() -> bool:

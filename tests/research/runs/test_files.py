@@ -417,16 +417,6 @@ def test_what_the_log_does_not_show_stops_nothing_and_is_looked_up_again_after_a
     assert log.reads == 2
 
 
-def test_the_steps_of_an_earlier_attempt_are_judged_before_anything_is_trained() -> None:
-    watching = watch(Log(CALM, *[BLOWN] * 3), Clock())
-    asyncio.run(watching.load_history(5))
-    assert watching.alarm is not None
-    assert watching.alarm.effect == "abort"
-    healthy = watch(Log(*[CALM] * 4), Clock())
-    asyncio.run(healthy.load_history(5))
-    assert healthy.alarm is None
-
-
 def test_a_log_that_lacks_earlier_steps_is_waited_for_and_then_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, log = Clock(), Log(CALM)
 
@@ -450,16 +440,3 @@ def test_a_silence_counts_from_the_last_answer(limits: Watchdog | None) -> None:
     alarm = watching.check_silence()
     assert alarm is not None
     assert (alarm.code, alarm.effect) == ("server_silent", "exclude")
-
-
-def test_an_evaluation_of_which_nothing_ends_is_timed_from_its_last_episode() -> None:
-    clock = Clock()
-    watching = watch(Log(), clock)
-
-    def after(seconds: float, version: int, awaited: int) -> float:
-        clock.now += seconds
-        said = Status(state=ServerState.ROLLING, policy_version=version, awaited_evaluations=awaited)
-        return watching.evaluation_wait_s(said)
-
-    assert [after(5, 0, 0), after(5, 1, 8), after(5, 1, 8), after(2, 1, 8)] == [0, 0, 5, 7]
-    assert [after(1, 1, 7), after(4, 1, 7), after(1, 1, 0), after(9, 1, 0), after(1, 2, 8)] == [0, 4, 0, 0, 0]

@@ -1,9 +1,10 @@
-"""How an attempt begins: from what an earlier one's server and containers left, or from nothing, with the reason."""
+"""How an attempt begins: from what an earlier one left, or from nothing, by the code with which that ended."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -14,10 +15,13 @@ from filelock import FileLock
 from research.files import read_json, write_json
 from research.isolation.mode import Containers
 from research.runs.files import AttemptFolder, AttemptProgress, read_evaluations, write_evaluations
-from research.runs.resume import end_containers, plan_resume, transfer_files
+from research.runs.resume import WAYS, decide_resume, end_containers, plan_resume, transfer_files
+from research.runs.workers import FAILURES
+from research.scheduler.steps import BUDGET_CODE
 from sandboxes import Result, SandboxError
 from studies import AttemptState, RunState
-from tests.research.factories import make_order, with_schedule
+from studies.records.runs import BLAMELESS_CODES, EVIDENCE_CODES, INVALID_CODES, WITHIN_REACH_OF_CODE, WORST_CODES
+from tests.research.factories import make_order, with_run, with_schedule
 from tests.research.runs.test_bounds import made_by
 
 
@@ -178,3 +182,58 @@ def test_what_cannot_be_kept_now_is_kept_later(tmp_path: Path, folder: AttemptFo
     place.rmdir()
     place.write_bytes(before)
     assert ended(tmp_path / "left", folder) == [2, 4]
+
+
+RESEARCH = Path(__file__).parents[3] / "research"
+RAISED = re.compile(r"""(?:AttemptFailed|CollectError)\(\s*f?"([a-z_{}.]+)"\s*,""")
+RETURNED = re.compile(r"""(?:return|,) "(?:failed|lost|timeout)", "([a-z_]+)",""")
+NAMED = re.compile(r"""\bcode="([a-z_]+)",""")
+
+
+def test_no_code_is_raised_that_the_lock_does_not_name() -> None:
+    used = {BUDGET_CODE}
+    for path in [*(RESEARCH / "runs").glob("*.py"), RESEARCH.parent / "studies/checks/evidence.py"]:
+        source = path.read_text()
+        for pattern in (RAISED, RETURNED, NAMED):
+            used |= set(pattern.findall(source))
+    used |= {f"{who}_{failure}" for who in ("client", "evaluator") for failure in FAILURES.values()}
+    used -= {"{who}_{worker.failure}", "ok", "stopped", *BLAMELESS_CODES}
+    assert {"server_died", "client_died", "foreign_results", "lost", "attempt_died"} <= used
+    assert used <= set(INVALID_CODES)
+
+
+def test_what_a_client_can_do_to_its_attempt_is_known_to_be_within_its_reach() -> None:
+    assert set(INVALID_CODES) >= WITHIN_REACH_OF_CODE
+    by_clients = {code for code in INVALID_CODES if code.startswith(("client_", "server_"))}
+    assert by_clients - WITHIN_REACH_OF_CODE == {"client_killed"}, "nothing inside ends a container from outside"
+
+
+def run_ended_by(code: str, resumes: int | None = None, **job: Any) -> RunState:
+    order = make_order()
+    spec = with_run(order, job={**order.spec.job, **job}).spec
+    first, second = (
+        AttemptState(1, "a1", "", "lost", "lost"),
+        AttemptState(2, "a2", "", "failed", code, resumes=resumes),
+    )
+    return RunState(spec.run_id, spec, (first, second))
+
+
+def test_every_end_that_can_be_has_a_way_on_and_a_reason() -> None:
+    assert WAYS.keys() == {*INVALID_CODES, *BLAMELESS_CODES, "stopped"}
+    assert all(WAYS[code][1] and decide_resume(run_ended_by(code)).why for code in WAYS)
+
+
+BESIDE = ("lost", "stopped", "client_killed", "evaluator_died", "disk_full", "engine_gone")
+PERHAPS = ("server_died", "server_silent", "timeout", "attempt_died", "steps_missing")
+IN_DOUBT = ("foreign_training", "server_refused", "server_failed", *WORST_CODES, *EVIDENCE_CODES, "never heard of")
+
+
+@pytest.mark.parametrize("code", [*BESIDE, *PERHAPS, *IN_DOUBT])
+def test_what_lay_beside_the_server_is_gone_on_from_and_what_its_record_may_have_caused_once(code: str) -> None:
+    first, again = decide_resume(run_ended_by(code)), decide_resume(run_ended_by(code, resumes=1))
+    assert (first.resumes, again.resumes) == (code not in IN_DOUBT, code in BESIDE)
+    assert ("attempt 2" in again.why) == (code in PERHAPS)
+
+
+def test_a_training_that_is_to_stand_still_is_seen_from_its_first_step() -> None:
+    assert not decide_resume(run_ended_by("lost", learning_rate=0)).resumes

@@ -1,8 +1,9 @@
-"""One attempt in real processes, at a run of a brought environment whose code looks for hidden tasks."""
+"""One attempt in real processes: at a brought environment whose code looks for hidden tasks, and on a cluster."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import pytest
 
 from research.environments.install import install_environment
 from research.environments.reference import read_reference
+from research.installation.base_job import VERL_PYTHON, variables_of
 from research.runs.collect import collect
 from research.runs.files import AttemptSpec
 from research.runs.workers import TRANSCRIPTS
 from sandboxes import Exit
 from swarm.environments import registry
+from swarm.job import Job
 from tests.research.factories import make_home, with_run, with_schedule
 from tests.research.runs.trials import DEADLINE_S, EPISODES, PLAYS, Trial
 
@@ -103,3 +106,38 @@ def test_an_attempt_is_evaluated_beside_a_client_that_is_handed_no_hidden_task_a
     unknown = {name for name, value in conditions if value is None}
     fake = {"initial_policy", "template", "optimiser_steps", "probs_diff"}  # it loads and compares nothing
     assert unknown == {*fake, "stopped_by", "stillness"}
+
+
+SEVERAL_BOOTS_S = 400.0
+
+
+class ClusterTrial(Trial):
+    def variables(self) -> dict[str, str]:
+        return variables_of("verl")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterTrial]:
+    named = os.environ.get("AJET_TEST_VERL_PYTHON")
+    if not named:
+        pytest.skip("AJET_TEST_VERL_PYTHON names no environment with verl and vLLM: `make test-verl` makes one")
+    monkeypatch.setenv(VERL_PYTHON, named)
+    cluster = ClusterTrial(tmp_path)
+    yield cluster
+    cluster.end()
+
+
+@pytest.mark.timeout(SEVERAL_BOOTS_S)
+def test_an_attempt_on_a_cluster_is_trained_measured_and_collected(cluster: ClusterTrial, tmp_path: Path) -> None:
+    model = {"kind": "tiny", "hidden_size": 32, "layers": 1, "warm_start_steps": 20}
+    fields = {"steps": 2, "episodes_per_step": 8, "group_size": 4, "seed": 3, "model": model}
+    job = Job.model_validate({"backend": "verl", **fields})
+    order = cluster.order(steps=2)
+    order = with_run(order, job=job.model_dump(mode="json", exclude={"tracking"}))
+    handle = cluster.launch(order)
+    assert handle.wait(SEVERAL_BOOTS_S) == Exit("finished", 0), handle.logs()
+    found = collect(cluster.folder, order, tmp_path / "study", said=cluster.outcome())
+    assert found.snapshot["steps"] == 2
+    assert {measurement.n for measurement in found.measurements} == {EPISODES}
+    assert (found.conditions.checkpoint, len(found.conditions.initial_policy or "")) == ("last", 64)
+    assert (found.alarms, cluster.pids("-m")) == ((), [])
