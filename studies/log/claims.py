@@ -225,13 +225,7 @@ def _replace_verdict(study: StudyState, before: Verdict, look: int) -> None:
 
 @rule(EventType.DECISION_TAKEN)
 def _decide(
-    study: StudyState,
-    event: Event,
-    rule: str,
-    action: str,
-    reason: str,
-    hypothesis: str | None = None,
-    look: int = 0,
+    study: StudyState, event: Event, rule: str, action: str, reason: str, hypothesis: str | None = None, look: int = 0
 ) -> None:
     decision = Decision(rule, action, reason, event.ts, hypothesis, look, event.seq)
     if hypothesis is not None:

@@ -247,7 +247,7 @@ def warn_generated_rewards(state: StudyState, evidence: Evidence) -> Iterator[Re
         yield threat(
             f"The training reward of {', '.join(arm.name for arm in arms)} was written by a language model. Training "
             "can raise such a reward while hidden success stands still or falls (reward hacking); each reward has a "
-            "scale of its own, so that training rewards of different arms say nothing beside one another.",
+            "scale of its own, so that training rewards of different arms say nothing beside one another."
         )
     for arm in arms:
         assert state.design is not None
@@ -255,7 +255,7 @@ def warn_generated_rewards(state: StudyState, evidence: Evidence) -> Iterator[Re
             yield threat(
                 f"The reward {arm.reward} names {', '.join(escapes)}, by which it may do more than judge a play. It "
                 "ran in the training client, on whose word alone training success rests. Read its source before "
-                "relying on its arm.",
+                "relying on its arm."
             )
         ends = [run.invalid[0] for run in state.runs_of(arm.name) if run.invalid is not None]
         lost = sorted({code for code in ends if code != BUDGET_EXHAUSTED})
@@ -263,7 +263,7 @@ def warn_generated_rewards(state: StudyState, evidence: Evidence) -> Iterator[Re
             yield threat(
                 f"Runs of {arm.name} were lost ({', '.join(lost)}) and others count. Its code could see how a training "
                 "went and end it: which of its runs count may be its own choice. Do not rely on what is said of this "
-                "arm.",
+                "arm."
             )
         yield from _compare_reward_trend(state, evidence, arm)
 

@@ -50,14 +50,7 @@ from studies.report.figure_data import (
     training_curves,
 )
 from studies.report.measures import facts_table, others_table
-from studies.report.summary import (
-    Headline,
-    ask_on,
-    headline,
-    point_out_round,
-    point_out_study,
-    words_at_end,
-)
+from studies.report.summary import Headline, ask_on, headline, point_out_round, point_out_study, words_at_end
 from studies.report.validity import checks, threats
 from studies.report.wording import (
     NONE,
@@ -320,7 +313,7 @@ def _stage_sections(state: StudyState, evidence: Evidence) -> Iterator[Block | N
         "facts": Text("No claim rests on these numbers.", "aside"),
     }
     for name, lead, found in (
-        ("Every arm", None, run_tables.whole_arm_table(state)),
+        ("Every arm", None, run_tables.arm_table(state, whole=True)),
         ("A/A runs before the design", None, design_tables.noise_table(state)),
         ("Every candidate of the screen", rules, design_tables.screen_table(state)),
         ("Look by look", None, design_tables.interim_table(state)),

@@ -43,14 +43,7 @@ from studies.statistics.comparison import (
 )
 from studies.verdicts import scope, wording
 from studies.verdicts.forecasts import brier
-from studies.verdicts.inputs import (
-    ArmData,
-    Finding,
-    JudgeInput,
-    count_codes,
-    find_unaccounted,
-    too_many_excluded,
-)
+from studies.verdicts.inputs import ArmData, Finding, JudgeInput, count_codes, find_unaccounted, too_many_excluded
 from studies.verdicts.scope import collapse_rates, limit_scope
 
 LEAST_KEPT = 3

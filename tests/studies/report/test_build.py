@@ -266,9 +266,7 @@ def test_plays_before_and_after_are_quoted_and_never_markup(
     assert "\n# heading" not in outside
 
 
-def test_any_logged_metric_can_be_drawn_and_for_another_one_the_known_ones_are_named(
-    built: Built,
-) -> None:
+def test_any_logged_metric_can_be_drawn_and_for_another_one_the_known_ones_are_named(built: Built) -> None:
     state, folder = built[0], built[1].html.parent
     svg, png = draw_metric(state, folder, "critic/rewards/mean")
     assert (svg.name, png.name) == ("critic-rewards-mean.svg", "critic-rewards-mean.png")
