@@ -23,6 +23,7 @@ from studies.checks.conditions import extract_conditions, mean_facts
 from studies.log.study import RunState, StudyState
 from studies.metrics import Refused, Results, other_environment
 from studies.metrics.registry import values_of
+from studies.records.runs import EVIDENCE_CODES
 
 UNREADABLE: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 """What reading a value raises that lacks what it must hold, or holds something else."""
@@ -75,8 +76,6 @@ class Findings:
 
 
 FILES: Final = ("snapshot", "evaluation")
-_SPOILT: Final = ("evidence_missing", "evidence_changed")
-"""Codes of runs that were given up because their files were found spoilt."""
 _JUDGED: Final = ("confirm", "replicate")
 """Phases whose runs feed a claim."""
 
@@ -133,7 +132,7 @@ def _load_collected(
             difference = f"expected the sha256 {record['sha256'][:12]} of the log, found {sha256[:12]}"
     except OSError as error:
         difference = f"it cannot be read: {error.strerror or error}"
-    if difference and run.invalid is not None and run.invalid[0] in _SPOILT:
+    if difference and run.invalid is not None and run.invalid[0] in EVIDENCE_CODES:
         findings.note(f"{name}: {difference}; run {run.run_id} was given up for that.")
         return None
     if difference:

@@ -64,27 +64,22 @@ class Equivalence(Record):
     """The larger of the two one-sided p-values."""
 
 
-class CollapseRate(Record):
-    """How many of an arm's trainings collapsed, with exact limits (Clopper & Pearson 1934, Biometrika 26)."""
+class ReachedRate(Record):
+    """How many of an arm's trainings reached a threshold within the horizon, with exact 95 % limits of the rate
+    (Clopper & Pearson 1934, Biometrika 26)."""
 
     arm: str
     count: int = Field(ge=0)
     of: int = Field(ge=0)
     low: float
     high: float
-    """Ends of the 95 % interval of the rate."""
+
+
+class CollapseRate(ReachedRate):
+    """How many of an arm's trainings collapsed, with the same limits."""
+
     upper: float
     """One-sided upper 95 % limit: a higher rate is ruled out."""
-
-
-class ReachedRate(Record):
-    """How many of an arm's trainings reached a threshold within the horizon, with exact 95 % limits."""
-
-    arm: str
-    count: int = Field(ge=0)
-    of: int = Field(ge=0)
-    low: float
-    high: float
 
 
 class ArmMean(Record):

@@ -14,6 +14,7 @@ from typing import Final
 from studies.checks.training import unequal_drops
 from studies.log.study import StudyState
 from studies.records.design import Design, Hypothesis
+from studies.records.runs import EVIDENCE_CODES
 from studies.report.design_tables import describe_scope
 from studies.report.elements import Point
 from studies.report.evidence import Evidence
@@ -35,8 +36,6 @@ from studies.report.wording import (
 from studies.verdicts.recipe import BetterValue, find_untested_pairs, format_fields, recipes
 from studies.verdicts.wording import Question, deciding_interval, find_unequal_training, question_of
 
-SPOILT: Final = frozenset({"evidence_missing", "evidence_changed"})
-"""Codes of runs whose files were no longer what was collected."""
 ASK_RULE: Final = "ask on while level and budget tell something"
 """The rule of the decision that no further question is asked, as the loop writes it down."""
 IN_WORDS: Final = "nothing more is asked, in the words of "
@@ -72,7 +71,7 @@ def headline(state: StudyState, lock_error: str | None = None) -> Headline:
     if lock_error is not None:
         rests = "No verdict below can be relied on" if state.verdicts else "No verdict will be claimed on it"
         warnings.append(f"{capital(lock_error)}. {rests} until the file is restored.")
-    spoilt = [run for run in state.runs.values() if run.invalid is not None and run.invalid[0] in SPOILT]
+    spoilt = [run for run in state.runs.values() if run.invalid is not None and run.invalid[0] in EVIDENCE_CODES]
     if spoilt:
         names = ", ".join(run.run_id for run in spoilt)
         said = f"Files of {plural(len(spoilt), 'run')} were changed or lost after they were collected: {names}."

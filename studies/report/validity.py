@@ -18,10 +18,10 @@ from studies.checks.conditions import find_confounders, find_design_deviations
 from studies.checks.training import (
     count_without_signal,
     describe_zero_lr_run,
+    find_fault,
     find_zero_lr_run,
+    list_unreported,
     unequal_drops,
-    zero_lr_fault,
-    zero_lr_unchecked,
 )
 from studies.log.study import StudyState
 from studies.records.design import SUCCESS, Design
@@ -129,8 +129,8 @@ def _check_lock(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def _check_conditions(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    recorded = [(run.collected or {}).get("conditions") or {} for run in state.runs_in("confirm")]
-    if state.design is None or not any(recorded):
+    recorded = [seen for run in state.runs_in("confirm") if (seen := run.conditions) not in (None, Conditions())]
+    if state.design is None or not recorded:
         return
     clean = bool(state.verdicts)
     for verdict in state.verdicts:
@@ -139,7 +139,7 @@ def _check_conditions(state: StudyState, evidence: Evidence) -> Iterator[Remark]
             said = f"{verdict.hypothesis}: {violation.sentence} ({violation.code})."
             yield Remark("failed" if violation.blocks else "threat", said)
     compared = [name for name in Conditions.model_fields if name not in _NOT_COMPARED]
-    known = {name for name in compared if any(found.get(name) is not None for found in recorded)}
+    known = {name for name in compared if any(getattr(seen, name) is not None for seen in recorded)}
     if clean:
         alike = ", ".join(name.replace("_", " ") for name in compared if name in known)
         yield Remark("passed", f"The runs of compared arms were alike in {alike}.")
@@ -166,8 +166,8 @@ def _check_numbers(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         yield note(f"Before training, hidden success of the arms' runs stood at: {ranges}.")
     run = find_zero_lr_run(state)
     if run is not None and run.status == "collected":
-        level: Literal["failed", "note", "passed"] = "note" if zero_lr_unchecked(run) else "passed"
-        yield Remark("failed" if zero_lr_fault(run) else level, f"{capital(describe_zero_lr_run(run))}.")
+        level: Literal["failed", "note", "passed"] = "note" if list_unreported(run.conditions) else "passed"
+        yield Remark("failed" if find_fault(run.conditions) else level, f"{capital(describe_zero_lr_run(run))}.")
 
 
 def _warn_logs(state: StudyState, evidence: Evidence) -> Iterator[Remark]:

@@ -13,7 +13,6 @@ studies only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -30,19 +29,10 @@ _TIES: Final = 1 + 1e-9
 """Tables whose conditional probabilities differ by rounding alone are equally extreme."""
 
 
-@dataclass(frozen=True, slots=True)
-class RateLimits:
-    """A rate with the limits of an interval."""
-
-    rate: float
-    low: float
-    high: float
-
-
-def exact_limits(count: int, of: int, level: float = 0.95) -> RateLimits:
+def exact_limits(count: int, of: int, level: float = 0.95) -> Interval:
     """Return count / of with Clopper and Pearson's two-sided limits; of no trials nothing is ruled out."""
     low, high = one_sided_limits(count, of, (1 + level) / 2)
-    return RateLimits(count / of if of else 0.0, low, high)
+    return Interval(count / of if of else 0.0, low, high)
 
 
 def one_sided_limits(count: int, of: int, level: float) -> tuple[float, float]:
@@ -59,11 +49,11 @@ def one_sided_limits(count: int, of: int, level: float) -> tuple[float, float]:
     return low, high
 
 
-def newcombe(control: RateLimits, treatment: RateLimits) -> tuple[float, float]:
+def newcombe(control: Interval, treatment: Interval) -> tuple[float, float]:
     """Return the interval of treatment minus control from the limits of each: Newcombe's method 10."""
-    estimate = treatment.rate - control.rate
-    below = ((treatment.rate - treatment.low) ** 2 + (control.high - control.rate) ** 2) ** 0.5
-    above = ((treatment.high - treatment.rate) ** 2 + (control.rate - control.low) ** 2) ** 0.5
+    estimate = treatment.mean - control.mean
+    below = ((treatment.mean - treatment.low) ** 2 + (control.high - control.mean) ** 2) ** 0.5
+    above = ((treatment.high - treatment.mean) ** 2 + (control.mean - control.low) ** 2) ** 0.5
     return max(-1.0, estimate - below), min(1.0, estimate + above)
 
 

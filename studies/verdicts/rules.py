@@ -181,7 +181,10 @@ def _level(case: JudgeInput) -> tuple[float, list[int]]:
         return case.alpha, [len(case.runs()[1].values)]
     if case.design.multiplicity == "dunnett_bonferroni":
         return case.alpha / _claims(case), _family_sizes(case)
-    return effective_level(_families(case), case.alpha), _family_sizes(case)
+    smallest: dict[str, float] = {}  # corrected p of the claims on each variable
+    for claim in case.design.hypotheses:
+        smallest[claim.variable] = min(_p_in_family(case.of(claim)), smallest.get(claim.variable, 1.0))
+    return effective_level(list(smallest.values()), case.alpha), _family_sizes(case)
 
 
 def _by_intervals(
@@ -198,15 +201,6 @@ def _by_intervals(
     predicted = (low > 0) == (claim.direction == "increase")
     side = "above" if low > 0 else "below"
     return ("supported" if predicted else "refuted"), f"The whole {span} lies {side} 0, {wording.SIDES[predicted]}."
-
-
-def _families(case: JudgeInput) -> list[float]:
-    """Return the smallest corrected p of the claims on each variable."""
-    smallest: dict[str, float] = {}
-    for claim in case.design.hypotheses:
-        p = _p_in_family(case.of(claim))
-        smallest[claim.variable] = min(p, smallest.get(claim.variable, 1.0))
-    return list(smallest.values())
 
 
 def _p_in_family(case: JudgeInput) -> float:

@@ -72,7 +72,10 @@ def find_unequal_training(state: StudyState, hypothesis: Hypothesis) -> tuple[st
 
 
 def _apart(state: StudyState, design: Design, hypothesis: Hypothesis, names: tuple[str, str]) -> Iterator[str]:
-    known = [_conditions(state, name) for name in names]
+    known = [
+        [seen for run in state.runs_of(name) if run.status == "collected" and (seen := run.conditions) is not None]
+        for name in names
+    ]
     if MODEL in hypothesis.declared:
         left, right = (_mean(conditions, "initial_success") for conditions in known)
         if left is not None and right is not None and left != right:
@@ -100,11 +103,6 @@ def _count_planned_episodes(design: Design, arm: str) -> float | None:
     job = {**design.base_job, **design.arm(arm).overrides}
     steps, batch = job.get("steps"), job.get("episodes_per_step")
     return float(steps * batch) if isinstance(steps, int) and isinstance(batch, int) else None
-
-
-def _conditions(state: StudyState, arm: str) -> list[Conditions]:
-    found = ((run.collected or {}).get("conditions") for run in state.runs_of(arm) if run.status == "collected")
-    return [Conditions.model_validate(entry) for entry in found if entry is not None]
 
 
 def _mean(conditions: list[Conditions], field: str) -> float | None:

@@ -78,7 +78,7 @@ def test_the_same_state_and_files_give_the_same_bytes(built: Built) -> None:
     plots.render_cached.cache_clear()
     assert build_report(state, first.html.parent) == first
     assert all(path.read_bytes() == data for path, data in before.items())
-    assert first.html_sha256 == hashlib.sha256(before[first.html]).hexdigest()
+    assert first.hashes["report.html"] == hashlib.sha256(before[first.html]).hexdigest()
 
 
 def collected(s: Synthetic, count: int, arm: str = "") -> None:
