@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Final
 
 from studies.log.study import BUDGET_EXHAUSTED, StudyState
-from studies.records.design import BUILT_IN, Arm, Design, Hypothesis
+from studies.records.design import BUILT_IN, Design, Hypothesis
 from studies.records.statements import statement, statement_of
 from studies.records.verdict import Verdict, find_contradictions, mark_contradictions, planner_label, quote_message
 from studies.report.elements import Cell, Play, Quote, Remark, Section, Table, Text, hash_cell, section, table, threat
@@ -265,24 +265,20 @@ def warn_generated_rewards(state: StudyState, evidence: Evidence) -> Iterator[Re
                 "went and end it: which of its runs count may be its own choice. Do not rely on what is said of this "
                 "arm."
             )
-        yield from _compare_reward_trend(state, evidence, arm)
-
-
-def _compare_reward_trend(state: StudyState, evidence: Evidence, arm: Arm) -> Iterator[Remark]:
-    of = [found for run_id, found in evidence.runs.items() if state.runs[run_id].spec.arm == arm.name]
-    curves = [curve for found in of if (curve := found.curves.get(REWARDS))]
-    before, after = state.values(arm.name, BEFORE), state.values(arm.name)
-    if not curves or not before or not after:
-        return
-    first, last = fmean(curve[0][1] for curve in curves), fmean(curve[-1][1] for curve in curves)
-    start, end = fmean(before.values()), fmean(after.values())
-    parted = last > first and end <= start
-    lead = "Training reward and hidden success parted" if parted else "Training reward beside hidden success"
-    yield Remark(
-        "threat" if parted else "note",
-        f"{lead} with {arm.name}: from the first step to the last, the mean reward went from {number(first)} to "
-        f"{number(last)}; before and after training, hidden success was {number(start)} and {number(end)}.",
-    )
+        of = (run for run_id, run in evidence.runs.items() if state.runs[run_id].spec.arm == arm.name)
+        curves = [curve for run in of if (curve := run.curves.get(REWARDS))]
+        before, after = state.values(arm.name, BEFORE), state.values(arm.name)
+        if not curves or not before or not after:
+            continue
+        first, last = fmean(curve[0][1] for curve in curves), fmean(curve[-1][1] for curve in curves)
+        start, end = fmean(before.values()), fmean(after.values())
+        parted = last > first and end <= start
+        lead = "Training reward and hidden success parted" if parted else "Training reward beside hidden success"
+        yield Remark(
+            "threat" if parted else "note",
+            f"{lead} with {arm.name}: from the first step to the last, the mean reward went from {number(first)} to "
+            f"{number(last)}; before and after training, hidden success was {number(start)} and {number(end)}.",
+        )
 
 
 def transcripts(state: StudyState, evidence: Evidence) -> Iterator[Play]:

@@ -15,7 +15,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -183,6 +183,11 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
     results = Results(
         evaluation["initial"], evaluation["final"], during, snapshot["history"], evaluation.get("other"), stopped
     )
+    hidden: tuple[tuple[float, float], ...] = ()
+    if results.during:
+        with suppress(Refused):
+            curve = by_episodes(results)
+            hidden = tuple(zip(curve.xs, curve.ys, strict=True))
     curves: dict[str, list[tuple[int, float]]] = {}
     for step, metrics in history:
         for key, value in metrics.items():
@@ -195,7 +200,7 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
         curves={key: tuple(points) for key, points in sorted(curves.items())},
         recomputed=_recompute(run, results),
         transcripts=_transcripts(evaluation),
-        hidden=_hidden_curve(results),
+        hidden=hidden,
         unsaid=_unsaid(evaluation),
         others=_measure_others(others, results) if run.spec.phase == "confirm" else {},
     )
@@ -234,16 +239,6 @@ def _unsaid(evaluation: Mapping[str, Any]) -> dict[str, int]:
     names = sorted({name for facts in said for name in facts})
     lacking = {name: sum(name not in facts for facts in said) for name in names}
     return {name: count for name, count in lacking.items() if count}
-
-
-def _hidden_curve(results: Results) -> tuple[tuple[float, float], ...]:
-    if not results.during:
-        return ()
-    try:
-        curve = by_episodes(results)
-    except Refused:
-        return ()
-    return tuple(zip(curve.xs, curve.ys, strict=True))
 
 
 def _transcripts(evaluation: Mapping[str, Any]) -> tuple[tuple[str, Mapping[str, Any]], ...]:

@@ -146,34 +146,29 @@ def point_out_round(head: Headline, level: str) -> Iterator[Point]:
 
 def point_out_study(state: StudyState, heads: Sequence[Headline], evidence: Mapping[int, Evidence]) -> Iterator[Point]:
     """Yield what is known over all rounds, what is ruled out, what surprised, the recipe, and how it goes on."""
+    ruled_out: list[str] = []
     for each in state.rounds:
-        yield from _point_out_claims(each)
+        name, design = f"Known, round {each.round}", each.design
+        for answer in headline(each).answers:
+            verdict, sentence = each.verdict_on(answer.hypothesis), answer.sentence
+            if design is not None and verdict is not None:
+                claim = design.hypothesis(answer.hypothesis)
+                numbers = finding(claim, verdict, design.metric, deciding_interval(design, verdict))
+                sentence = f"in {design.environment}, {numbers[:1].lower()}{numbers[1:]}"
+            yield Point(name, sentence, answer.label, answer.verdict)
+        ruled_out += _list_ruled_out(each)
     for each in state.given_up:
         yield Point(f"Known, round {each.round}", "it came to no lock: nothing was tested in it.", "Given up", "none")
-    ruled_out = [said for each in state.rounds for said in _list_ruled_out(each)] or ["Nothing."]
     surprised = [
         f"Round {each.round}: {s}" for each in state.rounds for s in list_surprises(each, evidence[each.round])
     ]
     for name, sentences in (
-        ("Ruled out", ruled_out),
+        ("Ruled out", ruled_out or ["Nothing."]),
         ("Surprises", surprised or ["Nothing that the rules look for."]),
         ("Best recipe", describe_recipe(state)),
     ):
         yield from (Point(name, sentence) for sentence in sentences)
     yield Point("Why it ended" if state.concluded_reason is not None else "How far it is", why_ended(state))
-
-
-def _point_out_claims(state: StudyState) -> Iterator[Point]:
-    """Yield what each claim of a round came to, in code's words with its numbers."""
-    name, design = f"Known, round {state.round}", state.design
-    for answer in headline(state).answers:
-        verdict = state.verdict_on(answer.hypothesis)
-        sentence = answer.sentence
-        if design is not None and verdict is not None:
-            claim = design.hypothesis(answer.hypothesis)
-            said = finding(claim, verdict, design.metric, deciding_interval(design, verdict))
-            sentence = f"in {design.environment}, {said[:1].lower()}{said[1:]}"
-        yield Point(name, sentence, answer.label, answer.verdict)
 
 
 def _list_ruled_out(state: StudyState) -> Iterator[str]:

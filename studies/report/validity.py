@@ -35,6 +35,7 @@ from studies.report.measures import warn_measure
 from studies.report.run_tables import warn_custom_environments, warn_sandboxes
 from studies.report.wording import capital, format_signed, number, one_line, percent, plural, span
 from studies.statistics.comparison import is_constant, spread_interval
+from studies.statistics.power import power, power_design
 from studies.verdicts.judge import find_violations, gather
 from studies.verdicts.rules import LEAST_KEPT
 
@@ -84,8 +85,6 @@ def noise_observed(state: StudyState) -> ObservedNoise | None:
 
 
 def _power(design: Design, sd: float, runs: int) -> float | None:
-    from studies.statistics.power import power, power_design  # needs scipy, which takes a while
-
     least = 2 if design.collapse is None else LEAST_KEPT
     if design.promise is None or not design.hypotheses or design.test == "boschloo" or runs < least:
         return None
