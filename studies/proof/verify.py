@@ -136,15 +136,6 @@ def _check_verdict(event: Event, state: StudyState, findings: Findings) -> None:
             findings.drift(place, f"{name} is {before!r} in the log, {after!r} computed from the runs")
 
 
-def check_lock(state: StudyState, folder: Path, findings: Findings) -> None:
-    if state.lock_file is None:
-        return
-    if state.lock_file != (name := lock_name(state.round)):
-        findings.drift("design.locked", f"expected the lock in {name}, found it in {state.lock_file!r}")
-        return
-    findings.check("lock", state.lock_file, lock_error(state, folder))
-
-
 def _blames_lock(state: StudyState, stored: Verdict) -> bool:
     return stored.verdict == "invalid" and stored.reason.startswith(f"the lock {lock_name(state.round)} ")
 
@@ -204,7 +195,11 @@ def verify(
     if events:
         state = fold(events)  # which events_of has seen through
         for part in state.every_round:
-            check_lock(part, folder, findings)
+            name = lock_name(part.round)
+            if part.lock_file is not None and part.lock_file != name:
+                findings.drift("design.locked", f"expected the lock in {name}, found it in {part.lock_file!r}")
+            elif part.lock_file is not None:
+                findings.check("lock", name, lock_error(part, folder))
             check_files(part, folder, findings)
         check_rounds(state, findings)
         check_verdicts(events, findings)

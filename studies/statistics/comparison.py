@@ -308,16 +308,15 @@ def _limits(weights: tuple[float, ...], seeds: int, level: float) -> Any:
 @lru_cache(maxsize=len(_PRIMES))
 def _halton(base: int) -> tuple[float, ...]:
     """Return the first points of Halton's sequence (1960, Numerische Mathematik 2:84) in a base."""
-    return tuple(_radical_inverse(number, base) for number in range(1, _POINTS + 1))
-
-
-def _radical_inverse(number: int, base: int) -> float:
-    found, share = 0.0, 1.0
-    while number:
-        share /= base
-        number, digit = divmod(number, base)
-        found += share * digit
-    return found
+    points = []
+    for rest in range(1, _POINTS + 1):
+        point, share = 0.0, 1.0
+        while rest:
+            share /= base
+            rest, digit = divmod(rest, base)
+            point += share * digit
+        points.append(point)
+    return tuple(points)
 
 
 def two_one_sided(found: Comparison, margin: float, alpha: float) -> Equivalence:

@@ -43,7 +43,7 @@ from studies.statistics.comparison import (
 )
 from studies.verdicts import scope, wording
 from studies.verdicts.forecasts import brier
-from studies.verdicts.inputs import ArmData, Finding, JudgeInput, count_codes, find_unaccounted, too_many_excluded
+from studies.verdicts.inputs import ArmData, Finding, JudgeInput, count_codes, find_unaccounted
 from studies.verdicts.scope import collapse_rates, limit_scope
 
 LEAST_KEPT = 3
@@ -122,8 +122,6 @@ def _find(case: JudgeInput) -> Finding:
 
 def _find_obstacle(case: JudgeInput) -> str | None:
     if (reason := find_unaccounted(case.design, case.arms, case.accepted)) is not None:
-        return reason
-    if (reason := too_many_excluded(case.design, case.arms)) is not None:
         return reason
     if case.violations:
         more = f" (and {len(case.violations) - 1} more)" if len(case.violations) > 1 else ""
