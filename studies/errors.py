@@ -1,17 +1,4 @@
-"""Every error of studies: what was expected, what was found, what to do, in one line.
-
-StudiesError
-|-- StoreError     the event log's database cannot be opened, read or written (not a database, read-only, full, ...)
-|-- LogCorrupt     an event is not what was appended, or cannot follow the ones before it; nothing was changed
-|-- UnknownStudy   the event log holds no study of this name
-|-- HeadMoved      somebody else appended to a study meanwhile; nothing was written: look again, and decide again
-|-- EventRefused   an event cannot follow the ones before it; nothing was written
-|-- LeaseHeld      another controller drives the study
-|-- ControllerLeaseLost
-|                  this controller drives the study no more: another one took its lease over, or may have
-|-- ExportError    a study cannot be exported, or a folder is no export that can be read
-`-- ReportError    a report cannot be built: evidence is missing or is not what was collected
-"""
+"""Every error of studies: what was expected, what was found, what to do, in one line."""
 
 from __future__ import annotations
 

@@ -296,10 +296,10 @@ class _Leg:
 
 def _no_report(state: StudyState, folder: Path) -> Report:
     """Stand for a report that is not built."""
-    paths = folder / "report.md", folder / "report.html"
-    for path in paths:
-        path.write_text("not built: a simulated flight\n")
-    return Report(*paths, (), "0" * 64, "0" * 64)
+    pages = ("report.md", "report.html")
+    for name in pages:
+        (folder / name).write_text("not built: a simulated flight\n")
+    return Report(folder, dict.fromkeys(pages, "0" * 64))
 
 
 @contextmanager

@@ -211,7 +211,7 @@ def _rebuild_report(log: EventLog, state: StudyState, folder: Path) -> dict[str,
         made = build_report(replace(shown, newest_report=state.newest_report), folder)
         for line in made.describe_backups():
             warn(line)
-        payload = made.payload(folder)
+        payload = made.payload()
         try:
             if file_hashes(state.newest_report) != file_hashes(payload):
                 record.append(EventType.REPORT_BUILT, {**payload, WORKED: 0.0}, actor="user")

@@ -83,7 +83,7 @@ class Completion:
                 report = self._build_report(state, self._folder)
                 for line in report.describe_backups():
                     self._note(line)
-                self._record.append(EventType.REPORT_BUILT, report.payload(self._folder))
+                self._record.append(EventType.REPORT_BUILT, report.payload())
 
     def _suggest_next(self, state: StudyState) -> dict[str, Any]:
         """Return what is worth doing next. Whatever goes wrong with it keeps no study from its end."""

@@ -54,7 +54,7 @@ from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import RequestedMetric
 from research.scheduler.steps import ASK_RULE, UNLOCKED
 from studies import EventLog, EventType, StudyLog, StudyState
-from studies.checks.training import conditions, find_zero_lr_run
+from studies.checks.training import find_zero_lr_run
 from studies.errors import ReportError
 from studies.log.event_log import lock_name, write_lock
 from studies.records.alpha import AlphaLedgers
@@ -524,7 +524,7 @@ def _refuse_unknown_noise(state: StudyState) -> DesignRefused:
         remedy = ", which counts these runs too, or steady the job first (a lower learning rate, say)"
         why = ", ".join(filter(None, [f"{fallen} of them collapsed, which are no noise", why]))
     still = find_zero_lr_run(state)
-    if still is not None and still.status == "collected" and conditions(still).stillness is None:
+    if still is not None and still.status == "collected" and not (still.conditions and still.conditions.stillness):
         why = ", ".join(filter(None, ["what its weights did at a learning rate of 0 was not recorded", why]))
     if state.noise_plan is not None and state.noise_plan.plumbing is not None:
         wanted = f"{wanted}, and a training with a learning rate of 0 that changes nothing"

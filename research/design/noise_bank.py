@@ -29,7 +29,7 @@ from research.installation.base_job import APART, parse_job, without_model_path
 from research.installation.studies import FIRST_VERSION, RESULTS_VERSION, VERSION_KEY, every_study
 from studies import EventLog, RunState, StudyState
 from studies.checks.conditions import INITIAL
-from studies.checks.training import conditions, detect_collapse, zero_lr_fault
+from studies.checks.training import detect_collapse, find_fault
 from studies.metrics import Refused, kind_of
 from studies.records.base import Record, digest
 from studies.records.design import Metric
@@ -257,8 +257,8 @@ class NoiseBank:
                 seen.append(found)
             else:
                 reasons[found] += 1
-        asked = (run for run in every if run.spec.arm == PLUMBING_ARM and conditions(run).stillness is not None)
-        jobs = ((run.spec.environment, parse_job(run.spec.job)) for run in asked if zero_lr_fault(run) is None)
+        asked = (run for run in every if run.spec.arm == PLUMBING_ARM and run.conditions and run.conditions.stillness)
+        jobs = ((run.spec.environment, parse_job(run.spec.job)) for run in asked if find_fault(run.conditions) is None)
         checked = frozenset((environment, model_key(job)) for environment, job in jobs if job is not None)
         return cls(frozenset(seen), dict(reasons), checked)
 
@@ -434,7 +434,7 @@ def _observe(run: RunState) -> Observation | str:
 
 
 def has_collapsed(run: RunState) -> bool:
-    return detect_collapse(conditions(run), CollapseRule()) is not None
+    return run.conditions is not None and detect_collapse(run.conditions, CollapseRule()) is not None
 
 
 def metric_key(metric: Metric) -> str:

@@ -49,7 +49,7 @@ from research.scheduler.steps import (
     Step,
 )
 from studies import StudyState
-from studies.checks.training import PLUMBING, find_zero_lr_run, zero_lr_fault
+from studies.checks.training import PLUMBING, find_fault, find_zero_lr_run
 from studies.records.base import JsonValue, canonical
 from studies.records.design import Design, Hypothesis
 from studies.records.procedure import Screen
@@ -115,7 +115,7 @@ def conclusion(state: StudyState, design: Design) -> Iterator[Step]:
 def zero_lr_conclusion(state: StudyState) -> Iterator[Step]:
     """Yield the end of a study whose run with a learning rate of 0 shows that the machinery is broken."""
     run = find_zero_lr_run(state)
-    if run is None or not is_over(run) or run.invalid is not None or (fault := zero_lr_fault(run)) is None:
+    if run is None or not is_over(run) or run.invalid is not None or (fault := find_fault(run.conditions)) is None:
         return
     reason = (
         f"invalid({PLUMBING}): {fault}; nothing was trained after it, as no comparison by this backend could be "

@@ -33,7 +33,12 @@ def flatten(job: Fields) -> dict[str, Any]:
 def find_differing_fields(jobs: Iterable[Fields]) -> tuple[str, ...]:
     rows = [flatten(job) for job in jobs]
     names = sorted({name for row in rows for name in row} - set(EVALUATED))
-    return tuple(name for name in names if len({canonical(_number(row.get(name))) for row in rows}) > 1)
+    differing = []
+    for name in names:
+        values = (row.get(name) for row in rows)
+        alike = (int(value) if isinstance(value, float) and value.is_integer() else value for value in values)
+        differing += [name] if len(set(map(canonical, alike))) > 1 else []
+    return tuple(differing)
 
 
 Pair = tuple[str, str]
@@ -92,10 +97,6 @@ def find_design_deviations(state: StudyState) -> dict[str, tuple[str, ...]]:
 
 def _run_fields(run: RunState) -> dict[str, Any]:
     return {**run.spec.job, REWARD: run.spec.code}
-
-
-def _number(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _entries(value: Fields, prefix: str) -> Iterator[tuple[str, Any]]:

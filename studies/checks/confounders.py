@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean
 from typing import Any, Final
 
@@ -149,19 +150,10 @@ def lint_conditions(
     arms, declared = claim_of(design, hypothesis, names)
     pair = _Pair(design, declared, (arms[0].name, arms[1].name), (control, treatment))
     left, right = ({REWARD: BUILT_IN, **design.base_job, **arm.overrides} for arm in arms)
-    found = (
-        *(_check_same(pair, rule) for rule in _SAME),
-        _check_evaluation(pair, seeds),
-        _check_warm_start(pair),
-        _check_tokens(pair),
-        _check_wall_clock(pair),
-        _check_co_tenancy(pair),
-        _check_overlap(pair),
-        _check_judge_errors(pair),
-        _check_stopped_early(pair),
-        _check_spread(pair, "image", "client image"),
-        _check_spread(pair, "hardware", "hardware"),
-    )
+    same = (_check_same(pair, rule) for rule in _SAME)
+    spread = (_check_spread(pair, field, noun) for field, noun in (("image", "client image"), ("hardware", "hardware")))
+    checks = (_check_evaluation(pair, seeds), _check_warm_start(pair), _check_training(pair), _check_errors(pair))
+    found = chain(same, *checks, spread)
     undeclared = lint_jobs(design, hypothesis, [left], [right], names)
     return (*undeclared, *(violation for violation in found if violation is not None))
 
@@ -202,7 +194,7 @@ def _check_same(pair: _Pair, rule: _SameRule) -> Violation | None:
     return Violation(rule.code, told, blocks=True)
 
 
-def _check_evaluation(pair: _Pair, seeds: Mapping[str, int] | None) -> Violation | None:
+def _check_evaluation(pair: _Pair, seeds: Mapping[str, int] | None) -> Iterator[Violation]:
     """Find runs that were evaluated on other tasks than their seed draws, or than the other arm's run of that seed."""
     both_known = [
         [run for run in arm.values() if None not in (run.evaluation_tasks, run.drawn_tasks)] for arm in pair.arms
@@ -210,101 +202,79 @@ def _check_evaluation(pair: _Pair, seeds: Mapping[str, int] | None) -> Violation
     strays = [sum(run.evaluation_tasks != run.drawn_tasks for run in runs) for runs in both_known]
     if any(strays):
         counts = (f"{count} of {len(arm)} runs" for count, arm in zip(strays, pair.arms, strict=True))
-        said = f"runs were evaluated on other tasks than their seeds draw: {pair.describe(*counts)}"
-        return Violation("evaluation_tasks", said, blocks=True)
+        sentence = f"runs were evaluated on other tasks than their seeds draw: {pair.describe(*counts)}"
+        yield Violation("evaluation_tasks", sentence, blocks=True)
+        return
     left, right = pair.known_values("evaluation_tasks")
     both = set() if seeds is None else {seeds[run] for run in left} & {seeds[run] for run in right}
     if seeds is not None and not both and all(entry.drawn_tasks for arm in pair.arms for entry in arm.values()):
-        return None  # each run has the tasks of its own seed, which were drawn by the same rule
+        return  # each run has the tasks of its own seed, which were drawn by the same rule
     if seeds is not None and both:  # arms of which nothing else is known are compared as they are
         left, right = ({run: (seeds[run], value) for run, value in arm.items() if seeds[run] in both}
                        for arm in (left, right))  # fmt: skip
-    if not left or not right:
-        return None
     alone = set(left.values()) - set(right.values()), set(right.values()) - set(left.values())
-    if not all(alone):  # one arm's runs may have been given up, and their seeds' tasks with them
-        return None
-    told = pair.describe(f"{len(alone[0])} task sets that the other lacks", f"{len(alone[1])}")
-    return Violation("evaluation_tasks", f"the arms were evaluated on different tasks: {told}", blocks=True)
+    if all(alone) and left and right:  # one arm's runs may have been given up, and their seeds' tasks with them
+        sets = pair.describe(f"{len(alone[0])} task sets that the other lacks", f"{len(alone[1])}")
+        yield Violation("evaluation_tasks", f"the arms were evaluated on different tasks: {sets}", blocks=True)
 
 
-def _check_warm_start(pair: _Pair) -> Violation | None:
+def _check_warm_start(pair: _Pair) -> Iterator[Violation]:
     """Find arms that were not alike before training; of compared models, which begin as they are, both are told."""
     means, sizes = pair.means("initial_success"), pair.known_values("evaluation_episodes")
     played = [sum(arm.values()) for arm in sizes]
-    if means is not None and means[0] != means[1] and pair.declared & {MODEL}:
-        told = pair.describe(f"{means[0]:.3f}", f"{means[1]:.3f}")
-        said = f"{told} as its success before training: model brings that about, and what is left to gain differs"
-        return Violation("warm_start", said, blocks=False)
-    if means is None or not all(played) or pair.declared & (_DECODING | _MODEL):
-        return None
-    share = fmean(means)
-    error = math.sqrt(share * (1 - share) * sum(1 / count for count in played))
-    if abs(means[0] - means[1]) <= BEGINNINGS_BLOCK * error:
-        return None
-    told = pair.describe(f"{means[0]:.3f}", f"{means[1]:.3f}")
-    return Violation("warm_start", f"{told} as its success before training, which chance does not explain", blocks=True)
+    if means is None:
+        return
+    began = f"{pair.describe(f'{means[0]:.3f}', f'{means[1]:.3f}')} as its success before training"
+    if means[0] != means[1] and pair.declared & {MODEL}:
+        sentence = f"{began}: model brings that about, and what is left to gain differs"
+        yield Violation("warm_start", sentence, blocks=False)
+    elif all(played) and not pair.declared & (_DECODING | _MODEL):
+        share = fmean(means)
+        error = math.sqrt(share * (1 - share) * sum(1 / count for count in played))
+        if abs(means[0] - means[1]) > BEGINNINGS_BLOCK * error:
+            yield Violation("warm_start", f"{began}, which chance does not explain", blocks=True)
 
 
-def _check_tokens(pair: _Pair) -> Violation | None:
-    means = pair.means("tokens", amount=True)
-    if means is None or _ratio(*means) < TOKENS_TOLD or pair.declared >= _STEPS:
-        return None
-    amounts = pair.describe(f"{means[0]:,.0f}", f"{means[1]:,.0f}")
-    said = f"{amounts} trained tokens a run, {_ratio(*means):.2f} times as many"
-    if causes := ", ".join(sorted(pair.declared & _LENGTHS)):
-        return Violation("unequal_tokens", f"{said}: {causes} brings that about", blocks=False)
-    return Violation("unequal_tokens", said, blocks=_ratio(*means) >= TOKENS_BLOCK)
+def _check_training(pair: _Pair) -> Iterator[Violation]:
+    """Find what training was of unlike amounts, and how many other runs shared its machine."""
+    tokens = pair.means("tokens", amount=True)
+    if tokens is not None and _ratio(*tokens) >= TOKENS_TOLD and not pair.declared >= _STEPS:
+        amounts = pair.describe(f"{tokens[0]:,.0f}", f"{tokens[1]:,.0f}")
+        sentence = f"{amounts} trained tokens a run, {_ratio(*tokens):.2f} times as many"
+        causes = ", ".join(sorted(pair.declared & _LENGTHS))
+        sentence += f": {causes} brings that about" if causes else ""
+        yield Violation("unequal_tokens", sentence, blocks=not causes and _ratio(*tokens) >= TOKENS_BLOCK)
+    wall, judged = pair.means("wall_s", amount=True), pair.design.metric.unit == "seconds"
+    explained = pair.declared & _COSTS and (judged or not pair.by_time)
+    if wall is not None and _ratio(*wall) >= WALL_TOLD and not explained:
+        blocks = pair.by_time and not judged  # where seconds are judged, shorter trainings may be the effect itself
+        times = pair.describe(f"{wall[0]:.1f} s", f"{wall[1]:.1f} s")
+        yield Violation("unequal_wall", f"{times} of training a run, {_ratio(*wall):.2f} times as long", blocks)
+    shared, limit = pair.means("neighbours"), NEIGHBOURS_BLOCK if pair.by_time else NEIGHBOURS_TOLD
+    if shared is not None and abs(shared[0] - shared[1]) >= limit:
+        others = pair.describe(f"{shared[0]:.1f} other runs", f"{shared[1]:.1f}")
+        yield Violation("co_tenancy", f"{others} beside its own on the machine, on average", pair.by_time)
 
 
-def _check_wall_clock(pair: _Pair) -> Violation | None:
-    means = pair.means("wall_s", amount=True)
-    if means is None or _ratio(*means) < WALL_TOLD:
-        return None
-    judged = pair.design.metric.unit == "seconds"
-    if pair.declared & _COSTS and (judged or not pair.by_time):
-        return None
-    blocks = pair.by_time and not judged  # where seconds are judged, shorter trainings may be the effect itself
-    told = pair.describe(f"{means[0]:.1f} s", f"{means[1]:.1f} s")
-    return Violation("unequal_wall", f"{told} of training a run, {_ratio(*means):.2f} times as long", blocks)
+def _check_errors(pair: _Pair) -> Iterator[Violation]:
+    """Find tasks that were seen in training, episodes without a reward, and runs that a locked rule ended early.
 
-
-def _check_co_tenancy(pair: _Pair) -> Violation | None:
-    means = pair.means("neighbours")
-    limit = NEIGHBOURS_BLOCK if pair.by_time else NEIGHBOURS_TOLD
-    if means is None or abs(means[0] - means[1]) < limit:
-        return None
-    told = pair.describe(f"{means[0]:.1f} other runs", f"{means[1]:.1f}")
-    return Violation("co_tenancy", f"{told} beside its own on the machine, on average", pair.by_time)
-
-
-def _check_overlap(pair: _Pair) -> Violation | None:
+    As many episodes in both arms are a threat, more in one a confound; runs that were ended count as they are.
+    """
     left, right = (sum(arm.values()) for arm in pair.known_values("overlap"))
-    if not left and not right:
-        return None
-    told = pair.describe(f"{left} tasks", f"{right}")
-    return Violation("overlap", f"{told} that were both trained on and evaluated, over all its runs", blocks=True)
-
-
-def _check_judge_errors(pair: _Pair) -> Violation | None:
-    """Find episodes whose reward could not be had: as many in both arms is a threat, more in one is a confound."""
-    means = pair.means("judge_errors")
-    if means is None or not any(means):
-        return None
-    played = pair.means("episodes") or (0.0, 0.0)
-    shares = [errors / max(errors, episodes) if errors else 0.0 for errors, episodes in zip(means, played, strict=True)]
-    told = pair.describe(f"{means[0]:.1f} episodes a run ({shares[0]:.1%})", f"{means[1]:.1f} ({shares[1]:.1%})")
-    blocks = abs(shares[0] - shares[1]) > JUDGE_ERRORS_BLOCK
-    return Violation("judge_errors", f"{told} whose reward could not be had", blocks)
-
-
-def _check_stopped_early(pair: _Pair) -> Violation | None:
-    """Tell of runs that a locked rule ended early: they count as they are, with less training."""
+    if left or right:
+        tasks = pair.describe(f"{left} tasks", f"{right}")
+        yield Violation("overlap", f"{tasks} that were both trained on and evaluated, over all its runs", blocks=True)
+    means, played = pair.means("judge_errors"), pair.means("episodes") or (0.0, 0.0)
+    if means is not None and any(means):
+        shares = [lost / max(lost, whole) if lost else 0.0 for lost, whole in zip(means, played, strict=True)]
+        lost = pair.describe(f"{means[0]:.1f} episodes a run ({shares[0]:.1%})", f"{means[1]:.1f} ({shares[1]:.1%})")
+        blocks = abs(shares[0] - shares[1]) > JUDGE_ERRORS_BLOCK
+        yield Violation("judge_errors", f"{lost} whose reward could not be had", blocks)
     counts = [Counter(entry.stopped_by for entry in arm.values() if entry.stopped_by) for arm in pair.arms]
-    if not any(counts):
-        return None
-    left, right = (", ".join(f"{n} by {code}" for code, n in sorted(count.items())) or "none" for count in counts)
-    return Violation("stopped_early", f"of runs that the watchdog stopped, {pair.describe(left, right)}", blocks=False)
+    if any(counts):
+        ends = [", ".join(f"{n} by {code}" for code, n in sorted(count.items())) or "none" for count in counts]
+        yield Violation("stopped_early", f"of runs that the watchdog stopped, {pair.describe(*ends)}", blocks=False)
 
 
 def _check_spread(pair: _Pair, field: str, noun: str) -> Violation | None:

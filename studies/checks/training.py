@@ -90,18 +90,10 @@ def find_zero_lr_run(state: StudyState) -> RunState | None:
     return next((run for run in state.runs_in("noise") if run.spec.arm == PLUMBING_ARM), None)
 
 
-def zero_lr_fault(run: RunState) -> str | None:
-    """Return what a collected run with a learning rate of 0 shows to be broken, in a clause; None for nothing."""
-    return find_fault(conditions(run))
-
-
-def zero_lr_unchecked(run: RunState) -> tuple[str, ...]:
-    return list_unreported(conditions(run))
-
-
-def find_fault(seen: Conditions) -> str | None:
-    still = seen.stillness
-    if still is None:
+def find_fault(seen: Conditions | None) -> str | None:
+    """Return what a run with a learning rate of 0 shows to be broken, in a clause; None for nothing."""
+    still = None if seen is None else seen.stillness
+    if seen is None or still is None:
         return None
     if still.before is not None and still.after is not None and still.before != still.after:
         return (
@@ -116,33 +108,26 @@ def find_fault(seen: Conditions) -> str | None:
     return None
 
 
-def list_unreported(seen: Conditions) -> tuple[str, ...]:
-    still = seen.stillness
-    found = []
+def list_unreported(seen: Conditions | None) -> tuple[str, ...]:
+    still, missing = None if seen is None else seen.stillness, []
     if still is None or still.before is None or still.after is None:
-        found.append("whether the weights stayed as they were")
-    if still is None or still.probs_tolerance is None or seen.probs_diff is None:
-        found.append("whether engine and learner agree on probabilities")
-    return tuple(found)
+        missing.append("whether the weights stayed as they were")
+    if seen is None or still is None or still.probs_tolerance is None or seen.probs_diff is None:
+        missing.append("whether engine and learner agree on probabilities")
+    return tuple(missing)
 
 
 def describe_zero_lr_run(run: RunState) -> str:
-    if (fault := zero_lr_fault(run)) is not None:
+    seen = run.conditions or Conditions()
+    if (fault := find_fault(seen)) is not None:
         return fault
-    unsaid = zero_lr_unchecked(run)
-    seen = conditions(run)
+    unsaid = list_unreported(seen)
     if not unsaid and seen.stillness is not None:
         return (
             f"{seen.steps} steps with a learning rate of 0 left the weights bit-equal, and engine and learner differed "
             f"by at most {seen.probs_diff:.2g} on a probability ({seen.stillness.probs_tolerance:g} is allowed)"
         )
     return f"{seen.steps} steps with a learning rate of 0 ran; the backend cannot say {' nor '.join(unsaid)}"
-
-
-def conditions(run: RunState) -> Conditions:
-    """Return the conditions that a run was collected with; empty ones where none are recorded."""
-    collected: Any = run.collected or {}
-    return Conditions.model_validate(collected.get("conditions") or {})
 
 
 EPISODES_TOLD: Final = 0.005
@@ -171,8 +156,8 @@ def _between(state: StudyState, design: Design, names: tuple[str, str]) -> Itera
 
 
 def _abort_rate(runs: Sequence[RunState]) -> float | None:
-    known = [conditions(run) for run in runs if run.status == "collected"]
-    pairs = [(seen.judge_errors, seen.episodes) for seen in known]
+    known = (run.conditions for run in runs if run.status == "collected")
+    pairs = [(seen.judge_errors, seen.episodes) for seen in known if seen is not None]
     counts = [(lost, trained) for lost, trained in pairs if lost is not None and trained is not None]
     begun = sum(lost + trained for lost, trained in counts)
     return sum(lost for lost, _ in counts) / begun if begun else None
@@ -180,8 +165,9 @@ def _abort_rate(runs: Sequence[RunState]) -> float | None:
 
 def had_no_signal(run: RunState) -> bool:
     """Return whether a collected run learned nothing from rewards in any step; not, where its files do not say."""
-    seen = conditions(run)
-    return run.status == "collected" and run.spec.arm != PLUMBING_ARM and seen.signal_steps == 0 and bool(seen.steps)
+    if run.status != "collected" or run.spec.arm == PLUMBING_ARM or (seen := run.conditions) is None:
+        return False
+    return seen.signal_steps == 0 and bool(seen.steps)
 
 
 def count_without_signal(state: StudyState) -> dict[str, tuple[int, int]]:

@@ -24,7 +24,7 @@ from studies.log.study import (
     Veto,
     rule,
 )
-from studies.records.alpha import AlphaLedgers, OverdrawnLedger
+from studies.records.alpha import AlphaLedgers
 from studies.records.design import Arm, Design, Hypothesis, NoisePlan
 from studies.records.procedure import Act, Amendment, Selection
 from studies.records.runs import noise_hash
@@ -120,7 +120,7 @@ def _check_place(study: StudyState, design: Design) -> None:
     ledgers = AlphaLedgers.begin(place.of) if last is None else last.ledgers.after(last.outcome)
     try:
         ledgers.allocate(design)
-    except OverdrawnLedger as error:
+    except ValueError as error:
         raise ImpossibleEvent(f"the lock of round {study.round} is not what the ledgers give it: {error}") from error
 
 
@@ -225,13 +225,7 @@ def _replace_verdict(study: StudyState, before: Verdict, look: int) -> None:
 
 @rule(EventType.DECISION_TAKEN)
 def _decide(
-    study: StudyState,
-    event: Event,
-    rule: str,
-    action: str,
-    reason: str,
-    hypothesis: str | None = None,
-    look: int = 0,
+    study: StudyState, event: Event, rule: str, action: str, reason: str, hypothesis: str | None = None, look: int = 0
 ) -> None:
     decision = Decision(rule, action, reason, event.ts, hypothesis, look, event.seq)
     if hypothesis is not None:

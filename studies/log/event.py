@@ -94,9 +94,15 @@ def compose_event(
 
     Raise ValueError for names or a payload that cannot be stored.
     """
-    _check_names(study, actor)
+    for what, name in (("study", study), ("actor", actor)):
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"a {what}'s name must be 1 to 64 letters, digits, dots, dashes or underscores, the first a letter or "
+                f"digit; found {name[:80]!r}"
+            )
+    ts = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     row = {
-        "study": study, "seq": 1 if after is None else after.seq + 1, "ts": _timestamp(at), "actor": actor,
+        "study": study, "seq": 1 if after is None else after.seq + 1, "ts": ts, "actor": actor,
         "type": EventType(type).value, "payload": _payload_text(payload, type),
         "prev_hash": GENESIS if after is None else after.hash,
     }  # fmt: skip
@@ -115,7 +121,7 @@ def event_of(row: Mapping[str, Any]) -> Event:
 def find_corruption(study: str, rows: Sequence[Mapping[str, Any]]) -> tuple[list[Event], list[LogCorrupt]]:
     """Return the events of stored rows, and every fault of their chain; one that is no event at all is left out."""
     faults = list(_faults(study, rows, 0, GENESIS))
-    return [event_of(row) for row in rows if _is_event(row)], faults
+    return [event_of(row) for row in rows if _shape_fault(row) is None and row["type"] in _TYPES], faults
 
 
 def verify_events(study: str, rows: Sequence[Mapping[str, Any]], seq: int = 0, previous: str = GENESIS) -> list[Event]:
@@ -142,40 +148,23 @@ def _faults(study: str, rows: Sequence[Mapping[str, Any]], seq: int, previous: s
 
 def row_fault(study: str, row: Mapping[str, Any]) -> LogCorrupt | None:
     """Return what keeps a row from being whole by itself: types, payload, hash, a known type."""
-    kind, seq = str(row["type"]), row["seq"]
+    fault = _shape_fault(row)
+    if fault is None and (expected := _row_hash(row)) != row["hash"]:
+        fault = f"expected the hash {row['hash'][:12]}, its fields give {expected[:12]}"
+    elif fault is None and row["type"] not in _TYPES:
+        fault = "its type is unknown here; a newer ajet may have written it"
+    return None if fault is None else LogCorrupt(study, row["seq"], str(row["type"]), fault)
+
+
+def _shape_fault(row: Mapping[str, Any]) -> str | None:
     for name in FIELDS:
         if not isinstance(row[name], int if name == "seq" else str):
-            return LogCorrupt(study, seq, kind, f"its {name} is no {'number' if name == 'seq' else 'text'}")
-    if not _is_object(row["payload"]):
-        return LogCorrupt(study, seq, kind, "its payload is not a JSON object")
-    found = _row_hash(row)
-    if found != row["hash"]:
-        return LogCorrupt(study, seq, kind, f"expected the hash {row['hash'][:12]}, its fields give {found[:12]}")
-    if kind not in _TYPES:
-        return LogCorrupt(study, seq, kind, "its type is unknown here; a newer ajet may have written it")
-    return None
-
-
-def _is_event(row: Mapping[str, Any]) -> bool:
-    typed = all(isinstance(row[name], int if name == "seq" else str) for name in FIELDS)
-    return typed and row["type"] in _TYPES and _is_object(row["payload"])
-
-
-def _is_object(text: str) -> bool:
+            return f"its {name} is no {'number' if name == 'seq' else 'text'}"
     try:
-        value = json.loads(text)
+        payload = json.loads(row["payload"])
     except (ValueError, RecursionError):
-        return False
-    return isinstance(value, dict)
-
-
-def _check_names(study: str, actor: str) -> None:
-    for what, name in (("study", study), ("actor", actor)):
-        if not _NAME.fullmatch(name):
-            raise ValueError(
-                f"a {what}'s name must be 1 to 64 letters, digits, dots, dashes or underscores, the first a letter or "
-                f"digit; found {name[:80]!r}"
-            )
+        payload = None
+    return None if isinstance(payload, dict) else "its payload is not a JSON object"
 
 
 def _payload_text(payload: Mapping[str, Any], type: EventType) -> str:
@@ -185,7 +174,3 @@ def _payload_text(payload: Mapping[str, Any], type: EventType) -> str:
     except (TypeError, ValueError) as error:
         raise ValueError(f"the payload of {type} must be JSON with finite numbers and valid text: {error}") from error
     return text
-
-
-def _timestamp(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,8 +56,19 @@ _BOUNDED: Final[Mapping[str, str | int]] = {
 }  # fmt: skip
 """Connections to PostgreSQL that notice other ways to hang; what the log's URL says itself stands."""
 
-Clock = Callable[[], datetime]
+_ADVICE: Final = {
+    "not a database": "The file is something else or is damaged: name another file, or restore it from a backup",
+    "malformed": "The file is damaged: restore it from a backup",
+    "readonly": "Make the file and its folder writable",
+    "read-only": "Make the file and its folder writable",
+    "unable to open": "Check that its folder exists and may be written",
+    "full": "Free some disk space, then resume the study",
+    "disk i/o": "Check the disk (full, removed, failing?), then resume the study",
+    "locked": "Another process holds the database: wait for it, or end it",
+}
+"""What to do, by a word of what a database says."""
 
+Clock = Callable[[], datetime]
 
 _TABLE: Final = sa.Table(
     "events",
@@ -113,14 +124,14 @@ class EventLog:
     def append(self, event: Event) -> None:
         """Write a composed event, durable; HeadMoved when the one that it follows is not the last, StoreError else."""
         before = _FROM.where(_TABLE.c.seq < event.seq)
-        try:
-            with self._translate_errors("write"), self._engine.begin() as connection:
+        with self._translate_errors("write"), self._engine.begin() as connection:
+            try:
                 connection.execute(_INSERT, row_of(event))
-                found = connection.execute(before, {"name": event.study, "first": event.seq - 1}).mappings().first()
-                if (GENESIS if found is None else found["hash"]) != event.prev_hash:
-                    raise HeadMoved(event.study, event.seq)  # which takes the row back
-        except _WriteConflict as error:
-            raise HeadMoved(event.study, event.seq) from error
+            except IntegrityError as error:
+                raise HeadMoved(event.study, event.seq) from error
+            last = connection.execute(before, {"name": event.study, "first": event.seq - 1}).mappings().first()
+            if (GENESIS if last is None else last["hash"]) != event.prev_hash:
+                raise HeadMoved(event.study, event.seq)  # which takes the row back
 
     def last(self, study: str) -> Event | None:
         """Return a study's last event, None when there is none; LogCorrupt when it does not match its own hash."""
@@ -175,8 +186,9 @@ class EventLog:
         while True:
             try:
                 return self._create()
-            except (_WriteConflict, StoreError) as error:
-                if time.monotonic() > deadline or not (isinstance(error, _WriteConflict) or "locked" in str(error)):
+            except StoreError as error:
+                busy = isinstance(error.__cause__, IntegrityError) or "locked" in str(error)
+                if time.monotonic() > deadline or not busy:
                     self.close()
                     raise
             time.sleep(0.05)
@@ -202,15 +214,12 @@ class EventLog:
         try:
             yield
         except IntegrityError as error:
-            raise _WriteConflict(f"another process was faster in {self._where}. Try again") from error
+            raise StoreError(f"another process was faster in {self._where}. Try again") from error
         except SQLAlchemyError as error:
             cause = _cause(error)
-            said = f"could not {action} the event log at {self._where}: {cause}. {_advice(cause.lower())}"
-            raise StoreError(said) from error
-
-
-class _WriteConflict(StoreError):
-    """Another writer took the place this one wanted."""
+            advices = (advice for word, advice in _ADVICE.items() if word in cause.lower())
+            advice = next(advices, "Check the database, then try again")
+            raise StoreError(f"could not {action} the event log at {self._where}: {cause}. {advice}") from error
 
 
 def _engine(url: str) -> sa.Engine:
@@ -223,8 +232,13 @@ def _engine(url: str) -> sa.Engine:
             f"the event log's URL must be one SQLAlchemy reads, such as sqlite:///PATH; {_cause(error)}"
         ) from error
     if engine.dialect.name == "sqlite":
-        pragmas = () if _is_read_only(engine.url) else ("journal_mode=WAL", "synchronous=FULL")
-        sa_event.listen(engine, "connect", lambda connection, _: _configure(connection, *pragmas))
+        writing = () if _is_read_only(engine.url) else ("journal_mode=WAL", "synchronous=FULL")
+
+        def configure(connection: Any, _record: object) -> None:
+            for pragma in (f"busy_timeout={_BUSY_MS}", *writing):
+                connection.execute(f"PRAGMA {pragma}")
+
+        sa_event.listen(engine, "connect", configure)
     if engine.dialect.driver == "psycopg":
         sa_event.listen(engine, "do_connect", _connect_with_timeout)
     return engine
@@ -274,30 +288,9 @@ def _is_read_only(url: sa.URL) -> bool:
     return url.query.get("mode") == "ro"
 
 
-def _configure(connection: Any, *pragmas: str) -> None:
-    cursor = connection.cursor()
-    for pragma in (f"busy_timeout={_BUSY_MS}", *pragmas):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
 def _cause(error: Exception) -> str:
     origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     return " ".join(str(origin).split()).rstrip(".") or type(origin).__name__
-
-
-def _advice(cause: str) -> str:
-    advices = {
-        "not a database": "The file is something else or is damaged: name another file, or restore it from a backup",
-        "malformed": "The file is damaged: restore it from a backup",
-        "readonly": "Make the file and its folder writable",
-        "read-only": "Make the file and its folder writable",
-        "unable to open": "Check that its folder exists and may be written",
-        "full": "Free some disk space, then resume the study",
-        "disk i/o": "Check the disk (full, removed, failing?), then resume the study",
-        "locked": "Another process holds the database: wait for it, or end it",
-    }
-    return next((text for word, text in advices.items() if word in cause), "Check the database, then try again")
 
 
 LOCK_FILE: Final = "design.lock"
@@ -324,16 +317,13 @@ def lock_error(state: StudyState, folder: Path) -> str | None:
     """Return what is wrong with the lock's file, in a sentence; None if nothing is, or before the lock."""
     if state.lock_file is None or state.design_hash is None:
         return None
-    path = folder / state.lock_file
+    name, expected = state.lock_file, state.design_hash
     try:
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        sha256 = hashlib.sha256((folder / name).read_bytes()).hexdigest()
     except OSError as error:
-        return f"the lock {path.name} cannot be read ({error.strerror}): the design may have been changed after it"
-    if found == state.design_hash:
-        return None
-    return (
-        f"the lock {path.name} was changed: expected the sha256 {state.design_hash[:12]} of the log, found {found[:12]}"
-    )
+        return f"the lock {name} cannot be read ({error.strerror}): the design may have been changed after it"
+    changed = f"the lock {name} was changed: expected the sha256 {expected[:12]} of the log, found {sha256[:12]}"
+    return None if sha256 == expected else changed
 
 
 Change = tuple[EventType, Mapping[str, Any]]
@@ -382,24 +372,16 @@ class StudyLog:
         except LogCorrupt:
             self._last = self._state = None
             raise
-        self._count(events)
+        if self._work is not None:  # what new events have charged already, and the rest before a resumption
+            if self._sent is not None and any(event.hash == self._sent[0] for event in events):
+                self._work.charge(self._sent[1])
+                self._sent = None
+            resumed = any(event.type is EventType.STUDY_RESUMED for event in events)
+            if resumed and self._state is not None and self._state.at_rest:
+                self._work.skip()
         self._last = events[-1] if events else self._last
         self._state = state
         return state
-
-    def _count(self, events: Sequence[Event]) -> None:
-        """Drop from the stopwatch what new events have charged already, and the rest before a resumption."""
-        if self._work is None:
-            return
-        if self._sent is not None and any(event.hash == self._sent[0] for event in events):
-            self._work.charge(self._sent[1])
-            self._sent = None
-        if (
-            self._state is not None
-            and self._state.at_rest
-            and any(event.type is EventType.STUDY_RESUMED for event in events)
-        ):
-            self._work.skip()
 
     def active_seconds(self) -> float:
         """Return the seconds worked in all events read so far, and by this controller since."""

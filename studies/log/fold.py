@@ -9,7 +9,6 @@ later look to `interim`. A report stays in `StudyState.report` only while nothin
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from copy import copy
 from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -66,7 +65,7 @@ def fold(events: Iterable[Event], state: StudyState | None = None) -> StudyState
 
     Raise UnknownStudy for no event at all, LogCorrupt at the first one that cannot follow.
     """
-    study = StudyState() if state is None else copy(state)
+    study = _copy(StudyState() if state is None else state)
     for event in events:
         try:
             _apply(study, event)
@@ -84,6 +83,11 @@ def fold(events: Iterable[Event], state: StudyState | None = None) -> StudyState
     if not study.event_count:
         raise UnknownStudy("a study's state needs at least its first event; found none")
     return study
+
+
+def _copy(state: StudyState) -> StudyState:
+    """Return a copy whose acts and notes grow in place: copied with each event they would take the square of time."""
+    return replace(state, planner_acts=list(state.planner_acts), notes=dict(state.notes))
 
 
 def _apply(study: StudyState, event: Event) -> None:
@@ -140,8 +144,7 @@ def _add_act(
     turn: str = "",
     looks: tuple[dict[str, Any], ...] = (),
 ) -> None:
-    act = PlannerAct(action, tries, tokens, rejected, note or "", not_tested, turn, looks)
-    study.planner_acts = (*study.planner_acts, act)
+    study.planner_acts.append(PlannerAct(action, tries, tokens, rejected, note or "", not_tested, turn, looks))
 
 
 @rule(EventType.PLANNER_NOTED, EventType.PLANNER_ASKED)
@@ -153,10 +156,9 @@ def _add_note(
         kind = "ask"
     if kind == "revise" and about not in {note.id for note in study.notebook}:
         raise ImpossibleEvent(f"expected an idea of the planner's notebook to revise; found {about!r}")
-    if any((note.turn, note.index) == (turn, index) for note in study.notebook):
+    if (turn, index) in study.notes:
         raise ImpossibleEvent(f"note {index} of the turn {turn} was kept before")
-    note = PlannerNote(kind, text, study.round, event.seq, event.ts, turn, index, about, reason)
-    study.notebook = (*study.notebook, note)
+    study.notes[turn, index] = PlannerNote(kind, text, study.round, event.seq, event.ts, turn, index, about, reason)
 
 
 @rule(EventType.ROUND_BEGUN)
@@ -170,7 +172,7 @@ def _begin_round(study: StudyState, event: Event, /, number: int, previous: str,
         raise ImpossibleEvent(f"expected a round whose claims are settled; found {', '.join(study.open_claims)} open")
     if any(run.active for run in study.runs.values()):
         raise ImpossibleEvent("expected a round of which nothing runs any more; found an attempt that does")
-    study.rounds_before = (*study.rounds_before, copy(study))
+    study.rounds_before = (*study.rounds_before, _copy(study))
     _set_round(study, RoundState())
     # What was accepted of one round's runs is accepted of no other's.
     study.amendments = tuple(entry for entry in study.amendments if entry.amendment.kind != "accept")
@@ -229,7 +231,7 @@ def _conclude(
 ) -> None:
     if study.design is None and study.rounds_before:  # the round that was begun came to no lock
         last = study.rounds_before[-1]
-        study.given_up = (*study.given_up, copy(study))
+        study.given_up = (*study.given_up, _copy(study))
         _set_round(study, last)
         since = [entry for entry in study.amendments if entry not in last.amendments]
         study.amendments = (*last.amendments, *since)
@@ -394,8 +396,11 @@ def _launch(
 
 def _reopen_by(study: StudyState, spec: RunSpec) -> None:
     """A run begins after its look was judged without it: its claims are open again, and a test made is spent."""
-    rest = _resting_on(study, spec)
-    concerned = [verdict for verdict in rest if spec.arm in _contrast(study, verdict)]
+    rest, design = _resting_on(study, spec), study.design
+    concerned = [
+        verdict for verdict in rest
+        if design is not None and spec.arm in design.contrast_of(design.hypothesis(verdict.hypothesis))
+    ]  # fmt: skip
     tested = {(verdict.hypothesis, verdict.phase): verdict.look for verdict in concerned if verdict.p is not None}
     study.judged_short = {**study.judged_short, **tested}
     supersede(study, concerned)
@@ -414,11 +419,6 @@ def _resting_on(study: StudyState, spec: RunSpec) -> list[Verdict]:
         verdict for verdict in study.verdicts if not design.looks
         or spec.seed in design.seeds_of(spec.arm, design.seeds[: design.looks[verdict.look - 1].seeds])
     ]  # fmt: skip
-
-
-def _contrast(study: StudyState, verdict: Verdict) -> Collection[str]:
-    assert study.design is not None
-    return study.design.contrast_of(study.design.hypothesis(verdict.hypothesis))
 
 
 @rule(EventType.ATTEMPT_ENDED)

@@ -1,8 +1,9 @@
 """StudyState: everything known about a study, made of its events by `studies.log.fold.fold`.
 
 `fold` alone changes a state, and each time a fresh copy: what somebody holds stays as it is. The values of its fields
-are replaced, never changed in place, so that a copy shares them. A new fact is a field, and a rule that sets it. It
-opens no file: that one still is what was collected is for the report to check.
+are replaced, never changed in place, so that a copy shares them (`planner_acts` and `notes` grow in place, and `fold`
+has its own). A new fact is a field, and a rule that sets it. It opens no file: that one still is what was collected is
+for the report to check.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from studies.log.event import EventType
 from studies.records.alpha import ALPHA, AlphaAllocation, AlphaLedgers, Exploration, RoundOutcome
 from studies.records.design import Arm, Design, Hypothesis, NoisePlan, RunSpec
 from studies.records.procedure import Amendment, Phase, Selection
-from studies.records.runs import Measurement
+from studies.records.runs import Conditions, Measurement
 from studies.records.verdict import ORIGINS, ApprovalRequest, Origin, PlannerMessage, Verdict
 
 StudyStatus = Literal["planning", "running", "waiting", "paused", "judged", "concluded", "stopped"]
@@ -120,6 +121,12 @@ class RunState:
     @property
     def seconds(self) -> float:
         return sum(attempt.seconds or 0.0 for attempt in self.attempts)
+
+    @property
+    def conditions(self) -> Conditions | None:
+        """The conditions that it was collected with; None where none are recorded."""
+        recorded = (self.collected or {}).get("conditions")
+        return None if recorded is None else Conditions.model_validate(recorded)
 
     @property
     def lineage(self) -> tuple[AttemptState, ...]:
@@ -321,9 +328,9 @@ class StudyState(RoundState):
     machine: Mapping[str, Any] = field(default_factory=dict)
     created: str = ""
     amendments: tuple[LoggedAmendment, ...] = ()
-    planner_acts: tuple[PlannerAct, ...] = ()
-    notebook: tuple[PlannerNote, ...] = ()
-    """What the planner noted, revised and asked the user, in order, over all rounds."""
+    planner_acts: list[PlannerAct] = field(default_factory=list)
+    notes: dict[tuple[str, int], PlannerNote] = field(default_factory=dict)
+    """What the planner noted, revised and asked the user over all rounds, by turn and index, in order."""
     questions: tuple[LoggedApprovalRequest, ...] = ()
     open_question: LoggedApprovalRequest | None = None
     approvals: tuple[ApprovalAnswer, ...] = ()
@@ -361,6 +368,10 @@ class StudyState(RoundState):
     """The rounds that are over, each as it stood at its end, the first one first."""
     given_up: tuple[StudyState, ...] = ()
     """Rounds that were begun and came to no lock, with the A/A runs that were made for them."""
+
+    @property
+    def notebook(self) -> tuple[PlannerNote, ...]:
+        return tuple(self.notes.values())
 
     @property
     def at_rest(self) -> bool:

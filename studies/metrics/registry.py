@@ -138,12 +138,20 @@ def values_of(metric: Metric, run: Results) -> Mapping[str, Value]:
     if not isinstance(found, Mapping) or metric.key not in found:
         raise Refused(f"expected a value of {metric.key}; found {found!r:.80}; mend the metric {kind.name!r}")
     for key, value in found.items():
-        if not _is_value(value):
+        typed = isinstance(value, Value) and isinstance(value.value, int | float) and isinstance(value.n, int)
+        if not typed or not math.isfinite(value.value) or value.n < 1:
             raise Refused(
                 f"expected a finite number of {key} and how many episodes are behind it, as a Value; found "
                 f"{value!r:.80}; mend the metric {kind.name!r}"
             )
-    _require_within(metric, found[metric.key].value, rates=kind.rates)
+    own, (low, high) = found[metric.key].value, sorted((metric.worst, metric.best))
+    slack = _ROUNDING * (high - low)
+    if not low - slack <= own <= high + slack:
+        raise Refused(
+            f"expected {metric.key} within its range, {low:g} to {high:g}; found {own:g}; say the range that it has"
+        )
+    if kind.rates and own not in (0.0, 1.0):
+        raise Refused(f"expected 1 or 0 of {metric.key}, as the kind {metric.kind!r} is of rates; found {own:g}")
     return {**found, **before_and_after(metric, run)}
 
 
@@ -180,19 +188,3 @@ def _fault_of_metric(kind: MetricKind, metric: Any) -> str | None:
     if kind.rates and {metric.worst, metric.best} != {0.0, 1.0}:
         return f"a range of 0 and 1, as each run has one of them; found {metric.worst:g} to {metric.best:g}"
     return None
-
-
-def _is_value(value: Any) -> bool:
-    number = isinstance(value, Value) and isinstance(value.value, int | float) and isinstance(value.n, int)
-    return number and math.isfinite(value.value) and value.n >= 1
-
-
-def _require_within(metric: Metric, value: float, *, rates: bool) -> None:
-    low, high = sorted((metric.worst, metric.best))
-    slack = _ROUNDING * (high - low)
-    if not low - slack <= value <= high + slack:
-        raise Refused(
-            f"expected {metric.key} within its range, {low:g} to {high:g}; found {value:g}; say the range that it has"
-        )
-    if rates and value not in (0.0, 1.0):
-        raise Refused(f"expected 1 or 0 of {metric.key}, as the kind {metric.kind!r} is of rates; found {value:g}")

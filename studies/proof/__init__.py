@@ -3,6 +3,6 @@
 from studies.proof.evidence import Discrepancy
 from studies.proof.export import export, is_export, read_export
 from studies.proof.verify import Proof, verify
-from studies.verdicts.findings import DOES_NOT_FOLLOW, verdict_fault
+from studies.verdicts.judge import DOES_NOT_FOLLOW, verdict_fault
 
 __all__ = ["DOES_NOT_FOLLOW", "Discrepancy", "Proof", "export", "is_export", "read_export", "verdict_fault", "verify"]

@@ -23,6 +23,7 @@ from studies.checks.conditions import extract_conditions, mean_facts
 from studies.log.study import RunState, StudyState
 from studies.metrics import Refused, Results, other_environment
 from studies.metrics.registry import values_of
+from studies.records.runs import EVIDENCE_CODES
 
 UNREADABLE: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 """What reading a value raises that lacks what it must hold, or holds something else."""
@@ -75,8 +76,6 @@ class Findings:
 
 
 FILES: Final = ("snapshot", "evaluation")
-_SPOILT: Final = ("evidence_missing", "evidence_changed")
-"""Codes of runs that were given up because their files were found spoilt."""
 _JUDGED: Final = ("confirm", "replicate")
 """Phases whose runs feed a claim."""
 
@@ -84,10 +83,18 @@ _JUDGED: Final = ("confirm", "replicate")
 def check_files(state: StudyState, folder: Path, findings: Findings) -> None:
     """Check the files of every collected run, and each number that follows from them."""
     for run in state.runs.values():
-        if run.collected is not None:
-            _check_run(run, run.collected, folder, findings)
-            with findings.catch_unreadable(f"run.collected of {run.run_id}"):
-                _check_collapse(state, run, run.collected, findings)
+        if run.collected is None:
+            continue
+        snapshot, evaluation = (_load_collected(run, run.collected[kind], folder, findings) for kind in FILES)
+        if snapshot is not None and evaluation is not None:
+            whole = _CollectedRun(run, run.collected, snapshot, evaluation, findings)
+            with findings.catch_unreadable(f"the files of run {run.run_id}"):
+                whole.check_snapshot()
+                whole.check_evaluation()
+                whole.check_measurements()
+                whole.check_conditions()
+        with findings.catch_unreadable(f"run.collected of {run.run_id}"):
+            _check_collapse(state, run, run.collected, findings)
 
 
 def _check_collapse(state: StudyState, run: RunState, collected: Mapping[str, Any], findings: Findings) -> None:
@@ -101,18 +108,6 @@ def _check_collapse(state: StudyState, run: RunState, collected: Mapping[str, An
     steps, planned, by = recorded.get("steps"), run.spec.job["steps"], recorded.get("stopped_by")
     if steps is not None and (by is None) != (steps == planned):
         findings.drift(place, f"stopped_by is {by!r}, of a run of {steps} steps where {planned} were planned")
-
-
-def _check_run(run: RunState, collected: Mapping[str, Any], folder: Path, findings: Findings) -> None:
-    found = {kind: _load_collected(run, collected[kind], folder, findings) for kind in FILES}
-    snapshot, evaluation = found["snapshot"], found["evaluation"]
-    if snapshot is None or evaluation is None:
-        return
-    with findings.catch_unreadable(f"the files of run {run.run_id}"):
-        _check_snapshot(run, collected, snapshot, findings)
-        _check_evaluation(run, collected, evaluation, findings)
-        _check_measurements(run, snapshot, evaluation, findings)
-        _check_conditions(run, collected, snapshot, evaluation, findings)
 
 
 def _load_collected(
@@ -133,7 +128,7 @@ def _load_collected(
             difference = f"expected the sha256 {record['sha256'][:12]} of the log, found {sha256[:12]}"
     except OSError as error:
         difference = f"it cannot be read: {error.strerror or error}"
-    if difference and run.invalid is not None and run.invalid[0] in _SPOILT:
+    if difference and run.invalid is not None and run.invalid[0] in EVIDENCE_CODES:
         findings.note(f"{name}: {difference}; run {run.run_id} was given up for that.")
         return None
     if difference:
@@ -151,126 +146,119 @@ def _load_collected(
     return None
 
 
-def _check_snapshot(
-    run: RunState, collected: Mapping[str, Any], snapshot: Mapping[str, Any], findings: Findings
-) -> None:
-    wandb = snapshot["wandb"]
-    named = {
-        "run_id": (snapshot["run_id"], run.run_id),
-        "attempt": (snapshot["attempt"], collected["attempt"]),
-        "design_hash": (snapshot["design_hash"], run.spec.design_hash),
-        "group": (wandb["group"], run.spec.study),
-        "study": (snapshot.get("study", run.spec.study), run.spec.study),
-        "seed": (wandb["config"]["seed"], run.spec.seed),
-    }
-    _compare(collected["snapshot"]["path"], named, findings)
-    steps = [row["step"] for row in snapshot["history"]]
-    said = {"steps": (collected["snapshot"].get("steps", len(steps)), len(steps))}
-    _compare(f"run.collected of {run.run_id}, snapshot", said, findings)
-    if steps != list(range(1, len(steps) + 1)):
-        findings.drift(str(collected["snapshot"]["path"]), f"its steps are not 1 to {len(steps)}")
+@dataclass(frozen=True, slots=True)
+class _CollectedRun:
+    """A run with what the log says was collected of it (`record`), and the two files."""
 
+    run: RunState
+    record: Mapping[str, Any]
+    snapshot: Mapping[str, Any]
+    evaluation: Mapping[str, Any]
+    findings: Findings
 
-def _check_evaluation(
-    run: RunState, collected: Mapping[str, Any], evaluation: Mapping[str, Any], findings: Findings
-) -> None:
-    place, metric = str(collected["evaluation"]["path"]), run.spec.metric
-    named = {
-        "run_id": (evaluation["run_id"], run.run_id),
-        "attempt": (evaluation["attempt"], collected["attempt"]),
-        "study": (evaluation.get("study") or run.spec.study, run.spec.study),
-    }
-    _compare(place, named, findings)
-    if evaluation.get("study") is None:
-        findings.note("Evaluations of an earlier version name their run, not their study.")
-    for name in ("initial", "final"):
-        _check_part(f"{place}, {name}", evaluation[name], run, metric.episodes, findings)
-    schedule, during = metric.schedule, evaluation.get("during", ())
-    steps, last = () if schedule is None else schedule.steps(run.spec.job), evaluation["final"]["policy_version"]
-    versions = [part["policy_version"] for part in during]
-    _compare(place, {"evaluated after": (versions, [step for step in steps if step < last])}, findings)
-    for part in during:
-        name = f"{place}, after step {part['policy_version']}"
-        _check_part(name, part, run, 0 if schedule is None else schedule.episodes, findings)
-    other, environment = evaluation.get("other"), other_environment(metric)
-    told = {"an evaluation on another environment": (other is not None, environment is not None)}
-    _compare(place, told, findings)
-    if other is not None and environment is not None:
-        _check_part(f"{place}, other", other, run, metric.episodes, findings, environment)
-        _compare(f"{place}, other", {"version": (other["policy_version"], last)}, findings)
+    def check_snapshot(self) -> None:
+        run, snapshot, wandb = self.run, self.snapshot, self.snapshot["wandb"]
+        place = str(self.record["snapshot"]["path"])
+        named = {
+            "run_id": (snapshot["run_id"], run.run_id),
+            "attempt": (snapshot["attempt"], self.record["attempt"]),
+            "design_hash": (snapshot["design_hash"], run.spec.design_hash),
+            "group": (wandb["group"], run.spec.study),
+            "study": (snapshot.get("study", run.spec.study), run.spec.study),
+            "seed": (wandb["config"]["seed"], run.spec.seed),
+        }
+        self._compare(place, named)
+        steps = [row["step"] for row in snapshot["history"]]
+        counted = {"steps": (self.record["snapshot"].get("steps", len(steps)), len(steps))}
+        self._compare(f"run.collected of {run.run_id}, snapshot", counted)
+        if steps != list(range(1, len(steps) + 1)):
+            self.findings.drift(place, f"its steps are not 1 to {len(steps)}")
 
+    def check_evaluation(self) -> None:
+        run, evaluation, metric = self.run, self.evaluation, self.run.spec.metric
+        place = str(self.record["evaluation"]["path"])
+        named = {
+            "run_id": (evaluation["run_id"], run.run_id),
+            "attempt": (evaluation["attempt"], self.record["attempt"]),
+            "study": (evaluation.get("study") or run.spec.study, run.spec.study),
+        }
+        self._compare(place, named)
+        if evaluation.get("study") is None:
+            self.findings.note("Evaluations of an earlier version name their run, not their study.")
+        for name in ("initial", "final"):
+            self._check_part(f"{place}, {name}", evaluation[name], metric.episodes)
+        schedule, during = metric.schedule, evaluation.get("during", ())
+        steps, last = () if schedule is None else schedule.steps(run.spec.job), evaluation["final"]["policy_version"]
+        versions = [part["policy_version"] for part in during]
+        self._compare(place, {"evaluated after": (versions, [step for step in steps if step < last])})
+        for part in during:
+            episodes = 0 if schedule is None else schedule.episodes
+            self._check_part(f"{place}, after step {part['policy_version']}", part, episodes)
+        other, environment = evaluation.get("other"), other_environment(metric)
+        self._compare(place, {"an evaluation on another environment": (other is not None, environment is not None)})
+        if other is not None and environment is not None:
+            self._check_part(f"{place}, other", other, metric.episodes, environment)
+            self._compare(f"{place}, other", {"version": (other["policy_version"], last)})
 
-def _check_part(
-    place: str, part: Mapping[str, Any], run: RunState, episodes: int, findings: Findings, environment: str = ""
-) -> None:
-    """Check one evaluation: of whose tasks it is, and that it has so many different plays."""
-    plays = {(episode["task_id"], episode["sample"]) for episode in part["episodes"]}
-    of = {
-        "environment": (part["environment"], environment or run.spec.environment),
-        "split": (part["split"], run.spec.metric.split),
-        "episodes": (len(part["episodes"]), episodes),
-        "different plays": (len(plays), episodes),
-    }
-    _compare(place, of, findings)
+    def _check_part(self, place: str, part: Mapping[str, Any], episodes: int, environment: str = "") -> None:
+        """Check one evaluation: of whose tasks it is, and that it has so many different plays."""
+        plays = {(episode["task_id"], episode["sample"]) for episode in part["episodes"]}
+        of = {
+            "environment": (part["environment"], environment or self.run.spec.environment),
+            "split": (part["split"], self.run.spec.metric.split),
+            "episodes": (len(part["episodes"]), episodes),
+            "different plays": (len(plays), episodes),
+        }
+        self._compare(place, of)
 
+    def check_measurements(self) -> None:
+        run, metric, evaluation = self.run, self.run.spec.metric, self.evaluation
+        stored = Results(
+            evaluation["initial"], evaluation["final"], evaluation.get("during", ()), self.snapshot["history"],
+            other=evaluation.get("other"), stopped_by=(self.record.get("conditions") or {}).get("stopped_by"),
+        )  # fmt: skip
+        try:
+            values = values_of(metric, stored)
+        except Refused as error:
+            self.findings.drift(f"{metric.key} of run {run.run_id}", str(error))
+            return
+        for key, measurement in run.measurements.items():
+            place = f"measurement {key} of run {run.run_id}"
+            if key not in values:
+                expected = f"expected one of {', '.join(values)}, which can be computed from its files"
+                self.findings.drift(place, expected)
+                continue
+            value, n = values[key]
+            fault = None
+            if measurement.sha256 != self.record["evaluation"]["sha256"]:
+                fault = "it is bound to another file than the evaluation that it is computed from"
+            elif (measurement.value, measurement.n) != (value, n):
+                fault = f"{measurement.value} of {measurement.n} episodes in the log, {value} of {n} by its evaluation"
+            self.findings.check("measurement", place, fault)
 
-def _check_measurements(
-    run: RunState, snapshot: Mapping[str, Any], evaluation: Mapping[str, Any], findings: Findings
-) -> None:
-    metric = run.spec.metric
-    stopped = ((run.collected or {}).get("conditions") or {}).get("stopped_by")
-    stored = Results(
-        evaluation["initial"], evaluation["final"], evaluation.get("during", ()), snapshot["history"],
-        other=evaluation.get("other"), stopped_by=stopped,
-    )  # fmt: skip
-    try:
-        found = values_of(metric, stored)
-    except Refused as error:
-        findings.drift(f"{metric.key} of run {run.run_id}", str(error))
-        return
-    for key, measurement in run.measurements.items():
-        place = f"measurement {key} of run {run.run_id}"
-        if key not in found:
-            findings.drift(place, f"expected one of {', '.join(found)}, which can be computed from its files")
-            continue
-        value, n = found[key]
-        same = measurement.value == value and measurement.n == n
-        bound = measurement.sha256 == (run.collected or {})["evaluation"]["sha256"]
-        said = f"{measurement.value} of {measurement.n} episodes in the log, {value} of {n} by its evaluation"
-        if not bound:
-            said = "it is bound to another file than the evaluation that it is computed from"
-        findings.check("measurement", place, None if same and bound else said)
+    def check_conditions(self) -> None:
+        initial, final, place = (
+            self.evaluation["initial"],
+            self.evaluation["final"],
+            f"run.collected of {self.run.run_id}",
+        )
+        counted, played = self.record["evaluation"].get("episodes"), len(initial["episodes"]) + len(final["episodes"])
+        if counted is not None and counted not in (played, len(final["episodes"])):
+            self.findings.drift(f"{place}, evaluation", f"episodes is {counted}, its file holds {played}")
+        recorded = self.record.get("conditions") or {}
+        computed = extract_conditions(self.snapshot["history"], initial, final)
+        both = {name: (recorded[name], value) for name, value in computed.items() if recorded.get(name) is not None}
+        self._compare(f"{place}, conditions", both)
+        stored, facts = self.record.get("facts", {}), mean_facts(final)
+        names = stored.keys() | facts.keys() if stored else ()
+        self._compare(f"{place}, facts", {name: (stored.get(name), facts.get(name)) for name in names})
+        if kinds := self.record.get("kinds"):
+            sums = [sum(kind[at] for kind in kinds.values()) for at in (0, 1)]
+            solved = sum(bool(episode["success"]) for episode in final["episodes"])
+            self._compare(f"{place}, kinds", {"solved": (sums[0], solved), "played": (sums[1], len(final["episodes"]))})
 
-
-def _check_conditions(
-    run: RunState,
-    collected: Mapping[str, Any],
-    snapshot: Mapping[str, Any],
-    evaluation: Mapping[str, Any],
-    findings: Findings,
-) -> None:
-    initial, final = evaluation["initial"], evaluation["final"]
-    place = f"run.collected of {run.run_id}"
-    played = {"episodes": len(initial["episodes"]) + len(final["episodes"])}
-    counted = collected["evaluation"].get("episodes")
-    if counted is not None and counted != played["episodes"] and counted != len(final["episodes"]):
-        findings.drift(f"{place}, evaluation", f"episodes is {counted}, its file holds {played['episodes']}")
-    recorded = collected.get("conditions") or {}
-    found = extract_conditions(snapshot["history"], initial, final)
-    said = {name: (recorded[name], value) for name, value in found.items() if recorded.get(name) is not None}
-    _compare(f"{place}, conditions", said, findings)
-    stored, known = collected.get("facts", {}), mean_facts(final)
-    names = stored.keys() | known.keys() if stored else ()
-    _compare(f"{place}, facts", {name: (stored.get(name), known.get(name)) for name in names}, findings)
-    if kinds := collected.get("kinds"):
-        sums = [sum(kind[place] for kind in kinds.values()) for place in (0, 1)]
-        solved = sum(bool(episode["success"]) for episode in final["episodes"])
-        told = {"solved": (sums[0], solved), "played": (sums[1], len(final["episodes"]))}
-        _compare(f"{place}, kinds", told, findings)
-
-
-def _compare(place: str, pairs: Mapping[str, tuple[Any, Any]], findings: Findings) -> None:
-    for name, (stored, expected) in pairs.items():
-        numbers = isinstance(stored, float) and isinstance(expected, float)
-        if not (math.isclose(stored, expected, rel_tol=1e-9, abs_tol=1e-12) if numbers else stored == expected):
-            findings.drift(place, f"{name} is {stored!r}, expected {expected!r}")
+    def _compare(self, place: str, pairs: Mapping[str, tuple[Any, Any]]) -> None:
+        for name, (stored, expected) in pairs.items():
+            numbers = isinstance(stored, float) and isinstance(expected, float)
+            if not (math.isclose(stored, expected, rel_tol=1e-9, abs_tol=1e-12) if numbers else stored == expected):
+                self.findings.drift(place, f"{name} is {stored!r}, expected {expected!r}")

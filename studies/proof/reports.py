@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
@@ -74,7 +74,9 @@ def _page(folder: Path, name: str, sha256: str, findings: Findings) -> str | Non
 def _compare(
     made_by: Mapping[str, str] | None, shown: StudyState, folder: Path, pages: Mapping[str, str], findings: Findings
 ) -> None:
-    rests_on = tuple(_evidence(shown))
+    locks = [each.lock_file for each in shown.every_round if each.lock_file is not None]
+    collected = [run.collected for run in shown.every_run.values() if run.collected is not None]
+    rests_on = (*locks, *(str(record[kind]["path"]) for record in collected for kind in FILES))
     if any(drift.place.startswith(rests_on) for drift in findings.drifts):
         findings.note("The report was not built again, because what it rests on is not what it was.")
         return
@@ -95,13 +97,6 @@ def _compare(
         findings.check("rebuilt file", name, _first_difference(pages[name], again[name]))
     for name in again.keys() - pages.keys() - set(PAGES):
         findings.drift(name, "the report has this figure, and the log holds no hash of it")
-
-
-def _evidence(state: StudyState) -> Iterator[str]:
-    """Yield the paths of the files that a report is built from, wherever the log says they are."""
-    yield from (each.lock_file for each in state.every_round if each.lock_file is not None)
-    collected = (run.collected for run in state.every_run.values() if run.collected is not None)
-    yield from (str(found[kind]["path"]) for found in collected for kind in FILES)
 
 
 def _note_other_version(version: str, pages: Mapping[str, str], again: Mapping[str, str], findings: Findings) -> None:

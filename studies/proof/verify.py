@@ -26,7 +26,7 @@ from studies.log.fold import WORKED, fold
 from studies.log.study import StudyState
 from studies.proof.evidence import Discrepancy, Findings, check_files
 from studies.proof.reports import check_report
-from studies.records.alpha import AlphaLedgers, OverdrawnLedger
+from studies.records.alpha import AlphaLedgers
 from studies.records.design import Design
 from studies.records.verdict import Verdict
 from studies.statistics.sequential import spend_alpha
@@ -40,9 +40,17 @@ def events_of(study: str, rows: Rows, findings: Findings) -> list[Event]:
     events, faults = find_corruption(study, rows)
     for fault in faults:
         findings.drift(f"event {fault.seq} ({fault.type})", fault.difference)
-    followed = _foldable_prefix(events, findings)
-    findings.held["event"] += min(len(followed), len(rows) - len({fault.seq for fault in faults}))
-    return followed
+    state: StudyState | None = None
+    for number, event in enumerate(events):
+        try:
+            state = fold([event], state)
+        except LogCorrupt as error:
+            findings.drift(f"event {event.seq} ({event.type.value})", error.difference)
+            findings.note(f"Nothing after event {event.seq} could be checked but hashes.")
+            events = events[:number]
+            break
+    findings.held["event"] += min(len(events), len(rows) - len({fault.seq for fault in faults}))
+    return events
 
 
 def check_head(rows: Rows, head: str, findings: Findings) -> None:
@@ -52,26 +60,6 @@ def check_head(rows: Rows, head: str, findings: Findings) -> None:
     findings.check("head", "head", cut if place is None else None)
     if place is not None and (later := len(rows) - place):
         findings.note(f"The head {head[:12]} is event {place}; {later} of {len(rows)} events were added after it.")
-
-
-def before_each(events: Sequence[Event], kind: EventType) -> Iterator[tuple[Event, StudyState]]:
-    state: StudyState | None = None
-    for event in events:
-        if event.type is kind:
-            yield event, state or StudyState()
-        state = fold([event], state)
-
-
-def _foldable_prefix(events: Sequence[Event], findings: Findings) -> list[Event]:
-    state: StudyState | None = None
-    for number, event in enumerate(events):
-        try:
-            state = fold([event], state)
-        except LogCorrupt as error:
-            findings.drift(f"event {event.seq} ({event.type.value})", error.difference)
-            findings.note(f"Nothing after event {event.seq} could be checked but hashes.")
-            return list(events[:number])
-    return list(events)
 
 
 def check_rounds(state: StudyState, findings: Findings) -> None:
@@ -88,7 +76,7 @@ def check_rounds(state: StudyState, findings: Findings) -> None:
         findings.check("link", place, None if found == previous else said)
         try:
             ledgers.allocate(design)
-        except OverdrawnLedger as error:
+        except ValueError as error:
             overdrawn = str(error)
         findings.check("level", place, overdrawn)
         findings.check("spending", f"{lock_name(each.round)}, looks", _spending_error(design))
@@ -122,12 +110,15 @@ _NUMBER = re.compile(r"[+\-−]?\d+(?:\.\d+)?")
 
 def check_verdicts(events: Sequence[Event], findings: Findings) -> None:
     """Compute every verdict again from the events before it, and compare it field by field."""
-    for event, state in before_each(events, EventType.VERDICT_COMPUTED):
-        with findings.catch_unreadable(f"verdict of event {event.seq}"):
-            _check(event, state, findings)
+    state: StudyState | None = None
+    for event in events:
+        if event.type is EventType.VERDICT_COMPUTED:
+            with findings.catch_unreadable(f"verdict of event {event.seq}"):
+                _check_verdict(event, state or StudyState(), findings)
+        state = fold([event], state)
 
 
-def _check(event: Event, state: StudyState, findings: Findings) -> None:
+def _check_verdict(event: Event, state: StudyState, findings: Findings) -> None:
     stored = Verdict.model_validate({name: event.payload[name] for name in event.payload if name != WORKED})
     place = f"verdict on {stored.hypothesis} (event {event.seq})"
     outside = stored.reason if _blames_lock(state, stored) else None
@@ -143,15 +134,6 @@ def _check(event: Event, state: StudyState, findings: Findings) -> None:
             findings.note(said)
         else:
             findings.drift(place, f"{name} is {before!r} in the log, {after!r} computed from the runs")
-
-
-def check_lock(state: StudyState, folder: Path, findings: Findings) -> None:
-    if state.lock_file is None:
-        return
-    if state.lock_file != (name := lock_name(state.round)):
-        findings.drift("design.locked", f"expected the lock in {name}, found it in {state.lock_file!r}")
-        return
-    findings.check("lock", state.lock_file, lock_error(state, folder))
 
 
 def _blames_lock(state: StudyState, stored: Verdict) -> bool:
@@ -173,12 +155,13 @@ def _differences(stored: Mapping[str, Any], again: Mapping[str, Any]) -> Iterato
 
 def _same_numbers(before: str, after: str) -> bool:
     pairs = [[found.replace("−", "-") for found in _NUMBER.findall(text.replace(",", ""))] for text in (before, after)]
-    return len(pairs[0]) == len(pairs[1]) and all(map(_is_same_rounded, *pairs))
-
-
-def _is_same_rounded(a: str, b: str) -> bool:
-    least, most = sorted(len(text.partition(".")[2]) for text in (a, b))
-    return float(a) == float(b) or (least < most and abs(float(a) - float(b)) <= 0.5 * 10.0**-least + 1e-12)
+    if len(pairs[0]) != len(pairs[1]):
+        return False
+    for a, b in zip(*pairs, strict=True):  # one of them may be the other rounded
+        least, most = sorted(len(text.partition(".")[2]) for text in (a, b))
+        if float(a) != float(b) and (least == most or abs(float(a) - float(b)) > 0.5 * 10.0**-least + 1e-12):
+            return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +195,11 @@ def verify(
     if events:
         state = fold(events)  # which events_of has seen through
         for part in state.every_round:
-            check_lock(part, folder, findings)
+            name = lock_name(part.round)
+            if part.lock_file is not None and part.lock_file != name:
+                findings.drift("design.locked", f"expected the lock in {name}, found it in {part.lock_file!r}")
+            elif part.lock_file is not None:
+                findings.check("lock", name, lock_error(part, folder))
             check_files(part, folder, findings)
         check_rounds(state, findings)
         check_verdicts(events, findings)

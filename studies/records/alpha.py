@@ -61,10 +61,6 @@ _ALIKE: Final = 1e-12
 """Most relative difference of two levels that are the same: their last digits are another processor's."""
 
 
-class OverdrawnLedger(ValueError):
-    """A design has other levels than the ledgers give it."""
-
-
 def weights(rounds: int) -> tuple[float, ...]:
     """Return each round's share of alpha before anything is handed on; they sum to 1."""
     if not 1 <= rounds <= MOST_ROUNDS:
@@ -113,14 +109,14 @@ class AlphaLedger:
 
     @property
     def level(self) -> float:
-        """The level of the next round; OverdrawnLedger where all rounds are over."""
+        """The level of the next round; ValueError where all rounds are over."""
         if not self.left:
-            raise OverdrawnLedger(f"expected one of {self.rounds} rounds; found all of them over")
+            raise ValueError(f"expected one of {self.rounds} rounds; found all of them over")
         return self.entries()[-1].level
 
     def after(self, *, handed_on: bool) -> AlphaLedger:
         if not self.left:
-            raise OverdrawnLedger(f"expected at most {self.rounds} rounds; found one more")
+            raise ValueError(f"expected at most {self.rounds} rounds; found one more")
         return AlphaLedger(self.rounds, self.alpha, (*self.handed_on, handed_on))
 
     def future_levels(self) -> tuple[float, ...]:
@@ -183,14 +179,14 @@ class AlphaLedgers:
         )  # fmt: skip
 
     def allocate(self, design: Design) -> AlphaAllocation:
-        """Return what the tests of a design of the next round may spend; raise OverdrawnLedger for another's levels."""
+        """Return what the tests of a design of the next round may spend; raise ValueError for another's levels."""
         place = design.inquiry
         if place is None:
             if self.differences.rounds > 1:
-                raise OverdrawnLedger(f"expected a lock of round {self.round}; found one without a place in an inquiry")
+                raise ValueError(f"expected a lock of round {self.round}; found one without a place in an inquiry")
             return AlphaAllocation(_KEY, design)
         if (place.number, place.of) != (self.round, self.differences.rounds):
-            raise OverdrawnLedger(
+            raise ValueError(
                 f"expected round {self.round} of {self.differences.rounds}; found {place.number} of {place.of}"
             )
         for kind, drawn, due in (
@@ -198,7 +194,7 @@ class AlphaLedgers:
             ("equivalences", place.equivalence, self.equivalences.level),
         ):
             if abs(drawn - due) > _ALIKE * due:
-                raise OverdrawnLedger(f"expected the level {due:.6g} of the ledger of {kind}; found {drawn:.6g}")
+                raise ValueError(f"expected the level {due:.6g} of the ledger of {kind}; found {drawn:.6g}")
         return AlphaAllocation(_KEY, design)
 
 

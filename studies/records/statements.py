@@ -219,6 +219,10 @@ def _claim(design: Design, arm: Arm, name: str) -> Hypothesis:
     before = control[variable] if len(fields) == 1 else {field: control[field] for field in arm.overrides}
     after = arm.overrides[variable] if len(fields) == 1 else dict(arm.overrides)
     direction: Direction = "increase" if design.metric.higher_is_better else "decrease"
+    # Where nobody predicted: either outcome, an effect up to twice the smallest of interest.
+    most = 2 * design.promise.effect if design.promise else 1.0
+    low, high = (0.0, most) if design.metric.higher_is_better else (-most, 0.0)
+    no_opinion = Prediction(low=low, high=high, probability=0.5)
     return Hypothesis(
         id=name,
         statement=statement(variable, before, after, direction, design.metric),
@@ -227,13 +231,6 @@ def _claim(design: Design, arm: Arm, name: str) -> Hypothesis:
         control=before,
         treatment=after,
         direction=direction,
-        prediction=design.screen.prediction or _no_opinion(design),
+        prediction=design.screen.prediction or no_opinion,
         smallest_effect=design.promise.effect if design.promise else None,
     )
-
-
-def _no_opinion(design: Design) -> Prediction:
-    """Return what is taken where nobody predicted: either outcome, an effect up to twice the smallest of interest."""
-    most = 2 * design.promise.effect if design.promise else 1.0
-    low, high = (0.0, most) if design.metric.higher_is_better else (-most, 0.0)
-    return Prediction(low=low, high=high, probability=0.5)

@@ -10,7 +10,7 @@ This reads words, not meanings: what it passes is still the planner's voice.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final, Literal, get_args
 
 from pydantic import Field
@@ -64,27 +64,22 @@ class Equivalence(Record):
     """The larger of the two one-sided p-values."""
 
 
-class CollapseRate(Record):
-    """How many of an arm's trainings collapsed, with exact limits (Clopper & Pearson 1934, Biometrika 26)."""
+class ReachedRate(Record):
+    """How many of an arm's trainings reached a threshold within the horizon, with exact 95 % limits of the rate
+    (Clopper & Pearson 1934, Biometrika 26)."""
 
     arm: str
     count: int = Field(ge=0)
     of: int = Field(ge=0)
     low: float
     high: float
-    """Ends of the 95 % interval of the rate."""
+
+
+class CollapseRate(ReachedRate):
+    """How many of an arm's trainings collapsed, with the same limits."""
+
     upper: float
     """One-sided upper 95 % limit: a higher rate is ruled out."""
-
-
-class ReachedRate(Record):
-    """How many of an arm's trainings reached a threshold within the horizon, with exact 95 % limits."""
-
-    arm: str
-    count: int = Field(ge=0)
-    of: int = Field(ge=0)
-    low: float
-    high: float
 
 
 class ArmMean(Record):
@@ -200,20 +195,18 @@ def quote_message(said: PlannerMessage) -> str:
 
 def find_contradictions(text: str, verdicts: Sequence[Verdict]) -> tuple[str, ...]:
     """Return the verdicts that a text names and the claims it speaks of do not have; none while nothing is judged."""
-    return tuple(dict.fromkeys(_find_contradictions(text, verdicts))) if verdicts else ()
+    wrong: list[str] = []
+    for clause in _CLAUSE.split(text) if verdicts else ():
+        named = [v for v in verdicts if re.search(rf"\b{re.escape(v.hypothesis)}\b", clause, re.IGNORECASE)]
+        reached = {verdict.verdict for verdict in named or verdicts}
+        for word in _VERDICT.finditer(clause):
+            name = _SAME.get(word[0].lower(), word[0].lower())
+            if reached != {name} and not _NEGATED.search(clause[: word.start()]):
+                wrong.append(word[0])
+    return tuple(dict.fromkeys(wrong))
 
 
 def mark_contradictions(text: str, verdicts: Sequence[Verdict]) -> str:
     """Return a planner's words on one line, with the verdicts that they name and that were not reached."""
     wrong = find_contradictions(text, verdicts)
     return " ".join(text.split()) + (f" (verdicts that were not reached: {', '.join(wrong)})" if wrong else "")
-
-
-def _find_contradictions(text: str, verdicts: Sequence[Verdict]) -> Iterator[str]:
-    for clause in _CLAUSE.split(text):
-        named = [v for v in verdicts if re.search(rf"\b{re.escape(v.hypothesis)}\b", clause, re.IGNORECASE)]
-        reached = {verdict.verdict for verdict in named or verdicts}
-        for found in _VERDICT.finditer(clause):
-            name = _SAME.get(found[0].lower(), found[0].lower())
-            if reached != {name} and not _NEGATED.search(clause[: found.start()]):
-                yield found[0]

@@ -39,27 +39,29 @@ _LEVELS: Final = {"passed": "Held", "failed": "Did not hold", "threat": "Threat"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Where a report lies; the hashes are sha256 of the files as written."""
+    """A report in a study's folder; `hashes` are the sha256 of its files as written, by their paths there."""
 
-    markdown: Path
-    html: Path
-    figures: tuple[Path, ...]
-    markdown_sha256: str
-    html_sha256: str
-    figures_sha256: tuple[str, ...] = ()
+    folder: Path
+    hashes: Mapping[str, str]
     backups: tuple[tuple[str, str], ...] = ()
     """Pages that were not what the log says it wrote, and the names they are kept under."""
 
-    def payload(self, folder: Path) -> dict[str, Any]:
-        def entry(path: Path, sha256: str) -> dict[str, str]:
-            return {"path": path.relative_to(folder).as_posix(), "sha256": sha256}
+    @property
+    def markdown(self) -> Path:
+        return self.folder / MARKDOWN
 
-        return {
-            "markdown": entry(self.markdown, self.markdown_sha256),
-            "html": entry(self.html, self.html_sha256),
-            "figures": [entry(*drawn) for drawn in zip(self.figures, self.figures_sha256, strict=True)],
-            "made_by": generator_info(),
-        }
+    @property
+    def html(self) -> Path:
+        return self.folder / HTML
+
+    @property
+    def figures(self) -> tuple[Path, ...]:
+        return tuple(self.folder / name for name in self.hashes if name not in PAGES)
+
+    def payload(self) -> dict[str, Any]:
+        files = {name: {"path": name, "sha256": sha256} for name, sha256 in self.hashes.items()}
+        markdown, html = (files.pop(name) for name in PAGES)
+        return {"markdown": markdown, "html": html, "figures": list(files.values()), "made_by": generator_info()}
 
     def describe_backups(self) -> tuple[str, ...]:
         return tuple(
@@ -89,17 +91,7 @@ def build_report(state: StudyState, folder: Path) -> Report:
         backups = _back_up_edited(state.newest_report, files, folder)
         for name, text in files.items():
             write_bytes(folder / name, text.encode())
-    sha256 = {name: _sha256(text.encode()) for name, text in files.items()}
-    drawn = tuple(name for name in files if name not in PAGES)
-    return Report(
-        folder / MARKDOWN,
-        folder / HTML,
-        tuple(folder / name for name in drawn),
-        sha256[MARKDOWN],
-        sha256[HTML],
-        tuple(sha256[name] for name in drawn),
-        backups,
-    )
+    return Report(folder, {name: _sha256(text.encode()) for name, text in files.items()}, backups)
 
 
 def render_report(state: StudyState, folder: Path) -> dict[str, str]:

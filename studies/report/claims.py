@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Final
 
 from studies.log.study import BUDGET_EXHAUSTED, StudyState
-from studies.records.design import BUILT_IN, Arm, Design, Hypothesis
+from studies.records.design import BUILT_IN, Design, Hypothesis
 from studies.records.statements import statement, statement_of
 from studies.records.verdict import Verdict, find_contradictions, mark_contradictions, planner_label, quote_message
 from studies.report.elements import Cell, Play, Quote, Remark, Section, Table, Text, hash_cell, section, table, threat
@@ -247,7 +247,7 @@ def warn_generated_rewards(state: StudyState, evidence: Evidence) -> Iterator[Re
         yield threat(
             f"The training reward of {', '.join(arm.name for arm in arms)} was written by a language model. Training "
             "can raise such a reward while hidden success stands still or falls (reward hacking); each reward has a "
-            "scale of its own, so that training rewards of different arms say nothing beside one another.",
+            "scale of its own, so that training rewards of different arms say nothing beside one another."
         )
     for arm in arms:
         assert state.design is not None
@@ -255,7 +255,7 @@ def warn_generated_rewards(state: StudyState, evidence: Evidence) -> Iterator[Re
             yield threat(
                 f"The reward {arm.reward} names {', '.join(escapes)}, by which it may do more than judge a play. It "
                 "ran in the training client, on whose word alone training success rests. Read its source before "
-                "relying on its arm.",
+                "relying on its arm."
             )
         ends = [run.invalid[0] for run in state.runs_of(arm.name) if run.invalid is not None]
         lost = sorted({code for code in ends if code != BUDGET_EXHAUSTED})
@@ -263,26 +263,22 @@ def warn_generated_rewards(state: StudyState, evidence: Evidence) -> Iterator[Re
             yield threat(
                 f"Runs of {arm.name} were lost ({', '.join(lost)}) and others count. Its code could see how a training "
                 "went and end it: which of its runs count may be its own choice. Do not rely on what is said of this "
-                "arm.",
+                "arm."
             )
-        yield from _compare_reward_trend(state, evidence, arm)
-
-
-def _compare_reward_trend(state: StudyState, evidence: Evidence, arm: Arm) -> Iterator[Remark]:
-    of = [found for run_id, found in evidence.runs.items() if state.runs[run_id].spec.arm == arm.name]
-    curves = [curve for found in of if (curve := found.curves.get(REWARDS))]
-    before, after = state.values(arm.name, BEFORE), state.values(arm.name)
-    if not curves or not before or not after:
-        return
-    first, last = fmean(curve[0][1] for curve in curves), fmean(curve[-1][1] for curve in curves)
-    start, end = fmean(before.values()), fmean(after.values())
-    parted = last > first and end <= start
-    lead = "Training reward and hidden success parted" if parted else "Training reward beside hidden success"
-    yield Remark(
-        "threat" if parted else "note",
-        f"{lead} with {arm.name}: from the first step to the last, the mean reward went from {number(first)} to "
-        f"{number(last)}; before and after training, hidden success was {number(start)} and {number(end)}.",
-    )
+        of = (run for run_id, run in evidence.runs.items() if state.runs[run_id].spec.arm == arm.name)
+        curves = [curve for run in of if (curve := run.curves.get(REWARDS))]
+        before, after = state.values(arm.name, BEFORE), state.values(arm.name)
+        if not curves or not before or not after:
+            continue
+        first, last = fmean(curve[0][1] for curve in curves), fmean(curve[-1][1] for curve in curves)
+        start, end = fmean(before.values()), fmean(after.values())
+        parted = last > first and end <= start
+        lead = "Training reward and hidden success parted" if parted else "Training reward beside hidden success"
+        yield Remark(
+            "threat" if parted else "note",
+            f"{lead} with {arm.name}: from the first step to the last, the mean reward went from {number(first)} to "
+            f"{number(last)}; before and after training, hidden success was {number(start)} and {number(end)}.",
+        )
 
 
 def transcripts(state: StudyState, evidence: Evidence) -> Iterator[Play]:

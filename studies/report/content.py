@@ -14,7 +14,7 @@ from typing import Final
 
 from studies.errors import ReportError
 from studies.log.study import PlannedExploration, StudyState
-from studies.records.alpha import AlphaLedger, AlphaLedgers
+from studies.records.alpha import AlphaLedger
 from studies.records.statements import metric_name, value_of
 from studies.records.verdict import mark_contradictions
 from studies.report import claims, design_tables, run_tables
@@ -50,14 +50,7 @@ from studies.report.figure_data import (
     training_curves,
 )
 from studies.report.measures import facts_table, others_table
-from studies.report.summary import (
-    Headline,
-    ask_on,
-    headline,
-    point_out_round,
-    point_out_study,
-    words_at_end,
-)
+from studies.report.summary import Headline, ask_on, headline, point_out_round, point_out_study, words_at_end
 from studies.report.validity import checks, threats
 from studies.report.wording import (
     NONE,
@@ -114,7 +107,13 @@ def report_content(state: StudyState, evidence: Mapping[int, Evidence]) -> Repor
     """
     several, states = is_campaign(state), state.every_round
     for each in states:
-        _refuse_stale(each)
+        for verdict in (*each.verdicts, *each.replications):
+            if not verdict_follows(each, verdict):
+                of = "the replication of " if verdict.phase == "replicate" else ""
+                raise ReportError(
+                    f"the verdict on {of}{verdict.hypothesis} does not follow from the runs in the event log: expected "
+                    f"the inputs {verdict.inputs_sha256[:12]}. Judge the study again; no report is built on it"
+                )
     heads = [headline(each, evidence[each.round].lock_error) for each in states]
     standing, reason = _STANDING.get(state.status, ""), state.stopped_reason or state.paused_reason
     if state.status in ("stopped", "paused") and reason:
@@ -139,16 +138,6 @@ def report_content(state: StudyState, evidence: Mapping[int, Evidence]) -> Repor
         planner=claims.quote_planner(state),
         body=tuple(block for block in _body(state, heads, evidence) if block is not None),
     )
-
-
-def _refuse_stale(state: StudyState) -> None:
-    for verdict in (*state.verdicts, *state.replications):
-        if not verdict_follows(state, verdict):
-            of = "the replication of " if verdict.phase == "replicate" else ""
-            raise ReportError(
-                f"the verdict on {of}{verdict.hypothesis} does not follow from the runs in the event log: expected the "
-                f"inputs {verdict.inputs_sha256[:12]}. Judge the study again; no report is built on it"
-            )
 
 
 def title(state: StudyState) -> str:
@@ -320,7 +309,7 @@ def _stage_sections(state: StudyState, evidence: Evidence) -> Iterator[Block | N
         "facts": Text("No claim rests on these numbers.", "aside"),
     }
     for name, lead, found in (
-        ("Every arm", None, run_tables.whole_arm_table(state)),
+        ("Every arm", None, run_tables.arm_table(state, whole=True)),
         ("A/A runs before the design", None, design_tables.noise_table(state)),
         ("Every candidate of the screen", rules, design_tables.screen_table(state)),
         ("Look by look", None, design_tables.interim_table(state)),
@@ -371,15 +360,12 @@ def _exploration_section(state: StudyState, entry: PlannedExploration) -> Block 
     return section("Tried without a claim", Text(said), table(columns, rows, (3,)), quoted)
 
 
-def _ledgers_now(state: StudyState) -> AlphaLedgers:
-    over = state.design is not None and state.ledgers.left > 0
-    over = over and (state.concluded_reason is not None or state.status == "judged")
-    return state.ledgers.after(state.outcome) if over else state.ledgers
-
-
 def _ledger_section(state: StudyState) -> Section | None:
     """Return both ledgers of an inquiry, round by round, and what they promise."""
-    ledgers, locked = _ledgers_now(state), _count_locked(state)
+    ledgers, locked = state.ledgers, _count_locked(state)
+    ended = state.concluded_reason is not None or state.status == "judged"
+    if ended and state.design is not None and ledgers.left > 0:
+        ledgers = ledgers.after(state.outcome)
     kinds = (("Claims of a difference", ledgers.differences), ("Claims of no difference", ledgers.equivalences))
     return section(
         "The error ledgers",

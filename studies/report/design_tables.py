@@ -22,7 +22,7 @@ from studies.records.statements import value_of
 from studies.records.verdict import CollapseRate, Verdict
 from studies.report.claims import verdict_cell
 from studies.report.elements import Cell, Fact, Table, pairs, table
-from studies.report.run_tables import arm_mark
+from studies.report.run_tables import arm_cell
 from studies.report.wording import (
     NONE,
     describe_counts,
@@ -87,14 +87,8 @@ def lock_proof(state: StudyState) -> str:
 
 
 def design_arms(design: Design) -> Table | None:
-    rows = (
-        (
-            Cell(arm.name, arm_mark(design, arm.name)),
-            "control" if arm.name == design.control_arm else "treatment",
-            describe_fields(arm.overrides),
-        )
-        for arm in design.arms
-    )
+    roles = {arm.name: "control" if arm.name == design.control_arm else "treatment" for arm in design.arms}
+    rows = ((arm_cell(design, arm.name), roles[arm.name], describe_fields(arm.overrides)) for arm in design.arms)
     return table(("Arm", "Role", "Sets"), rows)
 
 
@@ -115,71 +109,68 @@ def what_differs(design: Design) -> str:
 
 
 def design_facts(design: Design, design_hash: str | None) -> Table | None:
+    return pairs([*_measure_facts(design), *_rule_facts(design), ("sha256 of the design", design_hash or NONE)])
+
+
+def _measure_facts(design: Design) -> Iterator[Fact]:
+    """Yield what is compared, where, by which metric and on which seeds."""
     metric = design.metric
-    looks = f" spent over {len(design.looks)} looks" if len(design.looks) > 1 else ""
-    return pairs(
-        [
-            ("What differs", what_differs(design)),
-            ("Environment", design.environment),
-            *_environment_facts(design),
-            ("Metric", f"{metric.key}: {metric.meaning}"),
-            ("Measured on", f"{plural(metric.episodes, 'episode')} of the {metric.split} split, by the harness"),
-            *_metric_facts(design),
-            *_seed_facts(design),
-            ("Test", f"{_TESTS[design.test]}, two-sided, alpha {design.alpha:g}{looks}"),
-            *_power_facts(design),
-            ("Attempts per run, at most", str(design.max_attempts)),
-            *_exclusion_facts(design),
-            ("sha256 of the design", design_hash or NONE),
-        ]
-    )
-
-
-def _environment_facts(design: Design) -> Iterator[Fact]:
-    for known in design.environments:
-        counts = ", ".join(f"{count:,} {split}" for split, count in known.tasks.items())
-        yield f"What {known.name} is", f"{one_line(known.title)}, brought from {one_line(known.reference)}"
-        yield f"Tasks of {known.name}", f"{counts}; given {_DRAWN_BY.get(known.drawn_by, known.drawn_by)}"
+    yield "What differs", what_differs(design)
+    yield "Environment", design.environment
+    for brought in design.environments:
+        counts = ", ".join(f"{count:,} {split}" for split, count in brought.tasks.items())
+        yield f"What {brought.name} is", f"{one_line(brought.title)}, brought from {one_line(brought.reference)}"
+        yield f"Tasks of {brought.name}", f"{counts}; given {_DRAWN_BY.get(brought.drawn_by, brought.drawn_by)}"
         for part in ("code", "data", "requirements"):
-            if digest := getattr(known, part):
-                yield f"sha256 of the {part} of {known.name}", digest
-
-
-def _metric_facts(design: Design) -> Iterator[Fact]:
-    metric = design.metric
-    if not metric.kind:
-        return
-    best = in_unit(f"{metric.best:g}", metric)
-    yield "From worst to best", f"{number(metric.worst, unit=metric.unit)} to {best}"
-    if metric.threshold is not None:
+            if digest := getattr(brought, part):
+                yield f"sha256 of the {part} of {brought.name}", digest
+    yield "Metric", f"{metric.key}: {metric.meaning}"
+    yield "Measured on", f"{plural(metric.episodes, 'episode')} of the {metric.split} split, by the harness"
+    if metric.kind:
+        best = in_unit(f"{metric.best:g}", metric)
+        yield "From worst to best", f"{number(metric.worst, unit=metric.unit)} to {best}"
+    if metric.kind and metric.threshold is not None:
         yield "Threshold", f"{metric.threshold:g} hidden success"
-    if metric.schedule is not None:
+    if metric.kind and metric.schedule is not None:
         every, episodes = plural(metric.schedule.every, "training episode"), plural(metric.schedule.episodes, "episode")
         yield "Evaluated during training", f"every {every}, by {episodes} of hidden tasks, alike in all arms"
-
-
-def _seed_facts(design: Design) -> Iterator[Fact]:
     if design.shared_seeds:
         yield "Seeds, the same in every arm", ", ".join(map(str, design.seeds))
-        return
-    for arm in design.arms:
+    for arm in design.arms if not design.shared_seeds else ():
         yield f"Seeds of {arm.name}", ", ".join(map(str, design.seeds_of(arm.name, design.seeds)))
 
 
-def _power_facts(design: Design) -> Iterator[Fact]:
+def _rule_facts(design: Design) -> Iterator[Fact]:
+    """Yield the locked test, what it can see, and which runs it leaves out."""
+    metric = design.metric
+    looks = f" spent over {len(design.looks)} looks" if len(design.looks) > 1 else ""
+    yield "Test", f"{_TESTS[design.test]}, two-sided, alpha {design.alpha:g}{looks}"
     if design.promise is not None:
-        effect, power = format_size(design.promise.effect, design.metric), percent(design.promise.power)
+        effect, power = format_size(design.promise.effect, metric), percent(design.promise.power)
         yield "Meant to see", f"a true difference of {effect} with probability {power}"
     if design.equivalence_margin is not None:
-        margin = format_size(design.equivalence_margin, design.metric)
-        yield "Counts as no difference", f"anything surely within ±{margin}"
+        yield "Counts as no difference", f"anything surely within ±{format_size(design.equivalence_margin, metric)}"
     if design.multiplicity in _SEVERAL:
         yield "Several claims", _SEVERAL[design.multiplicity]
     if design.noise is not None:
-        yield "Noise known before", describe_known_noise(design.noise, design.metric.unit)
+        yield "Noise known before", describe_known_noise(design.noise, metric.unit)
     if design.replication is not None:
         seeds = plural(len(design.replication.seeds), "seed")
         yield "Replication, if a rule asks for it", f"in {design.replication.environment}, {seeds}"
+    yield "Attempts per run, at most", str(design.max_attempts)
+    yield "Runs dropped from the analysis if", ", ".join(design.exclusions) or "nothing was named"
+    if (rule := design.collapse) is not None:
+        yield (
+            "Collapsed if",
+            f"it ended below where it began, or its training success fell by more than {percent(rule.lost)} of what it "
+            f"had gained, by more than {rule.errors:g} standard errors each; or it broke down. It is no part of a "
+            "mean, and is counted",
+        )
+    elif design.counted_as_worst:
+        size = format_size(metric.worst, metric)
+        yield "Runs counted at their worst if", f"{', '.join(design.counted_as_worst)}: the run counts with {size}"
+    if design.most_excluded < 1:
+        yield "Invalid if more of an arm is dropped than", percent(design.most_excluded)
 
 
 def describe_known_noise(noise: Noise, unit: str = "") -> str:
@@ -190,22 +181,6 @@ def describe_known_noise(noise: Noise, unit: str = "") -> str:
         shared = f"{number(noise.correlation, 2)} ({plural(noise.pairs, 'pair')})"
         parts += f"; correlation of runs that share a seed {shared}"
     return f"{parts}. {one_line(noise.basis)}"
-
-
-def _exclusion_facts(design: Design) -> Iterator[Fact]:
-    yield "Runs dropped from the analysis if", ", ".join(design.exclusions) or "nothing was named"
-    if (rule := design.collapse) is not None:
-        yield (
-            "Collapsed if",
-            f"it ended below where it began, or its training success fell by more than {percent(rule.lost)} of what it "
-            f"had gained, by more than {rule.errors:g} standard errors each; or it broke down. It is no part of a "
-            "mean, and is counted",
-        )
-    elif design.counted_as_worst:
-        size = format_size(design.metric.worst, design.metric)
-        yield "Runs counted at their worst if", f"{', '.join(design.counted_as_worst)}: the run counts with {size}"
-    if design.most_excluded < 1:
-        yield "Invalid if more of an arm is dropped than", percent(design.most_excluded)
 
 
 def analyses_table(design: Design) -> Table | None:

@@ -220,10 +220,7 @@ def arm_interval(metric: Metric, values: Sequence[float]) -> Interval | None:
     """Return the mean with its 95 % interval: Student's, or of a rate its exact limits."""
     if not values or is_mostly_cut(metric, values):
         return None
-    if is_rate(metric):
-        found = exact_limits(*count_of(values))
-        return Interval(found.rate, found.low, found.high)
-    return mean_interval(values)
+    return exact_limits(*count_of(values)) if is_rate(metric) else mean_interval(values)
 
 
 def count_of(values: Sequence[float]) -> tuple[int, int]:

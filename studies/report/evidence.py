@@ -15,7 +15,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +24,7 @@ from studies.checks.conditions import INITIAL
 from studies.errors import ReportError
 from studies.log.event_log import lock_error
 from studies.log.study import RunState, StudyState
-from studies.metrics import Asked, MetricKind, Refused, Results
+from studies.metrics import Asked, Refused, Results
 from studies.metrics.base import by_episodes
 from studies.metrics.registry import define_metric, kinds, values_of
 from studies.records.design import SUCCESS as HIDDEN_SUCCESS
@@ -73,32 +73,27 @@ def other_metrics(state: StudyState) -> tuple[Metric, ...]:
         told = ([job.get(field) for field in fields] for job in jobs)
         return max(math.prod(value if isinstance(value, int) else 0 for value in values) for values in told)
 
-    walls = [((run.collected or {}).get("conditions") or {}).get("wall_s") for run in state.runs_in("confirm")]
+    walls = [seen.wall_s for run in state.runs_in("confirm") if (seen := run.conditions) is not None]
     own = design.metric
     asked = Asked(
         measures="it is solved",
         episodes=own.episodes,
         horizon=max(1, most("steps", "episodes_per_step")),
-        horizon_s=max((float(seconds) for seconds in walls if seconds), default=None),
+        horizon_s=max((seconds for seconds in walls if seconds), default=None),
         threshold=own.threshold or USUAL_THRESHOLD,
         tokens=most("max_context") or None,
     )
-    found = {metric.key: metric for kind in kinds().values() for metric in _define_metrics(kind, asked)}
+    others: dict[str, Metric] = {}
+    for kind in (kind for kind in kinds().values() if "of" not in kind.takes):
+        for threshold in (None, asked.threshold) if "threshold" in kind.takes else (None,):
+            try:
+                metric = define_metric(kind, replace(asked, threshold=threshold))
+            except Refused:
+                continue
+            if metric.threshold == threshold:  # else it is a threshold of something else than success
+                others[metric.key] = metric
     looked = own.schedule is not None  # without looks during training there is no course to read
-    return tuple(metric for key, metric in found.items() if key != own.key and (looked or metric.schedule is None))
-
-
-def _define_metrics(kind: MetricKind, asked: Asked) -> Iterator[Metric]:
-    """Yield the metrics of a kind: of one that may do without a threshold, both."""
-    if "of" in kind.takes:
-        return
-    for threshold in (None, asked.threshold) if "threshold" in kind.takes else (None,):
-        try:
-            metric = define_metric(kind, replace(asked, threshold=threshold))
-        except Refused:
-            continue
-        if metric.threshold == threshold:  # else it is a threshold of something else than success
-            yield metric
+    return tuple(metric for key, metric in others.items() if key != own.key and (looked or metric.schedule is None))
 
 
 SUCCESS: Final = "critic/success/mean"
@@ -184,10 +179,15 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
             whole = False
         if not whole:
             raise ReportError(f"the evaluation of run {run.run_id} holds no {part} episodes; collect it again")
-    stopped, during = (collected.get("conditions") or {}).get("stopped_by"), evaluation.get("during", ())
+    stopped, during = run.conditions.stopped_by if run.conditions else None, evaluation.get("during", ())
     results = Results(
         evaluation["initial"], evaluation["final"], during, snapshot["history"], evaluation.get("other"), stopped
     )
+    hidden: tuple[tuple[float, float], ...] = ()
+    if results.during:
+        with suppress(Refused):
+            curve = by_episodes(results)
+            hidden = tuple(zip(curve.xs, curve.ys, strict=True))
     curves: dict[str, list[tuple[int, float]]] = {}
     for step, metrics in history:
         for key, value in metrics.items():
@@ -200,7 +200,7 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
         curves={key: tuple(points) for key, points in sorted(curves.items())},
         recomputed=_recompute(run, results),
         transcripts=_transcripts(evaluation),
-        hidden=_hidden_curve(results),
+        hidden=hidden,
         unsaid=_unsaid(evaluation),
         others=_measure_others(others, results) if run.spec.phase == "confirm" else {},
     )
@@ -239,16 +239,6 @@ def _unsaid(evaluation: Mapping[str, Any]) -> dict[str, int]:
     names = sorted({name for facts in said for name in facts})
     lacking = {name: sum(name not in facts for facts in said) for name in names}
     return {name: count for name, count in lacking.items() if count}
-
-
-def _hidden_curve(results: Results) -> tuple[tuple[float, float], ...]:
-    if not results.during:
-        return ()
-    try:
-        curve = by_episodes(results)
-    except Refused:
-        return ()
-    return tuple(zip(curve.xs, curve.ys, strict=True))
 
 
 def _transcripts(evaluation: Mapping[str, Any]) -> tuple[tuple[str, Mapping[str, Any]], ...]:

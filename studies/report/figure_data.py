@@ -10,7 +10,7 @@ from typing import Final
 
 from studies.checks.conditions import INITIAL
 from studies.log.study import RunState, StudyState
-from studies.records.alpha import AlphaLedgers
+from studies.records.alpha import AlphaLedgers, LedgerEntry
 from studies.records.design import Hypothesis
 from studies.records.runs import NOISE_ARM
 from studies.records.statements import metric_name
@@ -47,19 +47,9 @@ class Effects:
     unit: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LevelBar:
-    """The level of one round in one ledger, in parts."""
-
-    round: int
-    own: float
-    received: float
-    asked: bool
-    """Whether the round was locked; the level of one that was not is what it would have had."""
-
-
-Levels = tuple[tuple[str, tuple[LevelBar, ...]], ...]
-"""By kind of claim the rounds of its ledger, up to the most that there could be."""
+Levels = tuple[tuple[str, tuple[LedgerEntry, ...], int], ...]
+"""By kind of claim the rounds of its ledger up to the most that there could be, and how many came to a lock: the level
+of a round that did not is what it would have had."""
 
 
 def claim_effects(rounds: Sequence[StudyState]) -> tuple[Effects, ...]:
@@ -99,10 +89,9 @@ def level_bars(ledgers: AlphaLedgers, locked: int) -> Levels:
     found = []
     for kind, ledger in (("a difference", ledgers.differences), ("no difference", ledgers.equivalences)):
         entries = ledger.entries()
-        bars = [LevelBar(entry.round, entry.own, entry.received, entry.round <= locked) for entry in entries]
         ahead = enumerate(ledger.future_levels()[1:], start=len(entries) + 1)
-        bars += [LevelBar(number, level, 0.0, asked=False) for number, level in ahead]
-        found.append((f"claims of {kind}", tuple(bars)))
+        later = (LedgerEntry(number, level, 0.0, None) for number, level in ahead)
+        found.append((f"claims of {kind}", (*entries, *later), locked))
     return tuple(found)
 
 

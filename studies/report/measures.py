@@ -179,7 +179,7 @@ def warn_measure(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if metric.kind == "area" and metric.threshold is None:
         yield threat(
             "The whole area under a curve confounds speed with the level that is reached: an arm that ends higher has "
-            "more of it, however fast it was. Below a threshold (area:0.7) it is mostly of speed.",
+            "more of it, however fast it was. Below a threshold (area:0.7) it is mostly of speed."
         )
     if metric.cut_at is not None:
         yield from _warn_cut(state, state.design)
@@ -189,12 +189,12 @@ def warn_measure(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
                 yield threat(
                     f"{verdict.hypothesis}: every run with {one.arm} got there. What is claimed would not hold of all "
                     f"trainings if {percent(round(one.breaking_share, 3))} of them never did, and so few runs leave up "
-                    f"to {percent(round(one.upper, 2))} open.",
+                    f"to {percent(round(one.upper, 2))} open."
                 )
     if metric.kind not in SIMULATED_KINDS:
         yield threat(
             f"How often a verdict on {metric_name(metric)} is wrong was not measured over simulated studies, as it was "
-            "for hidden success: its error rate is that of the test's assumptions.",
+            "for hidden success: its error rate is that of the test's assumptions."
         )
     yield from (threat(said) for said in surprises(state, evidence))
 
@@ -207,7 +207,7 @@ def _warn_cut(state: StudyState, design: Design) -> Iterator[Remark]:
         if begun := sum(value <= 0 for value in values):
             yield threat(
                 f"{begun} of {plural(len(values), 'run')} with {arm.name} stood at the threshold before training: of "
-                "them the time says nothing.",
+                "them the time says nothing."
             )
     cut = in_unit(f"{design.metric.cut_at:,.0f}", design.metric)
     for verdict in state.verdicts:
@@ -217,5 +217,5 @@ def _warn_cut(state: StudyState, design: Design) -> Iterator[Remark]:
                 f"{verdict.hypothesis}: {rate.of - rate.count} of {plural(rate.of, 'run')} with {rate.arm} never got "
                 f"there, and no run of the other arm: {cut} stand in for their time. The difference is in part one of "
                 f"how often trainings get there (95 % limits with {rate.arm}: {number(rate.low, 2)} to "
-                f"{number(rate.high, 2)}), and not of speed alone.",
+                f"{number(rate.high, 2)}), and not of speed alone."
             )

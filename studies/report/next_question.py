@@ -29,6 +29,8 @@ from studies.report.wording import (
     setting,
     span,
 )
+from studies.statistics.power import min_detectable_effect, power_design, seeds_needed
+from studies.statistics.proportions import min_detectable_rate, seeds_for_rates
 from studies.verdicts.judge import gather
 from studies.verdicts.rules import LEAST_KEPT
 from studies.verdicts.wording import deciding_interval, find_unequal_training
@@ -66,7 +68,9 @@ class ReachedPower:
 
 def in_practice(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
     """Return what a reader may do on a verdict, with the trainings that collapsed counted where there were any."""
-    if not any(rate.count for rate in verdict.collapses) or verdict.verdict == "invalid" or verdict.low is None:
+    if verdict.verdict == "invalid":
+        return "conclude nothing: what stands above has to be mended, and the comparison run again."
+    if not any(rate.count for rate in verdict.collapses) or verdict.low is None:
         return _advise(state, design, claim, verdict)
     arms = gather(state, look=verdict.look)
     runs = {name: arms[name].runs(design.metric.worst).values for name in design.contrast_of(claim)}
@@ -82,8 +86,6 @@ def in_practice(state: StudyState, design: Design, claim: Hypothesis, verdict: V
 
 
 def _advise(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
-    if verdict.verdict == "invalid":
-        return "conclude nothing: what stands above has to be mended, and the comparison run again."
     if verdict.exploratory:
         return "treat it as a lead: a claim needs a study of its own, locked before its data."
     if verdict.verdict == "equivalent":
@@ -182,8 +184,6 @@ def _not_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
 
 def _rates_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
     """Return which rates so few runs tell apart, and how many runs a difference that matters would take."""
-    from studies.statistics.proportions import min_detectable_rate, seeds_for_rates  # needs scipy, which takes a while
-
     power = design.promise.power if design.promise is not None else POWER
     least = min_detectable_rate(min(verdict.n_control, verdict.n_treatment), target_power=power, alpha=design.alpha)
     could = "no rates are told apart here" if least is None else f"0 against {percent(round(least, 2))} is seen here"
@@ -197,9 +197,6 @@ def _rates_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
 
 def reached_power(design: Design, claim: Hypothesis, verdict: Verdict) -> ReachedPower | None:
     """Return what a comparison could see at the spread it met; None without one, or where no mean is judged."""
-    # needs scipy, which takes a while
-    from studies.statistics.power import min_detectable_effect, power_design, seeds_needed
-
     sd, runs = verdict.sd_pooled, fewest(verdict)
     if sd is None:
         known = [arm.sd for arm in verdict.arms] or [verdict.sd_control, verdict.sd_treatment]

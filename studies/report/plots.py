@@ -19,15 +19,14 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator, ScalarFormatter
 
+from studies.records.alpha import LedgerEntry
 from studies.report.figure_data import (
     ArmCurves,
     ArmShift,
     ClaimEffect,
     Curves,
     Effects,
-    LevelBar,
     Levels,
-    ScreenedCandidate,
     Screening,
     Shifts,
 )
@@ -373,17 +372,14 @@ def draw_screen(data: Screening, salt: str) -> Picture:
     ]
     figure, strips = layout_rows(rows, {}, data.measured)
     for place, (axes, found, color) in enumerate(zip(strips, shown, colors, strict=True)):
-        tips[f"{salt}-{place}"] = _tip(found, data.unit)
+        reached = ", ".join(_after(steps, value, data.unit) for steps, value in found.points)
+        tips[f"{salt}-{place}"] = f"{found.sets}: {reached}"
         values = [value for _, value in found.points]
         axes.plot(values, [0.5] * len(values), color=color, linewidth=1, alpha=0.5, gid=f"{salt}-{place}")
         for steps, value in found.points:
             faint = 0.35 if steps < data.lengths[-1] else 1.0
             axes.plot([value], [0.5], color=color, marker="o", markersize=8, alpha=faint, markeredgewidth=0)
     return Picture(figure, f"The screen: {data.measured}", tips)
-
-
-def _tip(candidate: ScreenedCandidate, unit: str) -> str:
-    return f"{candidate.sets}: {', '.join(_after(steps, value, unit) for steps, value in candidate.points)}"
 
 
 def _after(steps: int, value: float, unit: str) -> str:
@@ -394,11 +390,11 @@ def draw_levels(data: Levels, _salt: str) -> Picture:
     panel, top = 214.0, 34.0
     height = top + panel + 8
     figure = canvas(WIDTH, height)
-    highest = max(bar.own + bar.received for _, bars in data for bar in bars)
-    for place, (kind, bars) in enumerate(data):
+    highest = max(bar.level for _, bars, _ in data for bar in bars)
+    for place, (kind, bars, locked) in enumerate(data):
         left, base = 0.08 + place * 0.5, height - top - panel + 48
         axes = figure.add_axes((left, base / height, 0.4, (panel - 78) / height))
-        _draw_bars(axes, bars, highest)
+        _draw_bars(axes, bars, locked, highest)
         figure.text(left, (base + panel - 70) / height, f"Level of {kind}", color=paint("ink"), weight="bold")
     handles = {
         "own part": Patch(facecolor=paint("arm-0")),
@@ -409,17 +405,16 @@ def draw_levels(data: Levels, _salt: str) -> Picture:
     return Picture(figure, "The level of each round, by kind of claim", {})
 
 
-def _draw_bars(axes: Axes, bars: Sequence[LevelBar], highest: float) -> None:
+def _draw_bars(axes: Axes, bars: Sequence[LedgerEntry], locked: int, highest: float) -> None:
     look: dict[str, Any] = {"width": 0.55, "linewidth": 1.2}
     for bar in bars:
-        level = bar.own + bar.received
-        if bar.asked:
+        if bar.round <= locked:
             axes.bar(bar.round, bar.own, color=paint("arm-0"), edgecolor=paint("arm-0"), **look)
             axes.bar(bar.round, bar.received, bottom=bar.own, color=paint("band"), edgecolor=paint("arm-0"), **look)
         else:
-            axes.bar(bar.round, level, fill=False, edgecolor=paint("muted"), linestyle=_DASHES, **look)
+            axes.bar(bar.round, bar.level, fill=False, edgecolor=paint("muted"), linestyle=_DASHES, **look)
         above: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center", "fontsize": 11}
-        axes.annotate(fine_percent(level), (bar.round, level), color=paint("ink"), **above)
+        axes.annotate(fine_percent(bar.level), (bar.round, bar.level), color=paint("ink"), **above)
     axes.set_ylim(0, highest * 1.18)
     axes.set_xlim(0.4, len(bars) + 0.6)
     axes.set_xticks([bar.round for bar in bars])

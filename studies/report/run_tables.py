@@ -43,6 +43,8 @@ PROCESS = "process"
 
 def warn_sandboxes(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     """Yield where the attempts' clients and evaluators ran, and what their containers were refused."""
+    if state.resumed_count:
+        yield note(f"The study was resumed {plural(state.resumed_count, 'time')}.")
     places = _places(state)
     for place, count in sorted(places.items()):
         who = f"Client and evaluators of {plural(count, 'attempt')}"
@@ -55,7 +57,7 @@ def warn_sandboxes(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         yield note(f"{who} ran {where}")
     if len(places) > 1:
         yield threat(
-            f"Attempts ran in {len(places)} different sandboxes: what ran in them may have changed during the study.",
+            f"Attempts ran in {len(places)} different sandboxes: what ran in them may have changed during the study."
         )
     attempts = (attempt for run in state.runs.values() for attempt in run.attempts)
     refused = sum((Counter(attempt.refused) for attempt in attempts), Counter[str]())
@@ -82,12 +84,12 @@ def warn_custom_environments(state: StudyState, evidence: Evidence) -> Iterator[
         if known.hidden_apart:
             yield note(
                 f"{brought}: its code is its author's own. Training clients held that code and its training "
-                f"tasks{kept}.",
+                f"tasks{kept}."
             )
         else:
             yield threat(
                 f"{brought}, and its code makes its hidden tasks by itself, or holds them: training clients held that "
-                "code, so that nothing but its own honesty keeps them apart.",
+                "code, so that nothing but its own honesty keeps them apart."
             )
 
 
@@ -101,68 +103,42 @@ def _place(attempt: AttemptState) -> str:
     return str(attempt.sandbox.get("image") or attempt.sandbox.get("kind") or "")
 
 
-def arm_mark(design: Design | None, arm: str) -> str:
-    """Return the name of an arm's colour and marker, by its place in the design; none for what is not confirmed."""
+def arm_cell(design: Design | None, arm: str) -> Cell:
+    """Return an arm's name, marked with its colour by its place in the design; unmarked for what is not confirmed."""
     names = [a.name for a in design.arms] if design is not None else []
-    return f"arm-{names.index(arm) % ARMS}" if arm in names else ""
+    return Cell(arm, f"arm-{names.index(arm) % ARMS}" if arm in names else "")
 
 
-def arm_table(state: StudyState) -> Table | None:
-    """Return what the arms came to in short; None before a run of any was measured."""
+def arm_table(state: StudyState, *, whole: bool = False) -> Table | None:
+    """Return what the arms came to in short, None before a run of any was measured; `whole` with every run's value."""
     design = state.design
-    if design is None or not any(state.values(arm.name) for arm in design.arms):
+    if design is None or not (whole or any(state.values(arm.name) for arm in design.arms)):
         return None
-    metric, timed = design.metric, design.metric.cut_at is not None
+    metric, timed, name = design.metric, design.metric.cut_at is not None, metric_name(design.metric)
     columns = ["Arm", "Runs", "Success before" if metric.kind else "Before", *(["Got there"] if timed else [])]
-    columns += [f"Mean {metric_name(metric)}", "SD between runs"]
-    rows: list[Row] = []
+    columns += [f"Mean {name}", "SD between runs"]
+    if whole:
+        columns = ["Arm", "n", f"Mean {name}", "95 % interval", "SD", "Each run"]
+    collapsed, rows = find_collapsed_runs(state), list[Row]()
     for arm in design.arms:
-        before, (count, after) = state.values(arm.name, BEFORE).values(), _counted(state, arm.name)
-        rows.append(
-            [
-                Cell(arm.name, arm_mark(design, arm.name)),
-                count,
-                number(fmean(before)) if before else NONE,
-                *([format_reached(metric, after)] if timed else []),
-                format_mean(metric, after),
-                format_spread(metric, after),
-            ]
-        )
-    return table(columns, rows, range(1, len(columns)))
-
-
-def whole_arm_table(state: StudyState) -> Table | None:
-    """Return the arms with their intervals and every run's value."""
-    design, collapsed = state.design, find_collapsed_runs(state)
-    if design is None:
-        return None
-    metric = design.metric
-    rows: list[Row] = []
-    for arm in design.arms:
-        count, values = _counted(state, arm.name)
+        measured = state.values(arm.name)
+        values = [value for run, value in measured.items() if run not in collapsed]
+        fallen = len(measured) - len(values)
+        count = f"{len(values)} + {fallen} collapsed" if fallen else str(len(values))
+        mean, sd = format_mean(metric, values), format_spread(metric, values)
+        if not whole:
+            before = state.values(arm.name, BEFORE).values()
+            reached = [format_reached(metric, values)] if timed else []
+            begun = number(fmean(before)) if before else NONE
+            rows.append([arm_cell(design, arm.name), count, begun, *reached, mean, sd])
+            continue
         ends = arm_interval(metric, values)
-        said = {run: number(value, unit=metric.unit) for run, value in state.values(arm.name).items()}
-        each = ", ".join(f"{text}{' (collapsed)' if run in collapsed else ''}" for run, text in said.items())
-        seeds = "; ".join(f"seed {state.runs[run_id].spec.seed}: {text}" for run_id, text in said.items())
-        rows.append(
-            [
-                Cell(arm.name, arm_mark(design, arm.name)),
-                count,
-                format_mean(metric, values),
-                f"{number(ends.low, unit=metric.unit)} to {number(ends.high, unit=metric.unit)}" if ends else NONE,
-                format_spread(metric, values),
-                Cell(each or NONE, title=seeds),
-            ]
-        )
-    columns = ("Arm", "n", f"Mean {metric_name(metric)}", "95 % interval", "SD", "Each run")
-    return table(columns, rows, (1, 2, 3, 4))
-
-
-def _counted(state: StudyState, arm: str) -> tuple[str, list[float]]:
-    """Return how many runs of an arm there are, and the values of those that did not collapse."""
-    values, collapsed = state.values(arm), find_collapsed_runs(state)
-    kept = [value for run, value in values.items() if run not in collapsed]
-    return (str(len(kept)) if len(kept) == len(values) else f"{len(kept)} + {len(values) - len(kept)} collapsed"), kept
+        interval = f"{number(ends.low, unit=metric.unit)} to {number(ends.high, unit=metric.unit)}" if ends else NONE
+        texts = {run: number(value, unit=metric.unit) for run, value in measured.items()}
+        each = ", ".join(f"{text}{' (collapsed)' if run in collapsed else ''}" for run, text in texts.items())
+        seeds = "; ".join(f"seed {state.runs[run_id].spec.seed}: {text}" for run_id, text in texts.items())
+        rows.append([arm_cell(design, arm.name), count, mean, interval, sd, Cell(each or NONE, title=seeds)])
+    return table(columns, rows, range(1, 5 if whole else len(columns)))
 
 
 def merge_rounds(state: StudyState) -> StudyState:
@@ -187,13 +163,8 @@ def run_table(state: StudyState) -> Table | None:
     staged = several or any(run.spec.phase != "confirm" for run in state.runs.values())
     placed = len(_places(merge_rounds(state))) > 1
     columns = [*(["Round"] if several else []), "Run", "Arm", "Seed", "Outcome", "Attempts", "Time", "Hidden before"]
-    columns += [
-        "Hidden after",
-        "Snapshot",
-        *(["For"] if staged else []),
-        *(judged if len(judged) < 2 else ["Judged by"]),
-    ]
-    columns += ["Image"] if placed else []
+    columns += ["Hidden after", "Snapshot", *(["For"] if staged else [])]
+    columns += [*(judged if len(judged) < 2 else ["Judged by"]), *(["Image"] if placed else [])]
     rows = []
     for each in states:
         for run in each.runs.values():
@@ -215,7 +186,7 @@ def _run_row(design: Design | None, run: RunState) -> list[Cell | str]:
         attempts += [f"invalid: {one_line(run.invalid[1])}"] if attempts else []
     return [
         Cell(run.run_id, "mono"),
-        Cell(run.spec.arm, arm_mark(design, run.spec.arm)),
+        arm_cell(design, run.spec.arm),
         str(run.spec.seed),
         outcome,
         "; ".join(attempts),
@@ -278,10 +249,9 @@ def runs_by_round(state: StudyState) -> Table | None:
 
 def file_table(evidence: Iterable[Evidence]) -> Table | None:
     runs = [run for each in evidence for run in each.runs.values()]
+    files = ((run.run_id, *file) for run in runs for file in run.files)
     rows = (
-        (Cell(run.run_id, "mono"), Cell(path, "mono long"), Cell(sha256, "mono long"))
-        for run in runs
-        for path, sha256 in run.files
+        (Cell(run_id, "mono"), Cell(path, "mono long"), Cell(sha256, "mono long")) for run_id, path, sha256 in files
     )
     return table(("Run", "File", "sha256"), rows)
 
@@ -314,17 +284,10 @@ def approval_table(state: StudyState) -> Table | None:
 
 
 def planner_table(state: StudyState) -> Table | None:
-    rows = (
-        (
-            act.turn,
-            act.action,
-            str(act.tries),
-            f"{sum(act.tokens.values()):,}",
-            one_line("; ".join(act.rejected)),
-            one_line(act.note),
-        )
-        for act in state.planner_acts
-    )
+    rows = []
+    for act in state.planner_acts:
+        counts = str(act.tries), f"{sum(act.tokens.values()):,}"
+        rows.append((act.turn, act.action, *counts, one_line("; ".join(act.rejected)), one_line(act.note)))
     return table(("Turn", "Asked for", "Tries", "Tokens", "Sent back", "Note"), rows, (2, 3))
 
 
@@ -341,26 +304,24 @@ def notebook_table(state: StudyState) -> Table | None:
 
 
 def cost_table(state: StudyState) -> Table | None:
-    prompt, completion = (
-        sum(act.tokens.get(kind, 0) for act in state.planner_acts) for kind in ("prompt", "completion")
-    )
+    return pairs(_cost_facts(state))
+
+
+def _cost_facts(state: StudyState) -> Iterator[Fact]:
     locked = next((each.design.budget for each in state.rounds if each.design is not None), None)
-    most_runs = None if locked is None else locked.max_runs
-    facts = [
-        ("Wall clock, first to last event", duration(state.elapsed_s)),
-        ("Time worked, pauses left out", duration(state.worked_s)),
-        ("Budget", duration(state.budget_s) + (f", {plural(most_runs, 'run')}" if most_runs else "")),
-        *(
-            [("Budget, as locked", duration(locked.wall_clock_s))]
-            if locked is not None and locked.wall_clock_s != state.budget_s
-            else []
-        ),
-        ("Time in runs, all attempts added up", duration(sum(run.seconds for run in state.every_run.values()))),
-        ("Planner tokens", f"{prompt:,} in prompts, {completion:,} in answers"),
-    ]
+    most = f", {plural(locked.max_runs, 'run')}" if locked is not None and locked.max_runs else ""
+    yield "Wall clock, first to last event", duration(state.elapsed_s)
+    yield "Time worked, pauses left out", duration(state.worked_s)
+    yield "Budget", duration(state.budget_s) + most
+    if locked is not None and locked.wall_clock_s != state.budget_s:
+        yield "Budget, as locked", duration(locked.wall_clock_s)
+    yield "Time in runs, all attempts added up", duration(sum(run.seconds for run in state.every_run.values()))
+    prompt, answer = (sum(act.tokens.get(kind, 0) for act in state.planner_acts) for kind in ("prompt", "completion"))
+    yield "Planner tokens", f"{prompt:,} in prompts, {answer:,} in answers"
     if state.model is not None:
-        facts.append(("Making or finding the model", duration(state.model["seconds"])))
-    return pairs([*facts, *(fact for each in state.rounds for fact in _price_facts(each, is_campaign(state)))])
+        yield "Making or finding the model", duration(state.model["seconds"])
+    for each in state.rounds:
+        yield from _price_facts(each, is_campaign(state))
 
 
 def _price_facts(state: StudyState, several: bool) -> Iterator[Fact]:

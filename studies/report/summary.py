@@ -14,6 +14,7 @@ from typing import Final
 from studies.checks.training import unequal_drops
 from studies.log.study import StudyState
 from studies.records.design import Design, Hypothesis
+from studies.records.runs import EVIDENCE_CODES
 from studies.report.design_tables import describe_scope
 from studies.report.elements import Point
 from studies.report.evidence import Evidence
@@ -35,8 +36,6 @@ from studies.report.wording import (
 from studies.verdicts.recipe import BetterValue, find_untested_pairs, format_fields, recipes
 from studies.verdicts.wording import Question, deciding_interval, find_unequal_training, question_of
 
-SPOILT: Final = frozenset({"evidence_missing", "evidence_changed"})
-"""Codes of runs whose files were no longer what was collected."""
 ASK_RULE: Final = "ask on while level and budget tell something"
 """The rule of the decision that no further question is asked, as the loop writes it down."""
 IN_WORDS: Final = "nothing more is asked, in the words of "
@@ -72,7 +71,7 @@ def headline(state: StudyState, lock_error: str | None = None) -> Headline:
     if lock_error is not None:
         rests = "No verdict below can be relied on" if state.verdicts else "No verdict will be claimed on it"
         warnings.append(f"{capital(lock_error)}. {rests} until the file is restored.")
-    spoilt = [run for run in state.runs.values() if run.invalid is not None and run.invalid[0] in SPOILT]
+    spoilt = [run for run in state.runs.values() if run.invalid is not None and run.invalid[0] in EVIDENCE_CODES]
     if spoilt:
         names = ", ".join(run.run_id for run in spoilt)
         said = f"Files of {plural(len(spoilt), 'run')} were changed or lost after they were collected: {names}."
@@ -147,34 +146,29 @@ def point_out_round(head: Headline, level: str) -> Iterator[Point]:
 
 def point_out_study(state: StudyState, heads: Sequence[Headline], evidence: Mapping[int, Evidence]) -> Iterator[Point]:
     """Yield what is known over all rounds, what is ruled out, what surprised, the recipe, and how it goes on."""
+    ruled_out: list[str] = []
     for each in state.rounds:
-        yield from _point_out_claims(each)
+        name, design = f"Known, round {each.round}", each.design
+        for answer in headline(each).answers:
+            verdict, sentence = each.verdict_on(answer.hypothesis), answer.sentence
+            if design is not None and verdict is not None:
+                claim = design.hypothesis(answer.hypothesis)
+                numbers = finding(claim, verdict, design.metric, deciding_interval(design, verdict))
+                sentence = f"in {design.environment}, {numbers[:1].lower()}{numbers[1:]}"
+            yield Point(name, sentence, answer.label, answer.verdict)
+        ruled_out += _list_ruled_out(each)
     for each in state.given_up:
         yield Point(f"Known, round {each.round}", "it came to no lock: nothing was tested in it.", "Given up", "none")
-    ruled_out = [said for each in state.rounds for said in _list_ruled_out(each)] or ["Nothing."]
     surprised = [
         f"Round {each.round}: {s}" for each in state.rounds for s in list_surprises(each, evidence[each.round])
     ]
     for name, sentences in (
-        ("Ruled out", ruled_out),
+        ("Ruled out", ruled_out or ["Nothing."]),
         ("Surprises", surprised or ["Nothing that the rules look for."]),
         ("Best recipe", describe_recipe(state)),
     ):
         yield from (Point(name, sentence) for sentence in sentences)
     yield Point("Why it ended" if state.concluded_reason is not None else "How far it is", why_ended(state))
-
-
-def _point_out_claims(state: StudyState) -> Iterator[Point]:
-    """Yield what each claim of a round came to, in code's words with its numbers."""
-    name, design = f"Known, round {state.round}", state.design
-    for answer in headline(state).answers:
-        verdict = state.verdict_on(answer.hypothesis)
-        sentence = answer.sentence
-        if design is not None and verdict is not None:
-            claim = design.hypothesis(answer.hypothesis)
-            said = finding(claim, verdict, design.metric, deciding_interval(design, verdict))
-            sentence = f"in {design.environment}, {said[:1].lower()}{said[1:]}"
-        yield Point(name, sentence, answer.label, answer.verdict)
 
 
 def _list_ruled_out(state: StudyState) -> Iterator[str]:

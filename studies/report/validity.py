@@ -6,22 +6,22 @@ held, `failed` one that did not, `threat` something that weakens the conclusion,
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean
-from typing import Final
+from typing import Final, Literal
 
 from studies.checks.conditions import find_confounders, find_design_deviations
 from studies.checks.training import (
     count_without_signal,
     describe_zero_lr_run,
+    find_fault,
     find_zero_lr_run,
+    list_unreported,
     unequal_drops,
-    zero_lr_fault,
-    zero_lr_unchecked,
 )
 from studies.log.study import StudyState
 from studies.records.design import SUCCESS, Design
@@ -35,6 +35,7 @@ from studies.report.measures import warn_measure
 from studies.report.run_tables import warn_custom_environments, warn_sandboxes
 from studies.report.wording import capital, format_signed, number, one_line, percent, plural, span
 from studies.statistics.comparison import is_constant, spread_interval
+from studies.statistics.power import power, power_design
 from studies.verdicts.judge import find_violations, gather
 from studies.verdicts.rules import LEAST_KEPT
 
@@ -84,8 +85,6 @@ def noise_observed(state: StudyState) -> ObservedNoise | None:
 
 
 def _power(design: Design, sd: float, runs: int) -> float | None:
-    from studies.statistics.power import power, power_design  # needs scipy, which takes a while
-
     least = 2 if design.collapse is None else LEAST_KEPT
     if design.promise is None or not design.hypotheses or design.test == "boschloo" or runs < least:
         return None
@@ -96,17 +95,17 @@ def _power(design: Design, sd: float, runs: int) -> float | None:
 
 def checks(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
     """Return what was checked and how it came out."""
-    return tuple(itertools.chain.from_iterable(rule(state, evidence) for rule in _CHECKS))
+    return tuple(chain.from_iterable(rule(state, evidence) for rule in _CHECKS))
 
 
 def threats(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
     """Return what weakens the conclusion, and what is to be known beside it."""
     of_design = () if state.design is None else (rule(state, state.design, evidence) for rule in _DESIGN_THREATS)
-    of_study = (rule(state, evidence) for rule in _THREATS)
-    return tuple(itertools.chain.from_iterable((*of_design, *of_study)))
+    return tuple(chain(*of_design, *(rule(state, evidence) for rule in _THREATS)))
 
 
 def _check_lock(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """Check the lock, and that arms and runs differ in what it says and in nothing else."""
     if evidence.lock_error is not None:
         yield Remark("failed", f"{capital(evidence.lock_error)}.")
     if state.locked and state.first_launch and state.locked.seq < state.first_launch.seq:
@@ -115,9 +114,6 @@ def _check_lock(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             f"The design was locked (event {state.locked.seq}) before the first launch "
             f"(event {state.first_launch.seq}), and every run carries its hash.",
         )
-
-
-def _check_arms(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if state.design is None or not state.runs:
         return
     between, outside = find_confounders(state), find_design_deviations(state)
@@ -126,14 +122,14 @@ def _check_arms(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     for arm, fields in outside.items():
         yield Remark("failed", f"Runs of {arm} differ from the locked design in {', '.join(fields)}.")
     if not between and not outside:
-        variables = what_differs(state.design)
         what = "resolved jobs and rewards" if state.design.code else "resolved jobs"
+        variables = what_differs(state.design)
         yield Remark("passed", f"The {what} of compared arms differ in {variables} and in nothing else.")
 
 
 def _check_conditions(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    recorded = [(run.collected or {}).get("conditions") or {} for run in state.runs_in("confirm")]
-    if state.design is None or not any(recorded):
+    recorded = [seen for run in state.runs_in("confirm") if (seen := run.conditions) not in (None, Conditions())]
+    if state.design is None or not recorded:
         return
     clean = bool(state.verdicts)
     for verdict in state.verdicts:
@@ -142,7 +138,7 @@ def _check_conditions(state: StudyState, evidence: Evidence) -> Iterator[Remark]
             said = f"{verdict.hypothesis}: {violation.sentence} ({violation.code})."
             yield Remark("failed" if violation.blocks else "threat", said)
     compared = [name for name in Conditions.model_fields if name not in _NOT_COMPARED]
-    known = {name for name in compared if any(found.get(name) is not None for found in recorded)}
+    known = {name for name in compared if any(getattr(seen, name) is not None for seen in recorded)}
     if clean:
         alike = ", ".join(name.replace("_", " ") for name in compared if name in known)
         yield Remark("passed", f"The runs of compared arms were alike in {alike}.")
@@ -150,7 +146,8 @@ def _check_conditions(state: StudyState, evidence: Evidence) -> Iterator[Remark]
         yield note(f"No run says anything about {', '.join(unknown)}; the arms were not compared in it.")
 
 
-def _check_computed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _check_numbers(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """Tell what was computed again, how the arms began, and whether a training at a rate of 0 changed nothing."""
     if evidence.files:
         numbers = sum(len(run.recomputed) for run in evidence.runs.values())
         yield Remark(
@@ -159,38 +156,26 @@ def _check_computed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             f"{plural(numbers, 'measurement')} computed again from the episodes gave the same values.",
         )
     if judged := len(state.verdicts) + len(state.replications):
-        told = f"{plural(judged, 'verdict')} computed again from the runs listed here came out the same."
-        yield Remark("passed", told)
-
-
-def _check_starts(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+        again = f"{plural(judged, 'verdict')} computed again from the runs listed here came out the same."
+        yield Remark("passed", again)
     arms = state.design.arms if state.design is not None else ()
     before = {arm.name: list(state.values(arm.name, BEFORE).values()) for arm in arms}
     if before and all(before.values()):
-        said = "; ".join(f"{arm} {number(min(vs))} to {number(max(vs))}" for arm, vs in before.items())
-        yield note(f"Before training, hidden success of the arms' runs stood at: {said}.")
-
-
-def _check_zero_lr(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+        ranges = "; ".join(f"{arm} {number(min(vs))} to {number(max(vs))}" for arm, vs in before.items())
+        yield note(f"Before training, hidden success of the arms' runs stood at: {ranges}.")
     run = find_zero_lr_run(state)
     if run is not None and run.status == "collected":
-        said = f"{capital(describe_zero_lr_run(run))}."
-        yield Remark("failed" if zero_lr_fault(run) else "note" if zero_lr_unchecked(run) else "passed", said)
+        level: Literal["failed", "note", "passed"] = "note" if list_unreported(run.conditions) else "passed"
+        yield Remark("failed" if find_fault(run.conditions) else level, f"{capital(describe_zero_lr_run(run))}.")
 
 
-def _warn_deviations(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    yield from (threat(sentence) for sentence in protocol_deviations(state))
-
-
-def _warn_alarms(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _warn_logs(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """Tell of late amendments, of the watchdog's alarms, and of copies at W&B, on which nothing rests."""
+    yield from map(threat, protocol_deviations(state))
     for run in state.runs.values():
         for alarm in (run.collected or {}).get("alarms", ()):
             where = f"The watchdog in run {run.run_id} of {run.spec.arm}, step {alarm['step']}"
             yield threat(f"{where}: {alarm['sentence']} ({alarm['code']}).")
-
-
-def _warn_copies(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """W&B's copies: nothing rests on them, but whoever looks there may not see everything."""
     for run in state.runs.values():
         for attempt in (attempt for attempt in run.attempts if attempt.standing == "failed"):
             which = f"W&B's copy of run {run.run_id}, attempt {attempt.number}"
@@ -216,7 +201,7 @@ def _warn_invalid(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if left_out:
         yield threat(
             f"Invalid runs are left out of the analysis ({left_out}). If they were lost because of their arm, what is "
-            "left of it looks better than it is.",
+            "left of it looks better than it is."
         )
 
 
@@ -226,7 +211,7 @@ def _warn_retries(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         tries = ", ".join(f"{run.run_id}: {len(run.attempts)}" for run in anew)
         yield threat(
             f"{plural(len(anew), 'run')} needed more than one attempt ({tries}); "
-            "a retry starts from nothing with the same seed, and only the attempt that finished counts.",
+            "a retry starts from nothing with the same seed, and only the attempt that finished counts."
         )
     told = []
     for run in (run for run in retried if len(run.lineage) > 1):
@@ -239,30 +224,23 @@ def _warn_retries(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             f"{plural(len(told), 'run')} went on where an earlier attempt had ended ({', '.join(told)}). Each batch is "
             "learned once: what was trained after the last checkpoint is learned again from the same recorded tokens. "
             "On a CPU the weights are then bit-equal to those of the same batches learned without interruption; on an "
-            "accelerator they may differ by rounding.",
+            "accelerator they may differ by rounding."
         )
 
 
 def _warn_peeking(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """Tell of verdicts that came before the data were whole, and of runs that had nothing to learn from."""
     if state.superseded:
         yield threat(
             f"{plural(len(state.superseded), 'earlier verdict')} came before the data were complete. Looking before "
-            "the end raises the chance of a false finding if the study could have ended there.",
+            "the end raises the chance of a false finding if the study could have ended there."
         )
-
-
-def _warn_no_signal(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if counts := count_without_signal(state):
         said = ", ".join(f"{none} of {runs} with {arm}" for arm, (none, runs) in counts.items())
         yield threat(
             f"Runs that had nothing to learn from: {said}. In none of their steps did rewards differ within a group, "
-            "so that they show what the model was and not what training does.",
+            "so that they show what the model was and not what training does."
         )
-
-
-def _warn_resumed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if state.resumed_count:
-        yield note(f"The study was resumed {plural(state.resumed_count, 'time')}.")
 
 
 def warn_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -302,35 +280,27 @@ def warn_miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark
                 f"The observed difference in {metric_name(metric)} "
                 f"({format_signed(verdict.estimate, unit=metric.unit)}) fell outside the interval predicted for "
                 f"{verdict.hypothesis} ({span(predicted.low, predicted.high, unit=metric.unit)}): "
-                "the planner's picture of the effect was off, whatever the verdict.",
+                "the planner's picture of the effect was off, whatever the verdict."
             )
 
 
-def _warn_partial(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
+def _warn_few_runs(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
+    """Tell of runs that are missing, of confounds that were feared, and of small or unequal arms."""
     runs = state.runs_in("confirm")
     planned = len(runs) if len(design.looks) > 1 and runs else len(design.arms) * len(design.seeds)
     finished = sum(run.status == "collected" for run in runs)
     if finished < planned:
         why = f" ({state.stopped_reason})" if state.stopped_reason else ""
         yield threat(f"The study is partial: {finished} of {planned} designed runs were collected{why}.")
-
-
-def _warn_confounders(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
     for claim in (claim for claim in design.hypotheses if claim.confounds):
         said = "; ".join(one_line(confound) for confound in claim.confounds)
         yield threat(
-            f'Feared for {claim.id} before the data, quoted from its lock, and not ruled out by the design: "{said}".',
+            f'Feared for {claim.id} before the data, quoted from its lock, and not ruled out by the design: "{said}".'
         )
-
-
-def _warn_small_sample(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
     counts = {arm.name: len(state.values(arm.name)) for arm in design.arms}
     if min(counts.values()) < SMALL_ARM:
         said = ", ".join(f"{n} with {arm}" for arm, n in counts.items())
         yield threat(f"Few runs per arm ({said}): one unusual seed can move a mean.")
-
-
-def _warn_unequal_training(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
     trained: dict[str, set[int]] = {}
     for run_id, found in evidence.runs.items():
         if (spec := state.runs[run_id].spec).phase == "confirm":
@@ -340,17 +310,15 @@ def _warn_unequal_training(state: StudyState, design: Design, evidence: Evidence
         yield threat(f"Runs logged different numbers of training steps ({said}).")
 
 
-def _warn_many_claims(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
+def _warn_design(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
+    """Tell of claims without a correction, of arms near an end of the range, and of what was lost unequally."""
     k = len(design.hypotheses)
     if k > 1 and design.multiplicity == "none":
         risk = percent(round(1 - (1 - design.alpha) ** k, 2))
         yield threat(
             f"{k} hypotheses were tested without correction: if none were true, the chance that at least one interval "
-            f"still excludes zero would be up to about {risk}.",
+            f"still excludes zero would be up to about {risk}."
         )
-
-
-def _warn_saturation(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
     for arm in design.arms if design.metric.key == SUCCESS else ():
         values = state.values(arm.name).values()
         level = fmean(values) if values else 0.5
@@ -360,14 +328,11 @@ def _warn_saturation(state: StudyState, design: Design, evidence: Evidence) -> I
         elif level < 1 - _CEILING:
             said = "hardly any hidden task: near the floor"
             yield threat(f"{arm.name} solves {said}, differences look smaller.")
-
-
-def _warn_drops(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
     for claim in design.hypotheses:
         for clause in unequal_drops(state, claim):
             yield threat(
                 f"{claim.id}: the arms differ in {clause}. What was lost because of its arm makes the rest look other "
-                "than it is.",
+                "than it is."
             )
 
 
@@ -379,47 +344,18 @@ def _warn_setting(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     said = "a tiny language model made on the spot" if tiny else "one model"
     yield threat(
         f"One environment ({state.design.environment}) and {said}: the verdict holds for this setting; whether it "
-        "carries over to others was not tested.",
+        "carries over to others was not tested."
     )
     yield threat(
         "Every other field was held at one value and not tuned for each arm: an arm may be better at its own best "
-        "settings than it looks here.",
+        "settings than it looks here."
     )
 
 
 _Rule = Callable[[StudyState, Evidence], Iterator[Remark]]
-_CHECKS: Final[tuple[_Rule, ...]] = (
-    _check_lock,
-    _check_arms,
-    _check_conditions,
-    _check_computed,
-    _check_starts,
-    _check_zero_lr,
-)
+_CHECKS: Final[tuple[_Rule, ...]] = (_check_lock, _check_conditions, _check_numbers)
 _THREATS: Final[tuple[_Rule, ...]] = (
-    _warn_deviations,
-    _warn_alarms,
-    _warn_copies,
-    warn_generated_rewards,
-    _warn_invalid,
-    _warn_retries,
-    _warn_peeking,
-    _warn_no_signal,
-    warn_collapsed,
-    warn_noise,
-    warn_miscalibrated,
-    _warn_resumed,
-    warn_sandboxes,
-    warn_custom_environments,
-    warn_measure,
-    _warn_setting,
-)
-_DESIGN_THREATS: Final[tuple[Callable[[StudyState, Design, Evidence], Iterator[Remark]], ...]] = (
-    _warn_partial,
-    _warn_confounders,
-    _warn_small_sample,
-    _warn_unequal_training,
-    _warn_many_claims,
-    _warn_saturation,
-    _warn_drops,
-)
+    _warn_logs, warn_generated_rewards, _warn_invalid, _warn_retries, _warn_peeking, warn_collapsed, warn_noise,
+    warn_miscalibrated, warn_sandboxes, warn_custom_environments, warn_measure, _warn_setting,
+)  # fmt: skip
+_DESIGN_THREATS: Final = (_warn_few_runs, _warn_design)

@@ -25,6 +25,7 @@ from typing import Any, Final, Literal
 
 from studies.records.procedure import Noise
 from studies.records.verdict import Equivalence
+from studies.statistics import multitest, np, special, stats
 
 
 def effective_level(families: Sequence[float], alpha: float) -> float:
@@ -38,9 +39,7 @@ def count_rejections(families: Sequence[float], alpha: float) -> int:
     """Return R, how many families Benjamini and Hochberg's procedure chooses at `alpha`."""
     if len(families) == 1:
         return int(families[0] <= alpha)
-    from statsmodels.stats.multitest import multipletests  # takes a second, which one family need not wait for
-
-    return int(multipletests(list(families), alpha=alpha, method="fdr_bh")[0].sum())
+    return int(multitest.multipletests(list(families), alpha=alpha, method="fdr_bh")[0].sum())
 
 
 SAME: Final = 1e-12
@@ -79,16 +78,12 @@ def mean_interval(values: Sequence[float], *, level: float = 0.95) -> Interval |
 
 def spread_interval(squares: float, df: int, *, level: float = 0.95) -> tuple[float, float]:
     """Return the interval of the standard deviation behind a sum of squares with `df` degrees of freedom, if normal."""
-    from scipy import special  # see t_quantile
-
     ends = (float(special.chdtri(df, share)) for share in ((1 - level) / 2, (1 + level) / 2))
     low, high = (math.sqrt(squares / end) for end in ends)
     return low, high
 
 
 def t_quantile(share: float, df: float) -> float:
-    from scipy import stats  # takes most of a second, which a command that judges nothing should not wait for
-
     return float(stats.t.ppf(share, df))
 
 
@@ -136,8 +131,6 @@ class Comparison:
 
     def tail(self, t: float) -> float:
         """Return the probability of a statistic above `t` around the true difference."""
-        from scipy import special  # takes a while to import, which a command that judges nothing should not wait for
-
         return float(special.stdtr(self.df, -t))
 
     def interval(self, level: float) -> tuple[float, float]:
@@ -248,8 +241,6 @@ class Source:
 
 def is_too_wide(arm: Source, pool: Source) -> bool:
     """Return whether the arm's variance is too far above that of the rest of the pool."""
-    from scipy import special  # see Comparison.tail
-
     rest = pool - arm
     if rest.squares <= SAME**2:
         return True
@@ -297,17 +288,12 @@ def error_of(weights: Sequence[float], seeds: int) -> float:
 
 def contrast_power(weights: tuple[float, ...], seeds: int, level: float, shift: float) -> float:
     """Return the probability of a claim in the right direction; `shift` is the true contrast in standard errors."""
-    from scipy import special  # takes a while to import, which a command that plans nothing should not wait for
-
     return float(special.ndtr(shift - _limits(weights, seeds, level)).mean())
 
 
 @lru_cache(maxsize=1024)
 def _limits(weights: tuple[float, ...], seeds: int, level: float) -> Any:
     """Return, at each point, what a contrast has to exceed in its true standard errors."""
-    import numpy as np  # see expected_power
-    from scipy import special
-
     free = seeds - 1
     counted = [weight for weight in weights if abs(weight) > 1e-9]
     parts = np.array([
@@ -322,16 +308,15 @@ def _limits(weights: tuple[float, ...], seeds: int, level: float) -> Any:
 @lru_cache(maxsize=len(_PRIMES))
 def _halton(base: int) -> tuple[float, ...]:
     """Return the first points of Halton's sequence (1960, Numerische Mathematik 2:84) in a base."""
-    return tuple(_radical_inverse(number, base) for number in range(1, _POINTS + 1))
-
-
-def _radical_inverse(number: int, base: int) -> float:
-    found, share = 0.0, 1.0
-    while number:
-        share /= base
-        number, digit = divmod(number, base)
-        found += share * digit
-    return found
+    points = []
+    for rest in range(1, _POINTS + 1):
+        point, share = 0.0, 1.0
+        while rest:
+            share /= base
+            rest, digit = divmod(rest, base)
+            point += share * digit
+        points.append(point)
+    return tuple(points)
 
 
 def two_one_sided(found: Comparison, margin: float, alpha: float) -> Equivalence:
@@ -373,7 +358,5 @@ def _pool(arms: Sequence[Source], others: Sequence[Sequence[float]], noise: Nois
 
 def _agrees(source: Source, pool: Source) -> bool:
     """Return whether the ratio of the variances lies in the central part of F."""
-    from scipy import special  # see Comparison.tail
-
     below = float(special.fdtr(source.df, pool.df, source.variance / pool.variance))
     return _CONTRADICTS / 2 <= below <= 1 - _CONTRADICTS / 2

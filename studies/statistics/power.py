@@ -23,9 +23,9 @@ from typing import Any, Final
 
 from studies.records.design import Design, Hypothesis
 from studies.records.procedure import InterimAnalysis
-from studies.statistics import sequential
+from studies.statistics import np, optimize, special
 from studies.statistics.comparison import Test, contrast_power, error_of
-from studies.statistics.sequential import spend_alpha
+from studies.statistics.sequential import crossings, dunnett_critical, spend_alpha
 
 MOST_SEEDS: Final = 200
 _STRATA: Final = 25
@@ -106,7 +106,6 @@ def min_detectable_effect(
     shape: PowerDesign, sd: float, *, target_power: float = 0.8, sd_df: int | None = None
 ) -> float:
     """Return the smallest effect that is seen with the promised power."""
-    from scipy import optimize  # takes a while to import, which a command that plans nothing should not wait for
 
     def short(effect: float) -> float:
         return power(shape, effect, sd, sd_df=sd_df) - target_power
@@ -177,14 +176,11 @@ def _welch(shape: PowerDesign, shifts: Sequence[float]) -> list[float]:
 
 
 def _critical(shape: PowerDesign, df: float) -> float:
-    return sequential.dunnett_critical(1 - shape.level, df, shape.seeds, [shape.seeds] * shape.compared)
+    return dunnett_critical(1 - shape.level, df, shape.seeds, [shape.seeds] * shape.compared)
 
 
 def _beyond(df: float, shifts: Sequence[float], limits: Sequence[float]) -> Any:
     """Return the probabilities that noncentral t exceed limits: a row for each shift, a column for each limit."""
-    import numpy as np  # see detectable
-    from scipy import special
-
     shift, limit = np.array(shifts)[:, None], np.array(limits)
     below = special.nctdtr(df, shift, limit)
     return np.where(np.isfinite(below), 1 - below, special.ndtr(shift - limit))
@@ -192,23 +188,16 @@ def _beyond(df: float, shifts: Sequence[float], limits: Sequence[float]) -> Any:
 
 @lru_cache(maxsize=256)
 def _ratios(df: int) -> tuple[float, ...]:
-    from scipy import special  # see detectable
-
     return tuple(float(special.betaincinv(df / 2, df / 2, (i + 0.5) / _STRATA)) for i in range(_STRATA))
 
 
 @lru_cache(maxsize=256)
 def _scales(df: int) -> tuple[float, ...]:
     """Return equally likely ratios of the true to the estimated noise: sqrt(df / chi-squared)."""
-    from scipy import special  # see detectable
-
     return tuple(math.sqrt(df / float(special.chdtri(df, (i + 0.5) / _STRATA))) for i in range(_STRATA))
 
 
 def _total_alpha(analyses: Sequence[InterimAnalysis]) -> float:
-    from scipy import special  # see detectable
-
-    from studies.statistics.sequential import crossings
 
     bounds = [-float(special.ndtri(look.alpha / 2)) for look in analyses]
     spent = crossings(bounds, [look.seeds / analyses[-1].seeds for look in analyses])

@@ -13,10 +13,10 @@ studies only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
+from studies.statistics import np, optimize, proportion, special, stats
 from studies.statistics.comparison import Interval
 
 MOST_SEEDS: Final = 200
@@ -30,19 +30,10 @@ _TIES: Final = 1 + 1e-9
 """Tables whose conditional probabilities differ by rounding alone are equally extreme."""
 
 
-@dataclass(frozen=True, slots=True)
-class RateLimits:
-    """A rate with the limits of an interval."""
-
-    rate: float
-    low: float
-    high: float
-
-
-def exact_limits(count: int, of: int, level: float = 0.95) -> RateLimits:
+def exact_limits(count: int, of: int, level: float = 0.95) -> Interval:
     """Return count / of with Clopper and Pearson's two-sided limits; of no trials nothing is ruled out."""
     low, high = one_sided_limits(count, of, (1 + level) / 2)
-    return RateLimits(count / of if of else 0.0, low, high)
+    return Interval(count / of if of else 0.0, low, high)
 
 
 def one_sided_limits(count: int, of: int, level: float) -> tuple[float, float]:
@@ -52,18 +43,16 @@ def one_sided_limits(count: int, of: int, level: float) -> tuple[float, float]:
     """
     if not 0 <= count <= of:
         raise ValueError(f"a count must lie between 0 and its {of} trials; found {count}")
-    from scipy import special  # takes a while to import, which a command that judges nothing should not wait for
-
     low = 0.0 if count == 0 else float(special.betaincinv(count, of - count + 1, 1 - level))
     high = 1.0 if count == of else float(special.betaincinv(count + 1, of - count, level))
     return low, high
 
 
-def newcombe(control: RateLimits, treatment: RateLimits) -> tuple[float, float]:
+def newcombe(control: Interval, treatment: Interval) -> tuple[float, float]:
     """Return the interval of treatment minus control from the limits of each: Newcombe's method 10."""
-    estimate = treatment.rate - control.rate
-    below = ((treatment.rate - treatment.low) ** 2 + (control.high - control.rate) ** 2) ** 0.5
-    above = ((treatment.high - treatment.rate) ** 2 + (control.rate - control.low) ** 2) ** 0.5
+    estimate = treatment.mean - control.mean
+    below = ((treatment.mean - treatment.low) ** 2 + (control.high - control.mean) ** 2) ** 0.5
+    above = ((treatment.high - treatment.mean) ** 2 + (control.mean - control.low) ** 2) ** 0.5
     return max(-1.0, estimate - below), min(1.0, estimate + above)
 
 
@@ -138,8 +127,6 @@ def _greater(a: int, n: int, b: int, m: int) -> float:
 @lru_cache(maxsize=1024)
 def _rejection_region(n: int, m: int, alpha: float) -> Any:
     """Return which tables the one-sided test of a larger rate among the m rejects at a level."""
-    import numpy as np  # see one_sided_limits
-
     fisher = _conditional(n, m)
     steps = np.unique(fisher)
     low, high = -1, len(steps) - 1  # the whole of them has probability 1
@@ -153,18 +140,12 @@ def _rejection_region(n: int, m: int, alpha: float) -> Any:
 @lru_cache(maxsize=1024)
 def _conditional(n: int, m: int) -> Any:
     """Return Fisher's one-sided p of each table: that the m hold as many of all that were counted, or more."""
-    import numpy as np  # see one_sided_limits
-    from scipy import stats
-
     a, b = np.meshgrid(np.arange(n + 1), np.arange(m + 1), indexing="ij")
     return stats.hypergeom.sf(b - 1, n + m, a + b, m)
 
 
 def _most_likely(n: int, m: int, tables: Any, near: float | None = None) -> float:
     """Return the largest probability of some tables over all common rates; to the last digit only if it is `near`."""
-    import numpy as np  # see one_sided_limits
-    from scipy import optimize
-
     grid = np.linspace(0.0, 1.0, _GRID + 1)
     chances = ((_over_grid(n) @ tables) * _over_grid(m)).sum(axis=-1)
     best = int(chances.argmax())
@@ -180,16 +161,11 @@ def _most_likely(n: int, m: int, tables: Any, near: float | None = None) -> floa
 
 @lru_cache(maxsize=256)
 def _over_grid(n: int) -> Any:
-    import numpy as np  # see one_sided_limits
-
     return _binomial(n, np.linspace(0.0, 1.0, _GRID + 1))
 
 
 def _binomial(n: int, rate: Any) -> Any:
     """Return the probability of each count of n trials; of several rates a row each."""
-    import numpy as np  # see one_sided_limits
-    from scipy import stats
-
     return stats.binom.pmf(np.arange(n + 1), n, np.asarray(rate)[..., None])
 
 
@@ -199,7 +175,5 @@ def rate_interval(count: int, n: int, *, level: float = 0.95) -> Interval | None
         raise ValueError(f"a count must lie between 0 and its {n} trials; found {count}")
     if n == 0:
         return None
-    from statsmodels.stats.proportion import proportion_confint  # takes a second, which not every command should wait
-
-    low, high = proportion_confint(count, n, alpha=1 - level, method="wilson")
+    low, high = proportion.proportion_confint(count, n, alpha=1 - level, method="wilson")
     return Interval(count / n, max(0.0, float(low)), min(1.0, float(high)))

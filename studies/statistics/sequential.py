@@ -20,6 +20,7 @@ from itertools import groupby
 from typing import Any, Final, Literal, NamedTuple
 
 from studies.records.procedure import InterimAnalysis
+from studies.statistics import np, optimize, special, stats
 
 _NORMAL_NODES: Final = 80
 """Points of each quadrature: 1e-8 of the probability at 2 degrees of freedom and more."""
@@ -31,8 +32,6 @@ _RARE: Final = 1e-13
 
 def dunnett_p(t: float, df: float, n_control: int, n_treatments: Sequence[int]) -> float:
     """Return the two-sided p of `t` corrected for all comparisons with the control."""
-    from scipy import special  # takes a while to import, which a command that judges nothing should not wait for
-
     if len(n_treatments) == 1:
         return float(2 * special.stdtr(df, -abs(t)))
     return min(1.0, max(0.0, 1 - _all_within(abs(t), df, _shares(n_control, n_treatments))))
@@ -45,8 +44,6 @@ def dunnett_critical(level: float, df: float, n_control: int, n_treatments: Sequ
 
 @lru_cache(maxsize=4096)
 def _critical(level: float, df: float, shares: tuple[float, ...]) -> float:
-    from scipy import optimize, special  # see adjusted_p
-
     alone = float(special.stdtrit(df, (1 + level) / 2))
     if len(shares) == 1:
         return alone
@@ -64,9 +61,6 @@ def _shares(n_control: int, n_treatments: Sequence[int]) -> tuple[float, ...]:
 
 @lru_cache(maxsize=16_384)
 def _all_within(c: float, df: float, shares: tuple[float, ...]) -> float:
-    import numpy as np  # see adjusted_p
-    from scipy import special
-
     z, weight_z = _normal_rule()
     s, weight_s = _scale_rule(df)
     inside = np.ones((len(s), len(z)))
@@ -80,8 +74,6 @@ def _all_within(c: float, df: float, shares: tuple[float, ...]) -> float:
 
 @lru_cache(maxsize=1)
 def _normal_rule() -> tuple[Any, Any]:
-    import numpy as np  # see adjusted_p
-
     x, w = _legendre_rule(_NORMAL_NODES)
     z = _FARTHEST_Z * x
     return z, _FARTHEST_Z * w * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
@@ -90,8 +82,6 @@ def _normal_rule() -> tuple[Any, Any]:
 @lru_cache(maxsize=2)
 def _legendre_rule(nodes: int) -> tuple[Any, Any]:
     """Return points and weights on -1 to 1, which take as long as all else of a quadrature."""
-    import numpy as np  # see adjusted_p
-
     points, weights = np.polynomial.legendre.leggauss(nodes)
     return points, weights
 
@@ -99,8 +89,6 @@ def _legendre_rule(nodes: int) -> tuple[Any, Any]:
 @lru_cache(maxsize=512)
 def _scale_rule(df: float) -> tuple[Any, Any]:
     """Return points and weights of S, where S^2 df is chi-squared with df degrees of freedom."""
-    from scipy import stats  # see adjusted_p
-
     x, w = _legendre_rule(_NORMAL_NODES)
     low, high = (math.sqrt(end / df) for end in (stats.chi2.ppf(_RARE, df), stats.chi2.isf(_RARE, df)))
     s = low + (high - low) * (x + 1) / 2
@@ -143,8 +131,6 @@ def cumulative_alpha(share: float, alpha: float, by: Spending) -> float:
     """Return how much of a two-sided alpha is spent when this share of the seeds is in."""
     if by == "pocock":
         return alpha * math.log(1 + (math.e - 1) * share)
-    from scipy import special  # takes a while to import, which a command that judges nothing should not wait for
-
     return float(4 * special.ndtr(special.ndtri(alpha / 4) / math.sqrt(share)))
 
 
@@ -159,8 +145,6 @@ def crossings(bounds: Sequence[float], shares: Sequence[float], drift: float = 0
 
 @lru_cache(maxsize=512)
 def _levels(seeds: tuple[int, ...], alpha: float, by: Spending) -> tuple[float, ...]:
-    from scipy import optimize, special  # see spent
-
     walk, levels, before = _Walk(0.0), [], 0.0
     for share in (n / seeds[-1] for n in seeds):
         now = cumulative_alpha(share, alpha, by)
@@ -186,9 +170,6 @@ class _Walk:
 
     def exit_probability(self, bound: float, share: float) -> Crossing:
         """Return the probability of being outside `bound` at `share` for the first time."""
-        import numpy as np  # see spent
-        from scipy import special
-
         points, mass = self._at or (np.zeros(1), np.ones(1))
         step = share - self._share
         mean, edge = points + self._drift * step, bound * math.sqrt(share)
@@ -198,8 +179,6 @@ class _Walk:
 
     def step(self, bound: float, share: float) -> Crossing:
         """Go on to `share` and stay inside `bound`; return the probability of having left there."""
-        import numpy as np  # see spent
-
         left = self.exit_probability(bound, share)
         points, mass = self._at or (np.zeros(1), np.ones(1))
         step = share - self._share

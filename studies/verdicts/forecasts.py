@@ -65,8 +65,8 @@ def calibration(predicted: Iterable[tuple[Prediction, Verdict]]) -> Calibration:
         (p.level, p.low <= v.estimate <= p.high) for p, v in pairs if v.verdict != "invalid" and v.estimate is not None
     ]
     outcomes = [outcome for _, outcome in scored]
-    score = _mean((probability - outcome) ** 2 for probability, outcome in scored)
-    constant = None if not outcomes else fmean(outcomes) * (1 - fmean(outcomes))
+    score = fmean((probability - outcome) ** 2 for probability, outcome in scored) if scored else None
+    constant = fmean(outcomes) * (1 - fmean(outcomes)) if scored else None
     return Calibration(
         predictions=len(pairs),
         verdicts=dict(Counter(verdict.verdict for _, verdict in pairs)),
@@ -74,14 +74,9 @@ def calibration(predicted: Iterable[tuple[Prediction, Verdict]]) -> Calibration:
         brier=score,
         constant=constant,
         skill=None if score is None or constant is None or constant <= SAME else 1 - score / constant,
-        mean_probability=_mean(probability for probability, _ in scored),
+        mean_probability=fmean(probability for probability, _ in scored) if scored else None,
         supported=rate_interval(sum(outcome == 1 for outcome in outcomes), len(outcomes)),
         intervals=len(compared),
-        mean_level=_mean(level for level, _ in compared),
+        mean_level=fmean(level for level, _ in compared) if compared else None,
         coverage=rate_interval(sum(held for _, held in compared), len(compared)),
     )
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return fmean(found) if found else None

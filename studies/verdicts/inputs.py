@@ -90,7 +90,8 @@ class ArmData:
 
 
 def find_unaccounted(design: Design, arms: Mapping[str, ArmData], accepted: Collection[str]) -> str | None:
-    """Return a sentence when a run of these arms has no place in the analysis; None when all have."""
+    """Return a sentence when a run of these arms has no place in the analysis, or an arm lost more of its runs, those
+    cut short apart, than the lock allows; else None."""
     for name, arm in arms.items():
         left_out = [*arm.excluded.values(), *arm.cut.values()]
         if stray := sorted(set(left_out) - {*design.exclusions, *accepted}):
@@ -99,11 +100,6 @@ def find_unaccounted(design: Design, arms: Mapping[str, ArmData], accepted: Coll
                 f"{count} of {arm.launched} runs of {name} ended as {', '.join(stray)}, for which the lock names no "
                 "exclusion: leaving them out would be a choice made after the data."
             )
-    return None
-
-
-def too_many_excluded(design: Design, arms: Mapping[str, ArmData]) -> str | None:
-    """Return a sentence when an arm lost more of its runs, those cut short apart, than the lock allows; else None."""
     for name, arm in arms.items():
         ended = arm.launched - len(arm.cut)
         if ended and len(arm.excluded) / ended > design.most_excluded:

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
 from studies.checks.conditions import Pair, claim_of, pairs_of
 from studies.checks.confounders import Violation, lint_conditions, lint_jobs
-from studies.checks.training import conditions, detect_collapse
-from studies.log.study import LoggedAmendment, RunState, StudyState, VerdictContext
+from studies.checks.evidence import CollectError, read_collected
+from studies.checks.training import detect_collapse
+from studies.log import event_log
+from studies.log.study import RunState, StudyState, VerdictContext
 from studies.records.design import Design
 from studies.records.procedure import Phase
 from studies.records.runs import Conditions
@@ -82,9 +85,16 @@ def judge_hypothesis(
     if lock_error is not None:
         return invalid(state.alpha_allocation, hypothesis, lock_error, data=data, look=look, phase=phase)
     found = find_violations(state, hypothesis, data)
-    obstacles = {v.code for v in found if v.blocks} | _find_unnamed_codes(design, hypothesis, data)
+    arms = [data[name] for name in design.contrast_of(find_claim(design, hypothesis))]
+    codes = {code for arm in arms for code in (*arm.excluded.values(), *arm.cut.values())}
+    obstacles = {v.code for v in found if v.blocks} | (codes - set(design.exclusions))
     known = state.context_of(hypothesis, look, phase)
-    touching = [amended for amended in _find_acceptances(state, known) if amended.amendment.target in obstacles]
+    # What was accepted after the conclusion, or after the verdict, changes it no more.
+    touching = [
+        amended for amended in state.amendments
+        if amended.amendment.kind == "accept" and not amended.after_conclusion
+        and (known is None or amended.seq < known.seq) and amended.amendment.target in obstacles
+    ]  # fmt: skip
     accepted = {amended.amendment.target for amended in touching}
     before_data = {amended.amendment.target for amended in touching if not amended.after_data}
     blocking = [v for v in found if v.blocks and v.code not in accepted]
@@ -133,7 +143,9 @@ def _between(
     state: StudyState, design: Design, hypothesis: str, data: Mapping[str, ArmData], names: Pair
 ) -> tuple[Violation, ...]:
     first, second = (data[name] for name in names)
-    control, treatment = (_conditions(state, arm) for arm in (first, second))
+    control, treatment = (
+        {run: seen for run in arm.values if (seen := state.runs[run].conditions) is not None} for arm in (first, second)
+    )
     if not control or not treatment:
         return ()
     seeds = {run: state.runs[run].spec.seed for run in (*control, *treatment)}
@@ -182,14 +194,9 @@ def _arm(design: Design, runs: list[RunState]) -> ArmData:
             for run in runs
             if design.collapse is not None
             and run.run_id in values
-            and (how := detect_collapse(conditions(run), design.collapse)) is not None
+            and (how := detect_collapse(run.conditions or Conditions(), design.collapse)) is not None
         },
     )
-
-
-def _conditions(state: StudyState, arm: ArmData) -> dict[str, Conditions]:
-    recorded = {run: (state.runs[run].collected or {}).get("conditions") for run in arm.values}
-    return {run: Conditions.model_validate(found) for run, found in recorded.items() if found is not None}
 
 
 def _kinds(state: StudyState, arm: ArmData) -> dict[str, dict[str, tuple[int, int]]]:
@@ -198,12 +205,6 @@ def _kinds(state: StudyState, arm: ArmData) -> dict[str, dict[str, tuple[int, in
         run: {kind: (int(solved), int(played)) for kind, (solved, played) in kinds.items()}
         for run, kinds in recorded.items()
     }
-
-
-def _find_acceptances(state: StudyState, known: VerdictContext | None) -> list[LoggedAmendment]:
-    """Return the amendments that accept something; one after the conclusion, or the verdict, changes it no more."""
-    accepting = (a for a in state.amendments if a.amendment.kind == "accept" and not a.after_conclusion)
-    return [a for a in accepting if known is None or a.seq < known.seq]
 
 
 def _is_chosen_moment(
@@ -239,12 +240,6 @@ def _earlier(state: StudyState, hypothesis: str, look: int, phase: Phase) -> dic
     }
 
 
-def _find_unnamed_codes(design: Design, hypothesis: str, data: Mapping[str, ArmData]) -> set[str]:
-    arms = [data[name] for name in design.contrast_of(find_claim(design, hypothesis))]
-    codes = {code for arm in arms for code in (*arm.excluded.values(), *arm.cut.values())}
-    return codes - set(design.exclusions)
-
-
 _NUMBERS: Final = ("estimate", "low", "high", "p", "p_adjusted")
 
 
@@ -259,11 +254,32 @@ def verdict_follows(state: StudyState, verdict: Verdict) -> bool:
 
 
 def _same(a: Verdict, b: Verdict) -> bool:
-    close = all(_close(getattr(a, name), getattr(b, name)) for name in _NUMBERS)
+    pairs = [(getattr(a, name), getattr(b, name)) for name in _NUMBERS]
+    close = all(x is y if None in (x, y) else math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-9) for x, y in pairs)
     return close and (a.verdict, a.inputs_sha256) == (b.verdict, b.inputs_sha256)
 
 
-def _close(a: float | None, b: float | None) -> bool:
-    if a is None or b is None:
-        return a is b
-    return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9)
+DOES_NOT_FOLLOW: Final = "does not follow"
+"""What is shown in a verdict's place."""
+
+
+def verdict_fault(state: StudyState, folder: Path, verdict: Verdict) -> str | None:
+    """Return why a current verdict does not follow, in a clause; None where it does.
+
+    Looks at the lock's file, the hashes of the evaluations that it rests on, and what the log's runs come to. Where a
+    study's whole folder is elsewhere its files are not looked at.
+    """
+    if folder.is_dir() and verdict.verdict != "invalid":
+        if (fault := event_log.lock_error(state, folder)) is not None:
+            return fault
+        for run in state.runs_in(verdict.phase):
+            if run.status == "collected" and run.collected is not None:
+                try:
+                    read_collected(folder, run.collected["evaluation"])
+                except CollectError as error:
+                    return error.reason
+    try:
+        follows = verdict_follows(state, verdict)
+    except ValueError as error:
+        return f"the log holds what cannot be judged ({type(error).__name__})"
+    return None if follows else "the runs in the log come to something else"

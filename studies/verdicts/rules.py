@@ -43,14 +43,7 @@ from studies.statistics.comparison import (
 )
 from studies.verdicts import scope, wording
 from studies.verdicts.forecasts import brier
-from studies.verdicts.inputs import (
-    ArmData,
-    Finding,
-    JudgeInput,
-    count_codes,
-    find_unaccounted,
-    too_many_excluded,
-)
+from studies.verdicts.inputs import ArmData, Finding, JudgeInput, count_codes, find_unaccounted
 from studies.verdicts.scope import collapse_rates, limit_scope
 
 LEAST_KEPT = 3
@@ -130,8 +123,6 @@ def _find(case: JudgeInput) -> Finding:
 def _find_obstacle(case: JudgeInput) -> str | None:
     if (reason := find_unaccounted(case.design, case.arms, case.accepted)) is not None:
         return reason
-    if (reason := too_many_excluded(case.design, case.arms)) is not None:
-        return reason
     if case.violations:
         more = f" (and {len(case.violations) - 1} more)" if len(case.violations) > 1 else ""
         return (
@@ -188,7 +179,10 @@ def _level(case: JudgeInput) -> tuple[float, list[int]]:
         return case.alpha, [len(case.runs()[1].values)]
     if case.design.multiplicity == "dunnett_bonferroni":
         return case.alpha / _claims(case), _family_sizes(case)
-    return effective_level(_families(case), case.alpha), _family_sizes(case)
+    smallest: dict[str, float] = {}  # corrected p of the claims on each variable
+    for claim in case.design.hypotheses:
+        smallest[claim.variable] = min(_p_in_family(case.of(claim)), smallest.get(claim.variable, 1.0))
+    return effective_level(list(smallest.values()), case.alpha), _family_sizes(case)
 
 
 def _by_intervals(
@@ -205,15 +199,6 @@ def _by_intervals(
     predicted = (low > 0) == (claim.direction == "increase")
     side = "above" if low > 0 else "below"
     return ("supported" if predicted else "refuted"), f"The whole {span} lies {side} 0, {wording.SIDES[predicted]}."
-
-
-def _families(case: JudgeInput) -> list[float]:
-    """Return the smallest corrected p of the claims on each variable."""
-    smallest: dict[str, float] = {}
-    for claim in case.design.hypotheses:
-        p = _p_in_family(case.of(claim))
-        smallest[claim.variable] = min(p, smallest.get(claim.variable, 1.0))
-    return list(smallest.values())
 
 
 def _p_in_family(case: JudgeInput) -> float:

@@ -20,7 +20,7 @@ from statistics import fmean
 
 from studies.checks.training import collapse_rate
 from studies.records.design import Metric
-from studies.records.verdict import CollapseRate, Equivalence, ReachedRate, Verdict, VerdictName
+from studies.records.verdict import CollapseRate, Equivalence, ReachedRate, Scope, Verdict, VerdictName
 from studies.statistics import proportions
 from studies.statistics.comparison import is_equivalent
 from studies.statistics.proportions import one_sided_limits
@@ -43,7 +43,7 @@ def judge_exactly(case: JudgeInput, level: float, tests: int) -> Finding:
         p_alike = proportions.equivalence_p(control, treatment, margin)
         same = Equivalence(margin=margin, low=ends[0], high=ends[1], p=p_alike)
     verdict: VerdictName = "inconclusive"
-    reason = f"{b} of {m} against {a} of {n}: {how.label} gives p = {adjusted:.2g}, "
+    reason = f"{b} of {m} against {a} of {n}: {how.label()} gives p = {adjusted:.2g}, "
     if same is not None and is_equivalent(same):
         verdict, reason = "equivalent", wording.explain_equivalence(same, alike, how)
     elif adjusted > level:
@@ -100,14 +100,15 @@ def collapse_rates(case: JudgeInput) -> tuple[CollapseRate, ...]:
 
 def limit_scope(case: JudgeInput, finding: Finding) -> Finding:
     """Return the finding with what it speaks of, and why."""
-    if finding.verdict == "invalid":
-        return finding
-    return _of_reached(case, finding) if case.design.scope_reached else _of_kept(case, finding)
-
-
-def _of_kept(case: JudgeInput, finding: Finding) -> Finding:
-    rates = collapse_rates(case)
-    if not rates:
+    metric, rates = case.design.metric, collapse_rates(case)
+    if case.design.scope_reached and finding.verdict != "invalid":
+        means = [fmean(runs.numbers) for runs in case.runs()]
+        found = tuple(_find_unobserved_misses(metric, reached_rates(case), means, finding, case.weights))
+        survives = all(one.breaking_share is None or one.breaking_share > one.upper for one in found)
+        scope: Scope = "all" if finding.verdict != "inconclusive" and survives else "reached"
+        reason = finding.reason + wording.explain_reached(found, metric, scope) if found else finding.reason
+        return replace(finding, scope=scope if found else finding.scope, reason=reason)
+    if not rates or finding.verdict == "invalid":
         return finding
     if finding.verdict != "inconclusive" and _of_all(case, finding, rates):
         most = " and ".join(f"{100 * rate.upper:.0f} %" for rate in rates)
@@ -161,17 +162,6 @@ def find_unobserved_misses(metric: Metric, verdict: Verdict) -> tuple[Unobserved
         means = tuple(arm.mean for arm in verdict.arms)
     weights = tuple(arm.weight for arm in verdict.arms) or _DIFFERENCE
     return tuple(_find_unobserved_misses(metric, verdict.reached, means, verdict, weights)) if verdict.reached else ()
-
-
-def _of_reached(case: JudgeInput, finding: Finding) -> Finding:
-    metric, means = case.design.metric, [fmean(runs.numbers) for runs in case.runs()]
-    found = tuple(_find_unobserved_misses(metric, reached_rates(case), means, finding, case.weights))
-    if not found:
-        return finding
-    survives = all(one.breaking_share is None or one.breaking_share > one.upper for one in found)
-    if finding.verdict != "inconclusive" and survives:
-        return replace(finding, reason=finding.reason + wording.explain_all_times(found, metric))
-    return replace(finding, scope="reached", reason=finding.reason + wording.explain_reached_only(found, metric))
 
 
 def _find_unobserved_misses(

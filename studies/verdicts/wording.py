@@ -19,7 +19,7 @@ from studies.records.alpha import equivalence_level
 from studies.records.design import GAIN, MODEL, Design, Hypothesis, Kind, Metric
 from studies.records.runs import Conditions
 from studies.records.statements import effect_of, format_setting_value, list_tests, metric_name, setting
-from studies.records.verdict import CollapseRate, Equivalence, ReachedRate, Verdict
+from studies.records.verdict import CollapseRate, Equivalence, ReachedRate, Scope, Verdict
 from studies.statistics.comparison import Test
 from studies.verdicts.inputs import UnobservedMiss
 
@@ -72,7 +72,10 @@ def find_unequal_training(state: StudyState, hypothesis: Hypothesis) -> tuple[st
 
 
 def _apart(state: StudyState, design: Design, hypothesis: Hypothesis, names: tuple[str, str]) -> Iterator[str]:
-    known = [_conditions(state, name) for name in names]
+    known = [
+        [seen for run in state.runs_of(name) if run.status == "collected" and (seen := run.conditions) is not None]
+        for name in names
+    ]
     if MODEL in hypothesis.declared:
         left, right = (_mean(conditions, "initial_success") for conditions in known)
         if left is not None and right is not None and left != right:
@@ -100,11 +103,6 @@ def _count_planned_episodes(design: Design, arm: str) -> float | None:
     job = {**design.base_job, **design.arm(arm).overrides}
     steps, batch = job.get("steps"), job.get("episodes_per_step")
     return float(steps * batch) if isinstance(steps, int) and isinstance(batch, int) else None
-
-
-def _conditions(state: StudyState, arm: str) -> list[Conditions]:
-    found = ((run.collected or {}).get("conditions") for run in state.runs_of(arm) if run.status == "collected")
-    return [Conditions.model_validate(entry) for entry in found if entry is not None]
 
 
 def _mean(conditions: list[Conditions], field: str) -> float | None:
@@ -159,32 +157,21 @@ class TestUsed:
     unit: str = ""
     kind: Kind = "difference"
 
-    def span(self, ends: tuple[float, float], level: float, label: str = "") -> str:
-        """Return an interval with its level, estimand and test, or another `label`."""
+    def span(self, ends: tuple[float, float], level: float, *, corrected: bool = True) -> str:
+        """Return an interval with its level, estimand and `label`."""
         low, high = ends_in_digits(ends, self.unit)
         return (
             f"{level * 100:.4g} % interval of the {_ESTIMANDS[self.kind]} ({low} to {_with_unit(high, self.unit)}; "
-            f"{label or self.label})"
+            f"{self.label(corrected=corrected)})"
         )
 
-    @property
-    def label(self) -> str:
-        shared = [f"shared among {self.claims} variables"] if self.claims > 1 else []
-        corrected = [f"corrected for {self.arms} arms"] if self.arms > 1 else []
-        return ", ".join([self._test_label, *corrected, *shared, *self._analysis_labels])
-
-    @property
-    def uncorrected_label(self) -> str:
-        """The test and the look: equivalence is not corrected for other claims."""
-        return ", ".join([self._test_label, *self._analysis_labels])
-
-    @property
-    def _test_label(self) -> str:
-        return TESTS[self.test] + (f" as {self.instead}" if self.instead else "")
-
-    @property
-    def _analysis_labels(self) -> list[str]:
-        return [f"look {self.look} of {self.looks}"] if self.looks > 1 else []
+    def label(self, *, corrected: bool = True) -> str:
+        """Return the test, what it is corrected for, and the look; equivalence is not corrected for other claims."""
+        parts = [TESTS[self.test] + (f" as {self.instead}" if self.instead else "")]
+        parts += [f"corrected for {self.arms} arms"] if corrected and self.arms > 1 else []
+        parts += [f"shared among {self.claims} variables"] if corrected and self.claims > 1 else []
+        parts += [f"look {self.look} of {self.looks}"] if self.looks > 1 else []
+        return ", ".join(parts)
 
 
 def describe_effect(claim: Hypothesis, estimate: float, metric: Metric) -> str:
@@ -204,7 +191,7 @@ def describe_effect(claim: Hypothesis, estimate: float, metric: Metric) -> str:
 
 def explain_equivalence(same: Equivalence, level: float, how: TestUsed) -> str:
     return (
-        f"The whole {how.span((same.low, same.high), level, how.uncorrected_label)} lies inside the equivalence "
+        f"The whole {how.span((same.low, same.high), level, corrected=False)} lies inside the equivalence "
         f"margin of {_with_unit(f'{same.margin:g}', how.unit)} to both sides of 0."
     )
 
@@ -219,29 +206,21 @@ def explain_not_collapsed(rates: Sequence[CollapseRate]) -> str:
     return said
 
 
-def explain_reached_only(unseen: Sequence[UnobservedMiss], metric: Metric) -> str:
+def explain_reached(unseen: Sequence[UnobservedMiss], metric: Metric, scope: Scope) -> str:
     """Return of which trainings a verdict on a time speaks, and what it leaves open about the others."""
-    share, least = reached_phrase(metric), [one.breaking_share for one in unseen if one.breaking_share is not None]
+    alone, phrase = f" with {unseen[0].arm}" if len(unseen) == 1 else "", reached_phrase(metric)
+    rates = [_share(one.upper) + ("" if alone else f" with {one.arm}") for one in unseen]
+    most = f"that up to {' and '.join(rates)}"
+    if scope == "all":
+        return f" It holds for all trainings: {most}{alone} never {phrase} is not ruled out, and would undo nothing."
+    least = [one.breaking_share for one in unseen if one.breaking_share is not None]
     undone = f", and {_share(min(least))} would undo it" if least else ""
-    alone = f" with {unseen[0].arm}" if len(unseen) == 1 else ""
-    return f" It speaks of trainings{alone} that {share}: that {_open(unseen)} never do is not ruled out{undone}."
-
-
-def explain_all_times(unseen: Sequence[UnobservedMiss], metric: Metric) -> str:
-    alone = f" with {unseen[0].arm}" if len(unseen) == 1 else ""
-    said = f"that {_open(unseen)}{alone} never {reached_phrase(metric)} is not ruled out"
-    return f" It holds for all trainings: {said}, and would undo nothing."
+    return f" It speaks of trainings{alone} that {phrase}: {most} never do is not ruled out{undone}."
 
 
 def reached_phrase(metric: Metric) -> str:
     """Return what trainings do whose value is not where it is cut."""
     return "get there" if metric.threshold is not None else "stay below the cut"
-
-
-def _open(unseen: Sequence[UnobservedMiss]) -> str:
-    if len(unseen) == 1:
-        return f"up to {_share(unseen[0].upper)}"
-    return "up to " + " and ".join(f"{_share(one.upper)} with {one.arm}" for one in unseen)
 
 
 def _share(value: float) -> str:

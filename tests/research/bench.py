@@ -78,7 +78,7 @@ class CutLog(EventLog):
 def fake_report(state: StudyState, folder: Path) -> Report:
     for name in ("report.md", "report.html"):
         (folder / name).write_text(state.head_hash)
-    return Report(folder / "report.md", folder / "report.html", (), "0" * 64, "0" * 64)
+    return Report(folder, dict.fromkeys(("report.md", "report.html"), "0" * 64))
 
 
 class Knows(NoiseBank):

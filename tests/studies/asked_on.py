@@ -58,7 +58,7 @@ class Inquiry:
         """Return the inquiry in a folder of its own, with its report and the event of it."""
         copied = replace(self, folder=Path(shutil.copytree(self.folder, to)))
         report = build_report(copied.state, to)
-        return copied.then(EventType.REPORT_BUILT, **report.payload(to))
+        return copied.then(EventType.REPORT_BUILT, **report.payload())
 
     def verified(self, rows: Sequence[Mapping[str, Any]] | None = None, **how: Any) -> Proof:
         return verify(STUDY, self.rows if rows is None else rows, self.folder, **how)

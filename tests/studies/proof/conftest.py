@@ -52,7 +52,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
         record = StudyLog(log, study)
         shown = replace(fold(before_report(log.read(study))), newest_report=record.state().newest_report)
         report = build_report(shown, folder)
-        record.append(EventType.REPORT_BUILT, report.payload(folder))
+        record.append(EventType.REPORT_BUILT, report.payload())
         return Kept(study, log.read_unverified(study), folder)
 
 

@@ -168,7 +168,7 @@ def test_an_export_holds_and_one_play_that_was_turned_is_named_by_its_file_or_by
     made, folder = MeasuredStudy(tmp_path / "home"), tmp_path / "sent"
     asked = metric(kind, threshold)
     made.whole(measured_design(asked, scope_reached=asked.cut_at is not None))
-    made.append(EventType.REPORT_BUILT, **build_report(made.state(), made.folder).payload(made.folder))
+    made.append(EventType.REPORT_BUILT, **build_report(made.state(), made.folder).payload())
     export(made.study, made.log.read_unverified(made.study), made.folder, folder)
     assert held(folder) == []
     path = min((folder / "runs").rglob("*evaluation*"))

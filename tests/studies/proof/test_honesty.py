@@ -179,9 +179,7 @@ def test_a_study_in_the_gallery_holds_up_to_the_head_that_its_page_names(folder:
     assert verify(study, rows, folder, head=head, known=broken).drifts == ()
 
 
-def test_a_head_that_was_kept_names_a_tail_cut_off_or_a_log_written_anew_and_counts_what_came_after(
-    kept: Kept,
-) -> None:
+def test_a_head_that_was_kept_names_a_tail_cut_off_or_a_log_written_anew_and_counts_what_came_after(kept: Kept) -> None:
     head = kept.rows[-1]["hash"]
     assert all("cut off" in places(kept.verified(kept.rows[:-cut], head=head[:16])) for cut in (1, 2, 20))
     anew = forging.rehashed([*kept.rows[:-1], {**kept.rows[-1], "ts": "2031-01-01T00:00:00.000Z"}])

@@ -99,14 +99,6 @@ def test_a_verdict_of_an_earlier_round_that_was_changed_is_named_with_all_brough
     assert f"verdict on h1 (event {place + 1}): " in found
 
 
-def test_an_edited_sentence_about_an_earlier_round_is_quoted_even_with_its_hash_in_the_log(copied: Inquiry) -> None:
-    page = copied.folder / "report.md"
-    text = page.read_text()
-    assert "n = 5 + 5" in text
-    page.write_text(text.replace("n = 5 + 5", "n = 9 + 9"), newline="\n")
-    assert "n = 9 + 9" in places(copied, rehashed_with_report(copied.rows, copied.folder))
-
-
 @pytest.mark.parametrize(
     ("number", "change"),
     [

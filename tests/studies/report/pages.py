@@ -6,7 +6,10 @@ import html
 import re
 from html.parser import HTMLParser
 
+from studies import StudyState
 from studies.report.build import render_report
+from studies.report.evidence import Evidence, gather
+from studies.report.validity import checks, threats
 from tests.studies.synthetic import Synthetic
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "path", "use"}
@@ -69,3 +72,12 @@ def section(markdown: str, title: str) -> str:
     begin = markdown.index(f"## {title}")
     end = markdown.find("\n## ", begin)
     return markdown[begin:] if end < 0 else markdown[begin:end]
+
+
+def said(state: StudyState, evidence: Evidence) -> str:
+    remarks = (*checks(state, evidence), *threats(state, evidence))
+    return "\n".join(f"{remark.level}: {remark.text}" for remark in remarks)
+
+
+def said_of(study: Synthetic) -> str:
+    return said(study.state(), gather(study.state(), study.folder))

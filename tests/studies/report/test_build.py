@@ -78,7 +78,7 @@ def test_the_same_state_and_files_give_the_same_bytes(built: Built) -> None:
     plots.render_cached.cache_clear()
     assert build_report(state, first.html.parent) == first
     assert all(path.read_bytes() == data for path, data in before.items())
-    assert first.html_sha256 == hashlib.sha256(before[first.html]).hexdigest()
+    assert first.hashes["report.html"] == hashlib.sha256(before[first.html]).hexdigest()
 
 
 def collected(s: Synthetic, count: int, arm: str = "") -> None:
@@ -266,9 +266,7 @@ def test_plays_before_and_after_are_quoted_and_never_markup(
     assert "\n# heading" not in outside
 
 
-def test_any_logged_metric_can_be_drawn_and_for_another_one_the_known_ones_are_named(
-    built: Built,
-) -> None:
+def test_any_logged_metric_can_be_drawn_and_for_another_one_the_known_ones_are_named(built: Built) -> None:
     state, folder = built[0], built[1].html.parent
     svg, png = draw_metric(state, folder, "critic/rewards/mean")
     assert (svg.name, png.name) == ("critic-rewards-mean.svg", "critic-rewards-mean.png")

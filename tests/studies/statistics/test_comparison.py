@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from statistics import fmean, variance
 
 import numpy as np
@@ -9,19 +10,28 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from studies.records.procedure import Noise
+from studies.records.design import trend_weights
+from studies.records.procedure import InterimAnalysis, Noise
 from studies.statistics.comparison import (
     BANK_CAP,
     Comparison,
     Runs,
     compare,
+    contrast,
+    count_rejections,
+    effective_level,
+    error_of,
     is_equivalent,
     mean_interval,
     spread,
     two_one_sided,
+    welch,
 )
+from studies.statistics.power import PowerDesign, power
+from studies.statistics.sequential import dunnett_critical, dunnett_p
 from tests.golden import assert_golden
 from tests.lazily import lazy
+from tests.studies.synthetic import studies
 
 stats, weightstats = lazy("scipy.stats"), lazy("statsmodels.stats.weightstats")
 TESTS = st.sampled_from(["welch", "pooled", "paired"])
@@ -171,3 +181,174 @@ def test_the_interval_of_a_mean_is_students() -> None:
     assert [found.low, found.high] == pytest.approx([0.51 - half, 0.51 + half])
     assert mean_interval([0.5]) is None
     assert spread([0.1, 0.1, 0.1]) == 0.0
+
+
+stats = lazy("scipy.stats")
+CROSSED = (1.0, -1.0, -1.0, 1.0)
+ARM = st.lists(st.floats(-5, 5).map(lambda value: round(value, 3)), min_size=2, max_size=6)
+
+
+@given(ARM, ARM)
+def test_welchs_test_is_the_contrast_of_two_arms(a: list[float], b: list[float]) -> None:
+    found = contrast([a, b], (-1, 1))
+    if len(set(a)) == len(set(b)) == 1:
+        assert found is None
+        return
+    other = welch(a, b)
+    for name in ("estimate", "error", "df", "p"):
+        assert math.isclose(getattr(found, name), getattr(other, name), rel_tol=1e-9, abs_tol=1e-12)
+    assert (found.n_control, found.n_treatment) == (len(a), len(b))
+
+
+@given(st.lists(ARM, min_size=4, max_size=4), st.floats(-3, 3), st.floats(-3, 3))
+def test_an_interaction_does_not_see_what_either_field_does_by_itself(
+    arms: list[list[float]], first: float, second: float
+) -> None:
+    found = contrast(arms, CROSSED)
+    shifts = (0.0, first, second, first + second)
+    moved = contrast([[v + by for v in values] for values, by in zip(arms, shifts, strict=True)], CROSSED)
+    if found is None or moved is None:
+        assert found is moved
+        return
+    assert math.isclose(found.estimate, moved.estimate, abs_tol=1e-9)
+    assert math.isclose(found.error, moved.error, rel_tol=1e-6, abs_tol=1e-9)
+
+
+def test_degrees_of_freedom_are_satterthwaites() -> None:
+    """Worked by hand: v = (2, 0.5, 0.5, 8) / 3 has df = 2 * 11^2 / (4 + 0.25 + 0.25 + 64)."""
+    spreads = (2.0, 0.5, 0.5, 8.0)
+    arms = [[-math.sqrt(v), 0.0, math.sqrt(v)] for v in spreads]
+    found = contrast(arms, CROSSED)
+    assert math.isclose(found.error**2, 11 / 3)
+    assert math.isclose(found.df, 2 * 11**2 / (4 + 0.25 + 0.25 + 64))
+
+
+@pytest.mark.parametrize(("arms", "told"), [([[1.0, 2.0]] * 3, "weight"), ([[1.0]] * 4, "2 values")])
+def test_what_is_no_contrast_is_refused(arms: list[list[float]], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        contrast(arms, CROSSED)
+
+
+def normal(rng: random.Random, means: Sequence[float], spreads: Sequence[float], seeds: int) -> list[list[float]]:
+    return [[rng.gauss(mean, sd) for _ in range(seeds)] for mean, sd in zip(means, spreads, strict=True)]
+
+
+@pytest.mark.parametrize("spreads", [(1.0, 1.0, 1.0, 1.0), (1.0, 1.0, 1.0, 4.0), (0.3, 1.0, 2.0, 0.3)])
+@pytest.mark.parametrize("seeds", [3, 5])
+@studies(100, 4000)
+def test_the_level_holds_at_few_runs_and_unlike_noise(spreads: tuple[float, ...], seeds: int, studies: int) -> None:
+    """At a true rate of 5.5 % more claims than this come up once in a thousand times."""
+    rng = random.Random(11)
+    claims = sum(contrast(normal(rng, [0] * 4, spreads, seeds), CROSSED).p <= 0.05 for _ in range(studies))
+    assert stats.binom.ppf(0.001, studies, 0.02) <= claims <= stats.binom.ppf(0.999, studies, 0.055)
+
+
+@studies(100, 4000)
+def test_equivalence_holds_its_level_at_the_margin(studies: int) -> None:
+    rng = random.Random(12)  # the truth is on the margin
+    found = [contrast(normal(rng, (0, 0, 0, 3), [1] * 4, 5), CROSSED) for _ in range(studies)]
+    wrong = sum(is_equivalent(two_one_sided(each, 3.0, 0.05)) for each in found)
+    assert (studies >= 1000) <= wrong <= stats.binom.ppf(0.999, studies, 0.055)
+
+
+@pytest.mark.parametrize("weights", [CROSSED, (-1.0, 1.0), trend_weights([1, 2, 4, 8]), trend_weights([0, 1, 10])])
+@pytest.mark.parametrize("seeds", [3, 6])
+@studies(100, 2000)
+def test_power_is_what_is_seen(weights: tuple[float, ...], seeds: int, studies: int) -> None:
+    rng, effect = random.Random(13), 3 * error_of(weights, seeds)
+    means = [effect / math.fsum(each * each for each in weights) * weight for weight in weights]
+    found = [contrast(normal(rng, means, [1] * len(weights), seeds), weights) for _ in range(studies)]
+    seen = sum(each.p <= 0.05 and each.estimate > 0 for each in found) / studies
+    shape = PowerDesign("contrast", (InterimAnalysis(seeds=seeds, alpha=0.05),), arms=len(weights), weights=weights)
+    assert abs(seen - power(shape, effect, 1.0)) < 3.1 * 0.5 / studies**0.5
+
+
+@given(st.lists(st.floats(0.001, 100), min_size=3, max_size=5, unique=True), st.floats(-2, 2))
+def test_a_straight_line_rises_by_what_its_trend_says(values: list[float], slope: float) -> None:
+    values.sort()
+    weights = trend_weights(values)
+    assert math.isclose(math.fsum(weights), 0, abs_tol=1e-9)
+    line = [slope * math.log(value) for value in values]
+    rise = math.fsum(weight * y for weight, y in zip(weights, line, strict=True))
+    assert math.isclose(rise, line[-1] - line[0], abs_tol=1e-6)
+
+
+def test_a_ladder_from_zero_is_told_by_its_ranks() -> None:
+    assert trend_weights([0.0, 0.01, 0.1]) == pytest.approx((-1, 0, 1))
+    assert trend_weights([1, 2, 4, 8]) == pytest.approx((-0.9, -0.3, 0.3, 0.9))
+
+
+stats = lazy("scipy.stats")
+ARMS = st.lists(st.integers(2, 12), min_size=1, max_size=4)
+P = st.lists(st.floats(0, 1), min_size=1, max_size=8)
+
+
+@given(P, st.sampled_from([0.01, 0.05, 0.2]))
+def test_a_family_is_below_the_effective_level_exactly_when_it_is_chosen(p: list[float], alpha: float) -> None:
+    level = effective_level(p, alpha)
+    assert sum(value <= level * (1 + 1e-12) for value in p) == count_rejections(p, alpha)
+
+
+@given(P, st.sampled_from([0.01, 0.05, 0.2]))
+def test_the_chosen_are_benjamini_and_hochbergs(p: list[float], alpha: float) -> None:
+    theirs = sum(value <= alpha for value in stats.false_discovery_control(p))
+    near = sum(abs(value - alpha) < 1e-12 for value in stats.false_discovery_control(p))
+    assert abs(count_rejections(p, alpha) - theirs) <= near
+
+
+@given(P)
+def test_a_larger_alpha_chooses_no_fewer(p: list[float]) -> None:
+    levels = [effective_level(p, alpha) for alpha in (0.001, 0.01, 0.05, 0.2)]
+    assert levels == sorted(levels)
+    assert 0.05 / len(p) - 1e-12 <= levels[2] <= 0.05 + 1e-12
+
+
+def test_levels_of_a_known_case_and_none_of_no_family() -> None:
+    """Benjamini & Hochberg 1995, section 4: fifteen endpoints, of which four are chosen at 0.05."""
+    found = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459]
+    p = [*found, 0.3240, 0.4262, 0.5719, 0.6528, 0.7590, 1.0]
+    assert count_rejections(p, 0.05) == 4
+    assert effective_level(p, 0.05) == pytest.approx(4 * 0.05 / 15)
+    assert effective_level([0.5], 0.05) == 0.05
+    assert effective_level([0.5, 0.6], 0.05) == 0.025
+    with pytest.raises(ValueError, match="family"):
+        effective_level([], 0.05)
+
+
+@pytest.mark.parametrize(
+    ("arms", "df", "point"),
+    [(2, 5, 3.03), (3, 10, 2.76), (4, 20, 2.65), (3, 12, 2.68), (5, 30, 2.66), (9, 60, 2.77), (4, 120, 2.47)],
+)
+def test_critical_values_are_those_of_dunnetts_table(arms: int, df: int, point: float) -> None:
+    """Dunnett 1964, table II: two-sided 5 % points of equal numbers of runs."""
+    assert dunnett_critical(0.95, df, 5, [5] * arms) == pytest.approx(point, abs=0.0101)
+
+
+def test_p_of_unequal_arms_is_scipys_within_its_random_error() -> None:
+    rng = random.Random(3)
+    control, *arms = ([rng.gauss(mean, 1) for _ in range(n)] for mean, n in ((0, 6), (1, 4), (1, 7), (1, 5)))
+    theirs = stats.dunnett(*arms, control=control, rng=1)
+    ours = [dunnett_p(float(t), 18, 6, [4, 7, 5]) for t in theirs.statistic]
+    assert ours == pytest.approx(list(theirs.pvalue), abs=2e-4)
+
+
+@given(st.floats(0.05, 6), st.floats(2, 200), st.integers(2, 12), ARMS)
+def test_p_lies_between_students_and_bonferronis(t: float, df: float, n_control: int, numbers: list[int]) -> None:
+    alone = 2 * stats.t.sf(t, df)
+    found = dunnett_p(t, df, n_control, numbers)
+    assert alone - 1e-7 <= found <= min(1.0, alone * len(numbers)) + 1e-7
+    assert found == dunnett_p(-t, df, n_control, list(reversed(numbers)))
+
+
+@given(st.sampled_from([0.9, 0.95, 0.99, 0.9999]), st.floats(2, 60), st.integers(2, 12), ARMS)
+def test_p_at_the_critical_value_is_the_level(level: float, df: float, n_control: int, numbers: list[int]) -> None:
+    point = dunnett_critical(level, df, n_control, numbers)
+    assert dunnett_p(point, df, n_control, numbers) == pytest.approx(1 - level, abs=1e-8)
+
+
+@pytest.mark.parametrize("df", [1.0, 1.05, 1.5, 2.0])
+@pytest.mark.parametrize("level", [1 - 5e-5, 1 - 2e-4, 1 - 5e-4])
+def test_a_level_that_the_quadrature_cannot_resolve_has_bonferroni_s_bound(df: float, level: float) -> None:
+    """Two runs an arm at an early look leave a Welch test with one degree of freedom."""
+    alone, both = (float(stats.t.isf((1 - level) / (2 * arms), df)) for arms in (1, 2))
+    assert alone * (1 - 1e-5) <= dunnett_critical(level, df, 2, [2, 2]) <= both * (1 + 1e-6)
