@@ -112,8 +112,13 @@ def judged(address: str, task: Task, answer: str) -> float:
 def test_the_package_judges_its_own_answer_best_and_none_as_worth_nothing(name: str) -> None:
     environment = adapt(address := f"reasoning-gym:{name}")
     task = environment.generate(2**62 + 5)
-    answers = (str(environment.oracle(task, ())), "no tags", "<answer>not to be read</answer>")
-    assert [judged(address, task, answer) for answer in answers] == [1.0, 0.0, 0.0]
+    answers = (str(environment.oracle(task, ())), "no tags")
+    assert [judged(address, task, answer) for answer in answers] == [1.0, 0.0]
+
+
+def test_an_answer_that_a_judge_cannot_read_is_worth_nothing() -> None:
+    address = "reasoning-gym:prime_factorization"
+    assert judged(address, adapt(address).generate(3), "<answer>foo</answer>") == 0.0
 
 
 def test_generators_together_say_which_a_task_is_of_and_take_options_by_name() -> None:
