@@ -645,7 +645,7 @@ async def test_a_server_that_speaks_unasked_is_heard_by_nobody(tmp_path: Path) -
         assert await both.get() == 200
         answered.set()
         await soon(spoke)
-        await asyncio.sleep(0.05)
+        await turns()
         async with both.http.get("/health") as reply:
             assert await reply.read() == b""
 

@@ -92,22 +92,31 @@ def test_a_pipe_that_somebody_outside_holds_open_keeps_nobody(monkeypatch: pytes
     taker.join()
 
 
-def test_an_engine_that_is_slow_to_take_the_output_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(init, "OUTPUT_WAIT_S", 0.02)
+def test_an_engine_that_is_slow_to_take_the_output_is_waited_for() -> None:
     taken: list[bytes] = []
-    go = threading.Event()
+    began, go = threading.Event(), threading.Event()
 
     def slow(data: bytes) -> None:
+        began.set()
         go.wait()
         taken.append(data)
+
+    class Taker(threading.Thread):
+        joins = 0
+
+        def join(self, timeout: float | None = None) -> None:
+            self.joins += 1
+            if self.joins == 3:
+                go.set()
+                super().join()
 
     reader, writer = os.pipe()
     os.write(writer, b"late")
     os.close(writer)
     output = Output(slow, 100)
-    taker = threading.Thread(target=output.take, args=(reader,), daemon=True)
+    taker = Taker(target=output.take, args=(reader,), daemon=True)
     taker.start()
-    threading.Timer(0.2, go.set).start()
+    began.wait()
     output.settle(taker)
     assert taken == [b"late"]
 
