@@ -20,7 +20,7 @@ from studies.log.locks import ControllerLeases
 from tests.golden import assert_golden
 from tests.research.cli.conftest import Ajet
 from tests.research.factories import make_study
-from tests.studies.log.test_approval_events import ask
+from tests.studies.log.test_people import ask
 from tests.studies.synthetic import STUDY, Synthetic
 
 

@@ -26,7 +26,7 @@ from studies.records.procedure import Knob
 from studies.verdicts.forecasts import brier
 from tests.research.planners.scripted_endpoint import Reply, fails, says, scripted_endpoint
 from tests.research.planners.test_llm import DESIGN, KEY, PROPOSAL, RECORDS, TOPIC, compiled
-from tests.studies.verdicts.test_contrasts import MEANS, A, B, crossed, judged, locked, runs
+from tests.studies.verdicts.test_estimands import MEANS, A, B, contrast_lock, contrasted, crossed, runs
 
 MakeDigest = Callable[..., PlannerContext]
 
@@ -129,9 +129,9 @@ def whole() -> Hypothesis:
 
 def after(claim: Hypothesis, *played: str) -> PlannerContext:
     """Return what a planner is shown after rounds that found a claim in these environments."""
-    verdict = judged(crossed(), runs(MEANS))
+    verdict = contrasted(crossed(), runs(MEANS))
     assert brier(0.5, verdict.verdict) is not None  # it is a finding
-    design: Design = locked(crossed())
+    design: Design = contrast_lock(crossed())
     facts = ClaimFacts(claim, verdict)
     rounds = tuple(
         RoundFacts(number, design.model_copy(update={"environment": name, "hypotheses": (claim,)}), (facts,), "")

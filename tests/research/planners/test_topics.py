@@ -36,7 +36,7 @@ from swarm.environments.registry import environments
 from swarm.job import Job, tunables
 from tests.research.compiling import refusal
 from tests.research.factories import make_environment, make_verdict
-from tests.studies.report.test_headline import judged, promised, with_means
+from tests.studies.report.test_headline import promised, with_means
 from tests.studies.synthetic import base_job
 
 TOPICS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("topics.json").read_text())
@@ -325,7 +325,7 @@ def test_the_next_question_of_a_report_is_read_as_it_was_meant(
     tmp_path: Path, means: tuple[float, float], sd: float, seeds: int, expected: tuple[str, int, int]
 ) -> None:
     design = promised(seeds, base_job=base_job())
-    command = shlex.split(list_next_questions(judged(with_means(tmp_path, *means, sd), design))[0].command)
+    command = shlex.split(list_next_questions(with_means(tmp_path, *means, sd).whole(design))[0].command)
     assert compared(command[2]) == [expected]
 
 
