@@ -149,12 +149,8 @@ MOST_SESSIONS: Final = 65_536
 class Router:
     """Remembers where sessions are."""
 
-    def __init__(self, most: int = MOST_SESSIONS) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._places: OrderedDict[str, int] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._places)
 
     def choose(self, session: str, in_flight: Mapping[int, int]) -> int:
         """Return a replica of those that serve, `in_flight` (not empty); session "" is of nobody."""
@@ -164,7 +160,7 @@ class Router:
         if session:
             self._places[session] = place
             self._places.move_to_end(session)
-            if len(self._places) > self._most:
+            if len(self._places) > MOST_SESSIONS:
                 self._places.popitem(last=False)
         return place
 
@@ -200,7 +196,6 @@ class ReplicatedEngine:
         max_context: int,
         vocabulary: int,
         *,
-        most_deaths: int = MOST_DEATHS,
         draws: SeedSequence | None = None,
     ) -> None:
         """Make it, not started. `draws` seed what nobody seeded, whichever replica answers; None: nobody does."""
@@ -208,7 +203,6 @@ class ReplicatedEngine:
         self._count = replicas
         self._max_context = max_context
         self._vocabulary = vocabulary
-        self._most_deaths = most_deaths
         self._seeds = draws
         self._lock = threading.Lock()
         """Guards who serves, and what was published: `publish` runs on other threads."""
@@ -411,7 +405,7 @@ class ReplicatedEngine:
                 if not booted.done():
                     booted.set_exception(BackendError(f"replica {place.number}: {error}"))
                     return
-                if place.die() > self._most_deaths:
+                if place.die() > MOST_DEATHS:
                     reason = str(error)
                     place.gone = reason
                     _log.error("event=replica_given_up number=%d reason=%r", place.number, reason)
