@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from swarm.backends.protocols import Chunk, DiskFull, GenerationRequest, RequestLost
+from swarm.backends.protocols import Chunk, DiskFull, GenerationRequest, RequestLost, require_readable
 from swarm.backends.verl.processes import DeviceScheduler, Silence, SuspendAwareTimeout
 from swarm.backends.verl.replica import RayReplica
 from swarm.backends.verl.types import Delivery, GenerateCommand, ReplicaDied, ReplicaSpec
@@ -119,27 +119,6 @@ class ReplicaSlot:
 _COLDEST: Final = 0.01
 _HOTTEST: Final = 2.0
 """Temperatures that vLLM heeds, beside 0: it raises any below to the first, and refuses any above the last."""
-
-
-def require_readable(request: GenerationRequest, max_context: int, vocabulary: int) -> None:
-    """Raise RequestRefused, with what was expected and found, for what no replica could answer."""
-    prompt, sampling, said = request.prompt_ids, request.sampling, f"request {request.name}"
-    if not 0 < len(prompt) < max_context:
-        raise RequestRefused(f"{said}: expected 1 to {max_context - 1} prompt ids, found {len(prompt)}")
-    if min(prompt) < 0 or max(prompt) >= vocabulary:
-        strange = next(token for token in prompt if not 0 <= token < vocabulary)
-        raise RequestRefused(
-            f"{said}: expected prompt ids from 0 to {vocabulary - 1}, which the model has embeddings for, "
-            f"found {strange}"
-        )
-    if sampling.max_tokens < 1:
-        raise RequestRefused(f"{said}: expected max_tokens of 1 or more, found {sampling.max_tokens}")
-    if sampling.temperature != 0 and not _COLDEST <= sampling.temperature <= _HOTTEST:
-        raise RequestRefused(
-            f"{said}: expected temperature 0, or {_COLDEST} to {_HOTTEST}, found {sampling.temperature}"
-        )
-    if sampling.grammar is not None:
-        raise GrammarRefused(f"{said}: expected no grammar, as this engine follows none: backend `local` does")
 
 
 MOST_SESSIONS: Final = 65_536
@@ -261,10 +240,16 @@ class ReplicatedEngine:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
         """Yield the completion's chunks, `finish` set on the last; see `Engine.generate`."""
         require_readable(request, self._max_context, self._vocabulary)
+        sampling, said = request.sampling, f"request {request.name}"
+        if sampling.temperature != 0 and not _COLDEST <= sampling.temperature <= _HOTTEST:
+            raise RequestRefused(
+                f"{said}: expected temperature 0, or {_COLDEST} to {_HOTTEST}, found {sampling.temperature}"
+            )
+        if sampling.grammar is not None:
+            raise GrammarRefused(f"{said}: expected no grammar, as this engine follows none: backend `local` does")
         life, key, queue = await self._choose_instance(request), next(self._keys), OutputQueue()
         prompt = tuple(request.prompt_ids)
-        limit = min(len(prompt) + request.sampling.max_tokens, self._max_context)
-        sampling = request.sampling
+        limit = min(len(prompt) + sampling.max_tokens, self._max_context)
         if self._seeds is not None and sampling.seed is None and sampling.temperature > 0:
             sampling = replace(sampling, seed=self._seeds.take())
         life.open[key] = queue
