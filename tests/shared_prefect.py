@@ -6,11 +6,17 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from filelock import FileLock
 
-from research.orchestration.server import PrefectServer, ensure_server, stop_server
+from tests.lazily import lazy
+
+if TYPE_CHECKING:
+    from research.orchestration.server import PrefectServer
+
+orchestration = lazy("research.orchestration.server")  # Prefect is not where the tests of verl run
 
 
 def shared_folder(config: pytest.Config) -> Path:
@@ -26,7 +32,8 @@ def shared_server(config: pytest.Config) -> PrefectServer:
         patch.delenv("PREFECT_API_URL", raising=False)
         if not folder.exists():
             folder.symlink_to(in_memory())
-        return ensure_server(folder, port=0)
+        server: PrefectServer = orchestration.ensure_server(folder, port=0)
+        return server
 
 
 def in_memory() -> str:
@@ -43,5 +50,5 @@ class EndsPrefect:
         if not hasattr(session.config, "workerinput"):
             folder = shared_folder(session.config)
             if folder.exists():
-                stop_server(folder)
+                orchestration.stop_server(folder)
                 shutil.rmtree(folder.resolve())

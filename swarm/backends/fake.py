@@ -22,18 +22,8 @@ from typing import Any
 
 from swarm.backends.protocols import Batch, Chunk, Finish, GenerationRequest, RequestLost, Sampling
 from swarm.job import Job
-from swarm.rendering.grammars import parameters, properties
 from swarm.rendering.messages import AnswerFormat, BackendError, Message, RequestRefused, Tool
 from swarm.rendering.tagged import HermesFormat
-
-_TOOLS = "<|tools|>"
-_role = re.compile(r"<\|(\w+)\|>")
-_DEEPEST = 8
-"""Levels of a schema below which an example stays empty."""
-
-
-def format_tools(tools: Sequence[Tool]) -> str:
-    return _TOOLS + json.dumps(list(tools), ensure_ascii=False)
 
 
 def format_message(message: Message) -> str:
@@ -57,46 +47,6 @@ def _format_call(function: Mapping[str, Any]) -> str:
     given = function["arguments"]
     arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
     return f'<tool_call>\n{{"name": {json.dumps(function["name"])}, "arguments": {arguments}}}\n</tool_call>'
-
-
-def tool_script(prompt: str, rng: random.Random) -> str:
-    """Call the prompt's first tool with arguments of its schema; once it has answered, say what it answered."""
-    roles = _role.findall(prompt)
-    if roles[-2:-1] == ["tool"]:
-        answered = prompt.rpartition("<|tool|>")[2].rpartition("<|assistant|>")[0].strip()
-        return f"The tool answered: {answered}"
-    if not prompt.startswith(_TOOLS):
-        return "There is no tool to call."
-    tools = json.JSONDecoder().raw_decode(prompt, len(_TOOLS))[0]
-    name, schema = next(iter(parameters(tools).items()))
-    return _format_call({"name": name, "arguments": _example(schema, schema, rng, _DEEPEST)})
-
-
-def _example(schema: Mapping[str, Any], root: Mapping[str, Any], rng: random.Random, depth: int) -> Any:
-    """Return a value of a JSON schema of the kinds that tools use."""
-    if "$ref" in schema and depth:
-        kept = root.get("$defs", root.get("definitions", {}))
-        return _example(kept[schema["$ref"].rpartition("/")[2]], root, rng, depth - 1)
-    if "const" in schema:
-        return schema["const"]
-    if "enum" in schema:
-        return rng.choice(schema["enum"])
-    if branches := schema.get("anyOf") or schema.get("oneOf"):
-        return _example(branches[0], root, rng, depth)
-    kind = schema.get("type", "object")
-    if kind == "object":
-        fields = properties(schema) if depth else {}
-        return {name: _example(field, root, rng, depth - 1) for name, field in fields.items()}
-    if kind == "array":
-        return [_example(schema.get("items", {"type": "string"}), root, rng, depth - 1)] if depth else []
-    return _scalar(kind[0] if isinstance(kind, list) else kind, schema, rng)
-
-
-def _scalar(kind: str, schema: Mapping[str, Any], rng: random.Random) -> Any:
-    if kind in ("integer", "number"):
-        least = int(schema.get("minimum", 1))
-        return rng.randint(least, max(least, int(schema.get("maximum", least + 8))))
-    return {"boolean": True, "null": None}.get(kind, "Bonn")
 
 
 EOS_ID = 256
@@ -124,7 +74,7 @@ class FakeRenderer:
 
     def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
         """Return the tools, `<|role|>content<|end|>` for each message, and the answer's opening if asked."""
-        text = f"{format_tools(tools)}{EOS_TEXT}" if tools else ""
+        text = f"<|tools|>{json.dumps(list(tools), ensure_ascii=False)}{EOS_TEXT}" if tools else ""
         text += "".join(f"<|{message.get('role')}|>{format_message(message)}{EOS_TEXT}" for message in messages)
         return text + "<|assistant|>" if generation_prompt else text
 

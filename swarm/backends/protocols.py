@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from swarm.rendering.messages import BackendError, Renderer
+from swarm.rendering.messages import BackendError, Renderer, RequestRefused
 from swarm.timelines.node import TrainRow
 
 Finish = Literal["stop", "length"]
@@ -88,6 +88,21 @@ class Chunk:
     version: int
     finish: Finish | None = None
     top: tuple[tuple[tuple[int, float], ...], ...] = ()
+
+
+def require_readable(request: GenerationRequest, max_context: int, vocabulary: int) -> None:
+    """Raise RequestRefused, with what was expected and found, for what no engine of a model could answer."""
+    prompt, said = request.prompt_ids, f"request {request.name}"
+    if not 0 < len(prompt) < max_context:
+        raise RequestRefused(f"{said}: expected 1 to {max_context - 1} prompt ids, found {len(prompt)}")
+    if min(prompt) < 0 or max(prompt) >= vocabulary:
+        strange = next(token for token in prompt if not 0 <= token < vocabulary)
+        raise RequestRefused(
+            f"{said}: expected prompt ids from 0 to {vocabulary - 1}, which the model has embeddings for, "
+            f"found {strange}"
+        )
+    if request.sampling.max_tokens < 1:
+        raise RequestRefused(f"{said}: expected max_tokens of 1 or more, found {request.sampling.max_tokens}")
 
 
 class Engine(Protocol):

@@ -24,7 +24,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -192,20 +191,20 @@ def warm_start(
         torch.optim.Muon(inside, lr=_MUON_RATE, weight_decay=0.0),
         torch.optim.AdamW(outside, lr=_ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0),
     ]
-    schedules = [torch.optim.lr_scheduler.LambdaLR(each, partial(_schedule, steps=steps)) for each in optimizers]
+
+    def schedule(step: int) -> float:
+        return min(1.0, (step + 1) / _WARM_UP) * (1.0 - step / steps)
+
+    schedules = [torch.optim.lr_scheduler.LambdaLR(each, schedule) for each in optimizers]
     model.train()
     with one_thread():
         for step in range(steps):
             _train_step(model, _batch(tokenizer, environment, rng), optimizers)
-            for schedule in schedules:
-                schedule.step()
+            for each in schedules:
+                each.step()
             if progress is not None:
                 progress(step + 1, steps)
     model.eval()
-
-
-def _schedule(step: int, *, steps: int) -> float:
-    return min(1.0, (step + 1) / _WARM_UP) * (1.0 - step / steps)
 
 
 def _train_step(

@@ -181,12 +181,12 @@ class MistralFormat(TaggedFormat):
         return _MistralCalls()
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
-        choice, rules = self._list_grammar(tools) if self._lists else self._named_grammar(tools)
+        if self._lists:
+            choice, rules = json_calls(tools, '[{"name": "', '", "arguments": ', "}]")
+        else:
+            choice, rules = self._named_grammar(tools)
         rules["open"] = quote(_MistralCalls.open)
         return grammar(f"open ({choice})", rules, self.thinking(prompt))
-
-    def _list_grammar(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, str]]:
-        return json_calls(tools, '[{"name": "', '", "arguments": ', "}]")
 
     def _named_grammar(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, str]]:
         rules = {"arguments": quote(_ARGUMENTS_MARK)}

@@ -42,19 +42,13 @@ def detect(template: str) -> AnswerFormat:
         return GlmFormat()
     if "<tool_call>" in template:
         return QwenXmlFormat(thinks=thinks) if "<function=" in template else HermesFormat(thinks=thinks)
-    if _llama3(template):
+    if "<|python_tag|>" in template or ("<|start_header_id|>" in template and '"parameters"' in template):
         return Llama3Format()
-    return _detect_fenced(template) or (ThinkFormat() if thinks else PLAIN)
-
-
-def _llama3(template: str) -> bool:
-    return "<|python_tag|>" in template or ("<|start_header_id|>" in template and '"parameters"' in template)
-
-
-def _detect_fenced(template: str) -> AnswerFormat | None:
     if "```tool_code" in template:
         return FencedFormat("tool_code")
-    return FencedFormat("json") if "```json" in template and "<start_of_turn>" in template else None
+    if "```json" in template and "<start_of_turn>" in template:
+        return FencedFormat("json")
+    return ThinkFormat() if thinks else PLAIN
 
 
 _MOST_CHARACTERS = 16_000_000
@@ -215,7 +209,8 @@ class HFRenderer:
         self._encoder.no_truncation()  # which trainers leave in tokenizer.json: a text is all of it, and nothing more
         self._encoder.no_padding()
         self._encoding = Encoding(self._encoder, ())
-        self.template = source = _source(tokenizer.chat_template)
+        template = tokenizer.chat_template
+        self.template = source = template if isinstance(template, str) else "\n".join(template.values())
         self.answers: AnswerFormat = detect(source)
         self._knows_developer = "developer" in source
         self._short_ids = False
@@ -301,10 +296,6 @@ def render_with_timeout(render: Callable[[], T]) -> T:
         raise BackendError(
             f"the chat template takes longer than {RENDER_S:g} s for a few messages: it may loop; take another"
         ) from None
-
-
-def _source(template: Any) -> str:
-    return template if isinstance(template, str) else "\n".join(template.values())
 
 
 def _read_stop_ids(folder: Path) -> list[int]:

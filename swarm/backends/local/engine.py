@@ -22,9 +22,9 @@ from itertools import groupby
 
 from swarm.backends.local.batcher import Batcher, Generation, SampledToken
 from swarm.backends.local.policy import Policy
-from swarm.backends.protocols import Chunk, Finish, GenerationRequest, RequestLost, Sampling
-from swarm.rendering.guides import Guide, Guides
-from swarm.rendering.messages import BackendError, GrammarRefused, RequestRefused
+from swarm.backends.protocols import Chunk, Finish, GenerationRequest, RequestLost, Sampling, require_readable
+from swarm.rendering.guides import Guides
+from swarm.rendering.messages import BackendError, GrammarRefused
 
 _MAX_FAILURES = 3
 """Failed joint steps in a row after which the engine counts as broken, though nobody fails alone."""
@@ -214,10 +214,13 @@ class LocalEngine:
         A RequestRefused, mostly before the first chunk, says that the request is wrong, not the engine; a RequestLost,
         that this answer alone is lost.
         """
-        prompt_ids, sampling = request.prompt_ids, request.sampling
-        self._check(request.name, prompt_ids, sampling)
-        guide = await self._compile_grammar(sampling.grammar) if sampling.grammar is not None else None
-        generation = Generation(list(prompt_ids), sampling, guide, since=time.monotonic())
+        require_readable(request, self._max_context, self._policy.vocab_size)
+        sampling, guide = request.sampling, None
+        if sampling.grammar is not None:
+            if self._guides is None:
+                raise GrammarRefused("this engine follows no grammar: install llguidance on its machine")
+            guide = await asyncio.to_thread(self._guides.guide, sampling.grammar)  # a large schema takes its time
+        generation = Generation(list(request.prompt_ids), sampling, guide, since=time.monotonic())
         queue = self._submit(generation)
         finished = False
         try:
@@ -228,25 +231,6 @@ class LocalEngine:
         finally:
             generation.cancelled = True
             self._open.pop(generation, None)
-
-    def _check(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> None:
-        room, vocabulary = self._max_context, self._policy.vocab_size
-        if not 0 < len(prompt_ids) < room:
-            raise RequestRefused(f"request {request_id}: expected 1 to {room - 1} prompt ids, found {len(prompt_ids)}")
-        if min(prompt_ids) < 0 or max(prompt_ids) >= vocabulary:
-            strange = next(token for token in prompt_ids if not 0 <= token < vocabulary)
-            raise RequestRefused(
-                f"request {request_id}: expected prompt ids from 0 to {vocabulary - 1}, which the model has embeddings "
-                f"for, found {strange}"
-            )
-        if sampling.max_tokens < 1:
-            raise RequestRefused(f"request {request_id}: expected max_tokens of 1 or more, found {sampling.max_tokens}")
-
-    async def _compile_grammar(self, grammar: str) -> Guide:
-        """Compile a grammar beside the event loop: a large schema takes its time."""
-        if self._guides is None:
-            raise GrammarRefused("this engine follows no grammar: install llguidance on its machine")
-        return await asyncio.to_thread(self._guides.guide, grammar)
 
     def _submit(self, generation: Generation) -> _OutputQueue:
         queue = _OutputQueue()

@@ -110,9 +110,10 @@ def imitate(
     model.train()
     for step in range(steps):
         rows = draw()
+        imitated = sum(sum(row.sampled) for row in rows)
         model.zero_grad()
         for part in _parts(rows):
-            (_sum_loss(model, part) / _count_imitated(rows)).backward()
+            (_sum_loss(model, part) / imitated).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
@@ -121,29 +122,20 @@ def imitate(
     model.eval()
 
 
-@torch.no_grad()
-def mean_loss(model: Any, rows: Sequence[TrainRow]) -> float:
-    return sum(float(_sum_loss(model, part)) for part in _parts(rows)) / _count_imitated(rows)
-
-
 def _sum_loss(model: Any, rows: Sequence[TrainRow]) -> Tensor:
     length, device = max(len(row.ids) for row in rows), next(model.parameters()).device
     ids_BT = torch.tensor([[*row.ids, *[0] * (length - len(row.ids))] for row in rows], device=device)
-    labels_BT = torch.tensor([_labels(row, length) for row in rows], device=device)[:, 1:]
+    labels = [
+        [token if sampled else _IGNORED for token, sampled in zip(row.ids, row.sampled, strict=True)]
+        + [_IGNORED] * (length - len(row.ids))
+        for row in rows
+    ]
+    labels_BT = torch.tensor(labels, device=device)[:, 1:]
     attended_BT = torch.tensor([[1] * len(row.ids) + [0] * (length - len(row.ids)) for row in rows], device=device)
     hidden_BTD = model.get_decoder()(input_ids=ids_BT, attention_mask=attended_BT, use_cache=False).last_hidden_state
     asked = labels_BT != _IGNORED
     logits_NV = model.get_output_embeddings()(hidden_BTD[:, :-1][asked]).float()
     return torch.nn.functional.cross_entropy(logits_NV, labels_BT[asked], reduction="sum")
-
-
-def _labels(row: TrainRow, length: int) -> list[int]:
-    own = [token if sampled else _IGNORED for token, sampled in zip(row.ids, row.sampled, strict=True)]
-    return own + [_IGNORED] * (length - len(own))
-
-
-def _count_imitated(rows: Sequence[TrainRow]) -> int:
-    return sum(sum(row.sampled) for row in rows)
 
 
 def _parts(rows: Sequence[TrainRow]) -> Iterator[Sequence[TrainRow]]:

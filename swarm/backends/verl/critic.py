@@ -29,7 +29,7 @@ from swarm.backends.local import checkpoint
 from swarm.backends.protocols import NotFinite, TrainEpisode
 from swarm.backends.verl import adapter
 from swarm.backends.verl.adapter import critic_fields
-from swarm.backends.verl.learner import RowPartition, VerlLearner
+from swarm.backends.verl.learner import UPDATE_S, RowPartition, VerlLearner
 from swarm.backends.verl.losses import ObjectiveLoss, column, select_sampled
 from swarm.backends.verl.worker import Rank
 from swarm.job import Job
@@ -136,7 +136,7 @@ class CriticLearner(VerlLearner):
         super()._fill_logprobs(update)
         rows = update.all_rows
         with update.cost.measure("values"):
-            values = self._call_by_row("values", rows, self._timeout_s)
+            values = self._call_by_row("values", rows, UPDATE_S)
         if rows:
             with update.cost.measure("adv"):
                 self._estimate(update, values)
@@ -171,7 +171,7 @@ class CriticLearner(VerlLearner):
         rows, weights = self._minibatch(chosen, update)
         deal = RowPartition(rows, self.group.world)
         parts = [(part, deal.longest) for part in deal.batches(update.advantages, weights)]
-        shares: list[ValueShare] = self.group.call("value_gradient", parts, timeout_s=self._timeout_s)
+        shares: list[ValueShare] = self.group.call("value_gradient", parts, timeout_s=UPDATE_S)
         loss = sum(share.loss for share in shares) / len(shares)
         if not math.isfinite(loss):
             raise NotFinite(f"the critic's loss is {loss}: the update was refused and the weights are as before")

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from swarm.backends.protocols import Chunk, DiskFull, GenerationRequest, RequestLost
+from swarm.backends.protocols import Chunk, DiskFull, GenerationRequest, RequestLost, require_readable
 from swarm.backends.verl.processes import DeviceScheduler, Silence, SuspendAwareTimeout
 from swarm.backends.verl.replica import RayReplica
 from swarm.backends.verl.types import Delivery, GenerateCommand, ReplicaDied, ReplicaSpec
@@ -121,27 +121,6 @@ _HOTTEST: Final = 2.0
 """Temperatures that vLLM heeds, beside 0: it raises any below to the first, and refuses any above the last."""
 
 
-def require_readable(request: GenerationRequest, max_context: int, vocabulary: int) -> None:
-    """Raise RequestRefused, with what was expected and found, for what no replica could answer."""
-    prompt, sampling, said = request.prompt_ids, request.sampling, f"request {request.name}"
-    if not 0 < len(prompt) < max_context:
-        raise RequestRefused(f"{said}: expected 1 to {max_context - 1} prompt ids, found {len(prompt)}")
-    if min(prompt) < 0 or max(prompt) >= vocabulary:
-        strange = next(token for token in prompt if not 0 <= token < vocabulary)
-        raise RequestRefused(
-            f"{said}: expected prompt ids from 0 to {vocabulary - 1}, which the model has embeddings for, "
-            f"found {strange}"
-        )
-    if sampling.max_tokens < 1:
-        raise RequestRefused(f"{said}: expected max_tokens of 1 or more, found {sampling.max_tokens}")
-    if sampling.temperature != 0 and not _COLDEST <= sampling.temperature <= _HOTTEST:
-        raise RequestRefused(
-            f"{said}: expected temperature 0, or {_COLDEST} to {_HOTTEST}, found {sampling.temperature}"
-        )
-    if sampling.grammar is not None:
-        raise GrammarRefused(f"{said}: expected no grammar, as this engine follows none: backend `local` does")
-
-
 MOST_SESSIONS: Final = 65_536
 """Sessions whose replica is remembered; of more, those that asked longest ago are forgotten."""
 
@@ -149,12 +128,8 @@ MOST_SESSIONS: Final = 65_536
 class Router:
     """Remembers where sessions are."""
 
-    def __init__(self, most: int = MOST_SESSIONS) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._places: OrderedDict[str, int] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._places)
 
     def choose(self, session: str, in_flight: Mapping[int, int]) -> int:
         """Return a replica of those that serve, `in_flight` (not empty); session "" is of nobody."""
@@ -164,7 +139,7 @@ class Router:
         if session:
             self._places[session] = place
             self._places.move_to_end(session)
-            if len(self._places) > self._most:
+            if len(self._places) > MOST_SESSIONS:
                 self._places.popitem(last=False)
         return place
 
@@ -200,7 +175,6 @@ class ReplicatedEngine:
         max_context: int,
         vocabulary: int,
         *,
-        most_deaths: int = MOST_DEATHS,
         draws: SeedSequence | None = None,
     ) -> None:
         """Make it, not started. `draws` seed what nobody seeded, whichever replica answers; None: nobody does."""
@@ -208,7 +182,6 @@ class ReplicatedEngine:
         self._count = replicas
         self._max_context = max_context
         self._vocabulary = vocabulary
-        self._most_deaths = most_deaths
         self._seeds = draws
         self._lock = threading.Lock()
         """Guards who serves, and what was published: `publish` runs on other threads."""
@@ -267,10 +240,16 @@ class ReplicatedEngine:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
         """Yield the completion's chunks, `finish` set on the last; see `Engine.generate`."""
         require_readable(request, self._max_context, self._vocabulary)
+        sampling, said = request.sampling, f"request {request.name}"
+        if sampling.temperature != 0 and not _COLDEST <= sampling.temperature <= _HOTTEST:
+            raise RequestRefused(
+                f"{said}: expected temperature 0, or {_COLDEST} to {_HOTTEST}, found {sampling.temperature}"
+            )
+        if sampling.grammar is not None:
+            raise GrammarRefused(f"{said}: expected no grammar, as this engine follows none: backend `local` does")
         life, key, queue = await self._choose_instance(request), next(self._keys), OutputQueue()
         prompt = tuple(request.prompt_ids)
-        limit = min(len(prompt) + request.sampling.max_tokens, self._max_context)
-        sampling = request.sampling
+        limit = min(len(prompt) + sampling.max_tokens, self._max_context)
         if self._seeds is not None and sampling.seed is None and sampling.temperature > 0:
             sampling = replace(sampling, seed=self._seeds.take())
         life.open[key] = queue
@@ -411,7 +390,7 @@ class ReplicatedEngine:
                 if not booted.done():
                     booted.set_exception(BackendError(f"replica {place.number}: {error}"))
                     return
-                if place.die() > self._most_deaths:
+                if place.die() > MOST_DEATHS:
                     reason = str(error)
                     place.gone = reason
                     _log.error("event=replica_given_up number=%d reason=%r", place.number, reason)

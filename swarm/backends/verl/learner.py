@@ -137,10 +137,6 @@ class TrainerGroup:
     def world(self) -> int:
         return len(self._actors)
 
-    @property
-    def pids(self) -> list[int]:
-        return [int(pid) for pid in self._wait([a.__ray_call__.remote(_pid) for a in self._actors], GRACE_S, "pid")]
-
     def call(self, method: str, each: Sequence[tuple[Any, ...]], *, timeout_s: float, **same: Any) -> list[Any]:
         """Call a method of every rank, with the arguments of `each`; return what they answered, in their order."""
         if self.failure is not None:
@@ -223,12 +219,6 @@ class TrainerGroup:
                 self._ray.kill(actor)
 
 
-def _pid(_: Any) -> int:
-    import os
-
-    return os.getpid()
-
-
 def _line(error: Exception) -> str:
     return textwrap.shorten(str(error), 300, placeholder=" ...")
 
@@ -253,14 +243,12 @@ class VerlLearner(PolicyLearner):
         trainers: int = 1,
         device: str = "cpu",
         options: Callable[[int], Mapping[str, Any]] = lambda number: {},
-        call_timeout_s: float = UPDATE_S,
         draws: SeedSequence | None = None,
     ) -> None:
         """Make the ranks, with Ray's `options` by number; the count of `draws`, which an engine takes, is saved."""
         super().__init__(job)
         self._draws = draws
         self._folder = folder
-        self._timeout_s = call_timeout_s
         self._names = (job.verl or VerlFields()).algorithm
         self._undoable = False
         self.replicas: ScoreReplicas | None = None
@@ -270,7 +258,7 @@ class VerlLearner(PolicyLearner):
         self.group = TrainerGroup(folder, job, trainers, device, options=options, rank=self.RANK)
 
     def _call_all(self, method: str, *arguments: Any, **same: Any) -> list[Any]:
-        return self.group.call_all(method, *arguments, timeout_s=self._timeout_s, **same)
+        return self.group.call_all(method, *arguments, timeout_s=UPDATE_S, **same)
 
     def _advantages(
         self, episodes: Sequence[TrainEpisode], counts: Sequence[Mapping[int, int]]
@@ -313,9 +301,9 @@ class VerlLearner(PolicyLearner):
         update.metrics |= found.metrics
 
     def _compute_logprobs(
-        self, rows: Sequence[Row], *, reference: bool = False, timeout_s: float | None = None
+        self, rows: Sequence[Row], *, reference: bool = False, timeout_s: float = UPDATE_S
     ) -> Iterator[tuple[Row, Tensor]]:
-        found = self._call_by_row("score", rows, timeout_s or self._timeout_s, reference=reference)
+        found = self._call_by_row("score", rows, timeout_s, reference=reference)
         return zip(rows, found, strict=True)
 
     def _call_by_row(self, method: str, rows: Sequence[Row], timeout_s: float, **same: Any) -> list[Tensor]:
@@ -346,7 +334,7 @@ class VerlLearner(PolicyLearner):
         parts = deal.batches(update.advantages, weights)
         whole = self._whole_minibatch(rows, weights, update)
         shares: list[RankShare] = self.group.call(
-            "gradient", [(part, deal.longest, whole) for part in parts], timeout_s=self._timeout_s
+            "gradient", [(part, deal.longest, whole) for part in parts], timeout_s=UPDATE_S
         )
         loss = sum(share.loss for share in shares) / len(shares)
         if not math.isfinite(loss):
@@ -383,9 +371,9 @@ class VerlLearner(PolicyLearner):
             found, plain.logprobs, job.temperature, job.mismatch_limit, job.dtype, self.replicas, self.version
         )
 
-    def export_weights(self, timeout_s: float | None = None) -> list[Any]:
+    def export_weights(self, timeout_s: float = UPDATE_S) -> list[Any]:
         """Return references to buckets of the present weights in Ray's object store: full tensors by their names."""
-        found: list[list[Any]] = self.group.call_all("export_weights", timeout_s=timeout_s or self._timeout_s)
+        found: list[list[Any]] = self.group.call_all("export_weights", timeout_s=timeout_s)
         return found[0]
 
     def save(self, folder: Path) -> None:

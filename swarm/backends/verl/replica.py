@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -85,10 +84,6 @@ class RequestRunner:
         self._open.set()
         self._still = asyncio.Event()
         self._still.set()
-
-    @property
-    def count(self) -> int:
-        return len(self._tasks)
 
     def begin(self, command: GenerateCommand) -> None:
         task = asyncio.ensure_future(self._answer(command))
@@ -214,11 +209,6 @@ class Replica:
         if self._require_model().dead:
             raise ReplicaDied(f"the engine's process ended; it said last: {self._output.quote_last()}")
         return outbox.take()
-
-    def health(self) -> dict[str, Any]:
-        running = self._require_runner()
-        dead = self._require_model().dead
-        return {"pid": os.getpid(), "version": running.version, "open": running.count, "dead": dead}
 
     async def sleep(self) -> None:
         """Stop all that generates, keeping what it has, and give memory back until the next `load`."""
@@ -359,10 +349,6 @@ class RayReplica:
     async def take(self) -> Sequence[Delivery]:
         """Return what it generated; empty after some seconds in which there was nothing."""
         found: Sequence[Delivery] = await self._wait_async(self._actor.take.remote(), TAKE_S + _SILENCE_S, "was silent")
-        return found
-
-    async def health(self) -> dict[str, Any]:
-        found: dict[str, Any] = await self._wait_async(self._actor.health.remote(), _SILENCE_S, "was silent")
         return found
 
     def load(self, version: int, buckets: Sequence[Any]) -> None:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.fake import EOS_TEXT, FakeBackend, FakeRenderer, number_script, tool_script
+from swarm.backends.fake import EOS_TEXT, FakeBackend, FakeRenderer, number_script
 from swarm.backends.protocols import Batch, Chunk, GenerationRequest, Sampling, TrainEpisode
 from swarm.job import Job
-from swarm.rendering.messages import BackendError, Message, Reasoning, ToolCall, Words
+from swarm.rendering.messages import BackendError, Reasoning, ToolCall, Words
 from swarm.timelines.node import TrainRow
 
 JOB = Job(backend="fake", seed=7)
@@ -78,25 +78,6 @@ WEATHER = {
     },
 }
 ASKED = {"role": "user", "content": "How is the weather?"}
-
-
-def test_the_tool_script_calls_the_first_tool_and_says_what_it_answered() -> None:
-    renderer = FakeRenderer()
-    prompt = renderer.render([ASKED], tools=[WEATHER], generation_prompt=True)
-    sampled = tool_script(prompt, random.Random(0))
-    reader = renderer.answers.reader(prompt, [WEATHER])
-    [call] = [*reader.feed(sampled), *reader.finish()]
-    assert isinstance(call, ToolCall)
-    assert call.name == "weather"
-    assert json.loads(call.arguments).keys() == {"city", "days"}
-    function = {"name": call.name, "arguments": json.loads(call.arguments)}
-    answer = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
-    history: list[Message] = [ASKED, answer, {"role": "tool", "content": "rain"}]
-    later = renderer.render(history, tools=[WEATHER], generation_prompt=True)
-    assert later.startswith(prompt + sampled + EOS_TEXT)
-    assert "no tool" in tool_script(renderer.render([ASKED], generation_prompt=True), random.Random(0))
-    seen = later.replace(EOS_TEXT, " ")  # as the engine shows ids that are no bytes
-    assert tool_script(seen, random.Random(0)).endswith(": rain")
 
 
 texts = st.text(st.characters(exclude_characters="<>", exclude_categories=["Cs"]), max_size=12)

@@ -6,7 +6,7 @@ import random
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ import transformers
 
 from swarm.backends import tiny_model as tiny
 from swarm.backends.local import warm_start as imitation
-from swarm.backends.local.warm_start import demonstration_rows, ensure_warm_start, imitate, mean_loss
+from swarm.backends.local.warm_start import _parts, _sum_loss, demonstration_rows, ensure_warm_start, imitate
 from swarm.backends.tiny_model import assistant_labels, build_tokenizer, encode_plays
 from swarm.environments import Environment, Task, get_environment
 from swarm.environments.base import Split
@@ -103,6 +103,11 @@ def test_memory_is_bounded_and_the_loss_does_not_depend_on_how(folder: Path, mon
     whole = mean_loss(model, rows)
     monkeypatch.setattr("swarm.backends.local.warm_start.TOKENS_AT_ONCE", 1)
     assert mean_loss(model, rows) == pytest.approx(whole, rel=1e-5)
+
+
+@torch.no_grad()
+def mean_loss(model: Any, rows: Sequence[TrainRow]) -> float:
+    return sum(float(_sum_loss(model, part)) for part in _parts(rows)) / sum(sum(row.sampled) for row in rows)
 
 
 class Mute(Environment):

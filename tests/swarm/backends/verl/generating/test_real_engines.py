@@ -21,6 +21,7 @@ from swarm.backends.verl.types import ReplicaDied, ReplicaSpec
 from swarm.rendering.messages import BackendError
 from tests.swarm.backends.conformance.kinds import Oracle
 from tests.swarm.backends.local.models import save_folder as save_narrow_heads
+from tests.swarm.backends.verl.learning.support import pids
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
 OPTIONS: dict[str, Any] = {"num_cpus": 0}
@@ -78,7 +79,7 @@ async def test_a_killed_replica_loses_its_own_requests_alone_and_comes_back(serv
     """Its worker is halted first, so that what it was asked is open for certain when it dies."""
     await served.publish(30)
     doomed: Any = served.engine._serving_instances()[0].handle
-    actor = psutil.Process((await doomed.health())["pid"])
+    actor = psutil.Process(pids([doomed._actor])[0])
     family = [actor, *actor.children(recursive=True)]
     worker = max(family[1:], key=lambda process: process.memory_info().rss)
     worker.suspend()

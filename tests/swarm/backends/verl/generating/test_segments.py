@@ -130,7 +130,7 @@ async def test_a_stop_id_ends_an_answer_and_what_was_cancelled_is_gone() -> None
     await until_finished(segments, 1)
     segments.cancel([1])
     async with asyncio.timeout(5):
-        while segments.count:  # noqa: ASYNC110 - nothing tells when it is so
+        while segments._tasks:  # noqa: ASYNC110 - nothing tells when it is so
             await asyncio.sleep(0)
     assert segments.outbox.take() == []
 

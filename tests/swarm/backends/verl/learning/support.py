@@ -52,6 +52,14 @@ def started(temporary: Path) -> Iterator[None]:
         os.environ.update(before)
 
 
+def pids(actors: Sequence[Any]) -> list[int]:
+    """The processes of Ray's actors."""
+    import ray
+
+    found: list[int] = ray.get([actor.__ray_call__.remote(lambda _: os.getpid()) for actor in actors], timeout=60)
+    return found
+
+
 class Ranks:
     """Groups of ranks by their number, whose processes go on from one learner to the next: to start them takes long."""
 

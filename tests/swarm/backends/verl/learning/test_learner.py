@@ -24,7 +24,16 @@ from swarm.backends.verl.learner import VerlLearner
 from swarm.rendering.messages import BackendError
 from tests.swarm.backends.conformance.test_learning import PROMISED
 from tests.swarm.backends.local.models import make_batch
-from tests.swarm.backends.verl.learning.support import DEVICE, Ranks, exported, job, local, plain_weights, said_again
+from tests.swarm.backends.verl.learning.support import (
+    DEVICE,
+    Ranks,
+    exported,
+    job,
+    local,
+    pids,
+    plain_weights,
+    said_again,
+)
 
 pytestmark = pytest.mark.timeout(240)
 _CLOSE = 1e-5 if DEVICE == "cpu" else 1e-4
@@ -231,7 +240,7 @@ def test_a_rank_that_is_killed_is_a_failure_with_a_reason_and_no_hang(ranks: Ran
     learner: VerlLearner = ranks.learner(llama, made, 2)
     batch = make_batch(policy)
     learner.update(batch)
-    os.kill(learner.group.pids[1], signal.SIGKILL)
+    os.kill(pids(learner.group._actors)[1], signal.SIGKILL)
     with pytest.raises(BackendError, match="rank 1 "):
         learner.update(batch)
     assert learner.version == 1

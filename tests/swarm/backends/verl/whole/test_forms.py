@@ -16,6 +16,7 @@ from swarm.backends.verl.backend import VerlBackend
 from swarm.rendering.messages import BackendError
 from swarm.verl_config import CriticFields, VerlFields
 from tests.swarm.backends.conformance.kinds import Answer, ask, played
+from tests.swarm.backends.verl.learning.support import pids
 from tests.swarm.backends.verl.whole.conftest import started
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="package")]
@@ -33,7 +34,7 @@ async def gaps(backend: VerlBackend) -> list[float]:
 async def test_a_replica_over_two_processes_answers_by_the_learner_s_weights(tmp_path: Path) -> None:
     async with started(tmp_path, VerlFields(tensor_parallel=2), learning_rate=1e-3) as backend:
         handle: Any = backend.engine._serving_instances()[0].handle
-        below = psutil.Process((await handle.health())["pid"]).children(recursive=True)
+        below = psutil.Process(pids([handle._actor])[0]).children(recursive=True)
         assert sum("VLLM::Worker" in " ".join(each.cmdline()) for each in below) == 2
         assert max(await gaps(backend)) < 1e-4
 

@@ -13,19 +13,23 @@ from swarm.backends.protocols import Sampling
 from swarm.backends.verl.backend import VerlBackend
 from swarm.rendering.messages import BackendError
 from tests.swarm.backends.conformance.kinds import ask, played
-from tests.swarm.backends.verl.learning.support import exported
+from tests.swarm.backends.verl.learning.support import exported, pids
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="package")]
 
 
-async def actor_of(backend: VerlBackend, number: int) -> psutil.Process:
-    handle: Any = backend.engine._serving_instances()[number].handle
-    return psutil.Process((await handle.health())["pid"])
+def replicas_of(backend: VerlBackend, *numbers: int) -> list[psutil.Process]:
+    handles: list[Any] = [backend.engine._serving_instances()[number].handle for number in numbers]
+    return [psutil.Process(pid) for pid in pids([handle._actor for handle in handles])]
+
+
+def ranks_of(backend: VerlBackend) -> list[psutil.Process]:
+    return [psutil.Process(pid) for pid in pids(backend.learner.group._actors)]
 
 
 async def test_no_process_has_a_secret_of_the_server_s(pair: VerlBackend) -> None:
     """`conftest.py` put one into this process's environment before Ray was started."""
-    actors = [await actor_of(pair, 0), await actor_of(pair, 1), *map(psutil.Process, pair.learner.group.pids)]
+    actors = [*replicas_of(pair, 0, 1), *ranks_of(pair)]
     for actor in actors:
         assert "AJET_SECRET" not in actor.environ()
         assert "WANDB_API_KEY" not in actor.environ()
@@ -35,14 +39,14 @@ async def test_no_process_has_a_secret_of_the_server_s(pair: VerlBackend) -> Non
 
 
 async def test_learners_and_replicas_wait_no_longer_for_a_core_than_this_process(pair: VerlBackend) -> None:
-    actors = [await actor_of(pair, 0), *map(psutil.Process, pair.learner.group.pids)]
+    actors = [*replicas_of(pair, 0), *ranks_of(pair)]
     every = [process for actor in actors for process in (actor, *actor.children(recursive=True))]
     assert {process.nice() for process in every} == {psutil.Process().nice()}
 
 
 async def test_a_dead_vllm_s_last_words_are_told(pair: VerlBackend, caplog: pytest.LogCaptureFixture) -> None:
     """The process that computes is shot, and tells by what it prints; the replica is made again."""
-    actor = await actor_of(pair, 0)
+    (actor,) = replicas_of(pair, 0)
     worker = max(actor.children(recursive=True), key=lambda process: process.memory_info().rss)
     worker.send_signal(11)
     async with asyncio.timeout(300):
