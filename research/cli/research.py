@@ -26,6 +26,7 @@ from research.cli.studies import render_ending, render_question, summary
 from research.controller import options
 from research.controller.controller import Observer, budget_left
 from research.controller.interventions import answer_question
+from research.controller.mirror import NO_MIRROR
 from research.controller.options import (
     ResearchOptions,
     ask_on_terminal,
@@ -36,7 +37,7 @@ from research.controller.options import (
 )
 from research.controller.progress import verdict_key
 from research.controller.session import Session, hold_lease, new_study_id
-from research.controller.wandb import NO_MIRROR, wandb_login
+from research.controller.wandb import wandb_login
 from research.environments.reference import requirements_of
 from research.errors import BadApproval, BadInput
 from research.files import ignore_disk_full

@@ -20,8 +20,8 @@ from threading import Event
 from typing import Any, Protocol
 
 from research.controller.completion import Completion, ReportBuilder, StudyPlanner
+from research.controller.mirror import NO_MIRROR, LogMirror
 from research.controller.planning import DrawSecret, Planning
-from research.controller.wandb import NO_MIRROR, LogMirror
 from research.design.noise_bank import NoiseBank
 from research.design.pricing import Pricing, make_pricing, median_seconds
 from research.environments.catalog import find_all_measurements

@@ -15,8 +15,9 @@ from typing import Annotated, Any, get_args
 import typer
 from pydantic import BaseModel, ConfigDict, Field
 
+from research.controller.mirror import WandbMirror
 from research.controller.session import StudyRequest, create_study, require_here
-from research.controller.wandb import WandbMirror, online_logging_of, wandb_login
+from research.controller.wandb import online_logging_of, wandb_login
 from research.design.comparison import (
     DEFAULT_ANALYSES,
     DEFAULT_POWER,
