@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.app import Json, console, print_json, takes_options
+from research.cli.app import Json, answer, console, make_table, takes_options
 from research.controller import options
 from research.controller.evaluation import PlanningInputs
 from research.controller.options import (
@@ -75,13 +75,10 @@ def plan(asked: ResearchOptions, planner_timeout: options.PlannerTimeout = None,
         try:
             seen = preview(context, chosen)
         except TopicDeclined as end:
-            _show_declined(end, json)
+            said = {"by": end.by, "reason": end.said}
+            answer(json, {"accepted": False, "declined": said}, Text(f"declined  {end.message}"))
             return
-    if json:
-        print_json(as_json(seen))
-    else:
-        for part in screen(seen):
-            console().print(part)
+    answer(json, as_json(seen), *screen(seen))
     if seen.refused is not None:
         raise DesignRefused(seen.refused)
 
@@ -99,13 +96,6 @@ def _context(request: StudyRequest, log: EventLog, home: Home) -> PlanningInputs
         models=request.requested.models,
     )
     return PlanningInputs(request.topic, compiler, lambda: request.budget_s, request.requested, request.parsed)
-
-
-def _show_declined(end: TopicDeclined, json: bool) -> None:
-    if json:
-        print_json({"accepted": False, "declined": {"by": end.by, "reason": end.said}})
-    else:
-        console().print(Text(f"declined  {end.message}"))
 
 
 def screen(seen: PlanPreview) -> Iterator[Text | Table]:
@@ -233,15 +223,15 @@ def _rounds(seen: PlanPreview) -> Iterator[Text | Table]:
         "of them together has a probability of 5 % at most, and so has any false equivalence; a round that ends in a "
         "claim hands its level on."
     )
-    table = Table(box=None, pad_edge=False)
-    for column in ("round", "level", "of no difference", f"sees, power {seen.requirements.power:g}", "power 0.5"):
-        table.add_column(column, header_style="dim", justify="right", no_wrap=True)
-    for row in seen.rounds:
-        effects = (None if each is None else format_difference(seen.metric, each) for each in (row.sees, row.at_half))
-        table.add_row(
-            str(row.number), f"{row.difference:.2%}", f"{row.equivalence:.2%}", *(each or "none" for each in effects)
+    names = ("round", "level", "of no difference", f"sees, power {seen.requirements.power:g}", "power 0.5")
+    rows = (
+        (
+            str(row.number), f"{row.difference:.2%}", f"{row.equivalence:.2%}",
+            *("none" if each is None else format_difference(seen.metric, each) for each in (row.sees, row.at_half)),
         )
-    yield table
+        for row in seen.rounds
+    )  # fmt: skip
+    yield make_table(names, rows, right=names)
 
 
 def _noise(seen: PlanPreview) -> str:
@@ -254,9 +244,8 @@ def _noise(seen: PlanPreview) -> str:
 
 
 def _curve(seen: PlanPreview) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in ("seeds", "power", "", "sees", "runs", "time", "run-hours", " "):
-        table.add_column(column, header_style="dim", justify="right" if column.strip() else "left", no_wrap=True)
+    names = ("seeds", "power", "", "sees", "runs", "time", "run-hours", " ")
+    table = make_table(names, (), right=[name for name in names if name.strip()])
     chosen = len(seen.design.seeds) if seen.design else None
     for row in seen.curve:
         mark = "the design" if row.seeds == chosen else "" if row.affordable else "not affordable"
@@ -270,14 +259,12 @@ def _curve(seen: PlanPreview) -> Table:
 
 
 def _stages(seen: PlanPreview) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in ("stage", "runs", "a run", "run-hours"):
-        table.add_column(column, header_style="dim", justify="left" if column == "stage" else "right", no_wrap=True)
-    for stage in seen.stages:
-        hours = f"{run_hours([stage]):.2f}"
-        table.add_row(stage.name, str(stage.runs), format_seconds(stage.seconds_per_run), hours)
-    table.add_row("in all", str(sum(stage.runs for stage in seen.stages)), "", f"{run_hours(seen.stages):.2f}")
-    return table
+    rows = [
+        (stage.name, str(stage.runs), format_seconds(stage.seconds_per_run), f"{run_hours([stage]):.2f}")
+        for stage in seen.stages
+    ]
+    whole = ("in all", str(sum(stage.runs for stage in seen.stages)), "", f"{run_hours(seen.stages):.2f}")
+    return make_table(("stage", "runs", "a run", "run-hours"), [*rows, whole], right=("runs", "a run", "run-hours"))
 
 
 def _expected_lines(seen: PlanPreview) -> Iterator[str]:
@@ -294,31 +281,32 @@ _THROWN_AWAY: Any = {"seeds": True, "screen": {"seed"}, "replication": {"seeds"}
 
 
 def as_json(seen: PlanPreview) -> dict[str, Any]:
+    words = seen.requirements.metric.words if seen.requirements.metric else ""
     return {
         "asked": seen.topic,
-        "tested": list(seen.tested),
-        "not_tested": list(seen.not_tested),
-        "unequal": list(seen.unequal),
-        "unusual": list(seen.unusual),
+        "tested": seen.tested,
+        "not_tested": seen.not_tested,
+        "unequal": seen.unequal,
+        "unusual": seen.unusual,
         "accepted": seen.refused is None,
         "refused": seen.refused,
-        "job": dict(seen.fixed),
-        "assumed": list(seen.notes),
-        "hypotheses": [entry.model_dump(mode="json") for entry in seen.hypotheses],
+        "job": seen.fixed,
+        "assumed": seen.notes,
+        "hypotheses": seen.hypotheses,
         "environment": seen.environment,
-        "brought": [known.model_dump(mode="json") for known in records_of([seen.environment])],
-        "arms": list(seen.arms),
-        "metric": seen.metric.model_dump(mode="json"),
-        "metric_chosen_for": seen.requirements.metric.words if seen.requirements.metric else "",
+        "brought": records_of([seen.environment]),
+        "arms": seen.arms,
+        "metric": seen.metric,
+        "metric_chosen_for": words,
         "smallest_effect": seen.effect,
         "promised_power": seen.requirements.power,
-        "noise": seen.noise.model_dump(mode="json") if seen.noise else None,
+        "noise": seen.noise,
         "no_noise_because": seen.unknown,
         "noise_runs_first": len(seen.first.seeds) if seen.first else 0,
         "plumbing_run_first": seen.first is not None and seen.first.plumbing is not None,
         "design": seen.design.model_dump(mode="json", exclude=_THROWN_AWAY) if seen.design else None,
         "seeds": len(seen.design.seeds) if seen.design else None,
-        "power_curve": [asdict(row) for row in seen.curve],
+        "power_curve": seen.curve,
         "rounds": [
             {
                 "round": row.number, "level": row.difference, "level_of_no_difference": row.equivalence,
@@ -326,12 +314,8 @@ def as_json(seen: PlanPreview) -> dict[str, Any]:
             }
             for row in seen.rounds
         ],
-        "stages": [
-            {"name": stage.name, "runs": stage.runs, "seconds_per_run": stage.seconds_per_run,
-             "run_hours": run_hours([stage])}
-            for stage in seen.stages
-        ],
+        "stages": [{**asdict(stage), "run_hours": run_hours([stage])} for stage in seen.stages],
         "total_s": seen.total_s,
         "priced_by": seen.basis,
-        "expected": [asdict(entry) for entry in seen.expected],
+        "expected": seen.expected,
     }  # fmt: skip

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from research.cli.app import console, print_json, takes_options
+from research.cli.app import answer, console, takes_options
 from research.cli.progress import LineLog, LiveScreen, Progress
 from research.cli.studies import render_ending, render_question, summary
 from research.controller import options
@@ -180,12 +180,11 @@ def conduct(
             f"ajet study stop {study}"
         )
         raise typer.Exit(INTERRUPTED) from None
-    if json:
-        print_json({**summary(state, home.study(study)), "prefect": view.url if view else None})
-    else:
-        console().print(render_ending(state, home.study(study)))
-        if view is not None and view.own:
-            console().print(f"prefect  goes on at {view.url}, for this study and the next; end it with: ajet up --stop")
+    told = {**summary(state, home.study(study)), "prefect": view.url if view else None}
+    more = []
+    if view is not None and view.own:
+        more = [f"prefect  goes on at {view.url}, for this study and the next; end it with: ajet up --stop"]
+    answer(json, told, render_ending(state, home.study(study)), *more)
     if state.status == "stopped" and (code := _stop_exit_code(state)):
         raise typer.Exit(code)
 
@@ -223,10 +222,8 @@ def require_detachable(
 
 def hand_to_worker(give: ScheduleStudy, study: str, json: bool) -> None:
     address = give(study)
-    if json:
-        print_json({"study": study, "flow_run": address})
-    else:
-        console().print(f"study {study} is the worker's now: {address}\nfollow it with: ajet study watch {study}")
+    said = f"study {study} is the worker's now: {address}"
+    answer(json, {"study": study, "flow_run": address}, said, f"follow it with: ajet study watch {study}")
 
 
 def choose_isolation(json: bool, find: Callable[[Note], Isolation]) -> Isolation:

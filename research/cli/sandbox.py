@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.app import Json, console, print_json, show_progress
+from research.cli.app import Json, answer, console, make_table, print_json, show_progress
 from research.installation.home import Home
 from research.installation.studies import readable_studies
 from research.isolation.inventory import SandboxInfo, find_sandbox, find_sandboxes, open_handle
@@ -66,15 +66,15 @@ def build(
         image = _build_image(engine, home, note, base=base, requirements=text)
     size = int(engine.client.images.get(image.id).attrs["Size"])
     below = int(engine.client.images.get(image.base).attrs["Size"])
-    if json:
-        print_json(
-            {"id": image.id, "tag": image.tag, "base": image.base, "bytes": size, "bytes_over_base": size - below}
-        )
-        return
-    console().print(f"image    {image.tag}   {image.id[:19]}")
-    console().print(f"base     {image.base}")
-    console().print(f"size     {size / 1e6:.0f} MB, {(size - below) / 1e6:.0f} MB over the base")
-    console().print(f"time     {time.monotonic() - began:.1f} s")
+    told = {"id": image.id, "tag": image.tag, "base": image.base, "bytes": size, "bytes_over_base": size - below}
+    answer(
+        json,
+        told,
+        f"image    {image.tag}   {image.id[:19]}",
+        f"base     {image.base}",
+        f"size     {size / 1e6:.0f} MB, {(size - below) / 1e6:.0f} MB over the base",
+        f"time     {time.monotonic() - began:.1f} s",
+    )
 
 
 @app.command("ls")
@@ -138,10 +138,8 @@ def stop(name: Name, json: Json = False) -> None:
     """
     found = _handle(name)
     ended = found.stop()
-    if json:
-        print_json({"name": found.name, "reason": ended.reason, "code": ended.code})
-    else:
-        console().print(f"{found.name}   {_describe_exit(ended)}")
+    told = {"name": found.name, "reason": ended.reason, "code": ended.code}
+    answer(json, told, f"{found.name}   {_describe_exit(ended)}")
 
 
 @app.command()
@@ -168,17 +166,16 @@ def prune(
         each.remove()
     after = image_bytes(engine)
     freed = None if before is None or after is None else before - after
-    if json:
-        removed = [{"kind": each.kind, "name": each.name, "why": each.why} for each in waste]
-        print_json({"dry_run": dry_run, "removed": removed, "image_bytes_freed": freed})
-        return
-    for each in waste:
-        console().print(Text(f"{'would remove' if dry_run else 'removed'} {each.kind} {each.name}: {each.why}"))
-    if dry_run or not waste:
-        console().print(f"{len(waste)} to remove: ajet sandbox prune" if waste else "nothing to remove")
-    else:
-        of_images = "" if freed is None else f", {freed / 1e6:.0f} MB of images freed"
-        console().print(f"{len(waste)} removed{of_images}")
+    removed = [{"kind": each.kind, "name": each.name, "why": each.why} for each in waste]
+    verb = "would remove" if dry_run else "removed"
+    of_images = "" if freed is None else f", {freed / 1e6:.0f} MB of images freed"
+    end = f"{len(waste)} to remove: ajet sandbox prune" if dry_run else f"{len(waste)} removed{of_images}"
+    answer(
+        json,
+        {"dry_run": dry_run, "removed": removed, "image_bytes_freed": freed},
+        *(Text(f"{verb} {each.kind} {each.name}: {each.why}") for each in waste),
+        end if waste else "nothing to remove",
+    )
 
 
 def _build_image(
@@ -240,18 +237,14 @@ def _record(each: SandboxInfo) -> dict[str, Any]:
 
 
 def _table(shown: list[SandboxInfo]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    rows = []
+    names, rows = ("sandbox", "kind", "state", "age", "image"), []
     for each in shown:
         state = each.state if each.exit is None else _describe_exit(each.exit)
         age, image = format_seconds(max(0.0, time.time() - each.created_at)), (each.image or "").removeprefix("sha256:")
-        rows.append((each.name, each.kind, state, age, image[:12]))
-    for place, column in enumerate(("sandbox", "kind", "state", "age")):  # whole in any terminal: names are typed again
-        widest = max(len(column), *(len(row[place]) for row in rows))
-        table.add_column(column, header_style="dim", no_wrap=True, min_width=widest)
-    table.add_column("image", header_style="dim", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(Text, row))
+        rows.append(tuple(map(Text, (each.name, each.kind, state, age, image[:12]))))
+    table = make_table(names, rows)
+    for place, column in enumerate(table.columns[:4]):  # whole in any terminal: names are typed again
+        column.min_width = max(len(names[place]), *(len(row[place]) for row in rows))
     return table
 
 

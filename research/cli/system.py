@@ -12,17 +12,16 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 import psutil
 import typer
-from rich.table import Table
 from rich.text import Text
 from sqlalchemy.engine import make_url
 
-from research.cli.app import Json, console, print_json
+from research.cli.app import Json, answer, make_table
 from research.controller.wandb import wandb_login
 from research.errors import BadInput, ResearchError
 from research.installation.base_job import LOCAL_PACKAGES, LOCAL_REMEDY, PREFECT_REMEDY
@@ -197,16 +196,14 @@ def doctor(json: Json = False) -> None:
         ajet doctor --json
     """
     checks = examine()
-    if json:
-        print_json({"healthy": is_healthy(checks), "checks": [asdict(check) for check in checks]})
-    else:
-        table = Table(box=None, pad_edge=False)
-        for column in ("", "part", "found", "what to do"):
-            table.add_column(column, overflow="fold")
-        for check in checks:
-            table.add_row(_MARKS[check.level], check.name, check.found, check.remedy)
-        console().print(table)
-        ready, not_ready = ("ready:", "green"), ("not ready:", "red")
-        said = (ready, ' ajet research "..."') if is_healthy(checks) else (not_ready, " see above")
-        console().print(Text.assemble(*said))
-    raise typer.Exit(0 if is_healthy(checks) else 1)
+    rows = ((_MARKS[check.level], check.name, check.found, check.remedy) for check in checks)
+    names = ("", "part", "found", "what to do")
+    ready = is_healthy(checks)
+    said = (("ready:", "green"), ' ajet research "..."') if ready else (("not ready:", "red"), " see above")
+    answer(
+        json,
+        {"healthy": ready, "checks": checks},
+        make_table(names, rows, wraps=names),
+        Text.assemble(*said),
+    )
+    raise typer.Exit(0 if ready else 1)
