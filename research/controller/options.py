@@ -452,11 +452,19 @@ def select_planner(
     *,
     timeout_s: float | None = None,
 ) -> Planner:
-    """Return the planner that is asked for; raise BadTopic where flags say all that a planner would."""
+    """Return the planner that is asked for; raise BadTopic where flags say all that a planner would.
+
+    Raises BadInput for a timeout beside a planner that asks no language model.
+    """
     if request.requested.vary and request.planner != RulesPlanner.name:
         raise BadTopic(
             f"expected --vary without a planner, as it leaves nothing to plan; found --planner {request.planner}; "
             "leave it out"
+        )
+    if timeout_s is not None and request.planner != "llm":
+        raise BadInput(
+            f"expected --planner-timeout beside --planner llm, which waits for answers; found the planner "
+            f"{request.planner}; leave it out"
         )
     return make_planner(
         request.planner, request.model, os.environ, record=record, replay=replay, timeout_s=timeout_s, note=note
