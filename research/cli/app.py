@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from typer._click import Command, Context
 
+    from research.installation.home import Home
+    from studies import EventLog, StudyState
+
     Options = TypeVar("Options", bound=BaseModel)
     Own = ParamSpec("Own")
 
@@ -300,6 +303,25 @@ def takes_options(
 
 
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+Name = Annotated[str | None, typer.Argument(help="Study id or its beginning; the newest when left out.")]
+
+
+def open_installation() -> tuple[Home, EventLog]:
+    from research.installation.home import Home
+    from studies import EventLog
+
+    home = Home.locate().for_reading()
+    return home, EventLog(home.database)
+
+
+def open_study(name: str | None) -> tuple[Home, EventLog, StudyState]:
+    """Return the study that is meant, with the installation and log that it is of; raise BadInput."""
+    from research.installation.studies import find_study
+    from studies import fold
+
+    home, log = open_installation()
+    return home, log, fold(log.read(find_study(log, name)))
+
 
 _WIDE = 160
 """Columns for tables in a pipe or a file."""

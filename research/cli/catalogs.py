@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any, get_args
 
 import typer
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from rich.table import Table
 from rich.text import Text
@@ -75,18 +74,13 @@ def explain_job(
     table.add_column("try", style="dim", overflow="fold", max_width=21)
     table.add_column("what it does", overflow="fold", min_width=36)
     for row in rows:
-        table.add_row(row["field"], _default(row["default"]), _ladder(row["ladder"] or ()), row["description"])
+        default, ladder = row["default"], row["ladder"] or ()
+        shown = str(default["kind"] if isinstance(default, dict) and "kind" in default else default)
+        between = "\n" if any(isinstance(value, str) for value in ladder) else ", "
+        table.add_row(row["field"], shown, between.join(map(str, ladder)), row["description"])
     console().print(table)
     if field is None:
         console().print(HOW_TO_WRITE_ONE)
-
-
-def _default(value: Any) -> str:
-    return str(value["kind"]) if isinstance(value, dict) and "kind" in value else str(value)
-
-
-def _ladder(values: Sequence[Any]) -> str:
-    return ("\n" if any(isinstance(value, str) for value in values) else ", ").join(map(str, values))
 
 
 def explanations() -> list[dict[str, Any]]:
@@ -98,25 +92,20 @@ def explanations() -> list[dict[str, Any]]:
 
 def _all_fields(model: type[BaseModel], prefix: str) -> list[dict[str, Any]]:
     """Return a model's fields, and after them those of the models that are values of one."""
-    rows = [_field_row(prefix + name, field) for name, field in model.model_fields.items()]
+    rows: list[dict[str, Any]] = []
+    for name, field in model.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        if isinstance(default, BaseModel):
+            default = default.model_dump(mode="json")
+        description = " ".join((field.description or "").split())
+        known = {"field": prefix + name, "default": None if default is PydanticUndefined else default}
+        rows.append({**known, "required": field.is_required(), "description": description})
     for name, field in model.model_fields.items():
         for inner in get_args(field.annotation) or (field.annotation,):
             if isinstance(inner, type) and issubclass(inner, BaseModel):
                 kind = inner.model_fields.get("kind")
                 rows += _all_fields(inner, f"{prefix}{name}." if kind is None else f"{prefix}{name}({kind.default}).")
     return rows
-
-
-def _field_row(name: str, field: FieldInfo) -> dict[str, Any]:
-    default = field.get_default(call_default_factory=True)
-    if isinstance(default, BaseModel):
-        default = default.model_dump(mode="json")
-    return {
-        "field": name,
-        "default": None if default is PydanticUndefined else default,
-        "required": field.is_required(),
-        "description": " ".join((field.description or "").split()),
-    }
 
 
 metric_app = typer.Typer(no_args_is_help=True)

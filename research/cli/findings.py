@@ -9,8 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.app import Json, answer, columns, make_table, print_json
-from research.cli.listing import Name, open_installation, open_study
+from research.cli.app import Json, Name, answer, columns, make_table, open_installation, open_study, print_json
 from research.design.known_findings import (
     ConfirmedValue,
     Contradiction,

@@ -1,30 +1,14 @@
-"""Which study of this installation a command means, and `ajet study list`: those that nothing was added to as kept."""
+"""`ajet study list`: all studies, those that nothing was added to as they were kept."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-import typer
-
-from research.cli.app import Json, answer, columns, show_progress
+from research.cli.app import Json, answer, columns, open_installation, show_progress
 from research.installation.home import Home
-from research.installation.studies import RESULTS_VERSION, StudyCache, StudyReading, evidence_files, find_study
-from studies import EventLog, LogCorrupt, StudyState, fold
-
-Name = Annotated[str | None, typer.Argument(help="Study id or its beginning; the newest when left out.")]
-
-
-def open_installation() -> tuple[Home, EventLog]:
-    home = Home.locate().for_reading()
-    return home, EventLog(home.database)
-
-
-def open_study(name: str | None) -> tuple[Home, EventLog, StudyState]:
-    """Return the study that is meant, with the installation and log that it is of; raise BadInput."""
-    home, log = open_installation()
-    return home, log, fold(log.read(find_study(log, name)))
-
+from research.installation.studies import RESULTS_VERSION, StudyCache, StudyReading, evidence_files
+from studies import EventLog, LogCorrupt, fold
 
 FILE: Final = "listed.json"
 CORRUPT: Final = "corrupt"

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from research.cli.app import Json, answer
-from research.cli.listing import Name, open_study
+from research.cli.app import Json, Name, answer, open_study
 from research.cli.studies import report_paths
 from research.controller.session import require_files
 from research.errors import BadInput
@@ -61,7 +60,11 @@ def verify(
     """
     if head is not None and not _HEAD.fullmatch(head):
         raise BadInput(f"expected 8 to 64 hexadecimal digits of a head hash; found {head[:80]!r}")
-    study, rows, folder, known = _read_stored(name)
+    if name is not None and (exported := Path(name)).is_dir() and (is_export(exported) or "/" in name or name == "."):
+        folder = exported
+        study, rows, known = read_export(folder)
+    else:
+        study, rows, folder, known = _read_from_home(name)
     proof = verify_study(study, rows, folder, head=head, known=known)
     told = {"study": proof.study, "holds": proof.holds, "head": proof.head}
     answer(json, {**told, "drifts": proof.drifts, "held": proof.held, "notes": proof.notes}, *_lines(proof))
@@ -109,13 +112,6 @@ def export(
 
 StoredStudy = tuple[str, list[dict[str, Any]], Path, list[Discrepancy]]
 """A study, its stored events, the folder of its files, and what was found broken in reading them."""
-
-
-def _read_stored(name: str | None) -> StoredStudy:
-    if name is not None and (folder := Path(name)).is_dir() and (is_export(folder) or "/" in name or name == "."):
-        study, rows, broken = read_export(folder)
-        return study, rows, folder, broken
-    return _read_from_home(name)
 
 
 def _read_from_home(name: str | None) -> StoredStudy:

@@ -22,7 +22,6 @@ from research.terminal import warn
 from research.text import format_seconds
 from sandboxes import Exit, Handle, SandboxError
 from sandboxes.docker.engine import ContainerEngine, EngineNotFound, connect
-from sandboxes.images import Image, Note
 from sandboxes.spec import added_text, escape_control
 from studies import EventLog
 
@@ -59,11 +58,16 @@ def build(
 
         ajet sandbox build --base python:3.12-slim --requirements agent/requirements.txt
     """
+    from research.isolation.client_image import ensure_client_image, ensure_derived_image
+
     text = _text(requirements) if requirements is not None else None
     home, engine = Home.locate().prepare(), connect(os.environ)
     began = time.monotonic()
     with show_progress(json, "asking the engine") as note:
-        image = _build_image(engine, home, note, base=base, requirements=text)
+        if text is None:
+            image = ensure_client_image(engine, home, note, base=base)
+        else:
+            image = ensure_derived_image(engine, home, text, note, base=base)
     size = int(engine.client.images.get(image.id).attrs["Size"])
     below = int(engine.client.images.get(image.base).attrs["Size"])
     told = {"id": image.id, "tag": image.tag, "base": image.base, "bytes": size, "bytes_over_base": size - below}
@@ -176,16 +180,6 @@ def prune(
         *(Text(f"{verb} {each.kind} {each.name}: {each.why}") for each in waste),
         end if waste else "nothing to remove",
     )
-
-
-def _build_image(
-    engine: ContainerEngine, home: Home, note: Note, *, base: str | None, requirements: str | None
-) -> Image:
-    from research.isolation.client_image import ensure_client_image, ensure_derived_image
-
-    if requirements is None:
-        return ensure_client_image(engine, home, note, base=base)
-    return ensure_derived_image(engine, home, requirements, note, base=base)
 
 
 def _text(path: Path) -> str:

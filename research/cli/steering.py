@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from research.cli.app import Json, answer, console
-from research.cli.listing import Name, open_study, read_listing
+from research.cli.app import Json, Name, answer, console, open_study
+from research.cli.listing import read_listing
 from research.cli.research import choose_isolation, conduct, hand_to_worker, make_observer, require_detachable
 from research.cli.studies import answer_json, render_ending, render_question, summary
 from research.controller import interventions

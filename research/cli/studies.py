@@ -10,8 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.app import Json, console, make_table, print_json
-from research.cli.listing import Name, open_study
+from research.cli.app import Json, Name, console, make_table, open_study, print_json
 from research.controller.progress import progress_of
 from research.isolation.mode import read_sandboxing
 from research.planners.history import sanitize_line

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import fmean
 from typing import Annotated, Any, Final
 
@@ -150,26 +151,21 @@ PLAIN = "_.-=+*%#"
 
 def sparkline(values: Sequence[float | None], width: int, bars: str = BARS) -> str:
     """Return at most `width` bars, of half the height where all are alike; a value that is not known is a space."""
-    parts = [_mean(part) for part in _parts(values, width)]
+    count = min(len(values), max(1, width))
+    places = [place * len(values) // count for place in range(count + 1)] if count else []
+    parts = [_mean(values[begin:end]) for begin, end in pairwise(places)]
     known = [part for part in parts if part is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
-    return "".join(" " if part is None else bars[_height(part, low, high, len(bars))] for part in parts)
 
+    def bar(value: float) -> str:
+        return bars[min(len(bars) - 1, int((value - low) / (high - low) * len(bars)) if high > low else len(bars) // 2)]
 
-def _parts(values: Sequence[float | None], width: int) -> list[Sequence[float | None]]:
-    count = min(len(values), max(1, width))
-    return [values[place * len(values) // count : (place + 1) * len(values) // count] for place in range(count)]
+    return "".join(" " if part is None else bar(part) for part in parts)
 
 
 def _mean(part: Sequence[float | None]) -> float | None:
     known = [value for value in part if value is not None]
     return fmean(known) if known else None
-
-
-def _height(value: float, low: float, high: float, bars: int) -> int:
-    if high <= low:
-        return bars // 2
-    return min(bars - 1, int((value - low) / (high - low) * bars))
 
 
 NOTHING = "-"
@@ -243,10 +239,6 @@ def drops_words(snapshot: Snapshot) -> str:
     ]
     of_tasks = f"; tasks skipped, as they failed again and again: {', '.join(skipped)}" if skipped else ""
     return format_counts(snapshot.drops) + of_tasks
-
-
-def refusals_words(snapshot: Snapshot) -> str:
-    return f"{format_counts(snapshot.refusals)}; the last: {escape_control(snapshot.refusal or NOTHING)}"
 
 
 def format_counts(counts: Mapping[str, int]) -> str:
@@ -385,6 +377,7 @@ MORE = "ajet swarm top (live), ajet swarm episodes, ajet swarm status --json (al
 def status_lines(frame: TopFrame, where: str) -> list[tuple[str, str]]:
     snapshot, status = frame.snapshot, frame.snapshot.status
     episodes = f"{status.open_episodes} open, {status.collected_episodes} of {status.needed_episodes} collected"
+    last = escape_control(snapshot.refusal or NOTHING)
     return [
         ("server", where),
         ("state", state_words(status)),
@@ -399,7 +392,7 @@ def status_lines(frame: TopFrame, where: str) -> list[tuple[str, str]]:
         ("tokens", tokens_words(snapshot)),
         ("waits for", waits_words(snapshot)),
         ("drops", drops_words(snapshot)),
-        *([("refused", f"calls {refusals_words(snapshot)}")] if snapshot.refusals else []),
+        *([("refused", f"calls {format_counts(snapshot.refusals)}; the last: {last}")] if snapshot.refusals else []),
         *([("note", note)] if (note := describe_side_conversations(snapshot.side_conversations)) else []),
         ("more", MORE),
     ]

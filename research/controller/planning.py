@@ -1,6 +1,4 @@
-"""Planning: each planner turn kept before anything follows.
-
-From a topic to a locked design: the planner's turns, each asked for once, and the events they become.
+"""From a topic to a locked design: the planner's turns, each asked for once, and the events they become.
 
 Propose, design, and, where the noise bank has nothing that fits, A/A runs before the design is compiled. A turn is
 written to the study's folder before its first event, so that a controller killed in between continues with the same
@@ -281,7 +279,10 @@ class Planning:
         taking = self._make_turn_taker(state, number)
         designed = design_topic(inputs, taking, lambda proposal: self._announce(state, proposal))
         if state.noise_plan is None and (plan := designed.noise_plan(self._seed_scope(state))) is not None:
-            self._lock_noise(plan, inputs.compiler.price)
+            job, price = Job.from_record(plan.job), inputs.compiler.price
+            seconds = price.run_with_evaluations(job, plan.judged) if plan.seeds else price.plumbing(job, plan.episodes)
+            payload = {"plan": plan.model_dump(mode="json"), "hash": noise_hash(plan), "seconds_per_run": seconds}
+            self._append(EventType.NOISE_PLANNED, payload)
             return
         try:
             self._lock(state, inputs, designed)
@@ -383,12 +384,6 @@ class Planning:
             if hypothesis.id not in known:
                 self._append(EventType.HYPOTHESIS_PROPOSED, hypothesis.model_dump(mode="json"))
 
-    def _lock_noise(self, plan: NoisePlan, price: Pricing) -> None:
-        job = Job.from_record(plan.job)
-        seconds = price.run_with_evaluations(job, plan.judged) if plan.seeds else price.plumbing(job, plan.episodes)
-        payload = {"plan": plan.model_dump(mode="json"), "hash": noise_hash(plan), "seconds_per_run": seconds}
-        self._append(EventType.NOISE_PLANNED, payload)
-
     def _lock(self, state: StudyState, inputs: PlanningInputs, designed: EvaluatedDesign) -> None:
         made = state.noise_plan
         left = None if made is None else designed.noise_plan(self._seed_scope(state))
@@ -454,7 +449,12 @@ class Planning:
         path = place.path(self._folder)
         turn = _read_turn(path)
         if turn is None:
-            taken = self._ask_and_record(planner or self._planner, context, check)
+            try:
+                taken = self._ask_planner(planner or self._planner, context, check)
+            except PlannerFailed as error:
+                if error.spent is not None and error.spent["looks"]:
+                    self._append(EventType.PLANNER_ACTED, error.spent)
+                raise
             turn = _read_turn(path)  # a controller that took this one's place meanwhile has asked too, and went on
             if turn is None:
                 write_json(path, turn := taken)
@@ -463,14 +463,6 @@ class Planning:
                 self._append(event, payload)
             self._append(EventType.PLANNER_ACTED, {**turn["acted"], "turn": place.key})
         return turn
-
-    def _ask_and_record(self, planner: Planner, context: PlannerContext, check: ActionCheck) -> dict[str, Any]:
-        try:
-            return self._ask_planner(planner, context, check)
-        except PlannerFailed as error:
-            if error.spent is not None and error.spent["looks"]:
-                self._append(EventType.PLANNER_ACTED, error.spent)
-            raise
 
     def _ask_planner(self, planner: Planner, context: PlannerContext, check: ActionCheck) -> dict[str, Any]:
         turn = ask_planner(planner, context, check)

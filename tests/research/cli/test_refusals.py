@@ -455,7 +455,7 @@ def test_a_disk_that_fails_in_an_unusual_way(ajet: Ajet, monkeypatch: pytest.Mon
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error", "somewhere")
 
-    monkeypatch.setattr("research.cli.listing.find_study", fail)
+    monkeypatch.setattr("research.installation.studies.find_study", fail)
     ajet("study", "show").refused("somewhere: Input/output error")
 
 
