@@ -12,10 +12,8 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel
@@ -35,6 +33,7 @@ from research.agents.request import (
 )
 from research.agents.run import AgentPlacement, AgentResult, AgentRun, job_status
 from research.agents.supervisor import perform
+from research.cli.agent_files import PRESETS, CommandLine, agent_file
 from research.cli.app import Json, answer, console, print_json, takes_options
 from research.cli.episodes import episode_screen
 from research.environments.install import load_environment, packages_of
@@ -300,103 +299,6 @@ def _debug_lines(found: DebugResult, *, full: bool) -> Iterator[RenderableType]:
     yield f"calls          {calls}" + ("; with none, nothing could be trained of it" if not calls else "")
     yield f"time           {found.seconds:.2f} s"
     yield "the episode was given up: nothing of it is trained or counted"
-
-
-class CommandLine(StrEnum):
-    """An agent that is a command line."""
-
-    CLAUDE = "claude"
-    CODEX = "codex"
-    OPENCODE = "opencode"
-    QWEN = "qwen-code"
-    AIDER = "aider"
-
-
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """How a command line is run, as Python of an `episode` and its `question`; `needs` is what its job has to have."""
-
-    command: str
-    variables: str
-    needs: str
-
-
-PRESETS: Final[Mapping[CommandLine, Preset]] = {
-    CommandLine.CLAUDE: Preset(
-        """["claude", "-p", question, "--model", episode.model, "--allowedTools", "Bash,Edit,Write"]""",
-        """{
-        "ANTHROPIC_BASE_URL": episode.base_url, "ANTHROPIC_API_KEY": episode.api_key,
-        "ANTHROPIC_SMALL_FAST_MODEL": episode.model, "DISABLE_AUTOUPDATER": "1",
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-    }""",
-        "a max_context of 100,000",
-    ),
-    CommandLine.CODEX: Preset(
-        """[
-        "codex", "exec", "--skip-git-repo-check", "--sandbox", "workspace-write", "-m", episode.model,
-        "-c", "model_provider=swarm", "-c", "model_providers.swarm.name=swarm",
-        "-c", "model_providers.swarm.env_key=KEY", "-c", f"model_providers.swarm.base_url={episode.base_url}",
-        "-c", "model_providers.swarm.wire_api=responses", question,
-    ]""",
-        """{"KEY": episode.api_key}""",
-        "a max_context of 40,000",
-    ),
-    CommandLine.OPENCODE: Preset(
-        """["opencode", "run", question]""",
-        """{"OPENCODE_CONFIG_CONTENT": json.dumps({
-        "model": f"main/{episode.model}", "small_model": f"side/{episode.model}",  # the latter writes titles
-        "provider": {
-            name: {
-                "npm": "@ai-sdk/openai-compatible", "models": {episode.model: {}},
-                "options": {"baseURL": episode.base_url, "apiKey": f"{episode.api_key}/{name}"},
-            }
-            for name in ("main", "side")
-        },
-    })}""",
-        'a max_context of 40,000, and "train_agents": ["main"], or its titles are trained too',
-    ),
-    CommandLine.QWEN: Preset(
-        """["qwen", "-p", question, "--auth-type", "openai", "-m", episode.model, "--yolo"]""",
-        """{"OPENAI_BASE_URL": episode.base_url, "OPENAI_API_KEY": episode.api_key}""",
-        "a max_context of 80,000",
-    ),
-    CommandLine.AIDER: Preset(
-        """[
-        "aider", "--model", f"openai/{episode.model}", "--message", question, "--yes-always", "--no-git",
-        "--no-check-update", "--no-show-model-warnings", "--analytics-disable",
-    ]""",
-        """{"OPENAI_API_BASE": episode.base_url, "OPENAI_API_KEY": episode.api_key}""",
-        'a max_context of 4,096, and "foreign_sampling": "neutralise", as it asks for a temperature of 0; it prints '
-        "more after its answer",
-    ),
-}
-_FILE: Final = '''"""{name} plays, and what it calls the model for is trained. Its job needs {needs}."""
-
-import json
-import os
-import subprocess
-import tempfile
-
-
-def agent(episode):
-    question = episode.task.data["question"]
-    command = {command}
-    variables = {variables}
-    with tempfile.TemporaryDirectory() as folder:  # plays at once must not meet
-        ended = subprocess.run(
-            command, env={{**os.environ, **variables, "HOME": folder}}, cwd=folder, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True,
-        )
-    if ended.returncode:
-        raise RuntimeError(f"{{command[0]}} ended with {{ended.returncode}}: {{(ended.stderr or ended.stdout)[-500:]}}")
-    solved = ended.stdout.strip().endswith(str(episode.task.data["answer"]))  # or whatever the play is to be worth
-    return float(solved), solved
-'''
-
-
-def agent_file(name: CommandLine) -> str:
-    preset = PRESETS[name]
-    return _FILE.format(name=name.value, needs=preset.needs, command=preset.command, variables=preset.variables)
 
 
 def env(

@@ -142,15 +142,11 @@ def _custom_row(each: Mapping[str, Any]) -> tuple[str, ...]:
         return each["name"], Text(each["fault"], "red").plain, "", "", "", "", ""
     apart = "apart from its code" if each["hidden_apart"] else "its code has them"
     size, tasks = format_size(each["bytes"]), _format_splits(each["tasks"])
-    return each["name"], each["title"], tasks, apart, _format_check(each), size, each["from"]
-
-
-def _format_check(each: Mapping[str, Any]) -> str:
     models, faults = each["measured_with"], len(each["faults"])
-    if not models:
-        return "no"
-    how = "yes" if models == [NO_MODEL] else "yes, with a model"
-    return f"{how}: {faults} fault{'s' if faults > 1 else ''}" if faults else how
+    checked = "no" if not models else "yes" if models == [NO_MODEL] else "yes, with a model"
+    if models and faults:
+        checked += f": {faults} fault{'s' if faults > 1 else ''}"
+    return each["name"], each["title"], tasks, apart, checked, size, each["from"]
 
 
 def _format_splits(splits: Mapping[str, int]) -> str:
@@ -297,12 +293,6 @@ FieldOverrides = Annotated[
 ]
 FAULTS = 1
 """The exit code of a check that found some."""
-
-
-def _discard(line: str) -> None:
-    return
-
-
 app = typer.Typer(no_args_is_help=True)
 Reference = Annotated[
     str,
@@ -348,7 +338,7 @@ def show(ref: Reference, reward: Reward = None, json: Json = False) -> None:
         ajet env show my_shop --json
     """
     home = Home.locate().prepare()
-    with show_progress(json, "looking", _discard) as note:
+    with show_progress(json, "looking", lambda line: None) as note:
         environment = load_environment(ref, reward, home, note)
         packages = packages_of(environment.name, home, note)
         plays = play_alone(environment.name, home, packages, PlayBounds(plays=1), note)
@@ -431,13 +421,13 @@ def check(
     """
     trial = parse_trial_request(job, model_path, tiny, groups, held, Home.locate().models)
     home = Home.locate().prepare()
-    with show_progress(json, "looking", _discard) as note:
+    with show_progress(json, "looking", lambda line: None) as note:
         found = check_environment(ref, reward, home, PlayBounds(plays=plays, play_s=play_seconds), note)
     for line in () if json else check_lines(found):
         console().print(line)
     played: MeasuredEnvironment | None = None
     if trial is not None and not found.faults:
-        with show_progress(json, "looking", _discard) as note:
+        with show_progress(json, "looking", lambda line: None) as note:
             name = found.environment.name
             asked = trial.build_trial(found.environment)
             played = try_model(asked, trial.tasks(found.environment), home, packages_of(name, home, note), note)

@@ -188,11 +188,6 @@ def find_level(logprob: float) -> int:
     return next(place for place, (least, _) in enumerate(LEVELS) if probability >= least)
 
 
-def _format_reward(call: CallRecord) -> str:
-    worth = "" if call.reward is None else f"reward {call.reward:.4g}"
-    return "   ".join(part for part in (call.agent or "", worth) if part)
-
-
 def episode_page(record: EpisodeRecord) -> str:
     calls = call_views(record)
     return _template().render(
@@ -228,12 +223,8 @@ def _format_token(token: ViewedToken) -> str:
 
 
 def _css_classes(token: ViewedToken) -> str:
-    names = ["s"] if token.special else []
-    if token.level is not None:
-        names.append(f"l{token.level}")
-    if token.text is None:
-        names.append("i")
-    return " ".join(names)
+    level = "" if token.level is None else f"l{token.level}"
+    return " ".join(filter(None, ("s" if token.special else "", level, "i" if token.text is None else "")))
 
 
 COLOURS = ("#2f9e7a", "#8a9a2b", "#c98a12", "#d9622b", "#d13a63")
@@ -281,7 +272,9 @@ def _facts(record: EpisodeRecord, calls: Sequence[CallView]) -> Table:
 
 
 def _heading(call: CallView) -> Text:
-    record, earned = call.record, _format_reward(call.record)
+    record = call.record
+    worth = "" if record.reward is None else f"reward {record.reward:.4g}"
+    earned = "   ".join(filter(None, (record.agent, worth)))
     drift = {"fork": "bold yellow", "realign": "yellow"}.get(record.drift, "cyan")
     after = "" if record.parent is None else f" after {record.parent}"
     counted = f"   prompt {call.prompt:,} (+{len(call.context):,})   sampled {len(call.sampled):,}"

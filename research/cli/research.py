@@ -11,7 +11,7 @@ import os
 import select
 import sys
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -167,7 +167,10 @@ def conduct(
         with view or nullcontext(), mirror or nullcontext():
             with _spinner("planning", json):
                 planned = session.plan()
-            for odd in dict.fromkeys(filter(None, map(describe_unusual_rate, _planned_jobs(planned)))):
+            records = [] if planned.noise_plan is None else [planned.noise_plan.job]
+            if (design := planned.design) is not None:
+                records = [{**design.base_job, **arm.job_overrides} for arm in design.arms]
+            for odd in dict.fromkeys(filter(None, map(describe_unusual_rate, map(Job.from_record, records)))):
                 warn(odd)
             observer, shown = make_observer(home, planned, json=json)
             observer = add_prompt(observer, StudyLog(log, study), console())
@@ -185,23 +188,11 @@ def conduct(
     if view is not None and view.own:
         more = [f"prefect  goes on at {view.url}, for this study and the next; end it with: ajet up --stop"]
     answer(json, told, render_ending(state, home.study(study)), *more)
-    if state.status == "stopped" and (code := _stop_exit_code(state)):
-        raise typer.Exit(code)
-
-
-def _stop_exit_code(state: StudyState) -> int:
-    """Return the exit code of a study that is stopped: what a budget carried to a verdict is an end as any other."""
-    if not is_stopped_by_budget(state):
-        return INTERRUPTED
+    if state.status == "stopped" and not is_stopped_by_budget(state):
+        raise typer.Exit(INTERRUPTED)
     judged = any(verdict.verdict != "invalid" for each in state.rounds for verdict in each.verdicts)
-    return 0 if judged else BUDGET_ENDED
-
-
-def _planned_jobs(state: StudyState) -> Iterator[Job]:
-    if (design := state.design) is not None:
-        yield from (Job.from_record({**design.base_job, **arm.job_overrides}) for arm in design.arms)
-    elif state.noise_plan is not None:
-        yield Job.from_record(state.noise_plan.job)
+    if state.status == "stopped" and not judged:  # what a budget carried to a verdict is an end as any other
+        raise typer.Exit(BUDGET_ENDED)
 
 
 def require_detachable(

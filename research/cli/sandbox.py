@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -99,7 +99,7 @@ def list_sandboxes(
     shown = [each for each in found if everything or each.state != "ended"]
     if json:
         answers = None if engine is None else {"host": engine.host, "version": engine.version}
-        print_json({"engine": answers, "sandboxes": [_record(each) for each in shown]})
+        print_json({"engine": answers, "sandboxes": shown})
         return
     if trouble is not None:
         warn(f"containers are shown as their folders have them, for no engine answers: {trouble}")
@@ -164,7 +164,10 @@ def prune(
     from research.isolation.inventory import find_waste, image_bytes
 
     home, engine = Home.locate().prepare(), connect(os.environ)
-    waste = find_waste(home, engine, _find_pinned_images(home))
+    # One whose log is corrupt cannot go on, and needs no image.
+    unfinished = (state for state in readable_studies(EventLog(home.database)) if not is_done(state))
+    pinned = [image for state in unfinished if (image := read_sandboxing(state.settings).image)]
+    waste = find_waste(home, engine, pinned)
     before = image_bytes(engine)
     for each in waste if not dry_run else []:
         each.remove()
@@ -214,20 +217,6 @@ def _write_new_output(found: Handle, before: str) -> str:
 def _write(text: str) -> None:
     sys.stdout.write(escape_control(text))
     sys.stdout.flush()
-
-
-def _find_pinned_images(home: Home) -> list[str]:
-    """Return the images that unfinished studies name; one whose log is corrupt cannot go on, and needs none."""
-    states = readable_studies(EventLog(home.database))
-    return [image for state in states if not is_done(state) and (image := read_sandboxing(state.settings).image)]
-
-
-def _record(each: SandboxInfo) -> dict[str, Any]:
-    ended = None if each.exit is None else {"reason": each.exit.reason, "code": each.exit.code}
-    return {
-        "name": each.name, "kind": each.kind, "state": each.state, "exit": ended, "created_at": each.created_at,
-        "image": each.image, "labels": dict(each.labels),
-    }  # fmt: skip
 
 
 def _table(shown: list[SandboxInfo]) -> Table:

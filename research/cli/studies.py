@@ -148,14 +148,13 @@ def round_suffix(state: StudyState) -> str:
 
 
 def render_ending(state: StudyState, folder: Path) -> RenderableType:
-    head = headline(state, lock_error(state, folder))
-    lines: list[RenderableType] = [
-        *_earlier_answers(state, folder),
-        *(Text(line, "bold red") for line in head.warnings),
-    ]
-    for answer in head.answers if state.verdicts else ():
-        named = len(head.answers) > 1 or state.rounds_before
-        lines += _answer_lines(state, folder, answer, f"{answer.hypothesis}: " if named else "")
+    lines: list[RenderableType] = []
+    for each in (*state.rounds_before, state):
+        head = headline(each, lock_error(each, folder))
+        lines += [Text(line, "bold red") for line in head.warnings]
+        for answer in head.answers if each is not state or state.verdicts else ():
+            name = f"{answer.hypothesis}: " if len(head.answers) > 1 or state.rounds_before else ""
+            lines += _answer_lines(each, folder, answer, name if each is state else f"round {each.round}, {name}")
     if state.said is not None:
         lines.append(Text(f"{'declined' if state.declined else 'said'}  {last_words(state)}"))
     doubted = head.warnings or any(
@@ -180,16 +179,6 @@ def render_ending(state: StudyState, folder: Path) -> RenderableType:
         kept = f"keep it: ajet study verify {state.id} --head {state.head_hash[:16]}"
         lines.append(Text(f"head  {state.head_hash}  ({kept})"))
     return Group(*lines)
-
-
-def _earlier_answers(state: StudyState, folder: Path) -> list[RenderableType]:
-    lines: list[RenderableType] = []
-    for each in state.rounds_before:
-        head = headline(each, lock_error(each, folder))
-        lines += [Text(warning, "bold red") for warning in head.warnings]
-        for answer in head.answers:
-            lines += _answer_lines(each, folder, answer, f"round {each.round}, {answer.hypothesis}: ")
-    return lines
 
 
 def _answer_lines(state: StudyState, folder: Path, answer: HeadlineAnswer, name: str) -> list[RenderableType]:

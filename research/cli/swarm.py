@@ -18,7 +18,7 @@ from rich.text import Text
 from research.cli.app import Json, answer, console, make_facts, make_table, print_json, takes_options
 from research.cli.episodes import episodes, export, inspect
 from research.cli.swarm_admin import check_backend, export_model, shares
-from research.cli.top import OlderServer, TopFrame, Watcher, status_lines, top
+from research.cli.top import Watcher, status_lines, top
 from research.environments.install import load_environment
 from research.errors import BadInput, NotReady
 from research.files import read_json
@@ -44,7 +44,6 @@ from swarm.environments.registry import add_folder, environments, get_environmen
 from swarm.errors import SwarmError, UnknownAnswer, Unreachable
 from swarm.job import Job, PathModel
 from swarm.models import require_model_folder
-from swarm.snapshot import Snapshot
 from swarm.wire import ServerState, Status
 
 SILENT_AFTER_S = 3.0
@@ -330,7 +329,7 @@ def show_status(server: Server = None, json: Json = False) -> None:
             print_json({"url": at.url, "pid": pid, **status.model_dump(mode="json")})
             return
         where = at.url if at.process is None else f"{at.url} (pid {at.process.pid})"
-        console().print(make_facts(status_lines(_fetch_frame(at, client, status), where)))
+        console().print(make_facts(status_lines(Watcher(at.url, client).poll(), where)))
 
 
 @app.command()
@@ -385,13 +384,6 @@ def _status(at: ServerConnection, client: SwarmClient) -> Status:
             f"{error}, but its process {at.process.pid} is there: it is stopped or busy. Try again, look into "
             f"{at.process.folder / 'server.log'}, or end it with `ajet swarm stop`"
         ) from error
-
-
-def _fetch_frame(at: ServerConnection, client: SwarmClient, status: Status) -> TopFrame:
-    try:
-        return Watcher(at.url, client).poll()
-    except OlderServer:
-        return TopFrame(at.url, Snapshot(at=time.time(), status=status), None, ())
 
 
 def _with_model(job: Job, path: str) -> Job:

@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -55,12 +55,13 @@ class Check:
 
 
 def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
+    memory = psutil.virtual_memory().total / 2**30
     return [
         Check("python", "ok", f"{platform.python_version()} at {sys.prefix}"),
         *(_package(name, "pip install ajet") for name in _BASE),
         *(_package(name, LOCAL_REMEDY) for name in LOCAL_PACKAGES),
         _package("prefect", f"studies run without it, and no UI shows them; {PREFECT_REMEDY}", "optional"),
-        _machine(),
+        Check("machine", "ok", f"{cores()} cores, {memory:.0f} GiB; {max_parallel_runs()} training run(s) at once"),
         *_storage(environ),
         _gpu(),
         *_sandboxes(environ),
@@ -69,21 +70,11 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
     ]
 
 
-def is_healthy(checks: Iterable[Check]) -> bool:
-    return all(check.level != "missing" for check in checks)
-
-
 def _package(name: str, remedy: str, level: Level = "missing") -> Check:
     try:
         return Check(name, "ok", version(name))
     except PackageNotFoundError:
         return Check(name, level, "not installed", remedy)
-
-
-def _machine() -> Check:
-    memory = psutil.virtual_memory().total / 2**30
-    found = f"{cores()} cores, {memory:.0f} GiB; {max_parallel_runs()} training run(s) at once"
-    return Check("machine", "ok", found)
 
 
 def _storage(environ: Mapping[str, str]) -> list[Check]:
@@ -198,7 +189,7 @@ def doctor(json: Json = False) -> None:
     checks = examine()
     rows = ((_MARKS[check.level], check.name, check.found, check.remedy) for check in checks)
     names = ("", "part", "found", "what to do")
-    ready = is_healthy(checks)
+    ready = all(check.level != "missing" for check in checks)
     said = (("ready:", "green"), ' ajet research "..."') if ready else (("not ready:", "red"), " see above")
     answer(
         json,

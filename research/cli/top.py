@@ -23,13 +23,12 @@ from rich.live import Live
 from rich.text import Text
 
 from research.cli.app import console, print_json
-from research.errors import ResearchError
 from research.installation.servers import Server, connect_server
 from research.terminal import strip_control_chars
 from research.text import format_seconds
 from sandboxes.spec import escape_control
 from swarm.client import SwarmClient
-from swarm.errors import NotFound, Unreachable
+from swarm.errors import Unreachable
 from swarm.snapshot import Snapshot, StepRecord, describe_side_conversations
 from swarm.wire import EvaluationSummary, ServerState, Status
 
@@ -49,10 +48,6 @@ _KEYS: Final = (*CURVES.values(), "eval/reward/mean")
 PLOTTED = 240
 """Last steps that are plotted."""
 ANSWER_S = 5.0
-
-
-class OlderServer(ResearchError):
-    """The server is of a release that tells no snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +80,10 @@ class Watcher:
         self._heard = now()
 
     def poll(self) -> TopFrame:
-        """Return what there is now; Unreachable where it never answered, OlderServer where it cannot tell."""
+        """Return what there is now; raise Unreachable where it never answered."""
         try:
             snapshot = self._client.snapshot(within_s=ANSWER_S)
             first, steps = self._curves(snapshot)
-        except NotFound as error:
-            raise OlderServer(
-                f"expected a server that tells a snapshot, found one of an earlier release at {self._url}: see `ajet "
-                "swarm status`, or start it again with this release"
-            ) from error
         except Unreachable:
             if self._frame is None:
                 raise
