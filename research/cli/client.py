@@ -70,10 +70,14 @@ def exit_code(ended: AgentResult) -> int:
 
 def show(ended: AgentResult) -> None:
     if ended.result is not None:
-        asked = ended.run.request
-        said = (
-            _format_evaluations if asked.during else _format_training if asked.action == "play" else _format_evaluation
-        )(ended.result)
+        asked, result = ended.run.request, ended.result
+        if asked.during:
+            several = result.get("evaluations")
+            plays = [play for play in several if isinstance(play, dict)] if isinstance(several, list) else []
+            lines = list(map(_format_evaluation, plays))
+            said = "\n".join(lines) or "evaluated      nothing: training waited for no evaluation"
+        else:
+            said = _format_training(result) if asked.action == "play" else _format_evaluation(result)
         console().print(escape_control(said))  # the file is the agent's, and so are its words
     if ended.restarts:
         console().print(f"restarts       {len(ended.restarts)}; what is told is of the last client")
@@ -117,12 +121,6 @@ def _format_evaluation(outcomes: Mapping[str, Any]) -> str:
     lost = f"; failed by the agent, which counts as not solved: {why}" if why else ""
     version = outcomes.get("policy_version")
     return f"evaluated      {len(episodes)} episodes, {_format_means(means)}; policy version {version}{lost}"
-
-
-def _format_evaluations(evaluations: Mapping[str, Any]) -> str:
-    found = evaluations.get("evaluations")
-    lines = [_format_evaluation(one) for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-    return "\n".join(lines) or "evaluated      nothing: training waited for no evaluation"
 
 
 def _mean(values: Iterable[Any]) -> float:

@@ -167,7 +167,13 @@ def deny(name: AskingStudy = None, note: Note = "", json: Json = False) -> None:
 def _answer_question(
     home: Home, log: EventLog, name: str | None, note: str, json: bool, *, granted: bool
 ) -> StudyState:
-    record = StudyLog(log, find_study(log, name or _find_asking_study(home, log)))
+    if name is None:  # the study that asks; of several none, as each costs something
+        several = [line.summary["study"] for line in read_listing(home, log) if line.summary["asks"] is not None]
+        if len(several) > 1:
+            found = ", ".join(several)
+            raise BadApproval(f"expected the name of one of the studies that wait for approval; found {found}")
+        name = several[0] if several else None
+    record = StudyLog(log, find_study(log, name))
     asked = interventions.require_question(state := record.state())
     if not json:
         console().print(render_question(state, how=False))
@@ -176,14 +182,6 @@ def _answer_question(
     told = {"study": state.id, "seq": given.seq, **answer_json(given)}
     answer(json, told, f"{given.describe()}; {_describe_next_step(home, log, state)}")
     return state
-
-
-def _find_asking_study(home: Home, log: EventLog) -> str | None:
-    """Return the study that asks; None where none does. Raise BadApproval where several do: each costs something."""
-    several = [line.summary["study"] for line in read_listing(home, log) if line.summary["asks"] is not None]
-    if len(several) > 1:
-        raise BadApproval(f"expected the name of one of the studies that wait for approval; found {', '.join(several)}")
-    return several[0] if several else None
 
 
 def _describe_next_step(home: Home, log: EventLog, state: StudyState) -> str:

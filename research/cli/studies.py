@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ _STYLES = {
 
 def summary(state: StudyState, folder: Path) -> dict[str, Any]:
     """Return what a script wants to know: status, counts, verdicts, report paths; of an inquiry, which round it is."""
-    far = progress_of(state)
+    far, runs = progress_of(state), state.every_run
     return {
         **round_progress(state),
         "study": state.id,
@@ -49,7 +50,7 @@ def summary(state: StudyState, folder: Path) -> dict[str, Any]:
         "said": None if state.said is None else state.said.model_dump(mode="json"),
         "planner": dict(state.planner),
         "design_hash": state.design_hash,
-        "runs": run_counts(state),
+        "runs": {"planned": len(runs), **Counter(run.status for run in runs.values() if run.status != "planned")},
         "progress": {"done": far.done, "at_most": far.most, "percent": round(far.percent, 1)},
         "verdicts": [
             {**round_number(each), **_verdict_json(each, folder, verdict)}
@@ -83,15 +84,6 @@ def _verdict_json(state: StudyState, folder: Path, verdict: Verdict) -> dict[str
         return {**verdict.model_dump(mode="json"), "scope": speaks}
     said = f"{reason}; ajet study verify {state.id}"
     return {"hypothesis": verdict.hypothesis, "verdict": DOES_NOT_FOLLOW, "reason": said}
-
-
-def run_counts(state: StudyState) -> dict[str, int]:
-    runs = state.every_run
-    counts: dict[str, int] = {"planned": len(runs)}
-    for run in runs.values():
-        if run.status != "planned":
-            counts[run.status] = counts.get(run.status, 0) + 1
-    return counts
 
 
 def report_paths(state: StudyState, folder: Path) -> dict[str, str] | None:

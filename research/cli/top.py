@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 from rich.console import Group
@@ -61,11 +61,6 @@ class TopFrame:
     steps: tuple[StepRecord, ...]
     silent_s: float = 0.0
     """Seconds since the server answered last; 0 where it just did."""
-
-    def to_json(self) -> dict[str, Any]:
-        steps = [record.model_dump(mode="json") for record in self.steps]
-        first = None if self.first is None else self.first.model_dump(mode="json")
-        return {"url": self.url, "snapshot": self.snapshot.model_dump(mode="json"), "first": first, "steps": steps}
 
 
 class Watcher:
@@ -206,11 +201,10 @@ def _format_score(found: EvaluationSummary) -> str:
 
 
 def tokens_words(snapshot: Snapshot) -> str:
-    return f"{rate(snapshot.sampled_per_s)} sampled, {rate(snapshot.trained_per_s)} trained per second"
-
-
-def rate(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:,.0f}"
+    sampled, trained = (
+        NOTHING if rate is None else f"{rate:,.0f}" for rate in (snapshot.sampled_per_s, snapshot.trained_per_s)
+    )
+    return f"{sampled} sampled, {trained} trained per second"
 
 
 def number(value: float | None) -> str:
@@ -427,7 +421,8 @@ def top(
     with SwarmClient(at.url, at.token) as client:
         watcher = Watcher(at.url, client)
         if json:
-            print_json(watcher.poll().to_json())
+            frame = watcher.poll()
+            print_json({"url": frame.url, "snapshot": frame.snapshot, "first": frame.first, "steps": frame.steps})
         elif once or not console().is_terminal:
             console().print(_render(watcher.poll()), no_wrap=True)
         else:

@@ -236,7 +236,9 @@ class Planning:
                 last = str(error)
                 refused.append(last)
             else:
-                why = _explain_question(designed, last if planner is not self._planner else "")
+                why = designed.proposal.action.why.strip() or designed.proposal.turn.note
+                if planner is not self._planner:
+                    why = f"No model answers ({last}), so the rules ask. {why}"
                 payload = {"number": campaign.round, "previous": state.design_hash, "why": why, "try": number}
                 self._append(EventType.ROUND_BEGUN, payload)
                 return
@@ -273,11 +275,20 @@ class Planning:
         inputs = self._build_inputs(state, seconds_left, self._noise_bank(self._log))
         if state.round > 1:
             inputs = self._set_round(inputs, state, CampaignFacts.of(state.rounds_before[-1], self._find_surprises))
-        number = _find_last_try(state)
+        tries = [TurnId.parse(act.turn) for act in state.planner_acts if act.turn]
+        taken = (turn.number for turn in tries if (turn.round, turn.stage) == (state.round, "propose"))
+        number = state.question_try or max(taken, default=1)
         for name in inputs.requested.custom_environments:
             get_environment(name)  # a planner is shown all that are known
         taking = self._make_turn_taker(state, number)
-        designed = design_topic(inputs, taking, lambda proposal: self._announce(state, proposal))
+
+        def announce(proposal: AcceptedProposal) -> None:
+            known = {hypothesis.id for hypothesis in state.hypotheses}
+            for hypothesis in proposal.hypotheses:
+                if hypothesis.id not in known:
+                    self._append(EventType.HYPOTHESIS_PROPOSED, hypothesis.model_dump(mode="json"))
+
+        designed = design_topic(inputs, taking, announce)
         if state.noise_plan is None and (plan := designed.noise_plan(self._seed_scope(state))) is not None:
             job, price = Job.from_record(plan.job), inputs.compiler.price
             seconds = price.run_with_evaluations(job, plan.judged) if plan.seeds else price.plumbing(job, plan.episodes)
@@ -378,12 +389,6 @@ class Planning:
             plays_seen=any(look["name"] == PLAYS for act in state.planner_acts for look in act.tool_calls),
         )
 
-    def _announce(self, state: StudyState, proposal: AcceptedProposal) -> None:
-        known = {hypothesis.id for hypothesis in state.hypotheses}
-        for hypothesis in proposal.hypotheses:
-            if hypothesis.id not in known:
-                self._append(EventType.HYPOTHESIS_PROPOSED, hypothesis.model_dump(mode="json"))
-
     def _lock(self, state: StudyState, inputs: PlanningInputs, designed: EvaluatedDesign) -> None:
         made = state.noise_plan
         left = None if made is None else designed.noise_plan(self._seed_scope(state))
@@ -483,20 +488,6 @@ class Planning:
 
     def _append(self, type: EventType, payload: Mapping[str, Any]) -> None:
         self._record.append(type, payload, actor="planner" if type in _VOICES else "system")
-
-
-def _explain_question(designed: EvaluatedDesign, failed: str) -> str:
-    """Return why a question is asked, in the words of whoever asks; `failed` says why the rules ask for a model."""
-    proposal = designed.proposal
-    said = proposal.action.why.strip() or proposal.turn.note
-    return f"No model answers ({failed}), so the rules ask. {said}" if failed else said
-
-
-def _find_last_try(state: StudyState) -> int:
-    if state.question_try:
-        return state.question_try
-    tries = [TurnId.parse(act.turn) for act in state.planner_acts if act.turn]
-    return max((t.number for t in tries if (t.round, t.stage) == (state.round, "propose")), default=1)
 
 
 def _is_legacy_plan(made: NoisePlan, left: NoisePlan) -> bool:

@@ -170,23 +170,33 @@ class _Preview:
         stages = self._stages(locked, analysis)
         turns = (self._designed.proposal.turn, self._designed.turn)
         effect, budget_check = self._draft.effect, self._calculator.budget_check
-        requirements, comparison = self._requirements, self._draft.comparison
+        requirements, comparison, metric = (
+            self._requirements,
+            self._draft.comparison,
+            self._calculator.metric(self._draft),
+        )
+        environment = comparison.base.environment
+        arms = zip(comparison.arms, comparison.jobs, strict=True)
+        planned = [(arm.name, job.steps * job.episodes_per_step) for arm, job in arms]
+        tested = sentences(self._hypotheses, environment, effect, metric)
+        if self._draft.screen is not None:
+            tested = (screen_sentence([knob.field for knob in self._draft.screen.knobs], environment),)
         first = None if self._refused else self._designed.noise_plan("plan")
         return PlanPreview(
             asked=self._inputs.topic,
-            tested=(*filter(None, [self._said]), *self._describe_tests()),
+            tested=(*filter(None, [self._said]), *tested),
             not_tested=tuple(dict.fromkeys(text for turn in turns for text in turn.not_tested)),
-            unequal=self._find_unequal_arms(),
+            unequal=tuple(filter(None, (unequal_episodes(planned[0], arm) for arm in planned[1:]))),
             unusual=tuple(dict.fromkeys(filter(None, map(describe_unusual_rate, comparison.jobs)))),
             accepted=self._refused is None,
             refused=self._refused,
             job=find_fixed_fields(self._inputs.compiler.base or Job()),
             assumed=(*(turn.note for turn in turns if turn.note), *self._describe_defaults()),
             hypotheses=self._hypotheses,
-            environment=comparison.base.environment,
-            brought=tuple(records_of([comparison.base.environment])),
+            environment=environment,
+            brought=tuple(records_of([environment])),
             arms=tuple(arm.name for arm in comparison.arms),
-            metric=self._calculator.metric(self._draft),
+            metric=metric,
             metric_chosen_for="" if requirements.metric is None else requirements.metric.words,
             smallest_effect=effect,
             promised_power=requirements.power,
@@ -196,12 +206,8 @@ class _Preview:
             plumbing_run_first=first is not None and first.plumbing is not None,
             design=locked,
             seeds=len(locked.seeds) if locked else None,
-            power_curve=tuple(
-                self._build_power_row(analysis, seeds, locked) for seeds in _choose_seed_counts(analysis, effect)
-            )
-            if analysis
-            else (),
-            rounds=tuple(self._list_rounds(locked, analysis)) if locked is not None and analysis is not None else (),
+            power_curve=tuple(self._build_power_curve(analysis, effect, locked)) if analysis else (),
+            rounds=tuple(self._list_rounds(locked, analysis)) if locked and analysis else (),
             stages=tuple(PricedStage(s.name, s.runs, s.seconds_per_run, run_hours([s])) for s in stages),
             total_s=budget_check.cost(stages),
             priced_by=describe_basis(self._inputs.compiler.price, comparison.jobs),
@@ -228,17 +234,6 @@ class _Preview:
         if isinstance(job.model, PathModel) and "learning_rate" not in {*find_fixed_fields(base), *varied}:
             yield f"learning_rate = {job.learning_rate:g}, as is usual for {describe_trained_weights(job)}"
 
-    def _describe_tests(self) -> tuple[str, ...]:
-        environment, screen = self._draft.comparison.base.environment, self._draft.screen
-        if screen is not None:
-            return (screen_sentence([knob.field for knob in screen.knobs], environment),)
-        return sentences(self._hypotheses, environment, self._draft.effect, self._calculator.metric(self._draft))
-
-    def _find_unequal_arms(self) -> tuple[str, ...]:
-        arms = zip(self._draft.comparison.arms, self._draft.comparison.jobs, strict=True)
-        planned = [(arm.name, job.steps * job.episodes_per_step) for arm, job in arms]
-        return tuple(text for arm in planned[1:] if (text := unequal_episodes(planned[0], arm)) is not None)
-
     def _find_noise(self) -> tuple[Noise, PowerAnalysis] | None:
         try:
             return self._calculator.power_analysis(self._draft)
@@ -254,20 +249,24 @@ class _Preview:
             return self._calculator.noise_stages(self._draft)
         return self._calculator.stages(self._draft, analysis.seeds_needed(self._draft.effect) or MOST_SEEDS)
 
-    def _build_power_row(self, analysis: PowerAnalysis, seeds: int, locked: Design | None) -> PowerRow:
-        if locked is not None and seeds == len(locked.seeds):
-            stages = self._stages(locked, None)
-        else:
-            stages = self._calculator.stages(self._calculator.widen_screen(self._draft, seeds), seeds)
-        return PowerRow(
-            seeds=seeds,
-            power=analysis.power(seeds, self._draft.effect),
-            detectable=analysis.min_detectable_effect(seeds),
-            runs=sum(stage.runs for stage in stages),
-            seconds=self._calculator.budget_check.cost(stages),
-            run_hours=run_hours(stages),
-            affordable=self._calculator.budget_check.affords(stages),
-        )
+    def _build_power_curve(self, analysis: PowerAnalysis, effect: float, locked: Design | None) -> Iterator[PowerRow]:
+        """Yield a line for some numbers of seeds, and those around what is needed."""
+        need = analysis.seeds_needed(effect) or MOST_SEEDS
+        around = {need - 1, need, need + 1} & set(range(LEAST_SEEDS, max(MOST_SEEDS, need) + 1))
+        for seeds in sorted({2, 3, 4, 5, 6, 8, 12, 16, MOST_SEEDS} | around):
+            if locked is not None and seeds == len(locked.seeds):
+                stages = self._stages(locked, None)
+            else:
+                stages = self._calculator.stages(self._calculator.widen_screen(self._draft, seeds), seeds)
+            yield PowerRow(
+                seeds=seeds,
+                power=analysis.power(seeds, effect),
+                detectable=analysis.min_detectable_effect(seeds),
+                runs=sum(stage.runs for stage in stages),
+                seconds=self._calculator.budget_check.cost(stages),
+                run_hours=run_hours(stages),
+                affordable=self._calculator.budget_check.affords(stages),
+            )
 
     def _expect_cost(self, locked: Design, effect: float) -> ExpectedCost:
         assert locked.noise is not None
@@ -297,10 +296,3 @@ def average_sample_size(analyses: Sequence[InterimAnalysis], effect: float, sd: 
     ends = crossings(bounds[:-1], [look.seeds / last for look in analyses[:-1]], drift) if len(analyses) > 1 else ()
     saved = sum((end.above + end.below) * (last - look.seeds) for end, look in zip(ends, analyses, strict=False))
     return last - saved
-
-
-def _choose_seed_counts(analysis: PowerAnalysis, effect: float) -> list[int]:
-    """Return the numbers of seeds worth a line: some, and those around what is needed."""
-    need = analysis.seeds_needed(effect) or MOST_SEEDS
-    around = {need - 1, need, need + 1} & set(range(LEAST_SEEDS, max(MOST_SEEDS, need) + 1))
-    return sorted({2, 3, 4, 5, 6, 8, 12, 16, MOST_SEEDS} | around)
