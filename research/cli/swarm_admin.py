@@ -16,7 +16,7 @@ import typer
 from rich.text import Text
 
 from research.cli.app import Json, answer, columns, console
-from research.errors import BackendMissing, BadInput, ModelFailed, NotReady
+from research.errors import BadInput, ModelFailed, NotReady
 from research.installation.base_job import python_of, read_job, require_backend
 from research.installation.home import Home
 from research.installation.servers import (
@@ -38,12 +38,10 @@ from swarm.wire import StreamStatus, stream_label
 
 
 def check_backend(job: Job, models: Path, *, as_json: bool) -> None:
-    """Print what the job's backend finds in its server's environment (else BackendMissing); exit with its code."""
+    """Print what the job's backend finds in its server's environment (else NotReady); exit with its code."""
     require_backend(job.backend)
     if job.backend != "verl":
-        raise BackendMissing(
-            f"expected --check with the backend verl, found {job.backend}: the others check as they start"
-        )
+        raise NotReady(f"expected --check with the backend verl, found {job.backend}: the others check as they start")
     command = [python_of("verl"), "-m", "swarm.backends.verl.cluster", "--job", job.model_dump_json()]
     command += ["--models", str(models), *(["--json"] if as_json else [])]
     raise typer.Exit(subprocess.run(command, check=False).returncode)

@@ -43,7 +43,7 @@ from research.installation.servers import SERVER
 from research.installation.tiny_model import Note
 from research.isolation.mode import Isolation, reopen, supervise
 from research.models.fetch import check_loader
-from research.planners.context import environment_specs, field_specs
+from research.planners.context import field_specs, known_environments
 from research.planners.factory import BUILT_IN, LONGEST_TIMEOUT_S, make_planner, planner_names
 from research.planners.llm import TIMEOUT_S
 from research.planners.protocol import Planner
@@ -320,7 +320,7 @@ _FULL_NAME = re.compile(rf"(?<![\w.{MARK}-])([a-z0-9][a-z0-9._-]*){MARK}[\w.-]*\
 def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     """Return the request that options make; an environment is brought, and hashes of models' files are written.
 
-    Raises BadApproval, BadInput, BadTopic, BadMetric, BadEnvironment, DesignRefused, BadInput or BadModel.
+    Raises BadApproval, BadInput, BadTopic, BadEnvironment, DesignRefused or BadModel.
     """
     approve, topic = parse_mode(asked.approve), asked.topic or ""
     requirements = StatisticalRequirements.from_flags(
@@ -345,7 +345,7 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     parsed = None
     if topic.strip() and asked.planner == RulesPlanner.name:
         model = model_name(base.model.model_dump()) if base is not None and "model" in fixed else ""
-        parsed = parse_topic(topic, field_specs(base, models), environment_specs(), comparison, model)
+        parsed = parse_topic(topic, field_specs(base, models), known_environments(), comparison, model)
         parsed = judge_by(parsed, requirements.metric or parsed.metric)
         requirements = replace(requirements, metric=requirements.metric or parsed.metric)
     if requirements.metric is not None:
