@@ -1,4 +1,4 @@
-"""The command `ajet`: lazily imported subcommands, and errors as a line and an exit code.
+"""The command `ajet`: lazily imported subcommands, errors as a line and an exit code, and how answers are printed.
 
 Exit codes: 0 done; 1 the thing asked about is not well (doctor, study verify, env check); 2 bad input or an environment
 that cannot do it, in one line on stderr; 3 a study stopped by its budget; 130 stopped by a person. Listing and
@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, wraps
 from importlib import import_module
 from importlib.metadata import version
@@ -25,6 +25,7 @@ import typer
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
@@ -37,6 +38,9 @@ from research.terminal import strip_control_chars, warn
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from typer._click import Command, Context
+
+    from research.installation.home import Home
+    from studies import EventLog, StudyState
 
     Options = TypeVar("Options", bound=BaseModel)
     Own = ParamSpec("Own")
@@ -85,6 +89,62 @@ STUDY_HELP = (
 )
 
 
+class Studies(LazyGroup):
+    """What can be done with studies."""
+
+    lazy: ClassVar[Mapping[str, LazyCommand]] = {
+        **commands(
+            "research.cli.plan",
+            plan="Show what a study would be, what it could see and what it would cost; nothing is run.",
+        ),
+        "list": LazyCommand(
+            "research.cli.listing",
+            "list_studies",
+            "List all studies, newest first; one whose log cannot be read is shown as `corrupt`, with the reason.",
+        ),
+        **commands("research.cli.studies", show="Show one study: hypotheses, design, runs, verdicts."),
+        **commands(
+            "research.cli.steering",
+            watch="Follow a study until it ends; it is not stopped when you leave.",
+            approve="Approve what a study waits for (`ajet research --approve`), after showing what it is and what it "
+            "costs.",
+            deny="Deny what a study waits for: it stops, and its verdicts so far stand. `ajet study resume` asks "
+            "again.",
+            pause="Let a study begin nothing new, while the runs that are under way finish; `resume` lets it go on.",
+            stop="Stop a study: its runs are ended, what was collected is kept, `resume` goes on.",
+            resume="Go on with a study that was paused or stopped, or whose controller was killed; runs that go on are "
+            "adopted.",
+            amend="Amend a study in the open: accept a violation, change its budget (before the lock too), or add a "
+            "note.",
+            note="Write a note into a study, such as the answer to what its planner asks; the report shows it.",
+            veto="Give a hypothesis up: its runs are ended, no more are begun, and it is judged on what is there.",
+        ),
+        **commands(
+            "research.cli.reports",
+            report="Say where a study's report is; with --build, make it again from the log and the hashed files.",
+        ),
+        **commands(
+            "research.cli.findings",
+            recipe="Print the best confirmed job of a study, for `ajet swarm start --job`; its evidence goes to "
+            "stderr.",
+        ),
+        **commands(
+            "research.cli.reports",
+            verify="Compute every number, hash, lock, level and verdict of a study again from its files and its log.",
+            export="Export a study to a folder that verifies elsewhere: its log, lock, runs' files, report and "
+            "figures.",
+        ),
+    }
+
+
+study_app = typer.Typer(cls=Studies, no_args_is_help=True)
+
+
+@study_app.callback(help=STUDY_HELP)
+def study() -> None:
+    """All commands of a study."""
+
+
 class Ajet(LazyGroup):
     """What `ajet` can be asked for."""
 
@@ -97,7 +157,7 @@ class Ajet(LazyGroup):
             up="Start (or find) the local Prefect server and print its address, or stay and work on studies there.",
         ),
         **commands("research.cli.system", doctor="Say what is installed, what works and what to do."),
-        "study": LazyCommand("research.cli.study", "app", STUDY_HELP),
+        "study": LazyCommand("research.cli.app", "study_app", STUDY_HELP),
         **commands(
             "research.cli.findings",
             findings="List what the studies of this installation found, and what they did not: every verdict, with "
@@ -243,6 +303,25 @@ def takes_options(
 
 
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+Name = Annotated[str | None, typer.Argument(help="Study id or its beginning; the newest when left out.")]
+
+
+def open_installation() -> tuple[Home, EventLog]:
+    from research.installation.home import Home
+    from studies import EventLog
+
+    home = Home.locate().for_reading()
+    return home, EventLog(home.database)
+
+
+def open_study(name: str | None) -> tuple[Home, EventLog, StudyState]:
+    """Return the study that is meant, with the installation and log that it is of; raise BadInput."""
+    from research.installation.studies import find_study
+    from studies import fold
+
+    home, log = open_installation()
+    return home, log, fold(log.read(find_study(log, name)))
+
 
 _WIDE = 160
 """Columns for tables in a pipe or a file."""
@@ -292,4 +371,47 @@ def show_progress(json: bool, text: str, otherwise: Callable[[str], None] = warn
 
 
 def print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+    """Print records (pydantic's, dataclasses), or plain values that hold them, as JSON with the records' own keys."""
+    sys.stdout.write(json.dumps(value, indent=2, default=_to_plain) + "\n")
+
+
+def _to_plain(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def answer(as_json: bool, value: Any, *parts: RenderableType) -> None:
+    """Answer a command: with `value` as JSON where a script asks, else with what is printed for people."""
+    if as_json:
+        print_json(value)
+        return
+    for part in parts:
+        console().print(part)
+
+
+def make_table(
+    names: Sequence[str],
+    rows: Iterable[Sequence[RenderableType]],
+    *,
+    right: Container[str] = (),
+    wraps: Container[str] = (),
+    **options: Any,
+) -> Table:
+    """Return a table without lines whose columns are whole, but for those that may wrap; `right` are aligned there."""
+    table = Table(box=None, pad_edge=False, **options)
+    for name in names:
+        table.add_column(
+            name, header_style="dim", justify="right" if name in right else "left", overflow="fold",
+            no_wrap=name not in wraps,
+        )  # fmt: skip
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def make_facts(facts: Iterable[tuple[str, str | Text]]) -> Table:
+    """Return a line for each fact: its name, and what is so."""
+    return make_table(("", ""), ((Text(name, "dim"), text) for name, text in facts), wraps=("",), show_header=False)

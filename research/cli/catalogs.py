@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any, get_args
 
 import typer
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.app import Json, console, print_json, show_progress
+from research.cli.app import Json, answer, console, make_facts, make_table, print_json, show_progress
 from research.errors import BadInput
 from research.installation.home import Home
 from research.models.catalog import CatalogEntry, find_model, read_catalog, read_record
@@ -76,18 +74,13 @@ def explain_job(
     table.add_column("try", style="dim", overflow="fold", max_width=21)
     table.add_column("what it does", overflow="fold", min_width=36)
     for row in rows:
-        table.add_row(row["field"], _default(row["default"]), _ladder(row["ladder"] or ()), row["description"])
+        default, ladder = row["default"], row["ladder"] or ()
+        shown = str(default["kind"] if isinstance(default, dict) and "kind" in default else default)
+        between = "\n" if any(isinstance(value, str) for value in ladder) else ", "
+        table.add_row(row["field"], shown, between.join(map(str, ladder)), row["description"])
     console().print(table)
     if field is None:
         console().print(HOW_TO_WRITE_ONE)
-
-
-def _default(value: Any) -> str:
-    return str(value["kind"]) if isinstance(value, dict) and "kind" in value else str(value)
-
-
-def _ladder(values: Sequence[Any]) -> str:
-    return ("\n" if any(isinstance(value, str) for value in values) else ", ").join(map(str, values))
 
 
 def explanations() -> list[dict[str, Any]]:
@@ -99,25 +92,20 @@ def explanations() -> list[dict[str, Any]]:
 
 def _all_fields(model: type[BaseModel], prefix: str) -> list[dict[str, Any]]:
     """Return a model's fields, and after them those of the models that are values of one."""
-    rows = [_field_row(prefix + name, field) for name, field in model.model_fields.items()]
+    rows: list[dict[str, Any]] = []
+    for name, field in model.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        if isinstance(default, BaseModel):
+            default = default.model_dump(mode="json")
+        description = " ".join((field.description or "").split())
+        known = {"field": prefix + name, "default": None if default is PydanticUndefined else default}
+        rows.append({**known, "required": field.is_required(), "description": description})
     for name, field in model.model_fields.items():
         for inner in get_args(field.annotation) or (field.annotation,):
             if isinstance(inner, type) and issubclass(inner, BaseModel):
                 kind = inner.model_fields.get("kind")
                 rows += _all_fields(inner, f"{prefix}{name}." if kind is None else f"{prefix}{name}({kind.default}).")
     return rows
-
-
-def _field_row(name: str, field: FieldInfo) -> dict[str, Any]:
-    default = field.get_default(call_default_factory=True)
-    if isinstance(default, BaseModel):
-        default = default.model_dump(mode="json")
-    return {
-        "field": name,
-        "default": None if default is PydanticUndefined else default,
-        "required": field.is_required(),
-        "description": " ".join((field.description or "").split()),
-    }
 
 
 metric_app = typer.Typer(no_args_is_help=True)
@@ -141,15 +129,9 @@ def list_metrics(json: Json = False) -> None:
     found = kinds()
     for fault in faults().values():
         warn(fault)
-    if json:
-        print_json([_as_json(kind) for kind in found.values()])
-        return
-    table = Table(box=None, pad_edge=False)
-    for column in ("metric", "unit", "asked for by", "what it is"):
-        table.add_column(column, header_style="dim", no_wrap=column != "what it is")
-    for kind in found.values():
-        table.add_row(*map(Text, (kind.name, _unit(kind), _form(kind), kind.title)))
-    console().print(table)
+    rows = (tuple(map(Text, (kind.name, _unit(kind), _form(kind), kind.title))) for kind in found.values())
+    table = make_table(("metric", "unit", "asked for by", "what it is"), rows, wraps=("what it is",))
+    answer(json, [_as_json(kind) for kind in found.values()], table)
 
 
 @metric_app.command("explain")
@@ -165,11 +147,7 @@ def explain_metric(
         ajet metric explain area --json
     """
     kind = find_kind(name.partition(":")[0])
-    if json:
-        print_json(_as_json(kind))
-        return
-    for line in _screen(kind):
-        console().print(Text(line))
+    answer(json, _as_json(kind), *map(Text, _screen(kind)))
 
 
 def _screen(kind: MetricKind) -> Iterator[str]:
@@ -237,12 +215,8 @@ def list_models(json: Json = False) -> None:
         ajet model list --json
     """
     found = read_catalog(Home.locate().for_reading().models)
-    if json:
-        print_json([{**asdict(each), "folder": str(each.folder)} for each in found])
-        return
-    console().print(_table(found))
-    for each in found:
-        console().print(Text(f"{each.name}: {each.problem or each.about}", "red" if each.problem else "dim"))
+    abouts = (Text(f"{each.name}: {each.problem or each.about}", "red" if each.problem else "dim") for each in found)
+    answer(json, found, _table(found), *abouts)
 
 
 @model_app.command()
@@ -266,13 +240,14 @@ def fetch(
         folder, before = fetch_model(wanted, home.models, note)
     record = read_record(folder)
     assert record is not None
-    if json:
-        print_json({"folder": str(folder), "fetched": not before, **record.model_dump()})
-        return
-    console().print(f"{'is there' if before else 'fetched '}   {folder}")
-    console().print(f"licence    {record.licence}   sha256 of the weights {record.weights_sha256[:16]}")
-    console().print(f"about      {record.about}")
-    console().print(f"next       ajet model check {folder}")
+    answer(
+        json,
+        {"folder": str(folder), "fetched": not before, **record.model_dump()},
+        f"{'is there' if before else 'fetched '}   {folder}",
+        f"licence    {record.licence}   sha256 of the weights {record.weights_sha256[:16]}",
+        f"about      {record.about}",
+        f"next       ajet model check {folder}",
+    )
 
 
 @model_app.command()
@@ -299,26 +274,20 @@ def check(
     home = Home.locate().prepare()
     with show_progress(json, "beginning") as note:
         found = measure_model(job, home.models, note)
-    if json:
-        print_json(found.model_dump(mode="json"))
-        return
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for title, said in _rows(found, max_context):
-        table.add_row(Text(title, "dim"), said)
-    console().print(table)
-    for line in warnings(found):
+    answer(json, found, make_facts(_rows(found, max_context)))
+    for line in () if json else warnings(found):
         warn(line)
 
 
 def _table(found: list[CatalogEntry]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in ("model", "state", "size", "licence", "package", "folder"):
-        table.add_column(column, header_style="dim", no_wrap=column != "folder", overflow="fold")
-    for each in found:
-        here = Text("-" if each.state == "not fetched" else str(each.folder))
-        size = f"{each.bytes / 1e6:.0f} MB"
-        table.add_row(each.name, Text(each.state, _STYLES[each.state]), size, each.licence, each.source, here)
-    return table
+    rows = (
+        (
+            each.name, Text(each.state, _STYLES[each.state]), f"{each.bytes / 1e6:.0f} MB", each.licence, each.source,
+            Text("-" if each.state == "not fetched" else str(each.folder)),
+        )
+        for each in found
+    )  # fmt: skip
+    return make_table(("model", "state", "size", "licence", "package", "folder"), rows, wraps=("folder",))
 
 
 def _rows(found: ModelCheck, max_context: int) -> Iterator[tuple[str, str]]:

@@ -12,12 +12,12 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel
+from rich.console import RenderableType
 
 from research.agents.debugger import Debugger, DebugResult
 from research.agents.request import (
@@ -33,7 +33,8 @@ from research.agents.request import (
 )
 from research.agents.run import AgentPlacement, AgentResult, AgentRun, job_status
 from research.agents.supervisor import perform
-from research.cli.app import Json, console, print_json
+from research.cli.agent_files import PRESETS, CommandLine, agent_file
+from research.cli.app import Json, answer, console, print_json, takes_options
 from research.cli.episodes import episode_screen
 from research.environments.install import load_environment, packages_of
 from research.errors import BadInput
@@ -69,10 +70,14 @@ def exit_code(ended: AgentResult) -> int:
 
 def show(ended: AgentResult) -> None:
     if ended.result is not None:
-        asked = ended.run.request
-        said = (
-            _format_evaluations if asked.during else _format_training if asked.action == "play" else _format_evaluation
-        )(ended.result)
+        asked, result = ended.run.request, ended.result
+        if asked.during:
+            several = result.get("evaluations")
+            plays = [play for play in several if isinstance(play, dict)] if isinstance(several, list) else []
+            lines = list(map(_format_evaluation, plays))
+            said = "\n".join(lines) or "evaluated      nothing: training waited for no evaluation"
+        else:
+            said = _format_training(result) if asked.action == "play" else _format_evaluation(result)
         console().print(escape_control(said))  # the file is the agent's, and so are its words
     if ended.restarts:
         console().print(f"restarts       {len(ended.restarts)}; what is told is of the last client")
@@ -116,12 +121,6 @@ def _format_evaluation(outcomes: Mapping[str, Any]) -> str:
     lost = f"; failed by the agent, which counts as not solved: {why}" if why else ""
     version = outcomes.get("policy_version")
     return f"evaluated      {len(episodes)} episodes, {_format_means(means)}; policy version {version}{lost}"
-
-
-def _format_evaluations(evaluations: Mapping[str, Any]) -> str:
-    found = evaluations.get("evaluations")
-    lines = [_format_evaluation(one) for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-    return "\n".join(lines) or "evaluated      nothing: training waited for no evaluation"
 
 
 def _mean(values: Iterable[Any]) -> float:
@@ -193,12 +192,12 @@ def debug(
     home = Home.locate()
     at = connect_server(server, role="client", home=home)
     job = check_ready(at, train=False)
-    add_folder(home.environments)
-    if environment is not None and environment not in environments():
-        environment = load_environment(environment, None, home.prepare(), warn).name
+    environment = _bring(environment, home)
     whose, _, known = select_tasks(environment, tasks, job, own_agent=agent is not None, evaluated=False)
     chosen = _find_task(known, task)
-    files = _files(agent, reward)
+    files = AgentFiles.locate(agent) if agent is not None else None
+    if reward is not None:
+        files = AgentFiles.locate(reward, "reward")
     if whose is not None:
         sys.path[:0] = map(str, packages_of(whose, home.prepare(), warn))
     with route_stdout_to_stderr() if json else nullcontext():
@@ -211,16 +210,10 @@ def debug(
 
             say(f"task {chosen.id}: {dict(chosen.data)!r:.500}")
             found = _play(Debugger(at, bridge, say), function, chosen, files, plain=plain)
-    if json:
-        print_json(_as_json(found, chosen))
-        return
-    _show(found, full=full)
-
-
-def _files(agent: str | None, reward: str | None) -> AgentFiles | None:
-    if reward is not None:
-        return AgentFiles.locate(reward, "reward")
-    return AgentFiles.locate(agent) if agent is not None else None
+    reward_of, success = parse_reward(found.result)
+    calls = found.record.calls if found.record is not None else found.calls
+    told = {"episode": found.episode, "task": chosen.id, "reward": reward_of, "success": success, "calls": calls}
+    answer(json, {**told, "seconds": round(found.seconds, 3)}, *_debug_lines(found, full=full))
 
 
 def _agent(files: AgentFiles | None, environment: str | None, *, rewarded: bool) -> tuple[Any, bool]:
@@ -293,123 +286,17 @@ def _play(debugger: Debugger, function: Any, task: Task, files: AgentFiles | Non
     raise typer.Exit(FAILED)
 
 
-def _as_json(found: DebugResult, task: Task) -> dict[str, Any]:
-    reward, success = parse_reward(found.result)
-    calls = found.record.calls if found.record is not None else found.calls
-    return {
-        "episode": found.episode, "task": task.id, "reward": reward, "success": success, "calls": calls,
-        "seconds": round(found.seconds, 3),
-    }  # fmt: skip
-
-
-def _show(found: DebugResult, *, full: bool) -> None:
+def _debug_lines(found: DebugResult, *, full: bool) -> Iterator[RenderableType]:
     reward, success = parse_reward(found.result)
     record = found.record
     if record is not None and (full or record.calls > found.calls):  # of an SDK: nothing of it was shown yet
-        console().print(episode_screen(record, full=full))
+        yield episode_screen(record, full=full)
     told = "" if success is None else ", solved" if success else ", not solved"
     calls = record.calls if record is not None else found.calls
-    console().print(f"reward         {reward:g}{told}")
-    console().print(f"calls          {calls}" + ("; with none, nothing could be trained of it" if not calls else ""))
-    console().print(f"time           {found.seconds:.2f} s")
-    console().print("the episode was given up: nothing of it is trained or counted")
-
-
-class CommandLine(StrEnum):
-    """An agent that is a command line."""
-
-    CLAUDE = "claude"
-    CODEX = "codex"
-    OPENCODE = "opencode"
-    QWEN = "qwen-code"
-    AIDER = "aider"
-
-
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """How a command line is run, as Python of an `episode` and its `question`; `needs` is what its job has to have."""
-
-    command: str
-    variables: str
-    needs: str
-
-
-PRESETS: Final[Mapping[CommandLine, Preset]] = {
-    CommandLine.CLAUDE: Preset(
-        """["claude", "-p", question, "--model", episode.model, "--allowedTools", "Bash,Edit,Write"]""",
-        """{
-        "ANTHROPIC_BASE_URL": episode.base_url, "ANTHROPIC_API_KEY": episode.api_key,
-        "ANTHROPIC_SMALL_FAST_MODEL": episode.model, "DISABLE_AUTOUPDATER": "1",
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-    }""",
-        "a max_context of 100,000",
-    ),
-    CommandLine.CODEX: Preset(
-        """[
-        "codex", "exec", "--skip-git-repo-check", "--sandbox", "workspace-write", "-m", episode.model,
-        "-c", "model_provider=swarm", "-c", "model_providers.swarm.name=swarm",
-        "-c", "model_providers.swarm.env_key=KEY", "-c", f"model_providers.swarm.base_url={episode.base_url}",
-        "-c", "model_providers.swarm.wire_api=responses", question,
-    ]""",
-        """{"KEY": episode.api_key}""",
-        "a max_context of 40,000",
-    ),
-    CommandLine.OPENCODE: Preset(
-        """["opencode", "run", question]""",
-        """{"OPENCODE_CONFIG_CONTENT": json.dumps({
-        "model": f"main/{episode.model}", "small_model": f"side/{episode.model}",  # the latter writes titles
-        "provider": {
-            name: {
-                "npm": "@ai-sdk/openai-compatible", "models": {episode.model: {}},
-                "options": {"baseURL": episode.base_url, "apiKey": f"{episode.api_key}/{name}"},
-            }
-            for name in ("main", "side")
-        },
-    })}""",
-        'a max_context of 40,000, and "train_agents": ["main"], or its titles are trained too',
-    ),
-    CommandLine.QWEN: Preset(
-        """["qwen", "-p", question, "--auth-type", "openai", "-m", episode.model, "--yolo"]""",
-        """{"OPENAI_BASE_URL": episode.base_url, "OPENAI_API_KEY": episode.api_key}""",
-        "a max_context of 80,000",
-    ),
-    CommandLine.AIDER: Preset(
-        """[
-        "aider", "--model", f"openai/{episode.model}", "--message", question, "--yes-always", "--no-git",
-        "--no-check-update", "--no-show-model-warnings", "--analytics-disable",
-    ]""",
-        """{"OPENAI_API_BASE": episode.base_url, "OPENAI_API_KEY": episode.api_key}""",
-        'a max_context of 4,096, and "foreign_sampling": "neutralise", as it asks for a temperature of 0; it prints '
-        "more after its answer",
-    ),
-}
-_FILE: Final = '''"""{name} plays, and what it calls the model for is trained. Its job needs {needs}."""
-
-import json
-import os
-import subprocess
-import tempfile
-
-
-def agent(episode):
-    question = episode.task.data["question"]
-    command = {command}
-    variables = {variables}
-    with tempfile.TemporaryDirectory() as folder:  # plays at once must not meet
-        ended = subprocess.run(
-            command, env={{**os.environ, **variables, "HOME": folder}}, cwd=folder, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True,
-        )
-    if ended.returncode:
-        raise RuntimeError(f"{{command[0]}} ended with {{ended.returncode}}: {{(ended.stderr or ended.stdout)[-500:]}}")
-    solved = ended.stdout.strip().endswith(str(episode.task.data["answer"]))  # or whatever the play is to be worth
-    return float(solved), solved
-'''
-
-
-def agent_file(name: CommandLine) -> str:
-    preset = PRESETS[name]
-    return _FILE.format(name=name.value, needs=preset.needs, command=preset.command, variables=preset.variables)
+    yield f"reward         {reward:g}{told}"
+    yield f"calls          {calls}" + ("; with none, nothing could be trained of it" if not calls else "")
+    yield f"time           {found.seconds:.2f} s"
+    yield "the episode was given up: nothing of it is trained or counted"
 
 
 def env(
@@ -446,10 +333,8 @@ def wheel(
         raise BadInput(
             f"expected a folder that can be written to; found {folder}: {error.strerror or error}"
         ) from error
-    if json:
-        print_json({"wheel": str(made), "bytes": made.stat().st_size})
-    else:
-        console().print(f"wrote {made} ({made.stat().st_size:,} bytes); there: pip install {made.name}")
+    size = made.stat().st_size
+    answer(json, {"wheel": str(made), "bytes": size}, f"wrote {made} ({size:,} bytes); there: pip install {made.name}")
 
 
 app = typer.Typer(help="Clients: agents of your own on a swarm server.", no_args_is_help=True)
@@ -467,43 +352,93 @@ def client() -> None:
     """Clients: agents of your own on a swarm server."""
 
 
-@app.command()
-def run(
-    agent: Agent = None,
-    server: Server = None,
-    environment: Annotated[str | None, typer.Option(help="Whose tasks are played; the job's when left out.")] = None,
-    tasks: Tasks = None,
-    evaluate: Annotated[bool, typer.Option("--eval", help="Evaluate the policy as it is; nothing is trained.")] = False,
+class RunOptions(BaseModel):
+    """Options of `ajet client run`: who plays what, how much of it, and what the agent's process may have."""
+
+    agent: Agent = None
+    server: Server = None
+    environment: Annotated[str | None, typer.Option(help="Whose tasks are played; the job's when left out.")] = None
+    tasks: Tasks = None
+    evaluate: Annotated[bool, typer.Option("--eval", help="Evaluate the policy as it is; nothing is trained.")] = False
     evaluations: Annotated[
         bool,
         typer.Option("--evaluations", help="Evaluate whenever training waits for it (eval_every), beside who trains."),
-    ] = False,
-    episodes: Annotated[int | None, typer.Option(min=1, help="Episodes of an evaluation by --eval; 256.")] = None,
+    ] = False
+    episodes: Annotated[int | None, typer.Option(min=1, help="Episodes of an evaluation by --eval; 256.")] = None
     reward: Annotated[
         str | None, typer.Option(help="FILE.py[:NAME] that judges the environment's own agent (docs/agents.md).")
-    ] = None,
-    stream: Annotated[str, typer.Option(help="The job's stream that the episodes belong to.")] = "default",
-    concurrency: Annotated[int, typer.Option(min=1, max=4096, help="Episodes at once.")] = 64,
-    seed: Annotated[int, typer.Option(help="Order of the tasks.")] = 0,
-    timeout: Annotated[
-        float, typer.Option(min=0.1, max=86_400.0, help="Seconds that one play may take.")
-    ] = EPISODE_TIMEOUT_S,
-    time_limit: Annotated[str, typer.Option(help="Wall clock for all of it: 30m, 2h, 1d.")] = "1d",
+    ] = None
+    stream: Annotated[str, typer.Option(help="The job's stream that the episodes belong to.")] = "default"
+    concurrency: Annotated[int, typer.Option(min=1, max=4096, help="Episodes at once.")] = 64
+    seed: Annotated[int, typer.Option(help="Order of the tasks.")] = 0
+    timeout: Annotated[float, typer.Option(min=0.1, max=86_400.0, help="Seconds that one play may take.")] = (
+        EPISODE_TIMEOUT_S
+    )
+    time_limit: Annotated[str, typer.Option(help="Wall clock for all of it: 30m, 2h, 1d.")] = "1d"
     sandbox: Annotated[
         str | None, typer.Option(help="docker or process; docker when an engine answers (or AJET_SANDBOX).")
-    ] = None,
-    requirements: Annotated[Path | None, typer.Option(help="requirements.txt of the agent (docker).")] = None,
-    allow: Annotated[list[str] | None, typer.Option(help="HOST:PORT it may reach (docker); repeatable.")] = None,
-    memory: Annotated[str | None, typer.Option(help="Most memory, 512m or 2g (docker); 1g.")] = None,
-    cpus: Annotated[float | None, typer.Option(min=0.1, max=4096.0, help="Most processors (docker); 1.")] = None,
-    gpu: Annotated[list[str] | None, typer.Option(help="UUID of a GPU it may use (docker); repeatable.")] = None,
-    env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the agent; repeatable.")] = None,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Start it again where it dies, after a growing pause.")
-    ] = False,
-    reload: Annotated[
-        bool, typer.Option("--reload", help="Load its code again at each save (--sandbox process).")
-    ] = False,
+    ] = None
+    requirements: Annotated[Path | None, typer.Option(help="requirements.txt of the agent (docker).")] = None
+    allow: Annotated[list[str] | None, typer.Option(help="HOST:PORT it may reach (docker); repeatable.")] = None
+    memory: Annotated[str | None, typer.Option(help="Most memory, 512m or 2g (docker); 1g.")] = None
+    cpus: Annotated[float | None, typer.Option(min=0.1, max=4096.0, help="Most processors (docker); 1.")] = None
+    gpu: Annotated[list[str] | None, typer.Option(help="UUID of a GPU it may use (docker); repeatable.")] = None
+    env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the agent; repeatable.")] = None
+    restart: Annotated[bool, typer.Option("--restart", help="Start it again where it dies, after a growing pause.")] = (
+        False
+    )
+    reload: Annotated[bool, typer.Option("--reload", help="Load its code again at each save (--sandbox process).")] = (
+        False
+    )
+
+    @property
+    def evaluates(self) -> bool:
+        return self.evaluate or self.evaluations
+
+    def check(self) -> None:
+        """Refuse options that do not go together."""
+        if self.evaluate and self.evaluations:
+            raise BadInput("expected --eval (once, now) or --evaluations (whenever training waits for one); found both")
+        if self.evaluations and self.reload:
+            raise BadInput("expected --reload for a training; found it with --evaluations")
+        if self.evaluate and (self.restart or self.reload):
+            raise BadInput("expected --restart and --reload for a training; found one of them with --eval")
+        if self.reload and self.agent is None and self.reward is None:
+            raise BadInput("expected an agent or a --reward with --reload; found no file of yours that could be saved")
+        if self.episodes is not None and not self.evaluate:
+            other = "--evaluations, which plays the job's `evaluation_episodes`" if self.evaluations else "a training"
+            raise BadInput(f"expected --episodes with --eval; found it with {other}")
+
+    def sandbox_options(self) -> SandboxOptions:
+        only = {"--requirements": self.requirements, "--allow": self.allow, "--memory": self.memory,
+                "--cpus": self.cpus, "--gpu": self.gpu}  # fmt: skip
+        own = tuple(self.env or ())
+        return SandboxOptions(self.sandbox, self.requirements, own, only_contained=only, reload=self.reload)
+
+    def files(self) -> tuple[AgentFiles | None, AgentFiles | None]:
+        """Return the files of the agent, and those of the reward."""
+        files = AgentFiles.locate(self.agent) if self.agent is not None else None
+        judge = AgentFiles.locate(self.reward, "reward") if self.reward is not None else None
+        if judge is not None and (files is not None or self.evaluates):
+            raise BadInput(
+                "expected --reward for training with the environment's own agent; found it with another, or --eval"
+            )
+        return files, judge
+
+    def confinement(self) -> Confinement:
+        limits = Limits(
+            memory_bytes=DEFAULTS.memory_bytes if self.memory is None else parse_memory(self.memory),
+            cpus=DEFAULTS.cpus if self.cpus is None else self.cpus,
+            processes=max(DEFAULTS.processes, THREADS_A_PLAY * self.concurrency),
+            open_files=max(DEFAULTS.open_files, FILES_A_PLAY * self.concurrency),
+        )
+        return Confinement(tuple(map(Destination.parse, self.allow or ())), limits, tuple(self.gpu or ()))
+
+
+@app.command()
+@takes_options(RunOptions)
+def run(
+    asked: RunOptions,
     json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout, the rest on stderr.")] = False,
 ) -> None:
     """Run an agent on a swarm server until the job is finished: in a container, or as a plain process.
@@ -534,71 +469,25 @@ def run(
 
         ajet client run agent.py --reload --sandbox process
     """
-    _check_combinations(agent, reward, evaluate=evaluate, evaluations=evaluations, restart=restart, reload=reload)
-    if episodes is not None and not evaluate:
-        said = "--evaluations, which plays the job's `evaluation_episodes`" if evaluations else "a training"
-        raise BadInput(f"expected --episodes with --eval; found it with {said}")
-    only = {"--requirements": requirements, "--allow": allow, "--memory": memory, "--cpus": cpus, "--gpu": gpu}
-    options = SandboxOptions(sandbox, requirements, tuple(env or ()), only_contained=only, reload=reload)
-    evaluated = evaluate or evaluations
-    files, judge = _user_files(agent, reward, evaluated)
-    given = Confinement(
-        tuple(map(Destination.parse, allow or ())), _limits(memory, cpus, concurrency), tuple(gpu or ())
-    )
-    seconds, home = parse_budget(time_limit), Home.locate()
-    at = connect_server(server, role="client", home=home)
-    job = check_ready(at, train=not evaluate, stream=None if evaluated else parse_stream(stream))
-    if evaluations:
+    asked.check()
+    options, (files, judge), given = asked.sandbox_options(), asked.files(), asked.confinement()
+    seconds, home = parse_budget(asked.time_limit), Home.locate()
+    at = connect_server(asked.server, role="client", home=home)
+    stream = parse_stream(asked.stream)
+    job = check_ready(at, train=not asked.evaluate, stream=None if asked.evaluates else stream)
+    if asked.evaluations:
         check_evaluated(job)
-    add_folder(home.environments)
-    if environment is not None and environment not in environments():
-        environment = load_environment(environment, None, home.prepare(), warn).name
-    whose, split, chosen = select_tasks(environment, tasks, job, own_agent=files is not None, evaluated=evaluated)
+    whose, split, chosen = select_tasks(
+        _bring(asked.environment, home), asked.tasks, job, own_agent=files is not None, evaluated=asked.evaluates
+    )
     request = AgentRequest(
-        action="evaluate" if evaluated else "play", during=evaluations, agent=files, reward=judge,
-        environment=whose, tasks=chosen, split=split, stream=parse_stream(stream),
-        episodes=episodes or EVALUATED_EPISODES, concurrency=concurrency, seed=seed, timeout_s=timeout,
-        time_limit_s=seconds,
+        action="evaluate" if asked.evaluates else "play", during=asked.evaluations, agent=files, reward=judge,
+        environment=whose, tasks=chosen, split=split, stream=stream, episodes=asked.episodes or EVALUATED_EPISODES,
+        concurrency=asked.concurrency, seed=asked.seed, timeout_s=asked.timeout, time_limit_s=seconds,
     )  # fmt: skip
     place = AgentPlacement.choose(options, given, home.prepare(), os.environ, warn, whose)
-    _run(AgentRun(request, at, place, restart, reload), json)
-
-
-def _check_combinations(
-    agent: str | None, reward: str | None, *, evaluate: bool, evaluations: bool, restart: bool, reload: bool
-) -> None:
-    if evaluate and evaluations:
-        raise BadInput("expected --eval (once, now) or --evaluations (whenever training waits for one); found both")
-    if evaluations and reload:
-        raise BadInput("expected --reload for a training; found it with --evaluations")
-    if evaluate and (restart or reload):
-        raise BadInput("expected --restart and --reload for a training; found one of them with --eval")
-    if reload and agent is None and reward is None:
-        raise BadInput("expected an agent or a --reward with --reload; found no file of yours that could be saved")
-
-
-def _user_files(agent: str | None, reward: str | None, evaluate: bool) -> tuple[AgentFiles | None, AgentFiles | None]:
-    files = AgentFiles.locate(agent) if agent is not None else None
-    judge = AgentFiles.locate(reward, "reward") if reward is not None else None
-    if judge is not None and (files is not None or evaluate):
-        raise BadInput(
-            "expected --reward for training with the environment's own agent; found it with another, or --eval"
-        )
-    return files, judge
-
-
-def _limits(memory: str | None, cpus: float | None, concurrency: int) -> Limits:
-    return Limits(
-        memory_bytes=DEFAULTS.memory_bytes if memory is None else parse_memory(memory),
-        cpus=DEFAULTS.cpus if cpus is None else cpus,
-        processes=max(DEFAULTS.processes, THREADS_A_PLAY * concurrency),
-        open_files=max(DEFAULTS.open_files, FILES_A_PLAY * concurrency),
-    )
-
-
-def _run(agent: AgentRun, json: bool) -> None:
     try:
-        ended = asyncio.run(perform(agent))
+        ended = asyncio.run(perform(AgentRun(request, at, place, asked.restart, asked.reload)))
     except (KeyboardInterrupt, asyncio.CancelledError):
         warn("stopped; what was being played is given up")
         raise typer.Exit(INTERRUPTED) from None
@@ -608,3 +497,11 @@ def _run(agent: AgentRun, json: bool) -> None:
         show(ended)
     report_failure(ended)
     raise typer.Exit(exit_code(ended))
+
+
+def _bring(environment: str | None, home: Home) -> str | None:
+    """Return the name of the environment that is asked for, which is brought where it is not here yet."""
+    add_folder(home.environments)
+    if environment is None or environment in environments():
+        return environment
+    return load_environment(environment, None, home.prepare(), warn).name

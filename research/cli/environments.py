@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.app import Json, console, print_json, show_progress
+from research.cli.app import Json, answer, console, make_table, show_progress
 from research.design.pricing import runs_at_once
 from research.environments.catalog import (
     NO_MODEL,
@@ -131,13 +131,10 @@ def catalogue_tables(found: Mapping[str, Any]) -> Iterator[Line]:
     yield Text("tasks: train/search/hidden. Begin your own: ajet env init FOLDER", "dim")
 
 
-def _table(title: str, columns: Sequence[str], rows: Any) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, header_style="dim", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    return make_table(
+        columns, rows, wraps=columns, title=title, title_justify="left", title_style="bold", padding=(0, 2, 0, 0)
+    )
 
 
 def _custom_row(each: Mapping[str, Any]) -> tuple[str, ...]:
@@ -145,15 +142,11 @@ def _custom_row(each: Mapping[str, Any]) -> tuple[str, ...]:
         return each["name"], Text(each["fault"], "red").plain, "", "", "", "", ""
     apart = "apart from its code" if each["hidden_apart"] else "its code has them"
     size, tasks = format_size(each["bytes"]), _format_splits(each["tasks"])
-    return each["name"], each["title"], tasks, apart, _format_check(each), size, each["from"]
-
-
-def _format_check(each: Mapping[str, Any]) -> str:
     models, faults = each["measured_with"], len(each["faults"])
-    if not models:
-        return "no"
-    how = "yes" if models == [NO_MODEL] else "yes, with a model"
-    return f"{how}: {faults} fault{'s' if faults > 1 else ''}" if faults else how
+    checked = "no" if not models else "yes" if models == [NO_MODEL] else "yes, with a model"
+    if models and faults:
+        checked += f": {faults} fault{'s' if faults > 1 else ''}"
+    return each["name"], each["title"], tasks, apart, checked, size, each["from"]
 
 
 def _format_splits(splits: Mapping[str, int]) -> str:
@@ -300,12 +293,6 @@ FieldOverrides = Annotated[
 ]
 FAULTS = 1
 """The exit code of a check that found some."""
-
-
-def _discard(line: str) -> None:
-    return
-
-
 app = typer.Typer(no_args_is_help=True)
 Reference = Annotated[
     str,
@@ -335,11 +322,7 @@ def show_all(json: Json = False) -> None:
         ajet env list --json
     """
     found = catalogue(Home.locate().for_reading())
-    if json:
-        print_json(found)
-        return
-    for part in catalogue_tables(found):
-        console().print(part)
+    answer(json, found, *catalogue_tables(found))
 
 
 @app.command()
@@ -355,22 +338,19 @@ def show(ref: Reference, reward: Reward = None, json: Json = False) -> None:
         ajet env show my_shop --json
     """
     home = Home.locate().prepare()
-    with show_progress(json, "looking", _discard) as note:
+    with show_progress(json, "looking", lambda line: None) as note:
         environment = load_environment(ref, reward, home, note)
         packages = packages_of(environment.name, home, note)
         plays = play_alone(environment.name, home, packages, PlayBounds(plays=1), note)
+    measured = find_measurements(home, environment.name)
     facts: dict[str, Any] = {
         "environment": environment.name, "title": environment.title, "measures": environment.measures,
         "reward_range": list(environment.reward_range), "solved_at": environment.solved_at,
         **(describe_manifest(environment.manifest) if isinstance(environment, CustomEnvironment) else {}),
         "example": plays.example, "faults": list(plays.faults),
-        "measured": [each.model_dump(mode="json") for each in find_measurements(home, environment.name)],
+        "measured": measured,
     }  # fmt: skip
-    if json:
-        print_json(facts)
-        return
-    for line in show_lines(environment, plays, find_measurements(home, environment.name)):
-        console().print(line)
+    answer(json, facts, *show_lines(environment, plays, measured))
 
 
 @app.command()
@@ -385,11 +365,7 @@ def init(folder: Annotated[Path, typer.Argument(help="Where to begin; made if mi
     """
     path = write_example(folder)
     following = f"ajet env check {shlex.quote(str(folder))}"
-    if json:
-        print_json({"wrote": str(path), "next": following})
-        return
-    console().print(f"wrote  {path}")
-    console().print(f"next   {following}")
+    answer(json, {"wrote": str(path), "next": following}, f"wrote  {path}", f"next   {following}")
 
 
 @app.command("remove")
@@ -410,10 +386,7 @@ def remove_one(
     home = Home.locate().prepare()
     with closing(EventLog(home.database)) as log:
         freed = remove(name, home, log)
-    if json:
-        print_json({"removed": name, "bytes": freed})
-        return
-    console().print(f"removed  {name} ({format_size(freed)})", soft_wrap=True)
+    answer(json, {"removed": name, "bytes": freed}, f"removed  {name} ({format_size(freed)})")
 
 
 @app.command()
@@ -448,31 +421,24 @@ def check(
     """
     trial = parse_trial_request(job, model_path, tiny, groups, held, Home.locate().models)
     home = Home.locate().prepare()
-    with show_progress(json, "looking", _discard) as note:
+    with show_progress(json, "looking", lambda line: None) as note:
         found = check_environment(ref, reward, home, PlayBounds(plays=plays, play_s=play_seconds), note)
-    if not json:
-        for line in check_lines(found):
-            console().print(line)
+    for line in () if json else check_lines(found):
+        console().print(line)
     played: MeasuredEnvironment | None = None
     if trial is not None and not found.faults:
-        with show_progress(json, "looking", _discard) as note:
+        with show_progress(json, "looking", lambda line: None) as note:
             name = found.environment.name
             asked = trial.build_trial(found.environment)
             played = try_model(asked, trial.tasks(found.environment), home, packages_of(name, home, note), note)
         save_measurement(home, played)
-    if json:
-        print_json(_as_json(found, played))
-    elif played is not None:
-        for line in trial_lines(played):
-            console().print(line)
+    answer(json, _as_json(found, played), *(trial_lines(played) if played is not None else ()))
     raise typer.Exit(FAULTS if found.faults else 0)
 
 
 def _as_json(found: EnvironmentCheck, played: MeasuredEnvironment | None) -> dict[str, Any]:
     return {
-        "environment": found.environment.name, "tasks": dict(found.tasks), "kinds": dict(found.kinds),
-        "drawn_twice": found.drawn_twice, "players": [each.model_dump() for each in found.players.values()],
-        "faults": list(found.faults), "remarks": list(found.remarks),
-        "measured": found.measured.model_dump(mode="json"),
-        "with_model": played.model_dump(mode="json") if played is not None else None,
+        "environment": found.environment.name, "tasks": found.tasks, "kinds": found.kinds,
+        "drawn_twice": found.drawn_twice, "players": list(found.players.values()), "faults": found.faults,
+        "remarks": found.remarks, "measured": found.measured, "with_model": played,
     }  # fmt: skip

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from research.cli.app import Json, console, print_json
+from research.cli.app import Json, answer, console, make_facts, make_table, print_json
 from research.errors import BadInput
 from research.installation.servers import Server, connect_server
 from swarm.client import ExportFormat, SwarmClient
@@ -148,16 +148,14 @@ def facts(record: EpisodeRecord) -> list[tuple[str, str]]:
 
 def escape_unprintable(text: str) -> str:
     """Return text without anything that could move a cursor or hide a letter: such characters are made visible."""
-    return "".join(_escape_character(character) for character in text)
 
+    def escape(character: str) -> str:
+        code = ord(character)
+        if unicodedata.category(character) not in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}:
+            return character
+        return chr(0x2400 + code) if code < 0x20 else "␡" if code == 0x7F else f"<U+{code:04X}>"
 
-def _escape_character(character: str) -> str:
-    if unicodedata.category(character) not in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}:
-        return character
-    code = ord(character)
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "␡" if code == 0x7F else f"<U+{code:04X}>"
+    return "".join(map(escape, text))
 
 
 def _order_calls(calls: Sequence[CallRecord]) -> Iterator[tuple[CallRecord, int]]:
@@ -188,11 +186,6 @@ def find_level(logprob: float) -> int:
     """Return the place in LEVELS of a natural log-prob."""
     probability = math.exp(min(logprob, 0.0))
     return next(place for place, (least, _) in enumerate(LEVELS) if probability >= least)
-
-
-def _format_reward(call: CallRecord) -> str:
-    worth = "" if call.reward is None else f"reward {call.reward:.4g}"
-    return "   ".join(part for part in (call.agent or "", worth) if part)
 
 
 def episode_page(record: EpisodeRecord) -> str:
@@ -230,12 +223,8 @@ def _format_token(token: ViewedToken) -> str:
 
 
 def _css_classes(token: ViewedToken) -> str:
-    names = ["s"] if token.special else []
-    if token.level is not None:
-        names.append(f"l{token.level}")
-    if token.text is None:
-        names.append("i")
-    return " ".join(names)
+    level = "" if token.level is None else f"l{token.level}"
+    return " ".join(filter(None, ("s" if token.special else "", level, "i" if token.text is None else "")))
 
 
 COLOURS = ("#2f9e7a", "#8a9a2b", "#c98a12", "#d9622b", "#d13a63")
@@ -257,36 +246,35 @@ def episode_screen(record: EpisodeRecord, *, full: bool = False) -> RenderableTy
     return Group(*parts, Text(), _legend())
 
 
+_NUMBERS = ("step", "reward", "calls", "tokens")
+
+
 def episode_table(found: EpisodeList) -> Table:
     coded = any(one.code for one in found.episodes)
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    code_column = ["code"] if coded else []
-    names = ("episode", "task", "stream", "kind", "state", "step", "reward", "calls", "tokens", *code_column, "owner")
-    for name in names:
-        table.add_column(name, justify="right" if name in {"step", "reward", "calls", "tokens"} else "left")
-    for one in found.episodes:
-        reward = "-" if one.reward is None else f"{one.reward:g}"
-        step = "-" if one.step is None else str(one.step)
-        code = [(one.code or "-")[:12]] if coded else []
-        cells = (
-            one.id, one.task_id, one.stream, one.kind, one.state, step, reward, one.calls, one.tokens, *code, one.owner,
-        )  # fmt: skip
-        table.add_row(*(Text(escape_unprintable(str(cell))) for cell in cells))
-    return table
+    names = ["episode", "task", "stream", "kind", "state", *_NUMBERS, *(["code"] if coded else []), "owner"]
+    rows = (
+        [
+            one.id, one.task_id, one.stream, one.kind, one.state, "-" if one.step is None else one.step,
+            "-" if one.reward is None else f"{one.reward:g}", one.calls, one.tokens,
+            *([(one.code or "-")[:12]] if coded else []), one.owner,
+        ]
+        for one in found.episodes
+    )  # fmt: skip
+    cells = ([Text(escape_unprintable(str(cell))) for cell in row] for row in rows)
+    return make_table(names, cells, right=_NUMBERS, wraps=names)
 
 
 def _facts(record: EpisodeRecord, calls: Sequence[CallView]) -> Table:
     total = count_tokens(calls)
-    table = Table(box=None, show_header=False, pad_edge=False)
     counted = f"{total.prompt:,} in prompts ({total.new:,} of them new), {total.sampled:,} sampled"
     rows = [*facts(record), ("calls", f"{total.calls:,}"), ("tokens", counted), ("log-prob", _mean(total.mean_logprob))]
-    for name, value in rows:
-        table.add_row(Text(name, style="dim"), Text(value))
-    return table
+    return make_facts((name, Text(value)) for name, value in rows)
 
 
 def _heading(call: CallView) -> Text:
-    record, earned = call.record, _format_reward(call.record)
+    record = call.record
+    worth = "" if record.reward is None else f"reward {record.reward:.4g}"
+    earned = "   ".join(filter(None, (record.agent, worth)))
     drift = {"fork": "bold yellow", "realign": "yellow"}.get(record.drift, "cyan")
     after = "" if record.parent is None else f" after {record.parent}"
     counted = f"   prompt {call.prompt:,} (+{len(call.context):,})   sampled {len(call.sampled):,}"
@@ -377,7 +365,7 @@ def episodes(
     with SwarmClient(at.url, at.token) as client:
         found = client.episodes(limit)
     if json:
-        print_json(found.model_dump(mode="json"))
+        print_json(found)
     elif not found.episodes:
         console().print("no episode has begun yet")
     else:
@@ -414,7 +402,7 @@ def inspect(
     if html is not None:
         html.write_text(episode_page(record), encoding="utf-8")
     if json:
-        print_json(record.model_dump(mode="json"))
+        print_json(record)
     elif html is not None:
         console().print(f"wrote {html}")
     else:
@@ -448,10 +436,6 @@ def export(
         form: ExportFormat = "parquet" if format is Format.PARQUET else "openenv"
         size, found = client.export_with_counts(to, form, episode)
     counts = {} if found is None else found.model_dump()
-    if json:
-        print_json({"file": str(to), "format": format.value, "bytes": size, **counts})
-        return
-    console().print(f"wrote {to} ({size:,} bytes)")
-    for name, why in _LEFT_OUT.items():
-        if counts.get(name):
-            console().print(f"left out {counts[name]:,} episodes: {why}")
+    left_out = (f"left out {counts[name]:,} episodes: {why}" for name, why in _LEFT_OUT.items() if counts.get(name))
+    told = {"file": str(to), "format": format.value, "bytes": size, **counts}
+    answer(json, told, f"wrote {to} ({size:,} bytes)", *left_out)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, get_args
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.app import Json, columns, console, print_json
-from research.cli.lookup import Name, open_installation, open_study
+from research.cli.app import Json, Name, answer, columns, make_table, open_installation, open_study, print_json
 from research.design.known_findings import (
     ConfirmedValue,
     Contradiction,
@@ -60,12 +58,8 @@ def calibration(
     """
     home = Home.locate().prepare()
     found = load_track_record(EventLog(home.database), planner)
-    if json:
-        planners = [dataclasses.asdict(entry) for entry in found.forecasters]
-        print_json({"planners": planners, "left_out": dict(found.left_out)})
-        return
-    for line in _calibration_screen(found, planner):
-        console().print(line)
+    told = {"planners": found.forecasters, "left_out": found.left_out}
+    answer(json, told, *_calibration_screen(found, planner))
 
 
 def _calibration_screen(found: TrackRecord, planner: str | None) -> list[Table | Text]:
@@ -98,13 +92,12 @@ def _scores(entry: Forecaster) -> Iterator[str]:
 
 
 def _bins(entry: Forecaster) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("  predicted", "mean", "claims", "supported (95 %)"):
-        table.add_column(name, header_style="dim", justify="left" if name.startswith(" ") else "right")
-    for held in entry.bins:
-        predicted = f"  {held.low:.0%} to {held.high:.0%}"
-        table.add_row(predicted, f"{held.predicted:.0%}", str(held.n), _share(held.supported))
-    return table
+    names = ("  predicted", "mean", "claims", "supported (95 %)")
+    rows = (
+        (f"  {held.low:.0%} to {held.high:.0%}", f"{held.predicted:.0%}", str(held.n), _share(held.supported))
+        for held in entry.bins
+    )
+    return make_table(names, rows, right=names[1:], padding=(0, 2, 0, 0))
 
 
 def _share(interval: Interval) -> str:
@@ -154,18 +147,14 @@ def _line(value: ConfirmedValue) -> str:
 
 
 def _recipe_json(told: Recipe) -> dict[str, Any]:
-    return {
-        "job": dict(told.job),
-        "evidence": [
-            {
-                "fields": dict(value.fields), "better_than": dict(value.over), "held_by_rounds": list(value.held_by),
-                "not_held_by_rounds": list(value.not_held_by), **value.finding.model_dump(mode="json"),
-            }
-            for value in told.confirmed
-        ],
-        "never_confirmed_together": list(told.apart),
-        "notes": list(told.notes),
-    }  # fmt: skip
+    evidence = [
+        {
+            "fields": value.fields, "better_than": value.over, "held_by_rounds": value.held_by,
+            "not_held_by_rounds": value.not_held_by, **value.finding.model_dump(mode="json"),
+        }
+        for value in told.confirmed
+    ]  # fmt: skip
+    return {"job": told.job, "evidence": evidence, "never_confirmed_together": told.apart, "notes": told.notes}
 
 
 _HEADER = ("finding", "verdict", "effect", "interval", "runs", "model", "job", "claim")
@@ -194,25 +183,27 @@ def findings(
     known = load_findings(home, log)
     shown = search_findings(known.findings, words or ())
     against = find_contradictions(shown)
-    if json:
-        print_json(_findings_json(known, shown, against))
-        return
-    for line in _findings_screen(known, shown, against, asked=bool(words)):
-        console().print(line)
+    told = {
+        "findings": [{"name": each.name, **each.model_dump(mode="json")} for each in shown],
+        "contradictions": [
+            {"one": _names(entry.one), "other": _names(entry.other), "differ": entry.differ} for entry in against
+        ],
+        "left_out": known.left_out,
+    }
+    answer(json, told, *_findings_screen(known, shown, against, asked=bool(words)))
 
 
 def _findings_screen(
     known: KnownFindings, shown: tuple[KnownFinding, ...], against: tuple[Contradiction, ...], *, asked: bool
 ) -> list[Text]:
-    lines = [columns(_HEADER, [_row(each) for each in shown])] if shown else [Text(_empty_message(known, asked))]
+    if shown:
+        lines = [columns(_HEADER, [_row(each) for each in shown])]
+    elif asked and known.findings:
+        lines = [Text(f"none of {len(known.findings)} findings has all of these words")]
+    else:
+        lines = [Text('no study has found anything yet; begin one with: ajet research "..."')]
     lines += [Text(_format_contradiction(each), "yellow") for each in against]
     return [*lines, *(Text(f"left out  {study}: {why}", "dim") for study, why in known.left_out.items())]
-
-
-def _empty_message(known: KnownFindings, asked: bool) -> str:
-    if asked and known.findings:
-        return f"none of {len(known.findings)} findings has all of these words"
-    return 'no study has found anything yet; begin one with: ajet research "..."'
 
 
 def _row(finding: KnownFinding) -> tuple[str, ...]:
@@ -231,24 +222,11 @@ def _interval(finding: KnownFinding) -> str:
     return f"[{finding.low:.3g}, {finding.high:.3g}]{level}"
 
 
+def _names(findings: Iterable[KnownFinding]) -> list[str]:
+    return [each.name for each in findings]
+
+
 def _format_contradiction(entry: Contradiction) -> str:
-    one, other = (", ".join(each.name for each in side) for side in (entry.one, entry.other))
+    one, other = ", ".join(_names(entry.one)), ", ".join(_names(entry.other))
     differ = "; ".join(entry.differ) or "nothing that is recorded"
     return f"contradiction  {one} against {other}; they differ in {differ}"
-
-
-def _findings_json(
-    known: KnownFindings, shown: tuple[KnownFinding, ...], against: tuple[Contradiction, ...]
-) -> dict[str, Any]:
-    return {
-        "findings": [{"name": each.name, **each.model_dump(mode="json")} for each in shown],
-        "contradictions": [
-            {
-                "one": [each.name for each in entry.one],
-                "other": [each.name for each in entry.other],
-                "differ": list(entry.differ),
-            }
-            for entry in against
-        ],
-        "left_out": dict(known.left_out),
-    }

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from rich.text import Text
-
-from research.cli.app import Json, columns, console, print_json
-from research.cli.lookup import open_installation
+from research.cli.app import Json, answer, columns, open_installation, show_progress
 from research.installation.home import Home
-from research.installation.studies import RESULTS_VERSION, StudyCache, StudyReading
+from research.installation.studies import RESULTS_VERSION, StudyCache, StudyReading, evidence_files
 from studies import EventLog, LogCorrupt, fold
 
 FILE: Final = "listed.json"
+CORRUPT: Final = "corrupt"
+"""Status of a study whose log cannot be read."""
 _FORM: Final = f"2, results {RESULTS_VERSION}"
 """The first number is that of what is kept of a study."""
 
@@ -35,18 +34,29 @@ def read_listing(
 
 
 def _read_study(home: Home, log: EventLog, study: str) -> StudyReading:
-    from research.cli.studies import StudyLine, unreadable_line  # what is told of a study, and reads reports for it
+    from research.cli.studies import list_row, summary  # what is told of a study, and reads reports for it
 
     try:
-        line = StudyLine(fold(log.read(study)), home.study(study))
+        state = fold(log.read(study))
     except LogCorrupt as error:
-        content = _json_row(*unreadable_line(study, error))
+        content = _describe_corrupt(study, str(error))
         return StudyReading(lambda: content)
-    return StudyReading(lambda: _json_row(line.row(), line.summary()), line.state.head_hash, line.evidence_files())
+    folder = home.study(study)
+    return StudyReading(
+        lambda: {"row": list_row(state, folder), "summary": summary(state, folder)},
+        state.head_hash,
+        evidence_files(state),
+    )
 
 
-def _json_row(row: tuple[str, ...], summary: Mapping[str, Any]) -> dict[str, Any]:
-    return {"row": list(row), "summary": dict(summary)}
+def _describe_corrupt(study: str, reason: str) -> dict[str, Any]:
+    """Return row and summary of a study whose log is corrupt: what is wrong with it, and nothing else."""
+    summary: dict[str, Any] = {
+        "study": study, "topic": None, "status": CORRUPT, "reason": reason, "asks": None, "planner_asks": [],
+        "declined": False, "said": None, "planner": None, "design_hash": None, "runs": {}, "progress": None,
+        "verdicts": [], "head": None, "report": None, "elapsed_s": None,
+    }  # fmt: skip
+    return {"row": [study, CORRUPT, "", "", "", reason], "summary": summary}
 
 
 def list_studies(json: Json = False) -> None:
@@ -61,16 +71,8 @@ def list_studies(json: Json = False) -> None:
         ajet study list --json
     """
     home, log = open_installation()
-    studies = _read_with_spinner(home, log, json)
-    if json:
-        print_json([line.summary for line in studies])
-        return
+    with show_progress(json, "reading studies", lambda line: None) as note:
+        studies = read_listing(home, log, lambda done, of: note(f"reading study {done + 1} of {of}"))
     table = columns(("study", "status", "runs", "verdicts", "created", "topic"), [line.row for line in studies])
-    console().print(table if studies else 'no study yet; begin one with: ajet research "..."')
-
-
-def _read_with_spinner(home: Home, log: EventLog, json: bool) -> list[ListedStudy]:
-    if json or not console().is_terminal:
-        return read_listing(home, log)
-    with console().status("reading studies") as status:
-        return read_listing(home, log, lambda done, of: status.update(Text(f"reading study {done + 1} of {of}")))
+    none = 'no study yet; begin one with: ajet research "..."'
+    answer(json, [line.summary for line in studies], table if studies else none)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.app import Json, console, print_json, takes_options
+from research.cli.app import Json, answer, console, make_table, takes_options
 from research.controller import options
 from research.controller.evaluation import PlanningInputs
 from research.controller.options import (
@@ -26,7 +26,6 @@ from research.design.compiler import DesignCompiler
 from research.design.noise_bank import NoiseBank
 from research.design.pricing import make_pricing, median_seconds
 from research.environments.catalog import find_all_measurements
-from research.environments.reference import records_of
 from research.errors import DesignRefused, TopicDeclined
 from research.installation.base_job import require_known
 from research.installation.home import Home
@@ -37,7 +36,7 @@ from research.terminal import warn
 from research.text import format_seconds
 from studies import EventLog
 from studies.records.alpha import AlphaLedgers
-from studies.records.design import Budget, Hypothesis, NoisePlan
+from studies.records.design import Budget, Hypothesis
 from studies.records.procedure import EnvironmentRecord
 from studies.records.statements import metric_name, setting
 from swarm.job import Job
@@ -75,13 +74,10 @@ def plan(asked: ResearchOptions, planner_timeout: options.PlannerTimeout = None,
         try:
             seen = preview(context, chosen)
         except TopicDeclined as end:
-            _show_declined(end, json)
+            said = {"by": end.by, "reason": end.said}
+            answer(json, {"accepted": False, "declined": said}, Text(f"declined  {end.message}"))
             return
-    if json:
-        print_json(as_json(seen))
-    else:
-        for part in screen(seen):
-            console().print(part)
+    answer(json, as_json(seen), *screen(seen))
     if seen.refused is not None:
         raise DesignRefused(seen.refused)
 
@@ -101,18 +97,11 @@ def _context(request: StudyRequest, log: EventLog, home: Home) -> PlanningInputs
     return PlanningInputs(request.topic, compiler, lambda: request.budget_s, request.requested, request.parsed)
 
 
-def _show_declined(end: TopicDeclined, json: bool) -> None:
-    if json:
-        print_json({"accepted": False, "declined": {"by": end.by, "reason": end.said}})
-    else:
-        console().print(Text(f"declined  {end.message}"))
-
-
 def screen(seen: PlanPreview) -> Iterator[Text | Table]:
     yield from _question(seen)
-    if seen.fixed:
-        yield Text(f"job  {', '.join(setting(name, value) for name, value in seen.fixed.items())}")
-    for note in dict.fromkeys(seen.notes):
+    if seen.job:
+        yield Text(f"job  {', '.join(setting(name, value) for name, value in seen.job.items())}")
+    for note in dict.fromkeys(seen.assumed):
         yield Text(f"assumed  {note}")
     for clause in seen.unequal:
         yield Text(f"unequal  the arms differ in {clause}", "yellow")
@@ -120,14 +109,14 @@ def screen(seen: PlanPreview) -> Iterator[Text | Table]:
         yield Text(f"unusual  {sentence}", "yellow")
     for hypothesis in seen.hypotheses:
         yield from _hypothesis(hypothesis)
-    for known in records_of([seen.environment]):
+    for known in seen.brought:
         yield from _environment(known)
     yield from _metric(seen)
     yield Text(f"arms  {' vs '.join(seen.arms)}{_format_search(seen)}")
     yield from _design(seen)
     yield Text(f"noise  {_noise(seen)}")
-    if seen.curve:
-        effect, power = format_difference(seen.metric, seen.effect), seen.requirements.power
+    if seen.power_curve:
+        effect, power = format_difference(seen.metric, seen.smallest_effect), seen.promised_power
         yield Text(f"\nWhat seeds see of a difference of {effect}, with power {power:g} promised:")
         yield _curve(seen)
     yield from _rounds(seen)
@@ -135,17 +124,11 @@ def screen(seen: PlanPreview) -> Iterator[Text | Table]:
     yield _stages(seen)
     for line in _expected_lines(seen):
         yield Text(line)
-    yield Text(f"priced  by {seen.basis}")
-
-
-def _format_noise_plan(plan: NoisePlan) -> str:
-    alike = f"{len(plan.seeds)} A/A runs: one job, another seed each" if plan.seeds else ""
-    still = "one training with a learning rate of 0, which must change nothing" if plan.plumbing is not None else ""
-    return "; ".join(filter(None, (still, alike)))
+    yield Text(f"priced  by {seen.priced_by}")
 
 
 def _question(seen: PlanPreview) -> Iterator[Text]:
-    yield Text.assemble(("asked  ", "dim"), (seen.topic, "italic"))
+    yield Text.assemble(("asked  ", "dim"), (seen.asked, "italic"))
     for sentence in seen.tested:
         yield Text.assemble(("tested  ", "dim"), sentence)
     for text in seen.not_tested:
@@ -153,7 +136,7 @@ def _question(seen: PlanPreview) -> Iterator[Text]:
 
 
 def _metric(seen: PlanPreview) -> Iterator[Text]:
-    metric, asked = seen.metric, seen.requirements.metric
+    metric, asked = seen.metric, seen.requested_metric
     better = "higher" if metric.higher_is_better else "lower"
     yield Text(f"metric  {metric_name(metric)}: {metric.meaning}; {better} is better")
     if asked is not None and asked.words:
@@ -162,7 +145,9 @@ def _metric(seen: PlanPreview) -> Iterator[Text]:
         yield Text(
             f"  range  {format_value(metric, metric.worst)} to {format_value(metric, metric.best)} {metric.unit}"
         )
-    yield Text(f"  effect  {format_difference(metric, seen.effect)} is the smallest that matters; another by --effect")
+    yield Text(
+        f"  effect  {format_difference(metric, seen.smallest_effect)} is the smallest that matters; another by --effect"
+    )
     if metric.schedule is not None:
         yield Text(
             f"  schedule  {metric.schedule.episodes} hidden episodes about every {metric.schedule.every} training "
@@ -201,8 +186,10 @@ def _format_search(seen: PlanPreview) -> str:
 
 def _design(seen: PlanPreview) -> Iterator[Text]:
     if seen.design is None:
-        if seen.first is not None:
-            yield Text(f"first  {_format_noise_plan(seen.first)}; the design follows")
+        alike = f"{seen.noise_runs_first} A/A runs: one job, another seed each" if seen.noise_runs_first else ""
+        still = "one training with a learning rate of 0, which must change nothing" if seen.plumbing_run_first else ""
+        if alike or still:
+            yield Text(f"first  {'; '.join(filter(None, (still, alike)))}; the design follows")
         return
     analyses = ", ".join(f"{look.seeds} seeds (level {look.alpha:.2g})" for look in seen.design.looks)
     test = {
@@ -216,7 +203,7 @@ def _design(seen: PlanPreview) -> Iterator[Text]:
         yield Text(
             f"arms  {len(seen.design.arms)}, of which the one claim has {times:.2g} times a difference's variance"
         )
-    inside = f"no difference where it is surely inside ±{format_difference(seen.metric, seen.effect)}"
+    inside = f"no difference where it is surely inside ±{format_difference(seen.metric, seen.smallest_effect)}"
     yield Text(f"test  {test[seen.design.test]}{also}; {inside}")
 
 
@@ -233,20 +220,20 @@ def _rounds(seen: PlanPreview) -> Iterator[Text | Table]:
         "of them together has a probability of 5 % at most, and so has any false equivalence; a round that ends in a "
         "claim hands its level on."
     )
-    table = Table(box=None, pad_edge=False)
-    for column in ("round", "level", "of no difference", f"sees, power {seen.requirements.power:g}", "power 0.5"):
-        table.add_column(column, header_style="dim", justify="right", no_wrap=True)
+    names = ("round", "level", "of no difference", f"sees, power {seen.promised_power:g}", "power 0.5")
+    rows = []
     for row in seen.rounds:
-        effects = (None if each is None else format_difference(seen.metric, each) for each in (row.sees, row.at_half))
-        table.add_row(
-            str(row.number), f"{row.difference:.2%}", f"{row.equivalence:.2%}", *(each or "none" for each in effects)
+        effects = (
+            "none" if effect is None else format_difference(seen.metric, effect)
+            for effect in (row.detectable, row.detectable_at_half)
         )
-    yield table
+        rows.append((str(row.round), f"{row.level:.2%}", f"{row.level_of_no_difference:.2%}", *effects))
+    yield make_table(names, rows, right=names)
 
 
 def _noise(seen: PlanPreview) -> str:
     if seen.noise is None:
-        return seen.unknown or "unknown"
+        return seen.no_noise_because or "unknown"
     part = seen.noise.evaluation_sd
     evaluation = f", of which evaluation {format_amount(seen.metric, part)}" if part is not None else ""
     sd = format_amount(seen.metric, seen.noise.sd)
@@ -254,13 +241,12 @@ def _noise(seen: PlanPreview) -> str:
 
 
 def _curve(seen: PlanPreview) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in ("seeds", "power", "", "sees", "runs", "time", "run-hours", " "):
-        table.add_column(column, header_style="dim", justify="right" if column.strip() else "left", no_wrap=True)
+    names = ("seeds", "power", "", "sees", "runs", "time", "run-hours", " ")
+    table = make_table(names, (), right=[name for name in names if name.strip()])
     chosen = len(seen.design.seeds) if seen.design else None
-    for row in seen.curve:
+    for row in seen.power_curve:
         mark = "the design" if row.seeds == chosen else "" if row.affordable else "not affordable"
-        style = "bold" if row.seeds == chosen else "" if row.power >= seen.requirements.power else "dim"
+        style = "bold" if row.seeds == chosen else "" if row.power >= seen.promised_power else "dim"
         sees = "nothing" if row.detectable is None else format_amount(seen.metric, row.detectable)
         table.add_row(
             str(row.seeds), f"{row.power:.0%}", "█" * round(20 * row.power), sees, str(row.runs),
@@ -270,14 +256,12 @@ def _curve(seen: PlanPreview) -> Table:
 
 
 def _stages(seen: PlanPreview) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in ("stage", "runs", "a run", "run-hours"):
-        table.add_column(column, header_style="dim", justify="left" if column == "stage" else "right", no_wrap=True)
-    for stage in seen.stages:
-        hours = f"{run_hours([stage]):.2f}"
-        table.add_row(stage.name, str(stage.runs), format_seconds(stage.seconds_per_run), hours)
-    table.add_row("in all", str(sum(stage.runs for stage in seen.stages)), "", f"{run_hours(seen.stages):.2f}")
-    return table
+    rows = [
+        (stage.name, str(stage.runs), format_seconds(stage.seconds_per_run), f"{stage.run_hours:.2f}")
+        for stage in seen.stages
+    ]
+    whole = ("in all", str(sum(stage.runs for stage in seen.stages)), "", f"{run_hours(seen.stages):.2f}")
+    return make_table(("stage", "runs", "a run", "run-hours"), [*rows, whole], right=("runs", "a run", "run-hours"))
 
 
 def _expected_lines(seen: PlanPreview) -> Iterator[str]:
@@ -289,49 +273,11 @@ def _expected_lines(seen: PlanPreview) -> Iterator[str]:
             yield f"      about {format_seconds(entry.seconds)} and {entry.runs:.0f} runs {name}, as looks may end it"
 
 
+_FOR_PEOPLE = ("requested_metric", "budget")
 _THROWN_AWAY: Any = {"seeds": True, "screen": {"seed"}, "replication": {"seeds"}}
 """Seeds that a plan's design was compiled with: a study draws its own."""
 
 
 def as_json(seen: PlanPreview) -> dict[str, Any]:
-    return {
-        "asked": seen.topic,
-        "tested": list(seen.tested),
-        "not_tested": list(seen.not_tested),
-        "unequal": list(seen.unequal),
-        "unusual": list(seen.unusual),
-        "accepted": seen.refused is None,
-        "refused": seen.refused,
-        "job": dict(seen.fixed),
-        "assumed": list(seen.notes),
-        "hypotheses": [entry.model_dump(mode="json") for entry in seen.hypotheses],
-        "environment": seen.environment,
-        "brought": [known.model_dump(mode="json") for known in records_of([seen.environment])],
-        "arms": list(seen.arms),
-        "metric": seen.metric.model_dump(mode="json"),
-        "metric_chosen_for": seen.requirements.metric.words if seen.requirements.metric else "",
-        "smallest_effect": seen.effect,
-        "promised_power": seen.requirements.power,
-        "noise": seen.noise.model_dump(mode="json") if seen.noise else None,
-        "no_noise_because": seen.unknown,
-        "noise_runs_first": len(seen.first.seeds) if seen.first else 0,
-        "plumbing_run_first": seen.first is not None and seen.first.plumbing is not None,
-        "design": seen.design.model_dump(mode="json", exclude=_THROWN_AWAY) if seen.design else None,
-        "seeds": len(seen.design.seeds) if seen.design else None,
-        "power_curve": [asdict(row) for row in seen.curve],
-        "rounds": [
-            {
-                "round": row.number, "level": row.difference, "level_of_no_difference": row.equivalence,
-                "detectable": row.sees, "detectable_at_half": row.at_half,
-            }
-            for row in seen.rounds
-        ],
-        "stages": [
-            {"name": stage.name, "runs": stage.runs, "seconds_per_run": stage.seconds_per_run,
-             "run_hours": run_hours([stage])}
-            for stage in seen.stages
-        ],
-        "total_s": seen.total_s,
-        "priced_by": seen.basis,
-        "expected": [asdict(entry) for entry in seen.expected],
-    }  # fmt: skip
+    facts = {field.name: getattr(seen, field.name) for field in fields(seen) if field.name not in _FOR_PEOPLE}
+    return facts | {"design": seen.design.model_dump(mode="json", exclude=_THROWN_AWAY) if seen.design else None}

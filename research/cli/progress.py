@@ -16,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from research.cli.app import make_table
 from research.cli.studies import describe_pause, render_opening, render_question
 from research.controller.progress import NONE_DOUBTED, format_success, progress_lines, progress_of, verdict_key
 from research.scheduler.budget import GIVEN_UP
@@ -146,6 +147,17 @@ def screen(
     state: StudyState, budget_left_s: float, read: ReadProgress, doubts: Mapping[str, str] = NONE_DOUBTED
 ) -> Group:
     spent, left = format_seconds(state.budget_s - budget_left_s), format_seconds(budget_left_s)
+    analyses = len(state.design.looks) if state.design else 0
+    verdicts = [
+        Text(f"{v.hypothesis}  look {v.look} of {analyses}: {_format_verdict(v, doubts)}", "dim")
+        for v in state.verdicts
+    ]
+    amended = last_budget_amendment(state)  # what was foreseen before is shown no more, but a cut screen is
+    given_up = [
+        Text(f"{d.action}: {d.reason}", "yellow")
+        for d in state.decisions
+        if d.rule == SHRINK_RULE and (d.seq > amended or d.action not in GIVEN_UP)
+    ]
     return Group(
         Text.assemble(("study ", "dim"), (state.id, "bold")),
         *render_opening(state),
@@ -153,8 +165,8 @@ def screen(
         _stage_line(state),
         Text(f"{progress_of(state)}; {spent} spent, {left} of the budget left", "dim"),
         _run_table(state, read),
-        *_verdict_lines(state, doubts),
-        *_budget_cut_lines(state),
+        *(verdicts if analyses > 1 else []),
+        *given_up,
         *([Text(describe_pause(state), "yellow")] if state.status == "paused" else []),
         *([] if state.open_question is None else [render_question(state)]),
     )
@@ -184,34 +196,16 @@ def _stage_line(state: StudyState) -> Text:
     return line
 
 
-def _verdict_lines(state: StudyState, doubts: Mapping[str, str]) -> list[Text]:
-    analyses = len(state.design.looks) if state.design else 0
-    if analyses < 2:
-        return []
-    return [
-        Text(f"{v.hypothesis}  look {v.look} of {analyses}: {_format_verdict(v, doubts)}", "dim")
-        for v in state.verdicts
-    ]
-
-
 def _format_verdict(verdict: Verdict, doubts: Mapping[str, str]) -> str:
     doubt = doubts.get(verdict_key(verdict))
     return f"{verdict.verdict}. {verdict.reason}" if doubt is None else f"does not follow: {doubt}"
 
 
-def _budget_cut_lines(state: StudyState) -> list[Text]:
-    """Return what is given up for the budget: what was foreseen before it was amended no more, but a cut screen is."""
-    amended = last_budget_amendment(state)
-    given_up = (d for d in state.decisions if d.rule == SHRINK_RULE and (d.seq > amended or d.action not in GIVEN_UP))
-    return [Text(f"{d.action}: {d.reason}", "yellow") for d in given_up]
-
-
 def _run_table(state: StudyState, read: ReadProgress) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("run", "arm", "seed", "status", "progress", "train", "hidden"):
-        # Where a terminal is narrow the bar and the arm's name give way, and no number does.
-        gives_way, most = name in ("arm", "progress"), 24 if name == "progress" else None
-        table.add_column(name, header_style="dim", no_wrap=not gives_way, max_width=most)
+    names = ("run", "arm", "seed", "status", "progress", "train", "hidden")
+    # Where a terminal is narrow the bar and the arm's name give way, and no number does.
+    table = make_table(names, (), wraps=("arm", "progress"), padding=(0, 2, 0, 0))
+    table.columns[names.index("progress")].max_width = 24
     for run in state.runs.values():
         table.add_row(*_run_row(run, read(run) if run.active is not None else {}))
     return table

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from research.cli.app import Json, console, print_json
-from research.cli.lookup import Name, open_study
+from research.cli.app import Json, Name, answer, open_study
 from research.cli.studies import report_paths
 from research.controller.session import require_files
 from research.errors import BadInput
@@ -60,12 +60,14 @@ def verify(
     """
     if head is not None and not _HEAD.fullmatch(head):
         raise BadInput(f"expected 8 to 64 hexadecimal digits of a head hash; found {head[:80]!r}")
-    study, rows, folder, known = _read_stored(name)
-    proof = verify_study(study, rows, folder, head=head, known=known)
-    if json:
-        print_json(_as_json(proof))
+    if name is not None and (exported := Path(name)).is_dir() and (is_export(exported) or "/" in name or name == "."):
+        folder = exported
+        study, rows, known = read_export(folder)
     else:
-        _say(proof)
+        study, rows, folder, known = _read_from_home(name)
+    proof = verify_study(study, rows, folder, head=head, known=known)
+    told = {"study": proof.study, "holds": proof.holds, "head": proof.head}
+    answer(json, {**told, "drifts": proof.drifts, "held": proof.held, "notes": proof.notes}, *_lines(proof))
     if not proof.holds:
         raise typer.Exit(DRIFTED)
 
@@ -94,28 +96,22 @@ def export(
     to = to or Path(study)
     proof = verify_study(study, rows, folder)
     if not proof.holds:
-        _say(proof)
+        answer(False, None, *_lines(proof))
         warn(f"study {study} does not verify; nothing was exported")
         raise typer.Exit(DRIFTED)
     names = export_study(study, rows, folder, to)
-    if json:
-        print_json({"study": study, "folder": str(to), "files": list(names), "head": proof.head})
-        return
-    console().print(f"exported {len(names)} files to {to}")
-    console().print(f"head  {proof.head}  (verify it with: ajet study verify {to} --head {proof.head[:16]})")
-    if places := _find_local_paths(to, names):
+    answer(
+        json,
+        {"study": study, "folder": str(to), "files": names, "head": proof.head},
+        f"exported {len(names)} files to {to}",
+        f"head  {proof.head}  (verify it with: ajet study verify {to} --head {proof.head[:16]})",
+    )
+    if not json and (places := _find_local_paths(to, names)):
         warn(f"the log names folders of this machine, {places[0]} among them; it is exported whole")
 
 
 StoredStudy = tuple[str, list[dict[str, Any]], Path, list[Discrepancy]]
 """A study, its stored events, the folder of its files, and what was found broken in reading them."""
-
-
-def _read_stored(name: str | None) -> StoredStudy:
-    if name is not None and (folder := Path(name)).is_dir() and (is_export(folder) or "/" in name or name == "."):
-        study, rows, broken = read_export(folder)
-        return study, rows, folder, broken
-    return _read_from_home(name)
 
 
 def _read_from_home(name: str | None) -> StoredStudy:
@@ -133,25 +129,16 @@ def _find_local_paths(folder: Path, names: tuple[str, ...]) -> list[str]:
     return sorted(place for place in own if any(place in text for text in texts))
 
 
-def _say(proof: Proof) -> None:
-    out = console()
+def _lines(proof: Proof) -> Iterator[str]:
     for drift in proof.drifts:
-        out.print(f"drift  {drift}")
+        yield f"drift  {drift}"
     several = {what: "pages of the report" if what == "page" else f"{what}s" for what in proof.held}
     counted = ", ".join(f"{n} {what if n == 1 else several[what]}" for what, n in proof.held.items())
-    out.print(f"{'held' if proof.holds else 'held otherwise'}  {counted or 'nothing'}")
+    yield f"{'held' if proof.holds else 'held otherwise'}  {counted or 'nothing'}"
     for sentence in proof.notes:
-        out.print(f"note  {sentence}")
-    out.print(f"study {proof.study} {'verifies' if proof.holds else 'does not verify'}")
-    out.print(f"head  {proof.head}")
-
-
-def _as_json(proof: Proof) -> dict[str, Any]:
-    return {
-        "study": proof.study, "holds": proof.holds, "head": proof.head,
-        "drifts": [{"place": drift.place, "difference": drift.difference} for drift in proof.drifts],
-        "held": dict(proof.held), "notes": list(proof.notes),
-    }  # fmt: skip
+        yield f"note  {sentence}"
+    yield f"study {proof.study} {'verifies' if proof.holds else 'does not verify'}"
+    yield f"head  {proof.head}"
 
 
 def report(
@@ -181,25 +168,16 @@ def report(
     folder = home.study(state.id)
     require_files(home, log, state.id)
     if plot:
-        _draw_plots(state, folder, plot, json)
+        drawn = {metric: [str(path) for path in draw_metric(state, folder, metric)] for metric in plot}
+        lines = [path for paths in drawn.values() for path in paths]
+        answer(json, {"study": state.id, "plots": drawn}, *lines)
         return
     paths = _rebuild_report(log, state, folder) if build else report_paths(state, folder)
     if paths is None:
         raise BadInput(f"study {state.id} has no report yet (it is {state.status}); `ajet study resume` finishes it")
     if missing := [path for path in paths.values() if not Path(path).exists()]:
         raise BadInput(f"expected the report at {missing[0]}; it is gone; `ajet study report {state.id} --build`")
-    if json:
-        print_json({"study": state.id, **paths})
-    else:
-        console().print("\n".join(paths.values()))
-
-
-def _draw_plots(state: StudyState, folder: Path, metrics: list[str], json: bool) -> None:
-    drawn = {metric: [str(path) for path in draw_metric(state, folder, metric)] for metric in metrics}
-    if json:
-        print_json({"study": state.id, "plots": drawn})
-    else:
-        console().print("\n".join(path for paths in drawn.values() for path in paths))
+    answer(json, {"study": state.id, **paths}, *paths.values())
 
 
 def _rebuild_report(log: EventLog, state: StudyState, folder: Path) -> dict[str, str]:

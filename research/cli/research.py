@@ -11,7 +11,7 @@ import os
 import select
 import sys
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from research.cli.app import console, print_json, takes_options
+from research.cli.app import answer, console, takes_options
 from research.cli.progress import LineLog, LiveScreen, Progress
 from research.cli.studies import render_ending, render_question, summary
 from research.controller import options
 from research.controller.controller import Observer, budget_left
 from research.controller.interventions import answer_question
+from research.controller.mirror import NO_MIRROR
 from research.controller.options import (
     ResearchOptions,
     ask_on_terminal,
@@ -36,7 +37,7 @@ from research.controller.options import (
 )
 from research.controller.progress import verdict_key
 from research.controller.session import Session, hold_lease, new_study_id
-from research.controller.wandb import NO_MIRROR, wandb_login
+from research.controller.wandb import wandb_login
 from research.environments.reference import requirements_of
 from research.errors import BadApproval, BadInput
 from research.files import ignore_disk_full
@@ -166,7 +167,10 @@ def conduct(
         with view or nullcontext(), mirror or nullcontext():
             with _spinner("planning", json):
                 planned = session.plan()
-            for odd in dict.fromkeys(filter(None, map(describe_unusual_rate, _planned_jobs(planned)))):
+            records = [] if planned.noise_plan is None else [planned.noise_plan.job]
+            if (design := planned.design) is not None:
+                records = [{**design.base_job, **arm.job_overrides} for arm in design.arms]
+            for odd in dict.fromkeys(filter(None, map(describe_unusual_rate, map(Job.from_record, records)))):
                 warn(odd)
             observer, shown = make_observer(home, planned, json=json)
             observer = add_prompt(observer, StudyLog(log, study), console())
@@ -179,29 +183,16 @@ def conduct(
             f"ajet study stop {study}"
         )
         raise typer.Exit(INTERRUPTED) from None
-    if json:
-        print_json({**summary(state, home.study(study)), "prefect": view.url if view else None})
-    else:
-        console().print(render_ending(state, home.study(study)))
-        if view is not None and view.own:
-            console().print(f"prefect  goes on at {view.url}, for this study and the next; end it with: ajet up --stop")
-    if state.status == "stopped" and (code := _stop_exit_code(state)):
-        raise typer.Exit(code)
-
-
-def _stop_exit_code(state: StudyState) -> int:
-    """Return the exit code of a study that is stopped: what a budget carried to a verdict is an end as any other."""
-    if not is_stopped_by_budget(state):
-        return INTERRUPTED
+    told = {**summary(state, home.study(study)), "prefect": view.url if view else None}
+    more = []
+    if view is not None and view.own:
+        more = [f"prefect  goes on at {view.url}, for this study and the next; end it with: ajet up --stop"]
+    answer(json, told, render_ending(state, home.study(study)), *more)
+    if state.status == "stopped" and not is_stopped_by_budget(state):
+        raise typer.Exit(INTERRUPTED)
     judged = any(verdict.verdict != "invalid" for each in state.rounds for verdict in each.verdicts)
-    return 0 if judged else BUDGET_ENDED
-
-
-def _planned_jobs(state: StudyState) -> Iterator[Job]:
-    if (design := state.design) is not None:
-        yield from (Job.from_record({**design.base_job, **arm.job_overrides}) for arm in design.arms)
-    elif state.noise_plan is not None:
-        yield Job.from_record(state.noise_plan.job)
+    if state.status == "stopped" and not judged:  # what a budget carried to a verdict is an end as any other
+        raise typer.Exit(BUDGET_ENDED)
 
 
 def require_detachable(
@@ -222,10 +213,8 @@ def require_detachable(
 
 def hand_to_worker(give: ScheduleStudy, study: str, json: bool) -> None:
     address = give(study)
-    if json:
-        print_json({"study": study, "flow_run": address})
-    else:
-        console().print(f"study {study} is the worker's now: {address}\nfollow it with: ajet study watch {study}")
+    said = f"study {study} is the worker's now: {address}"
+    answer(json, {"study": study, "flow_run": address}, said, f"follow it with: ajet study watch {study}")
 
 
 def choose_isolation(json: bool, find: Callable[[Note], Isolation]) -> Isolation:

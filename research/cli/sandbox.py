@@ -6,13 +6,13 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.app import Json, console, print_json, show_progress
+from research.cli.app import Json, answer, console, make_table, print_json, show_progress
 from research.installation.home import Home
 from research.installation.studies import readable_studies
 from research.isolation.inventory import SandboxInfo, find_sandbox, find_sandboxes, open_handle
@@ -22,7 +22,6 @@ from research.terminal import warn
 from research.text import format_seconds
 from sandboxes import Exit, Handle, SandboxError
 from sandboxes.docker.engine import ContainerEngine, EngineNotFound, connect
-from sandboxes.images import Image, Note
 from sandboxes.spec import added_text, escape_control
 from studies import EventLog
 
@@ -59,22 +58,27 @@ def build(
 
         ajet sandbox build --base python:3.12-slim --requirements agent/requirements.txt
     """
+    from research.isolation.client_image import ensure_client_image, ensure_derived_image
+
     text = _text(requirements) if requirements is not None else None
     home, engine = Home.locate().prepare(), connect(os.environ)
     began = time.monotonic()
     with show_progress(json, "asking the engine") as note:
-        image = _build_image(engine, home, note, base=base, requirements=text)
+        if text is None:
+            image = ensure_client_image(engine, home, note, base=base)
+        else:
+            image = ensure_derived_image(engine, home, text, note, base=base)
     size = int(engine.client.images.get(image.id).attrs["Size"])
     below = int(engine.client.images.get(image.base).attrs["Size"])
-    if json:
-        print_json(
-            {"id": image.id, "tag": image.tag, "base": image.base, "bytes": size, "bytes_over_base": size - below}
-        )
-        return
-    console().print(f"image    {image.tag}   {image.id[:19]}")
-    console().print(f"base     {image.base}")
-    console().print(f"size     {size / 1e6:.0f} MB, {(size - below) / 1e6:.0f} MB over the base")
-    console().print(f"time     {time.monotonic() - began:.1f} s")
+    told = {"id": image.id, "tag": image.tag, "base": image.base, "bytes": size, "bytes_over_base": size - below}
+    answer(
+        json,
+        told,
+        f"image    {image.tag}   {image.id[:19]}",
+        f"base     {image.base}",
+        f"size     {size / 1e6:.0f} MB, {(size - below) / 1e6:.0f} MB over the base",
+        f"time     {time.monotonic() - began:.1f} s",
+    )
 
 
 @app.command("ls")
@@ -95,7 +99,7 @@ def list_sandboxes(
     shown = [each for each in found if everything or each.state != "ended"]
     if json:
         answers = None if engine is None else {"host": engine.host, "version": engine.version}
-        print_json({"engine": answers, "sandboxes": [_record(each) for each in shown]})
+        print_json({"engine": answers, "sandboxes": shown})
         return
     if trouble is not None:
         warn(f"containers are shown as their folders have them, for no engine answers: {trouble}")
@@ -138,10 +142,8 @@ def stop(name: Name, json: Json = False) -> None:
     """
     found = _handle(name)
     ended = found.stop()
-    if json:
-        print_json({"name": found.name, "reason": ended.reason, "code": ended.code})
-    else:
-        console().print(f"{found.name}   {_describe_exit(ended)}")
+    told = {"name": found.name, "reason": ended.reason, "code": ended.code}
+    answer(json, told, f"{found.name}   {_describe_exit(ended)}")
 
 
 @app.command()
@@ -162,33 +164,25 @@ def prune(
     from research.isolation.inventory import find_waste, image_bytes
 
     home, engine = Home.locate().prepare(), connect(os.environ)
-    waste = find_waste(home, engine, _find_pinned_images(home))
+    # One whose log is corrupt cannot go on, and needs no image.
+    unfinished = (state for state in readable_studies(EventLog(home.database)) if not is_done(state))
+    pinned = [image for state in unfinished if (image := read_sandboxing(state.settings).image)]
+    waste = find_waste(home, engine, pinned)
     before = image_bytes(engine)
     for each in waste if not dry_run else []:
         each.remove()
     after = image_bytes(engine)
     freed = None if before is None or after is None else before - after
-    if json:
-        removed = [{"kind": each.kind, "name": each.name, "why": each.why} for each in waste]
-        print_json({"dry_run": dry_run, "removed": removed, "image_bytes_freed": freed})
-        return
-    for each in waste:
-        console().print(Text(f"{'would remove' if dry_run else 'removed'} {each.kind} {each.name}: {each.why}"))
-    if dry_run or not waste:
-        console().print(f"{len(waste)} to remove: ajet sandbox prune" if waste else "nothing to remove")
-    else:
-        of_images = "" if freed is None else f", {freed / 1e6:.0f} MB of images freed"
-        console().print(f"{len(waste)} removed{of_images}")
-
-
-def _build_image(
-    engine: ContainerEngine, home: Home, note: Note, *, base: str | None, requirements: str | None
-) -> Image:
-    from research.isolation.client_image import ensure_client_image, ensure_derived_image
-
-    if requirements is None:
-        return ensure_client_image(engine, home, note, base=base)
-    return ensure_derived_image(engine, home, requirements, note, base=base)
+    removed = [{"kind": each.kind, "name": each.name, "why": each.why} for each in waste]
+    verb = "would remove" if dry_run else "removed"
+    of_images = "" if freed is None else f", {freed / 1e6:.0f} MB of images freed"
+    end = f"{len(waste)} to remove: ajet sandbox prune" if dry_run else f"{len(waste)} removed{of_images}"
+    answer(
+        json,
+        {"dry_run": dry_run, "removed": removed, "image_bytes_freed": freed},
+        *(Text(f"{verb} {each.kind} {each.name}: {each.why}") for each in waste),
+        end if waste else "nothing to remove",
+    )
 
 
 def _text(path: Path) -> str:
@@ -225,33 +219,15 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def _find_pinned_images(home: Home) -> list[str]:
-    """Return the images that unfinished studies name; one whose log is corrupt cannot go on, and needs none."""
-    states = readable_studies(EventLog(home.database))
-    return [image for state in states if not is_done(state) and (image := read_sandboxing(state.settings).image)]
-
-
-def _record(each: SandboxInfo) -> dict[str, Any]:
-    ended = None if each.exit is None else {"reason": each.exit.reason, "code": each.exit.code}
-    return {
-        "name": each.name, "kind": each.kind, "state": each.state, "exit": ended, "created_at": each.created_at,
-        "image": each.image, "labels": dict(each.labels),
-    }  # fmt: skip
-
-
 def _table(shown: list[SandboxInfo]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    rows = []
+    names, rows = ("sandbox", "kind", "state", "age", "image"), []
     for each in shown:
         state = each.state if each.exit is None else _describe_exit(each.exit)
         age, image = format_seconds(max(0.0, time.time() - each.created_at)), (each.image or "").removeprefix("sha256:")
-        rows.append((each.name, each.kind, state, age, image[:12]))
-    for place, column in enumerate(("sandbox", "kind", "state", "age")):  # whole in any terminal: names are typed again
-        widest = max(len(column), *(len(row[place]) for row in rows))
-        table.add_column(column, header_style="dim", no_wrap=True, min_width=widest)
-    table.add_column("image", header_style="dim", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(Text, row))
+        rows.append(tuple(map(Text, (each.name, each.kind, state, age, image[:12]))))
+    table = make_table(names, rows)
+    for place, column in enumerate(table.columns[:4]):  # whole in any terminal: names are typed again
+        column.min_width = max(len(names[place]), *(len(row[place]) for row in rows))
     return table
 
 

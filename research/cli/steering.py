@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from research.cli.app import Json, console, print_json
+from research.cli.app import Json, Name, answer, console, open_study
 from research.cli.listing import read_listing
-from research.cli.lookup import Name, open_study
 from research.cli.research import choose_isolation, conduct, hand_to_worker, make_observer, require_detachable
 from research.cli.studies import answer_json, render_ending, render_question, summary
 from research.controller import interventions
@@ -26,6 +25,7 @@ from research.terminal import warn
 from research.text import format_seconds, parse_budget
 from studies import Event, EventLog, EventType, StudyLog, StudyState, fold
 from studies.log.fold import SERVED, WORKED
+from studies.log.study import LoggedAmendment
 
 Reason = Annotated[str | None, typer.Option("--reason", help="Why, for the report.")]
 
@@ -97,38 +97,36 @@ def veto(
     _say(record, interventions.veto_hypothesis(record, hypothesis, reason), json)
 
 
+def _open() -> tuple[Home, EventLog]:
+    home = Home.locate().prepare()
+    return home, EventLog(home.database)
+
+
 def _find(name: str | None) -> StudyLog:
-    log = EventLog(Home.locate().prepare().database)
+    _, log = _open()
     return StudyLog(log, find_study(log, name))
 
 
 def _say(record: StudyLog, event: Event, json: bool) -> None:
     state = record.state()
-    if json:
-        print_json({"study": event.study, "seq": event.seq, "type": event.type.value, **_details(state, event)})
-        return
-    console().print(_sentence(state, event))
-    if state.status == "stopped":
-        console().print(f"go on with: ajet study resume {state.id}")
-
-
-def _details(state: StudyState, event: Event) -> dict[str, Any]:
     amended = next((entry for entry in state.amendments if entry.seq == event.seq), None)
     if amended is None:
-        return dict(event.payload)
-    return {"amendment": amended.amendment.model_dump(mode="json"), "after_data": amended.after_data}
+        details = dict(event.payload)
+        sentence = f"hypothesis {event.payload['hypothesis']} of study {state.id} is vetoed; it gets no more runs"
+    else:
+        details = {"amendment": amended.amendment, "after_data": amended.after_data}
+        sentence = _describe_amendment(state, amended)
+    stopped = [f"go on with: ajet study resume {state.id}"] if state.status == "stopped" else []
+    told = {"study": event.study, "seq": event.seq, "type": event.type.value, **details}
+    answer(json, told, sentence, *stopped)
 
 
-def _sentence(state: StudyState, event: Event) -> str:
-    amended = next((entry for entry in state.amendments if entry.seq == event.seq), None)
-    if amended is None:
-        return f"hypothesis {event.payload['hypothesis']} of study {state.id} is vetoed; it gets no more runs"
+def _describe_amendment(state: StudyState, amended: LoggedAmendment) -> str:
     late = ", after the first result: verdicts that it touches are exploratory" if amended.after_data else ""
-    amendment = amended.amendment
-    if amendment.kind == "budget":
+    if amended.amendment.kind == "budget":
         return f"study {state.id} now has a budget of {format_seconds(state.budget_s)}"
-    if amendment.kind == "accept":
-        return f"study {state.id} now accepts {amendment.target}{late}"
+    if amended.amendment.kind == "accept":
+        return f"study {state.id} now accepts {amended.amendment.target}{late}"
     return f"noted in study {state.id}"
 
 
@@ -166,33 +164,24 @@ def deny(name: AskingStudy = None, note: Note = "", json: Json = False) -> None:
         interventions.end_attempts(home, log, StudyLog(log, state.id), warn)
 
 
-def _open() -> tuple[Home, EventLog]:
-    home = Home.locate().prepare()
-    return home, EventLog(home.database)
-
-
 def _answer_question(
     home: Home, log: EventLog, name: str | None, note: str, json: bool, *, granted: bool
 ) -> StudyState:
-    record = StudyLog(log, find_study(log, name or _find_asking_study(home, log)))
+    if name is None:  # the study that asks; of several none, as each costs something
+        several = [line.summary["study"] for line in read_listing(home, log) if line.summary["asks"] is not None]
+        if len(several) > 1:
+            found = ", ".join(several)
+            raise BadApproval(f"expected the name of one of the studies that wait for approval; found {found}")
+        name = several[0] if several else None
+    record = StudyLog(log, find_study(log, name))
     asked = interventions.require_question(state := record.state())
     if not json:
         console().print(render_question(state, how=False))
     given = interventions.answer_question(record, asked.digest, "command", note, granted=granted)
     state = record.state()
-    if json:
-        print_json({"study": state.id, "seq": given.seq, **answer_json(given)})
-    else:
-        console().print(f"{given.describe()}; {_describe_next_step(home, log, state)}")
+    told = {"study": state.id, "seq": given.seq, **answer_json(given)}
+    answer(json, told, f"{given.describe()}; {_describe_next_step(home, log, state)}")
     return state
-
-
-def _find_asking_study(home: Home, log: EventLog) -> str | None:
-    """Return the study that asks; None where none does. Raise BadApproval where several do: each costs something."""
-    several = [line.summary["study"] for line in read_listing(home, log) if line.summary["asks"] is not None]
-    if len(several) > 1:
-        raise BadApproval(f"expected the name of one of the studies that wait for approval; found {', '.join(several)}")
-    return several[0] if several else None
 
 
 def _describe_next_step(home: Home, log: EventLog, state: StudyState) -> str:
@@ -278,11 +267,8 @@ def resume(
 
 
 def _show_ongoing(home: Home, log: EventLog, study: str, json: bool) -> None:
-    _show_end(home, fold(log.read(study)), json)
-    if not json:
-        console().print(
-            f"study {study} goes on under the controller that has it; follow it with: ajet study watch {study}"
-        )
+    said = f"study {study} goes on under the controller that has it; follow it with: ajet study watch {study}"
+    _show_end(home, fold(log.read(study)), json, said)
 
 
 def pause(name: Name = None, json: Json = False) -> None:
@@ -312,8 +298,6 @@ def stop(name: Name = None, json: Json = False) -> None:
     _show_end(home, fold(log.read(state.id)), json)
 
 
-def _show_end(home: Home, state: StudyState, json: bool) -> None:
-    if json:
-        print_json(summary(state, home.study(state.id)))
-    else:
-        console().print(render_ending(state, home.study(state.id)))
+def _show_end(home: Home, state: StudyState, json: bool, *more: str) -> None:
+    folder = home.study(state.id)
+    answer(json, summary(state, folder), render_ending(state, folder), *more)

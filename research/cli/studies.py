@@ -1,11 +1,8 @@
-"""List, show, summary.
-
-What was told of a study is kept (`research.installation.studies`) until something of it moves.
-"""
+"""`ajet study show`, and what is told of a study in lists, at its end and as JSON."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -14,17 +11,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.app import Json, console, print_json
-from research.cli.lookup import Name, open_study
+from research.cli.app import Json, Name, console, make_table, open_study, print_json
 from research.controller.progress import progress_of
-from research.installation.studies import evidence_files
 from research.isolation.mode import read_sandboxing
 from research.planners.history import sanitize_line
 from research.scheduler.approvals import describe_cost, how_to_answer
 from research.scheduler.required_runs import budget_decision, open_hypotheses, runs_left
 from research.scheduler.steps import ASK_RULE
 from research.text import format_flag
-from studies import LogCorrupt, RunState, StudyState
+from studies import RunState, StudyState
 from studies.log.event_log import lock_error
 from studies.log.study import ApprovalAnswer, LoggedApprovalRequest, PlannerNote
 from studies.proof import DOES_NOT_FOLLOW, verdict_fault
@@ -34,8 +29,6 @@ from studies.report.claims import last_words
 from studies.report.summary import HeadlineAnswer, headline
 from studies.verdicts.wording import question_of
 
-CORRUPT = "corrupt"
-"""Status of a study whose log cannot be read."""
 _STYLES = {
     "supported": "bold green", "refuted": "bold red", "equivalent": "bold blue", "inconclusive": "bold yellow",
     "invalid": "bold red", DOES_NOT_FOLLOW: "bold red",
@@ -44,7 +37,7 @@ _STYLES = {
 
 def summary(state: StudyState, folder: Path) -> dict[str, Any]:
     """Return what a script wants to know: status, counts, verdicts, report paths; of an inquiry, which round it is."""
-    far = progress_of(state)
+    far, runs = progress_of(state), state.every_run
     return {
         **round_progress(state),
         "study": state.id,
@@ -57,7 +50,7 @@ def summary(state: StudyState, folder: Path) -> dict[str, Any]:
         "said": None if state.said is None else state.said.model_dump(mode="json"),
         "planner": dict(state.planner),
         "design_hash": state.design_hash,
-        "runs": run_counts(state),
+        "runs": {"planned": len(runs), **Counter(run.status for run in runs.values() if run.status != "planned")},
         "progress": {"done": far.done, "at_most": far.most, "percent": round(far.percent, 1)},
         "verdicts": [
             {**round_number(each), **_verdict_json(each, folder, verdict)}
@@ -93,21 +86,6 @@ def _verdict_json(state: StudyState, folder: Path, verdict: Verdict) -> dict[str
     return {"hypothesis": verdict.hypothesis, "verdict": DOES_NOT_FOLLOW, "reason": said}
 
 
-def _short_verdicts(state: StudyState, folder: Path) -> str:
-    return ", ".join(
-        each.verdict if verdict_fault(state, folder, each) is None else DOES_NOT_FOLLOW for each in state.verdicts
-    )
-
-
-def run_counts(state: StudyState) -> dict[str, int]:
-    runs = state.every_run
-    counts: dict[str, int] = {"planned": len(runs)}
-    for run in runs.values():
-        if run.status != "planned":
-            counts[run.status] = counts.get(run.status, 0) + 1
-    return counts
-
-
 def report_paths(state: StudyState, folder: Path) -> dict[str, str] | None:
     if state.report is None:
         return None
@@ -133,14 +111,13 @@ def describe_changed_lock(state: StudyState, folder: Path) -> str | None:
 
 
 def reward_lines(state: StudyState) -> list[Text]:
-    code = {
-        name: source for each in state.rounds if each.design is not None for name, source in each.design.code.items()
-    }
+    codes = [each.design.code for each in state.rounds if each.design is not None]
     return [
         Text(
             f"reward {name}  written by the planner's model, {len(source.splitlines())} lines, "
             f"sha256 {sha256(source.encode()).hexdigest()[:16]}; runs in containers only"
         )
+        for code in codes
         for name, source in code.items()
     ]
 
@@ -163,14 +140,13 @@ def round_suffix(state: StudyState) -> str:
 
 
 def render_ending(state: StudyState, folder: Path) -> RenderableType:
-    head = headline(state, lock_error(state, folder))
-    lines: list[RenderableType] = [
-        *_earlier_answers(state, folder),
-        *(Text(line, "bold red") for line in head.warnings),
-    ]
-    for answer in head.answers if state.verdicts else ():
-        named = len(head.answers) > 1 or state.rounds_before
-        lines += _answer_lines(state, folder, answer, f"{answer.hypothesis}: " if named else "")
+    lines: list[RenderableType] = []
+    for each in (*state.rounds_before, state):
+        head = headline(each, lock_error(each, folder))
+        lines += [Text(line, "bold red") for line in head.warnings]
+        for answer in head.answers if each is not state or state.verdicts else ():
+            name = f"{answer.hypothesis}: " if len(head.answers) > 1 or state.rounds_before else ""
+            lines += _answer_lines(each, folder, answer, name if each is state else f"round {each.round}, {name}")
     if state.said is not None:
         lines.append(Text(f"{'declined' if state.declined else 'said'}  {last_words(state)}"))
     doubted = head.warnings or any(
@@ -195,16 +171,6 @@ def render_ending(state: StudyState, folder: Path) -> RenderableType:
         kept = f"keep it: ajet study verify {state.id} --head {state.head_hash[:16]}"
         lines.append(Text(f"head  {state.head_hash}  ({kept})"))
     return Group(*lines)
-
-
-def _earlier_answers(state: StudyState, folder: Path) -> list[RenderableType]:
-    lines: list[RenderableType] = []
-    for each in state.rounds_before:
-        head = headline(each, lock_error(each, folder))
-        lines += [Text(warning, "bold red") for warning in head.warnings]
-        for answer in head.answers:
-            lines += _answer_lines(each, folder, answer, f"round {each.round}, {answer.hypothesis}: ")
-    return lines
 
 
 def _answer_lines(state: StudyState, folder: Path, answer: HeadlineAnswer, name: str) -> list[RenderableType]:
@@ -260,37 +226,20 @@ def _describe_resume(state: StudyState) -> str:
     )
 
 
-@dataclass(frozen=True)
-class StudyLine:
-    """One study: its line for people, and its summary for scripts; `folder` is the study's."""
-
-    state: StudyState
-    folder: Path
-
-    def row(self) -> tuple[str, ...]:
-        """Return its id, status (with the round), runs, verdicts, when it was created, and its topic."""
-        state, done = self.state, progress_of(self.state)
-        where = "" if state.most_rounds == 1 else f" (round {state.round}/{state.most_rounds})"
-        status = f"{'declined' if state.declined else state.status}{where}"
-        runs = f"{done.done}/{done.most or done.done}"
-        verdicts = " | ".join(filter(None, (_short_verdicts(each, self.folder) for each in state.rounds)))
-        return state.id, status, runs, verdicts, state.created[:16], state.topic
-
-    def summary(self) -> dict[str, Any]:
-        """Return what `--json` prints of it."""
-        return summary(self.state, self.folder)
-
-    def evidence_files(self) -> list[str]:
-        return evidence_files(self.state)
-
-
-def unreadable_line(study: str, error: LogCorrupt) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return row and summary of a study whose log is corrupt: what is wrong with it, and nothing else."""
-    return (study, CORRUPT, "", "", "", str(error)), {
-        "study": study, "topic": None, "status": CORRUPT, "reason": str(error), "asks": None, "planner_asks": [],
-        "declined": False, "said": None, "planner": None, "design_hash": None, "runs": {}, "progress": None,
-        "verdicts": [], "head": None, "report": None, "elapsed_s": None,
-    }  # fmt: skip
+def list_row(state: StudyState, folder: Path) -> list[str]:
+    """Return a study's id, status (with the round), runs, verdicts, when it was created, and its topic."""
+    progress = progress_of(state)
+    where = "" if state.most_rounds == 1 else f" (round {state.round}/{state.most_rounds})"
+    status = f"{'declined' if state.declined else state.status}{where}"
+    verdicts = (
+        ", ".join(
+            verdict.verdict if verdict_fault(each, folder, verdict) is None else DOES_NOT_FOLLOW
+            for verdict in each.verdicts
+        )
+        for each in state.rounds
+    )
+    runs = f"{progress.done}/{progress.most or progress.done}"
+    return [state.id, status, runs, " | ".join(filter(None, verdicts)), state.created[:16], state.topic]
 
 
 def show(name: Name = None, json: Json = False) -> None:
@@ -338,9 +287,8 @@ def _design(state: StudyState, design: Design) -> str:
 def _details(state: StudyState) -> dict[str, Any]:
     return {
         **({} if state.most_rounds == 1 else {"rounds": [_round(each) for each in state.rounds]}),
-        "hypotheses": [hypothesis.model_dump(mode="json") for hypothesis in state.hypotheses],
-        "design": state.design.model_dump(mode="json") if state.design else None,
-        "sandbox": read_sandboxing(state.settings).model_dump(mode="json"),
+        **_plan(state),
+        "sandbox": read_sandboxing(state.settings),
         "approvals": [answer_json(entry) for entry in state.approvals],
         "run_table": [
             {
@@ -356,12 +304,12 @@ def _details(state: StudyState) -> dict[str, Any]:
 
 def _round(state: StudyState) -> dict[str, Any]:
     return {
-        **round_progress(state),
-        "why_asked": state.why_asked,
-        "design_hash": state.design_hash,
-        "hypotheses": [hypothesis.model_dump(mode="json") for hypothesis in state.hypotheses],
-        "design": state.design.model_dump(mode="json") if state.design else None,
-    }
+        **round_progress(state), "why_asked": state.why_asked, "design_hash": state.design_hash, **_plan(state),
+    }  # fmt: skip
+
+
+def _plan(state: StudyState) -> dict[str, Any]:
+    return {"hypotheses": state.hypotheses, "design": state.design}
 
 
 def _wandb_fields(run: RunState) -> dict[str, str]:
@@ -370,16 +318,14 @@ def _wandb_fields(run: RunState) -> dict[str, str]:
 
 
 def _runs(state: StudyState) -> Table:
-    table = Table(box=None, pad_edge=False)
+    names = ("run", "arm", "seed", "status", "tries", "hidden before", "hidden after", "seconds")
     many = state.most_rounds > 1
-    for column in ("run", "arm", "seed", "status", "tries", "hidden before", "hidden after", "seconds"):
-        table.add_column(column, header_style="dim", no_wrap=True)
-    if many:
-        table.add_column("round", header_style="dim", no_wrap=True)
-    for each in state.every_round:
-        for run in each.runs.values():
-            table.add_row(*_run_cells(run), *((str(each.round),) if many else ()))
-    return table
+    rows = (
+        (*_run_cells(run), *((str(each.round),) if many else ()))
+        for each in state.every_round
+        for run in each.runs.values()
+    )
+    return make_table((*names, "round") if many else names, rows)
 
 
 def _run_cells(run: RunState) -> tuple[str, ...]:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from pydantic import BaseModel
 from rich.text import Text
 
-from research.cli.app import Json, console, print_json
+from research.cli.app import Json, answer, console, make_facts, make_table, print_json, takes_options
 from research.cli.episodes import episodes, export, inspect
 from research.cli.swarm_admin import check_backend, export_model, shares
-from research.cli.top import OlderServer, TopFrame, Watcher, status_lines, top
+from research.cli.top import Watcher, status_lines, top
 from research.environments.install import load_environment
 from research.errors import BadInput, NotReady
 from research.files import read_json
@@ -44,7 +44,6 @@ from swarm.environments.registry import add_folder, environments, get_environmen
 from swarm.errors import SwarmError, UnknownAnswer, Unreachable
 from swarm.job import Job, PathModel
 from swarm.models import require_model_folder
-from swarm.snapshot import Snapshot
 from swarm.wire import ServerState, Status
 
 SILENT_AFTER_S = 3.0
@@ -70,18 +69,15 @@ def list_servers(json: Json = False) -> None:
         ajet swarm list --json
     """
     rows = [_row(name, process) for name, process in servers(Home.locate())]
-    if json:
-        print_json(rows)
-    elif not rows:
-        console().print("no swarm server was ever started here; ajet swarm start --environment guess")
-    else:
-        table = Table(box=None, pad_edge=False)
-        for column in ("name", "address", "pid", "state", "step"):
-            table.add_column(column)
-        for row in rows:
-            step = "-" if row["steps"] is None else f"{row['step']} of {row['steps']}"
-            table.add_row(row["name"] or UNNAMED, row["url"] or UNNAMED, str(row["pid"] or UNNAMED), row["state"], step)
-        console().print(table)
+    cells = (
+        (
+            row["name"] or UNNAMED, row["url"] or UNNAMED, str(row["pid"] or UNNAMED), row["state"],
+            "-" if row["steps"] is None else f"{row['step']} of {row['steps']}",
+        )
+        for row in rows
+    )  # fmt: skip
+    table = make_table(("name", "address", "pid", "state", "step"), cells)
+    answer(json, rows, table if rows else "no swarm server was ever started here; ajet swarm start --environment guess")
 
 
 def token(
@@ -148,53 +144,84 @@ def swarm() -> None:
     """Swarm servers: host a trainable model for any agent."""
 
 
-@app.command()
-def start(
-    job: Annotated[Path | None, typer.Option(help="A job as JSON (see `ajet job explain`).")] = None,
+class StartOptions(BaseModel):
+    """Options of `ajet swarm start`: a job, what of it is replaced, and how a server is started here."""
+
+    job: Annotated[Path | None, typer.Option(help="A job as JSON (see `ajet job explain`).")] = None
     environment: Annotated[
         str | None, typer.Option(help="The job's environment, in place of its own: a name, a folder, an address.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Folder of the model, in place of the job's (docs/models.md).")
-    ] = None,
+    ] = None
+    model: Annotated[str | None, typer.Option(help="Folder of the model, in place of the job's (docs/models.md).")] = (
+        None
+    )
     backend: Annotated[
         str | None,
         typer.Option(help="Backend, in place of the job's: local, verl (docs/cluster.md), or an installed one."),
-    ] = None,
+    ] = None
     max_context: Annotated[
         int | None,
         typer.Option(help="Most tokens of prompt and answer, in place of the job's.", show_default=False),
-    ] = None,
+    ] = None
     check: Annotated[
         bool, typer.Option("--check", help="Start nothing: say what the backend verl finds and lacks here.")
-    ] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; another is taken if in use.")] = DEFAULT_PORT,
+    ] = False
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; another is taken if in use.")] = DEFAULT_PORT
     name: Annotated[
         str | None, typer.Option(help="Name of the server, where several run here.", show_default=False)
-    ] = None,
+    ] = None
     host: Annotated[
         str | None,
         typer.Option(help="Address to bind; one beyond 127.0.0.1 needs --token-file.", show_default="127.0.0.1"),
-    ] = None,
+    ] = None
     store: Annotated[
         str | None,
         typer.Option(
             help="URL of its database, postgresql+psycopg://...; one with a password rather in AJET_SWARM_STORE.",
             show_default="SQLite in its folder",
         ),
-    ] = None,
+    ] = None
     token_file: Annotated[
         Path | None, typer.Option(help="File, yours alone, with an admin token of your own.", show_default=False)
-    ] = None,
+    ] = None
     peer: Annotated[
         list[str] | None,
         typer.Option(
             "--peer", help="Address of a server to ask what became of a team; repeatable.", show_default=False
         ),
-    ] = None,
-    server: Server = None,
-    json: Json = False,
-) -> None:
+    ] = None
+    server: Server = None
+
+    def wanted_job(self) -> Job | None:
+        """Return the job that is to be trained; None where none is asked for. Raises what is wrong with it."""
+        environment = self.environment
+        if environment is not None and environment not in environments():
+            environment = load_environment(environment, None, Home.locate().prepare(), warn).name
+        asked = (self.job, environment, self.model, self.backend, self.max_context)
+        if all(value is None for value in asked):
+            return None
+        job = Job() if self.job is None else read_job(self.job)
+        if environment is not None:
+            job = job.model_copy(update={"environment": get_environment(environment).name})
+        if self.model is not None:
+            job = _with_model(job, self.model)
+        if self.backend is not None:
+            job = with_backend(job, self.backend)
+        if self.max_context is not None:
+            job = with_fields(job, max_context=self.max_context)
+        if (odd := describe_unusual_rate(job)) is not None:
+            warn(odd)
+        return job
+
+    def server_options(self, name: str | None, job: Job | None) -> ServerOptions:
+        """Return how a server of this name is started, if one is; its job says in which environment of Python."""
+        own = None if job is None else "verl" if job.backend == "verl" else "local"
+        name = None if name is None else validate_name(name)
+        return ServerOptions(name, self.host, self.store, self.token_file, tuple(self.peer or ()), own)
+
+
+@app.command()
+@takes_options(StartOptions)
+def start(asked: StartOptions, json: Json = False) -> None:
     """Start a swarm server in the background; with a job, wait until it serves.
 
     Without one, a server that was stopped or failed while it trained takes its job up again, where it was.
@@ -217,39 +244,23 @@ def start(
 
         AJET_TOKEN=... ajet swarm start --server http://trainer:8700 --job job.json
     """
-    home, (name, server) = Home.locate(), resolve_target(name, server)
+    home, (name, server) = Home.locate(), resolve_target(asked.name, asked.server)
     add_folder(home.environments)
-    if environment is not None and environment not in environments():
-        environment = load_environment(environment, None, home.prepare(), warn).name
-    wanted = _job(job, environment)
-    if model is not None:
-        wanted = _with_model(wanted or Job(), model)
-    if backend is not None:
-        wanted = with_backend(wanted or Job(), backend)
-    if max_context is not None:
-        wanted = with_fields(wanted or Job(), max_context=max_context)
-    if wanted is not None and (odd := describe_unusual_rate(wanted)) is not None:
-        warn(odd)
+    wanted = asked.wanted_job()
     if wanted is not None and server is None:
         require_backend(wanted.backend)
     home.prepare()
-    if check:
+    if asked.check:
         check_backend(wanted or Job(), home.models, as_json=json)
-    own = None if wanted is None or server is not None else "verl" if wanted.backend == "verl" else "local"
-    options = ServerOptions(
-        None if name is None else validate_name(name), host, store, token_file, tuple(peer or ()), own
-    )
+    options = asked.server_options(name, None if server is not None else wanted)
     if server is None:
-        process, ran = ensure_server(home, options, port=port, idle=wanted is not None)
+        process, ran = ensure_server(home, options, port=asked.port, idle=wanted is not None)
         at = ServerConnection(process.url, process.admin_token, process)
     else:
         at, ran = _find_remote(server, options, wanted), True
     with SwarmClient(at.url, at.token) as client:
         status = _start_job(at, client, wanted, ran=ran, quiet=json)
-    if json:
-        print_json({"url": at.url, "tokens": _tokens_path(at), "status": status.model_dump(mode="json")})
-    else:
-        _print_status(at, status)
+    answer(json, {"url": at.url, "tokens": _tokens_path(at), "status": status}, *_status_lines(at, status))
 
 
 def _start_job(at: ServerConnection, client: SwarmClient, wanted: Job | None, *, ran: bool, quiet: bool) -> Status:
@@ -290,14 +301,14 @@ def _last_event(log: Path) -> str:
     return f": {lines[-1].partition('event=')[2]}" if lines else ""
 
 
-def _print_status(at: ServerConnection, status: Status) -> None:
-    console().print(Text.assemble(f"swarm server   {at.url}   ", (status.state, "bold")))
+def _status_lines(at: ServerConnection, status: Status) -> Iterator[Text | str]:
+    yield Text.assemble(f"swarm server   {at.url}   ", (status.state, "bold"))
     if status.fresh_start is not None:
-        console().print(Text.assemble("a new training ", status.fresh_start))
+        yield Text.assemble("a new training ", status.fresh_start)
     if at.process is not None:
-        console().print(f"tokens         {_tokens_path(at)} (yours only)")
+        yield f"tokens         {_tokens_path(at)} (yours only)"
     off = status.state is ServerState.OFFLINE
-    console().print(f"next           {HOW_TO_TRAIN if off else 'ajet swarm status, ajet swarm stop'}")
+    yield f"next           {HOW_TO_TRAIN if off else 'ajet swarm status, ajet swarm stop'}"
 
 
 @app.command("status")
@@ -317,7 +328,8 @@ def show_status(server: Server = None, json: Json = False) -> None:
             pid = None if at.process is None else at.process.pid
             print_json({"url": at.url, "pid": pid, **status.model_dump(mode="json")})
             return
-        console().print(_lines(_fetch_frame(at, client, status), at))
+        where = at.url if at.process is None else f"{at.url} (pid {at.process.pid})"
+        console().print(make_facts(status_lines(Watcher(at.url, client).poll(), where)))
 
 
 @app.command()
@@ -338,12 +350,10 @@ def stop(server: Server = None, json: Json = False) -> None:
     else:
         with SwarmClient(at.url, at.token) as client:
             client.stop()
-    if json:
-        print_json({"stopped": at.url, "process": at.process is not None})
-    elif at.process is not None:
-        console().print(f"stopped the swarm server at {at.url}")
-    else:
-        console().print(f"stopped the training at {at.url}; its process there goes on, without a job")
+    said = f"stopped the training at {at.url}; its process there goes on, without a job"
+    if at.process is not None:
+        said = f"stopped the swarm server at {at.url}"
+    answer(json, {"stopped": at.url, "process": at.process is not None}, said)
 
 
 def _find_remote(server: str, options: ServerOptions, wanted: Job | None) -> ServerConnection:
@@ -374,28 +384,6 @@ def _status(at: ServerConnection, client: SwarmClient) -> Status:
             f"{error}, but its process {at.process.pid} is there: it is stopped or busy. Try again, look into "
             f"{at.process.folder / 'server.log'}, or end it with `ajet swarm stop`"
         ) from error
-
-
-def _fetch_frame(at: ServerConnection, client: SwarmClient, status: Status) -> TopFrame:
-    try:
-        return Watcher(at.url, client).poll()
-    except OlderServer:
-        return TopFrame(at.url, Snapshot(at=time.time(), status=status), None, ())
-
-
-def _lines(frame: TopFrame, at: ServerConnection) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    where = at.url if at.process is None else f"{at.url} (pid {at.process.pid})"
-    for name, said in status_lines(frame, where):
-        table.add_row(Text(name, "dim"), said)
-    return table
-
-
-def _job(path: Path | None, environment: str | None) -> Job | None:
-    if environment is None:
-        return None if path is None else read_job(path)
-    whose = get_environment(environment).name
-    return (Job() if path is None else read_job(path)).model_copy(update={"environment": whose})
 
 
 def _with_model(job: Job, path: str) -> Job:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from research.cli.app import Json, columns, console, print_json
+from research.cli.app import Json, answer, columns, console
 from research.errors import BadInput, ModelFailed, NotReady
 from research.installation.base_job import python_of, read_job, require_backend
 from research.installation.home import Home
@@ -104,10 +104,7 @@ def export_model(
         if ended.code or not out.is_file():
             raise ModelFailed(f"nothing was exported: {ended.why}" if ended.code != 2 else ended.why)
         card = ModelCard.model_validate_json(out.read_bytes())
-    if json:
-        print_json({"folder": str(to), **card.model_dump(mode="json")})
-    else:
-        console().print(Text(_describe_export(card, to)))
+    answer(json, {"folder": str(to), **card.model_dump(mode="json")}, Text(_describe_export(card, to)))
 
 
 def _folder(home: Home, name: str | None) -> Path:
@@ -179,34 +176,26 @@ def shares(
             found = client.share(wanted).streams
         metrics, trained = client.status().metrics, client.job()
         rows = [_stream_row(stream, metrics, trained) for stream in found]
-    if json:
-        print_json({"changed": bool(wanted), "streams": rows})
-    elif not rows:
-        console().print("no stream has played yet, and the job gives no shares")
-    else:
-        console().print(columns(_HEADER, [_cells(row) for row in rows]))
+    none = "no stream has played yet, and the job gives no shares"
+    table = columns(_HEADER, [_cells(row) for row in rows])
+    answer(json, {"changed": bool(wanted), "streams": rows}, table if rows else none)
 
 
 def shares_of(texts: Sequence[str]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
     for text in texts:
-        name, _, share = text.rpartition("=")
+        name, _, number = text.rpartition("=")
         if not name:
             raise BadInput(f"expected NAME=SHARE; found {text[:60]!r}")
-        if name in found:
+        if name in shares:
             raise BadInput(f"expected one share for each stream; found two for {name[:60]!r}")
-        found[name] = _number(name, share)
-    return found
-
-
-def _number(name: str, text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = math.nan
-    if not 0 < share < math.inf:
-        raise BadInput(f"expected a number above 0 as the share of {name[:60]!r}; found {text[:40]!r}")
-    return share
+        try:
+            shares[name] = float(number)
+        except ValueError:
+            shares[name] = math.nan
+        if not 0 < shares[name] < math.inf:
+            raise BadInput(f"expected a number above 0 as the share of {name[:60]!r}; found {number[:40]!r}")
+    return shares
 
 
 def require_same(wanted: Mapping[str, float], known: Sequence[StreamStatus]) -> None:

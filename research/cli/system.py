@@ -10,19 +10,18 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 import psutil
 import typer
-from rich.table import Table
 from rich.text import Text
 from sqlalchemy.engine import make_url
 
-from research.cli.app import Json, console, print_json
+from research.cli.app import Json, answer, make_table
 from research.controller.wandb import wandb_login
 from research.errors import BadInput, ResearchError
 from research.installation.base_job import LOCAL_PACKAGES, LOCAL_REMEDY, PREFECT_REMEDY
@@ -56,12 +55,13 @@ class Check:
 
 
 def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
+    memory = psutil.virtual_memory().total / 2**30
     return [
         Check("python", "ok", f"{platform.python_version()} at {sys.prefix}"),
         *(_package(name, "pip install ajet") for name in _BASE),
         *(_package(name, LOCAL_REMEDY) for name in LOCAL_PACKAGES),
         _package("prefect", f"studies run without it, and no UI shows them; {PREFECT_REMEDY}", "optional"),
-        _machine(),
+        Check("machine", "ok", f"{cores()} cores, {memory:.0f} GiB; {max_parallel_runs()} training run(s) at once"),
         *_storage(environ),
         _gpu(),
         *_sandboxes(environ),
@@ -70,21 +70,11 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
     ]
 
 
-def is_healthy(checks: Iterable[Check]) -> bool:
-    return all(check.level != "missing" for check in checks)
-
-
 def _package(name: str, remedy: str, level: Level = "missing") -> Check:
     try:
         return Check(name, "ok", version(name))
     except PackageNotFoundError:
         return Check(name, level, "not installed", remedy)
-
-
-def _machine() -> Check:
-    memory = psutil.virtual_memory().total / 2**30
-    found = f"{cores()} cores, {memory:.0f} GiB; {max_parallel_runs()} training run(s) at once"
-    return Check("machine", "ok", found)
 
 
 def _storage(environ: Mapping[str, str]) -> list[Check]:
@@ -197,16 +187,14 @@ def doctor(json: Json = False) -> None:
         ajet doctor --json
     """
     checks = examine()
-    if json:
-        print_json({"healthy": is_healthy(checks), "checks": [asdict(check) for check in checks]})
-    else:
-        table = Table(box=None, pad_edge=False)
-        for column in ("", "part", "found", "what to do"):
-            table.add_column(column, overflow="fold")
-        for check in checks:
-            table.add_row(_MARKS[check.level], check.name, check.found, check.remedy)
-        console().print(table)
-        ready, not_ready = ("ready:", "green"), ("not ready:", "red")
-        said = (ready, ' ajet research "..."') if is_healthy(checks) else (not_ready, " see above")
-        console().print(Text.assemble(*said))
-    raise typer.Exit(0 if is_healthy(checks) else 1)
+    rows = ((_MARKS[check.level], check.name, check.found, check.remedy) for check in checks)
+    names = ("", "part", "found", "what to do")
+    ready = all(check.level != "missing" for check in checks)
+    said = (("ready:", "green"), ' ajet research "..."') if ready else (("not ready:", "red"), " see above")
+    answer(
+        json,
+        {"healthy": ready, "checks": checks},
+        make_table(names, rows, wraps=names),
+        Text.assemble(*said),
+    )
+    raise typer.Exit(0 if ready else 1)

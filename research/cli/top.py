@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import fmean
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 from rich.console import Group
@@ -22,13 +23,12 @@ from rich.live import Live
 from rich.text import Text
 
 from research.cli.app import console, print_json
-from research.errors import ResearchError
 from research.installation.servers import Server, connect_server
 from research.terminal import strip_control_chars
 from research.text import format_seconds
 from sandboxes.spec import escape_control
 from swarm.client import SwarmClient
-from swarm.errors import NotFound, Unreachable
+from swarm.errors import Unreachable
 from swarm.snapshot import Snapshot, StepRecord, describe_side_conversations
 from swarm.wire import EvaluationSummary, ServerState, Status
 
@@ -50,10 +50,6 @@ PLOTTED = 240
 ANSWER_S = 5.0
 
 
-class OlderServer(ResearchError):
-    """The server is of a release that tells no snapshot."""
-
-
 @dataclass(frozen=True, slots=True)
 class TopFrame:
     """One look."""
@@ -65,11 +61,6 @@ class TopFrame:
     steps: tuple[StepRecord, ...]
     silent_s: float = 0.0
     """Seconds since the server answered last; 0 where it just did."""
-
-    def to_json(self) -> dict[str, Any]:
-        steps = [record.model_dump(mode="json") for record in self.steps]
-        first = None if self.first is None else self.first.model_dump(mode="json")
-        return {"url": self.url, "snapshot": self.snapshot.model_dump(mode="json"), "first": first, "steps": steps}
 
 
 class Watcher:
@@ -84,15 +75,10 @@ class Watcher:
         self._heard = now()
 
     def poll(self) -> TopFrame:
-        """Return what there is now; Unreachable where it never answered, OlderServer where it cannot tell."""
+        """Return what there is now; raise Unreachable where it never answered."""
         try:
             snapshot = self._client.snapshot(within_s=ANSWER_S)
             first, steps = self._curves(snapshot)
-        except NotFound as error:
-            raise OlderServer(
-                f"expected a server that tells a snapshot, found one of an earlier release at {self._url}: see `ajet "
-                "swarm status`, or start it again with this release"
-            ) from error
         except Unreachable:
             if self._frame is None:
                 raise
@@ -150,26 +136,21 @@ PLAIN = "_.-=+*%#"
 
 def sparkline(values: Sequence[float | None], width: int, bars: str = BARS) -> str:
     """Return at most `width` bars, of half the height where all are alike; a value that is not known is a space."""
-    parts = [_mean(part) for part in _parts(values, width)]
+    count = min(len(values), max(1, width))
+    places = [place * len(values) // count for place in range(count + 1)] if count else []
+    parts = [_mean(values[begin:end]) for begin, end in pairwise(places)]
     known = [part for part in parts if part is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
-    return "".join(" " if part is None else bars[_height(part, low, high, len(bars))] for part in parts)
 
+    def bar(value: float) -> str:
+        return bars[min(len(bars) - 1, int((value - low) / (high - low) * len(bars)) if high > low else len(bars) // 2)]
 
-def _parts(values: Sequence[float | None], width: int) -> list[Sequence[float | None]]:
-    count = min(len(values), max(1, width))
-    return [values[place * len(values) // count : (place + 1) * len(values) // count] for place in range(count)]
+    return "".join(" " if part is None else bar(part) for part in parts)
 
 
 def _mean(part: Sequence[float | None]) -> float | None:
     known = [value for value in part if value is not None]
     return fmean(known) if known else None
-
-
-def _height(value: float, low: float, high: float, bars: int) -> int:
-    if high <= low:
-        return bars // 2
-    return min(bars - 1, int((value - low) / (high - low) * bars))
 
 
 NOTHING = "-"
@@ -220,11 +201,10 @@ def _format_score(found: EvaluationSummary) -> str:
 
 
 def tokens_words(snapshot: Snapshot) -> str:
-    return f"{rate(snapshot.sampled_per_s)} sampled, {rate(snapshot.trained_per_s)} trained per second"
-
-
-def rate(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:,.0f}"
+    sampled, trained = (
+        NOTHING if rate is None else f"{rate:,.0f}" for rate in (snapshot.sampled_per_s, snapshot.trained_per_s)
+    )
+    return f"{sampled} sampled, {trained} trained per second"
 
 
 def number(value: float | None) -> str:
@@ -243,10 +223,6 @@ def drops_words(snapshot: Snapshot) -> str:
     ]
     of_tasks = f"; tasks skipped, as they failed again and again: {', '.join(skipped)}" if skipped else ""
     return format_counts(snapshot.drops) + of_tasks
-
-
-def refusals_words(snapshot: Snapshot) -> str:
-    return f"{format_counts(snapshot.refusals)}; the last: {escape_control(snapshot.refusal or NOTHING)}"
 
 
 def format_counts(counts: Mapping[str, int]) -> str:
@@ -385,6 +361,7 @@ MORE = "ajet swarm top (live), ajet swarm episodes, ajet swarm status --json (al
 def status_lines(frame: TopFrame, where: str) -> list[tuple[str, str]]:
     snapshot, status = frame.snapshot, frame.snapshot.status
     episodes = f"{status.open_episodes} open, {status.collected_episodes} of {status.needed_episodes} collected"
+    last = escape_control(snapshot.refusal or NOTHING)
     return [
         ("server", where),
         ("state", state_words(status)),
@@ -399,7 +376,7 @@ def status_lines(frame: TopFrame, where: str) -> list[tuple[str, str]]:
         ("tokens", tokens_words(snapshot)),
         ("waits for", waits_words(snapshot)),
         ("drops", drops_words(snapshot)),
-        *([("refused", f"calls {refusals_words(snapshot)}")] if snapshot.refusals else []),
+        *([("refused", f"calls {format_counts(snapshot.refusals)}; the last: {last}")] if snapshot.refusals else []),
         *([("note", note)] if (note := describe_side_conversations(snapshot.side_conversations)) else []),
         ("more", MORE),
     ]
@@ -444,7 +421,8 @@ def top(
     with SwarmClient(at.url, at.token) as client:
         watcher = Watcher(at.url, client)
         if json:
-            print_json(watcher.poll().to_json())
+            frame = watcher.poll()
+            print_json({"url": frame.url, "snapshot": frame.snapshot, "first": frame.first, "steps": frame.steps})
         elif once or not console().is_terminal:
             console().print(_render(watcher.poll()), no_wrap=True)
         else:

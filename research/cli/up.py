@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from research.cli.app import Json, console, print_json
+from research.cli.app import Json, answer, console
 from research.controller.session import catch_interrupts
 from research.errors import NotReady
 from research.installation.home import Home
@@ -57,11 +57,9 @@ def _server(home: Home) -> PrefectServer:
 
 
 def _say(server: PrefectServer, json: bool) -> None:
-    if json:
-        password = str(server.password) if server.password else None
-        print_json({"url": server.url, "reused": server.reused, "note": server.note, "password_file": password})
-    else:
-        console().print(server.line)
+    password = str(server.password) if server.password else None
+    told = {"url": server.url, "reused": server.reused, "note": server.note, "password_file": password}
+    answer(json, told, server.line)
 
 
 def _stop(home: Home, json: bool) -> None:
@@ -69,12 +67,9 @@ def _stop(home: Home, json: bool) -> None:
 
     ended = end_worker(home)
     stopped = stop_server(home.prefect)
-    if json:
-        print_json({"stopped": stopped, "worker": ended})
-        return
-    if ended:
-        console().print("ended the worker; what it drove is left in order")
-    console().print("stopped the Prefect server" if stopped else "no Prefect server of this installation runs")
+    worker = ["ended the worker; what it drove is left in order"] if ended else []
+    said = "stopped the Prefect server" if stopped else "no Prefect server of this installation runs"
+    answer(json, {"stopped": stopped, "worker": ended}, *worker, said)
 
 
 def _work(home: Home, limit: int, json: bool) -> None:

@@ -10,37 +10,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from research.controller.planning import Planning
 from research.runs.launcher import AttemptLauncher
 from research.scheduler.steps import BuildReport, CompletionStep, ConcludeStudy, Decide, Judge, StopStudy
 from studies import EventType, StudyLog, StudyState
 from studies.checks.evidence import find_spoilt_runs
 from studies.errors import ControllerLeaseLost, HeadMoved, StoreError
 from studies.log.event_log import lock_error
-from studies.records.verdict import PlannerMessage
 from studies.report import Report
 from studies.verdicts.judge import judge_hypothesis
 
 log = logging.getLogger(__name__)
 ReportBuilder = Callable[[StudyState, Path], Report]
 """Writes the report on a state into the study's folder."""
-
-
-class StudyPlanner(Protocol):
-    """Plans a study: `research.controller.planning.Planning`, or a stand-in for it in tests."""
-
-    def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None: ...
-
-    def begin_round(self, state: StudyState, seconds_left: Callable[[], float]) -> None: ...
-
-    def write_final_message(self, state: StudyState, seconds_left: float) -> PlannerMessage | None:
-        """Return the planner's last words; None when it has none."""
-        ...
-
-    def suggest_next(self, state: StudyState) -> dict[str, str]:
-        """Return what is worth asking next (`why`, `command`), compiled; the command is empty where nothing is."""
-        ...
 
 
 class Completion:
@@ -50,7 +34,7 @@ class Completion:
         self,
         record: StudyLog,
         folder: Path,
-        planning: StudyPlanner,
+        planning: Planning,
         launcher: AttemptLauncher,
         build_report: ReportBuilder,
         note: Callable[[str], None],

@@ -19,9 +19,9 @@ from functools import partial
 from threading import Event
 from typing import Any, Protocol
 
-from research.controller.completion import Completion, ReportBuilder, StudyPlanner
+from research.controller.completion import Completion, ReportBuilder
+from research.controller.mirror import NO_MIRROR, LogMirror
 from research.controller.planning import DrawSecret, Planning
-from research.controller.wandb import NO_MIRROR, LogMirror
 from research.design.noise_bank import NoiseBank
 from research.design.pricing import Pricing, make_pricing, median_seconds
 from research.environments.catalog import find_all_measurements
@@ -126,7 +126,7 @@ class StudyController:
         build_report: ReportBuilder = build_report,
         draw_secret: DrawSecret = secrets.token_hex,
         noise_bank: Callable[[EventLog], NoiseBank] = NoiseBank.of,
-        planning: StudyPlanner | None = None,
+        planning: Planning | None = None,
         mirror: LogMirror = NO_MIRROR,
         check: Callable[[], None] = lambda: None,
     ) -> None:
@@ -209,7 +209,9 @@ class StudyController:
                     if self.state().head_hash == state.head_hash:
                         raise RuntimeError(f"a step of a study leaves an event; this one left none: {step}")
                 self._slots.yield_slot()
-                self._record_work(state)
+                at_work = state.stopped_reason is None and state.concluded_reason is None
+                if at_work and self._budget_clock.pending_seconds() >= BEAT_S:  # nothing was appended for a while
+                    self._append(EventType.STUDY_WORKED)
         except HeadMoved:
             return False
         return True
@@ -241,23 +243,14 @@ class StudyController:
             return not any(attempts_running(state))
         return self._slots.waits and not any(map(self._launcher.is_started, attempts_running(state)))
 
-    def _wait_for_copies(self) -> bool:
-        self._mirror.settle()
-        return self._record_copies()
-
     def _record_copies(self) -> bool:
+        """Append how copies stand at W&B; return whether anything was new."""
         news = False
         for copy in self._mirror.updates():
             payload = copy.payload()
             self._record.change(lambda state, payload=payload: (EventType.ATTEMPT_COPIED, payload))  # type: ignore[misc]
             news = True
         return news
-
-    def _record_work(self, state: StudyState) -> None:
-        """Append the time worked, where nothing else was appended for a while."""
-        at_work = state.stopped_reason is None and state.concluded_reason is None
-        if at_work and self._budget_clock.pending_seconds() >= BEAT_S:
-            self._record.append(EventType.STUDY_WORKED, {})
 
     def _find_next_step(self, state: StudyState) -> Step | None:
         return next_step(state, self.budget_left(state), int(state.settings["parallel"]))
@@ -307,8 +300,10 @@ class StudyController:
                 self._prepare_model(state, phase)
             case Launch() | StopAttempt() | Collect() | Measure() | Invalidate():
                 self._advance_run(state, step)
-            case BuildReport() if self._wait_for_copies():
-                pass  # the next state is reported on
+            case BuildReport():
+                self._mirror.settle()
+                if not self._record_copies():  # else the next state is reported on
+                    self._completion.run_step(state, step, self.budget_left(state))
             case _:
                 self._completion.run_step(state, step, self.budget_left(state))
 
@@ -392,24 +387,6 @@ PAUSE_S = 2.0
 INTERRUPTED = "interrupted by the user"
 
 
-class TickLoop(Protocol):
-    """A controller: `tick` moves the study on and returns its state and whether it is done."""
-
-    def tick(self) -> TickOutcome: ...
-
-    def stop(self, reason: str) -> TickOutcome: ...
-
-
-class TickOutcome(Protocol):
-    """The result of one tick."""
-
-    @property
-    def state(self) -> StudyState: ...
-
-    @property
-    def done(self) -> bool: ...
-
-
 class Observer(Protocol):
     """Shows a study to somebody: a terminal, Prefect, a log. It must not change it."""
 
@@ -419,7 +396,7 @@ class Observer(Protocol):
 
 
 def drive(
-    loop: TickLoop,
+    loop: StudyController,
     observers: Sequence[Observer],
     interrupted: Event,
     poll_s: float = 0.5,
@@ -436,7 +413,12 @@ def drive(
     trouble: float | None = None
     while True:
         try:
-            outcome = loop.stop(_get_stop_reason(interruption)) if interrupted.is_set() else loop.tick()
+            if not interrupted.is_set():
+                outcome = loop.tick()
+            elif (reason := interruption()) is not None:
+                outcome = loop.stop(reason)
+            else:
+                raise KeyboardInterrupt
         except ModelFailed:
             if not interrupted.is_set():
                 raise
@@ -457,12 +439,6 @@ def drive(
         if outcome.done:
             return outcome.state
         interrupted.wait(poll_s)
-
-
-def _get_stop_reason(interruption: Callable[[], str | None]) -> str:
-    if (reason := interruption()) is None:
-        raise KeyboardInterrupt
-    return reason
 
 
 def _describe_missing(error: Exception) -> str:

@@ -198,12 +198,19 @@ class ActionCheck:
         if action.action != context.stage and not _is_substitute(action, context):
             raise DesignRefused(f"expected the action {context.stage!r} now; found {action.action!r}")
         if isinstance(action, Replicate):
-            return self._compile_replication(inputs, action)
+            again = inputs.build_replication(action)
+            if (other := inputs.requested.find_conflict(again.design.environment)) is not None:
+                raise other
+            inputs = inputs.with_metric_of(again.proposal)
+            return inputs.current_compiler().compile(inputs.hypotheses(again.proposal), again.design)
         if isinstance(action, Explore):
             self.price_exploration(action)
             return None
         if isinstance(action, Propose):
-            self._require_proposable(inputs, action)
+            if inputs.plays_seen and any(entry.variable == REWARD for entry in action.hypotheses):
+                raise DesignRefused(f"expected hypotheses about job fields; found a reward function: {NO_REWARD_NOW}")
+            environment = find_environment(inputs.topic, inputs.requested)
+            inputs.current_compiler().check_proposal(action, environment, code_allowed=inputs.code_allowed)
         return self._compile_proposal(inputs, action) if isinstance(action, ProposeDesign) else None
 
     def price_exploration(self, action: Explore) -> PricedExploration:
@@ -213,19 +220,6 @@ class ActionCheck:
         if (other := inputs.requested.find_conflict(action.environment)) is not None:
             raise other
         return price_exploration(inputs.current_compiler(), inputs.campaign, action)
-
-    def _compile_replication(self, inputs: PlanningInputs, action: Replicate) -> CompiledDesign:
-        again = inputs.build_replication(action)
-        if (other := inputs.requested.find_conflict(again.design.environment)) is not None:
-            raise other
-        inputs = inputs.with_metric_of(again.proposal)
-        return inputs.current_compiler().compile(inputs.hypotheses(again.proposal), again.design)
-
-    def _require_proposable(self, inputs: PlanningInputs, action: Propose) -> None:
-        if inputs.plays_seen and any(entry.variable == REWARD for entry in action.hypotheses):
-            raise DesignRefused(f"expected hypotheses about job fields; found a reward function: {NO_REWARD_NOW}")
-        asked = find_environment(inputs.topic, inputs.requested)
-        inputs.current_compiler().check_proposal(action, asked, code_allowed=inputs.code_allowed)
 
     def _compile_proposal(self, inputs: PlanningInputs, action: ProposeDesign) -> CompiledDesign:
         context = self._context

@@ -1,8 +1,6 @@
-"""Stop, pause, amend, veto, approve as events.
+"""What a person does to a study, as events: stop, pause, amend, veto, note, approve.
 
-What a person changes of a study in the open: amendments of the lock, and vetoes of hypotheses, as events.
-
-Both may come at any time and from any process; the controller sees them at its next step. Here they are refused, in one
+They may come at any time and from any process; the controller sees them at its next step. Here they are refused, in one
 line, where they could change nothing as the study stands when they are written.
 """
 
@@ -25,7 +23,7 @@ from research.runs.launcher import AttemptLauncher
 from research.scheduler.required_runs import attempts_running
 from research.text import describe, format_seconds
 from sandboxes import ProcessSandbox, SandboxError
-from studies import Event, EventLog, EventType, HeadMoved, RunState, StudyLog, StudyState
+from studies import Event, EventLog, EventType, HeadMoved, StudyLog, StudyState
 from studies.checks.confounders import VIOLATION_CODES
 from studies.log.event_log import Change
 from studies.log.study import ApprovalAnswer, LoggedApprovalRequest
@@ -73,22 +71,21 @@ def add_note(record: StudyLog, text: str) -> Event:
 
 
 def veto_hypothesis(record: StudyLog, hypothesis: str, reason: str | None) -> Event:
-    return record.change(partial(_make_veto, hypothesis=hypothesis, reason=reason), actor="user")
+    def make_change(state: StudyState) -> Change:
+        known = [entry.id for entry in state.hypotheses]
+        if hypothesis not in known:
+            raise BadInput(
+                f"expected a hypothesis of study {state.id}: {', '.join(known) or 'none is proposed yet'}; "
+                f"found {hypothesis[:60]!r}"
+            )
+        if hypothesis in state.vetoed:
+            raise BadInput(f"hypothesis {hypothesis} was vetoed before: {state.vetoed[hypothesis].reason}")
+        _require_open(state, "a veto")
+        if state.is_settled(hypothesis):
+            raise BadInput(f"hypothesis {hypothesis} is settled already; there are no runs left to spare")
+        return EventType.HYPOTHESIS_VETOED, {"hypothesis": hypothesis, "reason": _check_reason(reason)}
 
-
-def _make_veto(state: StudyState, hypothesis: str, reason: str | None) -> Change:
-    known = [entry.id for entry in state.hypotheses]
-    if hypothesis not in known:
-        raise BadInput(
-            f"expected a hypothesis of study {state.id}: {', '.join(known) or 'none is proposed yet'}; "
-            f"found {hypothesis[:60]!r}"
-        )
-    if hypothesis in state.vetoed:
-        raise BadInput(f"hypothesis {hypothesis} was vetoed before: {state.vetoed[hypothesis].reason}")
-    _require_open(state, "a veto")
-    if state.is_settled(hypothesis):
-        raise BadInput(f"hypothesis {hypothesis} is settled already; there are no runs left to spare")
-    return EventType.HYPOTHESIS_VETOED, {"hypothesis": hypothesis, "reason": _check_reason(reason)}
+    return record.change(make_change, actor="user")
 
 
 def _make_amendment(
@@ -138,7 +135,8 @@ def request_stop(
 def end_attempts(home: Home, log: EventLog, record: StudyLog, note: Note = lambda line: None) -> bool:
     study = record.study
     running = list(attempts_running(record.state()))
-    if running and not any(_is_local(home, study, run) for run in running):
+    folders = [home.attempt(study, run.run_id, run.active.number) for run in running if run.active is not None]
+    if running and not any(folder.is_dir() for folder in folders):
         note(
             f"study {study} is stopped; its {len(running)} runs go on in another installation, not in {home.path}: the "
             "controller there ends them within seconds, or `ajet study stop` there if it was killed"
@@ -221,7 +219,3 @@ def stop_attempts(home: Home, log: EventLog, record: StudyLog) -> None:
         state = record.state()
     if failed is not None:
         raise failed
-
-
-def _is_local(home: Home, study: str, run: RunState) -> bool:
-    return run.active is not None and home.attempt(study, run.run_id, run.active.number).is_dir()

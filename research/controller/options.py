@@ -1,4 +1,4 @@
-"""ResearchOptions (pydantic): CLI, Prefect form, study.created; request, resume needs."""
+"""What is asked of a study: options of the command line and of Prefect's form, the request they make, and resuming."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from typing import Annotated, Any, get_args
 import typer
 from pydantic import BaseModel, ConfigDict, Field
 
+from research.controller.mirror import WandbMirror
 from research.controller.session import StudyRequest, create_study, require_here
-from research.controller.wandb import WandbMirror, online_logging_of, wandb_login
+from research.controller.wandb import online_logging_of, wandb_login
 from research.design.comparison import (
     DEFAULT_ANALYSES,
     DEFAULT_POWER,
@@ -319,7 +320,7 @@ _FULL_NAME = re.compile(rf"(?<![\w.{MARK}-])([a-z0-9][a-z0-9._-]*){MARK}[\w.-]*\
 def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     """Return the request that options make; an environment is brought, and hashes of models' files are written.
 
-    Raises BadApproval, BadInput, BadTopic, BadInput, BadEnvironment, DesignRefused, BadInput or BadModel.
+    Raises BadApproval, BadInput, BadTopic, BadEnvironment, DesignRefused or BadModel.
     """
     approve, topic = parse_mode(asked.approve), asked.topic or ""
     requirements = StatisticalRequirements.from_flags(
@@ -334,13 +335,16 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     seconds = parse_budget(asked.budget)
     if asked.max_runs is not None and asked.max_runs < LEAST_RUNS:
         raise BadInput(f"--max-runs: expected at least {LEAST_RUNS}; found {asked.max_runs}")
-    comparison = _set_environment(comparison, topic, _choose_environment(asked.env, base), asked.reward, note)
-    if base is not None and comparison.environment is not None and "environment" in find_fixed_fields(base):
+    fixed = {} if base is None else find_fixed_fields(base)
+    if asked.env is not None:
+        require_agreement(base, {"environment": [asked.env]})
+    environment = fixed.get("environment") if asked.env is None else asked.env
+    comparison = _set_environment(comparison, topic, environment, asked.reward, note)
+    if base is not None and comparison.environment is not None and "environment" in fixed:
         base = base.model_copy(update={"environment": comparison.environment})
     parsed = None
     if topic.strip() and asked.planner == RulesPlanner.name:
-        fixed = base is not None and "model" in find_fixed_fields(base)
-        model = model_name(base.model.model_dump()) if base is not None and fixed else ""
+        model = model_name(base.model.model_dump()) if base is not None and "model" in fixed else ""
         parsed = parse_topic(topic, field_specs(base, models), known_environments(), comparison, model)
         parsed = judge_by(parsed, requirements.metric or parsed.metric)
         requirements = replace(requirements, metric=requirements.metric or parsed.metric)
@@ -355,13 +359,6 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
         question, asked.planner, asked.planner_model, seconds, asked.max_runs, requirements=requirements,
         requested=comparison, parsed=parsed, base=base, approve=approve,
     )  # fmt: skip
-
-
-def _choose_environment(environment: str | None, base: Job | None) -> str | None:
-    if environment is not None:
-        require_agreement(base, {"environment": [environment]})
-    fixed = {} if base is None else find_fixed_fields(base)
-    return fixed.get("environment") if environment is None else environment
 
 
 def _set_environment(
@@ -451,11 +448,19 @@ def select_planner(
     *,
     timeout_s: float | None = None,
 ) -> Planner:
-    """Return the planner that is asked for; raise BadTopic where flags say all that a planner would."""
+    """Return the planner that is asked for; raise BadTopic where flags say all that a planner would.
+
+    Raises BadInput for a timeout beside a planner that asks no language model.
+    """
     if request.requested.vary and request.planner != RulesPlanner.name:
         raise BadTopic(
             f"expected --vary without a planner, as it leaves nothing to plan; found --planner {request.planner}; "
             "leave it out"
+        )
+    if timeout_s is not None and request.planner != "llm":
+        raise BadInput(
+            f"expected --planner-timeout beside --planner llm, which waits for answers; found the planner "
+            f"{request.planner}; leave it out"
         )
     return make_planner(
         request.planner, request.model, os.environ, record=record, replay=replay, timeout_s=timeout_s, note=note

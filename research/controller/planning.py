@@ -1,6 +1,4 @@
-"""Planning: each planner turn kept before anything follows.
-
-From a topic to a locked design: the planner's turns, each asked for once, and the events they become.
+"""From a topic to a locked design: the planner's turns, each asked for once, and the events they become.
 
 Propose, design, and, where the noise bank has nothing that fits, A/A runs before the design is compiled. A turn is
 written to the study's folder before its first event, so that a controller killed in between continues with the same
@@ -238,7 +236,9 @@ class Planning:
                 last = str(error)
                 refused.append(last)
             else:
-                why = _explain_question(designed, last if planner is not self._planner else "")
+                why = designed.proposal.action.why.strip() or designed.proposal.turn.note
+                if planner is not self._planner:
+                    why = f"No model answers ({last}), so the rules ask. {why}"
                 payload = {"number": campaign.round, "previous": state.design_hash, "why": why, "try": number}
                 self._append(EventType.ROUND_BEGUN, payload)
                 return
@@ -275,13 +275,25 @@ class Planning:
         inputs = self._build_inputs(state, seconds_left, self._noise_bank(self._log))
         if state.round > 1:
             inputs = self._set_round(inputs, state, CampaignFacts.of(state.rounds_before[-1], self._find_surprises))
-        number = _find_last_try(state)
+        tries = [TurnId.parse(act.turn) for act in state.planner_acts if act.turn]
+        taken = (turn.number for turn in tries if (turn.round, turn.stage) == (state.round, "propose"))
+        number = state.question_try or max(taken, default=1)
         for name in inputs.requested.custom_environments:
             get_environment(name)  # a planner is shown all that are known
         taking = self._make_turn_taker(state, number)
-        designed = design_topic(inputs, taking, lambda proposal: self._announce(state, proposal))
+
+        def announce(proposal: AcceptedProposal) -> None:
+            known = {hypothesis.id for hypothesis in state.hypotheses}
+            for hypothesis in proposal.hypotheses:
+                if hypothesis.id not in known:
+                    self._append(EventType.HYPOTHESIS_PROPOSED, hypothesis.model_dump(mode="json"))
+
+        designed = design_topic(inputs, taking, announce)
         if state.noise_plan is None and (plan := designed.noise_plan(self._seed_scope(state))) is not None:
-            self._lock_noise(plan, inputs.compiler.price)
+            job, price = Job.from_record(plan.job), inputs.compiler.price
+            seconds = price.run_with_evaluations(job, plan.judged) if plan.seeds else price.plumbing(job, plan.episodes)
+            payload = {"plan": plan.model_dump(mode="json"), "hash": noise_hash(plan), "seconds_per_run": seconds}
+            self._append(EventType.NOISE_PLANNED, payload)
             return
         try:
             self._lock(state, inputs, designed)
@@ -377,18 +389,6 @@ class Planning:
             plays_seen=any(look["name"] == PLAYS for act in state.planner_acts for look in act.tool_calls),
         )
 
-    def _announce(self, state: StudyState, proposal: AcceptedProposal) -> None:
-        known = {hypothesis.id for hypothesis in state.hypotheses}
-        for hypothesis in proposal.hypotheses:
-            if hypothesis.id not in known:
-                self._append(EventType.HYPOTHESIS_PROPOSED, hypothesis.model_dump(mode="json"))
-
-    def _lock_noise(self, plan: NoisePlan, price: Pricing) -> None:
-        job = Job.from_record(plan.job)
-        seconds = price.run_with_evaluations(job, plan.judged) if plan.seeds else price.plumbing(job, plan.episodes)
-        payload = {"plan": plan.model_dump(mode="json"), "hash": noise_hash(plan), "seconds_per_run": seconds}
-        self._append(EventType.NOISE_PLANNED, payload)
-
     def _lock(self, state: StudyState, inputs: PlanningInputs, designed: EvaluatedDesign) -> None:
         made = state.noise_plan
         left = None if made is None else designed.noise_plan(self._seed_scope(state))
@@ -454,7 +454,12 @@ class Planning:
         path = place.path(self._folder)
         turn = _read_turn(path)
         if turn is None:
-            taken = self._ask_and_record(planner or self._planner, context, check)
+            try:
+                taken = self._ask_planner(planner or self._planner, context, check)
+            except PlannerFailed as error:
+                if error.spent is not None and error.spent["looks"]:
+                    self._append(EventType.PLANNER_ACTED, error.spent)
+                raise
             turn = _read_turn(path)  # a controller that took this one's place meanwhile has asked too, and went on
             if turn is None:
                 write_json(path, turn := taken)
@@ -463,14 +468,6 @@ class Planning:
                 self._append(event, payload)
             self._append(EventType.PLANNER_ACTED, {**turn["acted"], "turn": place.key})
         return turn
-
-    def _ask_and_record(self, planner: Planner, context: PlannerContext, check: ActionCheck) -> dict[str, Any]:
-        try:
-            return self._ask_planner(planner, context, check)
-        except PlannerFailed as error:
-            if error.spent is not None and error.spent["looks"]:
-                self._append(EventType.PLANNER_ACTED, error.spent)
-            raise
 
     def _ask_planner(self, planner: Planner, context: PlannerContext, check: ActionCheck) -> dict[str, Any]:
         turn = ask_planner(planner, context, check)
@@ -491,20 +488,6 @@ class Planning:
 
     def _append(self, type: EventType, payload: Mapping[str, Any]) -> None:
         self._record.append(type, payload, actor="planner" if type in _VOICES else "system")
-
-
-def _explain_question(designed: EvaluatedDesign, failed: str) -> str:
-    """Return why a question is asked, in the words of whoever asks; `failed` says why the rules ask for a model."""
-    proposal = designed.proposal
-    said = proposal.action.why.strip() or proposal.turn.note
-    return f"No model answers ({failed}), so the rules ask. {said}" if failed else said
-
-
-def _find_last_try(state: StudyState) -> int:
-    if state.question_try:
-        return state.question_try
-    tries = [TurnId.parse(act.turn) for act in state.planner_acts if act.turn]
-    return max((t.number for t in tries if (t.round, t.stage) == (state.round, "propose")), default=1)
 
 
 def _is_legacy_plan(made: NoisePlan, left: NoisePlan) -> bool:

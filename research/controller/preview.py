@@ -13,18 +13,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from research.controller.evaluation import EvaluatedDesign, PlanningInputs, dry_run, plan_rounds, quote_tested
-from research.design.comparison import StatisticalRequirements, draft_design
+from research.design.comparison import draft_design
 from research.design.compiler import LEAST_POWER
 from research.design.power import MOST_SEEDS, PowerAnalysis
 from research.design.pricing import Stage, describe_basis
 from research.design.sample_size import Unaffordable
+from research.environments.reference import records_of
 from research.errors import DesignRefused, Unmeasurable
 from research.installation.base_job import describe_trained_weights, describe_unusual_rate, find_fixed_fields
 from research.planners.protocol import Planner
 from research.proposals.actions import LEAST_SEEDS
+from research.proposals.metric_choice import RequestedMetric
 from studies.records.alpha import AlphaLedgers
-from studies.records.design import Design, Hypothesis, Metric, NoisePlan
-from studies.records.procedure import InterimAnalysis, Noise
+from studies.records.design import Design, Hypothesis, Metric
+from studies.records.procedure import EnvironmentRecord, InterimAnalysis, Noise
 from studies.records.statements import screen_sentence, sentences
 from studies.verdicts.wording import unequal_episodes
 from swarm.job import Job, PathModel
@@ -58,22 +60,29 @@ class ExpectedCost:
 class RoundRow:
     """What a round of the inquiry could still see, if no round before it ended in a claim."""
 
-    number: int
-    difference: float
+    round: int
+    level: float
     """Its level for claims of a difference, all looks and arms included."""
-    equivalence: float
+    level_of_no_difference: float
     """Its level for claims of no difference."""
-    sees: float | None
+    detectable: float | None
     """The smallest difference that as many seeds as the first round's see with the promised power."""
-    at_half: float | None
+    detectable_at_half: float | None
     """The same with power 0.5, the least with which a later round is asked."""
 
 
 @dataclass(frozen=True, slots=True)
-class PlanPreview:
-    """What a study would be."""
+class PricedStage(Stage):
+    """A stage that is run at the worst."""
 
-    topic: str
+    run_hours: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPreview:
+    """What a study would be, as `ajet study plan --json` says it; what is for people alone stands last."""
+
+    asked: str
     tested: tuple[str, ...]
     """What would be put to the test, in sentences; first what a language model says of it."""
     not_tested: tuple[str, ...]
@@ -82,36 +91,42 @@ class PlanPreview:
     """What the arms would not share of training, each a clause."""
     unusual: tuple[str, ...]
     """Values of an arm that are far from what is usual, each a sentence."""
-    fixed: Mapping[str, Any]
+    accepted: bool
+    refused: str | None
+    job: Mapping[str, Any]
     """What the user's job fixes of the job under all arms."""
-    basis: str
-    """Where the prices come from, in words."""
-    notes: tuple[str, ...]
+    assumed: tuple[str, ...]
     hypotheses: tuple[Hypothesis, ...]
-    requirements: StatisticalRequirements
+    environment: str
+    brought: tuple[EnvironmentRecord, ...]
+    """The record of the environment, if it was brought."""
+    arms: tuple[str, ...]
     metric: Metric
     """What runs are judged by."""
-    effect: float
+    metric_chosen_for: str
+    """The topic's words that chose it; empty where nothing did, or a flag."""
+    smallest_effect: float
     """The smallest one of interest, in the metric's unit."""
+    promised_power: float
     noise: Noise | None
-    """The noise bank's estimate; None where `unknown` says why there is none."""
-    unknown: str | None
-    """Why there is no word on the noise, in a sentence."""
-    first: NoisePlan | None
-    """What would be run before the design: A/A runs, a training with a learning rate of 0; None where nothing has to
-    be."""
+    """The noise bank's estimate; None where `no_noise_because` says why there is none."""
+    no_noise_because: str | None
+    noise_runs_first: int
+    plumbing_run_first: bool
+    """Whether a training with a learning rate of 0 is made first, which must change nothing."""
     design: Design | None
-    refused: str | None
-    environment: str
-    arms: tuple[str, ...]
-    stages: tuple[Stage, ...]
-    """What is run at the worst."""
-    total_s: float
-    budget: str
-    curve: tuple[PowerRow, ...]
-    expected: tuple[ExpectedCost, ...]
-    rounds: tuple[RoundRow, ...] = ()
+    seeds: int | None
+    """Of each arm of the design."""
+    power_curve: tuple[PowerRow, ...]
+    rounds: tuple[RoundRow, ...]
     """The rounds that there may be, the first one first; empty for a study of one."""
+    stages: tuple[PricedStage, ...]
+    total_s: float
+    priced_by: str
+    """Where the prices come from, in words."""
+    expected: tuple[ExpectedCost, ...]
+    requested_metric: RequestedMetric | None
+    budget: str
 
 
 def preview(inputs: PlanningInputs, planner: Planner) -> PlanPreview:
@@ -155,36 +170,50 @@ class _Preview:
         stages = self._stages(locked, analysis)
         turns = (self._designed.proposal.turn, self._designed.turn)
         effect, budget_check = self._draft.effect, self._calculator.budget_check
+        requirements, comparison, metric = (
+            self._requirements,
+            self._draft.comparison,
+            self._calculator.metric(self._draft),
+        )
+        environment = comparison.base.environment
+        arms = zip(comparison.arms, comparison.jobs, strict=True)
+        planned = [(arm.name, job.steps * job.episodes_per_step) for arm, job in arms]
+        tested = sentences(self._hypotheses, environment, effect, metric)
+        if self._draft.screen is not None:
+            tested = (screen_sentence([knob.field for knob in self._draft.screen.knobs], environment),)
+        first = None if self._refused else self._designed.noise_plan("plan")
         return PlanPreview(
-            topic=self._inputs.topic,
-            tested=(*filter(None, [self._said]), *self._describe_tests()),
+            asked=self._inputs.topic,
+            tested=(*filter(None, [self._said]), *tested),
             not_tested=tuple(dict.fromkeys(text for turn in turns for text in turn.not_tested)),
-            unequal=self._find_unequal_arms(),
-            fixed=find_fixed_fields(self._inputs.compiler.base or Job()),
-            basis=describe_basis(self._inputs.compiler.price, self._draft.comparison.jobs),
-            notes=(*(turn.note for turn in turns if turn.note), *self._describe_defaults()),
-            unusual=tuple(dict.fromkeys(filter(None, map(describe_unusual_rate, self._draft.comparison.jobs)))),
-            hypotheses=self._hypotheses,
-            requirements=self._requirements,
-            metric=self._calculator.metric(self._draft),
-            effect=effect,
-            noise=known[0] if known else None,
-            unknown=self._calculator.explain_unknown_noise(self._draft),
-            first=None if self._refused else self._designed.noise_plan("plan"),
-            design=locked,
+            unequal=tuple(filter(None, (unequal_episodes(planned[0], arm) for arm in planned[1:]))),
+            unusual=tuple(dict.fromkeys(filter(None, map(describe_unusual_rate, comparison.jobs)))),
+            accepted=self._refused is None,
             refused=self._refused,
-            environment=self._draft.comparison.base.environment,
-            arms=tuple(arm.name for arm in self._draft.comparison.arms),
-            stages=stages,
+            job=find_fixed_fields(self._inputs.compiler.base or Job()),
+            assumed=(*(turn.note for turn in turns if turn.note), *self._describe_defaults()),
+            hypotheses=self._hypotheses,
+            environment=environment,
+            brought=tuple(records_of([environment])),
+            arms=tuple(arm.name for arm in comparison.arms),
+            metric=metric,
+            metric_chosen_for="" if requirements.metric is None else requirements.metric.words,
+            smallest_effect=effect,
+            promised_power=requirements.power,
+            noise=known[0] if known else None,
+            no_noise_because=self._calculator.explain_unknown_noise(self._draft),
+            noise_runs_first=len(first.seeds) if first else 0,
+            plumbing_run_first=first is not None and first.plumbing is not None,
+            design=locked,
+            seeds=len(locked.seeds) if locked else None,
+            power_curve=tuple(self._build_power_curve(analysis, effect, locked)) if analysis else (),
+            rounds=tuple(self._list_rounds(locked, analysis)) if locked and analysis else (),
+            stages=tuple(PricedStage(s.name, s.runs, s.seconds_per_run, run_hours([s])) for s in stages),
             total_s=budget_check.cost(stages),
-            budget=budget_check.describe_budget(),
-            curve=tuple(
-                self._build_power_row(analysis, seeds, locked) for seeds in _choose_seed_counts(analysis, effect)
-            )
-            if analysis
-            else (),
+            priced_by=describe_basis(self._inputs.compiler.price, comparison.jobs),
             expected=tuple(self._expect_cost(locked, true) for true in (0.0, effect)) if locked else (),
-            rounds=tuple(self._list_rounds(locked, analysis)) if locked is not None and analysis is not None else (),
+            requested_metric=requirements.metric,
+            budget=budget_check.describe_budget(),
         )
 
     def _list_rounds(self, locked: Design, analysis: PowerAnalysis) -> Iterator[RoundRow]:
@@ -205,17 +234,6 @@ class _Preview:
         if isinstance(job.model, PathModel) and "learning_rate" not in {*find_fixed_fields(base), *varied}:
             yield f"learning_rate = {job.learning_rate:g}, as is usual for {describe_trained_weights(job)}"
 
-    def _describe_tests(self) -> tuple[str, ...]:
-        environment, screen = self._draft.comparison.base.environment, self._draft.screen
-        if screen is not None:
-            return (screen_sentence([knob.field for knob in screen.knobs], environment),)
-        return sentences(self._hypotheses, environment, self._draft.effect, self._calculator.metric(self._draft))
-
-    def _find_unequal_arms(self) -> tuple[str, ...]:
-        arms = zip(self._draft.comparison.arms, self._draft.comparison.jobs, strict=True)
-        planned = [(arm.name, job.steps * job.episodes_per_step) for arm, job in arms]
-        return tuple(text for arm in planned[1:] if (text := unequal_episodes(planned[0], arm)) is not None)
-
     def _find_noise(self) -> tuple[Noise, PowerAnalysis] | None:
         try:
             return self._calculator.power_analysis(self._draft)
@@ -231,20 +249,24 @@ class _Preview:
             return self._calculator.noise_stages(self._draft)
         return self._calculator.stages(self._draft, analysis.seeds_needed(self._draft.effect) or MOST_SEEDS)
 
-    def _build_power_row(self, analysis: PowerAnalysis, seeds: int, locked: Design | None) -> PowerRow:
-        if locked is not None and seeds == len(locked.seeds):
-            stages = self._stages(locked, None)
-        else:
-            stages = self._calculator.stages(self._calculator.widen_screen(self._draft, seeds), seeds)
-        return PowerRow(
-            seeds=seeds,
-            power=analysis.power(seeds, self._draft.effect),
-            detectable=analysis.min_detectable_effect(seeds),
-            runs=sum(stage.runs for stage in stages),
-            seconds=self._calculator.budget_check.cost(stages),
-            run_hours=run_hours(stages),
-            affordable=self._calculator.budget_check.affords(stages),
-        )
+    def _build_power_curve(self, analysis: PowerAnalysis, effect: float, locked: Design | None) -> Iterator[PowerRow]:
+        """Yield a line for some numbers of seeds, and those around what is needed."""
+        need = analysis.seeds_needed(effect) or MOST_SEEDS
+        around = {need - 1, need, need + 1} & set(range(LEAST_SEEDS, max(MOST_SEEDS, need) + 1))
+        for seeds in sorted({2, 3, 4, 5, 6, 8, 12, 16, MOST_SEEDS} | around):
+            if locked is not None and seeds == len(locked.seeds):
+                stages = self._stages(locked, None)
+            else:
+                stages = self._calculator.stages(self._calculator.widen_screen(self._draft, seeds), seeds)
+            yield PowerRow(
+                seeds=seeds,
+                power=analysis.power(seeds, effect),
+                detectable=analysis.min_detectable_effect(seeds),
+                runs=sum(stage.runs for stage in stages),
+                seconds=self._calculator.budget_check.cost(stages),
+                run_hours=run_hours(stages),
+                affordable=self._calculator.budget_check.affords(stages),
+            )
 
     def _expect_cost(self, locked: Design, effect: float) -> ExpectedCost:
         assert locked.noise is not None
@@ -274,10 +296,3 @@ def average_sample_size(analyses: Sequence[InterimAnalysis], effect: float, sd: 
     ends = crossings(bounds[:-1], [look.seeds / last for look in analyses[:-1]], drift) if len(analyses) > 1 else ()
     saved = sum((end.above + end.below) * (last - look.seeds) for end, look in zip(ends, analyses, strict=False))
     return last - saved
-
-
-def _choose_seed_counts(analysis: PowerAnalysis, effect: float) -> list[int]:
-    """Return the numbers of seeds worth a line: some, and those around what is needed."""
-    need = analysis.seeds_needed(effect) or MOST_SEEDS
-    around = {need - 1, need, need + 1} & set(range(LEAST_SEEDS, max(MOST_SEEDS, need) + 1))
-    return sorted({2, 3, 4, 5, 6, 8, 12, 16, MOST_SEEDS} | around)

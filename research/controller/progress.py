@@ -67,21 +67,20 @@ def progress_of(state: StudyState) -> StudyProgress:
     done = sum(is_over(run) for run in state.runs.values())
     before = sum(is_over(run) for run in state.every_run.values()) - done
     concluded = state.concluded_reason is not None
-    most = done if concluded else _max_runs(state, done)
+    design, noise = state.design, state.noise_plan
+    most: int | None = None
+    if concluded:
+        most = done
+    elif design is not None and design.screen is not None:
+        most = max(done, sum(is_over(run) for run in state.runs_in("noise")) + design.price.runs)
+    elif design is not None:
+        most = done + _count_open(state, set(later_runs(state, design)))
+    elif noise is not None:
+        most = done + _count_open(state, set(noise_runs(noise)))
     return StudyProgress(
         done + before, None if most is None else most + before, concluded, design_open=state.locked_design is None,
         round=state.round, rounds=state.most_rounds, before=before,
     )  # fmt: skip
-
-
-def _max_runs(state: StudyState, done: int) -> int | None:
-    design, noise = state.design, state.noise_plan
-    if design is None:
-        return None if noise is None else done + _count_open(state, set(noise_runs(noise)))
-    if design.screen is not None:
-        before = sum(is_over(run) for run in state.runs_in("noise"))
-        return max(done, before + design.price.runs)
-    return done + _count_open(state, set(later_runs(state, design)))
 
 
 def _count_open(state: StudyState, required: set[RequiredRun]) -> int:
@@ -127,10 +126,8 @@ def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> Iterator[tuple
     if state.noise_plan is not None:
         yield f"{later}noise", _describe_noise_plan(state.noise_plan)
     if state.locked_design is not None and state.design_hash is not None:
-        yield (
-            f"{later}lock",
-            f"design locked: {_describe_design(state.locked_design)}, {state.design_hash[:16]}{_describe_round(state)}",
-        )
+        of = "" if state.most_rounds == 1 else f", round {state.round} of at most {state.most_rounds}"
+        yield f"{later}lock", f"design locked: {_describe_design(state.locked_design)}, {state.design_hash[:16]}{of}"
         yield from ((f"{later}tested-{sentence}", f"tested: {sentence}") for sentence in question.tested)
     for run in state.runs.values():
         yield from _run_lines(run)
@@ -145,10 +142,6 @@ def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> Iterator[tuple
         yield f"amended-{amended.seq}", f"amended by {amended.actor}: {amended.amendment.reason}"
     for name, veto in state.vetoed.items():
         yield f"veto-{name}", f"{name} vetoed by {veto.actor}: {veto.reason}"
-
-
-def _describe_round(state: StudyState) -> str:
-    return "" if state.most_rounds == 1 else f", round {state.round} of at most {state.most_rounds}"
 
 
 def verdict_key(verdict: Verdict) -> str:

@@ -1,4 +1,4 @@
-"""Replications and explorations.
+"""Replications and explorations: what a planner may ask for besides a new question.
 
 A claim of an earlier round put to the test once more: code builds the comparison from the record of the round.
 Values, constants, steps, direction and prediction are those of the lock; seeds and level are the new round's.
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from research.design.compiler import DesignCompiler
 from research.errors import DesignRefused
-from research.planners.history import CampaignFacts, RoundFacts
+from research.planners.history import CampaignFacts
 from research.proposals.actions import Constant, Explore, Propose, ProposeDesign, ProposedHypothesis, Replicate, Tried
 from research.proposals.arms import arm_text, constant_value, value_text
 from research.proposals.metric_choice import RequestedMetric
@@ -62,7 +62,13 @@ def price_exploration(compiler: DesignCompiler, campaign: CampaignFacts, action:
     steps = min(base.steps, action.steps or max(1, base.steps // 2))
     job = base.model_copy(update={"environment": action.environment, "steps": steps})
     arms = tuple({arm.name: arm for arm in map(_build_arm, action.tried)}.values())
-    jobs = [_build_job(job, arm) for arm in arms]
+    jobs = []
+    for arm in arms:
+        values: dict[str, Any] = {**job.model_dump(), **arm.overrides}
+        try:
+            jobs.append(Job.model_validate(values))
+        except ValidationError as error:
+            raise DesignRefused(f"{arm.name}: {describe(error)}; try other values") from error
     episodes = compiler.requirements.episodes
     metric = Metric(meaning=f"share of {episodes} hidden tasks solved after the last step", episodes=episodes)
     seconds = max(compiler.price.run_with_evaluations(each, metric) for each in jobs)
@@ -79,14 +85,6 @@ def _build_arm(tried: Tried) -> Arm:
         return Arm(name=name.lower(), overrides=overrides)
     except ValidationError as error:
         raise DesignRefused(f"expected fewer settings, or shorter ones, of one try; found {name[:80]!r}") from error
-
-
-def _build_job(job: Job, arm: Arm) -> Job:
-    values: dict[str, Any] = {**job.model_dump(), **arm.overrides}
-    try:
-        return Job.model_validate(values)
-    except ValidationError as error:
-        raise DesignRefused(f"{arm.name}: {describe(error)}; try other values") from error
 
 
 def _require_affordable(compiler: DesignCompiler, runs: int, seconds: float) -> None:
@@ -121,16 +119,22 @@ def build_replication(
     action: Replicate, campaign: CampaignFacts | None, compiler: DesignCompiler
 ) -> ReplicationProposal:
     """Return the comparison of an earlier claim once more; raise DesignRefused for one that cannot be had again."""
-    told, claim = _find_claim(action.claim, campaign)
+    known = {
+        entry.claim.id: (told, entry.claim) for told in (campaign.rounds if campaign else ()) for entry in told.claims
+    }
+    if action.claim not in known:
+        names = ", ".join(known) or "none"
+        raise DesignRefused(f"expected a claim of an earlier round ({names}); found {action.claim!r}")
+    told, claim = known[action.claim]
     if claim.variable == CONFIGURATION:
         raise DesignRefused(
             f"expected a claim about one field; found {claim.id}, which a search made and is about several; propose a "
             "hypothesis about one of them"
         )
     design = told.design
-    known = design.metric
-    named = known.kind and compiler.requirements.metric is None
-    metric = RequestedMetric(known.kind, known.threshold, known.of).text if named else ""
+    judged = design.metric
+    named = judged.kind and compiler.requirements.metric is None
+    metric = RequestedMetric(judged.kind, judged.threshold, judged.of).text if named else ""
     constants = tuple(_find_constants(design.base_job, claim, compiler.base or Job()))
     if len(constants) > _MOST_CONSTANTS:
         raise DesignRefused(f"{claim.id} was tested with {len(constants)} fields held, more than a design can hold")
@@ -147,15 +151,6 @@ def build_replication(
             constants=constants,
         ),
     )
-
-
-def _find_claim(name: str, campaign: CampaignFacts | None) -> tuple[RoundFacts, Hypothesis]:
-    known = {
-        entry.claim.id: (told, entry.claim) for told in (campaign.rounds if campaign else ()) for entry in told.claims
-    }
-    if name not in known:
-        raise DesignRefused(f"expected a claim of an earlier round ({', '.join(known) or 'none'}); found {name!r}")
-    return known[name]
 
 
 def _copy_hypothesis(claim: Hypothesis, code: Mapping[str, str]) -> ProposedHypothesis:

@@ -20,7 +20,8 @@ from platform import python_version
 from types import FrameType
 
 from research.controller.controller import INTERRUPTED, Observer, StudyController, drive
-from research.controller.wandb import NO_MIRROR, LogMirror, OnlineLogging
+from research.controller.mirror import NO_MIRROR, LogMirror
+from research.controller.wandb import OnlineLogging
 from research.design.comparison import DEFAULT_REQUIREMENTS, StatisticalRequirements
 from research.design.pricing import KnownCheck, no_check, runs_at_once
 from research.errors import (

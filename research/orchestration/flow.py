@@ -24,6 +24,7 @@ from pydantic import BaseModel, ValidationError
 
 from research.controller.controller import PAUSE_S
 from research.controller.interventions import request_continue
+from research.controller.mirror import NO_MIRROR
 from research.controller.options import (
     ResearchOptions,
     begin_study,
@@ -40,7 +41,7 @@ from research.controller.session import (
     new_study_id,
     raise_on_sigterm,
 )
-from research.controller.wandb import NO_MIRROR, wandb_login
+from research.controller.wandb import wandb_login
 from research.environments.reference import requirements_of
 from research.errors import BadInput, HomeError, ResearchError, StudyBusy
 from research.files import ignore_disk_full

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from research.controller.controller import StudyController, drive
+from research.controller.mirror import NO_MIRROR, LogMirror
 from research.controller.options import make_mirror
 from research.controller.session import hold_lease
-from research.controller.wandb import NO_MIRROR, LogMirror
 from research.design.pricing import Pricing
 from research.installation.home import Home
 from sandboxes import ProcessSandbox

@@ -17,7 +17,8 @@ from hypothesis import settings
 from research.controller.completion import ReportBuilder
 from research.controller.controller import StudyController, TickResult
 from research.controller.interventions import answer_question, require_question
-from research.controller.wandb import NO_MIRROR, LogMirror
+from research.controller.mirror import NO_MIRROR, LogMirror
+from research.controller.planning import Planning
 from research.design.noise_bank import NoiseBank
 from research.design.power import plan_analyses
 from research.design.pricing import Pricing
@@ -94,7 +95,7 @@ class Knows(NoiseBank):
 
 
 @dataclass(frozen=True)
-class LocksAtOnce:
+class LocksAtOnce(Planning):
     log: EventLog
     folder: Path
     design: Design

@@ -11,12 +11,13 @@ import pytest
 from rich.console import Console
 
 from research.cli.progress import screen
-from research.cli.studies import StudyLine, render_ending, show, summary
+from research.cli.studies import list_row, render_ending, show, summary
 from research.controller.progress import progress_lines, progress_of
 from research.design.noise_bank import NoiseBank
 from research.design.pricing import make_pricing, median_seconds, price_key
 from research.environments.install import studies_with
 from research.installation.home import Home
+from research.installation.studies import evidence_files
 from research.planners.factory import load_track_record
 from studies import EventType, StudyState
 from studies.proof import DOES_NOT_FOLLOW
@@ -148,7 +149,7 @@ def test_progress_lines_tell_every_round_by_keys_of_its_own(asked_on: InRounds) 
 
 def test_lines_and_progress_of_one_round_name_no_round(once: StudyState, tmp_path: Path) -> None:
     folder = tmp_path / "once"
-    told = [*(line for _, line in progress_lines(once)), str(progress_of(once)), *StudyLine(once, folder).row()[:4]]
+    told = [*(line for _, line in progress_lines(once)), str(progress_of(once)), *list_row(once, folder)[:4]]
     told.append(printed(render_ending(once, folder), screen(once, 0.0, lambda run: {})))
     assert not [line for line in told if "round" in line]
     assert not {"round", "most_rounds"} & summary(once, folder).keys()
@@ -156,19 +157,20 @@ def test_lines_and_progress_of_one_round_name_no_round(once: StudyState, tmp_pat
 
 
 def test_a_list_says_which_round_of_how_many_and_holds_the_verdicts_of_all(asked_on: InRounds) -> None:
-    line = StudyLine(asked_on.state(), asked_on.folder)
-    assert line.row()[1:4] == (f"judged (round 2/{MOST})", "20/20", "supported | supported")
-    told = line.summary()
+    row = list_row(asked_on.state(), asked_on.folder)
+    assert row[1:4] == [f"judged (round 2/{MOST})", "20/20", "supported | supported"]
+    told = summary(asked_on.state(), asked_on.folder)
     assert (told["round"], told["most_rounds"], told["runs"]["collected"]) == (2, MOST, 20)
     assert [(entry["round"], entry["hypothesis"]) for entry in told["verdicts"]] == [(1, "h1"), (2, "r2h1")]
-    assert {"design.lock", "design-2.lock"} <= set(line.evidence_files())
-    assert len(line.evidence_files()) == 22
+    files = evidence_files(asked_on.state())
+    assert {"design.lock", "design-2.lock"} <= set(files)
+    assert len(files) == 22
 
 
 def test_a_verdict_of_an_earlier_round_whose_files_changed_is_doubted_everywhere(asked_on: InRounds) -> None:
     (asked_on.folder / "design.lock").write_text("{}")
     state = asked_on.state()
-    assert StudyLine(state, asked_on.folder).row()[3] == f"{DOES_NOT_FOLLOW} | supported"
+    assert list_row(state, asked_on.folder)[3] == f"{DOES_NOT_FOLLOW} | supported"
     assert [entry["verdict"] for entry in summary(state, asked_on.folder)["verdicts"]] == [DOES_NOT_FOLLOW, "supported"]
     assert f"round 1, h1: {DOES_NOT_FOLLOW}" in printed(render_ending(state, asked_on.folder))
 

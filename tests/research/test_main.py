@@ -61,7 +61,7 @@ main()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("missing", ["typer", "research.cli.study", "sqlalchemy"])
+@pytest.mark.parametrize("missing", ["typer", "research.cli.listing", "sqlalchemy"])
 def test_a_package_that_cannot_be_imported_is_named_in_one_line(missing: str) -> None:
     ended = subprocess.run([sys.executable, "-c", AJET, missing], capture_output=True, text=True, timeout=400)
     assert ended.returncode == 2

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from research.cli.app import Ajet, LazyCommand, app
-from research.cli.study import Studies
+from research.cli.app import Ajet, LazyCommand, Studies, app
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +27,6 @@ LISTING = "research.cli.listing"
 DRIVING = {"research.controller.controller", "research.planners", "swarm.client"}
 SHARED = (
     "aiohttp", "filelock", "pydantic", "rich.console", "rich.markdown", "rich.table", "sqlalchemy.orm", "studies",
-    "research.cli.study",
 )  # fmt: skip
 """What most commands import, none of it heavy: what the forking process knows before it forks."""
 

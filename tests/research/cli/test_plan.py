@@ -168,7 +168,7 @@ def test_a_plan_says_what_a_topic_was_understood_as_and_what_the_arms_do_not_sha
     found = planned(ajet, *asked)
     assert "Understood as: ajet research --vary episodes_per_step=64,256 --env guess." in " ".join(found["assumed"])
     half = ajet("study", "plan", "is a batch of 256 better than 64 on guess after 20 epochs?")
-    assert half.refused("'after 20 epochs'", "run: ajet research --vary episodes_per_step=64,256 --env guess;")
+    assert half.refused("'after 20 epochs'", "run: ajet study plan --vary episodes_per_step=64,256 --env guess;")
     (clause,) = found["unequal"]
     assert clause.startswith("training episodes: 2,560 with episodes_per_step=64, 10,240 with")
     assert "unequal  the arms" in ajet("study", "plan", *asked).out
@@ -199,7 +199,7 @@ def test_a_topic_that_says_faster_asks_for_speed_and_the_plan_says_so(ajet: Ajet
     assert (found["metric"]["key"], found["metric_chosen_for"]) == ("hidden/episodes_to_0.6", "faster")
     assert (claim["direction"], claim["prediction"]["low"] < 0, found["not_tested"]) == ("decrease", True, [])
     assert "for 'faster', as --metric episodes:0.6; another by --metric" in ajet("study", "plan", *asked).out
-    ajet("study", "plan", *asked, "--metric", "success").refused("'faster'", "--vary group_size=4,16 --env guess;")
+    ajet("study", "plan", *asked, "--metric", "success").refused("'faster'", "--vary group_size=4,16 --env guess")
 
 
 @pytest.mark.slow

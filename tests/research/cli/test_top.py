@@ -25,7 +25,6 @@ from research.cli.top import (
     LEAST_WIDTH,
     PLAIN,
     REWARD,
-    OlderServer,
     TopFrame,
     Watcher,
     screen,
@@ -34,7 +33,7 @@ from research.cli.top import (
 )
 from research.installation.servers import SwarmProcess
 from swarm.client import NamedTask, SwarmClient
-from swarm.errors import NotFound, Unreachable
+from swarm.errors import Unreachable
 from swarm.snapshot import DropSnapshot, OwnerSnapshot, Snapshot, StepRecord, StepWait, StreamSnapshot
 from swarm.wire import EvaluationSummary, ServerState, Status
 from tests.research.cli.conftest import Ajet, client_of, own_server, server_of, small_job
@@ -284,20 +283,6 @@ def test_a_watcher_shows_what_a_silent_server_said(server: SwarmProcess, monkeyp
         silent = watcher.poll()
         assert silent.silent_s == 12.0
         assert (silent.snapshot, silent.steps) == (first.snapshot, first.steps)
-
-
-def test_a_server_of_an_earlier_release(ajet: Ajet, server: SwarmProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    with SwarmClient(server.url, server.admin_token) as client, pytest.raises(NotFound):
-        client._bridge.run(client._inner._transport.call("GET", "/a-path-it-does-not-know", server.admin_token))
-
-    def snapshot(self: SwarmClient, *, within_s: float | None = None) -> None:
-        raise NotFound("there is no GET /snapshot here")
-
-    monkeypatch.setattr(SwarmClient, "snapshot", snapshot)
-    with SwarmClient(server.url, server.admin_token) as client, pytest.raises(OlderServer, match="earlier release"):
-        Watcher(server.url, client).poll()
-    ajet("swarm", "top").refused("ajet swarm status")
-    assert "2 of 4" in ajet("swarm", "status").out
 
 
 def test_a_boot_tells_how_far_it_is(

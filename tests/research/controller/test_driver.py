@@ -12,7 +12,7 @@ from threading import Event
 
 import pytest
 
-from research.controller.controller import drive
+from research.controller.controller import StudyController, TickResult, drive
 from research.controller.interventions import request_stop
 from research.controller.session import hold_lease
 from research.errors import ModelFailed
@@ -27,32 +27,28 @@ from tests.studies.synthetic import Synthetic
 
 
 @dataclass
-class Outcome:
-    state: StudyState
-    done: bool = True
+class Failing(StudyController):
+    """A controller each of whose ticks fails, until `left` of them have."""
 
-
-@dataclass
-class Failing:
-    state: StudyState
+    last: StudyState
     error: Exception
     left: int = 10**9
     interrupted: Event | None = None
     stopped: list[str] = field(default_factory=list)
 
-    def tick(self) -> Outcome:
+    def tick(self) -> TickResult:
         self.left -= 1
         if self.left < 0:
-            return Outcome(self.state)
+            return TickResult(self.last, (), (), done=True)
         if self.interrupted is not None:
             self.interrupted.set()
         raise self.error
 
-    def stop(self, reason: str) -> Outcome:
+    def stop(self, reason: str, actor: str = "user") -> TickResult:
         if isinstance(self.error, SandboxError):
             return self.tick()
         self.stopped.append(reason)
-        return Outcome(self.state)
+        return TickResult(self.last, (), (), done=True)
 
 
 class Notes:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from research.controller.wandb import CopyStatus, OnlineLogging, WandbMirror
+from research.controller.mirror import CopyStatus, LogMirror, WandbMirror
+from research.controller.wandb import OnlineLogging
 from research.errors import PlannerFailed
 from research.planners.context import PlannerContext
 from research.planners.protocol import Check, PlannerTurn
@@ -40,7 +41,7 @@ def test_a_study_runs_from_topic_to_report(bench: Bench) -> None:
     assert bench.sandbox.most_at_once == 2
 
 
-class ToldMirror:
+class ToldMirror(LogMirror):
     def __init__(self) -> None:
         self.news: list[CopyStatus] = []
         self.last: list[CopyStatus] = []
@@ -78,7 +79,7 @@ def test_how_a_copy_stands_is_not_lost_with_a_write_that_fails(bench: Bench, mon
     mirror = bench.mirror = WandbMirror(bench.home, STUDY, OnlineLogging(), print, print)
     loop = bench.loop()
     run, other = list(loop.tick().state.runs)[:2]
-    mirror._found += [CopyStatus(each, 1, "https://wandb.example/r", "sent") for each in (run, other)]
+    mirror._news += [CopyStatus(each, 1, "https://wandb.example/r", "sent") for each in (run, other)]
     append, fails = EventLog.append, iter([True])
 
     def away_at_first(log: EventLog, event: Event) -> None:

@@ -151,7 +151,7 @@ def test_a_planner_names_the_metric_by_which_its_claims_are_judged() -> None:
     assert seen.metric.key == "hidden/episodes_to_0.7"
     assert seen.hypotheses[0].statement.startswith("group_size = 16 needs fewer episodes")
     assert statements.list_tests(None, seen.hypotheses) == (f"Whether {seen.hypotheses[0].statement}",)
-    assert seen.first.metric == seen.metric
+    assert seen.noise_runs_first > 0
     assert planner.shown[0].facts()["metric"]["name"] == "hidden success"
     assert "episodes:THRESHOLD" in planner.shown[0].facts()["metrics"]
     told = planner.shown[1].facts()
@@ -170,15 +170,15 @@ def test_a_metric_that_the_topics_words_chose_may_be_replaced_and_the_users_own_
 
 def test_what_a_model_chose_by_itself_and_what_it_says_that_it_tests_is_said_first() -> None:
     asked = preview(replace(context(), topic="larger groups on guess"), Naming("", smallest_effect=0.1))
-    assert (asked.not_tested, asked.notes) == ((), ())
+    assert (asked.not_tested, asked.assumed) == ((), ())
     planner = Naming("transfer:arith", direction="increase", predicted_low=-0.1, predicted_high=0.3,
                      smallest_effect=0.05, tested="Groups; not the order.")  # fmt: skip
     seen = preview(replace(context(), topic="does the order of tasks matter for larger groups?"), planner)
     assert seen.tested[0] == 'scripted tests of the topic: "Groups; not the order."'
-    assert seen.notes[0].startswith(seen.tested[0])
+    assert seen.assumed[0].startswith(seen.tested[0])
     chosen = ("metric transfer:arith", "effect of 0.05", "environment guess")
-    assert [name for name in chosen if name not in " ".join(seen.notes)] == []
-    assert " ".join(seen.notes).count("planner's choice") == 3
+    assert [name for name in chosen if name not in " ".join(seen.assumed)] == []
+    assert " ".join(seen.assumed).count("planner's choice") == 3
 
 
 @pytest.mark.parametrize(

@@ -14,16 +14,8 @@ from types import SimpleNamespace
 import pytest
 
 from research.controller import wandb as calling
-from research.controller.wandb import (
-    ENDING_S,
-    LATEST_S,
-    SHOWN_S,
-    AttemptCopy,
-    CopyState,
-    OnlineLogging,
-    WandbClient,
-    WandbUnavailable,
-)
+from research.controller.mirror import ENDING_S, LATEST_S, SHOWN_S, AttemptCopy, CopyState
+from research.controller.wandb import OnlineLogging, WandbClient, WandbUnavailable
 from research.runs.files import AttemptFolder
 from research.runs.wandb_log import find_log
 from tests.research.tracking.logs import Writing, write
@@ -48,10 +40,19 @@ def standin() -> Iterator[StandIn]:
         yield found
 
 
+def client_of(standin: StandIn) -> WandbClient:
+    online = OnlineLogging(base_url=standin.url, entity="standin")
+    return WandbClient(online, {**os.environ, **standin.environment})
+
+
+def copy_of(folder: Path, client: WandbClient, clock: Clock) -> AttemptCopy:
+    return AttemptCopy("r1-a1", AttemptFolder(folder), client, clock, settled=False)
+
+
 @pytest.fixture
 def calls(standin: StandIn) -> Iterator[WandbClient]:
-    with WandbClient(OnlineLogging(base_url=standin.url), {**os.environ, **standin.environment}) as found:
-        yield found
+    with client_of(standin) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +69,9 @@ def clock() -> Clock:
 
 @pytest.fixture
 def copy(tmp_path: Path, calls: WandbClient, clock: Clock) -> Iterator[AttemptCopy]:
-    found = AttemptCopy("r1", 1, AttemptFolder(tmp_path), calls, clock)
-    yield found
-    found.end()
+    copy = copy_of(tmp_path, calls, clock)
+    yield copy
+    copy.end()
 
 
 @pytest.fixture
@@ -84,9 +85,9 @@ def followed(copy: AttemptCopy, clock: Clock, *, over: bool = True, until: Calla
     deadline = time.monotonic() + DEADLINE_S
     while not until():
         assert time.monotonic() < deadline, (found, copy.reason)
-        if (standing := copy.advance("standin", over=over, may_send=True)) is not None:
+        if (standing := copy.advance(over=over, may_send=True)) is not None:
             found.append(standing)
-        clock.skipped += 0.0 if copy.sends else 5.0
+        clock.skipped += 0.0 if copy.sending else 5.0
         time.sleep(0.05)
     return found
 
@@ -116,7 +117,7 @@ def test_rows_shown_late_are_waited_for(standin: StandIn, whole: AttemptCopy, cl
     missing = f"W&B shows {STEPS - withheld} of {STEPS} steps"
     assert followed(whole, clock, until=lambda: whole.reason == missing) == ["sending"]
     looks = standin.seen["RunHistoryKeys"]
-    followed(whole, clock, until=lambda: standin.seen["RunHistoryKeys"] > looks or whole.sends)
+    followed(whole, clock, until=lambda: standin.seen["RunHistoryKeys"] > looks or whole.sending)
     standin.withheld = 0
     assert settled(whole, clock) == ["sent"]
     assert standin.seen["RunHistoryKeys"] >= 2
@@ -150,8 +151,8 @@ def test_a_sending_that_was_cut_short_is_made_good_and_doubles_no_row(
 ) -> None:
     writing = Writing(tmp_path, "r1-a1")
     writing.log(1, 2, 3)
-    with WandbClient(OnlineLogging(base_url=standin.url), {**os.environ, **standin.environment}) as killed:
-        first = AttemptCopy("r1", 1, AttemptFolder(tmp_path), killed, clock)
+    with client_of(standin) as killed:
+        first = copy_of(tmp_path, killed, clock)
         shown = followed(first, clock, over=False, until=lambda: standin.rows("r1-a1") >= 2)
         assert shown == ["sending"]
         first.end()  # the controller is killed, and what it started with it
@@ -166,19 +167,18 @@ def test_rows_that_were_added_and_are_shown_late_are_not_added_again(
     tmp_path: Path, calls: WandbClient, whole: AttemptCopy, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find_log(tmp_path, "r1-a1").with_suffix(".wandb.syncstate").touch()
-    added: list[float] = []
+    added: list[str] = []
 
-    def complete(*asked: object) -> object:
-        added.append(clock())
+    def start(command: str, output: Path, **given: object) -> object:
+        added.append(command)
         return SimpleNamespace(poll=lambda: 0, end=lambda: None)
 
-    monkeypatch.setattr(calls, "last_step", lambda entity, run_id: 2)
-    monkeypatch.setattr(calls, "complete", complete)
+    monkeypatch.setattr(calls, "last_step", lambda run_id: 2)
+    monkeypatch.setattr(calls, "start", start)
     followed(whole, clock, until=lambda: bool(added))
-    followed(whole, clock, until=lambda: clock() - added[0] > SHOWN_S / 2)
-    assert len(added) == 1
-    followed(whole, clock, until=lambda: len(added) > 1)
-    assert added[1] - added[0] >= SHOWN_S
+    clock.skipped += LATEST_S
+    assert settled(whole, clock) == ["failed"]
+    assert (added, whole.reason) == (["complete"], f"W&B shows 2 of {STEPS} steps")
 
 
 def test_a_killed_trainings_log_is_not_awaited(
@@ -192,7 +192,7 @@ def test_a_killed_trainings_log_is_not_awaited(
     began = clock()
     assert settled(copy, clock) == []
     assert clock() - began < ENDING_S
-    assert not copy.sends
+    assert copy.sending is None
 
 
 def test_a_server_that_is_gone_is_said_and_the_log_sent_once_it_is_back(
@@ -229,5 +229,5 @@ def test_a_key_that_is_refused_is_said_in_one_line(standin: StandIn, calls: Wand
     standin.fail("GetDefaultEntity", status=401, times=50)
     standin.fail("Viewer", status=401, times=50)
     with pytest.raises(WandbUnavailable) as refused:
-        calls.viewer()
+        calls.log_in()
     assert "\n" not in str(refused.value)

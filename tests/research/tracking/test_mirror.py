@@ -14,9 +14,11 @@ from typing import Any, cast
 
 import pytest
 
+from research.controller import mirror as mirroring
 from research.controller import wandb
+from research.controller.mirror import CopyStatus, UploadQueue, WandbMirror
 from research.controller.options import make_mirror
-from research.controller.wandb import CopyStatus, OnlineLogging, WandbClient, WandbMirror, WandbViewer
+from research.controller.wandb import OnlineLogging, WandbClient
 from research.installation.home import Home
 from research.terminal import warn
 from studies import EventLog, EventType, StoreError, StudyLog, StudyState, fold
@@ -95,7 +97,7 @@ def test_a_finished_run_is_sent_and_kept_with_its_checkpoint(home: Home, standin
 def test_a_checkpoint_too_large_stays_and_is_said(
     home: Home, standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wandb, "MOST_CHECKPOINT_BYTES", 2**20)
+    monkeypatch.setattr(mirroring, "MOST_CHECKPOINT_BYTES", 2**20)
     Study(home).trained(checkpoint=2**20 + 1)
     said: list[str] = []
     with mirror(home, standin, said) as shown:
@@ -142,7 +144,7 @@ def test_a_lost_server_is_said_once_without_waits(
     home: Home, standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wandb, "ANSWER_S", 3.0)
-    monkeypatch.setattr(wandb, "SETTLE_S", 600.0)
+    monkeypatch.setattr(mirroring, "SETTLE_S", 600.0)
     Study(home).trained()
     standin.fail("", times=10**6)
     said: list[str] = []
@@ -203,7 +205,7 @@ def test_a_lost_event_log_ends_no_sending(home: Home, standin: StandIn, monkeypa
             raise StoreError("could not read the event log")
         return state(study)
 
-    monkeypatch.setattr(wandb, "AGAIN_S", 0.1)
+    monkeypatch.setattr(mirroring, "AGAIN_S", 0.1)
     monkeypatch.setattr(StudyLog, "state", away_at_first)
     with mirror(home, standin, said) as sent:
         waited(lambda: standin.holds(f"{run}-a1"))
@@ -223,8 +225,7 @@ def test_an_attempt_that_ended_while_others_were_looked_at_is_waited_for(home: H
         waited(lambda: shown._at_rest is not before)
         return monitored
 
-    shown._viewer = WandbViewer("standin", standin.url)
-    calls = cast("WandbClient", None)
+    calls = cast("WandbClient", SimpleNamespace(log_in=lambda: False))
     shown._check_copies(calls, cast("StudyLog", SimpleNamespace(state=read)))
     waits.join(0.3)
     assert waits.is_alive()
@@ -235,21 +236,21 @@ def test_an_attempt_that_ended_while_others_were_looked_at_is_waited_for(home: H
 
 def test_a_file_that_a_full_disk_did_not_let_be_sent_is_sent_later(home: Home) -> None:
     sent, said = list[str](), list[str]()
-    files = wandb.UploadQueue(home, "s1", said.append)
+    uploads = UploadQueue(home, "s1", said.append)
     report = {kind: {"path": f"report.{kind}"} for kind in ("markdown", "html")}
-    files.add_report(cast("StudyState", SimpleNamespace(report=report)))
+    uploads.add_report(cast("StudyState", SimpleNamespace(report=report)))
 
-    def full(*asked: object) -> object:
+    def full(*given: object, **more: object) -> object:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    def keep(run: object, artifact: dict[str, str], *rest: object) -> object:
+    def start(command: str, output: Path, artifact: dict[str, str], **given: object) -> object:
         sent.append(artifact["name"])
         return SimpleNamespace(poll=lambda: 0)
 
     with pytest.raises(OSError, match="No space"):
-        files.advance(cast("WandbClient", SimpleNamespace(log_artifact=full)), "standin")
-    calls = cast("WandbClient", SimpleNamespace(log_artifact=keep))
-    assert files.advance(calls, "standin")
-    assert not files.advance(calls, "standin")
-    files.end()
+        uploads.advance(cast("WandbClient", SimpleNamespace(start=full)))
+    client = cast("WandbClient", SimpleNamespace(start=start))
+    assert uploads.advance(client)
+    assert not uploads.advance(client)
+    uploads.end()
     assert (sent, said) == (["report-s1"], [])

@@ -1,0 +1,403 @@
+"""The mirror of a study at W&B: the log of each attempt, the last checkpoint of each run, and the report.
+
+A thread beside the controller sends each attempt's log by `wandb beta sync --live`, once, and then looks for the last
+step that W&B shows of it. No training and no verdict waits for W&B or fails with it: waits are bounded, failures are
+retried for `LATEST_S` at most, and the state follows from the study's log and the attempts' folders. After an
+interruption the missing rows are added once the log is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from research.controller.wandb import OnlineLogging, WandbClient, WandbProcess, WandbUnavailable
+from research.files import ignore_disk_full
+from research.installation.home import Home
+from research.runs.files import AttemptFolder
+from research.runs.wandb_log import find_log, read_log
+from studies import EventLog, RunState, StoreError, StudyLog, StudyState
+from studies.checks.evidence import CollectError
+
+CopyState = Literal["sending", "sent", "failed"]
+"""How W&B's copy of a log stands: on its way, there to its last step, or not there in time."""
+
+FIRST_S, LONGEST_S = 1.0, 30.0
+"""Between two tries; the pause is doubled after each that failed."""
+LATEST_S = 600.0
+"""How long a copy may be behind once its log is whole."""
+ENDING_S = 60.0
+"""For a sending to end once its attempt has."""
+CUT_S = 15.0
+"""For rows that were sent to be shown, before a copy whose sending was cut short counts as all that was sent."""
+SHOWN_S = 120.0
+"""For rows to be shown after a sending, or an adding, that ended well for W&B's client: what is sent twice stands there
+twice, and rows lag by seconds, rarely minutes."""
+BEGUN_BYTES = 8
+"""What a log has at least in which something was written: W&B's client begins with seven bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyStatus:
+    """How the copy of an attempt's log stands at W&B, for the study's log."""
+
+    run_id: str
+    attempt: int
+    url: str
+    standing: CopyState
+    reason: str = ""
+
+    def payload(self) -> dict[str, Any]:
+        reason = {"reason": self.reason} if self.reason else {}
+        return {"run_id": self.run_id, "attempt": self.attempt, "url": self.url, "standing": self.standing, **reason}
+
+
+class AttemptCopy:
+    """The copy of the log of one attempt, W&B run `tracking_id`. `now` is a monotonic clock."""
+
+    def __init__(
+        self, tracking_id: str, folder: AttemptFolder, client: WandbClient, now: Callable[[], float], *, settled: bool
+    ) -> None:
+        self.tracking_id = tracking_id
+        self.settled = settled
+        """Whether nothing more is to be done for it."""
+        self.reason = ""
+        """Why it is not there yet, as far as is known."""
+        self.sending: WandbProcess | None = None
+        self._folder = folder
+        self._client = client
+        self._now = now
+        self._shown = -1
+        """The last step that was seen at W&B, since `_shown_at`; none since something was sent."""
+        self._shown_at = 0.0
+        self._logged: int | None = None
+        """The last step of its log, once that is closed."""
+        self._over_at: float | None = None
+        self._again_at = 0.0
+        self._pause_s = FIRST_S
+
+    def advance(self, *, over: bool, may_send: bool) -> CopyState | None:
+        """Do what can be done now; return how the copy stands where that is news. Raises WandbUnavailable."""
+        now = self._now()
+        if over and self._over_at is None:
+            self._over_at = now
+        if self.settled or now < self._again_at:
+            return None
+        log = self._find_log()
+        logged = None if log is None else self._last_step(log)
+        if self.sending is not None:
+            self._check_process(self.sending, log, awaited=not over or logged is not None)
+            return None
+        if log is None or (over and logged is None):
+            self.settled = over  # an attempt that left no whole log gave no result either
+            return None
+        late = self._over_at is not None and now - self._over_at > LATEST_S
+        if log.with_suffix(".wandb.syncstate").exists():
+            return self._check_copy(log, logged, late=late)
+        self.settled = late
+        if not late and may_send:
+            self._send(log, live=not over)
+            return "sending"
+        return "failed" if late else None
+
+    def end(self) -> None:
+        if self.sending is not None:
+            self.sending.end()
+            self.sending = None
+
+    def _send(self, log: Path, *, live: bool) -> None:
+        self.sending = self._client.start("send", self._folder.log("wandb"), log=str(log), live=live)
+
+    def _check_process(self, sending: WandbProcess, log: Path | None, *, awaited: bool) -> None:
+        """See whether a sending ended; end that of a log which nobody will close, or that takes too long."""
+        code, over_at = sending.poll(), self._over_at
+        if code is None and awaited and (over_at is None or self._now() - over_at < ENDING_S):
+            return
+        self.end()
+        if code == 0 and log is not None:
+            _synced(log).touch()
+        else:
+            self.reason = f"sending it did not end well: {sending.last_line()}" if code else "sending it took too long"
+            self._back_off()
+
+    def _check_copy(self, log: Path, logged: int | None, *, late: bool) -> CopyState | None:
+        self._back_off()
+        if logged is None:
+            return None
+        try:
+            shown = self._client.last_step(self.tracking_id)
+        except WandbUnavailable as error:
+            self.reason = str(error)
+            raise
+        if shown is not None and shown >= logged:
+            self.settled, self.reason = True, ""
+            return "sent"
+        self.reason = "W&B knows no such run" if shown is None else f"W&B shows {shown} of {logged} steps"
+        if late:
+            self.settled = True
+            return "failed"
+        self._send_missing(log, shown)
+        return None
+
+    def _send_missing(self, log: Path, shown: int | None) -> None:
+        """Have sent what is not there, unless it may only be late."""
+        last, now, synced = shown or 0, self._now(), _synced(log).exists()
+        if last != self._shown:
+            self._shown, self._shown_at = last, now
+        if shown is not None and now - self._shown_at < (SHOWN_S if synced else CUT_S):
+            return
+        if last == 0:
+            self._send(log, live=False)
+        elif not synced:
+            given = {"log": str(log), "run": self.tracking_id, "after": last}
+            self.sending = self._client.start("complete", self._folder.log("wandb"), **given)
+        self._shown = -1
+
+    def _back_off(self) -> None:
+        self._again_at = self._now() + self._pause_s
+        self._pause_s = min(LONGEST_S, 2 * self._pause_s)
+
+    def _find_log(self) -> Path | None:
+        try:
+            path = find_log(self._folder.path, self.tracking_id)
+        except CollectError:
+            return None
+        return path if path.stat().st_size >= BEGUN_BYTES else None
+
+    def _last_step(self, path: Path) -> int | None:
+        """Return the last step of a log that was closed, 0 where it has none, None while it is open."""
+        if self._logged is None:
+            with suppress(CollectError):  # half of a record is there
+                log = read_log(path)
+                self._logged = max(log.history, default=0) if log.ended else None
+        return self._logged
+
+
+def _synced(log: Path) -> Path:
+    """Return where W&B's client notes that it sent a whole log."""
+    return log.with_suffix(".wandb.synced")
+
+
+MOST_CHECKPOINT_BYTES = 256 * 2**20
+"""A larger checkpoint stays where it is, which is said."""
+
+
+class UploadQueue:
+    """Artifacts of one study that are to be sent, each as what W&B's client is given and where it prints."""
+
+    def __init__(self, home: Home, study: str, warn: Callable[[str], None]) -> None:
+        self._home = home
+        self._study = study
+        self._warn = warn
+        self._waiting: deque[tuple[dict[str, Any], Path]] = deque()
+        self._process: WandbProcess | None = None
+        """Of the first one that waits."""
+
+    def add_checkpoint(self, run: RunState, attempt: int) -> None:
+        """Have the last checkpoint of a run sent, if it left one that is not too large."""
+        folder = AttemptFolder(self._home.attempt(self._study, run.run_id, attempt))
+        last = max((folder.server / "checkpoints").glob("step-*"), default=None)
+        if last is None:
+            return
+        if (size := sum(path.stat().st_size for path in last.rglob("*") if path.is_file())) > MOST_CHECKPOINT_BYTES:
+            self._warn(f"not sent to W&B: the checkpoint {last} of {size / 2**20:.0f} MiB; at most "
+                       f"{MOST_CHECKPOINT_BYTES / 2**20:.0f} MiB are")  # fmt: skip
+            return
+        about = {"study": self._study, "arm": run.spec.arm, "seed": run.spec.seed, "checkpoint": last.name}
+        artifact = {"name": f"checkpoint-{run.run_id}", "type": "model", "metadata": about}
+        holder = {"id": f"{run.run_id}-a{attempt}", "resume": "must"}
+        given = {"run": holder, "artifact": artifact, "files": [str(last)]}
+        self._waiting.append((given, folder.log("wandb")))
+
+    def add_report(self, state: StudyState) -> None:
+        """Have the report on a study sent too, if it has one."""
+        if state.report is None:
+            return
+        folder = self._home.study(self._study)
+        files = [str(folder / state.report[kind]["path"]) for kind in ("markdown", "html")]
+        run = {"id": f"{self._study}-report", "name": "report", "group": self._study, "job_type": "report",
+               "tags": [self._study], "resume": "allow", "config": {"study": self._study}}  # fmt: skip
+        given = {"run": run, "artifact": {"name": f"report-{self._study}", "type": "report"}, "files": files}
+        self._waiting.insert(0 if self._process is None else 1, (given, folder / "wandb.log"))
+
+    def advance(self, client: WandbClient) -> bool:
+        """Send the next one unless one is under way; return whether anything is left to wait for."""
+        if self._process is not None:
+            if (code := self._process.poll()) is None:
+                return True
+            given, _ = self._waiting.popleft()
+            if code:
+                self._warn(f"not sent to W&B: {given['artifact']['name']} ({self._process.last_line()})")
+            self._process = None
+        if self._waiting:
+            given, output = self._waiting[0]  # where a full disk lets nothing be started, it waits on
+            self._process = client.start("keep", output, **given)
+        return self._process is not None
+
+    def end(self) -> None:
+        if self._process is not None:
+            self._process.end()
+        if self._waiting:
+            self._warn(f"not sent to W&B: {', '.join(given['artifact']['name'] for given, _ in self._waiting)}")
+
+
+LOOK_S = 1.0
+AGAIN_S = 10.0
+"""Seconds between two tries of a server that does not answer."""
+MOST_SENDING = 4
+"""Copies that are sent at a time; each takes a process of W&B's client."""
+SETTLE_S = 45.0
+"""Most seconds that a report waits for copies under way."""
+CLOSING_S = 30.0
+"""Most seconds that files of a study which is over are sent; a look that is under way may take as long again."""
+LEAVING_S = 5.0
+"""Most seconds that a study waits which is left at once, or whose W&B does not answer."""
+
+Say = Callable[[str], None]
+"""Takes one line for whoever watches."""
+
+
+class LogMirror:
+    """Tells how the copies of a study's logs stand at W&B; this one, of a study that is logged offline, nothing."""
+
+    def updates(self) -> Iterable[CopyStatus]:
+        """Yield what is new; each is yielded again unless the one after it is asked for, as once it is written."""
+        return ()
+
+    def settle(self) -> None:
+        """Wait, for a bounded time, until nothing is under way of the attempts that ended."""
+
+
+NO_MIRROR = LogMirror()
+
+
+class WandbMirror(LogMirror):
+    """Sends the logs of a study from entering to leaving."""
+
+    def __init__(
+        self,
+        home: Home,
+        study: str,
+        online: OnlineLogging,
+        say: Say,
+        warn: Say,
+        environ: Mapping[str, str] = os.environ,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`say` takes where the study is shown, `warn` that it is not; a line that cannot be written is dropped."""
+        self._home = home
+        self._study = study
+        self._online = online
+        self._say = ignore_disk_full(say)
+        self._warn = ignore_disk_full(warn)
+        self._environ = environ
+        self._now = now
+        self._news: deque[CopyStatus] = deque()
+        self._copies: dict[tuple[str, int], AttemptCopy] = {}
+        self._uploads = UploadQueue(home, study, self._warn)
+        self._lost = False
+        self._over, self._leaving = threading.Event(), threading.Event()
+        self._at_rest = threading.Event()
+        """Set by a look that began after it was made, and saw nothing under way: of each `settle` its own."""
+        self._thread = threading.Thread(target=self._work, name="wandb-mirror", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._leaving.set()
+        self._over.set()
+        with suppress(KeyboardInterrupt):  # whoever waits no longer is not kept
+            self._thread.join(LEAVING_S if self._lost or error is not None else 2 * CLOSING_S)
+
+    def updates(self) -> Iterator[CopyStatus]:
+        while self._news:
+            yield self._news[0]
+            self._news.popleft()
+
+    def settle(self) -> None:
+        """Wait until nothing is under way of attempts that ended, for `SETTLE_S` at most; for no lost server."""
+        at_rest = self._at_rest = threading.Event()
+        if not self._lost and not self._over.is_set():
+            at_rest.wait(SETTLE_S)
+
+    def _work(self) -> None:
+        try:
+            with WandbClient(self._online, self._environ) as client, closing(EventLog(self._home.database)) as log:
+                study = StudyLog(log, self._study)
+                try:
+                    while not self._over.wait(AGAIN_S if self._lost else LOOK_S):
+                        self._attempt(self._check_copies, client, study)
+                    if not self._leaving.is_set() and not self._lost and self._copies:
+                        self._attempt(self._finish, client, study)
+                finally:
+                    for copy in self._copies.values():
+                        copy.end()
+                    self._uploads.end()
+        except Exception as error:  # noqa: BLE001 - whatever it is ends what is sent only
+            self._warn(f"sending to W&B ended ({type(error).__name__}: {error}); the study goes on without it")
+        finally:
+            self._over.set()  # first, as whoever settles looks at it last
+            self._at_rest.set()
+
+    def _attempt(self, look: Callable[[WandbClient, StudyLog], None], client: WandbClient, study: StudyLog) -> None:
+        """Do something; say once that it fails, with the reason, and once that it works again."""
+        try:
+            look(client, study)
+        except (WandbUnavailable, StoreError, OSError) as error:
+            # the event log's server starts again, or a disk is full for a while
+            why = f"sending to W&B waits ({type(error).__name__}: {error})"
+            if isinstance(error, WandbUnavailable):
+                why = f"W&B does not answer as it should ({error})"
+            if not self._lost:
+                self._warn(f"{why}; the study goes on, and logs here")
+            self._lost = True
+            self._at_rest.set()
+        else:
+            if self._lost:
+                self._warn("W&B is back")
+            self._lost = False
+
+    def _check_copies(self, client: WandbClient, study: StudyLog) -> None:
+        at_rest = self._at_rest  # before the study is read: what ends meanwhile was not looked at
+        state = study.state()
+        if client.log_in():
+            self._say(f"W&B         {client.page('groups', self._study)}")
+        waits = False
+        for run in state.every_run.values():  # of earlier rounds, too: their last copies come late
+            for attempt in run.attempts:
+                key = run.run_id, attempt.number
+                if key not in self._copies:
+                    folder = AttemptFolder(self._home.attempt(self._study, *key))
+                    self._copies[key] = AttemptCopy(
+                        f"{run.run_id}-a{attempt.number}", folder, client, self._now, settled=attempt.standing == "sent"
+                    )
+                copy, over = self._copies[key], attempt.status is not None
+                may_send = sum(each.sending is not None for each in self._copies.values()) < MOST_SENDING
+                if (standing := copy.advance(over=over, may_send=may_send)) is not None:
+                    self._news.append(CopyStatus(*key, client.page("runs", copy.tracking_id), standing, copy.reason))
+                    if standing == "sent":
+                        self._uploads.add_checkpoint(run, attempt.number)
+                waits = waits or (over and not copy.settled)
+        if not waits:
+            at_rest.set()
+            self._uploads.advance(client)
+
+    def _finish(self, client: WandbClient, study: StudyLog) -> None:
+        """Send the report, and the checkpoints that are left, as far as the time goes."""
+        until = self._now() + CLOSING_S
+        self._uploads.add_report(study.state())
+        while self._uploads.advance(client) and self._now() < until and not self._leaving.is_set():
+            self._leaving.wait(0.1)
