@@ -1,4 +1,4 @@
-"""Whole inquiries by a scripted model over HTTP: with a planted instruction, again from its recording, and without it."""
+"""Whole inquiries by a scripted model over HTTP, one of them with a planted instruction and from its recording."""
 
 from __future__ import annotations
 
