@@ -34,9 +34,7 @@ from tests.research.planners.flights import (
     proposal,
     with_words,
 )
-from tests.research.planners.flights import (
-    flown as fly_scripted,
-)
+from tests.research.planners.flights import flown as fly_scripted
 from tests.research.planners.scripted_endpoint import Endpoint, Reply, calls, fails, scripted_endpoint
 
 pytestmark = pytest.mark.slow
