@@ -18,10 +18,10 @@ from research.errors import BadInput, DesignRefused, PlannerFailed, TopicDecline
 from research.installation.base_job import find_fixed_fields
 from research.planners.context import NO_REWARD_NOW, NO_TOOLS, PlannerContext, PlannerTools, field_specs
 from research.planners.history import CampaignFacts, Notebook, Quote
+from research.planners.lexicon import find_environment, name_environments
 from research.planners.prompts import DECLINABLE
 from research.planners.protocol import Planner, PlannerTurn
 from research.planners.rules import RulesPlanner
-from research.planners.topic import find_environment, name_environments
 from research.proposals.actions import (
     Action,
     AskUser,

@@ -45,13 +45,14 @@ from research.isolation.mode import Isolation, reopen, supervise
 from research.models.fetch import check_loader
 from research.planners.context import field_specs, known_environments
 from research.planners.factory import BUILT_IN, LONGEST_TIMEOUT_S, make_planner, planner_names
+from research.planners.lexicon import find_environment
 from research.planners.llm import TIMEOUT_S
 from research.planners.protocol import Planner
 from research.planners.rules import RulesPlanner, require_plannable
-from research.planners.topic import describe_left, find_environment, judge_by, parse_topic, refuse_left
+from research.planners.topic import describe_left, judge_by, parse_topic, refuse_left
 from research.proposals.arms import ComparedModels, find_model_folders, find_paths, value_text
 from research.proposals.flags import Claim, ParsedTopic, RequestedComparison, list_model_folders, resolve_topic
-from research.proposals.metric_choice import MetricChoice
+from research.proposals.metric_choice import MetricChoice, RequestedMetric
 from research.scheduler.approvals import ApprovalMode, parse_mode
 from research.scheduler.required_runs import is_complete
 from research.terminal import warn
@@ -323,9 +324,8 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     Raises BadApproval, BadInput, BadTopic, BadEnvironment, DesignRefused or BadModel.
     """
     approve, topic = parse_mode(asked.approve), asked.topic or ""
-    requirements = StatisticalRequirements.from_flags(
-        asked.effect, asked.power, asked.looks, asked.episodes, asked.metric, asked.rounds
-    )
+    metric = RequestedMetric.parse_flags(asked.metric)
+    requirements = StatisticalRequirements(asked.effect, asked.power, asked.looks, asked.episodes, metric, asked.rounds)
     hashes = Home.locate().models
     base = base_job(asked.job, asked.model_path, hashes, asked.backend)
     models = _find_models(topic, asked.vary, hashes)

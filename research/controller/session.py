@@ -22,7 +22,7 @@ from types import FrameType
 from research.controller.controller import INTERRUPTED, Observer, StudyController, drive
 from research.controller.mirror import NO_MIRROR, LogMirror
 from research.controller.wandb import OnlineLogging
-from research.design.comparison import DEFAULT_REQUIREMENTS, StatisticalRequirements
+from research.design.comparison import StatisticalRequirements
 from research.design.pricing import KnownCheck, no_check, runs_at_once
 from research.errors import (
     BadEnvironment,
@@ -117,7 +117,7 @@ class StudyRequest:
     max_runs: int | None
     command: Sequence[str] = ()
     sandbox: Sandboxing = PROCESS
-    requirements: StatisticalRequirements = DEFAULT_REQUIREMENTS
+    requirements: StatisticalRequirements = field(default_factory=StatisticalRequirements)
     requested: RequestedComparison = field(default_factory=RequestedComparison)
     """What flags ask for, in the place of a topic or beside it."""
     parsed: ParsedTopic | None = None

@@ -108,24 +108,6 @@ class StatisticalRequirements:
             )
 
     @classmethod
-    def from_flags(
-        cls,
-        effect: float | None,
-        power: float,
-        analyses: int,
-        episodes: int,
-        metrics: Sequence[str] = (),
-        rounds: int | None = 1,
-    ) -> Self:
-        """Return the requirements that flags give, None for what was not given; raise DesignRefused or BadInput."""
-        if len(metrics) > 1:
-            raise DesignRefused(
-                f"expected one metric; found --metric {' and --metric '.join(metrics)}; name the one that decides: a "
-                "report tells others beside it"
-            )
-        return cls(effect, power, analyses, episodes, RequestedMetric.parse(metrics[0]) if metrics else None, rounds)
-
-    @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
         effect = settings.get("effect")
         return cls(
@@ -172,10 +154,6 @@ class StatisticalRequirements:
     def min_effect_of(self, hypotheses: Sequence[Hypothesis], metric: Metric) -> float:
         """Return the smallest effect of interest of all claims; raise DesignRefused for one above the study's."""
         return min(self.choose_effect(claim.smallest_effect, metric) for claim in hypotheses)
-
-
-DEFAULT_REQUIREMENTS = StatisticalRequirements()
-"""Ten points of success seen with power 0.8, at three looks or fewer."""
 
 
 def require_effect_in_range(effect: float, metric: Metric) -> None:
@@ -345,7 +323,14 @@ def _draft_search(
     if proposal.environment not in environments():
         known = ", ".join(environments())
         raise DesignRefused(f"expected an environment among {known}; found {proposal.environment!r}")
-    knobs = tuple(_parse_knob(knob.field, knob.values) for knob in proposed.knobs)
+    knobs = []
+    for knob in proposed.knobs:
+        if knob.field == "steps":
+            raise DesignRefused("expected knobs other than steps, as a screen trains shortly itself; found steps")
+        ladder = tuple(dict.fromkeys(field_value(knob.field, value) for value in knob.values))
+        if len(ladder) < 2:
+            raise DesignRefused(f"{knob.field}: expected two different values to search; found {ladder[0]!r} alone")
+        knobs.append(Knob(field=knob.field, values=ladder))
     fixed = {name: constant_value(name, value) for name, value in constants.items()}
     if both := fixed.keys() & {knob.field for knob in knobs}:
         raise DesignRefused(f"{min(both)} is searched, so it cannot be held constant; leave it out")
@@ -371,7 +356,7 @@ def _draft_search(
         )
     candidates = min(points, max(proposed.confirm + 1, LEAST_INITIAL))
     screen = Screen(
-        knobs=knobs,
+        knobs=tuple(knobs),
         sampler="surface",
         bound=BOUND,
         candidates=candidates,
@@ -379,23 +364,12 @@ def _draft_search(
         rungs=(Rung(steps=steps, keep=proposed.confirm),),
         seed=0,
         prediction=Prediction(
-            low=proposed.predicted_low,
-            high=proposed.predicted_high,
-            level=PREDICTION_LEVEL,
+            low=proposed.predicted_low, high=proposed.predicted_high, level=PREDICTION_LEVEL,
             probability=proposed.probability,
         ),
-    )
+    )  # fmt: skip
     replication = _replication_jobs(proposal, comparison)
     return DesignDraft(comparison, effect, 1, screen, min(points, MOST_CANDIDATES), replication)
-
-
-def _parse_knob(name: str, values: Sequence[Scalar]) -> Knob:
-    if name == "steps":
-        raise DesignRefused("expected knobs other than steps, as a screen trains shortly itself; found steps")
-    known = tuple(dict.fromkeys(field_value(name, value) for value in values))
-    if len(known) < 2:
-        raise DesignRefused(f"{name}: expected two different values to search; found {known[0]!r} alone")
-    return Knob(field=name, values=known)
 
 
 def _rung_steps(job: Job, knobs: Sequence[Knob], metric: Metric) -> int:

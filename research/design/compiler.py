@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from research.design.comparison import (
-    DEFAULT_REQUIREMENTS,
     PREDICTION_LEVEL,
     DesignDraft,
     StatisticalRequirements,
@@ -225,7 +224,7 @@ class DesignCompiler:
     """How many of the budget's runs are made."""
     base: Job | None = None
     """The job under all arms; None for `Job()`."""
-    requirements: StatisticalRequirements = DEFAULT_REQUIREMENTS
+    requirements: StatisticalRequirements = field(default_factory=StatisticalRequirements)
     bank: NoiseBank = field(default_factory=load_shipped_bank)
     models: ComparedModels = NO_MODELS
     """Models that a hypothesis may compare."""

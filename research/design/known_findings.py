@@ -69,11 +69,11 @@ class KnownFinding(Record):
     control: JsonValue
     treatment: JsonValue
     verdict: KnownVerdict
-    estimate: float | None
+    estimate: float | None = None
     """Treatment minus control, in the metric's own unit; None where there is none."""
-    low: float | None
-    high: float | None
-    level: float | None
+    low: float | None = None
+    high: float | None = None
+    level: float | None = None
     """Level of the interval that decided, from `low` to `high`."""
     n_control: int
     n_treatment: int
@@ -140,21 +140,21 @@ def _build_finding(state: StudyState, claim: Hypothesis, verdict: Verdict, folde
     job = {**design.base_job, "environment": design.environment}
     if verdict.phase == "replicate" and design.replication is not None:
         job |= {**design.replication.overrides, "environment": design.replication.environment}
-    environment, why = str(job["environment"]), verdict_fault(state, folder, verdict)
+    environment, doubt = str(job["environment"]), verdict_fault(state, folder, verdict)
     least = design.promise.effect if design.promise else None
-    follows = why is None
-    interval = deciding_interval(design, verdict) if follows else None
+    known: dict[str, Any] = {"verdict": DOES_NOT_FOLLOW, "doubt": doubt or ""}
+    if doubt is None:
+        interval = deciding_interval(design, verdict)
+        ends = (None, None, None) if interval is None else (interval.low, interval.high, interval.level)
+        numbers = dict(zip(("estimate", "low", "high", "level"), (verdict.estimate, *ends), strict=True))
+        known = {name: value for name, value in numbers.items() if value is not None and math.isfinite(value)}
+        known |= {"verdict": verdict.verdict}
     return KnownFinding(
         study=state.id, round=state.round, hypothesis=claim.id, phase=verdict.phase,
         claim=sentences([claim], environment, least, design.metric)[0],
         variable=claim.variable, control=claim.control, treatment=claim.treatment,
-        verdict=verdict.verdict if follows else DOES_NOT_FOLLOW,
-        estimate=_finite_or_none(verdict.estimate) if follows else None,
-        low=None if interval is None else _finite_or_none(interval.low),
-        high=None if interval is None else _finite_or_none(interval.high),
-        level=None if interval is None else interval.level,
         n_control=verdict.n_control, n_treatment=verdict.n_treatment, exploratory=verdict.exploratory,
-        lock=str(state.design_hash), conditions=_build_conditions(job, design.metric, claim), doubt=why or "",
+        lock=str(state.design_hash), conditions=_build_conditions(job, design.metric, claim), **known,
     )  # fmt: skip
 
 
@@ -175,10 +175,6 @@ def _build_conditions(job: Mapping[str, Any], metric: Metric, claim: Hypothesis)
         job=digest({name: value for name, value in alike.items() if name not in apart})[:16],
         fields={name: known[name] for name in shown if known[name] != usual.get(name)},
     )
-
-
-def _finite_or_none(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 FILE: Final = "findings.json"

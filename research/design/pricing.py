@@ -174,10 +174,8 @@ class Estimates:
 
 def runs_at_once(jobs: Iterable[Job], check_of: KnownCheck) -> int:
     """Return how many runs this machine carries at once, each of the job that takes most memory."""
-    checked = ((count_parameters(job), check_of(job)) for job in jobs)
-    return max_parallel_runs(
-        max(run_bytes(size, None if check is None else check.peak_bytes) for size, check in checked)
-    )
+    peaks = ((job, None if (check := check_of(job)) is None else check.peak_bytes) for job in jobs)
+    return max_parallel_runs(max(run_bytes(count_parameters(job), peak) for job, peak in peaks))
 
 
 def is_guess(job: Job) -> bool:
@@ -272,9 +270,9 @@ class Pricing:
             return replace(self, times=times, basis=f"{self.basis}, times {times:.2g}, as this study's A/A runs took")
         whole = [] if state.most_rounds == 1 else _list_whole_attempts(state.every_run.values())
         known = [(attempt, run, job) for run, attempt in whole if (job := parse_job(run.spec.job)) is not None]
-        newest = sorted(known, key=lambda entry: entry[0].launched)[-NEWEST_RUNS:]
-        if not newest:
+        if not known:
             return self
+        newest = sorted(known, key=lambda entry: entry[0].launched)[-NEWEST_RUNS:]
         times = median(
             (attempt.seconds or 0.0) / self.run_with_evaluations(job, run.spec.metric) for attempt, run, job in newest
         )

@@ -36,12 +36,9 @@ _AFTER_NOISE_SEEDS = 3
 class Unaffordable(DesignRefused):
     """Sound, but not affordable: `need_s` is the price of what would do; `shorter`: shorter runs would."""
 
-    def __init__(
-        self, message: str, *, need_s: float, shorter: bool = False, model_feedback: str | None = None
-    ) -> None:
+    def __init__(self, message: str, model_feedback: str | None = None, *, need_s: float, shorter: bool) -> None:
         super().__init__(message, model_feedback=model_feedback)
-        self.need_s = need_s
-        self.shorter = shorter
+        self.need_s, self.shorter = need_s, shorter
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,8 @@ class SampleSizeCalculator:
         """Return the noise of a design and its power analysis; raise Unaffordable where the noise is not known."""
         noise = self._find_noise(draft, self.requirements.episodes)
         if noise is None:
-            raise Unaffordable(f"{self.explain_unknown_noise(draft)} A/A runs come first", need_s=0.0)
+            why = f"{self.explain_unknown_noise(draft)} A/A runs come first"
+            raise Unaffordable(why, need_s=0.0, shorter=False)
         return noise, self._build_analysis(draft, noise)
 
     def explain_unknown_noise(self, draft: DesignDraft) -> str | None:
@@ -118,12 +116,8 @@ class SampleSizeCalculator:
         shorter = (n for n in self._shorter_lengths(draft) if check.affords(self.noise_stages(draft.with_steps(n))))
         steps = next(shorter, None)
         ways = "; or ".join([*_suggest_steps(draft, steps), *_suggest_smaller(draft)])
-        raise Unaffordable(
-            f"{why}: use {check.suggest_flags(stages)}",
-            need_s=check.cost(stages),
-            shorter=steps is not None,
-            model_feedback=f"{why}: {ways}",
-        )
+        use, need_s = f"use {check.suggest_flags(stages)}", check.cost(stages)
+        raise Unaffordable(f"{why}: {use}", f"{why}: {ways}", need_s=need_s, shorter=steps is not None)
 
     def _shorter_lengths(self, draft: DesignDraft) -> Iterator[int]:
         """Yield halves of the training steps with which the metric can still be told."""
@@ -141,10 +135,10 @@ class SampleSizeCalculator:
 
     def _find_noise(self, draft: DesignDraft, episodes: int) -> Noise | None:
         job, metric = draft.job, self.metric(draft, episodes)
-        if kind_of(metric).rates:
-            rate = self._guess_rate(draft, metric)
-            return rate_noise(rate, metric.episodes, f"the spread of a rate of {rate:.2f}, each run counting 1 or 0")
-        return self.bank.find(job.environment, job, metric)
+        if not kind_of(metric).rates:
+            return self.bank.find(job.environment, job, metric)
+        rate = self._guess_rate(draft, metric)
+        return rate_noise(rate, metric.episodes, f"the spread of a rate of {rate:.2f}, each run counting 1 or 0")
 
     def _guess_rate(self, draft: DesignDraft, metric: Metric) -> float:
         """Return the control's rate as far as runs of its job tell it, else the one at which most runs are needed."""
@@ -167,8 +161,7 @@ class SampleSizeCalculator:
         """Return the design with the largest screen that leaves its confirmation affordable."""
         if draft.screen is None:
             return draft
-        sizes = range(draft.points, draft.screen.candidates, -1)
-        wider = (draft.with_candidates(candidates) for candidates in sizes)
+        wider = map(draft.with_candidates, range(draft.points, draft.screen.candidates, -1))
         return next((entry for entry in wider if self.budget_check.affords(self.stages(entry, seeds))), draft)
 
     def _refuse(self, draft: DesignDraft, analysis: PowerAnalysis, need: int | None) -> Unaffordable:
@@ -203,12 +196,9 @@ class SampleSizeCalculator:
         suggestions, least = _suggest_steps(draft, steps), self.requirements.min_effect(metric)
         if effect is not None and draft.effect < effect <= least:
             suggestions.append(f"name a larger smallest_effect, {effect:g} (the study's is {least:g})")
-        return Unaffordable(
-            f"{why}{': ' + '; or '.join(flags) if flags else '; nothing that a flag sets would do'}",
-            need_s=check.cost(stages),
-            shorter=steps is not None,
-            model_feedback=f"{why}: {'; or '.join([*suggestions, *_suggest_smaller(draft)])}",
-        )
+        ways = f": {'; or '.join(flags)}" if flags else "; nothing that a flag sets would do"
+        feedback = f"{why}: {'; or '.join([*suggestions, *_suggest_smaller(draft)])}"
+        return Unaffordable(f"{why}{ways}", feedback, need_s=check.cost(stages), shorter=steps is not None)
 
     def _suggest_larger_evaluation(self, draft: DesignDraft, need: int | None) -> list[str]:
         """Return the fewest times as many evaluation episodes that make a design cheaper, as flags; none for none."""

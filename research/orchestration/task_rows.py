@@ -264,7 +264,7 @@ def _analysis_runs(state: StudyState, design: Design, analysis: int) -> Iterator
         return
     drawn = design.seeds[count_seeds(design, analysis - 1) : count_seeds(design, analysis)]
     seeds = {arm.name: set(design.seeds_of(arm.name, drawn)) for arm in design.arms}
-    every = confirmation_runs(state, design, all_analyses=True)
+    every = confirmation_runs(state, all_analyses=True)
     yield from missing_runs(
         planned_runs(state), [required for required in every if required.seed in seeds[required.arm]]
     )

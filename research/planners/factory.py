@@ -8,7 +8,7 @@ cannot be read. The scored probability is that of `supported`: of the decided cl
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -69,21 +69,17 @@ def make_planner(
     if chosen not in known:
         near = did_you_mean(chosen, known) or "; choose one of them"
         raise BadInput(f"expected a planner among {', '.join(known)}; found {chosen!r}{near}")
-    if chosen == "rules":
-        if model:
-            raise NotReady(
-                f"expected no --planner-model beside the planner rules, which asks no model; found {model}; add "
-                "--planner llm"
-            )
-        if record or replay:
-            raise NotReady("expected the planner llm to record or replay; found rules; add --planner llm")
-        return RulesPlanner()
+    if chosen == "rules" and model:
+        raise NotReady(
+            f"expected no --planner-model beside the planner rules, which asks no model; found {model}; add "
+            "--planner llm"
+        )
     if chosen != "llm":
         if record or replay:
-            raise NotReady(f"expected the planner llm to record or replay; found {chosen}; name --planner llm")
-        return _load_plugin(chosen, model, environ)
+            raise NotReady(f"expected the planner llm to record or replay; found {chosen}; add --planner llm")
+        return RulesPlanner() if chosen == "rules" else _load_plugin(chosen, model, environ)
     if not record and not replay:
-        record, replay = _path_from_env(environ, RECORD), _path_from_env(environ, REPLAY)
+        record, replay = (Path(text) if (text := environ.get(name, "").strip()) else None for name in (RECORD, REPLAY))
     if record and replay:
         raise NotReady("expected to record or to replay a planner; found both; leave one out")
     if replay:
@@ -116,11 +112,6 @@ def _load_plugin(name: str, model: str | None, environ: Mapping[str, str]) -> Pl
             f"{getattr(planner, 'name', None)!r}; correct it in its package"
         )
     return planner
-
-
-def _path_from_env(environ: Mapping[str, str], variable: str) -> Path | None:
-    named = environ.get(variable, "").strip()
-    return Path(named) if named else None
 
 
 def _find_timeout(environ: Mapping[str, str]) -> float:
@@ -226,25 +217,30 @@ class TrackRecord:
 
 
 def load_track_record(log: EventLog, planner: str | None = None) -> TrackRecord:
-    scored: list[ScoredPrediction] = []
+    by_planner: defaultdict[tuple[str, str | None], list[ScoredPrediction]] = defaultdict(list)
     reasons: Counter[str] = Counter()
     for _, state in every_study(log):
         if not isinstance(state, StudyState):
             reasons["studies whose log is corrupt"] += 1
-            continue
-        if planner is None or state.planner["name"] == planner:
-            for found in chain.from_iterable(map(_score_round, state.rounds)):
-                scored += [found] if isinstance(found, ScoredPrediction) else []
-                reasons.update([found] if isinstance(found, str) else [])
-    kinds = Counter((entry.planner, entry.model) for entry in scored)
-    ranked = sorted(kinds, key=lambda kind: (-kinds[kind], kind[0], kind[1] or ""))
-    by_planner = ([entry for entry in scored if (entry.planner, entry.model) == kind] for kind in ranked)
-    return TrackRecord(tuple(map(score_forecaster, by_planner)), dict(reasons))
+        elif planner is None or state.planner["name"] == planner:
+            for scored in chain.from_iterable(map(_score_round, state.rounds)):
+                if isinstance(scored, ScoredPrediction):
+                    by_planner[scored.planner, scored.model].append(scored)
+                else:
+                    reasons[scored] += 1
+    ranked = sorted(by_planner.items(), key=lambda kind: (-len(kind[1]), kind[0][0], kind[0][1] or ""))
+    return TrackRecord(tuple(score_forecaster(scored) for _, scored in ranked), dict(reasons))
 
 
 def score_forecaster(scored: Sequence[ScoredPrediction]) -> Forecaster:
     valid = [entry for entry in scored if entry.verdict.verdict != "invalid"]
     share = fmean(entry.outcome for entry in valid) if valid else None
+    bins = []
+    for low, high in pairwise(EDGES):
+        held = [e for e in valid if low <= e.prediction.probability < high or high == e.prediction.probability == 1]
+        supported = rate_interval(int(sum(entry.outcome for entry in held)), len(held))
+        if supported is not None:
+            bins.append(Bin(low, high, len(held), fmean(entry.prediction.probability for entry in held), supported))
     return Forecaster(
         planner=scored[0].planner,
         model=scored[0].model,
@@ -253,7 +249,7 @@ def score_forecaster(scored: Sequence[ScoredPrediction]) -> Forecaster:
         valid=len(valid),
         brier=fmean((entry.prediction.probability - entry.outcome) ** 2 for entry in valid) if valid else None,
         constant=None if share is None else share * (1 - share),
-        bins=tuple(_calibration_bins(valid)),
+        bins=tuple(bins),
     )
 
 
@@ -269,11 +265,3 @@ def _score_round(state: StudyState) -> Iterator[ScoredPrediction | str]:
         else:
             name, model = str(state.planner["name"]), state.planner["model"]
             yield ScoredPrediction(state.id, name, model, claim.prediction, verdict)
-
-
-def _calibration_bins(valid: Sequence[ScoredPrediction]) -> Iterator[Bin]:
-    for low, high in pairwise(EDGES):
-        held = [e for e in valid if low <= e.prediction.probability < high or high == e.prediction.probability == 1]
-        share = rate_interval(int(sum(entry.outcome for entry in held)), len(held))
-        if share is not None:
-            yield Bin(low, high, len(held), fmean(entry.prediction.probability for entry in held), share)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from research.planners.context import FieldSpec
+from research.planners.context import FieldSpec, known_environments
 from research.planners.values import Sense
 from research.proposals.arms import Scalar
 from research.proposals.flags import Claim, RequestedComparison
@@ -20,6 +20,8 @@ from studies.metrics import kinds
 from swarm.environments.base import Environment
 from swarm.environments.custom import MARK
 
+DEFAULT_ENVIRONMENT = "guess"
+"""What is played where nobody names one."""
 Kind = Literal["word", "mark", "number", "share", "field", "value", "environment", "effect", "outcome", "idiom"]
 
 
@@ -235,3 +237,14 @@ def recognise(tokens: list[Token], known: Vocabulary, fields: Sequence[FieldSpec
         else token
         for token in tokens
     ]
+
+
+def find_environment(topic: str, wanted: RequestedComparison) -> str:
+    """Return the environment that flags name, else the topic's first, else the default."""
+    return wanted.environment or next(iter(name_environments(topic)), DEFAULT_ENVIRONMENT)
+
+
+def name_environments(topic: str) -> tuple[str, ...]:
+    """Return the environments that a topic names, in its order."""
+    tokens = recognise(cut(topic), build_vocabulary((), known_environments(), RequestedComparison(), ""), ())
+    return tuple(dict.fromkeys(token.name for token in tokens if token.kind == "environment"))

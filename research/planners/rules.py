@@ -24,8 +24,9 @@ from research.planners.follow_up import (
     scale_to_metric,
 )
 from research.planners.history import CampaignFacts
+from research.planners.lexicon import DEFAULT_ENVIRONMENT
 from research.planners.protocol import Check, PlannerTurn
-from research.planners.topic import DEFAULT_ENVIRONMENT, judge_by, parse_topic, refuse_left
+from research.planners.topic import judge_by, parse_topic, refuse_left
 from research.planners.values import Contrast, ValuePlan, check_values, plan_search, plan_values
 from research.proposals.actions import (
     Action,

@@ -100,16 +100,14 @@ class CurveRequest(ToolRequest):
 
     def answer(self, tools: StudyTools) -> Answer:
         run = find_run(tools.state, self.run)
-        points = self._read_success(run, tools) if self.metric == SUCCESS else self._read_metric(run, tools)
+        points = shown = self._read_success(run, tools) if self.metric == SUCCESS else self._read_metric(run, tools)
         if self.at:
             nearest = (min(points, key=lambda point: abs(point[0] - step)) for step in self.at)
             shown = list(dict.fromkeys(nearest))
-        elif len(points) <= POINTS:
-            shown = points
-        else:
+        elif len(points) > POINTS:
             shown = [points[round(index * (len(points) - 1) / (POINTS - 1))] for index in range(POINTS)]
-        told = [[step, float(f"{value:.4g}")] for step, value in shown]
-        return {"metric": self.metric, "steps": points[-1][0], "points": told}
+        rounded = [[step, float(f"{value:.4g}")] for step, value in shown]
+        return {"metric": self.metric, "steps": points[-1][0], "points": rounded}
 
     def _read_success(self, run: RunState, tools: StudyTools) -> list[tuple[int, float]]:
         found = load_collected(run, tools.folder, "evaluation")

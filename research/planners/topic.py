@@ -23,6 +23,7 @@ from research.planners.lexicon import (
     AGAINST,
     ARTICLES,
     BEATING,
+    DEFAULT_ENVIRONMENT,
     DOWN,
     FACTORS,
     FILLERS,
@@ -59,7 +60,6 @@ from studies.metrics import kinds
 from studies.records.design import MODEL
 from swarm.environments.base import Environment
 
-DEFAULT_ENVIRONMENT = "guess"
 LONGEST_TOPIC = 2000
 ALGORITHM, STEPS = "algorithm", "steps"
 _SHOWN = 80
@@ -93,17 +93,6 @@ def parse_topic(
             f"{_describe_options(topic, fields, environments)}"
         )
     return parsed
-
-
-def find_environment(topic: str, wanted: RequestedComparison) -> str:
-    """Return the environment that flags name, else the topic's first, else the default."""
-    return wanted.environment or next(iter(name_environments(topic)), DEFAULT_ENVIRONMENT)
-
-
-def name_environments(topic: str) -> tuple[str, ...]:
-    """Return the environments that a topic names, in its order."""
-    tokens = recognise(cut(topic), build_vocabulary((), known_environments(), RequestedComparison(), ""), ())
-    return tuple(dict.fromkeys(token.name for token in tokens if token.kind == "environment"))
 
 
 def refuse_left(parsed: ParsedTopic, command: str, fields: Sequence[FieldSpec]) -> BadTopic:
@@ -224,9 +213,15 @@ class _Parser:
         facts = self._facts[mention.field]
         named_alone = not (mention.values or mention.sense or mention.factor)
         if claim is not None and named_alone and facts.ladder[0] and not facts.is_categorical:
-            for at in self._every():
-                if self._read_effect(at)[0] is not None:
-                    self._used[at] = False
+            self._leave([at for at in self._every() if self._read_effect(at)[0] is not None])
+
+    def _leave(self, places: Iterable[int]) -> None:
+        for at in places:
+            self._used[at] = False
+
+    def _use(self, places: Iterable[int]) -> None:
+        for at in places:
+            self._used[at] = True
 
     def _every(self, kind: Kind | None = None) -> list[int]:
         return [at for at, token in enumerate(self._tokens) if kind in (None, token.kind)]
@@ -374,10 +369,8 @@ class _Parser:
         first, last = (facts.default, values[0]) if len(values) == 1 else (values[0], values[-1])
         if not numeric or len(values) > 2 or not math.isclose(float(first) * mention.factor, float(last)):
             named = [at for at in mention.places if self._word(at) in FACTORS]
-            mention.places = [at for at in mention.places if at not in named]
-            mention.factor = None
-            for at in named:
-                self._used[at] = False
+            mention.places, mention.factor = [at for at in mention.places if at not in named], None
+            self._leave(named)
 
     def _is_plain_default(self, mention: _Mention) -> bool:
         """Return whether only what all arms have anyway is named, such as GRPO: no part of the question."""
@@ -397,36 +390,26 @@ class _Parser:
         turned = any(self._word(at) in REVERSING for at in between)
         if len(values) == 2 and turned:
             values = values[::-1]
-        elif (
-            len(values) > 1
-            and not turned
-            and (facts.is_categorical or facts.values)
-            and not self._is_after_field(atoms[0])
-        ):
-            values = tuple(sorted(values, key=lambda value: value != facts.default))
-        return choose_values(facts, values, mention.sense, mention.factor, slight=mention.slight), turned and len(
-            values
-        ) > 2
-
-    def _is_after_field(self, at: int) -> bool:
-        before = self._before(at, FILLERS)
-        return self._word(at - 1) == "from" or (before >= 0 and self._tokens[before].kind == "field")
+        elif len(values) > 1 and not turned and (facts.is_categorical or facts.values):
+            before = self._before(atoms[0], FILLERS)
+            named = before >= 0 and self._tokens[before].kind == "field"
+            if self._word(atoms[0] - 1) != "from" and not named:
+                values = tuple(sorted(values, key=lambda value: value != facts.default))
+        chosen = choose_values(facts, values, mention.sense, mention.factor, slight=mention.slight)
+        return chosen, turned and len(values) > 2
 
     def _asks_which(self) -> bool:
         return re.search(r"\b(?:which|what|how)\b", self._topic, re.IGNORECASE) is not None
 
     def _take(self, mention: _Mention) -> None:
         """Mark what a mention consists of as understood: its names and values, and the words that join them."""
-        for at in mention.places:
-            self._used[at] = True
-            lead = self._before(at, ARTICLES)
-            if self._word(lead) in (HOLDING | FILLERS | BEATING) - {"without"}:
-                self._used[lead] = True
+        self._use(mention.places)
+        leads = (self._before(at, ARTICLES) for at in mention.places)
+        self._use(lead for lead in leads if self._word(lead) in (HOLDING | FILLERS | BEATING) - {"without"})
         atoms = [at for at in mention.places if at in self._owners]
-        for first, second in pairwise(sorted({*atoms, *(at for at in mention.places if at < min(atoms, default=0))})):
-            for at in range(first + 1, second):
-                if self._word(at) in SEPARATORS | FILLERS:
-                    self._used[at] = True
+        joined = sorted({*atoms, *(at for at in mention.places if at < min(atoms, default=0))})
+        between = (at for first, second in pairwise(joined) for at in range(first + 1, second))
+        self._use(at for at in between if self._word(at) in SEPARATORS | FILLERS)
 
     def _leave_inverted(self, mention: _Mention, claim: Claim | None) -> Claim | None:
         """Leave what is claimed of values in an order that no control heads: 4 and 8 better than 16, 16 vs 4 worse."""
@@ -441,8 +424,7 @@ class _Parser:
         worse = against and any(posed or self._read_effect(at)[0] == "decrease" for at in effects if at > second)
         if not worse and not (len(mention.values) > 2 and any(later)):
             return claim
-        for at in effects:
-            self._used[at] = False
+        self._leave(effects)
         return None
 
     def _is_grid(self, mention: _Mention, asked: Sequence[_Mention]) -> bool:
@@ -450,11 +432,9 @@ class _Parser:
         places = [at for at in mention.places if self._tokens[at].kind == "field"]
         if mention.field != STEPS or not places:
             return False
-        ranged = any(
-            "to" in map(self._word, range(first, second))
-            for entry in asked
-            for first, second in pairwise(at for at in entry.places if at in self._owners)
-        )
+        spans = [[at for at in entry.places if at in self._owners] for entry in asked]
+        pairs = [pair for span in spans for pair in pairwise(span)]
+        ranged = any("to" in map(self._word, range(first, second)) for first, second in pairs)
         swept = re.search(r"\bsweep", self._topic, re.IGNORECASE) is not None
         led = self._word(self._before(mention.places[0], ARTICLES)) == "in"
         return any(self._word(at + 1) == "of" for at in places) or (led and (ranged or swept))
@@ -471,18 +451,14 @@ class _Parser:
                 continue
             facts, whole = self._facts[mention.field], mention.held or mention.field == ALGORITHM
             switched = not mention.values and mention.sense in (None, "on", "off") and not facts.ladder[0]
-            if (
-                not whole
-                or not (switched or (len(mention.values) == 1 and mention.sense is None))
-                or facts.name == MODEL
-            ):
+            valued = len(mention.values) == 1 and mention.sense is None
+            if not whole or not (switched or valued) or facts.name == MODEL:
                 continue
             first = self._before(mention.places[0] + 1, ARTICLES | {""})
             without = mention.sense == "off" or self._word(self._before(mention.places[0], ARTICLES)) == "without"
-            if mention.values and without and first >= 0:
-                continue
-            held[mention.field] = mention.values[0] if mention.values else facts.ladder[0 if without else -1]
-            self._take(mention)
+            if not (mention.values and without and first >= 0):
+                held[mention.field] = mention.values[0] if mention.values else facts.ladder[0 if without else -1]
+                self._take(mention)
         return held
 
     # -- what runs are judged by, and where
@@ -505,8 +481,7 @@ class _Parser:
             if named not in ("", "success"):
                 words.append(self._text(places))
                 of = of or (self._read_other(places[-1]) if "of" in kinds()[named].takes else "")
-            for place in places:
-                self._used[place] = True
+            self._use(places)
         if kind in ("", "success"):
             return None, claim, best
         told = ", ".join(dict.fromkeys([*words, *([reaching] if reaching else [])]))
@@ -548,8 +523,7 @@ class _Parser:
             if self._word(lead) in REACHING and (token.kind == "share" or plain):
                 while end < len(self._tokens) and (self._tokens[end].kind == "outcome" or self._word(end) in OF_TASKS):
                     end += 1
-                for place in range(lead, end):
-                    self._used[place] = True
+                self._use(range(lead, end))
                 return float(token.value), self._text(range(lead, end))  # type: ignore[arg-type]  # number or share
         return None, ""
 
@@ -595,22 +569,21 @@ class _Parser:
 
     def _left(self) -> Iterable[str]:
         """Yield the runs of what no rule took; a mark inside a word, as in `Qwen2.5-7B`, is part of it."""
-        at = 0
-        while at < len(self._tokens):
+        tokens, at = self._tokens, 0
+
+        def is_glue(place: int) -> bool:
+            if tokens[place].kind != "mark" or place + 1 >= len(tokens) or self._used[place + 1]:
+                return False
+            before, mark, after = (token.at for token in tokens[place - 1 : place + 2])
+            return before[1] == mark[0] and mark[1] == after[0]
+
+        while at < len(tokens):
             end = at
-            while end < len(self._tokens) and (not self._used[end] or (end > at and self._is_glue(end))):
+            while end < len(tokens) and (not self._used[end] or (end > at and is_glue(end))):
                 end += 1
             if end > at:
                 yield self._text(range(at, end))
             at = max(end, at + 1)
-
-    def _is_glue(self, at: int) -> bool:
-        if self._tokens[at].kind != "mark" or at + 1 >= len(self._tokens) or self._used[at + 1]:
-            return False
-        return (
-            self._tokens[at - 1].at[1] == self._tokens[at].at[0]
-            and self._tokens[at].at[1] == self._tokens[at + 1].at[0]
-        )
 
 
 def _choose_compared(mentions: Sequence[_Mention]) -> _Mention | None:

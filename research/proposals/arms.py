@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
@@ -72,7 +73,14 @@ class ComparedModels:
                     f"expected model folders of different names, as arms are called by them; found {other.folder} and "
                     f"{said}, which are both {name}; rename one, or name a link to it"
                 )
-        _require_distinct(tuple(known.values()))
+        if len(known) > len(_ALIASES):
+            raise BadTopic(f"expected at most {len(_ALIASES)} models in a study; found {len(known)}; compare fewer")
+        for other, one in combinations(known.values(), 2):
+            if one.model.sha256 is not None and one.model.sha256 == other.model.sha256:
+                raise BadTopic(
+                    f"expected different models to compare; found the same content in {other.folder} and {one.folder}; "
+                    "name another folder"
+                )
         return cls(known)
 
     @classmethod
@@ -111,20 +119,12 @@ class ComparedModels:
 NO_MODELS: Final = ComparedModels({})
 
 
-def _require_distinct(known: Sequence[ComparedModel]) -> None:
-    if len(known) > len(_ALIASES):
-        raise BadTopic(f"expected at most {len(_ALIASES)} models in a study; found {len(known)}; compare fewer")
-    for at, one in enumerate(known):
-        for other in known[:at]:
-            if one.model.sha256 is not None and one.model.sha256 == other.model.sha256:
-                raise BadTopic(
-                    f"expected different models to compare; found the same content in {other.folder} and {one.folder}; "
-                    "name another folder"
-                )
-
-
 def find_model_folders(topic: str) -> tuple[str, ...]:
-    return tuple(word for word in _path_words(topic) if _has_config(word))
+    folders = []
+    for word in _path_words(topic):
+        with suppress(OSError, RuntimeError, ValueError):  # no path: too long, another user's home, a null
+            folders += [word] if (Path(word).expanduser() / "config.json").is_file() else []
+    return tuple(folders)
 
 
 def find_paths(topic: str) -> tuple[str, ...]:
@@ -135,13 +135,6 @@ def find_paths(topic: str) -> tuple[str, ...]:
 def _path_words(topic: str) -> Iterable[str]:
     words = (word.strip(_AROUND).rstrip("./") or word for word in topic.split())
     return dict.fromkeys(word for word in words if "/" in word)
-
-
-def _has_config(word: str) -> bool:
-    try:
-        return (Path(word).expanduser() / "config.json").is_file()
-    except (OSError, RuntimeError, ValueError):  # no path: too long, another user's home, a null
-        return False
 
 
 def arm_text(value: Mapping[str, Any]) -> str:
@@ -181,10 +174,7 @@ def field_value(name: str, value: Scalar) -> Scalar:
         raise DesignRefused(f"{name}: expected {expected}; found {value!r}")
     if name == "learning_rate" and value <= 0:  # type: ignore[operator]  # a number, as its default is
         raise DesignRefused(f"{name}: expected greater than 0; found {value!r}, with which nothing is learned")
-    try:
-        return _adapter(name).validate_python(value)  # type: ignore[no-any-return]
-    except ValidationError as error:
-        raise DesignRefused(f"{name}: {describe(error)}") from error
+    return _validate(name, value)  # type: ignore[no-any-return]
 
 
 _NO_VARIABLES: Mapping[frozenset[str], str] = {
@@ -249,6 +239,10 @@ def constant_value(name: str, value: Scalar) -> Any:
         raise DesignRefused(f"expected a constant that a design may hold; found {name}; {_NO_CONSTANTS[name]}")
     if name not in Job.model_fields:
         raise DesignRefused(_explain_no_variable(name))
+    return _validate(name, value)
+
+
+def _validate(name: str, value: Scalar) -> Any:
     try:
         return _adapter(name).validate_python(value)
     except ValidationError as error:

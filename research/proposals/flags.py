@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, get_args
 
@@ -89,19 +89,15 @@ class RequestedComparison:
         return cls(vary, dict(held.get("set", {})), held.get("environment"), brought, models, held.get("as", "apart"))
 
     def settings(self) -> dict[str, Any]:
-        held: dict[str, Any] = {}
-        if self.vary:
-            held["vary"] = {name: list(values) for name, values in self.vary.items()}
-        if self.shape != "apart":
-            held["as"] = self.shape
-        if self.held:
-            held["set"] = dict(self.held)
-        if self.environment is not None:
-            held["environment"] = self.environment
-        if self.custom_environments:
-            held["brought"] = list(self.custom_environments)
-        if self.models.by_name:
-            held["models"] = self.models.settings()
+        held: dict[str, Any] = {
+            "vary": {name: list(values) for name, values in self.vary.items()},
+            "as": "" if self.shape == "apart" else self.shape,
+            "set": dict(self.held),
+            "environment": self.environment,
+            "brought": list(self.custom_environments),
+            "models": self.models.settings(),
+        }
+        held = {name: value for name, value in held.items() if value}
         return {"wanted": held} if held else {}
 
     def find_conflict(self, environment: str) -> DesignRefused | None:
@@ -112,24 +108,19 @@ class RequestedComparison:
         )
 
     def text(self) -> str:
-        vary = [f"--vary {name}={','.join(self._format_value(name, value) for value in values)}"
-                for name, values in self.vary.items()]  # fmt: skip
-        held = [f"--set {name}={value_text(value)}" for name, value in self.held.items()]
+        vary = [f"--vary {text}" for text in self.list_varied(shlex.quote)]
         shape = [f"--as {self.shape}"] if self.shape != "apart" else []
-        return " ".join(
-            [*vary, *shape, *held, *([f"--env {shlex.quote(self.environment)}"] if self.environment else [])]
-        )
+        held = [f"--set {name}={value_text(value)}" for name, value in self.held.items()]
+        place = [f"--env {shlex.quote(self.environment)}"] if self.environment else []
+        return " ".join([*vary, *shape, *held, *place])
 
-    def list_varied(self) -> list[str]:
-        """Return what each `--vary` takes."""
-        folders = {name: known.folder for name, known in self.models.by_name.items()}
+    def list_varied(self, quote: Callable[[str], str] = str) -> list[str]:
+        """Return what each `--vary` takes, with folders as `quote` writes them."""
+        folders = {name: quote(known.folder) for name, known in self.models.by_name.items()}
         return [
             f"{name}={','.join(folders[str(value)] if name == MODEL else value_text(value) for value in values)}"
             for name, values in self.vary.items()
         ]
-
-    def _format_value(self, name: str, value: Scalar) -> str:
-        return shlex.quote(self.models.by_name[str(value)].folder) if name == MODEL else value_text(value)
 
 
 class ParsedTopic(BaseModel):
@@ -172,7 +163,16 @@ class ParsedTopic(BaseModel):
     @property
     def plain_topic(self) -> str | None:
         """What was understood, where no flags can say it."""
-        return self._plain_topic() if self.confirm or self.matched == "episodes" or self.again else None
+        if not (self.confirm or self.matched == "episodes" or self.again):
+            return None
+        form, joint = ("{} ({})", ", ") if self.confirm else ("{} {}", " vs ")
+        fields = [form.format(name, joint.join(map(value_text, values))) for name, values in self.vary.items()]
+        best = {0: "", 1: "best "}.get(self.confirm, f"{self.confirm} best ")
+        where = [f"on {self.environment}"] if self.environment else []
+        held = [f"with {name} {value_text(value)}" for name, value in self.held.items()]
+        equal = ["at the same number of episodes"] if self.matched == "episodes" else []
+        again = [f"replicated on {self.again}"] if self.again else []
+        return " ".join([best + " and ".join(fields), *where, *held, *equal, *again])
 
     def command(self, wanted: RequestedComparison) -> str:
         """Return the command that asks for what was understood, by flags where they can say it."""
@@ -181,17 +181,6 @@ class ParsedTopic(BaseModel):
             return f"ajet research {shlex.quote(self.plain_topic)}{metric}"
         asked = replace(wanted, vary=self.vary, held=self.held, environment=self.environment)
         return f"ajet research {asked.text()}{metric}"
-
-    def _plain_topic(self) -> str:
-        form = "{} ({})" if self.confirm else "{} {}"
-        joint = ", " if self.confirm else " vs "
-        fields = [form.format(name, joint.join(map(value_text, values))) for name, values in self.vary.items()]
-        best = {0: "", 1: "best "}.get(self.confirm, f"{self.confirm} best ")
-        held = [f"with {name} {value_text(value)}" for name, value in self.held.items()]
-        again = [f"replicated on {self.again}"] if self.again else []
-        equal = ["at the same number of episodes"] if self.matched == "episodes" else []
-        where = [f"on {self.environment}"] if self.environment else []
-        return " ".join([best + " and ".join(fields), *where, *held, *equal, *again])
 
 
 def list_model_folders(vary: Sequence[str]) -> tuple[str, ...]:

@@ -20,7 +20,6 @@ from studies.records.design import Metric
 from swarm.environments.registry import environments
 from swarm.job import Job
 
-_KEY = "metric"
 _EXAMPLES: Final = {"tokens": "200", "transfer": "arith"}
 
 
@@ -42,28 +41,42 @@ class RequestedMetric:
         """Return the metric that a flag names, `NAME`, `NAME:THRESHOLD` or `NAME:OF`; raise BadInput."""
         name, colon, rest = text.strip().partition(":")
         takes = find_kind(name).takes
-        if colon and not takes:
+        if not colon:
+            return cls(name)
+        if not takes:
             raise BadInput(f"expected {name} alone, which takes nothing more; found {text!r}; leave :{rest} out")
-        if colon and not rest.strip():
-            raise BadInput(
-                f"expected {_describe_syntax(name, takes)}; found {text!r}; write what belongs behind the colon"
+        example = _EXAMPLES.get(name, "calls" if "of" in takes else "0.7")
+        form = f"{name}:{'NAME' if 'of' in takes else 'THRESHOLD'}, such as {name}:{example}"
+        if not rest.strip():
+            raise BadInput(f"expected {form}; found {text!r}; write what belongs behind the colon")
+        if "of" not in takes:
+            return cls(name, _parse_threshold(rest, form))
+        of, second, last = rest.rpartition(":")
+        if not second or "threshold" not in takes:
+            return cls(name, of=rest.strip())
+        return cls(name, _parse_threshold(last, "a name and a threshold, such as NAME:0.7"), of.strip())
+
+    @classmethod
+    def parse_flags(cls, texts: Sequence[str]) -> Self | None:
+        """Return the metric that `--metric` names, None for none; raise BadInput, or DesignRefused for several."""
+        if len(texts) > 1:
+            raise DesignRefused(
+                f"expected one metric; found --metric {' and --metric '.join(texts)}; name the one that decides: a "
+                "report tells others beside it"
             )
-        if "of" in takes:
-            of, threshold = _split_threshold(rest) if "threshold" in takes else (rest.strip(), None)
-            return cls(name, threshold, of)
-        return cls(name, _parse_threshold(rest, _describe_syntax(name, takes)) if colon else None)
+        return cls.parse(texts[0]) if texts else None
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self | None:
         """Return the metric that a study's settings hold; None where nobody asked for one."""
-        held = settings.get(_KEY)
+        held = settings.get("metric")
         if held is None:
             return None
         return cls(held["kind"], held.get("threshold"), held.get("of", ""), held.get("words", ""))
 
     def settings(self) -> dict[str, Any]:
         held = {"kind": self.kind, "threshold": self.threshold, "of": self.of, "words": self.words}
-        return {_KEY: {name: value for name, value in held.items() if value not in (None, "")}}
+        return {"metric": {name: value for name, value in held.items() if value not in (None, "")}}
 
     @property
     def text(self) -> str:
@@ -86,18 +99,6 @@ def find_kind(name: str) -> MetricKind:
 
 def flag_syntax(kind: MetricKind) -> str:
     return f"{kind.name}{':NAME' if 'of' in kind.takes else ''}{':THRESHOLD' if 'threshold' in kind.takes else ''}"
-
-
-def _describe_syntax(name: str, takes: frozenset[str]) -> str:
-    example = _EXAMPLES.get(name, "calls" if "of" in takes else "0.7")
-    return f"{name}:{'NAME' if 'of' in takes else 'THRESHOLD'}, such as {name}:{example}"
-
-
-def _split_threshold(rest: str) -> tuple[str, float | None]:
-    of, colon, last = rest.rpartition(":")
-    if not colon:
-        return rest.strip(), None
-    return of.strip(), _parse_threshold(last, "a name and a threshold, such as NAME:0.7")
 
 
 def _parse_threshold(text: str, form: str) -> float:
@@ -129,7 +130,12 @@ class MetricChoice:
         """Return the metric of a comparison of jobs, or of `models`; raise DesignRefused where it cannot be had."""
         asked = self.asked or RequestedMetric(Gain.name if models else Success.name)
         environment = environments()[jobs[0].environment]
-        _require_another(asked, environment.name)
+        others = sorted(set(environments()) - {environment.name})
+        if find_kind(asked.kind).of_environment and asked.of not in others:
+            raise DesignRefused(
+                f"expected another environment than {environment.name}, of {', '.join(others)}; found "
+                f"{asked.of or 'no name'}; name one (--metric {asked.kind}:{others[0]})"
+            )
         try:
             return define_metric(
                 find_kind(asked.kind),
@@ -154,15 +160,6 @@ class MetricChoice:
         seconds = _SLACK * max(map(self.training_s, jobs))
         whole = 10.0 ** math.floor(math.log10(max(seconds, 1.0)))
         return next(part * whole for part in _ROUND if part * whole >= seconds or part == _ROUND[-1])
-
-
-def _require_another(asked: RequestedMetric, trained: str) -> None:
-    known = sorted(set(environments()) - {trained})
-    if find_kind(asked.kind).of_environment and asked.of not in known:
-        raise DesignRefused(
-            f"expected another environment than {trained}, of {', '.join(known)}; found {asked.of or 'no name'}; "
-            f"name one (--metric {asked.kind}:{known[0]})"
-        )
 
 
 def add_evaluations(job: Job, metric: Metric) -> Job:

@@ -123,7 +123,7 @@ def _cost(state: StudyState, stage: str, limits: StepLimits) -> tuple[int, float
             assert state.noise_plan is not None
             required = noise_runs(state.noise_plan)
         else:
-            required = confirmation_runs(state, design) or replication_runs(state, design)
+            required = confirmation_runs(state) or replication_runs(state, design)
         left = [run for run in required if run not in runs or not is_over(runs[run])]
         batches.append((len(left), price_of(state, left[0].phase)))
     waves = (math.ceil(count / max(1, limits.parallel)) * seconds for count, seconds in batches)

@@ -144,7 +144,7 @@ def _reserved_batch(state: StudyState, design: Design, screen: Screen, candidate
 def _confirmation(state: StudyState, design: Design, confirmed: int, *, all_analyses: bool) -> _Batch:
     """Return the runs of the confirmation that are not begun: of `confirmed` arms and the control, after a screen."""
     if design.screen is None:
-        runs = _count_not_begun(state, confirmation_runs(state, design, all_analyses=all_analyses))
+        runs = _count_not_begun(state, confirmation_runs(state, all_analyses=all_analyses))
     else:
         first = design.looks[0].seeds if design.looks else len(design.seeds)
         runs = (1 + confirmed) * (len(design.seeds) if all_analyses else first)
@@ -157,7 +157,7 @@ def _replication(state: StudyState, design: Design) -> _Batch:
         return _Batch(0, 0.0)
     if replication_hypotheses(state, design):
         runs = _count_not_begun(state, replication_runs(state, design))
-    elif design.screen is not None or confirmation_runs(state, design):
+    elif design.screen is not None or confirmation_runs(state):
         arms = 1 + design.screen.confirmed if design.screen is not None else len(design.arms)
         runs = arms * len(design.replication.seeds)
     else:

@@ -61,7 +61,7 @@ from studies.records.verdict import Verdict
 def judgements(state: StudyState, design: Design) -> Iterator[Step]:
     """Yield the verdicts and decisions that are due: of the confirmation, then of the replication."""
     over = {required_run for required_run, run in planned_runs(state).items() if is_over(run)}
-    required = confirmation_runs(state, design)
+    required = confirmation_runs(state)
     # A verdict that stands no more is formed again before those of later looks, which take it as it stands then.
     for hypothesis in sorted(design.hypotheses, key=lambda h: next_analysis(state, h.id)):
         verdict = state.verdict_on(hypothesis.id)

@@ -154,7 +154,7 @@ def _stage_runs(state: StudyState) -> tuple[RequiredRun, ...]:
         return required
     if design.screen is not None:
         return screen_runs(state, design, design.screen)
-    return confirmation_runs(state, design) or replication_runs(state, design)
+    return confirmation_runs(state) or replication_runs(state, design)
 
 
 def _is_met(state: StudyState, required_run: RequiredRun) -> bool:

@@ -117,34 +117,33 @@ def exploration_runs(state: StudyState) -> tuple[RequiredRun, ...]:
     return () if done else wanted
 
 
-def confirmation_runs(state: StudyState, design: Design, *, all_analyses: bool = False) -> tuple[RequiredRun, ...]:
+def confirmation_runs(state: StudyState, *, all_analyses: bool = False) -> tuple[RequiredRun, ...]:
     """Return the runs of the confirmation up to the looks that open hypotheses wait for, or up to the last one."""
-    if design is not state.design:
-        return _confirmation_runs(state, design, all_analyses)
-    next_ones, all_of_them = _locked_confirmation_runs(state)
+    next_ones, all_of_them = _confirmation_runs(state)
     return all_of_them if all_analyses else next_ones
 
 
 @memoize_last
-def _locked_confirmation_runs(state: StudyState) -> tuple[tuple[RequiredRun, ...], tuple[RequiredRun, ...]]:
-    if state.design is None:
+def _confirmation_runs(state: StudyState) -> tuple[tuple[RequiredRun, ...], tuple[RequiredRun, ...]]:
+    if (design := state.design) is None:
         return (), ()
-    return _confirmation_runs(state, state.design, False), _confirmation_runs(state, state.design, True)
+    claims = open_hypotheses(state, design)
+    counts = [count_seeds(design, next_analysis(state, claim.id)) for claim in claims]
 
+    def runs(seeds: Sequence[int]) -> tuple[RequiredRun, ...]:
+        """Return the runs of so many seeds of each open claim's arms."""
+        limits: dict[str, int] = {}
+        for claim, count in zip(claims, seeds, strict=True):
+            limits |= {arm: max(limits.get(arm, 0), count) for arm in design.contrast_of(claim)}
+        own = {arm: design.seeds_of(arm, design.seeds[:count]) for arm, count in limits.items()}
+        return tuple(
+            RequiredRun("confirm", arm.name, own[arm.name][index])
+            for index in range(len(design.seeds))
+            for arm in design.arms
+            if index < limits.get(arm.name, 0)
+        )
 
-def _confirmation_runs(state: StudyState, design: Design, all_analyses: bool) -> tuple[RequiredRun, ...]:
-    limits: dict[str, int] = {}
-    for hypothesis in open_hypotheses(state, design):
-        seeds = len(design.seeds) if all_analyses else count_seeds(design, next_analysis(state, hypothesis.id))
-        for arm in design.contrast_of(hypothesis):
-            limits[arm] = max(limits.get(arm, 0), seeds)
-    own = {arm: design.seeds_of(arm, design.seeds[:count]) for arm, count in limits.items()}
-    return tuple(
-        RequiredRun("confirm", arm.name, own[arm.name][index])
-        for index in range(len(design.seeds))
-        for arm in design.arms
-        if index < limits.get(arm.name, 0)
-    )
+    return runs(counts), runs([len(design.seeds)] * len(claims))
 
 
 def replication_runs(state: StudyState, design: Design) -> tuple[RequiredRun, ...]:
@@ -163,17 +162,17 @@ def replication_runs(state: StudyState, design: Design) -> tuple[RequiredRun, ..
 
 def later_runs(state: StudyState, design: Design) -> tuple[RequiredRun, ...]:
     """Return every run that a hypothesis which is not given up may come to need, at any look or in the replication."""
-    confirmed = _all_arms(design, open_hypotheses(state, design))
     judged = {verdict.hypothesis for verdict in state.replications}
     repeated = [h for h in design.hypotheses if h.id not in state.vetoed and h.id not in judged]
-    seeds = () if design.replication is None else design.replication.seeds
-    return (
-        *(RequiredRun("confirm", arm, seed) for arm in confirmed for seed in design.seeds_of(arm, design.seeds)),
-        *(
-            RequiredRun("replicate", arm, seed)
-            for arm in _all_arms(design, repeated)
-            for seed in design.seeds_of(arm, seeds)
-        ),
+    again = () if design.replication is None else design.replication.seeds
+    phases: tuple[tuple[Phase, list[Hypothesis], Sequence[int]], ...] = (
+        ("confirm", open_hypotheses(state, design), design.seeds), ("replicate", repeated, again),
+    )  # fmt: skip
+    return tuple(
+        RequiredRun(phase, arm, seed)
+        for phase, claims, seeds in phases
+        for arm in _all_arms(design, claims)
+        for seed in design.seeds_of(arm, seeds)
     )
 
 
@@ -246,8 +245,8 @@ def runs_left(state: StudyState) -> int | None:
 
 def budget_decision(state: StudyState) -> Decision | None:
     """Return the decision that the budget is used up, unless the budget was amended after it."""
-    found = [d for d in state.decisions if d.rule == BUDGET_RULE and d.seq > last_budget_amendment(state)]
-    return found[-1] if found else None
+    since = last_budget_amendment(state)
+    return next((d for d in reversed(state.decisions) if d.rule == BUDGET_RULE and d.seq > since), None)
 
 
 def budget_stop_reason(decision: Decision) -> str:
@@ -280,17 +279,14 @@ def may_continue(state: StudyState) -> bool:
 def is_complete(state: StudyState) -> bool:
     """Return whether no run is needed any more: what is left is to judge, to conclude and to report."""
     design = state.design
-    if may_continue(state):
-        return False
-    if design is None or design.screen is not None:
+    if may_continue(state) or design is None or design.screen is not None:
         return False
     if budget_decision(state) is not None:
         return True
-    if not all(is_over(run) for run in state.runs.values()):
+    settled = all(state.is_settled(h.id) or h.id in state.vetoed for h in design.hypotheses)
+    if not all(is_over(run) for run in state.runs.values()) or (design.looks and not settled):
         return False
-    if design.looks and not all(state.is_settled(h.id) or h.id in state.vetoed for h in design.hypotheses):
-        return False
-    return not missing_runs(planned_runs(state), (*confirmation_runs(state, design), *replication_runs(state, design)))
+    return not missing_runs(planned_runs(state), (*confirmation_runs(state), *replication_runs(state, design)))
 
 
 def missing_runs(runs: Mapping[RequiredRun, RunState], required: Sequence[RequiredRun]) -> list[RequiredRun]:

@@ -253,7 +253,7 @@ def test_the_smallest_effect_of_all_claims_is_the_one_promised() -> None:
 
 @pytest.mark.parametrize(("asked", "least"), [(0.05, 0.05), (None, 0.1)])
 def test_a_planner_may_want_to_see_more_than_the_study_but_never_less(asked: float | None, least: float) -> None:
-    requirements = StatisticalRequirements.from_flags(asked, 0.8, 3, 512)
+    requirements = StatisticalRequirements(asked)
     assert StatisticalRequirements.of(requirements.settings()) == requirements
     assert [requirements.choose_effect(effect, METRIC) for effect in (None, 0.03, least)] == [least, 0.03, least]
     for effect in (least + 1e-9, 0.6, 0.999):

@@ -184,7 +184,7 @@ def test_a_contrast_of_gains_is_designed(one: dict[str, Any]) -> None:
 
 
 def test_rates_of_runs_have_no_interaction() -> None:
-    collapses = StatisticalRequirements.from_flags(None, 0.8, 3, 512, ["collapse"])
+    collapses = StatisticalRequirements(metric=RequestedMetric.parse("collapse"))
     claims = accept_hypotheses(asked(crossed()))
     assert_refused(WISH, claims, "judged by counting", requirements=collapses, **means(0.02))
 

@@ -108,6 +108,8 @@ def test_an_endpoint_that_takes_neither_tools_nor_a_format_is_asked_with_neither
     [
         (calls(("shell", "{}")), "expected a look at runs; found 'shell'"),
         (calls(("runs", "not JSON")), "expected arguments that are a JSON object"),
+        (calls(("runs", '{"arm": "\\ud800"}')), "whole characters"),
+        (calls(("runs", '{"round": NaN}')), "expected finite numbers"),
     ],
 )
 def test_a_look_that_cannot_be_had_is_answered_with_the_reason(reply: Reply, told: str, digest: MakeDigest) -> None:

@@ -1,4 +1,4 @@
-"""A whole inquiry by a scripted model over HTTP, flown once, with a planted instruction; again from its recording."""
+"""Whole inquiries by a scripted model over HTTP, one of them with a planted instruction and from its recording."""
 
 from __future__ import annotations
 
@@ -22,10 +22,20 @@ from research.planners.tools import DATA
 from studies import EventType, StudyState
 from studies.log.study import PlannerAct
 from studies.records.procedure import Amendment
-from tests.research.planners.flown import PLANTED, with_words
-from tests.research.planners.inquiring import KEY, MODEL, Script, facts_of, place_of, proposal
-from tests.research.planners.scripted_endpoint import Endpoint, Reply, scripted_endpoint
-from tests.research.planners.test_context import calls
+from tests.research.planners.flights import (
+    DESIGN,
+    KEY,
+    MODEL,
+    PLANTED,
+    RATES,
+    Script,
+    facts_of,
+    place_of,
+    proposal,
+    with_words,
+)
+from tests.research.planners.flights import flown as fly_scripted
+from tests.research.planners.scripted_endpoint import Endpoint, Reply, calls, fails, scripted_endpoint
 
 pytestmark = pytest.mark.slow
 
@@ -126,8 +136,8 @@ def flown() -> Iterator[Flown]:
         yield Flown(landed.state, endpoint, turns, text, _fly(Replay(file), second))
 
 
-def asked(flown: Flown, round: int, stage: str = "propose") -> list[dict[str, Any]]:
-    return [request for request in flown.endpoint.requests if place_of(request) == (round, stage)]
+def requests_at(endpoint: Endpoint, round: int, stage: str = "propose") -> list[dict[str, Any]]:
+    return [request for request in endpoint.requests if place_of(request) == (round, stage)]
 
 
 def act_of(state: StudyState, turn: str) -> PlannerAct:
@@ -151,7 +161,12 @@ def test_every_look_is_counted_in_the_log_and_kept_in_its_turns_file(flown: Flow
 
 
 def test_a_planted_instruction_stays_quoted_and_changes_nothing(flown: Flown) -> None:
-    shown = [entry for request in asked(flown, 2) for entry in request["messages"] if SAID in str(entry["content"])]
+    shown = [
+        entry
+        for request in requests_at(flown.endpoint, 2)
+        for entry in request["messages"]
+        if SAID in str(entry["content"])
+    ]
     assert shown, "the model did look at the play"
     for entry in shown:
         assert entry["role"] == "tool"
@@ -188,7 +203,7 @@ def test_a_claim_is_replicated_by_code_elsewhere_on_fresh_seeds(flown: Flown) ->
     assert {**again.design.base_job, "environment": ""} == {**first.design.base_job, "environment": ""}
     assert not {run.spec.seed for run in first.runs.values()} & {run.spec.seed for run in again.runs.values()}
     assert again.why_asked == REPLICATION["why"]
-    assert not asked(flown, 2, "design"), "its design is the record's"
+    assert not requests_at(flown.endpoint, 2, "design"), "its design is the record's"
 
 
 def test_what_is_noted_revised_and_asked_stands_in_the_log_and_in_later_turns(flown: Flown) -> None:
@@ -198,7 +213,7 @@ def test_what_is_noted_revised_and_asked_stands_in_the_log_and_in_later_turns(fl
     ]  # fmt: skip
     idea = notes[0].id
     assert notes[2].about == idea
-    [first, *_], [later, *_] = asked(flown, 1), asked(flown, 3)
+    [first, *_], [later, *_] = requests_at(flown.endpoint, 1), requests_at(flown.endpoint, 3)
     assert "your_notebook" not in facts_of(first)
     shown = facts_of(later)
     assert shown["your_notebook"] == [
@@ -216,3 +231,57 @@ def test_the_same_inquiry_is_replayed_from_the_recording_to_the_byte(flown: Flow
 def test_no_key_is_in_the_study(flown: Flown) -> None:
     assert KEY not in flown.log
     assert KEY not in json.dumps(flown.turns)
+
+
+def test_a_model_asks_on_is_told_what_was_found_and_may_conclude() -> None:
+    landed, endpoint = fly_scripted(Script({(2, "propose"): [RATES]}), rounds=4)
+    state = landed.state
+    assert (state.status, state.round, landed.refused) == ("concluded", 2, None)
+    assert [h.variable for entry in state.rounds for h in entry.hypotheses] == ["group_size", "learning_rate"]
+    assert [act.rejected for act in state.planner_acts] == [()] * len(state.planner_acts)
+    assert state.why_asked == RATES["why"]
+    ended = next(d for d in state.decisions if d.action == "end")
+    assert ended.reason.endswith('of llm scripted: "That is all."')
+    [first], [again] = (requests_at(endpoint, round) for round in (1, 2))
+    [found] = facts_of(again)["inquiry"]["rounds_so_far"]
+    assert found["claims"][0]["verdict"] == "supported"
+    assert "Levels shrink" in again["messages"][1]["content"]
+    one, other = (request["response_format"]["json_schema"]["schema"] for request in (first, again))
+    assert set(other["properties"]["action"]["enum"]) >= {"propose", "conclude", "decline"}
+    assert "conclude" not in one["properties"]["action"]["enum"]
+    assert ("why" in one["required"], "why" in other["required"]) == (False, True)
+
+
+NONSENSE = [calls(("runs", "{}")), *(f"I like {count} turtles." for count in range(3))]
+
+
+@pytest.mark.parametrize("answers", [NONSENSE, [fails(503, f"down: {KEY}")]], ids=["nonsense", "outage"])
+def test_the_rules_ask_on_where_no_model_does_and_what_it_looked_at_is_written_down(answers: list[Any]) -> None:
+    landed, endpoint = fly_scripted(Script({(2, "propose"): answers}), rounds=2)
+    state = landed.state
+    assert (state.status, state.round, landed.refused) == ("concluded", 2, None)
+    assert state.why_asked.startswith("No model answers (")
+    assert "found of group_size in guess" in state.why_asked
+    assert KEY not in state.why_asked
+    assert state.design.environment == "arith"
+    assert len(requests_at(endpoint, 2)) == len(answers)
+    turns = [act.turn for act in state.planner_acts if act.turn.startswith("2/")]
+    assert turns[:2] == ["2/propose/2", "2/design/2"]
+    failed = [(act.action, len(act.rejected)) for act in state.planner_acts if act.tool_calls]
+    assert failed == ([("failed", 3)] if answers is NONSENSE else [])
+
+
+def test_a_question_of_which_no_design_is_accepted_goes_back_with_the_reason() -> None:
+    fine = {**RATES, "hypotheses": [{**RATES["hypotheses"][0], "smallest_effect": 0.02}]}
+    dear = [{**DESIGN, "not_tested": said} for said in ("", "Nothing.", "Nothing at all.")]
+    script = Script({(2, "propose"): [fine, proposal("temperature", 1.0, 0.7, "Then this.")], (2, "design"): dear})
+    landed, endpoint = fly_scripted(script, rounds=2, max_runs=36)
+    assert landed.state.why_asked == "Then this."
+    assert landed.state.question_try == 2
+    [first, again] = requests_at(endpoint, 2)
+    assert "could_not_be_had" not in facts_of(first)["inquiry"]
+    [reason] = facts_of(again)["inquiry"]["could_not_be_had"]
+    assert "an effect of 0.02" in reason
+    assert "the budget is" in reason
+    assert "--" not in reason, "a planner knows of no flag"
+    assert [h.variable for h in landed.state.hypotheses] == ["temperature"]

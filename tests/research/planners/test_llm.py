@@ -81,15 +81,7 @@ def test_the_request_holds_the_facts_and_a_strict_schema(digest: MakeDigest) -> 
     assert "learning_rate" in request["messages"][1]["content"]
     named = request["response_format"]["json_schema"]
     assert (named["name"], named["strict"]) == ("propose", True)
-    assert named["schema"]["required"] == [
-        "action",
-        "hypotheses",
-        "metric",
-        "search",
-        "tested",
-        "not_tested",
-        "reason",
-    ]
+    assert named["schema"]["required"] == ["action", "hypotheses", "metric", "search", "tested", "not_tested", "reason"]
     assert named["schema"]["additionalProperties"] is False
 
 

@@ -16,7 +16,7 @@ from studies import RunState
 from studies.checks.evidence import read_collected
 from studies.records.design import SUCCESS, Budget
 from tests.golden import assert_golden
-from tests.research.planners.flown import PLANTED, Landed, landed_study
+from tests.research.planners.flights import PLANTED, Landed, landed_study
 
 WISH = {"variable": "group_size", "control": 8, "treatments": [16], "environment": "guess"}
 

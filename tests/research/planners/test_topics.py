@@ -22,10 +22,10 @@ from research.design.pricing import make_pricing
 from research.errors import BadInput, BadTopic, DesignRefused
 from research.planners.context import PlannerContext, field_specs, known_environments
 from research.planners.follow_up import predict
-from research.planners.lexicon import DOWN, FRAME, PHRASES, UP, cut, stem
+from research.planners.lexicon import DOWN, FRAME, PHRASES, UP, cut, find_environment, name_environments, stem
 from research.planners.protocol import PlannerTurn
 from research.planners.rules import RulesPlanner
-from research.planners.topic import find_environment, judge_by, name_environments, parse_topic
+from research.planners.topic import judge_by, parse_topic
 from research.proposals.actions import MOST_KNOBS, Conclude, Propose, ProposeDesign
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import RequestedMetric
