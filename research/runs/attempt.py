@@ -326,7 +326,7 @@ class Attempt:
             code=code,
             reason=reason,
             seconds=time.monotonic() - self._began,
-            stages={**self._stages, **account.stages},
+            stages=self._stages,
             refused=account.refused,
             evaluations=account.evaluations,
             seen=self._seen,
