@@ -44,7 +44,7 @@ from research.runs.files import (
     write_evaluations,
 )
 from research.runs.provenance import file_hash, file_hashes, observe_conditions, replay
-from research.runs.watchdog import TrainingMonitor
+from research.runs.wandb_log import TrainingMonitor
 from research.runs.workers import (
     DIED,
     ContainerWorkers,
