@@ -35,8 +35,8 @@ from research.isolation.mode import UNISOLATED, Isolation
 from research.models.fetch import check_loader
 from research.planners.context import find_related
 from research.planners.protocol import Planner
-from research.runs.collect import ReadTracking
 from research.runs.launcher import AttemptLauncher
+from research.runs.wandb_log import ReadTracking
 from research.scheduler.next_step import is_done, next_step
 from research.scheduler.required_runs import attempts_running
 from research.scheduler.steps import (

@@ -12,7 +12,6 @@ It does not check keys: whose lease or episode a request is about, the server de
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Set
 from typing import Any
 
@@ -31,7 +30,7 @@ WEIGHT = 1.0
 
 
 class AccessPolicy:
-    """Checks the requests of one container, and remembers when its first model call came.
+    """Checks the requests of one container.
 
     `tasks` are the ids of the tasks it was given, `stream` is the one its episodes belong to.
     """
@@ -41,12 +40,6 @@ class AccessPolicy:
         self._tasks = tasks
         self._stream = stream
         self._digest = tasks_digest(tasks)
-        self._since = time.monotonic()
-        self.first_call_s: float | None = None
-        """Seconds from `watch` to its first model call."""
-
-    def start_clock(self) -> None:
-        self._since = time.monotonic()
 
     def __call__(self, request: Request) -> str | None:
         """Return why a request is refused, None when it may pass."""
@@ -55,8 +48,6 @@ class AccessPolicy:
         if request.method != "POST":
             return "reading more than the status"
         if request.path in MODEL_CALLS:
-            if self.first_call_s is None:
-                self.first_call_s = time.monotonic() - self._since
             return None
         if request.path == "/episodes":
             return self._check_begin(request.body)

@@ -44,7 +44,7 @@ from research.runs.files import (
     write_evaluations,
 )
 from research.runs.provenance import file_hash, file_hashes, observe_conditions, replay
-from research.runs.watchdog import TrainingMonitor
+from research.runs.wandb_log import TrainingMonitor
 from research.runs.workers import (
     DIED,
     ContainerWorkers,
@@ -326,7 +326,7 @@ class Attempt:
             code=code,
             reason=reason,
             seconds=time.monotonic() - self._began,
-            stages={**self._stages, **account.stages},
+            stages=self._stages,
             refused=account.refused,
             evaluations=account.evaluations,
             seen=self._seen,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from research.runs.files import (
     read_evaluations,
 )
 from research.runs.provenance import build_conditions
-from research.runs.wandb_log import TrackedRun, read_tracking
+from research.runs.wandb_log import ReadTracking, TrackedRun, history_of, read_tracking
 from research.text import describe
 from studies.checks.alarms import Alarm, find_abort_alarm, find_alarms
 from studies.checks.conditions import Row, mean_facts
@@ -44,8 +44,6 @@ from studies.records.runs import EVIDENCE_CHANGED, NOT_MEASURABLE, TRAINING_NAN,
 from swarm.environments.play import rounds
 from swarm.environments.registry import get_environment
 
-ReadTracking = Callable[[Path, str], TrackedRun]
-"""Reads the tracker's log of the run with this id, under a folder; CollectError where it cannot be read."""
 NOTHING_SAID = AttemptOutcome(status="finished", code="ok", seconds=0.0, stages={})
 """Stands for the outcome of an attempt that wrote none."""
 
@@ -165,16 +163,6 @@ def measure(study_folder: Path, collected: Mapping[str, Any], metric: Metric) ->
     stopped = (collected.get("conditions") or {}).get("stopped_by")
     found = _compute_metrics(evaluation.model_dump(mode="json"), history, metric, stopped)
     return _build_measurements(found, evaluation.run_id, stored["sha256"])
-
-
-def history_of(run: TrackedRun, *, whole: bool = True) -> list[dict[str, Any]]:
-    """Return a row for each training step of a tracked run; unless `whole`, also for one that was refused."""
-    return [
-        {"step": step, "metrics": metrics, **({"not_finite": sorted(names)} if names else {})}
-        for step, metrics in sorted(run.history.items())
-        if "critic/rewards/mean" in metrics or not whole
-        for names in [run.not_finite.get(step, [])]
-    ]
 
 
 def _find_stop_rule(spec: AttemptSpec, history: Sequence[Row], *, whole: bool) -> str | None:

@@ -157,7 +157,7 @@ class AttemptOutcome(Record):
     reason: str = ""
     seconds: float = Field(ge=0, le=MOST_SECONDS)
     stages: Mapping[str, float]
-    """Seconds of each stage that was begun, and from a container's launch to its first model call (`client_start`)."""
+    """Seconds of each stage that was begun."""
     refused: Mapping[str, int] = {}
     """Requests from containers that were refused, by who asked and why."""
     evaluations: Mapping[str, str] = {}

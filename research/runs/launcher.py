@@ -23,10 +23,11 @@ from research.installation.home import Home
 from research.installation.machine import MachineSlots
 from research.isolation.mode import ENGINE_VARIABLES, UNISOLATED, Isolation, require_isolation
 from research.own_process import thread_variables
-from research.runs.collect import NOTHING_SAID, CollectedEvidence, ReadTracking, collect, find_breakdown, measure
+from research.runs.collect import NOTHING_SAID, CollectedEvidence, collect, find_breakdown, measure
 from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec, read_progress
 from research.runs.provenance import count_neighbours
 from research.runs.resume import end_containers, plan_resume, reap_command, transfer_files
+from research.runs.wandb_log import ReadTracking
 from sandboxes import Exit, Handle, Sandbox, SandboxSpec
 from studies import AttemptState, EventType, RunState, StudyLog, StudyState
 from studies.checks.alarms import max_silence

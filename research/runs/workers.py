@@ -151,8 +151,6 @@ class WorkerStats:
     """Requests that were refused, by who asked and why."""
     evaluations: Mapping[str, str] = field(default_factory=dict)
     """sha256 of each evaluation that was handed over, by its stage."""
-    stages: Mapping[str, float] = field(default_factory=dict)
-    """Seconds from each one's launch to its first model call, by its role: `client_start`."""
 
 
 class Workers(ABC):
@@ -295,19 +293,16 @@ class ContainerWorkers(Workers):
             await self._gateways.enter_async_context(gateway)
         except (SandboxError, OSError) as error:
             raise AttemptFailed("container_refused", one_line(error)) from error
-        access.start_clock()
         handle = await self._thread.do(self._sandbox.run, container_spec(self._spec, role, tasks, self._folder))
-        worker = ContainerWorker(self._folder, role, handle, self._thread, gateway, access)
+        worker = ContainerWorker(self._folder, role, handle, self._thread, gateway)
         self._workers.append(worker)
         return worker
 
     def stats(self) -> WorkerStats:
         counts = ((worker.role, why, count) for worker in self._workers for why, count in worker.refusals.items())
-        starts = ((worker.role, worker.access.first_call_s) for worker in self._workers)
         return WorkerStats(
             {f"{role}: {why}": count for role, why, count in counts},
             {evaluation_of(worker.role): worker.sha256 for worker in self._workers if worker.sha256},
-            {f"{role}_start": seconds for role, seconds in starts if seconds is not None},
         )
 
 
@@ -321,10 +316,8 @@ class ContainerWorker:
         handle: ContainerHandle,
         thread: EngineThread,
         gateway: Gateway,
-        access: AccessPolicy,
     ) -> None:
         self.role = role
-        self.access = access
         self.sha256 = ""
         """Of the evaluation that it handed over."""
         self._folder = folder

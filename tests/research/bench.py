@@ -25,7 +25,7 @@ from research.design.pricing import Pricing
 from research.installation.home import Home
 from research.isolation.mode import UNISOLATED
 from research.proposals.decisions import DEFAULT_TABLE as SETTLING_TABLE
-from research.runs.collect import ReadTracking
+from research.runs.wandb_log import ReadTracking
 from research.scheduler.steps import FAILURES
 from studies import Event, EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
 from studies.log.event_log import lock_name, write_lock

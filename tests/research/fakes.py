@@ -182,7 +182,6 @@ class FakeSandbox:
     clock: Callable[[], datetime] | None = None
     now: Callable[[], datetime] = lambda: datetime(2026, 1, 1, tzinfo=UTC)
     """The world's clock, by which attempts ran for others."""
-    isolates: bool = False
     rate: Callable[[RunSpec], float] = rate
     begins: Callable[[RunSpec], float] = lambda spec: 0.2
     seconds: float = 5.0
@@ -203,8 +202,8 @@ class FakeSandbox:
             self.most_at_once = max(self.most_at_once, sum(h.ended is None for h in self.handles.values()))
         return self.handles[spec.name]
 
-    def occupy(self, study: str, launched: datetime, ended: datetime | None = None) -> FakeOther:
-        other = FakeOther(study, launched, ended)
+    def occupy(self, study: str, launched: datetime) -> FakeOther:
+        other = FakeOther(study, launched)
         self.others.append(other)
         return other
 
@@ -252,12 +251,6 @@ class FakeOther:
 
     def poll(self) -> Exit | None:
         return None if self.ended is None else Exit("finished", 0)
-
-    def wait(self, timeout_s: float | None = None) -> Exit | None:
-        return self.poll()
-
-    def logs(self, *, tail_bytes: int = 65_536) -> str:
-        return ""
 
     def stop(self, grace_s: float = 5.0) -> Exit:
         raise AssertionError("no study may end another one's training")

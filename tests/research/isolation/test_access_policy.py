@@ -106,15 +106,3 @@ def test_only_known_routes_pass_whatever_the_server_comes_to_offer() -> None:
 def test_no_path_but_the_named_ones_may_be_read(path: str) -> None:
     known = path in {"/health", "/status", "/streams", "/v1/models"} or re.fullmatch(r"/v1/models/[\w-][\w.-]*", path)
     assert (AccessPolicy("eval", TASKS)(Request("GET", path)) is None) == bool(known)
-
-
-def test_the_first_model_call_is_timed_once() -> None:
-    admits = AccessPolicy("train", TASKS)
-    admits(begin(task_id="t-1"))
-    assert admits.first_call_s is None
-    admits.start_clock()
-    admits(Request("POST", "/v1/chat/completions"))
-    first = admits.first_call_s
-    assert first is not None
-    admits(Request("POST", "/v1/chat/completions"))
-    assert admits.first_call_s == first

@@ -26,8 +26,7 @@ from research.runs.files import (
     AttemptSpec,
     read_evaluations,
 )
-from research.runs.wandb_log import TrackedRun
-from research.runs.watchdog import READ_AGAIN_S, TrainingMonitor
+from research.runs.wandb_log import READ_AGAIN_S, TrackedRun, TrainingMonitor
 from research.runs.workers import ProcessGroup
 from studies.checks.alarms import DEFAULT_WATCHDOG
 from studies.checks.evidence import CollectError
@@ -423,7 +422,7 @@ def test_a_log_that_lacks_earlier_steps_is_waited_for_and_then_refused(monkeypat
     async def sleep(seconds: float) -> None:
         clock.now += seconds
 
-    monkeypatch.setattr("research.runs.watchdog.asyncio.sleep", sleep)
+    monkeypatch.setattr("research.runs.wandb_log.asyncio.sleep", sleep)
     with pytest.raises(AttemptFailed, match=r"expected 4 steps .*found 1"):
         asyncio.run(watch(log, clock).load_history(5))
     assert log.reads > 100

@@ -13,14 +13,24 @@ from typing import Any
 import pytest
 
 from research.design.pricing import find_locked_price, median_seconds, price_of
+from research.errors import BadModel
 from research.files import read_json
+from research.installation.base_job import model_folder
 from research.isolation.mode import Isolation, Sandboxing
-from research.runs.files import AttemptFolder, AttemptProgress, AttemptSpec
-from research.runs.launcher import READ_AGAIN_S
+from research.runs.files import (
+    LEAST_SILENCE_S,
+    AttemptFolder,
+    AttemptProgress,
+    AttemptSpec,
+)
+from research.runs.launcher import LEAST_TIME_LIMIT_S, READ_AGAIN_S, TIME_LIMIT_FACTOR
 from research.runs.wandb_log import TrackedRun
+from research.runs.workers import play_arguments
 from sandboxes import SandboxError
 from studies import EventLog, EventType, RunState, StudyState
 from studies.checks.alarms import NOT_FINITE
+from studies.records.design import Design, Price
+from swarm.client.async_client import EPISODE_TIMEOUT_S
 from tests.research.bench import STUDY, Bench
 from tests.research.designs import base_job, design
 from tests.research.factories import edit
@@ -269,3 +279,75 @@ def test_what_a_resumed_attempt_took_is_no_price_of_a_run(tmp_path: Path) -> Non
     assert price_of(state, "confirm") == find_locked_price(state, "confirm")
     with closing(EventLog(bench.home.database)) as log:
         assert median_seconds(log) == {}
+
+
+THREE_HOURS = 3 * 3600.0
+
+
+def priced(seconds: float, **changes: Any) -> Design:
+    price = Price(runs=8, parallel=2, seconds_per_run=seconds, total_s=4 * seconds, basis="made up")
+    return design(16, price=price, **changes)
+
+
+def orders(bench: Bench) -> list[AttemptSpec]:
+    launched = [event.payload for event in bench.events() if event.type is EventType.ATTEMPT_LAUNCHED]
+    folders = (AttemptFolder(bench.home.attempt(STUDY, said["run_id"], said["attempt"])) for said in launched)
+    return [AttemptSpec.model_validate(read_json(folder.spec)) for folder in folders]
+
+
+@pytest.mark.parametrize(
+    ("run_s", "bounds"),
+    [
+        (40.0, (LEAST_TIME_LIMIT_S, EPISODE_TIMEOUT_S, LEAST_SILENCE_S)),
+        (THREE_HOURS, (TIME_LIMIT_FACTOR * THREE_HOURS, THREE_HOURS, 2 * THREE_HOURS / 3)),
+    ],
+)
+def test_an_attempt_is_waited_for_by_what_a_run_takes(
+    tmp_path: Path, run_s: float, bounds: tuple[float, float, float]
+) -> None:
+    bench = Bench(tmp_path, design=priced(run_s), budget_s=1e6)
+    bench.loop().tick()
+    order = orders(bench)[0]
+    assert (order.time_limit_s, order.play_s, order.silence_s) == bounds
+    for role in ("client", "evaluator-final"):
+        played = play_arguments(order, role, server="http://x", out="out")  # type: ignore[arg-type]
+        assert played[played.index("--timeout") + 1] == f"{bounds[1]:g}"
+
+
+def brought(tmp_path: Path) -> Design:
+    model = model_folder(str(model_at(tmp_path / "model")))
+    return priced(10.0, base_job={**base_job(), "model": model.model_dump(mode="json")})
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_what_runs_were_seen_to_take_goes_before_the_price_and_what_is_left_bounds_the_first_of_an_unknown_model(
+    tmp_path: Path, measured: bool
+) -> None:
+    chosen = priced(10.0) if measured else brought(tmp_path)
+    bench = Bench(tmp_path / "home", design=chosen, budget_s=50_000.0)
+    bench.slow(3000.0, 300.0)
+    bench.drive(bench.loop())
+    first, *_, last = orders(bench)
+    assert first.time_limit_s == (LEAST_TIME_LIMIT_S if measured else 50_000.0)
+    assert last.time_limit_s == pytest.approx(TIME_LIMIT_FACTOR * 3000.0)
+
+
+@pytest.mark.parametrize("ticks", [0, 1])
+def test_a_model_that_changed_since_it_was_named_is_trained_no_more(tmp_path: Path, ticks: int) -> None:
+    bench = Bench(tmp_path / "home", design=brought(tmp_path))
+    loop = bench.loop()
+    loop.plan()
+    for _ in range(ticks):
+        loop.tick()
+    begun = orders(bench)
+    assert bool(begun) == bool(ticks)
+    model_at(tmp_path / "model", b"others")
+    with pytest.raises(BadModel, match="changed"):
+        bench.drive(loop)
+    assert orders(bench) == begun
+    model_at(tmp_path / "model")
+    state = bench.drive(loop).state
+    assert state.status == "concluded"
+    known = model_folder(str(tmp_path / "model")).sha256
+    assert {run.spec.job["model"]["sha256"] for run in state.runs.values()} == {known}
+    assert state.prepared["confirm"]["sha256"] == known

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,13 +12,18 @@ from typing import Any
 
 import pytest
 
-from research.runs.provenance import ReplayAudit, extract_frames, replay
+from research.runs.files import (
+    AttemptFolder,
+)
+from research.runs.provenance import LISTED, READS, ReplayAudit, count_overlap, extract_frames, file_hashes, replay
+from research.runs.wandb_log import TrackedRun
 from swarm.backends.fake import Script, number_script
 from swarm.client import Agent, AsyncSwarmClient, Episode
 from swarm.environments.base import Outcome, Split, said
 from swarm.environments.play import agent_of
 from swarm.environments.registry import get_environment
-from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
+from swarm.wire import CallRecord, EpisodeRecord, EpisodeSummary, TokenSpan
+from tests.research.factories import make_order
 from tests.swarm.server.support import eventually, job, serving
 
 
@@ -203,3 +209,52 @@ async def test_training_hidden_behind_a_flood_of_episodes_that_were_given_up_is_
 def test_a_few_odd_plays_are_forgiven_and_unseen_ones_are_not(looked_at: int, foreign: int, told: str | None) -> None:
     complaint = ReplayAudit(looked_at, dict.fromkeys(map(str, range(foreign)), "odd")).complaint()
     assert (told is None and complaint is None) or (told is not None and told in str(complaint))
+
+
+def summary(task: str, **changed: Any) -> EpisodeSummary:
+    known: dict[str, Any] = {"kind": "train", "state": "consumed", "step": 1} | changed
+    return EpisodeSummary(id=task, task_id=task, stream="default", owner="x", calls=1, tokens=1, **known)
+
+
+def test_only_tasks_that_were_both_trained_on_and_evaluated_overlap() -> None:
+    listed = [
+        summary("a"), summary("b"), summary("b"),
+        summary("c", kind="eval", step=None),
+        summary("d", step=None, state="aborted"),
+    ]  # fmt: skip
+    assert (count_overlap(listed, {"b", "c", "d", "e"}), count_overlap(listed, {"x"})) == (1, 0)
+    assert count_overlap([summary("a")] * LISTED, {"a"}) is None, "some may be missing from the list"
+
+
+class Reader:
+    """Reads a log as one that was closed or not, and lets W&B write on meanwhile."""
+
+    def __init__(self, *ended: bool, writes: int = 0) -> None:
+        self._ended = iter(ended)
+        self._writes = writes
+
+    def __call__(self, path: Path) -> TrackedRun:
+        if self._writes:
+            self._writes -= 1
+            path.write_bytes(path.read_bytes() + b"more")
+        return TrackedRun(ended=next(self._ended, True))
+
+
+@pytest.mark.parametrize(
+    ("ended", "writes", "log"),
+    [((True,), 0, b"log"), ((False, True), 2, b"logmoremore"), ((False,) * READS, 0, None)],
+    ids=["whole", "still written", "never whole"],
+)
+def test_files_are_hashed_as_they_are_and_a_log_once_it_is_whole(
+    tmp_path: Path, ended: tuple[bool, ...], writes: int, log: bytes | None
+) -> None:
+    folder, order = AttemptFolder(tmp_path), make_order()
+    assert file_hashes(folder, order, Reader()) == {}
+    folder.evaluation("final").write_text("{}")
+    path = tmp_path / "wandb" / f"offline-run-1-{order.tracking_id}" / f"run-{order.tracking_id}.wandb"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"log")
+    contents = {"evaluation-final.json": b"{}", **({} if log is None else {str(path.relative_to(tmp_path)): log})}
+    assert file_hashes(folder, order, Reader(*ended, writes=writes)) == {
+        name: hashlib.sha256(content).hexdigest() for name, content in contents.items()
+    }

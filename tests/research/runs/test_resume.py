@@ -7,14 +7,28 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import pytest
 from filelock import FileLock
+from hypothesis import given
+from hypothesis import strategies as st
 
 from research.files import read_json, write_json
 from research.isolation.mode import Containers
-from research.runs.files import AttemptFolder, AttemptProgress, read_evaluations, write_evaluations
+from research.runs.files import (
+    AttemptFolder,
+    AttemptProgress,
+    Evaluation,
+    NewestSuccess,
+    due_versions,
+    evaluations_before,
+    find_kept_file,
+    missing_versions,
+    read_evaluations,
+    write_evaluations,
+)
 from research.runs.resume import WAYS, decide_resume, end_containers, plan_resume, transfer_files
 from research.runs.workers import FAILURES
 from research.scheduler.steps import BUDGET_CODE
@@ -22,7 +36,6 @@ from sandboxes import Result, SandboxError
 from studies import AttemptState, RunState
 from studies.records.runs import BLAMELESS_CODES, EVIDENCE_CODES, INVALID_CODES, WITHIN_REACH_OF_CODE, WORST_CODES
 from tests.research.factories import make_order, with_run, with_schedule
-from tests.research.runs.test_bounds import made_by
 
 
 class Tries:
@@ -237,3 +250,59 @@ def test_what_lay_beside_the_server_is_gone_on_from_and_what_its_record_may_have
 
 def test_a_training_that_is_to_stand_still_is_seen_from_its_first_step() -> None:
     assert not decide_resume(run_ended_by("lost", learning_rate=0)).resumes
+
+
+STEPS = 8
+
+
+def made_by(attempt: int, version: int) -> Evaluation:
+    """Return an evaluation that tells who made it."""
+    play = {"task_id": "t", "sample": attempt, "success": attempt % 2 == 0, "reward": 0.0}
+    found: dict[str, Any] = {"environment": "guess", "split": "hidden", "policy_version": version, "episodes": [play]}
+    return Evaluation.model_validate(found)
+
+
+@given(st.lists(st.tuples(st.integers(0, STEPS), st.integers(0, STEPS), st.booleans()), max_size=5))
+def test_however_often_it_is_gone_on_each_version_has_the_evaluation_of_its_last_weights(
+    lives: list[tuple[int, int, bool]],
+) -> None:
+    """Each life goes on from at most where the one before came, trains so many steps, and may hand nothing over."""
+    spec, reached = with_schedule(make_order(steps=STEPS), every=2), 0
+    expected: dict[int, int] = {}
+    with TemporaryDirectory() as place:
+        source: AttemptFolder | None = None
+        for number, (back, trained, lost) in enumerate([*lives, (0, STEPS, False)]):
+            folder, begins = AttemptFolder(Path(place) / str(number)), max(0, reached - back)
+            kept = find_kept_file(source) if source is not None else None
+            found = evaluations_before([] if kept is None else read_evaluations(kept), begins)
+            if missing := missing_versions(spec, found, begins):
+                assert any(version not in expected for version in missing)
+                begins, found = 0, []  # it starts from nothing
+            expected = {version: who for version, who in expected.items() if version < begins}
+            write_evaluations(folder.evaluation("during"), found)
+            reached = min(STEPS, begins + trained)
+            new = [version for version in spec.evaluate_after if begins <= version < reached]
+            if not lost:
+                current = read_evaluations(folder.evaluation("during"))
+                write_evaluations(
+                    folder.evaluation("during"), [*current, *(made_by(number, version) for version in new)]
+                )
+                expected |= dict.fromkeys(new, number)
+            source = folder
+        assert source is not None
+        last = read_evaluations(source.evaluation("during"))
+    assert {each.policy_version: each.episodes[0].sample for each in last} == expected
+    assert missing_versions(spec, last, reached) == [
+        version for version in due_versions(spec, reached) if version not in expected
+    ]
+
+
+def test_the_newest_success_is_told_once_and_no_file_and_half_a_file_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "evaluation-during.json"
+    shown = NewestSuccess(path)
+    assert shown.read() is None
+    write_evaluations(path, [made_by(1, 2), made_by(2, 4)])
+    assert shown.read() == 1.0
+    assert shown.read() is None
+    path.write_text("{")
+    assert shown.read() is None
