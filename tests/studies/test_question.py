@@ -26,7 +26,7 @@ def test_what_is_tested_is_said_by_code_from_the_typed_fields() -> None:
     assert_golden("\n".join(said))
 
 
-def test_a_study_knows_what_was_asked_and_what_is_left_out(study: Synthetic) -> None:
+def test_a_study_knows_what_was_asked_and_what_is_left_out(study: Synthetic, tmp_path: Path) -> None:
     state = study.whole()
     question = question_of(state)
     assert question.asked == state.topic
@@ -35,10 +35,7 @@ def test_a_study_knows_what_was_asked_and_what_is_left_out(study: Synthetic) -> 
     assert all(
         not text.startswith("training episodes") for h in state.hypotheses for text in find_unequal_training(state, h)
     )
-
-
-def test_a_topic_that_is_answered_by_the_measure_it_asks_for_leaves_none_out(tmp_path: Path) -> None:
-    study = MeasuredStudy(tmp_path)
+    study = MeasuredStudy(tmp_path / "measured")
     study.create()
     study.lock(measured_design(metric("episodes", 0.7)))
     question = question_of(study.state())

@@ -110,12 +110,16 @@ def test_a_larger_ratio_of_tokens_is_never_taken_more_lightly(one: float, other:
     assert weight(small) <= weight(large)
 
 
-def test_one_run_that_went_another_way_is_enough() -> None:
+def test_one_run_is_enough_and_places_that_are_spread_alike_confound_nothing() -> None:
     treatment = arm("t") | {"t2": KNOWN.model_copy(update={"steps": 39})}
     (found,) = lint_conditions(design(), "h1", arm("c"), treatment)
     assert found.code == "unequal_steps"
     assert "40 (2 runs)" in found.sentence
     assert "39 (1 run)" in found.sentence
+    sides = [
+        {f"{p}{i}": KNOWN.model_copy(update={"hardware": place}) for i, place in enumerate("aba")} for p in ("c", "t")
+    ]
+    assert lint_conditions(design(), "h1", *sides) == ()
 
 
 def test_a_run_that_the_watchdog_stopped_may_have_less_training_but_is_told() -> None:
@@ -163,14 +167,7 @@ def test_a_difference_blocks_or_is_a_threat_by_what_explains_it(name: str) -> No
     assert [(violation.code, violation.blocks) for violation in found()] == expected
 
 
-def test_places_that_are_spread_alike_over_the_arms_confound_nothing() -> None:
-    sides = [
-        {f"{p}{i}": KNOWN.model_copy(update={"hardware": place}) for i, place in enumerate("aba")} for p in ("c", "t")
-    ]
-    assert lint_conditions(design(), "h1", *sides) == ()
-
-
-def test_tasks_are_compared_seed_by_seed_where_seeds_are_known() -> None:
+def test_tasks_are_compared_seed_by_seed_or_held_to_what_their_own_seeds_draw() -> None:
     control = {f"c{i}": KNOWN.model_copy(update={"evaluation_tasks": str(i)}) for i in range(3)}
     treatment = {f"t{i}": KNOWN.model_copy(update={"evaluation_tasks": str(i)}) for i in range(3)}
     seeds = {f"{p}{i}": i for p in ("c", "t") for i in range(3)}
@@ -180,35 +177,6 @@ def test_tasks_are_compared_seed_by_seed_where_seeds_are_known() -> None:
     swapped = treatment | {"t0": treatment["t1"], "t1": treatment["t0"]}
     assert [v.code for v in lint_conditions(design(), "h1", control, swapped, seeds=seeds)] == ["evaluation_tasks"]
 
-
-def test_both_arms_evaluated_by_another_rule_than_the_locks_is_found() -> None:
-    sides = (arm("c", checkpoint="best", evaluation_episodes=64), arm("t", checkpoint="best", evaluation_episodes=64))
-    found = lint_conditions(design(), "h1", *sides)
-    assert {v.code for v in found if v.blocks} == {"evaluation_size", "checkpoint"}
-    assert all("lock says" in v.sentence for v in found)
-
-
-def test_arms_that_differ_in_more_than_the_variable_are_named_with_their_fields() -> None:
-    planned = design()
-    arms = (planned.arms[0], Arm(name="treatment", overrides={"group_size": 16, "model": {"kind": "tiny", "seed": 1}}))
-    claimed = planned.model_copy(update={"arms": arms})
-    found = lint_jobs(claimed, "h1", [{**BASE, "seed": 1}], [{**BASE, "group_size": 16, "seed": 2, "epochs": 4}])
-    assert [(v.code, v.blocks) for v in found] == [("undeclared_field", True)]
-    assert "epochs 1" in found[0].sentence
-
-
-def test_a_design_whose_arms_differ_in_an_undeclared_field_is_caught_without_any_run() -> None:
-    planned = design()
-    sneaky = planned.arms[1].model_copy(update={"overrides": {"group_size": 16, "epochs": 4}})
-    claimed = planned.model_copy(update={"arms": (planned.arms[0], sneaky)})
-    with pytest.raises(KeyError):
-        lint_conditions(claimed, "h2", {}, {})
-    (found,) = lint_conditions(claimed, "h1", {}, {})
-    assert found.code == "undeclared_field"
-    assert "epochs" in found.sentence
-
-
-def test_seeds_that_no_two_arms_share_draw_tasks_of_their_own_and_only_others_than_those_are_found() -> None:
     def drawn(played: str, asked: str) -> Conditions:
         return KNOWN.model_copy(update={"evaluation_tasks": played, "drawn_tasks": asked})
 
@@ -219,6 +187,30 @@ def test_seeds_that_no_two_arms_share_draw_tasks_of_their_own_and_only_others_th
     assert (found.code, found.blocks) == ("evaluation_tasks", True)
     assert "0 of 3" in found.sentence
     assert "1 of 3" in found.sentence
+
+
+def test_both_arms_evaluated_by_another_rule_than_the_locks_is_found() -> None:
+    sides = (arm("c", checkpoint="best", evaluation_episodes=64), arm("t", checkpoint="best", evaluation_episodes=64))
+    found = lint_conditions(design(), "h1", *sides)
+    assert {v.code for v in found if v.blocks} == {"evaluation_size", "checkpoint"}
+    assert all("lock says" in v.sentence for v in found)
+
+
+def test_arms_that_differ_in_an_undeclared_field_are_named_with_it_also_without_any_run() -> None:
+    planned = design()
+    arms = (planned.arms[0], Arm(name="treatment", overrides={"group_size": 16, "model": {"kind": "tiny", "seed": 1}}))
+    claimed = planned.model_copy(update={"arms": arms})
+    found = lint_jobs(claimed, "h1", [{**BASE, "seed": 1}], [{**BASE, "group_size": 16, "seed": 2, "epochs": 4}])
+    assert [(v.code, v.blocks) for v in found] == [("undeclared_field", True)]
+    assert "epochs 1" in found[0].sentence
+    planned = design()
+    sneaky = planned.arms[1].model_copy(update={"overrides": {"group_size": 16, "epochs": 4}})
+    claimed = planned.model_copy(update={"arms": (planned.arms[0], sneaky)})
+    with pytest.raises(KeyError):
+        lint_conditions(claimed, "h2", {}, {})
+    (found,) = lint_conditions(claimed, "h1", {}, {})
+    assert found.code == "undeclared_field"
+    assert "epochs" in found.sentence
 
 
 def test_an_undeclared_field_is_found_wherever_it_differs_and_needs_jobs_on_both_sides(

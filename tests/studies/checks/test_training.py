@@ -73,17 +73,11 @@ def test_trainings_that_lose_most_of_their_gain_are_found_and_those_that_hold_it
     assert least * studies <= found <= most * studies
 
 
-def test_a_training_that_ends_below_its_beginning_collapsed_however_short_it_was() -> None:
+def test_a_training_collapsed_that_ends_below_its_beginning_or_broke_down_and_none_of_which_nothing_is_known() -> None:
     assert_golden(judged([0.4, 0.1], 0.4, 0.05))
     assert judged([0.4, 0.4], 0.4, 0.35) is None, "within the noise of two evaluations"
-
-
-def test_a_training_that_the_watchdog_ended_as_it_broke_down_collapsed() -> None:
     assert "kl_blow_up" in str(judged([0.4] * 20, 0.4, 0.4, stopped_by="kl_blow_up"))
     assert judged([0.4] * 20, 0.4, 0.4, stopped_by="server_silent") is None
-
-
-def test_a_run_of_which_no_course_is_known_is_not_called_collapsed() -> None:
     assert detect_collapse(Conditions(), RULE) is None
     assert judged([], 0.5, 0.5) is None
     assert training_curve([{"step": 1, "metrics": {}}], 0.5, 0.5, 512) == TrainingCurve(start=0.5, end=0.5, plays=512)
@@ -153,9 +147,11 @@ def clauses(state: StudyState) -> tuple[str, ...]:
     return unequal_drops(state, state.design.hypotheses[0])
 
 
-def test_arms_that_lost_nothing_or_alike_say_nothing(state: StudyState) -> None:
+def test_arms_that_lost_alike_or_runs_that_count_as_worst_say_nothing(state: StudyState) -> None:
     assert clauses(state) == ()
     assert clauses(lost(lost(state, CONTROL, 1), TREATMENT, 1)) == ()
+    design = state.design.model_copy(update={"counted_as_worst": ("broke",)})
+    assert clauses(lost(replace(state, design=design), TREATMENT, 1, "broke")) == ()
 
 
 def test_one_arms_lost_run_is_told_in_the_headline_and_among_the_threats(finished: tuple[StudyState, Path]) -> None:
@@ -177,11 +173,6 @@ def test_runs_that_the_study_itself_cut_short_are_no_threat(state: StudyState, c
     }
     assert len(cut) == 2
     assert clauses(replace(state, runs={**state.runs, **cut})) == ()
-
-
-def test_a_run_that_counts_with_the_worst_value_is_not_left_out(state: StudyState) -> None:
-    design = state.design.model_copy(update={"counted_as_worst": ("broke",)})
-    assert clauses(lost(replace(state, design=design), TREATMENT, 1, "broke")) == ()
 
 
 def test_episodes_without_a_reward_are_told_where_the_arms_differ_in_them(state: StudyState) -> None:

@@ -159,14 +159,11 @@ def test_an_event_of_an_unknown_type_is_refused_with_a_hint(log: EventLog, path:
         log.read(STUDY)
 
 
-def test_studies_are_listed_newest_first(log: EventLog) -> None:
+def test_studies_are_listed_newest_first_and_an_unknown_one_is_named_beside_them(log: EventLog) -> None:
     for name in ("s-old", "s-mid", "s-new"):
         fill(log, 1, name)
     fill(log, 2, "s-old")
     assert log.studies() == ["s-new", "s-mid", "s-old"]
-
-
-def test_an_unknown_study_is_named_beside_the_known_ones(log: EventLog) -> None:
     fill(log, 1)
     with refused(UnknownStudy, "'s-9'", "s-1"):
         log.read("s-9")
@@ -195,7 +192,7 @@ def test_a_log_is_durable_by_default(log: EventLog) -> None:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2  # FULL
 
 
-def test_a_file_that_is_no_event_log_is_refused_and_left_alone(path: Path) -> None:
+def test_a_file_that_is_no_event_log_and_a_table_of_another_shape_are_refused_and_left_alone(path: Path) -> None:
     path.write_bytes(notes := b"these are notes, not a database\n" * 100)
     with refused(StoreError, "file is not a database"):
         EventLog(f"sqlite:///{path}")

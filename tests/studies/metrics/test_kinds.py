@@ -48,14 +48,16 @@ def test_every_kind_reads_its_own_key_within_its_range_and_success_beside_it_als
     assert screening.key in kind_of(screening).measure(screening, run(2, 6, 12, 16, 18))
 
 
-def test_designs_from_before_there_were_kinds_are_of_success_or_of_its_gain() -> None:
+def test_designs_from_before_there_were_kinds_are_of_success_or_of_its_gain_and_an_unknown_kind_is_refused() -> None:
     plain = Metric(meaning="m", episodes=4)
     assert kind_of(plain).name == "success"
     assert kind_of(plain.model_copy(update={"key": GAIN})).name == "gain"
     assert "kind" not in plain.model_dump()
+    with refused(Refused, "success, ", "'speed'", "`ajet metric list`"):
+        kind_named("speed")
 
 
-def test_a_time_is_cut_at_the_horizon_and_says_so() -> None:
+def test_a_time_is_cut_at_the_horizon_and_an_area_below_a_threshold_tells_no_level_above_it() -> None:
     kind = kind_named("episodes")
     metric = kind.define(replace(ASKED, threshold=0.5))
     slow, fast = run(0, 2, 4, 6, 8), run(0, 8, 16, 18, 20)
@@ -64,9 +66,6 @@ def test_a_time_is_cut_at_the_horizon_and_says_so() -> None:
     assert kind.measure(metric, fast)[f"{metric.key}/reached"].value == 1.0
     assert metric.unit == "episodes"
     assert kind_named("seconds").of_run(kind_named("seconds").define(replace(ASKED, threshold=0.5)), slow) == 30.0
-
-
-def test_the_area_below_a_threshold_tells_no_level_above_it() -> None:
     kind = kind_named("area")
     metric = kind.define(replace(ASKED, threshold=0.5))
     assert kind.of_run(metric, run(10, 10, 10, 10, 10)) == kind.of_run(metric, run(10, 20, 20, 20, 20)) == 0.5
@@ -99,19 +98,11 @@ def test_a_fact_is_one_that_the_environment_declares_and_says_of_every_play() ->
         kind.of_run(metric, whole)
 
 
-def test_a_schedule_is_the_same_by_episodes_whatever_an_arms_batch() -> None:
+def test_a_schedule_is_the_same_by_episodes_whatever_an_arms_batch_and_of_too_few_evaluations_is_refused() -> None:
     schedule = Schedule(every=100, episodes=32)
     assert schedule.steps({"episodes_per_step": 50, "steps": 8}) == (2, 4, 6)
     assert schedule.steps({"episodes_per_step": 100, "steps": 4}) == (1, 2, 3)
     assert schedule.steps({"episodes_per_step": 400, "steps": 1}) == ()
-
-
-def test_an_unknown_kind_is_told_with_those_there_are() -> None:
-    with refused(Refused, "success, ", "'speed'", "`ajet metric list`"):
-        kind_named("speed")
-
-
-def test_a_schedule_of_too_few_evaluations_is_refused_before_anything_is_run() -> None:
     sparse = Asked("it is solved", 64, 100, threshold=0.7, schedule=Schedule(every=34, episodes=8))
     for kind in map(kind_named, ("area", "episodes")):
         with refused(Refused, "2 evaluations", "34 of 100"):
@@ -182,17 +173,11 @@ def test_a_training_has_one_or_none(found: Results, collapsed: float) -> None:
     assert COLLAPSE.of_run(METRIC, found) == collapsed
 
 
-def test_a_curve_that_cannot_tell_is_refused() -> None:
+def test_what_cannot_show_a_collapse_is_refused_and_two_arms_are_two_rates() -> None:
     with refused(Refused, "768 training episodes"):
         COLLAPSE.of_run(METRIC, course([0.2, 0.3], 40))
-
-
-def test_trainings_too_short_to_rise_and_fall_are_refused_before_they_are_course() -> None:
     with refused(Refused, "768 episodes", "512"):
         COLLAPSE.define(Asked(measures="m", episodes=100, horizon=512))
-
-
-def test_lower_is_better_and_two_arms_are_two_rates() -> None:
     assert (METRIC.worst, METRIC.best, METRIC.higher_is_better, COLLAPSE.rates) == (1.0, 0.0, False, True)
     assert METRIC.cut_at is None
 
@@ -257,14 +242,11 @@ def test_evaluations_out_of_order_or_of_no_step_make_no_curve(versions: tuple[in
         by_episodes(Results(part(0, 0), part(4, 8), [part(version, 2) for version in versions], rows(steps)))
 
 
-def test_a_training_that_was_ended_before_its_first_evaluation_has_a_curve_of_two_points() -> None:
+def test_a_training_that_was_ended_early_has_a_curve_and_one_with_a_step_without_its_count_has_none() -> None:
     curve = by_episodes(Results(part(0, 4), part(2, 16), [], rows(2)))
     assert curve == Curve((0.0, 32.0), (0.2, 0.8))
     assert curve.area(64.0) == pytest.approx(0.65), "what it reached holds up to the horizon"
     assert curve.crossing(0.7) is None
-
-
-def test_a_step_without_its_count_makes_no_curve() -> None:
     (history := rows(4))[2]["metrics"] = {}
     with pytest.raises(Refused, match="found 1 steps"):
         by_episodes(Results(part(0, 0), part(4, 8), [part(1, 2), part(2, 4)], history))

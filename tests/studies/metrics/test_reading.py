@@ -128,7 +128,9 @@ def test_a_number_that_is_none_is_refused(packages: list[EntryPoint], value: Any
         values_of(define_metric(kind, ASKED), RUN)
 
 
-def test_success_stands_beside_whatever_a_package_measures(packages: list[EntryPoint]) -> None:
+def test_success_stands_beside_what_a_package_measures_and_a_rate_is_of_ones_and_zeros(
+    packages: list[EntryPoint],
+) -> None:
     packages.append(entry("given", "Given"))
     kind = kind_named("given")
     kind.value = Value(0.5, 2)  # type: ignore[attr-defined]
@@ -136,9 +138,6 @@ def test_success_stands_beside_whatever_a_package_measures(packages: list[EntryP
     assert {key: each.value for key, each in found.items()} == {
         "hidden/given": 0.5, SUCCESS: 0.25, f"{SUCCESS}/initial": 0.25,
     }  # fmt: skip
-
-
-def test_a_rate_is_of_ones_and_zeros(packages: list[EntryPoint]) -> None:
     packages.append(entry("given", "Given"))
     kind = kind_named("given")
     kind.value, kind.rates = Value(0.5, 20), True  # type: ignore[attr-defined, misc]

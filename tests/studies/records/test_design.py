@@ -26,14 +26,11 @@ from tests.studies.synthetic import SOURCE, coded_design, design, hypothesis
 from tests.studies.synthetic import design as locked
 
 
-def test_a_design_without_code_keeps_the_hash_it_had_before_there_was_code() -> None:
+def test_code_is_part_of_the_lock_to_the_last_byte_and_without_any_the_hash_is_what_it_was_before() -> None:
     locked = design()
     assert locked.hash() == "16e1fbb7d330b30ef3f235449a4a45228397143bdc0d4d750ce9d72c46325bbe"
     assert "code" not in locked.model_dump(mode="json")
     assert Design.model_validate(locked.model_dump(mode="json")) == locked
-
-
-def test_code_is_part_of_the_lock_to_the_last_byte() -> None:
     locked = coded_design()
     assert locked.hash() != coded_design(SOURCE + "\n").hash()
     assert Design.model_validate(locked.model_dump(mode="json")).hash() == locked.hash()
@@ -51,21 +48,18 @@ def test_code_must_be_what_the_arms_name(code: dict[str, str]) -> None:
         coded_design(code=code)
 
 
-def test_empty_code_is_no_code() -> None:
+def test_empty_code_is_no_code_and_runs_that_differ_in_code_have_different_names() -> None:
     with pytest.raises(ValidationError, match=r"code\.dense"):
         coded_design("")
     with pytest.raises(ValidationError, match="code"):
         run("")
+    assert len({run(code).run_id for code in (None, SOURCE, SOURCE + "\n")}) == 3
+    assert "code" not in run(None).model_dump(mode="json")
 
 
 def run(code: str | None) -> RunSpec:
     given: dict[str, Any] = {"study": "s", "design_hash": "0" * 64, "arm": "a", "seed": 1, "environment": "guess"}
     return RunSpec(**given, job={}, metric=Metric(meaning="m", episodes=2), code=code)
-
-
-def test_runs_that_differ_in_code_have_different_names() -> None:
-    assert len({run(code).run_id for code in (None, SOURCE, SOURCE + "\n")}) == 3
-    assert "code" not in run(None).model_dump(mode="json")
 
 
 PLAIN = Metric(meaning="share of hidden tasks solved", episodes=64)
@@ -95,11 +89,8 @@ def test_a_schedule_gives_a_job_growing_steps_before_its_last_near_its_marks(
     assert {**plain, **({"evaluate_after": after, "evaluation_episodes": 8} if after else {})} == found
 
 
-def test_a_metric_without_a_schedule_leaves_the_job_and_so_the_run_as_they_were() -> None:
-    assert add_evaluation_steps(job(10, 4), PLAIN) == job(10, 4)
-
-
 def test_when_it_is_evaluated_is_no_difference_between_jobs() -> None:
+    assert add_evaluation_steps(job(10, 4), PLAIN) == job(10, 4)
     few, many = job(10, 4), job(10, 4) | {"episodes_per_step": 32}
     both = [add_evaluation_steps(each, scheduled(48)) for each in (few, many)]
     assert both[0]["evaluate_after"] != both[1]["evaluate_after"]

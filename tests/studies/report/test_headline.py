@@ -111,13 +111,6 @@ def test_what_was_changed_after_it_was_fixed_is_said_first(study: Synthetic) -> 
     assert_golden("\n".join(edited.warnings))
 
 
-@pytest.mark.parametrize("reason", ["by the user", "budget: 15 min are used up"])
-def test_a_study_that_was_stopped_says_how_it_goes_on(study: Synthetic, reason: str) -> None:
-    study.create()
-    study.append(EventType.STUDY_STOPPED, reason=reason)
-    assert_golden(headline(study.state()).next.command)
-
-
 def test_of_several_hypotheses_each_has_an_answer_and_values_that_were_tried_are_not_asked_next(tmp_path: Path) -> None:
     claims = (hypothesis("h1", 16), hypothesis("h2", 64))
     means = {"group_size=4": 0.5, "group_size=16": 0.6, "group_size=64": 0.61}
@@ -126,13 +119,7 @@ def test_of_several_hypotheses_each_has_an_answer_and_values_that_were_tried_are
     assert [answer.hypothesis for answer in head.answers] == ["h1", "h2"]
 
 
-def test_a_question_that_words_cannot_ask_again_is_asked_by_the_studys_own_command(tmp_path: Path) -> None:
-    study = Synthetic(tmp_path, means={"reward=built-in": 0.5, "reward=dense": 0.6})
-    head = headline(study.whole(coded_design()))
-    assert shlex.split(head.next.command) == ["ajet", "study", "plan", study.topic, "--budget", "15m"]
-
-
-def test_what_is_asked_next_keeps_equal_episodes_and_the_aim_to_see_no_difference(tmp_path: Path) -> None:
+def test_what_is_asked_next_keeps_equal_episodes_the_aim_and_the_command_where_words_cannot_ask(tmp_path: Path) -> None:
     means, seeds, _ = CASES["inconclusive"]
     state = with_means(tmp_path, *means).whole(promised(seeds))
 
@@ -143,6 +130,9 @@ def test_what_is_asked_next_keeps_equal_episodes_and_the_aim_to_see_no_differenc
 
     assert asked_next(matched="episodes") == f"{asked_next()} at the same number of episodes"
     assert asked_next(sought="equivalence") == state.topic
+    study = Synthetic(tmp_path / "words", means={"reward=built-in": 0.5, "reward=dense": 0.6})
+    head = headline(study.whole(coded_design()))
+    assert shlex.split(head.next.command) == ["ajet", "study", "plan", study.topic, "--budget", "15m"]
 
 
 @pytest.mark.parametrize(("verdict", "said"), [("equivalent", "do not choose"), ("supported", "prefer neither")])

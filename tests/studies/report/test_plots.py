@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,14 +13,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-from studies.records.design import Metric
 from studies.report import figure_data, plots
 from studies.report.plots import wrap_name
 from studies.report.theme import style
 from studies.statistics.comparison import mean_interval
 from studies.verdicts.wording import DecidingInterval
-from tests.studies.measured import metric
-from tests.studies.synthetic import hypothesis
 
 Draw = Callable[[str], plots.Picture]
 
@@ -165,13 +161,6 @@ def test_whatever_is_predicted_and_observed_no_text_is_crossed(
     assert crossings(drawn(lambda salt: plots.draw_effects(effects(item), salt))) == []
 
 
-def test_a_picture_of_a_metric_is_the_same_bytes_again_and_needs_no_style_sheet() -> None:
-    svg, png = plots.picture(curves())
-    assert (svg, png) == plots.picture(curves())
-    assert png.startswith(b"\x89PNG")
-    assert "var(--arm-0" in svg
-
-
 @pytest.mark.slow
 def test_a_figure_of_the_same_data_is_drawn_once_and_one_of_other_data_anew() -> None:
     def curve(data: figure_data.Curves, name: str = "learning-curves") -> plots.Figure:
@@ -185,27 +174,3 @@ def test_a_figure_of_the_same_data_is_drawn_once_and_one_of_other_data_anew() ->
     assert curve(curves(), "round-2-learning-curves").svg != first.svg, "ids are kept apart by the name"
     plots.render_cached.cache_clear()
     assert curve(curves()) == first, "drawn once more it is the same"
-
-
-def searched(chosen: Metric) -> Any:
-    values = {"low": 0.2, "high": 0.8}
-    spec = SimpleNamespace(job={"steps": 8}, metric=chosen)
-    runs = {
-        name: (SimpleNamespace(spec=spec, status="collected", measurements={chosen.key: SimpleNamespace(value=value)}),)
-        for name, value in values.items()
-    }
-    arms = {name: SimpleNamespace(name=name, overrides={"group_size": hypothesis().control}) for name in values}
-    return SimpleNamespace(
-        candidates=arms, runs_of=lambda name, _phase: runs[name], selection=None,
-        locked_design=SimpleNamespace(metric=chosen),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("kind", "first", "named"), [("success", "high", "success on"), ("collapse", "low", "share of trainings")]
-)
-def test_a_screen_s_figure_begins_with_the_better_candidate(kind: str, first: str, named: str) -> None:
-    found = figure_data.screening(searched(metric(kind)))
-    assert found.candidates[0].name == first
-    assert found.measured.startswith(named)
-    assert found.measured.endswith("search tasks")

@@ -73,20 +73,12 @@ def test_a_confound_between_the_arms_and_arms_off_the_design_alike_are_named(
     assert_golden(said(state, gather(clean, folder)))
 
 
-@pytest.mark.parametrize(
-    "change", [{"estimate": 0.5}, {"verdict": "refuted"}, {"inputs_sha256": "0" * 64}, {"low": None}]
-)
-def test_a_verdict_that_does_not_follow_from_its_runs_refuses_the_report(
-    finished: Finished, change: dict[str, object]
-) -> None:
-    state, folder = finished
-    assert verdict_follows(state, state.verdicts[0])
-    with pytest.raises(ReportError, match="h1 does not follow"):
-        render_report(replace(state, verdicts=(state.verdicts[0].model_copy(update=change),)), folder)
-
-
-def test_a_verdict_on_a_replication_that_does_not_follow_refuses_the_report_too(study: Synthetic) -> None:
+def test_a_verdict_that_does_not_follow_from_its_runs_refuses_the_report(study: Synthetic) -> None:
     state = study.whole(design(replication=Replication(environment="arith", seeds=(71, 72))))
+    assert verdict_follows(state, state.verdicts[0])
+    for change in ({"estimate": 0.5}, {"verdict": "refuted"}, {"inputs_sha256": "0" * 64}, {"low": None}):
+        with pytest.raises(ReportError, match="h1 does not follow"):
+            render_report(replace(state, verdicts=(state.verdicts[0].model_copy(update=change),)), study.folder)
     forged = judge_hypothesis(state, "h1", look=1, phase="replicate").model_copy(update={"verdict": "supported"})
     with pytest.raises(ReportError, match="replication of h1 does not"):
         render_report(replace(state, replications=(forged,)), study.folder)
@@ -305,23 +297,15 @@ def full(**changes: Any) -> Design:
     return design(**(given | changes))
 
 
-def test_all_that_was_fixed_is_told_and_an_old_design_as_it_was() -> None:
-    assert_golden(text(design_tables.design_facts(full(), "ab" * 32)))
-    assert_golden(text(design_tables.design_facts(design(), None)))
-    assert design_tables.analyses_table(design()) is design_tables.rules_table(design()) is None
-    assert design_tables.limits_table(None) is design_tables.stakes_table(design().hypotheses) is None
-
-
-def test_looks_and_rules_are_listed_with_kill_conditions_first() -> None:
+def test_all_that_was_fixed_is_told_with_kill_conditions_first_and_an_old_design_as_it_was() -> None:
     claim = hypothesis(kill_if=FUTILE, smallest_effect=0.05, falsifier="no rise", confounds=("longer episodes",))
-    locked = full(hypotheses=(claim,))
-    stakes = design_tables.stakes_table(locked.hypotheses)
-    tables = (design_tables.analyses_table(locked), design_tables.rules_table(locked), stakes)
-    assert_golden("\n\n".join(map(text, tables)))
-
-
-def test_only_the_limits_that_are_on_are_listed() -> None:
-    assert_golden(text(design_tables.limits_table(Watchdog(kl=0.5, grad_norm=20))))
+    locked, old = full(hypotheses=(claim,)), design()
+    facts = (design_tables.design_facts(locked, "ab" * 32), design_tables.design_facts(old, None))
+    looks, rules = design_tables.analyses_table(locked), design_tables.rules_table(locked)
+    stakes, limits = design_tables.stakes_table(locked.hypotheses), Watchdog(kl=0.5, grad_norm=20)
+    assert_golden("\n\n".join(map(text, (*facts, looks, rules, stakes, design_tables.limits_table(limits)))))
+    assert design_tables.analyses_table(old) is design_tables.rules_table(old) is None
+    assert design_tables.limits_table(None) is design_tables.stakes_table(old.hypotheses) is None
 
 
 def test_a_screen_is_described_before_there_are_arms_and_a_configuration_differs_in_its_fields() -> None:

@@ -64,12 +64,17 @@ def test_welch_is_scipys(a: list[float], b: list[float]) -> None:
     assert ours.interval(0.9) == pytest.approx(tuple(theirs.confidence_interval(0.9)), abs=1e-9)
 
 
-def test_every_arm_and_the_bank_share_one_variance() -> None:
+def test_the_bank_and_arms_that_agree_share_one_variance_up_to_a_cap() -> None:
     ours = found("pooled", LOW, HIGH, others=[OTHER], noise=bank(0.02, 6))
     squares = 4 * (variance(LOW) + variance(HIGH) + variance(OTHER)) + 6 * 0.02**2
     assert ours.df == 12 + 6
     assert ours.sd == pytest.approx(math.sqrt(squares / 18))
     assert ours.error == pytest.approx(math.sqrt(squares / 18 * 2 / 5))
+    rng = random.Random(4)
+    a, b = ([rng.gauss(0, 0.02) for _ in range(40)] for _ in range(2))
+    assert found("pooled", a, b, noise=bank(0.02, 500)).df == 78 + BANK_CAP
+    alone = found("pooled", LOW, HIGH)
+    assert found("pooled", LOW, HIGH, others=[[0.0, 1.0, 0.1, 0.9], [0.5] * 5, [0.3]]) == alone
 
 
 @pytest.mark.parametrize(("df", "weight"), [(3, 3), (8, 8), (500, 8)])
@@ -77,20 +82,9 @@ def test_the_bank_weighs_no_more_than_the_runs_at_hand(df: int, weight: int) -> 
     assert found("pooled", LOW, HIGH, noise=bank(0.02, df)).df == 8 + weight
 
 
-def test_the_bank_weighs_no_more_than_its_cap() -> None:
-    rng = random.Random(4)
-    a, b = ([rng.gauss(0, 0.02) for _ in range(40)] for _ in range(2))
-    assert found("pooled", a, b, noise=bank(0.02, 500)).df == 78 + BANK_CAP
-
-
 @pytest.mark.parametrize("sd", [0.0002, 2.0])
 def test_a_bank_that_contradicts_the_runs_is_not_used(sd: float) -> None:
     assert found("pooled", LOW, HIGH, noise=bank(sd)) == found("pooled", LOW, HIGH)
-
-
-def test_an_arm_that_contradicts_the_two_or_does_not_vary_is_not_pooled() -> None:
-    alone = found("pooled", LOW, HIGH)
-    assert found("pooled", LOW, HIGH, others=[[0.0, 1.0, 0.1, 0.9], [0.5] * 5, [0.3]]) == alone
 
 
 def test_an_arm_spread_more_widely_than_the_pool_is_judged_by_its_own_variance() -> None:
@@ -112,19 +106,13 @@ def test_pairs_are_compared_as_scipys_paired_test_compares_them(pairs: list[tupl
     assert ours.p == pytest.approx(theirs.pvalue, abs=1e-9)
 
 
-def test_runs_are_paired_by_seed_whatever_their_order_and_the_rest_is_left_out() -> None:
+def test_runs_are_paired_by_seed_and_with_fewer_than_two_pairs_welchs_test_is_made() -> None:
     ours = compare("paired", runs("c", LOW, [1, 2, 3, 4, 9]), runs("t", [*HIGH[3::-1], 0.9], [4, 3, 2, 1, 8]))
     assert (ours.n_treatment, ours.df) == (4, 3)
     assert ours.estimate == pytest.approx(fmean(b - a for a, b in zip(LOW[:4], HIGH[:4], strict=True)))
-
-
-def test_with_fewer_than_two_pairs_welchs_test_is_made_and_the_reason_named() -> None:
     ours = compare("paired", runs("c", LOW, [1, 2, 3, 4, 5]), runs("t", HIGH, [5, 6, 7, 8, 9]))
     assert ours.test == "welch"
     assert_golden(ours.instead)
-
-
-def test_one_value_is_no_arm() -> None:
     with pytest.raises(ValueError, match="found 1 and 5"):
         compare("welch", runs("c", [0.5]), runs("t", HIGH))
 

@@ -69,11 +69,15 @@ def test_the_seeds_that_effects_need_are_those_known_for_welchs_test() -> None:
     assert seeds_needed(PowerDesign("welch", once(5)), 0.01, 1.0) is None
 
 
-def test_the_detectable_effect_has_the_promised_power_and_scales_with_the_noise() -> None:
+def test_the_detectable_effect_has_the_promised_power_and_more_seeds_keep_the_rhythm_of_the_looks() -> None:
     shape = PowerDesign("common", spend_alpha((3, 6, 10)), arms=3, compared=2)
     smallest = min_detectable_effect(shape, 0.03)
     assert power(shape, smallest, 0.03) == pytest.approx(0.8, abs=1e-3)
     assert min_detectable_effect(shape, 0.06) == pytest.approx(2 * smallest, rel=1e-3)
+    shape = PowerDesign("welch", spend_alpha((3, 6, 10))).with_seeds(20)
+    assert [look.seeds for look in shape.analyses] == [6, 12, 20]
+    assert shape.analyses == spend_alpha((6, 12, 20), 0.05)
+    assert [look.seeds for look in analyses_at_shares(3, (0.3, 0.6, 1.0))] == [2, 3]
 
 
 def test_what_makes_a_comparison_see_more_or_less() -> None:
@@ -85,13 +89,6 @@ def test_what_makes_a_comparison_see_more_or_less() -> None:
     assert power(base, 1.5, 1.0, sd_df=5) < power(base, 1.5, 1.0, sd_df=500) == pytest.approx(seen, abs=0.01)
     apart, alike = (PowerDesign("paired", once(5), correlation=r) for r in (0.0, 0.5))
     assert power(apart, 1.5, 1.0) < power(alike, 1.5, 1.0)
-
-
-def test_more_seeds_keep_the_rhythm_of_the_looks() -> None:
-    shape = PowerDesign("welch", spend_alpha((3, 6, 10))).with_seeds(20)
-    assert [look.seeds for look in shape.analyses] == [6, 12, 20]
-    assert shape.analyses == spend_alpha((6, 12, 20), 0.05)
-    assert [look.seeds for look in analyses_at_shares(3, (0.3, 0.6, 1.0))] == [2, 3]
 
 
 @pytest.mark.parametrize(("effect", "sd"), [(0, 1), (1, 0), (-1, 1)])
@@ -218,13 +215,9 @@ def test_naming_the_arms_the_other_way_round_changes_nothing(n: int, data: st.Da
     assert low <= (b - a) / n <= high
 
 
-def test_the_interval_is_newcombes_tenth_method() -> None:
-    # Newcombe 1998, table II: 56 of 70 less 48 of 80, 0.0524 to 0.3339 on Wilson's limits
+def test_limits_are_clopper_and_pearsons_and_the_interval_newcombes_tenth_method() -> None:
     wilson = [rate_interval(count, of) for count, of in ((48, 80), (56, 70))]
     assert exact.newcombe(*wilson) == pytest.approx((0.0524, 0.3339), abs=5e-5)
-
-
-def test_limits_are_clopper_and_pearsons() -> None:
     found = exact.exact_limits(0, 5)
     assert (found.mean, found.low, found.high) == pytest.approx((0.0, 0.0, 1 - 0.025 ** (1 / 5)))
     assert (exact.exact_limits(10, 10).low, exact.exact_limits(10, 10).high) == pytest.approx((0.6915029, 1.0))
@@ -247,13 +240,10 @@ def test_the_seeds_are_the_fewest_that_keep_the_promise(rates: tuple[float, floa
     assert found == next(n for n in range(2, 60) if exact.power_of_rates(*rates, n) >= 0.8)
 
 
-def test_a_difference_that_no_affordable_study_sees_says_so() -> None:
+def test_what_few_seeds_cannot_see_is_said_to_be_unseen() -> None:
     assert exact.seeds_for_rates(0.1, 0.15, most=40) is None
     with pytest.raises(ValueError, match="two different"):
         exact.seeds_for_rates(0.2, 0.2)
-
-
-def test_three_seeds_see_nothing_but_nearly_all_against_none() -> None:
     seen = [exact.min_detectable_rate(seeds) for seeds in (2, 3, 8)]
     assert seen[0] is None
     assert seen[1] == pytest.approx(0.8 ** (1 / 3), abs=1e-6)

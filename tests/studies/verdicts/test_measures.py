@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,36 +57,35 @@ def test_where_more_than_half_of_an_arm_did_not_get_there_it_is_inconclusive_and
     assert {found.estimate, found.low, found.high, found.p, found.mean_control, found.mean_treatment} == {None}
     assert [(rate.count, rate.of) for rate in found.reached] == reached
     assert_golden(found.reason)
+    few = verdict(measured_design(TIME), [NEVER, NEVER, *SLOW[:3]], QUICK)
+    assert (few.mean_control, few.reached[0].count) == (pytest.approx((2 * NEVER + sum(SLOW[:3])) / 5), 3)
     if name == "more than half of an arm":
         assert found.reached[0].high == pytest.approx(0.853, abs=1e-3)
 
 
-def test_a_few_that_never_got_there_count_with_the_horizon() -> None:
-    found = verdict(measured_design(TIME), [NEVER, NEVER, *SLOW[:3]], QUICK)
-    assert found.mean_control == pytest.approx((2 * NEVER + sum(SLOW[:3])) / 5)
-    assert found.reached[0].count == 3
+FALLEN, NEAR = runs_of([*SLOW, 3000.0], "c", collapsed={"c-5": "it fell"}), [value - 400 for value in QUICK]
+LATE = [value + 1500 for value in SLOW]
+SCOPES: dict[str, tuple[dict[str, Any], list[float] | ArmData, list[float], tuple[str, str]]] = {
+    "a collapse costs the arm with fewer": (
+        {"collapse": CollapseRule(drop=3000.0)}, [x + 250 for x in QUICK], QUICK, ("supported", "not_collapsed")),
+    "a collapse costs next to nothing": ({"collapse": CollapseRule(drop=1.0)}, SLOW, QUICK, ("supported", "all")),
+    "of 40 runs of the arm ahead none collapsed": (
+        {"collapse": CollapseRule(drop=1000.0)}, FALLEN, QUICK * 8, ("supported", "all")),
+    "no open share undoes it": ({"scope_reached": True}, SLOW * 8, QUICK * 8, ("supported", "all")),
+    "a miss of the arm ahead is in its mean": (
+        {"scope_reached": True}, LATE, [*NEAR * 3, NEVER], ("supported", "all")),
+    "a miss of the arm behind": ({"scope_reached": True}, [*SLOW[:4], NEVER], NEAR, ("supported", "reached")),
+    "nothing is claimed": ({"scope_reached": True}, QUICK, [x * 1.1 for x in QUICK], ("inconclusive", "reached")),
+    "a lock from before": ({}, SLOW, QUICK, ("supported", "all")),
+}  # fmt: skip
 
 
-def test_a_verdict_on_success_says_nothing_of_reaching() -> None:
-    found = verdict(measured_design(metric("reward")), [0.5, 0.52, 0.51], [0.7, 0.72, 0.71])
-    assert found.reached == ()
-    assert "reached" not in found.model_dump()
-
-
-def test_collapses_undo_a_claim_in_favour_of_the_arm_that_is_lower() -> None:
-    """What a collapse costs is added to the arm that is ahead: of a time, the one with fewer."""
-    near = [value + 250 for value in QUICK]
-    design = measured_design(TIME, collapse=CollapseRule(drop=3000.0))
-    found = verdict(design, near, QUICK)
-    assert (found.verdict, found.scope) == ("supported", "not_collapsed")
-    cheap = measured_design(TIME, collapse=CollapseRule(drop=1.0))
-    assert verdict(cheap, SLOW, QUICK).scope == "all"
-
-
-def test_in_favour_of_the_arm_ahead_its_own_rate_counts_and_not_the_others() -> None:
-    fallen = runs_of([*SLOW, 3000.0], "c", collapsed={"c-5": "it fell"})
-    found = verdict(measured_design(TIME, collapse=CollapseRule(drop=1000.0)), fallen, QUICK * 8)
-    assert found.scope == "all"  # the treatment is ahead, and of its 40 runs none collapsed
+@pytest.mark.parametrize("name", SCOPES)
+def test_a_verdict_on_a_time_speaks_of_the_trainings_that_no_open_share_takes_from_it(name: str) -> None:
+    changes, control, treatment, expected = SCOPES[name]
+    found = verdict(measured_design(TIME, **changes), control, treatment)
+    assert (found.verdict, found.scope) == expected
+    assert_golden(found.reason)
 
 
 def test_where_every_run_got_there_a_time_speaks_of_trainings_that_do() -> None:
@@ -97,19 +98,9 @@ def test_where_every_run_got_there_a_time_speaks_of_trainings_that_do() -> None:
     assert ahead.breaking_share * (NEVER - found.mean_treatment) == pytest.approx(-found.high)
     assert f" {100 * ahead.breaking_share:.0f} %" in found.reason
     assert_golden(found.reason)
-    many = verdict(measured_design(TIME, scope_reached=True), SLOW * 8, QUICK * 8)
-    assert (many.verdict, many.scope) == ("supported", "all"), "no open share undoes it"
-    assert_golden(many.reason)
-
-
-def test_runs_of_the_arm_ahead_that_missed_are_in_its_mean_and_its_spread() -> None:
-    near = [value - 400 for value in QUICK]
-    design = measured_design(TIME, scope_reached=True)
-    missed = verdict(design, [value + 1500 for value in SLOW], [*near * 3, NEVER])
-    assert (missed.verdict, missed.scope) == ("supported", "all")
-    behind = verdict(design, [*SLOW[:4], NEVER], near)
-    assert (behind.verdict, behind.scope) == ("supported", "reached")
-    assert [one.arm for one in find_unobserved_misses(TIME, behind)] == ["group_size=16"]
+    without = measured_design(TIME)
+    assert "scope_reached" not in without.model_dump(mode="json")
+    assert found.inputs_sha256 != verdict(without, SLOW, QUICK).inputs_sha256
 
 
 def test_an_equivalence_of_times_is_undone_from_either_arm() -> None:
@@ -123,21 +114,6 @@ def test_an_equivalence_of_times_is_undone_from_either_arm() -> None:
     assert higher.scope == "reached"
 
 
-def test_an_open_verdict_on_a_time_names_what_it_leaves_open_and_nothing_to_undo() -> None:
-    found = verdict(measured_design(TIME, scope_reached=True), QUICK, [value * 1.1 for value in QUICK])
-    assert (found.verdict, found.scope) == ("inconclusive", "reached")
-    assert_golden(found.reason)
-
-
-def test_a_lock_from_before_is_judged_as_it_was() -> None:
-    before = measured_design(TIME)
-    assert "scope_reached" not in before.model_dump(mode="json")
-    found = verdict(before, SLOW, QUICK)
-    assert found.scope == "all"
-    assert "not ruled out" not in found.reason
-    assert found.inputs_sha256 != verdict(measured_design(TIME, scope_reached=True), SLOW, QUICK).inputs_sha256
-
-
 @pytest.mark.parametrize(("count", "name"), [((5, 0), "supported"), ((0, 5), "refuted"), ((2, 0), "inconclusive")])
 def test_rates_are_told_apart_by_the_exact_p(count: tuple[int, int], name: str) -> None:
     design = measured_design(RATE, test="boschloo")
@@ -147,15 +123,9 @@ def test_rates_are_told_apart_by_the_exact_p(count: tuple[int, int], name: str) 
     assert found.p == pytest.approx(boschloo((count[0], 5), (count[1], 5)))
     assert found.estimate == pytest.approx((count[1] - count[0]) / 5)
     assert_golden(found.reason)
-
-
-def test_rates_count_as_alike_only_where_the_interval_lies_inside_the_margin() -> None:
-    few, many = ([0.0] * n for n in (5, 40))
-    design = measured_design(RATE, test="boschloo", equivalence_margin=0.2)
-    assert verdict(design, few, few).verdict == "inconclusive"
-    found = verdict(design, many, many)
-    assert found.verdict == "equivalent"
-    assert found.equivalence.p < 0.05
+    few, many = (verdict(measured_design(RATE, test="boschloo", equivalence_margin=0.2), *[[0.0] * n] * 2)
+                 for n in (5, 40))  # fmt: skip
+    assert (few.verdict, many.verdict, many.equivalence.p < 0.05) == ("inconclusive", "equivalent", True)
 
 
 @given(st.integers(0, 6), st.integers(0, 6))
