@@ -33,7 +33,6 @@ from swarm.job import Job
 from swarm.rollout.keys import Claims
 from swarm.server.connections import FailureLimiter
 from swarm.server.events import EVENT_ID
-from swarm.server.export import MEDIA, Exporter, ExportFormat
 from swarm.server.http import (
     KEY_HEADER,
     REFUSALS,
@@ -45,7 +44,7 @@ from swarm.server.http import (
     json_response,
     on_any_error,
 )
-from swarm.server.inspection import LISTED, MOST_LISTED, Inspection
+from swarm.server.inspection import LISTED, MEDIA, MOST_LISTED, Exporter, ExportFormat, Inspection
 from swarm.server.model_endpoint import STREAM_TIMEOUTS, CountEndpoint, ModelEndpoint, StreamTimeouts
 from swarm.server.service import SwarmServer
 from swarm.server.watching import PROMETHEUS, HistoryQuery, exposition, history, snapshot_of

@@ -82,29 +82,20 @@ class WandbTracker:
             "tags": list(tracking.tags), "dir": tracking.directory, "config": run_config(job),
             "settings": wandb.Settings(**_QUIET),
         }  # fmt: skip
-        self._run: Any = self._online(given) if tracking.mode == "online" else self._offline(given)
-
-    def _online(self, given: Mapping[str, Any]) -> Any:
-        import wandb
-
+        if tracking.mode == "online":
+            try:  # a restarted server goes on with the same run
+                self._run: Any = wandb.init(mode="online", resume="allow", **given)
+                return
+            except (ValueError, wandb.errors.Error) as error:  # it does not answer
+                log.warning("event=wandb_offline error=%r", str(error))
         try:
-            return wandb.init(mode="online", resume="allow", **given)  # a restarted server goes on with the same run
-        except (ValueError, wandb.errors.Error) as error:
-            log.warning("event=wandb_offline error=%r", str(error))
-            return self._offline(given)
-
-    def _offline(self, given: Mapping[str, Any]) -> Any:
-        """Begin a run that goes to a file; what the environment tells W&B's client and it refuses stops no training."""
-        import wandb
-
-        try:
-            return wandb.init(mode="offline", **given)
-        except (ValueError, wandb.errors.Error) as error:
+            self._run = wandb.init(mode="offline", **given)
+        except (ValueError, wandb.errors.Error) as error:  # what the environment tells it stops no training
             names = sorted(n for n in os.environ if n.startswith("WANDB_") and n != "WANDB_ERROR_REPORTING")
             log.warning("event=wandb_left_out variables=%s error=%r", ",".join(names), str(error))
             for name in names:
                 del os.environ[name]
-            return wandb.init(mode="offline", **given)
+            self._run = wandb.init(mode="offline", **given)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log(dict(metrics), step=step)

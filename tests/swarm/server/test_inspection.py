@@ -24,9 +24,8 @@ from hypothesis import strategies as st
 from swarm.backends.fake import EOS_ID, EOS_TEXT, FakeRenderer
 from swarm.client import AsyncSwarmClient
 from swarm.errors import InvalidRequest, NotFound, StoreUnavailable, Unreachable
-from swarm.server import Keys, SwarmServer, export
-from swarm.server.export import ParquetExport, training_trace
-from swarm.server.inspection import Inspection, token_texts, with_texts
+from swarm.server import Keys, SwarmServer, inspection
+from swarm.server.inspection import Inspection, ParquetExport, token_texts, training_trace, with_texts
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, TokenSpan
 from tests.lazily import lazy
 from tests.swarm.server.support import Answer, Served, eventually, serving
@@ -238,7 +237,7 @@ class Held:
         self.waiting = 0
 
     async def all_places_are_taken(self) -> None:
-        await eventually(lambda: self.waiting, lambda waiting: waiting == export.MOST_AT_ONCE)
+        await eventually(lambda: self.waiting, lambda waiting: waiting == inspection.MOST_AT_ONCE)
 
 
 @pytest.fixture
@@ -276,7 +275,7 @@ def left(folder: Path, name: str) -> list[str]:
 
 
 async def test_more_than_a_few_at_once_are_told_to_come_again(exporting: Served, held: Held) -> None:
-    under_way = [asyncio.create_task(exported(exporting)) for _ in range(export.MOST_AT_ONCE)]
+    under_way = [asyncio.create_task(exported(exporting)) for _ in range(inspection.MOST_AT_ONCE)]
     await held.all_places_are_taken()
     answer = await refused(exporting)
     assert (answer.status, answer.code, answer.headers["retry-after"]) == (429, "throttled", "10")
@@ -287,7 +286,7 @@ async def test_more_than_a_few_at_once_are_told_to_come_again(exporting: Served,
 
 
 async def test_who_leaves_while_an_export_is_made_leaves_its_place(exporting: Served, held: Held) -> None:
-    under_way = [asyncio.create_task(exported(exporting)) for _ in range(export.MOST_AT_ONCE)]
+    under_way = [asyncio.create_task(exported(exporting)) for _ in range(inspection.MOST_AT_ONCE)]
     await held.all_places_are_taken()
     for task in under_way:
         task.cancel()
@@ -301,27 +300,27 @@ async def test_who_leaves_while_an_export_is_made_leaves_its_place(exporting: Se
 async def test_who_takes_nothing_of_it_loses_its_place(
     exporting: Served, monkeypatch: pytest.MonkeyPatch, leaves: bool
 ) -> None:
-    monkeypatch.setattr(export, "STALLED_S", 600.0 if leaves else 0.2)
-    monkeypatch.setattr(export, "training_trace", lambda *_: {"pad": "x" * LARGE})
+    monkeypatch.setattr(inspection, "STALLED_S", 600.0 if leaves else 0.2)
+    monkeypatch.setattr(inspection, "training_trace", lambda *_: {"pad": "x" * LARGE})
     async with contextlib.AsyncExitStack() as open_ones:
-        for _ in range(export.MOST_AT_ONCE):
+        for _ in range(inspection.MOST_AT_ONCE):
             answer = await open_ones.enter_async_context(asked(exporting))
             assert answer.status == 200
         if leaves:
             assert (await refused(exporting)).status == 429
             await open_ones.aclose()
-        monkeypatch.setattr(export, "training_trace", lambda *_: {})
+        monkeypatch.setattr(inspection, "training_trace", lambda *_: {})
         await eventually(lambda: exported(exporting), lambda status: status == 200)
 
 
 async def test_what_was_cut_short_is_no_file(
     exporting: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    async def broken(self: export.Export) -> AsyncIterator[bytes]:
+    async def broken(self: inspection.Export) -> AsyncIterator[bytes]:
         yield b"{}\n"
         raise TimeoutError
 
-    monkeypatch.setattr(export.Export, "pieces", broken)
+    monkeypatch.setattr(inspection.Export, "pieces", broken)
     async with AsyncSwarmClient(exporting.url, exporting.admin) as client:
         with pytest.raises(Unreachable, match="did not send all"):
             await client.export(tmp_path / "traces.jsonl")
@@ -340,7 +339,7 @@ async def test_a_full_disk_is_one_error_and_nothing_stays_of_the_export(
 
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     async with AsyncSwarmClient(exporting.url, exporting.admin) as client:
-        for _ in range(export.MOST_AT_ONCE + 1):
+        for _ in range(inspection.MOST_AT_ONCE + 1):
             with pytest.raises(StoreUnavailable, match="no room"):
                 await client.export(tmp_path / "out", form)
         assert not left(tmp_path, "out")
