@@ -53,50 +53,6 @@ def test_every_honoured_field_is_read() -> None:
     assert (wishes.stop, wishes.json_schema, wishes.others) == (("a", "b"), {"type": "array"}, others)
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"model": None}, "model"), ({"messages": []}, "messages"), ({"messages": {}}, "messages"),
-        ({"tools": {}}, "tools"), ({"tools": [{"type": "retrieval"}]}, "tools.0.type"),
-        ({"tools": [{"type": "function"}]}, "tools.0.function"),
-        ({"tools": [{"type": "function", "function": {"description": "?"}}]}, "tools.0.function.name"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "kind": 1}}]}, "tools.0.function.kind"),
-        ({"tool_choice": "sometimes"}, "tool_choice"), ({"tool_choice": "required"}, "tool_choice"),
-        ({"tools": [ADD], "tool_choice": {"type": "function", "function": {"name": "sub"}}}, "tool_choice"),
-        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
-        ({"parallel_tool_calls": "no"}, "parallel_tool_calls"),
-        ({"response_format": {"type": "yaml"}}, "response_format.type"),
-        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"), ({"n": 0}, "n"),
-        ({"n": 1.5}, "n"), ({"n": 129}, "n"), ({"stop": ""}, "stop"), ({"stop": ["a", ""]}, "stop"),
-        ({"stop": 5}, "stop"), ({"stop": {}}, "stop"), ({"stop": ["x"] * 65}, "stop"), ({"stop": "x" * 1001}, "stop"),
-        ({"seed": 2**63}, "seed"), ({"temperature": -1}, "temperature"), ({"temperature": True}, "temperature"),
-        ({"top_p": 0}, "top_p"), ({"max_tokens": 0}, "max_tokens"), ({"top_logprobs": 3}, "top_logprobs"),
-        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"), ({"stream": "yes"}, "stream"),
-        ({"stream_options": {"include_usage": True, "more": 1}}, "stream_options.more"),
-        ({"functions": [{"name": "f"}]}, "functions"), ({"function_call": {"name": "f"}}, "function_call"),
-        ({"modalities": ["text", "audio"]}, "modalities"), ({"audio": {"voice": "v"}}, "audio"),
-        ({"web_search_options": {}}, "web_search_options"), ({"no_such_field": 1}, "no_such_field"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_or_unknown_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
-    assert refused(**fields) == param
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"n": 1, "tools": [], "tool_choice": "auto", "functions": [], "function_call": "none", "modalities": ["text"]},
-        {"response_format": {"type": "text"}, "logit_bias": {}, "frequency_penalty": 0.0, "presence_penalty": 0},
-        {"repetition_penalty": 1.0, "min_p": 0, "min_tokens": 0, "ignore_eos": False, "stop": []},
-        {"user": "me", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "prompt_cache_key": "k"},
-        {"prompt_cache_retention": "24h", "prompt_cache_options": {"ttl": "30m"}},
-        {"temperature": None, "seed": None, "logprobs": False, "top_logprobs": 0, "stream": False},
-    ],
-)  # fmt: skip
-def test_neutral_values_ask_for_nothing(fields: dict[str, Any]) -> None:
-    assert parse(**fields) == parse()
-
-
 def test_alternatives_of_zero_still_ask_for_log_probs() -> None:
     assert parse(logprobs=True, top_logprobs=0).logprobs == 0
     assert parse(logprobs=True).logprobs == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Sequence
 from functools import cache
@@ -30,7 +29,7 @@ from swarm.rendering.messages import Piece, ToolCall, Words
 from swarm.timelines.matching import canonical
 from tests.golden import assert_golden
 from tests.lazily import lazy
-from tests.swarm.dialects.support import MODEL, NAME, answers, events, json_values, kept, reply, streamed, whole
+from tests.swarm.dialects.support import MODEL, NAME, answers, events, kept, reply, streamed, whole
 
 streaming = lazy("anthropic.lib.streaming._messages")
 types = lazy("anthropic.types")
@@ -215,46 +214,6 @@ def test_redacted_thinking_is_read_where_this_server_sealed_it() -> None:
     assert turns(USER, {"role": "assistant", "content": [block]}, USER)[1]["reasoning_content"] == "hm"
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"max_tokens": None}, {"max_tokens": 0}, {"messages": []}, {"messages": [{"role": "user", "content": []}]},
-        {"messages": [{"role": "tool", "content": "x"}]},
-        {"messages": [USER, {"role": "assistant", "content": "I think"}]},
-        {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
-        {"messages": [{"role": "user", "content": [{"type": "document", "source": {}}]}]},
-        {"messages": [USER, result(content="1")]},
-        {"messages": [USER, CALLS, result(content=[{"type": "image", "source": {}}])]},
-        {"messages": [USER, {"role": "assistant", "content": [{"type": "server_tool_use"}]}, USER]},
-        {"messages": [{**USER, "name": "bob"}]}, {"tools": [{"type": "bash_20250124", "name": "bash"}]},
-        {"tools": [{"type": "web_search", "name": "web_search"}]}, {"tools": [{"name": "add"}]},
-        {"tool_choice": {"type": "some"}}, {"tool_choice": {"type": "tool"}}, {"tool_choice": {"type": "any"}},
-        {"thinking": {"type": "always"}}, {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
-        {"stop_sequences": [""]}, {"stop_sequences": "x"}, {"stop_sequences": ["x"] * 65}, {"temperature": "hot"},
-        {"container": "c"}, {"seed": 3},
-    ],
-)  # fmt: skip
-def test_what_is_not_honoured_is_refused_by_name(fields: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequest) as found:
-        parse(**fields)
-    assert found.value.param is not None
-    assert found.value.param.split(".")[0] == next(iter(fields))
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"cache_control": {"type": "ephemeral"}, "metadata": {"user_id": "me"}, "service_tier": "auto"},
-        {"thinking": {"type": "enabled", "budget_tokens": 2048}},
-        {"thinking": {"type": "disabled"}},
-        {"tools": [], "stop_sequences": [], "speed": "standard", "output_config": {}},
-        {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}},
-    ],
-)
-def test_what_asks_for_nothing_passes(fields: dict[str, Any]) -> None:
-    assert parse(**fields) == parse()
-
-
 def test_a_count_shows_the_model_what_a_call_would() -> None:
     asked = {"model": MODEL, "messages": [USER], "system": "be brief", "tools": [TOOL]}
     counted = parse_count(json.dumps(asked).encode(), MODEL)
@@ -262,18 +221,6 @@ def test_a_count_shows_the_model_what_a_call_would() -> None:
     assert (counted.messages, counted.tools) == (called.messages, called.tools)
     with pytest.raises(InvalidRequest, match="max_tokens"):
         parse_count(json.dumps({**asked, "max_tokens": 3}).encode(), MODEL)
-
-
-FIELDS = ("messages", "system", "tools", "tool_choice", "thinking", "output_config", "stop_sequences", "top_k")
-
-
-@given(st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=3), st.lists(json_values, min_size=1, max_size=4))
-def test_whatever_is_sent_is_read_or_refused_by_name(fields: dict[str, Any], content: list[Any]) -> None:
-    with contextlib.suppress(InvalidRequest):
-        turns = [{"role": "assistant", "content": content}, {"role": "user", "content": content}]
-        ask = parse(**{"messages": [USER, *turns], **fields})
-        assert all(isinstance(message["content"], str) for message in ask.messages)
-        DIALECT.format_reply(NAME, MODEL, ask, [reply([Words("x")])])
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Sequence
 from functools import cache
@@ -10,15 +9,14 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from swarm.dialects.base import CompletionRequest, Token, ToolChoice, seal
 from swarm.dialects.responses import ResponsesDialect
-from swarm.errors import ContextExceeded, EngineUnavailable, InvalidRequest, NotFound
+from swarm.errors import ContextExceeded, EngineUnavailable, InvalidRequest
 from swarm.rendering.messages import Piece, Reasoning, ToolCall, Words
 from tests.lazily import lazy
-from tests.swarm.dialects.support import MODEL, NAME, answers, events, json_values, kept, reply, streamed, whole
+from tests.swarm.dialects.support import MODEL, NAME, answers, events, kept, reply, streamed, whole
 
 types = lazy("openai.types.responses")
 DIALECT = ResponsesDialect()
@@ -185,61 +183,6 @@ def test_reasoning_comes_back_sealed_or_shown_but_never_changed() -> None:
     for wrong in (changed, {**item, "encrypted_content": "gAAAA"}, {"type": "reasoning", "id": "rs_1", "summary": []}):
         with pytest.raises(InvalidRequest, match=r"input\.1"):
             parse(input=[USER, wrong])
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"previous_response_id": "resp_1"}, {"conversation": "c"}, {"background": True}, {"truncation": "auto"},
-        {"reasoning": {"summary": "detailed"}}, {"text": {"verbosity": "huge"}},
-        {"text": {"format": {"type": "grammar"}}}, {"tools": [{"type": "local_shell"}]},
-        {"tools": [{"type": "web_searches"}]}, {"tool_choice": "required", "tools": [{"type": "web_search"}]},
-        {"tools": [{"type": "function"}]}, {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}},
-        {"tool_choice": "sometimes"}, {"tool_choice": "required"},
-        {"tool_choice": {"type": "function", "name": "other"}, "tools": [TOOL]},
-        {"include": ["file_search_call.results"]}, {"top_logprobs": 3}, {"max_output_tokens": 0}, {"temperature": -1},
-        {"seed": 3}, {"stream_options": {"include_usage": True}},
-        {"input": [{"type": "function_call_output", "call_id": "call0", "output": "1"}]}, {"input": []}, {"input": 3},
-        {"input": [{"type": "item_reference", "id": "msg_1"}]}, {"input": [{"type": "computer_call", "id": "c"}]},
-        {"input": [{"role": "tool", "content": "x"}]},
-        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]},
-        {"input": [{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}]},
-        {"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]},
-    ],
-)  # fmt: skip
-def test_what_is_not_honoured_is_refused_by_name(fields: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequest) as found:
-        parse(**fields)
-    assert found.value.param is not None
-    assert found.value.param.split(".")[0] == next(iter(fields))
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"store": True, "user": "me", "prompt_cache_key": "k", "service_tier": "auto", "truncation": "disabled"},
-        {"reasoning": {"summary": "auto", "effort": None}, "background": False, "text": {"verbosity": "medium"}},
-        {"previous_response_id": None, "tools": [], "include": [], "max_tool_calls": 3},
-    ],
-)
-def test_what_asks_for_nothing_passes(fields: dict[str, Any]) -> None:
-    assert parse(**fields).sampling == CompletionRequest(messages=()).sampling
-
-
-FIELDS = ("input", "tools", "tool_choice", "text", "include", "reasoning", "metadata", "stream_options", "top_p")
-
-
-@given(st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=3), st.lists(json_values, min_size=1, max_size=4))
-def test_whatever_is_sent_is_read_or_refused_by_name(fields: dict[str, Any], items: list[Any]) -> None:
-    with contextlib.suppress(InvalidRequest):
-        ask = parse(**{"input": items, **fields})
-        assert all(isinstance(message["content"], str) for message in ask.messages)
-        DIALECT.format_reply(NAME, MODEL, ask, [reply([Words("x")])])
-
-
-def test_another_model_is_not_found() -> None:
-    with pytest.raises(NotFound):
-        parse(model="other")
 
 
 def test_a_broken_stream_says_so_twice_and_an_error_is_openais() -> None:
