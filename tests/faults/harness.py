@@ -224,12 +224,6 @@ async def play_to_the_end(client: Client, *, workers: int = 4) -> None:
             group.create_task(client.play_on(shared))
 
 
-async def asks_twice(episode: Episode[Any]) -> float:
-    for _ in range(2):
-        await episode.chat(SAID)
-    return float(len(episode.id) % 2)
-
-
 DOCUMENTED = {
     "lease_lost", "episode_ended", "unreachable", "engine_unavailable", "store_unavailable", "throttled",
     "server_failed", "job_finished",

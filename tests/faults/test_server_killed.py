@@ -114,18 +114,6 @@ async def test_a_server_killed_while_its_disk_is_full_recovers_what_it_acknowled
 
 PLAYS = 6
 EVALUATED = job(evaluate_after=(1, 2), evaluation_episodes=PLAYS)
-AGENT = """
-import asyncio
-from pathlib import Path
-
-async def agent(episode):
-    while Path("stuck").exists() and len(list(Path().glob("play-*"))) >= 2:
-        Path("reached").touch()
-        await asyncio.sleep(0.01)
-    Path(f"play-{episode.id}").touch()
-    await episode.chat([{"role": "user", "content": "hi"}])
-    return 1.0, True
-"""
 
 
 async def evaluator(server: Server, folder: Path, *more: str) -> asyncio.subprocess.Process:
@@ -175,23 +163,4 @@ async def test_a_server_killed_around_an_evaluation_waits_for_it_again_and_its_e
         await playing
         assert await ended(process) == (0, "")
         assert server.lives == 2
-    check_whole(tmp_path / "during.json")
-
-
-async def test_after_a_killed_evaluator_another_one_plays_all_of_it(tmp_path: Path) -> None:
-    (tmp_path / "agent.py").write_text(AGENT)
-    (tmp_path / "stuck").touch()
-    async with running(tmp_path / "server") as server, Client(server, Books()) as client:
-        await client.train(EVALUATED)
-        process = await evaluator(server, tmp_path, "--agent", "agent.py:agent")
-        playing = asyncio.create_task(play_to_the_end(client))
-        async for _ in moments():
-            awaited = (await client.until_answered(client.swarm.status)).awaited_evaluations
-            if (tmp_path / "reached").exists() and 0 < awaited < PLAYS:
-                break
-        process.send_signal(signal.SIGKILL)
-        await process.wait()
-        (tmp_path / "stuck").unlink()
-        assert await ended(await evaluator(server, tmp_path, "--agent", "agent.py:agent")) == (0, "")
-        await playing
     check_whole(tmp_path / "during.json")
