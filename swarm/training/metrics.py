@@ -1,36 +1,7 @@
-"""Metrics of one training step, its timing and its pace.
+"""Metrics of one training step, its timing and its pace: pure functions of finished groups.
 
-By verl's names where verl has one: pure functions of finished groups.
-
-critic/rewards/{mean,min,max,std}, critic/success/mean   over the batch's episodes
-response_length/mean, num_turns/mean                    trained tokens and trained calls of an episode
-response_length/clip_ratio                              trained calls that a limit on tokens ended, whoever set it
-tokens/trained                                          trained tokens of the batch
-calls/untrained                                         calls of the batch whose tokens are context alone
-agent/<name>/calls                                      trained calls of each of `train_agents`; named as a stream is
-training/off_policy/trajectory_staleness/{mean,min,max}       versions between the weights that learn an episode and
-training/off_policy/trajectory_staleness_worst/{mean,min,max} the youngest (worst: the oldest) that sampled in it
-batch/episodes, batch/groups, batch/constant_groups     a constant group's rewards are all equal
-batch/codes                                             different codes of agents that played it, where clients say them
-merge/unmerged_tokens                                   ids of one row per call
-merge/rows, merge/tokens, merge/ratio                   linear rows, their ids, unmerged ids over theirs
-merge/tree_tokens, merge/tree_ratio                     ids of one packed tree per group, unmerged ids over theirs
-drift/start, drift/clean, drift/realign, drift/fork      calls by how their prompt was made
-stream/<name>/{groups,episodes,share}                   of the batch; share: the stream's part of its groups
-stream/<name>/{reward/mean,success/mean}                and what they came to, of each stream for itself:
-stream/<name>/{response_length/mean,num_turns/mean,tokens/trained}    as above
-                                                        A name is written with letters, digits and `._-` alone, and
-                                                        ends with a part of its hash where it had others or is long.
-                                                        Streams beyond the first 32 of a training are one, `others+`
-
-A step begins with its first training episode, or with the end of the step before where some go on by then.
-
-timing_s/gen                waited for a batch;  timing_s/settle: for the store to have it
-timing_s/update_actor       learned;  timing_s/save_checkpoint: where one was due
-timing_s/step               all of it
-trainer/idle_ratio          gen over step: the learner's idle part
-rollouter/idle_ratio        the part of the step in which the engine worked on no answer: nobody asked, or was let
-tokens/generated            sampled meanwhile in training episodes, for whatever batch
+By verl's names where verl has one; docs/training-metrics.md says what each is. A step begins with its first training
+episode, or with the end of the step before where some go on by then.
 """
 
 from __future__ import annotations
