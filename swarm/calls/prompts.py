@@ -4,11 +4,9 @@ A prompt is made in one piece on the event loop, as it reads the episode's call 
 missing, the attempt is given up, the text is encoded in a thread, and the prompt is made anew of the episode as it then
 is; meanwhile the call counts as in flight, so the lease lives. What cannot fit was refused before (`read_call_body`).
 
-Sampling of a training episode is the job's, because the learner must recompute its log-probs: what would change the
-distribution (temperature, top_p, a forced tool, a response format, penalties, ...) is refused by name, or neutralised
-where the job says so and counted as `neutralised_<field>`. `max_tokens`, `stop` and `seed` are always honoured;
-`tool_choice` "none" shows no tools. Evaluations and calls with `train` false honour whatever the engine can do, and get
-a seed of their own, so that they take no number that training draws. A forced tool call goes before a response format.
+Sampling of a training episode is the job's, because the learner must recompute its log-probs (docs/protocols.md).
+Evaluations get a seed of their own, so that they take no number that training draws. A forced tool call goes before a
+response format.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
-"""OpenAI's chat completions: `POST /v1/chat/completions` and the list of models.
+"""OpenAI's chat completions: `POST /v1/chat/completions` and the list of models (docs/protocols.md).
 
-- `developer` is `system`: chat templates know no other word. An assistant's `reasoning` is `reasoning_content`.
-- A tool message answers a call made before it, named by `tool_call_id`.
-- `stream_options` without `stream`, and `top_logprobs` 0, ask for nothing that could be refused.
-- Penalties and biases are handed on as `others`, as no engine here applies them; `reasoning_effort` and `verbosity` are
-  left out and told. What clients store of our answers and send back is taken (litellm's `provider_specific_fields`).
-
-Thinking goes out as `reasoning_content`. Log-probs are those of all sampled ids, in order, whatever part they belong
-to.
+A tool message answers a call made before it, named by `tool_call_id`. `stream_options` without `stream`, and
+`top_logprobs` 0, ask for nothing that could be refused. Log-probs are those of all sampled ids, in order, whatever part
+they belong to.
 """
 
 from __future__ import annotations

@@ -1,16 +1,9 @@
-"""Anthropic's Messages API: `POST /v1/messages`, read into an `Ask`, and its event stream.
+"""Anthropic's Messages API: `POST /v1/messages`, read into an `Ask`, and its event stream (docs/protocols.md).
 
-- A user turn with tool results becomes one `tool` message each, its words user messages; blocks of text are joined with
-  nothing between. An `is_error` result is shown with `Error: ` before it, as chat templates have no other mark.
-- Thinking comes back with its signature; a block that does not fit it is refused. Requests cannot switch thinking;
-  `budget_tokens` has no influence beside `max_tokens`; `display: omitted` leaves the text out, and its signature
-  carries it.
-- A prefill (a last message of the assistant) is refused: the answer would be another turn.
-- `thread` (beta) is refused with the reason the protocol's clients know, whereupon they send whole conversations.
-- `cache_control` and a tool's `strict` have no influence; `output_config.format` holds an answer to a schema;
-  `output_config.effort` and tools that Anthropic runs itself are left out and told; its client-run tools are refused.
-
-The blocks of a stream, put together, are the whole message, but for the order in which thinking and words alternated.
+A user turn with tool results becomes one `tool` message each, its words user messages; blocks of text are joined with
+nothing between. Thinking comes back with its signature; a block that does not fit it is refused. A prefill (a last
+message of the assistant) is refused: the answer would be another turn. The blocks of a stream, put together, are the
+whole message, but for the order in which thinking and words alternated.
 """
 
 from __future__ import annotations

@@ -1,18 +1,9 @@
-"""OpenAI's Responses API: `POST /v1/responses`, read into an `Ask`, its reply and its stream.
+"""OpenAI's Responses API: `POST /v1/responses`, read into an `Ask`, its reply and its stream (docs/protocols.md).
 
-- Items of one assistant turn become one message; item ids tell turns apart, else a second `message` opens a new one.
-- A `reasoning` item must bring `content` or `encrypted_content`; a call's output must come after the call. The server
-  keeps nothing: `previous_response_id`, `conversation`, `item_reference` and `background` are refused, `store` has no
-  influence (the answer says false). Items of built-in tools are refused.
-- `developer` is `system`: chat templates know no other word for it.
-- `reasoning.effort`, `text.verbosity`, tools that OpenAI runs itself and `namespace` groups are left out and told; the
-  answer's `tools` are those the model was offered. `reasoning.summary: auto` gets the whole reasoning as `content`.
-- `truncation: auto` is refused, as nothing is cut out of a history. `strict` of a tool has no influence (the answer
-  says false); `text.format` holds an answer to a schema.
-
-What a stream ends with is what its events said, and echoed fields say what held: `store` is false, `tools` are not
-strict, the sampling is that of the `Ask` it is given. A request's items become the same messages the chat dialect would
-read, so that one episode may be played through either.
+Items of one assistant turn become one message, the one that the chat dialect would read; item ids tell turns apart,
+else a second `message` opens a new one. A `reasoning` item must bring `content` or `encrypted_content`; a call's output
+must come after the call. `truncation: auto` is refused, as nothing is cut out of a history. What a stream ends with is
+what its events said, and echoed fields say what held, by the `Ask` that it is given.
 """
 
 from __future__ import annotations
