@@ -243,7 +243,7 @@ class Server(RuleBasedStateMachine):
     @initialize(
         rule_=st.sampled_from(["groups", "varied_groups", "episodes"]), size=st.integers(2, 3),
         tasks=st.integers(1, 2), surplus=st.integers(0, 1), mixed=st.booleans(), staleness=st.sampled_from([0, 1, 2]),
-        every=st.sampled_from([1, 2, 9]), kept=st.integers(1, 2), evaluated=st.sampled_from([None, None, 1, 2, 5]),
+        every=st.sampled_from([1, 2, 9]), kept=st.integers(1, 2), evaluated=st.sampled_from([1, None, 2, 5]),
     )  # fmt: skip
     def load(
         self, rule_: str, size: int, tasks: int, surplus: int, mixed: bool, staleness: int, every: int, kept: int,
@@ -425,18 +425,29 @@ class Server(RuleBasedStateMachine):
             assert not held, "training waits for an evaluation"
             self.told[episode.id] = {"open"}
 
-    @rule(places=st.lists(st.tuples(st.sampled_from("xy"), st.sampled_from("ab")), min_size=1, max_size=5))
+    @rule(places=st.lists(st.tuples(st.sampled_from("xy"), st.sampled_from("ab")), min_size=1, max_size=3))
     def queue(self, places: list[tuple[str, str]]) -> None:
-        """Several ask for a place and wait, in this order; who finds none stays in line."""
+        """Many ask for a place and wait, in this order; who finds none stays in line."""
 
         async def stand() -> None:
-            for task, stream in places:
+            for task, stream in places * 4:
                 wanted = BeginRequest(task_id=task, stream=stream).model_copy(update={"wait_s": 1e6})
                 self.line.append((asyncio.create_task(self.rollout.begin(wanted)), task, stream))
                 await asyncio.sleep(0)
 
         with self.asking():
             self.do(stand())
+
+    @precondition(lambda self: self.line)
+    @rule(rewards=st.integers(0, 255), aborts=st.booleans())
+    def make_room(self, rewards: int, aborts: bool) -> None:
+        """All that plays ends, or is given up, while others wait for its place."""
+        for number, name in enumerate([name for name, told in self.told.items() if told == {"open"}]):
+            if aborts:
+                self.hear(name, self.rollout.abort(self.claims(name), ""), {"open", "aborted"})
+            else:
+                self.calls(name)
+                self.ends(name, float(rewards >> number % 8 & 1))
 
     @precondition(lambda self: self.line)
     @rule(data=st.data())
