@@ -154,7 +154,7 @@ def _add_note(
     kind: Literal["note", "revise", "ask"] = "revise" if about else "note"
     if event.type is EventType.PLANNER_ASKED:
         kind = "ask"
-    if kind == "revise" and about not in {note.id for note in study.notebook}:
+    if kind == "revise" and not any(note.id == about for note in reversed(study.notes.values())):
         raise ImpossibleEvent(f"expected an idea of the planner's notebook to revise; found {about!r}")
     if (turn, index) in study.notes:
         raise ImpossibleEvent(f"note {index} of the turn {turn} was kept before")

@@ -237,11 +237,8 @@ class _CollectedRun:
             self.findings.check("measurement", place, fault)
 
     def check_conditions(self) -> None:
-        initial, final, place = (
-            self.evaluation["initial"],
-            self.evaluation["final"],
-            f"run.collected of {self.run.run_id}",
-        )
+        initial, final = self.evaluation["initial"], self.evaluation["final"]
+        place = f"run.collected of {self.run.run_id}"
         counted, played = self.record["evaluation"].get("episodes"), len(initial["episodes"]) + len(final["episodes"])
         if counted is not None and counted not in (played, len(final["episodes"])):
             self.findings.drift(f"{place}, evaluation", f"episodes is {counted}, its file holds {played}")

@@ -208,10 +208,8 @@ def _body(state: StudyState, heads: Sequence[Headline], evidence: Mapping[int, E
             yield _round_section(state, each, head, list(blocks))
         else:
             yield from blocks
-    if words_at_end(state):
-        yield Quote((words_at_end(state),), "why it asked no further question, in the planner's words")
-    if said := claims.last_words(state):
-        yield Quote((said,), "the planner's last words, not a finding")
+    yield _quote(words_at_end(state), "why it asked no further question, in the planner's words")
+    yield _quote(claims.last_words(state), "the planner's last words, not a finding")
     if shared:
         yield section("Threats to every round", Remarks(tuple(shared)), id="validity")
     deviations = claims.deviation_table(run_tables.merge_rounds(state))
@@ -219,6 +217,10 @@ def _body(state: StudyState, heads: Sequence[Headline], evidence: Mapping[int, E
     if several:
         yield _ledger_section(state)
     yield _appendix(state, evidence)
+
+
+def _quote(words: str, by: str) -> Quote | None:
+    return Quote((words,), by) if words else None
 
 
 def _round_section(state: StudyState, each: StudyState, head: Headline, blocks: Sequence[Block | None]) -> Block | None:
@@ -234,8 +236,7 @@ def _round_section(state: StudyState, each: StudyState, head: Headline, blocks: 
                 f"claims of a difference, {fine_percent(each.design.inquiry.equivalence)} on claims of no difference."
             )
         lead = Head(tuple(point_out_round(head, level)), tuple(_round_facts(each)))
-    why = claims.why_asked(each)
-    quoted = Quote((why,), "why it was asked, in the planner's words") if why else None
+    quoted = _quote(claims.why_asked(each), "why it was asked, in the planner's words")
     explored = [_exploration_section(each, entry) for entry in each.explorations]
     return section(heading, lead, *blocks, quoted, *explored, id=f"round-{each.round}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
@@ -169,7 +169,6 @@ class Shifts:
 class ScreenedCandidate:
     """What a screen saw of one candidate: (steps, value) of each rung it reached, and whether it was confirmed."""
 
-    name: str
     sets: str
     points: tuple[tuple[int, float], ...]
     kept: bool
@@ -199,7 +198,7 @@ def screening(state: StudyState) -> Screening | None:
         kept = state.selection is not None and arm.name in state.selection.kept
         if points:
             sets = describe_fields(arm.overrides, " ", none="")
-            seen.append(ScreenedCandidate(arm.name, sets, tuple(points), kept))
+            seen.append(ScreenedCandidate(sets, tuple(points), kept))
     seen.sort(key=lambda c: (not c.kept, -c.points[-1][0], -sign * c.points[-1][1]))
     lengths = sorted({steps for candidate in seen for steps, _ in candidate.points})
     own = "success" if metric is None or not metric.kind else metric_name(metric).replace("hidden ", "")
@@ -230,13 +229,21 @@ def hidden_curves(state: StudyState, evidence: Evidence) -> Curves | None:
     if state.design is None:
         return None
     metric = state.design.metric
+    drawn = _arm_curves(state, lambda run: evidence.runs[run.run_id].hidden)
+    horizon = metric.horizon if metric.schedule is not None and metric.unit in ("", "episodes") else None
+    return Curves(drawn, "hidden success", "training episodes", metric.threshold, horizon) if drawn else None
+
+
+def _arm_curves(
+    state: StudyState, curve: Callable[[RunState], Points], only: Collection[str] | None = None
+) -> tuple[ArmCurves, ...]:
+    """Return the arms that are drawn, or `only` some, with the curve of each run that has one."""
     drawn = []
     for name, index, runs in list_plotted_arms(state):
-        points = ((run, evidence.runs[run.run_id].hidden) for run in runs)
-        if seeds := tuple(SeedCurve(run.run_id, run.spec.seed, curve) for run, curve in points if curve):
+        found = ((run, curve(run)) for run in runs if only is None or name in only)
+        if seeds := tuple(SeedCurve(run.run_id, run.spec.seed, points) for run, points in found if points):
             drawn.append(ArmCurves(name, index, seeds, mean_of(seeds)))
-    horizon = metric.horizon if metric.schedule is not None and metric.unit in ("", "episodes") else None
-    return Curves(tuple(drawn), "hidden success", "training episodes", metric.threshold, horizon) if drawn else None
+    return tuple(drawn)
 
 
 def training_curves(state: StudyState, evidence: Evidence) -> tuple[Curves, ...]:
@@ -263,17 +270,13 @@ def metric_curves(
     sizes = {run_id: state.runs[run_id].spec.job.get("episodes_per_step") for run_id in evidence.runs}
     known = {run_id: size for run_id, size in sizes.items() if isinstance(size, int)}
     per_step = known if len(known) == len(sizes) else {}
-    drawn = []
-    for name, index, runs in list_plotted_arms(state):
-        seeds = []
-        for run in runs if only is None or name in only else ():
-            scale = per_step.get(run.run_id, 1)
-            if points := evidence.runs[run.run_id].curves.get(key):
-                seeds.append(SeedCurve(run.run_id, run.spec.seed, tuple((step * scale, y) for step, y in points)))
-        if seeds:
-            drawn.append(ArmCurves(name, index, tuple(seeds), mean_of(seeds)))
-    unit = "training episodes" if per_step else "training steps"
-    return Curves(tuple(drawn), measured or key, unit) if drawn else None
+
+    def curve(run: RunState) -> Points:
+        scale, points = per_step.get(run.run_id, 1), evidence.runs[run.run_id].curves.get(key, ())
+        return tuple((step * scale, y) for step, y in points)
+
+    drawn = _arm_curves(state, curve, only)
+    return Curves(drawn, measured or key, "training episodes" if per_step else "training steps") if drawn else None
 
 
 def mean_of(seeds: Sequence[SeedCurve]) -> Points:

@@ -33,7 +33,7 @@ from studies.statistics.power import min_detectable_effect, power_design, seeds_
 from studies.statistics.proportions import min_detectable_rate, seeds_for_rates
 from studies.verdicts.judge import gather
 from studies.verdicts.rules import LEAST_KEPT
-from studies.verdicts.wording import deciding_interval, find_unequal_training
+from studies.verdicts.wording import DecidingInterval, deciding_interval, find_unequal_training
 
 POWER: Final = 0.8
 """Probability with which a difference counts as seen, where the design promised none."""
@@ -142,18 +142,17 @@ def _prefer(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdi
         )
     treatment_wins = (verdict.estimate > 0) == design.metric.higher_is_better
     better, other = (claim.treatment, claim.control) if treatment_wins else (claim.control, claim.treatment)
-    sign = 1 if treatment_wins else -1
-    low, high = sorted((sign * interval.low, sign * interval.high))
     early = ", those at an early look most" if verdict.look < len(design.looks) else ""
     return (
         f"in this setting, prefer {setting(claim, better)} to {setting(claim, other)}: "
-        f"{format_gain(design.metric, sign * verdict.estimate, low, high)} was measured{caution}; {LESS}{early}."
+        f"{format_gain(design.metric, verdict.estimate, interval)} was measured{caution}; {LESS}{early}."
     )
 
 
-def format_gain(metric: Metric, value: float, low: float, high: float) -> str:
+def format_gain(metric: Metric, estimate: float, interval: DecidingInterval) -> str:
     """Return what the better arm was measured to have more of, or fewer where a name begins with what is counted."""
-    name, unit = metric_name(metric), metric.unit
+    name, unit, sign = metric_name(metric), metric.unit, 1 if (estimate > 0) == metric.higher_is_better else -1
+    value, (low, high) = sign * estimate, sorted((sign * interval.low, sign * interval.high))
     if metric.cut_at is not None and name.startswith(unit) and high < 0:
         return f"{number(-value, unit=unit)} fewer ({number(-high, unit=unit)} to {number(-low, unit=unit)}) {name}"
     return f"{format_signed(value, unit=unit)} (from {span(low, high, unit=unit)}) of {name}"

@@ -224,12 +224,10 @@ def _better(value: BetterValue) -> str:
     interval = deciding_interval(value.design, verdict)
     assert verdict.estimate is not None  # what shows a difference has one
     assert interval is not None
-    sign = 1 if (verdict.estimate > 0) == metric.higher_is_better else -1
-    low, high = sorted((sign * interval.low, sign * interval.high))
     seeds = plural(min(verdict.n_control, verdict.n_treatment), "fresh seed")
     return (
         f"{format_fields(value.fields)} rather than {format_fields(value.over)}: "
-        f"{format_gain(metric, sign * verdict.estimate, low, high)} was measured (round {value.round}, "
+        f"{format_gain(metric, verdict.estimate, interval)} was measured (round {value.round}, "
         f"{percent(interval.level)} interval, {seeds} of each arm)"
     )
 

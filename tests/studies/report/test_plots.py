@@ -58,7 +58,7 @@ def effects(*items: figure_data.ClaimEffect) -> figure_data.Effects:
 
 def screened() -> figure_data.Screening:
     found = tuple(
-        figure_data.ScreenedCandidate(f"c{n}", NAMES[n % 3], ((10, 0.3 + 0.02 * n), (20, 0.5 + 0.01 * n)), n < 2)
+        figure_data.ScreenedCandidate(NAMES[n % 3], ((10, 0.3 + 0.02 * n), (20, 0.5 + 0.01 * n)), n < 2)
         for n in range(6)
     )
     return figure_data.Screening(found, (10, 20), "success on the search tasks")
