@@ -120,13 +120,12 @@ class Pages:
         assert given.returncode == 0, given.stderr
         return self.studies()[0]
 
-    def sittings(self) -> list[psutil.Process]:
-        worker = self.process(WORKER)
-        assert worker is not None
-        return [child for child in worker.children() if "research.orchestration.flow" in child.cmdline()]
+    def engine(self, run: UUID) -> psutil.Process | None:
+        """Return the process in which Prefect's engine drives the study of a flow run; its parent is the executor."""
+        return self.process(f"sittings/{run}.json")
 
-    def begin(self, name: str, **parameters: Any) -> UUID:
-        deployment = self.client.read_deployment_by_name(f"{name}/{name.removeprefix('ajet-')}@{self.place}")
+    def begin(self, **parameters: Any) -> UUID:
+        deployment = self.client.read_deployment_by_name(f"ajet-research/research@{self.place}")
         return self.client.create_flow_run_from_deployment(deployment.id, parameters=parameters).id
 
     def press(self, run: UUID, button: str) -> None:
@@ -160,7 +159,7 @@ class Pages:
             deployments = self.client.read_deployments()
         except Exception:  # noqa: BLE001 - a server that is gone, or is being started, says so in many ways
             return False
-        return len([each for each in deployments if each.work_pool_name == self.place]) == 2
+        return len([each for each in deployments if each.work_pool_name == self.place]) == 1
 
     def ajet(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return ajet(self.environment, *arguments)
