@@ -60,7 +60,7 @@ from research.orchestration.prefect_api import (
 )
 from research.orchestration.projection import question_of
 from research.orchestration.server import PrefectUnavailable, client_environment, ensure_server
-from research.orchestration.supervision import is_flow_run_alive, require_worker
+from research.orchestration.supervision import PREFECT_COMMAND, is_flow_run_alive, require_worker
 from research.scheduler.next_step import is_done
 from research.scheduler.required_runs import attempts_running
 from studies import EventLog, EventType, LogCorrupt, StudyLog, StudyState, fold
@@ -178,7 +178,7 @@ class ProcessPool:
     @property
     def job(self) -> Mapping[str, Any]:
         """What is fixed of the jobs in the pool's template; it is kept on the server, so no key is in it."""
-        command = shlex.join([sys.executable, "-m", "prefect", "flow-run", "execute"])
+        command = shlex.join([sys.executable, "-m", PREFECT_COMMAND, "flow-run", "execute"])
         return {"command": command, "working_dir": str(self.folder), "stream_output": False}
 
 

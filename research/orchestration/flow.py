@@ -98,14 +98,19 @@ class Elsewhere(Exception):
     """The study goes on under another controller, which shows it in this flow run."""
 
 
-class _RestWatch:
-    """Ends the tick loop, by raising Resting, once a study only waits for a person: a tick changed nothing."""
+class _FlowObserver:
+    """Ends the tick loop, by raising Resting, once a study only waits for a person: a tick changed nothing.
 
-    def __init__(self, view: PrefectView) -> None:
+    SIGTERM is Prefect's again while the loop runs: its executor asks no process to leave that has taken it away.
+    """
+
+    def __init__(self, view: PrefectView, on_sigterm: Any) -> None:
         self.note = view.note
+        self._on_sigterm = on_sigterm
         self._head = ""
 
     def observe(self, state: StudyState) -> None:
+        signal.signal(signal.SIGTERM, self._on_sigterm)
         waits = state.paused_reason is not None or state.open_question is not None
         idle = state.head_hash == self._head and not any(attempts_running(state))
         if waits and idle and state.stopped_reason is None:
@@ -216,24 +221,33 @@ class FlowRunExecution:
         StudyLog(self.log, study).change(resume_change, actor="user")
 
     def _drive(self, study: str, planner: Planner, isolation: Isolation, lease: ControllerLease) -> SessionEnd:
-        begun = self._state(study)
+        begun, on_sigterm = self._state(study), signal.getsignal(signal.SIGTERM)
         mirror = make_mirror(self.home, begun, _note, _note)
-        session = Session(
-            self.home, self.log, study, planner, isolation, lease.check, mirror or NO_MIRROR, self._stop_reason
-        )
         view = PrefectView(self.home, begun, _note, _note, executed=True)
-        try:
-            with view, mirror or nullcontext():
+
+        def begin_session() -> Session:
+            return Session(
+                self.home, self.log, study, planner, isolation, lease.check, mirror or NO_MIRROR, self._stop_reason
+            )
+
+        with view, mirror or nullcontext():
+            session = begin_session()
+            try:
                 session.plan()
-                try:
-                    return describe_end(session.run(_RestWatch(view)), None)
-                except Resting:
-                    state = self._state(study)
-                    reason = state.paused_reason or "it waits for an answer"
-                    return SessionEnd("rests", reason, question_of(state) if state.paused_reason is None else None)
-        finally:
-            if (note := read_note(self.home, study)) is not None:  # another one where the server lost the first
-                self.flow_run = self.flow_run.sibling(note.flow_run)
+                end = describe_end(session.run(_FlowObserver(view, on_sigterm)), None)
+            except Resting:
+                state = self._state(study)
+                question = question_of(state) if state.paused_reason is None else None
+                end = SessionEnd("rests", state.paused_reason or "it waits for an answer", question)
+            except (TerminationSignal, KeyboardInterrupt):
+                if (reason := self._stop_reason()) is None:
+                    end = SessionEnd("left", LEFT)
+                else:
+                    request_stop(self.home, self.log, study, reason)
+                    end = describe_end(begin_session().run(view), None)
+        if (note := read_note(self.home, study)) is not None:  # another one where the server lost the first
+            self.flow_run = self.flow_run.sibling(note.flow_run)
+        return end
 
     def _stop_reason(self) -> str | None:
         """Return the reason of a stop where somebody clicked Cancel; a server that is gone has asked for nothing."""
@@ -300,8 +314,6 @@ def _work(execution: FlowRunExecution, parameters: Mapping[str, Any]) -> Session
         return execution.work(parameters)
     except Elsewhere:
         raise
-    except KeyboardInterrupt:
-        return SessionEnd("left", LEFT)
     except _EXPECTED as error:
         return SessionEnd("failed", " ".join(str(error).split()))
     except Exception as error:  # noqa: BLE001 - the page shows one line, and the process's own log the rest

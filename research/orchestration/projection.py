@@ -78,7 +78,7 @@ def question_of(state: StudyState) -> Question | None:
     topic = " ".join(state.topic.split()).replace("`", "'")
     text = (
         f"The study `{state.id}` asks to begin **{request.question.would}**: {describe_cost(request)}.\n\n"
-        f"Asked: `{topic}`\n\nChoose `approve` or `deny` and press *Submit*. The study's controller takes the answer "
+        f"Asked: `{topic}`\n\nChoose `approve` or `deny` and press *Resume*. The study's controller takes the answer "
         f"within seconds; where none works on it, the next one does (`ajet study resume {state.id}`). In a terminal: "
         f"{how_to_answer(state)}\n"
     )

@@ -23,6 +23,7 @@ LEAVING_S: Final = 40.0
 ASKING_S: Final = 1.0
 """Seconds that whoever becomes the worker waits for those who only ask whether there is one."""
 WORKER: Final = "worker.json"
+PREFECT_COMMAND: Final = "research.orchestration.prefect_command"
 _SUPERVISOR: Final = "supervisor.json"
 _LOCK: Final = "worker.lock"
 _LOOK_S: Final = 0.1
@@ -108,8 +109,9 @@ def leave_flow_runs(home: Home, worker: int) -> None:
             with suppress(psutil.NoSuchProcess):
                 process = psutil.Process(int(str(record["pid"])))
                 parent = process.parent()
-                executors.append(parent if parent is not None and "flow-run" in parent.cmdline() else process)
-    for executor in executors:
+                executes = parent is not None and PREFECT_COMMAND in parent.cmdline()
+                executors.append(parent if parent is not None and executes else process)
+    for executor in set(executors):
         with suppress(psutil.NoSuchProcess):
             executor.terminate()
     deadline = time.monotonic() + LEAVING_S

@@ -453,6 +453,7 @@ def _task_run(row: TaskRow, states: Sequence[RowState]) -> dict[str, Any]:
         "expected_start_time": states[0].at.isoformat(),
     }
     end = next((state.at for state in states if state.kind not in OPEN), None)
+    about["end_time"] = None  # a row that was ended may go on
     if end is not None:
         about |= _end_times(end, begun=any(state.kind == "RUNNING" for state in states))
     if (start := next((state.at for state in states if state.kind == "RUNNING"), None)) is not None:

@@ -23,13 +23,13 @@ from research.installation.home import Home
 from research.orchestration.deployment import ProcessPool, StudyFlowRuns, register
 from research.orchestration.prefect_api import connect, installation_name
 from research.orchestration.server import PrefectServer, client_environment, end_group, ensure_server, record_or_end
-from research.orchestration.supervision import LEAVING_S, WORKER, is_supervisor, leave_flow_runs
+from research.orchestration.supervision import LEAVING_S, PREFECT_COMMAND, WORKER, is_supervisor, leave_flow_runs
 from studies import EventLog
 
 LOOK_S: Final = 2.0
-"""Seconds between two looks at the server and the worker; new flow runs are asked for as often."""
-TELL_S: Final = 5.0
-"""Seconds between two looks at flow runs that nobody drives, and at a server that lost what it was told."""
+"""Seconds between two looks at server, worker, and flow runs that nobody drives; new ones are asked for as often."""
+TELL_S: Final = 10.0
+"""Seconds between two looks at a server that may have lost what it was told."""
 
 Say = Callable[[str], None]
 
@@ -46,7 +46,7 @@ class StudyWorker:
         self._warn = ignore_disk_full(warn)
         self._flow_runs = StudyFlowRuns(home, EventLog(home.database), self._warn)
         self._process: subprocess.Popen[bytes] | None = None
-        self._settled_at = -TELL_S
+        self._registered_at = -TELL_S
         self._trouble: str | None = None
 
     def run(self, until: threading.Event) -> None:
@@ -66,28 +66,24 @@ class StudyWorker:
             self._say(f"Prefect's server is at {self.server.url} now; the worker is started again")
             self._end()
             self._process = None
-            self._settled_at = -TELL_S
-        is_due = time.monotonic() - self._settled_at >= TELL_S
-        if is_due:
+            self._registered_at = -TELL_S
+        if time.monotonic() - self._registered_at >= TELL_S:
             with connect(self.server.api) as client:
                 register(client, self._home, self._pool, self._limit)
             self._limit = None  # a person may change the pool's
+            self._registered_at = time.monotonic()
         if self._process is None or self._process.poll() is not None:
             if self._process is not None:
                 self._say(f"the worker ended with code {self._process.returncode}; it is started again")
             self._start()
-        if is_due:
-            require_room(self._home.path)  # on a full disk a process could not even begin
-            with connect(self.server.api) as client:
-                self._flow_runs.settle(client)
-            self._settled_at = (
-                time.monotonic()
-            )  # else the next look tries again, and none between says that all is well
+        require_room(self._home.path)  # on a full disk a process could not even begin
+        with connect(self.server.api) as client:
+            self._flow_runs.settle(client)
 
     def _start(self) -> None:
         folder = self._home.prefect
-        command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", self._pool.name, "--type", "process",
-                   "--install-policy", "never", "--name", installation_name(self._home)]  # fmt: skip
+        command = [sys.executable, "-m", PREFECT_COMMAND, "worker", "start", "--pool", self._pool.name, "--type",
+                   "process", "--install-policy", "never", "--name", installation_name(self._home)]  # fmt: skip
         environment = {
             **os.environ, **client_environment(folder), "AJET_HOME": str(self._home.path),
             "AJET_DATABASE_URL": self._home.database, "PREFECT_API_URL": self.server.api,
