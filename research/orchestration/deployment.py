@@ -257,7 +257,7 @@ def _heartbeat_automation() -> AutomationCore:
 CRASHED_S: Final = 15.0
 """How long a flow run stays as it is that has no process: for some seconds the worker is still busy with its end."""
 BEGINNING_S: Final = 120.0
-"""The same of one that the worker took: its process is being started."""
+"""The same of one that the worker took, or its executor ends: a process is being started, or a hook runs."""
 _OTHERS_S: Final = 60.0
 """How long others are waited for that hand a study over at the same time."""
 
@@ -308,12 +308,11 @@ class StudyFlowRuns:
         elif at_prefect.is_scheduled() or is_flow_run_alive(self._home, run.id):
             return
         elif over:
-            if at_prefect.is_paused() or self._lasts(
-                state, at_prefect, BEGINNING_S if at_prefect.is_pending() else CRASHED_S
-            ):
+            if at_prefect.is_paused() or self._lasts(state, at_prefect):
                 flow_run.end(describe_end(state, None))
         elif FlowRunState.of(at_prefect).action is UserAction.STOP:
-            self._stop(flow_run, state)
+            if at_prefect.is_cancelled() or self._lasts(state, at_prefect):
+                self._stop(flow_run, state)
         elif at_prefect.is_paused():
             self._keep_suspended(flow_run, state, at_prefect)
         elif self._is_left(client, state, run.id, at_prefect):
@@ -345,19 +344,20 @@ class StudyFlowRuns:
         """Return whether a flow run without a process is to get one; one that fails as it begins, only a few times."""
         if at_prefect.is_completed() or state.fruitless >= MOST_FRUITLESS:
             return False
-        if not self._lasts(state, at_prefect, BEGINNING_S if at_prefect.is_pending() else CRASHED_S):
+        if not self._lasts(state, at_prefect):
             return False
         states, last = client.read_flow_run_states(run), datetime.fromisoformat(state.last_ts)
         if at_prefect.is_failed():  # one that was refused is a person's to retry
             return any(older.is_scheduled() and older.timestamp < last for older in states)
         return sum(older.is_crashed() and older.timestamp > last for older in states) < MOST_FRUITLESS
 
-    def _lasts(self, state: StudyState, at_prefect: State[Any], least_s: float) -> bool:
-        now = self._clock()
+    def _lasts(self, state: StudyState, at_prefect: State[Any]) -> bool:
+        """Return whether a flow run is in its state for so long that no worker or executor is busy with it."""
+        now, busy = self._clock(), at_prefect.is_pending() or at_prefect.is_cancelling()
         before, since = self._seen.get(state.id, (None, now))
         if before != at_prefect.id:
             self._seen[state.id] = at_prefect.id, (since := now)
-        return now - since >= least_s
+        return now - since >= (BEGINNING_S if busy else CRASHED_S)
 
 
 @contextmanager

@@ -142,7 +142,8 @@ class Pages:
 
         def is_trained() -> bool:
             driven = self.process(f"sittings/{run}.json") is not None and self.shown(run) == "Running"
-            return driven and self.study_of(run).stopped_reason is None and bool(trainings(self.study_of(run)))
+            begun = any(study.endswith(run.hex[-8:]) for study in self.studies())
+            return driven and begun and self.study_of(run).stopped_reason is None and bool(trainings(self.study_of(run)))
 
         wait_for(is_trained)
 

@@ -66,7 +66,7 @@ def test_a_study_is_one_flow_run_over_every_button_and_every_death(pages: Pages)
     pages.leave()
     assert (pages.shown(run), str(pages.state(run).message)) == ("AwaitingRetry", LEFT)
     assert pages.study().stopped_reason is None
-    pages.serve()
+    pages.serve("--limit", "1")
     pages.until_trained(run)
     assert kept == {process.pid for process in trainings(pages.study())}
 
