@@ -143,7 +143,8 @@ class Pages:
         def is_trained() -> bool:
             driven = self.process(f"sittings/{run}.json") is not None and self.shown(run) == "Running"
             begun = any(study.endswith(run.hex[-8:]) for study in self.studies())
-            return driven and begun and self.study_of(run).stopped_reason is None and bool(trainings(self.study_of(run)))
+            state = self.study_of(run) if driven and begun else None
+            return state is not None and state.stopped_reason is None and bool(trainings(state))
 
         wait_for(is_trained)
 
