@@ -174,6 +174,8 @@ class ProcessPool:
 
     name: str
     folder: Path
+    limit: int
+    """Most flow runs that have a process at once; a person may change it in Prefect's pages."""
 
     @property
     def job(self) -> Mapping[str, Any]:
@@ -182,12 +184,12 @@ class ProcessPool:
         return {"command": command, "working_dir": str(self.folder), "stream_output": False}
 
 
-def register(client: SyncPrefectClient, home: Home, pool: ProcessPool, limit: int | None = None) -> None:
+def register(client: SyncPrefectClient, home: Home, pool: ProcessPool, *, limits: bool) -> None:
     """Make the worker's pool, deployment and automation, or bring them up to this version, and to this pool.
 
-    At most `limit` flow runs have a process at once; None keeps the pool's own limit.
+    `limits` says that a pool which is there gets this one's limit, whatever a person made of it.
     """
-    _make_pool(client, pool, limit)
+    _make_pool(client, pool, limits=limits)
     content: dict[str, Any] = {
         "work_pool_name": pool.name, "description": _ABOUT, "parameter_openapi_schema": form_schema(FlowParameters),
         "enforce_parameter_schema": True, "job_variables": {},
@@ -205,19 +207,19 @@ def register(client: SyncPrefectClient, home: Home, pool: ProcessPool, limit: in
         client.create_automation(_heartbeat_automation())
 
 
-def _make_pool(client: SyncPrefectClient, pool: ProcessPool, limit: int | None) -> None:
+def _make_pool(client: SyncPrefectClient, pool: ProcessPool, *, limits: bool) -> None:
     template = _template(pool)
     try:
         made = client.read_work_pool(pool.name)
     except ObjectNotFound:
         wanted = WorkPoolCreate(
-            name=pool.name, type=ProcessWorker.type, base_job_template=template, concurrency_limit=limit,
+            name=pool.name, type=ProcessWorker.type, base_job_template=template, concurrency_limit=pool.limit,
             description="Studies of this machine and installation; `ajet up --work` runs the worker.",
         )  # fmt: skip
         client.create_work_pool(wanted)
         return
-    if made.base_job_template != template or limit not in (None, made.concurrency_limit):
-        most = made.concurrency_limit if limit is None else limit
+    most = pool.limit if limits else made.concurrency_limit
+    if made.base_job_template != template or most != made.concurrency_limit:
         client.update_work_pool(pool.name, WorkPoolUpdate(base_job_template=template, concurrency_limit=most))
 
 

@@ -37,11 +37,11 @@ Say = Callable[[str], None]
 class StudyWorker:
     """The worker of an installation, from entering to leaving; at most `limit` studies at once."""
 
-    def __init__(self, home: Home, pool: ProcessPool, limit: int, say: Say, warn: Say) -> None:
+    def __init__(self, home: Home, pool: ProcessPool, say: Say, warn: Say) -> None:
         self.server: PrefectServer = ensure_server(home.prefect)
         self._home = home
         self._pool = pool
-        self._limit: int | None = limit
+        self._limits = True
         self._say = ignore_disk_full(say)
         self._warn = ignore_disk_full(warn)
         self._flow_runs = StudyFlowRuns(home, EventLog(home.database), self._warn)
@@ -69,8 +69,8 @@ class StudyWorker:
             self._registered_at = -TELL_S
         if time.monotonic() - self._registered_at >= TELL_S:
             with connect(self.server.api) as client:
-                register(client, self._home, self._pool, self._limit)
-            self._limit = None  # a person may change the pool's
+                register(client, self._home, self._pool, limits=self._limits)
+            self._limits = False  # a person may change the pool's
             self._registered_at = time.monotonic()
         if self._process is None or self._process.poll() is not None:
             if self._process is not None:

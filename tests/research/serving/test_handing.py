@@ -70,7 +70,7 @@ def tell(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> Telling:
     monkeypatch.setattr(client, "read_automations_by_name", lambda name: [name])
 
     def tell(home: Home) -> str:
-        register(client, home, ProcessPool(installation_name(home), home.path), 2)
+        register(client, home, ProcessPool(installation_name(home), home.path, 2), limits=True)
         return installation_name(home)
 
     return tell
@@ -310,6 +310,9 @@ def test_what_a_worker_tells_the_server_stays_where_a_study_is_shown_at_the_same
     create = partial(client.create_flow_run_from_deployment, deployment.id)
     pool = client.read_work_pool(deployment.work_pool_name)
     assert pool.concurrency_limit == 2
+    for limits, most in ((False, 2), (True, 4)):
+        register(client, left.home, ProcessPool(pool.name, left.home.path, 4), limits=limits)
+        assert client.read_work_pool(pool.name).concurrency_limit == most
     assert "research.orchestration.prefect_command" in pool.base_job_template["job_configuration"]["command"]
     for name, value in (("command", "touch /tmp/x"), ("env", {"PYTHONPATH": "/tmp"}), ("working_dir", "/tmp")):
         with pytest.raises(PrefectHTTPStatusError) as refused:
@@ -344,6 +347,6 @@ def test_a_worker_of_another_pool_keeps_a_schedule(home: Home, client: SyncPrefe
     yearly = DeploymentScheduleCreate(schedule=IntervalSchedule(interval=timedelta(days=365)), active=False)
     (made,) = client.create_deployment_schedules(deployment.id, [yearly])
     tell(home)
-    register(client, home, ProcessPool(f"{place}-other", home.path.parent))
+    register(client, home, ProcessPool(f"{place}-other", home.path.parent, 1), limits=True)
     assert client.read_deployment(deployment.id).work_pool_name == f"{place}-other"
     assert [schedule.id for schedule in client.read_deployment_schedules(deployment.id)] == [made.id]

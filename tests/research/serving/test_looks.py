@@ -29,9 +29,9 @@ def looking(client: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(worker, "ensure_server", lambda folder: PrefectServer("http://here:1", reused=True))
     monkeypatch.setattr(worker, "connect", connected)
-    monkeypatch.setattr(worker, "register", lambda *told: None)
+    monkeypatch.setattr(worker, "register", lambda *pool, limits: None)
     home = Home.locate({"AJET_HOME": str(tmp_path)}).prepare()
-    return worker.StudyWorker(home, ProcessPool("x", home.path), 1, lambda line: None, lambda line: None)
+    return worker.StudyWorker(home, ProcessPool("x", home.path, 1), lambda line: None, lambda line: None)
 
 
 def test_a_worker_whose_server_came_back_elsewhere_begins_anew(
@@ -108,7 +108,7 @@ def test_a_line_that_a_full_disk_does_not_take_ends_no_worker(looking: StudyWork
     def fail() -> None:
         raise SandboxError("no room")
 
-    StudyWorker(looking._home, looking._pool, 1, full, full)._try(fail)
+    StudyWorker(looking._home, looking._pool, full, full)._try(fail)
 
 
 def refusal(status: int) -> httpx.HTTPStatusError:

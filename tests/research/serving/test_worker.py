@@ -103,7 +103,8 @@ def test_a_flow_run_whose_controller_is_silent_crashes_and_one_that_beats_does_n
     for found in pages.client.read_automations_by_name(registration.SILENT):
         pages.client.delete_automation(found.id)
     monkeypatch.setattr(registration, "BEAT_S", 4.0)
-    registration.register(pages.client, pages.home, registration.ProcessPool(pages.place, Path.cwd()))
+    pool = registration.ProcessPool(pages.place, Path.cwd(), 1)
+    registration.register(pages.client, pages.home, pool, limits=False)
     studies = [StudyState(id=f"s-{number}", topic="topic") for number in (1, 2)]
     runs = [create_flow_run(pages.client, pages.home, study, Running()).id for study in studies]
     silent, lively = (FlowRun(pages.client, run) for run in runs)
