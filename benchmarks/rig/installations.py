@@ -72,8 +72,8 @@ KINDS: Final[dict[str, Callable[[Command], bool]]] = {
     "swarm server": _runs("swarm.server"),
     "attempt": _runs("research.runs.attempt"),
     "shim": lambda command: any(word.endswith("/sandboxes/shim.py") for word in command),
-    CONTROLLER: _runs("research.orchestration.flow"),
-    BRINGING_BACK[0]: _runs("prefect", "worker"),
+    CONTROLLER: _runs("prefect.engine"),
+    BRINGING_BACK[0]: _runs("research.orchestration.prefect_command", "worker"),
     BRINGING_BACK[1]: _runs("prefect", "server"),
     BRINGING_BACK[2]: _runs("research", "up", "--work"),
 }

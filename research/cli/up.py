@@ -85,4 +85,4 @@ def _work(home: Home, limit: int, json: bool) -> None:
 
         say = warn if json else console().print
         say(f"worker      {limit} studies at once; begin them there, or with: ajet research --detach. Ctrl-C ends it")
-        StudyWorker(home, ProcessPool(installation_name(home), Path.cwd()), limit, say, warn).run(until)
+        StudyWorker(home, ProcessPool(installation_name(home), Path.cwd(), limit), say, warn).run(until)

@@ -1,9 +1,9 @@
-"""What a Prefect server is told of a machine's worker, and runs that wait for it.
+"""What a Prefect server is told of a machine's worker, and flow runs that nobody drives.
 
-Told are a pool, two deployments with their forms, and an automation; telling it again keeps what people changed
-(schedules, the automation, the pool's limit). A study is handed over once: flow runs that wait for the worker, or were
-cancelled meanwhile, are found again. A wish to go on is the time somebody asked (None where a worker takes up by
-itself); a later stop or pause stays, and so does what a terminal took back.
+Told are a pool, a deployment with its form, and an automation; telling it again keeps what people changed (schedules,
+the automation, the pool's limit). A study that is handed over, or that was left, goes on in its own flow run, which is
+put back in line; a new one is made only where the server lost it. A wish to go on is the time somebody asked (None
+where a worker takes up by itself); a later stop or pause stays, and so does what a terminal took back.
 
 Import only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
@@ -11,12 +11,11 @@ Import only after `client_environment` is in os.environ: Prefect reads its setti
 from __future__ import annotations
 
 import os
-import secrets
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -26,44 +25,44 @@ from uuid import UUID
 from filelock import FileLock
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate, WorkPoolUpdate
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-    FlowRunFilterTags,
-    WorkPoolFilter,
-    WorkPoolFilterName,
-)
-from prefect.client.schemas.objects import FlowRun, State, StateType
-from prefect.client.schemas.sorting import FlowRunSort
+from prefect.client.schemas.objects import State, StateType
 from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.events.schemas.events import ResourceSpecification
 from prefect.exceptions import ObjectNotFound
-from prefect.states import Cancelled, Crashed, Scheduled
+from prefect.states import AwaitingRetry, Scheduled
 from prefect.workers.process import ProcessWorker
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
+from research.controller.controller import build_stop_event
+from research.controller.interventions import end_attempts, request_pause
 from research.controller.options import ResearchOptions
 from research.errors import NotReady
 from research.installation.home import Home
 from research.orchestration.prefect_api import (
     BEAT_S,
     HEARTBEAT,
-    RESEARCH,
-    RESUME,
+    RESCHEDULED,
     TAG,
+    FlowRun,
+    FlowRunState,
+    SessionEnd,
     UserAction,
     action_reason,
     connect,
+    create_flow_run,
+    describe_end,
     ensure_deployment,
-    find_deployment,
+    expires,
+    find_flow_run,
+    installation_name,
     request_time,
-    schedule_resume,
 )
+from research.orchestration.projection import question_of
 from research.orchestration.server import PrefectUnavailable, client_environment, ensure_server
-from research.orchestration.supervision import is_flow_run_alive, require_worker
+from research.orchestration.supervision import PREFECT_COMMAND, is_flow_run_alive, require_worker
 from research.scheduler.next_step import is_done
+from research.scheduler.required_runs import attempts_running
 from studies import EventLog, EventType, LogCorrupt, StudyLog, StudyState, fold
 from studies.log.locks import ControllerLeases, Holder, LeaseWatch, SteadyClock, suspend_aware_time
 
@@ -85,7 +84,7 @@ class UnownedStudies:
         """Logs of the worker's studies, of which only what is new is read."""
 
     def find(self) -> Iterator[StudyState]:
-        """Yield the worker's studies here that are not over, stopped or corrupt, and that nobody drives.
+        """Yield the worker's studies here that are not corrupt, and that nobody drives, those that are over among them.
 
         A flow run of one may wait at Prefect's server, which is not known here.
         """
@@ -103,7 +102,7 @@ class UnownedStudies:
             state = record.state()
         except LogCorrupt:
             return head, None
-        if not belongs_to_worker(state):
+        if not state.served:
             return head, None
         self._records[study] = record
         return head, state
@@ -123,19 +122,13 @@ class UnownedStudies:
         return self._watch.is_gone(study)  # of a host that was started anew: once its lease stood still long enough
 
 
-def belongs_to_worker(state: StudyState) -> bool:
-    """Return whether a worker takes this study up where nobody drives it: one that lacks its report is not over."""
-    over = state.stopped_reason is not None or is_done(state)
-    return state.served and not over and state.fruitless < MOST_FRUITLESS
+class FlowParameters(ResearchOptions):
+    """The form of the deployment: what is to be studied, or which study is to go on."""
 
-
-class ResumeParameters(BaseModel):
-    """Which study is to go on."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    study: str = Field(
-        min_length=1, description="Id of a study of the worker's installation, or its beginning (`ajet study list`)"
+    study: str | None = Field(
+        default=None,
+        description="Id of a study of the worker's installation, or its beginning (`ajet study list`), that is to go "
+        "on, in place of a new one",
     )
 
 
@@ -155,56 +148,79 @@ def form_schema(parameters: type[BaseModel]) -> dict[str, Any]:
     return {**schema, "title": "Parameters", "definitions": schema.pop("$defs", {})}
 
 
-FLOW_MODULE: Final = "research.orchestration.flow"
 SILENT: Final = "ajet: a controller that is silent has crashed"
-_ENDS: Final = ("Completed", "Failed", "Cancelled", "Crashed", "Scheduled")
+_ENDS: Final = (
+    "Completed",
+    "Budget used up",
+    "Failed",
+    "Cancelled",
+    "Crashed",
+    "Suspended",
+    "Scheduled",
+    "AwaitingRetry",
+)
 """Names of states in which nobody beats any more; a paused study is driven, and beats."""
 _MISSED: Final = 3
-_ABOUT: Final[Mapping[str, str]] = {
-    RESEARCH: (
-        "A new study: a topic becomes hypotheses, training runs, verdicts and a report. Cancel stops it, Pause begins "
-        "nothing new; `ajet-resume` goes on. Folders and keys are those of the worker's machine."
-    ),
-    RESUME: "Goes on with a study that was stopped, or whose controller ended; runs that go on are adopted.",
-}
+_ABOUT: Final = (
+    "A study: a topic becomes hypotheses, training runs, verdicts and a report, in one flow run for its whole life. "
+    "Cancel stops it, Suspend begins nothing new, Resume and Retry go on; a question is a form on its page. Folders "
+    "and keys are those of the worker's machine."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessPool:
-    """Sittings are processes of Prefect's worker; relative paths are of `folder`, what they write goes to files."""
+    """Flow runs are processes of Prefect's worker; relative paths are of `folder`, what they write goes to files."""
 
     name: str
     folder: Path
+    limit: int
+    """Most flow runs that have a process at once; a person may change it in Prefect's pages."""
 
     @property
     def job(self) -> Mapping[str, Any]:
         """What is fixed of the jobs in the pool's template; it is kept on the server, so no key is in it."""
-        command = shlex.join([sys.executable, "-m", FLOW_MODULE])
+        command = shlex.join([sys.executable, "-m", PREFECT_COMMAND, "flow-run", "execute"])
         return {"command": command, "working_dir": str(self.folder), "stream_output": False}
 
 
-def register(client: SyncPrefectClient, home: Home, pool: ProcessPool) -> None:
-    """Make the worker's pool, deployments and automation, or bring them up to this version, and to this pool."""
-    _make_pool(client, pool)
-    _deploy(client, home, RESEARCH, form_schema(ResearchOptions), pool)
-    _deploy(client, home, RESUME, form_schema(ResumeParameters), pool)
+def register(client: SyncPrefectClient, home: Home, pool: ProcessPool, *, limits: bool) -> None:
+    """Make the worker's pool, deployment and automation, or bring them up to this version, and to this pool.
+
+    `limits` says that a pool which is there gets this one's limit, whatever a person made of it.
+    """
+    _make_pool(client, pool, limits=limits)
+    content: dict[str, Any] = {
+        "work_pool_name": pool.name, "description": _ABOUT, "parameter_openapi_schema": form_schema(FlowParameters),
+        "enforce_parameter_schema": True, "job_variables": {},
+        # Without it Prefect would copy the folder for each process.
+        "pull_steps": [{"prefect.deployments.steps.set_working_directory": {"directory": str(pool.folder)}}],
+    }  # fmt: skip
+    deployment = ensure_deployment(client, home, **content)
+    # What is not named stays, schedules among it; but the runs that a schedule has planned go with each change.
+    if any(getattr(deployment, field) != value for field, value in content.items()):
+        client.update_deployment(deployment.id, DeploymentUpdate(**content))
+    with suppress(ObjectNotFound):  # of an earlier version
+        place = installation_name(home)
+        client.delete_deployment(client.read_deployment_by_name(f"ajet-resume/resume@{place}").id)
     if not client.read_automations_by_name(SILENT):
         client.create_automation(_heartbeat_automation())
 
 
-def _make_pool(client: SyncPrefectClient, pool: ProcessPool) -> None:
+def _make_pool(client: SyncPrefectClient, pool: ProcessPool, *, limits: bool) -> None:
     template = _template(pool)
     try:
-        known = client.read_work_pool(pool.name)
+        made = client.read_work_pool(pool.name)
     except ObjectNotFound:
-        made = WorkPoolCreate(
-            name=pool.name, type=ProcessWorker.type, base_job_template=template,
+        wanted = WorkPoolCreate(
+            name=pool.name, type=ProcessWorker.type, base_job_template=template, concurrency_limit=pool.limit,
             description="Studies of this machine and installation; `ajet up --work` runs the worker.",
         )  # fmt: skip
-        client.create_work_pool(made)
+        client.create_work_pool(wanted)
         return
-    if known.base_job_template != template:
-        client.update_work_pool(pool.name, WorkPoolUpdate(base_job_template=template))
+    most = pool.limit if limits else made.concurrency_limit
+    if made.base_job_template != template or most != made.concurrency_limit:
+        client.update_work_pool(pool.name, WorkPoolUpdate(base_job_template=template, concurrency_limit=most))
 
 
 def _template(pool: ProcessPool) -> dict[str, Any]:
@@ -217,17 +233,6 @@ def _template(pool: ProcessPool) -> dict[str, Any]:
         "job_configuration": {"name": "{{ name }}", **fixed, **pool.job},
         "variables": {"type": "object", "properties": {"name": name}, "additionalProperties": False},
     }
-
-
-def _deploy(client: SyncPrefectClient, home: Home, name: str, form: dict[str, Any], pool: ProcessPool) -> None:
-    told: dict[str, Any] = {
-        "work_pool_name": pool.name, "description": _ABOUT[name], "parameter_openapi_schema": form,
-        "enforce_parameter_schema": True, "job_variables": {},
-    }  # fmt: skip
-    known = ensure_deployment(client, home, name, **told)
-    # What is not told stays, schedules among it; but the runs that a schedule has planned go with each change.
-    if any(getattr(known, field) != value for field, value in told.items()):
-        client.update_deployment(known.id, DeploymentUpdate(**told))
 
 
 def _heartbeat_automation() -> AutomationCore:
@@ -251,144 +256,117 @@ def _heartbeat_automation() -> AutomationCore:
     )
 
 
+CRASHED_S: Final = 15.0
+"""How long a flow run stays as it is that has no process: for some seconds the worker is still busy with its end."""
 BEGINNING_S: Final = 120.0
-"""How long a flow run that the worker took may have no process: it is being started."""
+"""The same of one that the worker took, or its executor ends: a process is being started, or a hook runs."""
 _OTHERS_S: Final = 60.0
 """How long others are waited for that hand a study over at the same time."""
-_IN_VAIN: Final = "no worker takes this up any more, or what it asked for; the study was handed over anew"
-
-WillDo = Callable[[FlowRun], bool]
-"""Tells whether a flow run that waits will do what is asked for."""
 
 
-class CancelledWhileWaiting(Exception):
-    """Somebody cancelled the flow run that a study waited in, or was left in: it is not to be handed over by itself."""
+class StudyFlowRuns:
+    """Keeps the flow run of each of the worker's studies that nobody drives as its log calls for.
 
-    def __init__(self, flow_run: UUID) -> None:
-        super().__init__(str(flow_run))
-        self.flow_run = flow_run
-
-
-def schedule_once(
-    client: SyncPrefectClient, home: Home, study: str, key: str, *, again: bool, will_do: WillDo = lambda run: True
-) -> FlowRun:
-    """Return the flow run in which a worker takes a study up: the one that waits, else one that is made with this key.
-
-    One that waits and will not do is closed. Raises CancelledWhileWaiting where the last one was cancelled, and nobody
-    was there to carry that out, unless it is asked for `again` by a person. Every call raises what Prefect's client
-    raises.
-    """
-    with _scheduling_lock(home):
-        return _find_or_schedule(client, home, study, key, again, will_do)
-
-
-def reschedule_or_stop(client: SyncPrefectClient, home: Home, study: str, key: str, stop: Callable[[], None]) -> bool:
-    """Have a worker take up a study that was left; return False where it was cancelled, and call `stop` instead."""
-    with _scheduling_lock(home):  # nobody hands it over between the look and the stop
-        try:
-            _find_or_schedule(client, home, study, key, again=False, will_do=lambda run: True)
-        except CancelledWhileWaiting as cancelled:
-            stop()
-            client.set_flow_run_state(cancelled.flow_run, Cancelled(message=action_reason(UserAction.STOP)), force=True)
-            return False
-    return True
-
-
-def _find_or_schedule(
-    client: SyncPrefectClient, home: Home, study: str, key: str, again: bool, will_do: WillDo
-) -> FlowRun:
-    runs, pool = _flow_runs_of(client, study), _find_pool(client, home)
-    for run in runs:
-        if _is_waiting(pool, run) and will_do(run):
-            return run
-    if not again and runs and _is_cancelled(runs[0]):
-        raise CancelledWhileWaiting(runs[0].id)
-    _close(client, runs)
-    return _schedule(client, home, study, key)
-
-
-def _schedule(client: SyncPrefectClient, home: Home, study: str, key: str) -> FlowRun:
-    """Return the flow run of a key; one whose process was killed before it had the study is followed by so many."""
-    runs = (schedule_resume(client, home, study, f"{key}/{number}") for number in range(MOST_FRUITLESS))
-    for run in runs:
-        if run.state is None or not run.state.is_crashed():
-            break
-    return run
-
-
-class StalledFlowRuns:
-    """Flow runs that a worker of here took and then ended before it had started their process.
-
-    How long one has none is counted from look to look, by a clock that stands still while the machine sleeps. One that
-    only comes up slowly is not begun twice, which ends Prefect's worker.
+    How long one is in a state is counted from look to look, by a clock that stands still while the machine sleeps.
     """
 
-    def __init__(self, home: Home, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, home: Home, log: EventLog, warn: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._home = home
+        self._log = log
+        self._warn = warn
         self._clock = clock
-        self._since: dict[UUID, float] = {}
+        self._unowned = UnownedStudies(log, home, Holder.here(home.path))
+        self._seen: dict[str, tuple[UUID, float]] = {}
+        """By study, the state of its flow run, and since when it was seen in it."""
+        self._settled: dict[str, str] = {}
+        """Heads of studies that are over, whose flow runs say so."""
 
-    def reschedule(self, client: SyncPrefectClient) -> None:
-        """Put those back in line that had no process for `BEGINNING_S`; raises what Prefect's client raises."""
-        now = self._clock()
-        taken = {
-            run.id: run for run in _pending_flow_runs(client, self._home) if not is_flow_run_alive(self._home, run.id)
-        }
-        self._since = {each: self._since.get(each, now) for each in taken}
-        for each, since in self._since.items():
-            if now - since >= BEGINNING_S:
-                again: State[None] = Scheduled(scheduled_time=taken[each].expected_start_time)
-                client.set_flow_run_state(each, again, force=True)
+    def settle(self, client: SyncPrefectClient) -> None:
+        """Settle each study; what keeps one from it keeps no other, and is raised when all were tried."""
+        failure: Exception | None = None
+        for state in self._unowned.find():
+            if self._settled.get(state.id) == state.head_hash:
+                continue
+            try:
+                with scheduling_lock(self._home):  # nobody hands it over between the look and what follows
+                    self._settle(client, state)
+            except Exception as error:  # noqa: BLE001 - a client's errors are many
+                failure = error
+        if failure is not None:
+            raise failure
 
+    def _settle(self, client: SyncPrefectClient, state: StudyState) -> None:
+        run = find_flow_run(client, self._home, state.id)
+        over = state.stopped_reason is not None or is_done(state)
+        if run is None or run.state is None:
+            if not over and state.fruitless < MOST_FRUITLESS:
+                create_flow_run(client, self._home, state, Scheduled(message=RESCHEDULED))
+            return
+        flow_run, at_prefect = FlowRun(client, run.id), run.state
+        if over and at_prefect.is_final() and not at_prefect.is_crashed():
+            self._settled[state.id] = state.head_hash
+        elif at_prefect.is_scheduled() or is_flow_run_alive(self._home, run.id):
+            return
+        elif over:
+            if at_prefect.is_paused() or self._lasts(state, at_prefect):
+                flow_run.end(describe_end(state, None))
+        elif FlowRunState.of(at_prefect).action is UserAction.STOP:
+            if at_prefect.is_cancelled() or self._lasts(state, at_prefect):
+                self._stop(flow_run, state)
+        elif at_prefect.is_paused():
+            self._keep_suspended(flow_run, state, at_prefect)
+        elif self._is_left(client, state, run.id, at_prefect):
+            flow_run.set(AwaitingRetry(message=RESCHEDULED))
 
-def _pending_flow_runs(client: SyncPrefectClient, home: Home) -> Sequence[FlowRun]:
-    if (pool := _find_pool(client, home)) is None:
-        return []
-    pending = FlowRunFilter(
-        tags=FlowRunFilterTags(all_=[TAG]),
-        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.PENDING])),
-    )
-    here = WorkPoolFilter(name=WorkPoolFilterName(any_=[pool]))
-    return client.read_flow_runs(flow_run_filter=pending, work_pool_filter=here)
+    def _stop(self, flow_run: FlowRun, state: StudyState) -> None:
+        """Stop a study whose flow run somebody cancelled, which no process saw."""
+        record, reason = StudyLog(self._log, state.id), action_reason(UserAction.STOP)
+        record.change(lambda state: build_stop_event(state, reason), actor="user")
+        flow_run.end(SessionEnd("cancelled", reason))
+        end_attempts(self._home, self._log, record, self._warn)
+
+    def _keep_suspended(self, flow_run: FlowRun, state: StudyState, at_prefect: State[Any]) -> None:
+        """Have a suspended study wait as long as it takes, and go on where a terminal resumed it or answered it."""
+        if expires(at_prefect):  # somebody pressed Suspend, and the process ended before it saw that
+            request_pause(self._log, state.id, action_reason(UserAction.PAUSE))
+            state = fold(self._log.read(state.id))
+        question = question_of(state) if state.paused_reason is None else None
+        waits = state.paused_reason is not None or question is not None
+        if not waits or any(attempts_running(state)):
+            flow_run.set(AwaitingRetry(message=RESCHEDULED))
+            return
+        digest = "" if question is None else question.digest
+        lasts = bool(at_prefect.state_details.pause_reschedule) and not expires(at_prefect)
+        if not lasts or FlowRunState.of(at_prefect).digest != digest:
+            flow_run.end(SessionEnd("rests", state.paused_reason or "it waits for an answer", question))
+
+    def _is_left(self, client: SyncPrefectClient, state: StudyState, run: UUID, at_prefect: State[Any]) -> bool:
+        """Return whether a flow run without a process is to get one; one that fails as it begins, only a few times."""
+        if at_prefect.is_completed() or state.fruitless >= MOST_FRUITLESS:
+            return False
+        if not self._lasts(state, at_prefect):
+            return False
+        states, last = client.read_flow_run_states(run), datetime.fromisoformat(state.last_ts)
+        if at_prefect.is_failed():  # one that was refused is a person's to retry
+            return any(older.is_scheduled() and older.timestamp < last for older in states)
+        return sum(older.is_crashed() and older.timestamp > last for older in states) < MOST_FRUITLESS
+
+    def _lasts(self, state: StudyState, at_prefect: State[Any]) -> bool:
+        """Return whether a flow run is in its state for so long that no worker or executor is busy with it."""
+        now, busy = self._clock(), at_prefect.is_pending() or at_prefect.is_cancelling()
+        before, since = self._seen.get(state.id, (None, now))
+        if before != at_prefect.id:
+            self._seen[state.id] = at_prefect.id, (since := now)
+        return now - since >= (BEGINNING_S if busy else CRASHED_S)
 
 
 @contextmanager
-def _scheduling_lock(home: Home) -> Iterator[None]:
+def scheduling_lock(home: Home) -> Iterator[None]:
     """Let the worker and a command that hand the same study over look and give one after the other."""
     with FileLock(home.prefect / "handing.lock", timeout=_OTHERS_S, mode=0o600, fallback_to_soft=False):
         yield
-
-
-def _flow_runs_of(client: SyncPrefectClient, study: str) -> Sequence[FlowRun]:
-    """Return the flow runs of a study's stretches, the newest first; a form for approval is none."""
-    of_it = FlowRunFilter(tags=FlowRunFilterTags(all_=[TAG, study]))
-    runs = client.read_flow_runs(flow_run_filter=of_it, sort=FlowRunSort.EXPECTED_START_TIME_DESC)
-    return sorted(runs, key=lambda run: str(run.created), reverse=True)
-
-
-def _find_pool(client: SyncPrefectClient, home: Home) -> str | None:
-    known = find_deployment(client, home, RESUME)
-    return None if known is None else known.work_pool_name
-
-
-def _is_waiting(pool: str | None, run: FlowRun) -> bool:
-    """Return whether a worker of here will begin a flow run, or begins it now; one taken in vain is put back."""
-    if (state := run.state) is None or pool is None or run.work_pool_name != pool:  # that pool has no worker
-        return False
-    return state.is_pending() or state.is_scheduled()
-
-
-def _is_cancelled(run: FlowRun) -> bool:
-    """Return whether a flow run of a study that nobody drives was cancelled: whoever stops the study says Cancelled."""
-    if (state := run.state) is None:
-        return False
-    return state.is_cancelling() or (state.is_cancelled() and run.run_count == 0)
-
-
-def _close(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> None:
-    for run in runs:
-        if (state := run.state) is not None and (state.is_scheduled() or state.is_pending()):
-            client.set_flow_run_state(run.id, Crashed(message=_IN_VAIN), force=True)
 
 
 _HALTS = (EventType.STUDY_STOPPED, EventType.STUDY_PAUSED)
@@ -396,7 +374,7 @@ _HALTS = (EventType.STUDY_STOPPED, EventType.STUDY_PAUSED)
 
 def overrides_stop(log: EventLog, study: str, requested_at: datetime | None) -> bool:
     """Return whether somebody wished to go on with a study after it was stopped or paused last."""
-    halts = (each.ts for each in log.read(study) if each.type in _HALTS)
+    halts = (event.ts for event in log.read(study) if event.type in _HALTS)
     return requested_at is not None and all(datetime.fromisoformat(at) <= requested_at for at in halts)
 
 
@@ -409,10 +387,21 @@ def is_on_hold(state: StudyState) -> bool:
     return state.paused_reason is not None or why_released(state) is not None
 
 
-def should_resume(log: EventLog, study: str, requested_at: datetime | None) -> bool:
-    return overrides_stop(log, study, requested_at) or not is_on_hold(fold(log.read(study)))
+def hand_over(client: SyncPrefectClient, home: Home, log: EventLog, study: str) -> UUID:
+    """Put a study's flow run in line, as a person asks; one that waits already, and will go on, is left as it is."""
+    state = fold(log.read(study))
+    with scheduling_lock(home):
+        run = find_flow_run(client, home, study)
+        if run is None:
+            return create_flow_run(client, home, state, Scheduled(message=_HANDED_OVER)).id
+        waits = run.state is not None and (run.state.is_scheduled() or run.state.is_pending())
+        goes_on = not is_on_hold(state) or overrides_stop(log, study, request_time(client, run.id))
+        if not (waits and goes_on):
+            FlowRun(client, run.id).set(Scheduled(message=_HANDED_OVER))
+        return run.id
 
 
+_HANDED_OVER: Final = "handed over by a command"
 ScheduleStudy = Callable[[str], str]
 """Gives the worker a study that is in the log; returns the address of its flow run, or raises NotReady."""
 
@@ -427,15 +416,9 @@ def worker_scheduler(home: Home) -> ScheduleStudy:
     os.environ.update(client_environment(home.prefect))
 
     def schedule(study: str) -> str:
-        key = f"{study}/{secrets.token_hex(8)}"  # of its own: an earlier flow run may have been cancelled
         try:
             with connect(server.api) as client, closing(EventLog(home.database)) as log:
-                # One that waits since before a stop would leave the study stopped.
-                def will_do(run: FlowRun) -> bool:
-                    return should_resume(log, study, request_time(run))
-
-                run = schedule_once(client, home, study, key, again=True, will_do=will_do)
-                return f"{server.url}/runs/flow-run/{run.id}"
+                return f"{server.url}/runs/flow-run/{hand_over(client, home, log, study)}"
         except Exception as error:  # a client's errors are many, and mean the same here
             why = " ".join(f"{type(error).__name__}: {error}".split())
             raise NotReady(

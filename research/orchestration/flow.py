@@ -1,32 +1,41 @@
-"""One flow run's work: begin or take up a study, and drive it until it is over or left.
+"""The flow of a study: begin it or take it up, and drive it until it is over, left, or waits for a person.
 
-The worker starts `python -m research.orchestration.flow` for each flow run of the two deployments. The process is a
-controller as `ajet research` is one, and writes the flow run's states itself; Prefect's engine has no part in it. Run
-again for the same flow run, it goes on with the study that it began before. SIGTERM is Cancel where the flow run says
-so; else the worker ends, and the study is left to its next sitting.
+Prefect's worker runs it by `prefect flow-run execute`, in as many processes as the study takes, and one flow run is the
+study for its whole life: Retry, Resume and whoever reschedules it come back to the same study. The tick loop is the
+controller's, as under `ajet research`; rows and artifacts are told by a thread. A process that has nothing under way
+and waits for a person suspends its flow run and ends, so that the worker's place is free. SIGTERM leaves the study as
+it is, which Prefect's executor then puts back in line, and stops it where Cancel was clicked.
+
+The last state is set here and the engine told that it was: an engine that was ever asked to suspend proposes none.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
+import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing, nullcontext
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn
 from uuid import UUID
 
 import httpx
-from pydantic import BaseModel, ValidationError
+from prefect import Flow, runtime
+from prefect.client.schemas.objects import FlowRun as PrefectFlowRun
+from prefect.client.schemas.objects import State
+from prefect.exceptions import Pause, TerminationSignal
+from prefect.states import AwaitingRetry
+from pydantic import ValidationError
 
 from research.controller.controller import PAUSE_S
-from research.controller.interventions import request_continue
+from research.controller.interventions import request_continue, request_stop
 from research.controller.mirror import NO_MIRROR
 from research.controller.options import (
-    ResearchOptions,
     begin_study,
     make_mirror,
     make_request,
@@ -34,13 +43,7 @@ from research.controller.options import (
     reopen_planner,
     require_planner,
 )
-from research.controller.session import (
-    Session,
-    has_controller,
-    hold_lease,
-    new_study_id,
-    raise_on_sigterm,
-)
+from research.controller.session import Session, hold_lease, new_study_id
 from research.controller.wandb import wandb_login
 from research.environments.reference import requirements_of
 from research.errors import BadInput, HomeError, ResearchError, StudyBusy
@@ -48,30 +51,29 @@ from research.files import ignore_disk_full
 from research.installation.home import Home
 from research.installation.studies import find_study
 from research.isolation.mode import Isolation, choose
-from research.orchestration.deployment import (
-    ResumeParameters,
-    is_on_hold,
-    overrides_stop,
-    why_released,
-)
+from research.orchestration.deployment import FlowParameters, is_on_hold, overrides_stop, why_released
 from research.orchestration.prefect_api import (
+    LEFT,
     RESEARCH,
-    RESUME,
     RETRY_TIMEOUT_S,
     FlowRun,
     FlowRunGone,
+    FlowRunNote,
     SessionEnd,
     UserAction,
     action_reason,
     connect,
     describe_end,
+    read_note,
     retry,
+    write_note,
 )
-from research.orchestration.projection import PrefectView
+from research.orchestration.projection import PrefectView, question_of, take_answer
 from research.orchestration.supervision import flow_run_process
 from research.own_process import begin_process
 from research.planners.protocol import Planner
 from research.scheduler.next_step import is_done
+from research.scheduler.required_runs import attempts_running
 from research.text import describe
 from sandboxes import SandboxError
 from studies import EventLog, EventType, StoreError, StudiesError, StudyLog, StudyState, fold
@@ -81,175 +83,290 @@ from studies.log.locks import ControllerLease
 from swarm.errors import SwarmError
 
 STOPPING_S = 120.0
-"""Most seconds that a study which is to go on is waited for while its controller still ends its stop."""
+"""Most seconds that a controller is waited for which still ends a stop."""
+ENDING_S = 15.0
+"""The same for one that drives the study: it may be a process of this flow run that ends just now."""
 LOOK_S = 1.0
 _EXPECTED = (ResearchError, StudiesError, SwarmError, SandboxError, OSError)
 """What every room raises for a person to read."""
-Parameters = TypeVar("Parameters", bound=BaseModel)
-_LEFT = "left with the worker; runs that were started go on, and so does the study in its next flow run"
 
 
-@dataclass(frozen=True, slots=True)
+class Resting(Exception):
+    """Nothing of the study is under way, and nothing begins until a person acts."""
+
+
+class Elsewhere(Exception):
+    """The study goes on under another controller, which shows it in this flow run."""
+
+
+class _FlowObserver:
+    """Ends the tick loop, by raising Resting, once a study only waits for a person: a tick changed nothing.
+
+    SIGTERM is Prefect's again while the loop runs: its executor asks no process to leave that has taken it away.
+    """
+
+    def __init__(self, view: PrefectView, on_sigterm: Any) -> None:
+        self.note = view.note
+        self._on_sigterm = on_sigterm
+        self._head = ""
+
+    def observe(self, state: StudyState) -> None:
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        waits = state.paused_reason is not None or state.open_question is not None
+        idle = state.head_hash == self._head and not any(attempts_running(state))
+        if waits and idle and state.stopped_reason is None:
+            raise Resting
+        self._head = state.head_hash
+
+
+@dataclass(slots=True)
 class FlowRunExecution:
-    """A flow run, and the installation in which what it asks for is done."""
+    """A process that Prefect's engine runs for a flow run, and the installation in which what it asks for is done."""
 
     home: Home
     log: EventLog
     flow_run: FlowRun
+    terminated: bool = False
+    """Whether SIGTERM ended the work, so that whoever sent it says what becomes of the flow run."""
 
-    def work(self) -> SessionEnd:
-        """Do what is asked for until it is over; return how it ended. Raises what a person is to read."""
-        if retry(self.flow_run.read_state, _note).action is UserAction.STOP:
-            return SessionEnd("cancelled", action_reason(UserAction.STOP))
-        asked = retry(self.flow_run.read_request, _note)
-        if asked.flow == RESEARCH:
-            return self._research(_parse_parameters(ResearchOptions, asked.parameters), asked.requested_at)
-        study = find_study(self.log, _parse_parameters(ResumeParameters, asked.parameters).study)
-        return self._resume(study, asked.requested_at)
+    def work(self, parameters: Mapping[str, Any]) -> SessionEnd:
+        """Do what is asked for until it is over; return how it ended. Raises Elsewhere, or what a person is to read."""
+        options = _parse_parameters(parameters)
+        if (study := _find_study(self.log, self.flow_run.id, options.study)) is not None:
+            return self._resume(study)  # after a retry what was asked for may not be there any more
+        return self._begin(options)
 
-    def _research(self, asked: ResearchOptions, requested_at: datetime | None) -> SessionEnd:
-        token = self.flow_run.id.hex[-8:]  # the first ones are a time: those of one schedule share them
-        begun = next((study for study in self.log.studies() if study.endswith(f"-{token}")), None)
-        if begun is not None:  # a retry: what was asked may not be there any more
-            return self._resume(begun, requested_at)
-        if (topic := asked.topic) is not None:
+    def _begin(self, options: FlowParameters) -> SessionEnd:
+        if (topic := options.topic) is not None:
             retry(lambda: self.flow_run.rename(topic), _note)
-        request = make_request(asked, _note)
-        study = new_study_id(request.topic, token)
-        planner = require_planner(request, _note, asked=asked)
+        request = make_request(options, _note)
+        study = new_study_id(request.topic, _token(self.flow_run.id))
+        planner = require_planner(request, _note, asked=options)
         isolation = choose(
-            asked.sandbox, os.environ, self.home, _note, requirements_of(request.requested.custom_environments)
+            options.sandbox, os.environ, self.home, _note, requirements_of(request.requested.custom_environments)
         )
         created = replace(
-            request, planner=planner.name, model=planner.model, command=asked.command(), sandbox=isolation.sandboxing,
-            wandb=wandb_login(os.environ).online, served=True,
+            request, planner=planner.name, model=planner.model, command=options.command(),
+            sandbox=isolation.sandboxing, wandb=wandb_login(os.environ).online, served=True,
         )  # fmt: skip
         with hold_lease(self.home, self.log, study, _note) as lease:
             begin_study(self.home, self.log, study, created)
+            self._adopt(study)
             return self._drive(study, planner, isolation, lease)
 
-    def _resume(self, study: str, requested_at: datetime | None) -> SessionEnd:
+    def _resume(self, study: str) -> SessionEnd:
         """Go on with a study; a stop or pause since it was wished stays, without a wish any, and a terminal's study."""
-        if overrides_stop(self.log, study, requested_at):
-            self._wait_for_stop(study)
         state = self._state(study)
         if state.status == "concluded" and is_done(state):
             return SessionEnd("concluded", f"study {study} was concluded before: {state.concluded_reason}")
+        wished = overrides_stop(self.log, study, retry(self.flow_run.request_time, _note))
         planner = reopen_planner(self.home, self.log, state)
         isolation = reopen_isolation(self.home, state, _note)
-        try:
-            with hold_lease(self.home, self.log, study, _note) as lease:
-                self._record_resume(study, requested_at)
-                if (why := why_released(self._state(study))) is not None:
-                    return SessionEnd("cancelled", f"{why}; begin {RESUME} for it to go on here")
-                return self._drive(study, planner, isolation, lease)
-        except StudyBusy as error:
-            return self._resume_elsewhere(study, requested_at, error)
+        with ExitStack() as leases:
+            try:
+                lease = self._take_lease(study, leases)
+            except StudyBusy as error:
+                return self._resume_elsewhere(study, error, wished=wished)
+            self._adopt(study)
+            retry(lambda: take_answer(self.flow_run, StudyLog(self.log, study)), _note)
+            self._record_resume(study, wished=wished)
+            if (why := why_released(self._state(study))) is not None:
+                return SessionEnd("cancelled", f"{why}; Retry goes on with it here")
+            return self._drive(study, planner, isolation, lease)
 
-    def _record_resume(self, study: str, requested_at: datetime | None) -> None:
-        """Append that work begins again, unless nobody asked for it and somebody paused the study or took it back."""
+    def _take_lease(self, study: str, leases: ExitStack) -> ControllerLease:
+        """Take the study's lease, once a controller that ends has given it back; raises StudyBusy."""
+        began = time.monotonic()
+        while True:
+            try:
+                return leases.enter_context(hold_lease(self.home, self.log, study, _note))
+            except StudyBusy:
+                most = STOPPING_S if self._state(study).stopped_reason is not None else ENDING_S
+                if time.monotonic() - began >= most:
+                    raise
+            time.sleep(LOOK_S)
+
+    def _resume_elsewhere(self, study: str, busy: StudyBusy, *, wished: bool) -> SessionEnd:
+        if self._state(study).stopped_reason is not None:
+            raise busy
+        if wished:
+            request_continue(self.log, study, ["ajet", "study", "resume", study])
+        note = read_note(self.home, study)
+        if note is None or note.flow_run == self.flow_run.id:
+            raise Elsewhere from busy
+        return SessionEnd("concluded", f"study {study} goes on in its own flow run: {busy}")
+
+    def _adopt(self, study: str) -> None:
+        """Make this the study's flow run, and close the one that it had before."""
+        note = read_note(self.home, study)
+        if note is not None and note.flow_run == self.flow_run.id:
+            return
+        write_note(self.home, study, FlowRunNote(self.flow_run.id, self._state(study).event_count))
+        if note is not None:
+            older = self.flow_run.sibling(note.flow_run)
+            with suppress(FlowRunGone):
+                retry(lambda: older.end(SessionEnd("left", f"goes on in another flow run: {self.flow_run.id}")), _note)
+
+    def _record_resume(self, study: str, *, wished: bool) -> None:
+        """Append that work begins again, unless nobody asked for it and somebody paused the study or took it back.
+
+        Nothing is appended for one that still asks: a form that is sent unread is no work.
+        """
         begun = {"command": ["ajet", "study", "resume", study], WORKED: 0.0, SERVED: True}
 
         def resume_change(state: StudyState) -> Change | None:
-            kept = is_on_hold(state) and not overrides_stop(self.log, study, requested_at)
+            asks = state.open_question is not None and not any(attempts_running(state))
+            kept = not wished if is_on_hold(state) else asks
             return None if kept else (EventType.STUDY_RESUMED, begun)
 
         StudyLog(self.log, study).change(resume_change, actor="user")
 
-    def _resume_elsewhere(self, study: str, requested_at: datetime | None, busy: StudyBusy) -> SessionEnd:
-        if self._state(study).stopped_reason is not None:
-            raise busy
-        if overrides_stop(self.log, study, requested_at):
-            request_continue(self.log, study, ["ajet", "study", "resume", study])
-        return SessionEnd("concluded", f"study {study} goes on under the controller that has it: {busy}")
-
-    def _wait_for_stop(self, study: str) -> None:
-        """Wait, for a bounded time, until the controller of a stopped study has ended its runs and reported it."""
-        until = time.monotonic() + STOPPING_S
-        while self._state(study).stopped_reason is not None and has_controller(self.home, self.log, study):
-            if time.monotonic() > until:
-                return
-            time.sleep(LOOK_S)
-
     def _drive(self, study: str, planner: Planner, isolation: Isolation, lease: ControllerLease) -> SessionEnd:
-        begun = self._state(study)
+        begun, on_sigterm = self._state(study), signal.getsignal(signal.SIGTERM)
         mirror = make_mirror(self.home, begun, _note, _note)
-        session = Session(
-            self.home, self.log, study, planner, isolation, lease.check, mirror or NO_MIRROR, self._stop_reason
-        )
-        view = PrefectView(self.home, begun, _note, _note, taken=self.flow_run.id)
+        view = PrefectView(self.home, begun, _note, _note, executed=True)
+
+        def begin_session() -> Session:
+            return Session(
+                self.home, self.log, study, planner, isolation, lease.check, mirror or NO_MIRROR, self._stop_reason
+            )
+
         with view, mirror or nullcontext():
-            session.plan()
-            return describe_end(session.run(view), None)
+            session = begin_session()
+            try:
+                session.plan()
+                end = describe_end(session.run(_FlowObserver(view, on_sigterm)), None)
+            except Resting:
+                state = self._state(study)
+                question = question_of(state) if state.paused_reason is None else None
+                end = SessionEnd("rests", state.paused_reason or "it waits for an answer", question)
+            except (TerminationSignal, KeyboardInterrupt):
+                if (reason := self._stop_reason()) is None:
+                    end = SessionEnd("left", LEFT)
+                else:
+                    request_stop(self.home, self.log, study, reason)
+                    end = describe_end(begin_session().run(view), None)
+        if (note := read_note(self.home, study)) is not None:  # another one where the server lost the first
+            self.flow_run = self.flow_run.sibling(note.flow_run)
+        return end
 
     def _stop_reason(self) -> str | None:
         """Return the reason of a stop where somebody clicked Cancel; a server that is gone has asked for nothing."""
+        self.terminated = True
         try:
-            found = self.flow_run.read_state()
+            action = self.flow_run.read_state().action
         except Exception as error:  # noqa: BLE001 - a client's errors are many, and mean the same here
             _note(f"Prefect does not say why this process is ended ({type(error).__name__}); the study is left")
             return None
-        return action_reason(UserAction.STOP) if found.action is UserAction.STOP else None
+        return action_reason(UserAction.STOP) if action is UserAction.STOP else None
 
     def _state(self, study: str) -> StudyState:
         return fold(self.log.read(study))
 
 
-def main() -> int:
+def _token(flow_run: UUID) -> str:
+    return flow_run.hex[-8:]  # the first ones are a time: those of one schedule share them
+
+
+def _find_study(log: EventLog, flow_run: UUID, named: str | None) -> str | None:
+    """Return the study that a flow run is to go on with: the named one, or that which it began before."""
+    if named is not None:
+        return find_study(log, named)
+    return next((study for study in log.studies() if study.endswith(f"-{_token(flow_run)}")), None)
+
+
+def stop_study(flow: Flow[..., Any], flow_run: PrefectFlowRun, state: State[Any]) -> None:
+    """Stop the study of a flow run that was cancelled, whose process has gone: Cancel alone ends trainings."""
+    home = Home.locate()
+    with closing(EventLog(home.database)) as log:
+        study = _find_study(log, flow_run.id, flow_run.parameters.get("study"))
+        note = None if study is None else read_note(home, study)
+        if study is not None and note is not None and note.flow_run == flow_run.id:
+            request_stop(home, log, study, action_reason(UserAction.STOP), note=_note)
+
+
+def _run_flow(**parameters: Any) -> None:
+    """Begin a study, or go on with one, as the form says."""
     begin_process()
-    identity = UUID(os.environ["PREFECT__FLOW_RUN_ID"])
-    with connect(os.environ["PREFECT_API_URL"]) as client, raise_on_sigterm(), ExitStack() as while_known:
+    identity = UUID(str(runtime.flow_run.id))
+    with connect(os.environ["PREFECT_API_URL"]) as client:
         flow_run = FlowRun(client, identity)
+        begun = retry(flow_run.read, _note)
+        terminated = False
         try:
             home = Home.locate().prepare()
             _redirect_output(home.prefect / "sittings" / f"{identity}.log")
-            while_known.enter_context(flow_run_process(home, identity))
+            with flow_run_process(home, identity), _open_log(home) as log:
+                execution = FlowRunExecution(home, log, flow_run)
+                end = _work(execution, parameters)
+                flow_run, terminated = execution.flow_run, execution.terminated
+        except Elsewhere:
+            raise Pause(state=begun.state) from None
         except (HomeError, OSError) as error:  # a full disk, say
-            nothing = SessionEnd("left", f"nothing was begun: {' '.join(str(error).split())}")
-            return _report_end(flow_run, lambda: nothing)
-        return _report_end(flow_run, lambda: _execute(home, flow_run))
-
-
-def _report_end(flow_run: FlowRun, work: Callable[[], SessionEnd]) -> int:
-    try:
-        end = work()
+            end = SessionEnd("left", f"nothing was begun: {' '.join(str(error).split())}")
+        except StoreError as error:
+            end = SessionEnd("failed", " ".join(str(error).split()))
         _note(f"{end.how}: {end.message}")
-        retry(lambda: flow_run.end(end), _note, 0.0 if end.how == "left" else RETRY_TIMEOUT_S)
+        _report_end(flow_run, begun, end, terminated=terminated)
+
+
+def _work(execution: FlowRunExecution, parameters: Mapping[str, Any]) -> SessionEnd:
+    try:
+        return execution.work(parameters)
+    except Elsewhere:
+        raise
+    except _EXPECTED as error:
+        return SessionEnd("failed", " ".join(str(error).split()))
+    except Exception as error:  # noqa: BLE001 - the page shows one line, and the process's own log the rest
+        _note(traceback.format_exc())
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}:{place.lineno}"
+        return SessionEnd("failed", " ".join(f"{type(error).__name__}: {error} (at {where})".split()))
+
+
+def _report_end(flow_run: FlowRun, begun: PrefectFlowRun, end: SessionEnd, *, terminated: bool) -> NoReturn:
+    """Set the flow run's state, and end the engine's work; one that was put back in line meanwhile is left so."""
+    own = flow_run.id == begun.id
+    state: State[Any] | None = begun.state
+    try:
+        current = retry(flow_run.read, _note, 0.0 if terminated else RETRY_TIMEOUT_S)
+        state = current.state
+        waits = state is not None and (state.is_scheduled() or state.is_pending())
+        if terminated and end.how == "left":
+            if waits or not own:  # by Prefect's executor, which is no person's wish
+                flow_run.set(AwaitingRetry(message=LEFT))
+        elif not (own and (terminated or waits or current.run_count > begun.run_count)):
+            state = retry(lambda: flow_run.end(end), _note)
     except FlowRunGone:
         _note("Prefect does not know this flow run any more; a study that it worked on is shown in another")
     except httpx.HTTPError as error:  # waited for in vain, or refused
         _note(f"Prefect cannot be told: {' '.join(f'{type(error).__name__}: {error}'.split())}")
-        return 1
-    return 0
+    if terminated:
+        raise TerminationSignal(signal.SIGTERM)
+    raise Pause(state=state)
 
 
-def _execute(home: Home, flow_run: FlowRun) -> SessionEnd:
-    try:
-        return _retry_until_log_opens(lambda log: FlowRunExecution(home, log, flow_run).work(), home)
-    except _EXPECTED as error:
-        return SessionEnd("failed", " ".join(str(error).split()))
-    except KeyboardInterrupt:
-        return SessionEnd("left", _LEFT)
-
-
-def _retry_until_log_opens(work: Callable[[EventLog], SessionEnd], home: Home) -> SessionEnd:
-    """Work, and again where the event log was away as it began: nobody would begin again what failed so early."""
+@contextmanager
+def _open_log(home: Home) -> Iterator[EventLog]:
+    """Open the event log, and again where it was away: nobody would begin again what failed so early."""
     until = time.monotonic() + RETRY_TIMEOUT_S
     while True:
         try:
-            with closing(EventLog(home.database)) as log:
-                return work(log)
+            log = EventLog(home.database)
+            break
         except StoreError as error:
             if time.monotonic() > until:
                 raise
             _note(f"waiting for the event log: {' '.join(str(error).split())}")
         time.sleep(PAUSE_S)
+    with closing(log):
+        yield log
 
 
-def _parse_parameters(kind: type[Parameters], given: Mapping[str, Any]) -> Parameters:
+def _parse_parameters(given: Mapping[str, Any]) -> FlowParameters:
     """Return the parameters of a form, in which an empty text is none."""
     try:
-        return kind.model_validate({name: value for name, value in given.items() if value != ""})
+        return FlowParameters.model_validate({name: value for name, value in given.items() if value not in ("", None)})
     except ValidationError as error:
         raise BadInput(f"expected the parameters of the deployment's form; found {describe(error)}") from error
 
@@ -269,5 +386,8 @@ def _note(line: str) -> None:
     sys.stdout.flush()
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+# Prefect passes a flow what its signature names: the fields of the form.
+_run_flow.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in FlowParameters.model_fields]
+)
+research = Flow(_run_flow, name=RESEARCH, validate_parameters=False, persist_result=False, on_cancellation=[stop_study])

@@ -1,9 +1,9 @@
-"""The client of a Prefect server: deployments, one flow run, and what users did there.
+"""The client of a Prefect server: the deployment, one flow run, and what users did there.
 
-`ajet-research` takes a topic, `ajet-resume` a study; both are named after this machine and this installation's folder,
-as a study goes on where its folder is. Sessions belong to `ajet-resume` even without a worker, because Prefect offers
-Cancel and Pause for runs of deployments only. Runs are found again by their keys, so what is written twice changes
-nothing.
+A study is one flow run for its whole life, of the deployment `ajet-research`, which is named after this machine and
+this installation's folder, as a study goes on where its folder is; its id is kept there, in `prefect.json`. A study
+that a terminal drives belongs to the deployment too, even without a worker, because Prefect offers Cancel, Suspend and
+Retry for runs of deployments only.
 
 Reconciling: what UI and log agreed on last is remembered, and the side that differs has changed. A change in the UI is
 a user's action, which the study follows; where both changed, the action goes first. A server that is away is waited
@@ -15,9 +15,9 @@ Import only after `client_environment` is in os.environ: Prefect reads its setti
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
-import re
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -41,8 +41,11 @@ from prefect.client.schemas.objects import State
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
-from prefect.states import Cancelled, Completed, Crashed, Failed, Paused, Running
+from prefect.states import Cancelled, Completed, Crashed, Failed, Paused, Running, Suspended
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from research.controller.interventions import MOST_NOTE
+from research.files import read_json, write_json
 from research.installation.home import Home
 from research.orchestration.server import AUTH
 from research.orchestration.task_rows import TaskRuns
@@ -50,15 +53,13 @@ from research.scheduler.required_runs import is_stopped_by_budget
 from studies import StudyState
 
 RESEARCH: Final = "ajet-research"
-RESUME: Final = "ajet-resume"
+ENTRYPOINT: Final = "research.orchestration.flow.research"
 TAG: Final = "ajet"
 """On every flow run of ours, so that automations can tell them from others."""
 _OTHERS_S: Final = 60.0
 """How long others are waited for that make a deployment at the same time."""
-_TAKEN_UP: Final = re.compile(r".+/[0-9a-f]{64}/.+")
-"""The key of a flow run by which a worker takes up what was left with a log of that hash."""
 _NO_WORKER: Final = (
-    "What `ajet research` and `ajet study resume` drive on this machine. Cancel and Pause are obeyed; a run that is "
+    "What `ajet research` and `ajet study resume` drive on this machine. Cancel and Suspend are obeyed; a run that is "
     "begun here waits for a worker: `ajet up --work`."
 )
 
@@ -68,54 +69,111 @@ def installation_name(home: Home) -> str:
     return f"{socket.gethostname()}-{hashlib.sha256(str(home.path.resolve()).encode()).hexdigest()[:4]}"
 
 
-def ensure_deployment(client: SyncPrefectClient, home: Home, name: str, **told: Any) -> DeploymentResponse:
-    """Return a deployment of an installation; where there is none, one is made that is told this.
+def ensure_deployment(client: SyncPrefectClient, home: Home, **content: Any) -> DeploymentResponse:
+    """Return the deployment of an installation; where there is none, one is made with this content.
 
     The installation's processes do so one after the other: Prefect makes one over another of its name.
     """
-    if (known := find_deployment(client, home, name)) is not None:
-        return known
+    if (deployment := find_deployment(client, home)) is not None:
+        return deployment
     home.prefect.mkdir(parents=True, exist_ok=True)
     with FileLock(home.prefect / "deployments.lock", timeout=_OTHERS_S, mode=0o600, fallback_to_soft=False):
-        if (known := find_deployment(client, home, name)) is not None:
-            return known
-        own = deployment_name(name, installation_name(home))
-        made = client.create_deployment(client.create_flow_from_name(name), own, tags=[TAG], **told)
-        return client.read_deployment(made)
+        if (deployment := find_deployment(client, home)) is not None:
+            return deployment
+        content = {"description": _NO_WORKER, **content}
+        flow, name = client.create_flow_from_name(RESEARCH), f"research@{installation_name(home)}"
+        return client.read_deployment(
+            client.create_deployment(flow, name, entrypoint=ENTRYPOINT, tags=[TAG], **content)
+        )
 
 
-def deployment_name(name: str, place: str) -> str:
-    return f"{name.removeprefix(f'{TAG}-')}@{place}"
-
-
-def find_deployment(client: SyncPrefectClient, home: Home, name: str) -> DeploymentResponse | None:
-    """Return a deployment of an installation that the server knows; those of earlier versions bear the place alone."""
-    place = installation_name(home)
-    for own in (deployment_name(name, place), place):
-        with suppress(ObjectNotFound):
-            return client.read_deployment_by_name(f"{name}/{own}")
+def find_deployment(client: SyncPrefectClient, home: Home) -> DeploymentResponse | None:
+    with suppress(ObjectNotFound):
+        return client.read_deployment_by_name(f"{RESEARCH}/research@{installation_name(home)}")
     return None
 
 
-def resume_deployment(client: SyncPrefectClient, home: Home) -> UUID:
-    return ensure_deployment(client, home, RESUME, description=_NO_WORKER).id
+class FlowRunNote(NamedTuple):
+    """What a study's folder says of its flow run: its id, and how many events the log had when it was made."""
+
+    flow_run: UUID
+    since: int
 
 
-def schedule_resume(client: SyncPrefectClient, home: Home, study: str, key: str) -> PrefectFlowRun:
-    """Ask an installation's worker to go on with a study; asked again with the same key, it is the same flow run."""
-    return client.create_flow_run_from_deployment(
-        resume_deployment(client, home), parameters={"study": study}, name=study, tags=[TAG, study],
-        idempotency_key=key,
+def read_note(home: Home, study: str) -> FlowRunNote | None:
+    """Return the note on a study's flow run; None for none. Those of earlier versions were of one session each."""
+    try:
+        note: Any = read_json(home.study(study) / "prefect.json")
+        return FlowRunNote(UUID(note["flow_run"]), int(note["since"]))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def write_note(home: Home, study: str, note: FlowRunNote) -> None:
+    write_json(home.study(study) / "prefect.json", {"flow_run": str(note.flow_run), "since": note.since})
+
+
+def find_flow_run(client: SyncPrefectClient, home: Home, study: str) -> PrefectFlowRun | None:
+    """Return the flow run of a study; None where it has none, or none that this server knows."""
+    if (note := read_note(home, study)) is None:
+        return None
+    with suppress(ObjectNotFound):
+        return client.read_flow_run(note.flow_run)
+    return None
+
+
+def create_flow_run(client: SyncPrefectClient, home: Home, study: StudyState, state: State[Any]) -> PrefectFlowRun:
+    """Create the flow run of a study in this state, and keep its id in the study's folder."""
+    made = client.create_flow_run_from_deployment(
+        ensure_deployment(client, home).id, name=_name(study.id, study.topic), parameters={"study": study.id},
+        state=state, tags=[TAG, study.id], idempotency_key=f"{study.id}/{uuid4()}",
     )  # fmt: skip
+    write_note(home, study.id, FlowRunNote(made.id, study.event_count))
+    return made
 
 
-def request_time(run: PrefectFlowRun) -> datetime | None:
-    """Return for when somebody asked for a flow run; None where nobody did: a worker takes up what was left."""
-    key = run.idempotency_key
-    return None if key is not None and _TAKEN_UP.fullmatch(key) is not None else run.expected_start_time or run.created
+RESCHEDULED: Final = "its process ended; the study goes on in a new one"
+LEFT: Final = "left with the worker; runs that were started go on, and so does the study with the next worker"
+_WAITS: Final = ("Late", "AwaitingConcurrencySlot")
+"""Names by which the server says that a scheduled run still waits."""
 
 
-EndStatus = Literal["concluded", "budget", "cancelled", "failed", "left"]
+def request_time(client: SyncPrefectClient, flow_run: UUID) -> datetime | None:
+    """Return for when a person asked for a flow run last, by the server's clock; None where nobody did."""
+    times: list[datetime] = []
+    before: State[Any] | None = None
+    for state in sorted(client.read_flow_run_states(flow_run), key=lambda state: state.timestamp):
+        if state.message == LEFT and before is not None and before.is_scheduled() and before.timestamp in times:
+            times.remove(before.timestamp)  # Prefect's own word for a process that is asked to leave
+        if state.is_scheduled() and state.name not in _WAITS and state.message not in (RESCHEDULED, LEFT):
+            times.append(max(state.timestamp, state.state_details.scheduled_time or state.timestamp))
+        before = state
+    return max(times, default=None)
+
+
+class ApprovalForm(BaseModel):
+    """What the form of a question has for fields; sent unread, it answers nothing."""
+
+    model_config = ConfigDict(title="Approval")
+
+    answer: Literal["wait", "approve", "deny"] = Field(
+        default="wait", description="deny stops the study; wait leaves the question open."
+    )
+    note: str = Field(default="", max_length=MOST_NOTE, description="For the report; may stay empty.")
+
+
+class Question(NamedTuple):
+    """What a study asks, as its flow run shows it above the form."""
+
+    digest: str
+    text: str
+
+    @property
+    def keys(self) -> dict[str, str]:
+        return {part: f"approval-{self.digest}-{part}" for part in ("schema", "response", "description")}
+
+
+EndStatus = Literal["concluded", "budget", "cancelled", "failed", "left", "rests"]
 
 
 class Activity(Enum):
@@ -123,6 +181,7 @@ class Activity(Enum):
 
     RUNNING = "running"
     PAUSED = "paused"
+    ASKING = "asking"
 
 
 class UserAction(Enum):
@@ -152,15 +211,19 @@ def reconcile(agreed: Activity, action: UserAction | None, study: Activity) -> R
 
 
 def activity(state: StudyState) -> Activity:
-    return Activity.RUNNING if state.paused_reason is None else Activity.PAUSED
+    if state.paused_reason is not None:
+        return Activity.PAUSED
+    return Activity.RUNNING if state.open_question is None else Activity.ASKING
 
 
 @dataclass(frozen=True, slots=True)
 class SessionEnd:
-    """How a session ended, for its flow run's last state."""
+    """How a session ended, for its flow run's state."""
 
     how: EndStatus
     message: str
+    question: Question | None = None
+    """What a person is asked by one that rests; None for nothing."""
 
 
 def describe_end(state: StudyState, error: BaseException | None) -> SessionEnd:
@@ -187,10 +250,10 @@ HEARTBEAT = "prefect.flow-run.heartbeat"
 """The event by which Prefect's own engine says that a flow run lives."""
 _MOST_TOPIC = 50
 """Letters of a topic in a flow run's name: with the study's id it fits in a line of Prefect's list."""
-_RETRIED = "AwaitingRetry"
-"""The name of the state that Retry of Prefect's pages sets."""
 LASTS_S: Final = 10 * 365 * 86_400
 """Seconds that a pause may last: Prefect fails a flow run whose pause has expired."""
+_LEAST_S: Final = LASTS_S / 2
+"""A pause that ends sooner is one of Prefect's pages: five minutes."""
 
 
 class FlowRunGone(Exception):
@@ -199,36 +262,41 @@ class FlowRunGone(Exception):
 
 def connect(api: str) -> SyncPrefectClient:
     """Return a client of the server at this address, let in as the environment says."""
-    entry = {PREFECT_API_AUTH_STRING: os.environ[AUTH]} if os.environ.get(AUTH) else {}
-    with temporary_settings({PREFECT_API_URL: api, **entry}):
+    auth = {PREFECT_API_AUTH_STRING: os.environ[AUTH]} if os.environ.get(AUTH) else {}
+    with temporary_settings({PREFECT_API_URL: api, **auth}):
         return get_client(sync_client=True)
-
-
-def close_abandoned(client: SyncPrefectClient, flow_run: str) -> None:
-    """Mark the flow run of a controller that was killed as Crashed, unless it is unknown or over, and end its rows."""
-    message = "the controller ended without closing this flow run; the study was resumed in a new one"
-    with suppress(ObjectNotFound):
-        state = client.read_flow_run(UUID(flow_run)).state
-        TaskRuns(client, UUID(flow_run)).close("the study was resumed, and this goes on in its next flow run")
-        if state is None or not state.is_final():
-            client.set_flow_run_state(flow_run, Crashed(message=message), force=True)
 
 
 @dataclass(frozen=True, slots=True)
 class FlowRunState:
-    """A flow run's state as it was found: what somebody clicked, and the activity it shows; None for no such."""
+    """A flow run's state as it is there: what somebody clicked, the activity it shows, and the question it asks."""
 
     action: UserAction | None
-    shows: Activity | None
+    shows: Activity | None = None
+    digest: str = ""
+
+    @classmethod
+    def of(cls, state: State[Any] | None) -> FlowRunState:
+        if state is None:
+            return cls(None)
+        if state.is_cancelling() or state.is_cancelled():
+            return cls(UserAction.STOP)
+        if state.is_paused():
+            lasts = not state.state_details.pause_reschedule
+            if (keys := state.state_details.run_input_keyset) is not None:
+                digest = keys["response"].removeprefix("approval-").removesuffix("-response")
+                return cls(None, Activity.ASKING if lasts else None, digest)
+            return cls(UserAction.PAUSE, Activity.PAUSED if lasts else None)
+        if state.is_running():
+            return cls(UserAction.CONTINUE, Activity.RUNNING)
+        # Resume schedules a suspended run, for which a worker then begins a process.
+        return cls(UserAction.CONTINUE if state.is_scheduled() or state.is_pending() else None)
 
 
-class RequestedWork(NamedTuple):
-    """What a flow run was created for. `requested_at` is by the server's clock: when it was to begin, or Retry was
-    pressed last; None where a worker handed a study over by itself."""
-
-    flow: str
-    parameters: Mapping[str, Any]
-    requested_at: datetime | None
+def expires(state: State[Any]) -> bool:
+    """Return whether Prefect would fail a suspended run before long."""
+    until = state.state_details.pause_timeout
+    return until is not None and until.timestamp() - state.timestamp.timestamp() < _LEAST_S
 
 
 class FlowRun:
@@ -239,78 +307,97 @@ class FlowRun:
         self._client = client
         self.task_runs = TaskRuns(client, identity)
 
-    @classmethod
-    def begin(cls, client: SyncPrefectClient, home: Home, study: str, topic: str, key: str) -> FlowRun:
-        """Create a study's flow run, running, or return the one that was created with this key before."""
-        made = client.create_flow_run_from_deployment(
-            resume_deployment(client, home), name=_name(study, topic), parameters={"study": study}, state=Running(),
-            tags=[TAG, study], idempotency_key=key,
-        )  # fmt: skip
-        return cls(client, made.id)
+    def sibling(self, identity: UUID) -> FlowRun:
+        return self if identity == self.id else FlowRun(self._client, identity)
 
-    @classmethod
-    def adopt(cls, client: SyncPrefectClient, identity: UUID, study: str, topic: str) -> FlowRun:
-        """Return the flow run that a worker's process was started for, named after its study; raises FlowRunGone.
+    def adopt(self, study: StudyState) -> None:
+        """Name and tag it after its study; raises FlowRunGone.
 
         Tags that somebody gave it stay: their automations look for them.
         """
-        try:
-            tags = dict.fromkeys([*client.read_flow_run(identity).tags, TAG, study])
-            client.update_flow_run(identity, name=_name(study, topic), tags=list(tags))
-        except ObjectNotFound as error:
-            raise FlowRunGone from error
-        return cls(client, identity)
+        tags = dict.fromkeys([*self.read().tags, TAG, study.id])
+        self._client.update_flow_run(self.id, name=_name(study.id, study.topic), tags=list(tags))
 
     def rename(self, topic: str) -> None:
         self._client.update_flow_run(self.id, name=_shorten_topic(topic))
 
-    def read_request(self) -> RequestedWork:
-        found = self._client.read_flow_run(self.id)
-        flow = self._client.read_flow(found.flow_id).name
-        # A retry leaves the expected time as it was.
-        retried = (each.timestamp for each in self._client.read_flow_run_states(self.id) if each.name == _RETRIED)
-        request_times = [each for each in (request_time(found), *retried) if each is not None]
-        return RequestedWork(flow, found.parameters, max(request_times, default=None))
-
-    def read_state(self) -> FlowRunState:
-        """Read the state; raises FlowRunGone."""
+    def read(self) -> PrefectFlowRun:
         try:
-            state = self._client.read_flow_run(self.id).state
+            return self._client.read_flow_run(self.id)
         except ObjectNotFound as error:
             raise FlowRunGone from error
         except Exception:
             self.task_runs.mark_unsent()
             raise
-        if state is None:
-            return FlowRunState(None, None)
-        if state.is_cancelling() or state.is_cancelled():
-            return FlowRunState(UserAction.STOP, None)
-        if state.is_paused():
-            return FlowRunState(UserAction.PAUSE, None if state.state_details.pause_reschedule else Activity.PAUSED)
-        if state.is_running():
-            return FlowRunState(UserAction.CONTINUE, Activity.RUNNING)
-        return FlowRunState(
-            UserAction.CONTINUE if state.is_scheduled() else None, None
-        )  # Resume schedules a pause that ended runs
 
-    def show(self, activity: Activity, reason: str) -> None:
-        """Show the study as running or paused, whatever the state was; a pause that is shown lasts."""
-        message = f"{reason}: no run begins, those that are under way are finished"
-        paused: State[Any] = Paused(timeout_seconds=LASTS_S, reschedule=False, message=message)
-        self._set(Running() if activity is Activity.RUNNING else paused)
+    def read_state(self) -> FlowRunState:
+        return FlowRunState.of(self.read().state)
 
-    def end(self, ending: SessionEnd) -> None:
-        """Set the last state, and where it failed say why in the log, which a page shows; raises FlowRunGone."""
-        states: dict[EndStatus, Callable[..., State[Any]]] = {
+    def request_time(self) -> datetime | None:
+        return request_time(self._client, self.id)
+
+    def set(self, state: State[Any]) -> State[Any]:
+        """Set a state, whatever the one before was; raises FlowRunGone."""
+        try:
+            self._client.set_flow_run_state(self.id, state, force=True)
+        except ObjectNotFound as error:
+            raise FlowRunGone from error
+        return state
+
+    def show(self, activity: Activity, reason: str, question: Question | None = None) -> None:
+        """Show a study that a process drives; a pause that is shown lasts, and its Resume begins no process."""
+        if activity is Activity.RUNNING:
+            self.set(Running())
+        else:
+            self.set(self._ask(Paused(timeout_seconds=LASTS_S, reschedule=False, message=_pause(reason)), question))
+
+    def _ask(self, state: State[Any], question: Question | None) -> State[Any]:
+        if question is not None:
+            self._store(question.keys["schema"], json.dumps(ApprovalForm.model_json_schema()))
+            self._store(question.keys["description"], json.dumps(question.text))
+            state.state_details.run_input_keyset = question.keys
+            state.message = "waits for an answer; press Resume"
+        return state
+
+    def read_answer(self, question: Question) -> ApprovalForm | None:
+        """Return what was answered in the form; None for nothing. One that says `wait` is forgotten."""
+        key = question.keys["response"]
+        try:
+            answer = ApprovalForm.model_validate_json(self._client.read_flow_run_input(self.id, key=key))
+        except PrefectHTTPStatusError as error:
+            if error.response.status_code == HTTPStatus.NOT_FOUND:
+                return None
+            raise
+        except ValidationError:  # whoever writes to the server by other means than the form
+            answer = ApprovalForm()
+        if answer.answer != "wait":
+            return answer
+        with suppress(PrefectHTTPStatusError):
+            self._client.delete_flow_run_input(self.id, key=key)
+        return None
+
+    def _store(self, key: str, value: str) -> None:
+        try:
+            self._client.create_flow_run_input(self.id, key=key, value=value)
+        except PrefectHTTPStatusError as error:
+            if error.response.status_code != HTTPStatus.CONFLICT:  # there already
+                raise
+
+    def end(self, ending: SessionEnd) -> State[Any]:
+        """Set the state after a session, and where it failed say why in the log too, which a page shows.
+
+        One that rests is suspended until somebody resumes it, or answers its question. Raises FlowRunGone.
+        """
+        if ending.how == "rests":
+            rest: State[Any] = Suspended(timeout_seconds=LASTS_S, message=_pause(ending.message))
+            return self.set(self._ask(rest, ending.question))
+        states: Mapping[str, Callable[..., State[Any]]] = {
             "concluded": Completed, "budget": partial(Completed, name="Budget used up"), "cancelled": Cancelled,
             "failed": Failed, "left": Crashed,
         }  # fmt: skip
-        try:
-            if ending.how == "failed":
-                self.log([ending.message], logging.ERROR)
-            self._set(states[ending.how](message=ending.message))
-        except ObjectNotFound as error:
-            raise FlowRunGone from error
+        if ending.how == "failed":
+            self.log([ending.message], logging.ERROR)
+        return self.set(states[ending.how](message=ending.message))
 
     def send_heartbeat(self) -> None:
         event = {
@@ -337,10 +424,10 @@ class FlowRun:
         made = self._client.request("POST", "/artifacts/", json=artifact.model_dump(mode="json", exclude_unset=True))
         identity = UUID(made.json()["id"])
         own, of_key = ArtifactFilterFlowRunId(any_=[self.id]), ArtifactFilterKey(any_=[key])
-        for found in self._client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=own, key=of_key)):
-            if found.id != identity:
+        for older in self._client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=own, key=of_key)):
+            if older.id != identity:
                 with suppress(ObjectNotFound):
-                    self._client.delete_artifact(found.id)
+                    self._client.delete_artifact(older.id)
         return identity
 
     def _replace(self, shown: UUID, data: object, description: str) -> bool:
@@ -353,8 +440,9 @@ class FlowRun:
             return False
         return True
 
-    def _set(self, state: State[Any]) -> None:
-        self._client.set_flow_run_state(self.id, state, force=True)
+
+def _pause(reason: str) -> str:
+    return f"{reason}: no run begins, those that are under way are finished"
 
 
 def _name(study: str, topic: str) -> str:
@@ -375,16 +463,16 @@ Answer = TypeVar("Answer")
 
 def retry(ask: Callable[[], Answer], note: Callable[[str], None], most_s: float = RETRY_TIMEOUT_S) -> Answer:
     """Return a server's answer; where it is away ask again, for so many seconds, after telling `note` once."""
-    until, told = time.monotonic() + most_s, False
+    until, noted = time.monotonic() + most_s, False
     while True:
         try:
             return ask()
         except httpx.HTTPError as error:
             if not _is_unreachable(error) or time.monotonic() > until:
                 raise
-            if not told:
+            if not noted:
                 note(f"waiting for Prefect: {' '.join(f'{type(error).__name__}: {error}'.split())}")
-                told = True
+                noted = True
         time.sleep(AGAIN_S)
 
 

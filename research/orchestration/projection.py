@@ -1,19 +1,19 @@
-"""What a study shows at Prefect: rows, log lines, artifacts and the approval form.
+"""What a study shows at Prefect: rows, log lines, artifacts and the form of its question.
 
-A thread finds or starts the server and refreshes the session's flow run every few seconds: it reads the run's state and
+A thread finds or starts the server and refreshes the study's flow run every few seconds: it reads the run's state and
 the study's log, reconciles both and publishes what is new. A user's action becomes an event of the log, as with the
 command line. A study never waits for Prefect or fails with it: errors are one line and are retried; only a study that
-is over waits, for a bounded time, to show its end.
+is over waits, for a bounded time, to show its end. A flow run that Prefect's engine executes is ended by its own
+process (`research.orchestration.flow`), one of a terminal's study here.
 
-A question for approval is a paused flow run with a key that follows from the question, so there is one form for it. Its
-fields are filled with `wait`: Resume without reading answers nothing.
+A question for approval is a form on the study's own flow run, which is paused with keys that follow from the question.
+Its fields are filled with `wait`: Resume without reading answers nothing.
 
 Import only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import threading
@@ -21,37 +21,33 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self
-from uuid import UUID, uuid4
+from typing import Final, Self
+from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import FlowRunCreate
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
-from prefect.client.schemas.objects import State, StateType
-from prefect.exceptions import PrefectHTTPStatusError
-from prefect.states import Paused
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from prefect.states import Running
 
-from research.controller.interventions import MOST_NOTE, answer_question, request_continue, request_pause, request_stop
+from research.controller.interventions import answer_question, request_continue, request_pause, request_stop
 from research.controller.progress import StudyProgress, progress_lines, progress_of
 from research.errors import BadApproval
-from research.files import ignore_disk_full, read_json, write_json
+from research.files import ignore_disk_full
 from research.installation.home import Home, attempt_in
 from research.orchestration.artifacts import DESCRIPTIONS, LiveCurves, StudyArtifact, build_artifacts
 from research.orchestration.prefect_api import (
     BEAT_S,
-    LASTS_S,
     Activity,
     FlowRun,
     FlowRunGone,
+    Question,
     UserAction,
     action_reason,
     activity,
-    close_abandoned,
+    create_flow_run,
     describe_end,
+    find_flow_run,
+    read_note,
     reconcile,
 )
 from research.orchestration.server import PrefectServer, PrefectUnavailable, client_environment, ensure_server
@@ -64,143 +60,38 @@ from research.orchestration.task_rows import (
     end_row,
     find_tracking_log,
     outcome_lines,
+    reopen_row,
     state_lines,
     tracking_lines,
     training_lines,
 )
 from research.runs.files import AttemptFolder, read_progress
 from research.scheduler.approvals import describe_cost, how_to_answer
-from studies import EventLog, RunState, StudyLog, StudyState
-from studies.log.study import ApprovalAnswer, AttemptState, LoggedApprovalRequest
-
-_FLOW: Final = "ajet approval"
-_KEYS: Final = {"schema": "approval-schema", "response": "approval-response", "description": "approval-description"}
+from studies import EventLog, RunState, StudyLog, StudyState, fold
+from studies.log.study import AttemptState
 
 
-class ApprovalForm(BaseModel):
-    """What the form has for fields."""
-
-    model_config = ConfigDict(title="Approval")
-
-    answer: Literal["wait", "approve", "deny"] = Field(
-        default="wait", description="deny stops the study; wait leaves the question open."
-    )
-    note: str = Field(default="", max_length=MOST_NOTE, description="For the report; may stay empty.")
-
-
-class ApprovalForms:
-    """The forms of one study's questions on one server. Every call raises what Prefect's client raises."""
-
-    def __init__(self, client: SyncPrefectClient, record: StudyLog) -> None:
-        self._client = client
-        self._record = record
-        self._closed: set[str] = set()
-
-    def refresh(self, state: StudyState) -> None:
-        """Have the form of the open question up, take the answer that was given in it, and close what is answered."""
-        if (asked := state.open_question) is not None:
-            form = self.ask(state, asked)
-            if (given := self.read_answer(form)) is not None:
-                with suppress(BadApproval):  # somebody was faster elsewhere; the form is closed with that answer
-                    answer_question(
-                        self._record, asked.digest, "Prefect", given.note, granted=given.answer == "approve"
-                    )
-        self.close_answered(self._record.state())
-
-    def close_answered(self, state: StudyState) -> None:
-        still_open = None if state.open_question is None else state.open_question.digest
-        answers = {given.asked.digest: given for given in state.approvals}
-        for asked in state.questions:
-            if asked.digest != still_open and asked.digest not in self._closed:
-                for form in self._forms_of(asked):
-                    self.close(form, answers.get(asked.digest))
-                self._closed.add(asked.digest)
-
-    def ask(self, state: StudyState, asked: LoggedApprovalRequest) -> UUID:
-        form, status = self._find_or_create(asked)
-        if status is None:
-            self._store(form, "schema", json.dumps(ApprovalForm.model_json_schema()))
-            self._store(form, "description", json.dumps(_describe_question(state, asked)))
-            self._open_form(form)
-        return form
-
-    def read_answer(self, form: UUID) -> ApprovalForm | None:
-        """Return what was answered in a form; None while that is nothing, whatever else was done to it."""
-        state = self._client.read_flow_run(form).state
-        if state is not None and state.is_paused():
-            return None
-        given = self._read_response(form)  # stored together with the state that Resume sets
-        if given is not None and given.answer != "wait":
-            return given
-        with suppress(PrefectHTTPStatusError):
-            self._client.delete_flow_run_input(form, key=_KEYS["response"])
-        self._open_form(form)
+def question_of(state: StudyState) -> Question | None:
+    """Return what a study asks a person; None for nothing."""
+    if (request := state.open_question) is None:
         return None
-
-    def close(self, form: UUID, given: ApprovalAnswer | None) -> None:
-        if given is None:
-            last = State[Any](type=StateType.CANCELLED, name="Not needed", message="it is not asked any more")
-        else:
-            note = f" ({given.note})" if given.note else ""
-            kind, name = (StateType.COMPLETED, "Approved") if given.granted else (StateType.CANCELLED, "Denied")
-            last = State[Any](type=kind, name=name, message=f"{given.describe()}{note}")
-        self._client.set_flow_run_state(form, last, force=True)
-
-    def _find_or_create(self, asked: LoggedApprovalRequest) -> tuple[UUID, object]:
-        """Return the form's flow run and its state, which is None where it was made just now, or left half made."""
-        flow = self._client.create_flow_from_name(_FLOW)
-        question = asked.question
-        wanted = FlowRunCreate(
-            name=f"{question.study}: approve {question.stage}?", flow_id=flow, tags=["approval", question.study],
-            idempotency_key=_key(asked),
-        )  # fmt: skip
-        made = self._client.request("POST", "/flow_runs/", json=wanted.model_dump(mode="json", exclude_unset=True))
-        found = made.raise_for_status().json()
-        status = found["state"]
-        return UUID(found["id"]), None if status is None or status["type"] == "PENDING" else status
-
-    def _forms_of(self, asked: LoggedApprovalRequest) -> list[UUID]:
-        by_key = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=[_key(asked)]))
-        found = self._client.read_flow_runs(flow_run_filter=by_key)
-        return [run.id for run in found if run.state is None or not run.state.is_final()]
-
-    def _open_form(self, form: UUID) -> None:
-        waiting: State[Any] = Paused(timeout_seconds=LASTS_S, reschedule=False, message="waits for your answer")
-        waiting.state_details.run_input_keyset = _KEYS
-        self._client.set_flow_run_state(form, waiting, force=True)
-
-    def _store(self, form: UUID, what: str, value: str) -> None:
-        try:
-            self._client.create_flow_run_input(form, key=_KEYS[what], value=value)
-        except PrefectHTTPStatusError as error:
-            if error.response.status_code != HTTPStatus.CONFLICT:  # there already
-                raise
-
-    def _read_response(self, form: UUID) -> ApprovalForm | None:
-        try:
-            raw = self._client.read_flow_run_input(form, key=_KEYS["response"])
-        except PrefectHTTPStatusError as error:
-            if error.response.status_code == HTTPStatus.NOT_FOUND:
-                return None
-            raise
-        try:
-            return ApprovalForm.model_validate_json(raw)
-        except ValidationError:  # whoever writes to the server by other means than the form
-            return None
-
-
-def _key(asked: LoggedApprovalRequest) -> str:
-    return f"{asked.question.study}/{asked.digest}"
-
-
-def _describe_question(state: StudyState, asked: LoggedApprovalRequest) -> str:
     topic = " ".join(state.topic.split()).replace("`", "'")
-    return (
-        f"The study `{state.id}` asks to begin **{asked.question.would}**: {describe_cost(asked)}.\n\n"
+    text = (
+        f"The study `{state.id}` asks to begin **{request.question.would}**: {describe_cost(request)}.\n\n"
         f"Asked: `{topic}`\n\nChoose `approve` or `deny` and press *Resume*. The study's controller takes the answer "
         f"within seconds; where none works on it, the next one does (`ajet study resume {state.id}`). In a terminal: "
         f"{how_to_answer(state)}\n"
     )
+    return Question(request.digest, text)
+
+
+def take_answer(flow_run: FlowRun, record: StudyLog) -> None:
+    """Write the answer that was given in the form of a study's question into its log; the first one counts."""
+    if (question := question_of(record.state())) is None:
+        return
+    if (answer := flow_run.read_answer(question)) is not None:
+        with suppress(BadApproval):  # somebody was faster elsewhere
+            answer_question(record, question.digest, "Prefect", answer.note, granted=answer.answer == "approve")
 
 
 REDRAW_S: Final = 30.0
@@ -208,22 +99,28 @@ REDRAW_S: Final = 30.0
 
 
 class Projection:
-    """Publishes to the flow run of a session that began at `since`; `folder` is the study's."""
+    """Publishes to a flow run that was made when the study was as `since`, in a session that began as of `begun`.
 
-    def __init__(self, flow_run: FlowRun, since: StudyState, folder: Path) -> None:
+    `folder` is the study's.
+    """
+
+    def __init__(self, flow_run: FlowRun, since: StudyState, begun: StudyState, folder: Path) -> None:
         self._flow_run = flow_run
         self._since = since
+        self._begun = begun
         self._folder = folder
         self._state: StudyState | None = None
         self._rows: dict[str, TaskRow] = {}
         self._artifacts = _ArtifactPublisher(flow_run, since.id)
         self._curves = LiveCurves(folder)
-        self._trainings = _TrainingLogs(flow_run, since, folder, self._curves)
         self._redrawn = -REDRAW_S
-        self._told = {key for key, _ in (progress_lines(since) if since.resumed_count else ())}
+        self._logged = {key for key, _ in (progress_lines(begun) if begun.resumed_count else ())}
+        shown = build_rows(begun, since) if begun.event_count > since.event_count else ()
+        lines = {(row.key, line.key) for row in shown for line in state_lines(row)}
+        self._trainings = _TrainingLogs(flow_run, begun, folder, self._curves, lines)
 
     def update(self, state: StudyState, *, over: bool = False) -> None:
-        """Publish what is new; once the session is `over`, no row stays open."""
+        """Publish what is new; once the study is `over`, no row stays open."""
         if over or state is not self._state or self._flow_run.task_runs.needs_resend:
             self._put_rows(state, over)
             self._publish(state)
@@ -234,13 +131,15 @@ class Projection:
         self._state = state
 
     def _put_rows(self, state: StudyState, over: bool) -> None:
-        now = {row.key: end_row(row, state.last_ts) if over else row for row in build_rows(state, self._since)}
+        rows = {row.key: reopen_row(row, self._since, self._begun) for row in build_rows(state, self._since)}
+        if over:
+            rows = {key: end_row(row, state.last_ts) for key, row in rows.items()}
         for key, row in self._rows.items():
-            if key not in now:
-                now[key] = cancel_row(row, state.last_ts) if row.open else row
-        self._flow_run.task_runs.put(now.values())
-        self._rows = now
-        self._trainings.write((row.key, line) for row in now.values() for line in state_lines(row))
+            if key not in rows:
+                rows[key] = cancel_row(row, state.last_ts) if row.open else row
+        self._flow_run.task_runs.put(rows.values())
+        self._rows = rows
+        self._trainings.write((row.key, line) for row in rows.values() for line in state_lines(row))
 
     def _publish(self, state: StudyState) -> None:
         self._artifacts.publish_progress(progress_of(state))
@@ -259,10 +158,10 @@ class Projection:
             self._redrawn = now
 
     def _log(self, state: StudyState) -> None:
-        lines = {key: line for key, line in progress_lines(state) if key not in self._told}
+        lines = {key: line for key, line in progress_lines(state) if key not in self._logged}
         if lines:
             self._flow_run.log(lines.values())
-            self._told |= lines.keys()
+            self._logged |= lines.keys()
 
 
 class _ArtifactPublisher:
@@ -293,16 +192,18 @@ class _ArtifactPublisher:
 class _TrainingLogs:
     """Tells of each attempt of a session what its own files say of its progress, each line once."""
 
-    def __init__(self, flow_run: FlowRun, since: StudyState, folder: Path, curves: LiveCurves) -> None:
+    def __init__(
+        self, flow_run: FlowRun, begun: StudyState, folder: Path, curves: LiveCurves, written: set[tuple[str, str]]
+    ) -> None:
         self._flow_run = flow_run
         self._folder = folder
         self._curves = curves
         self._over = {
-            (attempt.name, attempt.url) for _, _, attempt in _attempts_of(since) if attempt.status is not None
+            (attempt.name, attempt.url) for _, _, attempt in _attempts_of(begun) if attempt.status is not None
         }
         """Attempts of which nothing more is told, unless they get another page at W&B."""
         self._open: list[tuple[int, RunState, AttemptState]] = []
-        self._told: set[tuple[str, str]] = set()
+        self._written = written
         self._logs: dict[str, str | None] = {}
         self._state: StudyState | None = None
 
@@ -318,10 +219,10 @@ class _TrainingLogs:
         return len(self._logs) > known
 
     def write(self, lines: Iterable[tuple[str, TrainingLine]]) -> None:
-        new = {(key, line.key): (key, line) for key, line in lines if (key, line.key) not in self._told}
+        new = {(key, line.key): (key, line) for key, line in lines if (key, line.key) not in self._written}
         if new:
             self._flow_run.task_runs.log(new.values())
-            self._told |= new.keys()
+            self._written |= new.keys()
 
     def find_log(self, run: RunState, attempt: AttemptState) -> str | None:
         """Return where the W&B log of an attempt is; looked up until it is found, or the attempt is over."""
@@ -359,21 +260,18 @@ class _ProjectedRun:
 
 
 class ControllerSession:
-    """The flow run of the session that began at `since`. Every call raises what Prefect's client raises."""
+    """A study's flow run in the session that began as of `begun`. Every call raises what Prefect's client raises."""
 
     def __init__(
-        self, home: Home, log: EventLog, since: StudyState, client: SyncPrefectClient, taken: UUID | None = None
+        self, home: Home, log: EventLog, begun: StudyState, client: SyncPrefectClient, *, executed: bool = False
     ) -> None:
-        """`taken` is the flow run that a worker started this process for; else, or once it is gone, one is made."""
+        """`executed` says that Prefect's engine runs this process for the flow run, which is then ended elsewhere."""
         self._home = home
         self._log = log
-        self._since = since
+        self._begun = begun
         self._client = client
-        self._study = StudyLog(log, since.id)
-        self._forms = ApprovalForms(client, self._study)
-        self._note = home.study(since.id) / "prefect.json"
-        self._key = uuid4()
-        self._taken = taken
+        self._record = StudyLog(log, begun.id)
+        self._executed = executed
         self._beaten = -math.inf
         self._shown: _ProjectedRun | None = None
 
@@ -385,70 +283,66 @@ class ControllerSession:
         """Publish how the session ended; its flow run is ended even where something else cannot be published."""
 
         def publish(shown: _ProjectedRun) -> None:
-            state = self._study.state()
-            shown.flow_run.read_state()  # one that is gone is noticed before anything is published
+            state = self._record.state()
+            end = describe_end(state, error)
+            shown.flow_run.read()  # one that is gone is noticed before anything is published
             try:
-                shown.projection.update(state, over=True)
-                self._forms.close_answered(state)
+                shown.projection.update(state, over=end.how != "left")
             finally:
-                shown.flow_run.end(describe_end(state, error))
+                if not self._executed:
+                    shown.flow_run.end(end)
 
         self._with_flow_run(publish)
-        shown = self._shown  # the note may be a later session's
-        if shown is not None and _read_open_flow_run(self._note) == str(shown.flow_run.id):
-            self._note.unlink(missing_ok=True)
 
     def _refresh(self, shown: _ProjectedRun, notes: list[str]) -> None:
         """Set the flow run's state before the study's, so that the least time is left for a click in between."""
-        state = self._study.state()
-        found = shown.flow_run.read_state()
-        both = reconcile(shown.agreed, found.action, activity(state))
-        if both.ask is not UserAction.STOP and found.shows is not both.activity:
-            shown.flow_run.show(both.activity, state.paused_reason or action_reason(UserAction.PAUSE))
+        at_prefect = shown.flow_run.read_state()
+        action = at_prefect.action
+        if shown.agreed is Activity.ASKING and action is UserAction.CONTINUE:  # the form was sent
+            take_answer(shown.flow_run, self._record)
+            action = None
+        state = self._record.state()
+        both = reconcile(shown.agreed, action, activity(state))
+        question = question_of(state) if both.activity is Activity.ASKING else None
+        as_is = at_prefect.shows is both.activity and (question is None or at_prefect.digest == question.digest)
+        if both.ask is not UserAction.STOP and not as_is and state.stopped_reason is None:
+            reason = state.paused_reason or action_reason(UserAction.PAUSE)
+            shown.flow_run.show(both.activity, reason, question)
         match both.ask:
             case UserAction.STOP:
-                request_stop(self._home, self._log, self._since.id, action_reason(both.ask))
+                request_stop(self._home, self._log, self._begun.id, action_reason(both.ask))
             case UserAction.PAUSE:
-                request_pause(self._log, self._since.id, action_reason(both.ask))
+                request_pause(self._log, self._begun.id, action_reason(both.ask))
             case UserAction.CONTINUE:
-                request_continue(self._log, self._since.id)
+                request_continue(self._log, self._begun.id)
         shown.agreed = both.activity
         if (now := time.monotonic()) - self._beaten >= BEAT_S:
             shown.flow_run.send_heartbeat()
             self._beaten = now
-        if told := len(notes):  # more may come meanwhile
-            shown.flow_run.log(notes[:told])
-            del notes[:told]
-        self._forms.refresh(self._study.state())
-        shown.projection.update(self._study.state())
+        if count := len(notes):  # more may come meanwhile
+            shown.flow_run.log(notes[:count])
+            del notes[:count]
+        shown.projection.update(self._record.state())
 
     def _with_flow_run(self, do: Callable[[_ProjectedRun], None]) -> None:
         try:
             self._shown = self._shown or self._begin()
             do(self._shown)
         except FlowRunGone:
-            self._taken = None  # one of our own follows
             self._shown = self._begin()
             do(self._shown)
 
     def _begin(self) -> _ProjectedRun:
-        study, taken = self._since, self._taken
-        if (earlier := _read_open_flow_run(self._note)) is not None and earlier != str(taken):
-            close_abandoned(self._client, earlier)
-        if taken is not None:
-            flow_run = FlowRun.adopt(self._client, taken, study.id, study.topic)
-        else:
-            flow_run = FlowRun.begin(self._client, self._home, study.id, study.topic, str(self._key))
-        write_json(self._note, {"flow_run": str(flow_run.id)})
-        return _ProjectedRun(flow_run, Projection(flow_run, study, self._home.study(study.id)))
-
-
-def _read_open_flow_run(path: Path) -> str | None:
-    try:
-        note = read_json(path)
-    except ValueError:
-        return None
-    return note.get("flow_run") if isinstance(note, dict) else None
+        """Take up the study's flow run; where the server does not know it, a new one begins as this session did."""
+        begun, resumed = self._begun, True
+        if (run := find_flow_run(self._client, self._home, begun.id)) is None:
+            run, resumed = create_flow_run(self._client, self._home, begun, Running()), False
+        flow_run, note = FlowRun(self._client, run.id), read_note(self._home, begun.id)
+        flow_run.adopt(begun)
+        since = begun if note is None else fold(self._log.read(begun.id)[: note.since])
+        if resumed and not self._executed:
+            flow_run.show(Activity.RUNNING, "")
+        return _ProjectedRun(flow_run, Projection(flow_run, since, begun, self._home.study(begun.id)))
 
 
 REFRESH_S = 2.0
@@ -467,20 +361,20 @@ Say = Callable[[str], None]
 
 
 class PrefectView:
-    """Shows one session of a study, which begins at `since`, from entering to leaving; `url` is where, once known."""
+    """Shows a session of a study, which begins as of `begun`, from entering to leaving; `url` is where, once known."""
 
-    def __init__(self, home: Home, since: StudyState, say: Say, warn: Say, taken: UUID | None = None) -> None:
-        """`say` takes where it is shown, `warn` that it is not; `taken` is a flow run as in ControllerSession."""
+    def __init__(self, home: Home, begun: StudyState, say: Say, warn: Say, *, executed: bool = False) -> None:
+        """`say` takes where it is shown, `warn` that it is not; `executed` is as in ControllerSession."""
         self.url: str | None = None
         self.own = False
         """Whether the server is one that `ajet up --stop` ends."""
         self._home = home
-        self._since = since
+        self._begun = begun
         self._say = ignore_disk_full(say)
         self._warn = ignore_disk_full(warn)
         self._over = threading.Event()
         self._error: BaseException | None = None
-        self._taken = taken
+        self._executed = executed
         self._lost = False
         self._notes: list[str] = []
         self._thread = threading.Thread(target=self._work, name="prefect-view", daemon=True)
@@ -534,7 +428,7 @@ class PrefectView:
         from research.orchestration.prefect_api import connect  # Prefect reads its settings at import
 
         with connect(server.api) as client, closing(EventLog(self._home.database)) as log:
-            session = ControllerSession(self._home, log, self._since, client, self._taken)
+            session = ControllerSession(self._home, log, self._begun, client, executed=self._executed)
             self._try(lambda: session.refresh(self._notes))
             while not self._over.wait(_AGAIN_S if self._lost else REFRESH_S):
                 self._try(lambda: session.refresh(self._notes))

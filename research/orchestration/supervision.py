@@ -23,6 +23,7 @@ LEAVING_S: Final = 40.0
 ASKING_S: Final = 1.0
 """Seconds that whoever becomes the worker waits for those who only ask whether there is one."""
 WORKER: Final = "worker.json"
+PREFECT_COMMAND: Final = "research.orchestration.prefect_command"
 _SUPERVISOR: Final = "supervisor.json"
 _LOCK: Final = "worker.lock"
 _LOOK_S: Final = 0.1
@@ -39,7 +40,7 @@ def require_worker(home: Home) -> None:
 
 @contextmanager
 def become_supervisor(home: Home) -> Iterator[None]:
-    """Look after this installation's worker while inside; one left behind is ended, not its sittings; or NotReady."""
+    """Look after this installation's worker while inside; one left behind is ended, not its flow runs; or NotReady."""
     home.prefect.mkdir(parents=True, exist_ok=True)
     lock = FileLock(home.prefect / _LOCK, timeout=ASKING_S, mode=0o600, fallback_to_soft=False)
     try:
@@ -49,7 +50,7 @@ def become_supervisor(home: Home) -> Iterator[None]:
             f"expected no worker in {home.path}; one runs already; use it, or end it first: ajet up --stop"
         ) from error
     try:
-        _end(home, WORKER, psutil.Process.kill)  # asked to end, Prefect's worker kills its sittings
+        _end(home, WORKER, psutil.Process.kill)  # asked to end, Prefect's worker may wait for its flow runs
         record_process(home.prefect / _SUPERVISOR, os.getpid())
         yield
     finally:
@@ -92,6 +93,36 @@ def _end(home: Home, name: str, how: Callable[[psutil.Process], None] = psutil.P
     while is_alive(known) and time.monotonic() < deadline:  # one that has ended and was not reaped yet does not live
         time.sleep(_LOOK_S)
     return True
+
+
+def leave_flow_runs(home: Home, worker: int) -> None:
+    """Have every process of a flow run leave its study; their worker is killed first, or it would begin them again.
+
+    What is asked to leave is Prefect's executor, which puts the flow run back in line; where it is gone, ours.
+    """
+    executors: list[psutil.Process] = []
+    with suppress(psutil.NoSuchProcess):
+        executors += psutil.Process(worker).children()
+        psutil.Process(worker).kill()
+    for path in (home.prefect / "sittings").glob("*.json"):
+        if (record := read_process(path)) is not None and is_alive(record):
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(int(str(record["pid"])))
+                parent = process.parent()
+                executes = parent is not None and PREFECT_COMMAND in parent.cmdline()
+                executors.append(parent if parent is not None and executes else process)
+    for executor in set(executors):
+        with suppress(psutil.NoSuchProcess):
+            executor.terminate()
+    deadline = time.monotonic() + LEAVING_S
+    while any(map(_lives, executors)) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+
+
+def _lives(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def _flow_run_file(home: Home, flow_run: UUID) -> Path:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -122,6 +122,18 @@ def end_row(row: TaskRow, at: str) -> TaskRow:
     if not row.open:
         return row
     return row.add_state("CANCELLED", "Cancelled", at, "its flow run ended; `ajet study resume` goes on with the study")
+
+
+def reopen_row(row: TaskRow, since: StudyState, begun: StudyState) -> TaskRow:
+    """Return how an open row stands in a session that began as of `begun`, where an earlier one may have ended it."""
+    if not row.open or begun.event_count == since.event_count or row.states[-1].at >= _time(begun.last_ts):
+        return row
+    last = row.states[-1]
+    return row.add_state(last.kind, last.name, begun.last_ts, last.message)
+
+
+def _time(at: str) -> datetime:
+    return datetime.fromisoformat(at)
 
 
 def cancel_row(row: TaskRow, at: str) -> TaskRow:
@@ -384,11 +396,6 @@ class TaskRuns:
             for key, line in lines
         )  # fmt: skip
 
-    def close(self, message: str) -> None:
-        """End every task run that is open on the server, whoever wrote it."""
-        now = datetime.now(UTC)
-        self._send([self._closing_event(found, now, message) for found in self._open()])
-
     def _send(self, events: Sequence[Mapping[str, Any]]) -> None:
         for start in range(0, len(events), _AT_ONCE):
             self._client.request("POST", "/events", json=events[start : start + _AT_ONCE])
@@ -435,27 +442,6 @@ class TaskRuns:
             },
         }  # fmt: skip
 
-    def _open(self) -> list[dict[str, Any]]:
-        about = {
-            "flow_runs": {"id": {"any_": [str(self._flow_run)]}},
-            "task_runs": {"state": {"type": {"any_": sorted(OPEN)}}},
-            "limit": _AT_ONCE,
-        }
-        found: list[dict[str, Any]] = []
-        while True:
-            page = self._client.request("POST", "/task_runs/filter", json={**about, "offset": len(found)}).json()
-            found += page
-            if len(page) < _AT_ONCE:
-                return found
-
-    def _closing_event(self, found: Mapping[str, Any], now: datetime, message: str) -> dict[str, Any]:
-        task_run, last = UUID(found["id"]), datetime.fromisoformat(found["state"]["timestamp"])
-        about = {name: found[name] for name in ("name", "task_key", "dynamic_key", "tags", "run_count")}
-        row = TaskRow(found["dynamic_key"], found["name"], (), (RowState(found["state_type"], "", last),))
-        ended = row.add_state("CANCELLED", "Cancelled", now.isoformat(), message).states[-1]
-        about |= _end_times(ended.at, begun=found["start_time"] is not None)
-        return self._event(str(uuid5(task_run, "closed")), task_run, about, None, ended)
-
 
 def _task_run(row: TaskRow, states: Sequence[RowState]) -> dict[str, Any]:
     last = states[-1]
@@ -467,6 +453,7 @@ def _task_run(row: TaskRow, states: Sequence[RowState]) -> dict[str, Any]:
         "expected_start_time": states[0].at.isoformat(),
     }
     end = next((state.at for state in states if state.kind not in OPEN), None)
+    about["end_time"] = None  # a row that was ended may go on
     if end is not None:
         about |= _end_times(end, begun=any(state.kind == "RUNNING" for state in states))
     if (start := next((state.at for state in states if state.kind == "RUNNING"), None)) is not None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from filelock import FileLock
 
 from research.controller.session import hold_lease
 from research.orchestration.server import AUTH, PrefectServer, client_environment
@@ -58,20 +57,13 @@ def watched(tmp_path: Path, client: SyncPrefectClient) -> Iterator[Watched]:
 
 
 @pytest.fixture
-def asking(tmp_path: Path, client: SyncPrefectClient, pytestconfig: pytest.Config) -> Iterator[Asking]:
+def asking(tmp_path: Path, client: SyncPrefectClient) -> Iterator[Asking]:
     bench = Bench(tmp_path, lambda order: "never", design=design(16), approve="plan")
-    alone = FileLock(shared_folder(pytestconfig).with_suffix(".asking"))  # all ask the same, of one server
-    with (
-        alone,
-        closing(EventLog(bench.home.database, clock=bench.clock)) as log,
-        hold_lease(bench.home, log, STUDY, print),
-    ):
+    with closing(EventLog(bench.home.database, clock=bench.clock)) as log, hold_lease(bench.home, log, STUDY, print):
         asking = Asking(bench, client, log)
         asking.tick()
         asking.refresh()
         yield asking
-        for form in asking.forms():
-            client.delete_flow_run(form.id)  # the next test's study asks the same of the same server
 
 
 @pytest.fixture

@@ -70,28 +70,17 @@ class Watched:
 
 
 class Asking(Watched):
-    def forms(self) -> list[FlowRun]:
-        from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
-
-        keys = [f"{STUDY}/{asked.digest}" for asked in self.loop.state().questions]
-        by_key = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=keys))
-        found = self.client.read_flow_runs(flow_run_filter=by_key)
-        return sorted(found, key=lambda run: keys.index(str(run.idempotency_key)))
-
     @property
-    def form(self) -> FlowRun:
-        return self.forms()[-1]
+    def keys(self) -> dict[str, str]:
+        """Names of what the form on the study's flow run consists of."""
+        return state_of(self.flow_run).state_details.run_input_keyset or {}
 
     def submit(self, **fields: Any) -> str:
-        result = self.client.resume_flow_run(self.form.id, run_input=fields)
+        result = self.client.resume_flow_run(self.flow_run.id, run_input=fields)
         return str(result.status.value)
 
     def state(self) -> StudyState:
         return self.loop.state()
-
-    def said(self) -> tuple[str, str]:
-        state = state_of(self.form)
-        return str(state.name), str(state.message)
 
 
 class Told:
@@ -138,6 +127,9 @@ def press(client: SyncPrefectClient, run: UUID, button: str) -> str:
     if button == "resume":
         client.resume_flow_run(run)
         return "ACCEPT"
+    if button == "retry":
+        again = State[Any](type=StateType.SCHEDULED, name="AwaitingRetry", message="Retry from the UI")
+        return str(client.set_flow_run_state(run, again, force=True).status.value)
     state: State[Any] = Suspended(timeout_seconds=300) if button == "pause" else State(type=StateType.CANCELLING)
     return str(client.set_flow_run_state(run, state).status.value)
 

@@ -11,7 +11,7 @@ from research.scheduler.steps import BUDGET_RULE
 from studies.log.event import EventType
 from tests.studies.synthetic import Synthetic
 
-RUNNING, PAUSED = Activity.RUNNING, Activity.PAUSED
+RUNNING, PAUSED, ASKING = Activity
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,10 @@ RUNNING, PAUSED = Activity.RUNNING, Activity.PAUSED
         (RUNNING, None, PAUSED, Reconciliation(PAUSED)),
         (PAUSED, UserAction.STOP, PAUSED, Reconciliation(PAUSED, UserAction.STOP)),
         (RUNNING, UserAction.STOP, PAUSED, Reconciliation(RUNNING, UserAction.STOP)),
+        (RUNNING, UserAction.CONTINUE, ASKING, Reconciliation(ASKING)),
+        (ASKING, None, ASKING, Reconciliation(ASKING)),
+        (ASKING, None, RUNNING, Reconciliation(RUNNING)),
+        (ASKING, UserAction.PAUSE, ASKING, Reconciliation(PAUSED, UserAction.PAUSE)),
     ],
 )
 def test_the_side_that_changed_is_followed(
@@ -44,7 +48,7 @@ def test_after_one_refresh_nothing_changes_any_more(
     agreed: Activity, action: UserAction | None, study: Activity
 ) -> None:
     both = reconcile(agreed, action, study)
-    shown = UserAction.PAUSE if both.activity is PAUSED else UserAction.CONTINUE
+    shown = {RUNNING: UserAction.CONTINUE, PAUSED: UserAction.PAUSE, ASKING: None}[both.activity]
     assert reconcile(both.activity, shown, both.activity) == Reconciliation(both.activity)
 
 

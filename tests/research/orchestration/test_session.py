@@ -54,14 +54,24 @@ def test_cancel_stops_the_study_within_one_look_and_the_page_says_cancelled(watc
     assert (state_of(ended).name, state_of(ended).message) == ("Cancelled", CANCELLED)
     watched.bench.append(EventType.STUDY_RESUMED, command=["ajet", "study", "resume"], worked_s=0.0)
     assert running(watched.tick()) == 2, "`ajet study resume` goes on"
+    with watched.another_session() as session:
+        session.refresh()
+    assert (watched.flow_run.id, watched.shown()) == (identity, "Running"), "in the same flow run"
+    shown = task_runs(watched.client, identity, lambda rows: rows.get("planning", {}).get("state_name") == "Completed")
+    tries = [row["state_name"] for name, row in shown.items() if name.endswith(", try 2")]
+    assert tries == ["Retrying", "Retrying"], "and what was planned is planned again"
+    assert "Planned" in {row["state_name"] for row in shown.values()}
 
 
 def test_tags_that_somebody_gave_a_flow_run_stay_when_it_is_taken(client: SyncPrefectClient, tmp_path: Path) -> None:
-    from research.orchestration.prefect_api import FlowRun, schedule_resume
+    from prefect.states import Scheduled
 
-    run = schedule_resume(client, Home(tmp_path, ""), "a-study", "a-key").id
+    from research.orchestration.prefect_api import FlowRun, create_flow_run
+
+    study = StudyState(id="a-study", topic="group size 4 vs 8")
+    run = create_flow_run(client, Home(tmp_path, ""), study, Scheduled()).id
     client.update_flow_run(run, tags=["nightly", "ajet"])
-    FlowRun.adopt(client, run, "a-study", "group size 4 vs 8")
+    FlowRun(client, run).adopt(study)
     assert set(client.read_flow_run(run).tags) == {"nightly", "ajet", "a-study"}
 
 
@@ -137,24 +147,29 @@ def test_a_server_whose_database_is_lost_is_told_everything_anew(watched: Watche
     }  # fmt: skip
 
 
-def test_the_flow_run_of_a_killed_controller_is_closed_by_the_next_one(watched: Watched) -> None:
+def test_the_flow_run_of_a_killed_controller_is_taken_up_by_the_next_one(watched: Watched) -> None:
+    from prefect.states import Crashed
+
+    watched.tick()
+    watched.refresh()
     killed = watched.flow_run.id
+    before = task_runs(watched.client, killed, lambda rows: len(rows) >= 1 + PLANNED)
+    watched.client.set_flow_run_state(killed, Crashed(message="no heartbeat"), force=True)
     watched.bench.append(EventType.STUDY_RESUMED, command=[], worked_s=0.0)
     with watched.another_session() as session:
         session.refresh()
-    assert state_of(watched.client.read_flow_run(killed)).name == "Crashed"
-    assert watched.flow_run.id != killed
+    assert (watched.flow_run.id, watched.shown()) == (killed, "Running")
+    after = task_runs(watched.client, killed, lambda rows: len(rows) == len(before))
+    assert {name: row["id"] for name, row in after.items()} == {name: row["id"] for name, row in before.items()}
 
 
-def test_a_session_that_ends_late_leaves_the_note_of_the_one_that_took_over(watched: Watched) -> None:
-    watched.refresh()
+def test_a_session_that_ends_late_leaves_the_flow_run_to_the_one_that_took_over(watched: Watched) -> None:
     with watched.another_session() as later:
         later.refresh()
-        taken_over = watched.flow_run.id
         watched.session.close(KeyboardInterrupt())
-        assert watched.flow_run.id == taken_over, "whoever comes after a kill closes it"
-        later.close(None)
-    assert not (watched.bench.home.study(STUDY) / "prefect.json").exists()
+        assert watched.shown() == "Crashed"
+        later.refresh()
+        assert watched.shown() == "Running"
 
 
 def test_a_whole_study_is_told_with_its_report_and_the_figures_in_it(told: Told) -> None:
@@ -184,7 +199,6 @@ def test_a_whole_study_is_told_with_its_report_and_the_figures_in_it(told: Told)
     assert figures > 0
     rows = task_runs(told.client, run, lambda rows: all(row["state_type"] == "COMPLETED" for row in rows.values()))
     assert len(rows) == 11
-    assert not (told.folder / "prefect.json").exists()
 
 
 def test_progress_that_was_deleted_on_the_page_is_shown_anew(told: Told) -> None:

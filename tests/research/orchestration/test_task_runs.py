@@ -9,15 +9,16 @@ from typing import Any
 import httpx
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.states import Running
 
 from research.files import write_json
 from research.installation.home import Home, attempt_in
 from research.orchestration import projection
-from research.orchestration.prefect_api import FlowRun, close_abandoned
+from research.orchestration.prefect_api import FlowRun, create_flow_run
 from research.orchestration.server import PrefectServer
 from research.orchestration.task_rows import TaskRow
 from research.runs.files import AttemptFolder, AttemptOutcome, AttemptProgress
-from studies import EventType
+from studies import EventType, StudyState
 from studies.records.design import RunSpec
 from tests.research.orchestration.shown import Told, artifacts_of, logs_of, task_runs
 
@@ -26,7 +27,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def flow_run(client: SyncPrefectClient, tmp_path: Path) -> FlowRun:
-    return FlowRun.begin(client, Home(tmp_path, ""), tmp_path.name, "which rows", str(tmp_path))
+    study = StudyState(id=tmp_path.name, topic="which rows")
+    return FlowRun(client, create_flow_run(client, Home(tmp_path, ""), study, Running()).id)
 
 
 def ago(minutes: float) -> str:
@@ -115,24 +117,6 @@ def done(rows: dict[str, dict[str, Any]]) -> bool:
     return all(row["state_type"] == "COMPLETED" for row in rows.values())
 
 
-def test_what_a_killed_controller_left_open_is_ended_with_its_flow_run(
-    client: SyncPrefectClient, flow_run: FlowRun
-) -> None:
-    planned = TaskRow("p", "planned", (), ()).add_state("PENDING", "Planned", ago(-90))
-    flow_run.task_runs.put([training("running"), planned, training("over").add_state("COMPLETED", "Completed", ago(1))])
-    before = task_runs(
-        client, flow_run.id, lambda rows: len(rows) == 3 and rows["training over"]["state_type"] == "COMPLETED"
-    )
-    close_abandoned(client, str(flow_run.id))
-    found = task_runs(client, flow_run.id, lambda rows: all(row["end_time"] is not None for row in rows.values()))
-    assert {name: row["state_name"] for name, row in found.items()} == {
-        "training running": "Cancelled", "planned": "Cancelled", "training over": "Completed",
-    }  # fmt: skip
-    assert "its next flow" in found["planned"]["state"]["message"]
-    assert found["training over"] == before["training over"]
-    assert found["training running"]["start_time"] == before["training running"]["start_time"]
-
-
 def time(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
@@ -186,6 +170,7 @@ def test_a_plan_that_is_not_needed_any_more_is_said_so(told: Told) -> None:
     told.synthetic.end(spec, status="lost", code="lost", reason="gone")
     session.refresh()
     told.synthetic.append(EventType.RUN_INVALIDATED, run_id=spec.run_id, code="vetoed", reason="nobody wants it")
+    told.synthetic.append(EventType.STUDY_STOPPED, reason="enough")
     run = told.identity()
     session.close(None)
     again, planned = f"{spec.arm} seed {spec.seed}, try 2", f"{other.arm} seed {other.seed}"

@@ -27,12 +27,12 @@ from research.orchestration.supervision import WORKER, end_worker
 from studies import EventLog, StudyState, fold
 from tests.end_to_end.factories import ajet, inherited
 from tests.furnished import furnish
-from tests.research.orchestration.conftest import client, page, prefect_server, server  # noqa: F401 - fixtures
-from tests.research.orchestration.shown import PATIENCE_S, press, runs_of, wait_for
+from tests.research.orchestration.conftest import asking, client, page, prefect_server, server  # noqa: F401 - fixtures
+from tests.research.orchestration.shown import PATIENCE_S, press, runs_of, state_of, wait_for
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.objects import FlowRun
+    from prefect.client.schemas.objects import FlowRun, State
 
 TOPIC = "group size 4 vs 8 with 600 training steps"
 LINGERING = '''
@@ -120,14 +120,33 @@ class Pages:
         assert given.returncode == 0, given.stderr
         return self.studies()[0]
 
-    def sittings(self) -> list[psutil.Process]:
-        worker = self.process(WORKER)
-        assert worker is not None
-        return [child for child in worker.children() if "research.orchestration.flow" in child.cmdline()]
+    def engine(self, run: UUID) -> psutil.Process:
+        """Return the process in which Prefect's engine drives the study of a flow run; its parent is the executor."""
+        process = self.process(f"sittings/{run}.json")
+        assert process is not None
+        return process
 
-    def begin(self, name: str, **parameters: Any) -> UUID:
-        deployment = self.client.read_deployment_by_name(f"{name}/{name.removeprefix('ajet-')}@{self.place}")
+    def begin(self, **parameters: Any) -> UUID:
+        deployment = self.client.read_deployment_by_name(f"ajet-research/research@{self.place}")
         return self.client.create_flow_run_from_deployment(deployment.id, parameters=parameters).id
+
+    def state(self, run: UUID) -> State[Any]:
+        return state_of(self.flow_run(run))
+
+    def study_of(self, run: UUID) -> StudyState:
+        """Return the study that a flow run began."""
+        return self.study(next(study for study in self.studies() if study.endswith(run.hex[-8:])))
+
+    def until_trained(self, run: UUID) -> None:
+        """Wait until a process drives the study, and something of it trains."""
+
+        def is_trained() -> bool:
+            driven = self.process(f"sittings/{run}.json") is not None and self.shown(run) == "Running"
+            begun = any(study.endswith(run.hex[-8:]) for study in self.studies())
+            state = self.study_of(run) if driven and begun else None
+            return state is not None and state.stopped_reason is None and bool(trainings(state))
+
+        wait_for(is_trained)
 
     def press(self, run: UUID, button: str) -> None:
         status = press(self.client, run, button)
@@ -160,7 +179,7 @@ class Pages:
             deployments = self.client.read_deployments()
         except Exception:  # noqa: BLE001 - a server that is gone, or is being started, says so in many ways
             return False
-        return len([each for each in deployments if each.work_pool_name == self.place]) == 2
+        return len([each for each in deployments if each.work_pool_name == self.place]) == 1
 
     def ajet(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return ajet(self.environment, *arguments)

@@ -1,55 +1,64 @@
-"""Handing a study over, by a person or the worker: to a flow run that waits, else to one of its own."""
+"""Flow runs of studies: handed over by a person, settled by the worker where nobody drives, told anew after a loss."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import DeploymentScheduleCreate
-from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.objects import State, StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
-from prefect.states import Pending
+from prefect.states import AwaitingRetry, Crashed, Failed, Running, Scheduled, Suspended
 
-from research.controller.interventions import request_pause, request_stop
+from research.controller.interventions import request_continue, request_pause, request_stop
 from research.errors import NotReady
 from research.installation.home import Home
 from research.orchestration import deployment as handing
-from research.orchestration import worker
 from research.orchestration.deployment import (
     BEGINNING_S,
+    CRASHED_S,
     MOST_FRUITLESS,
-    CancelledWhileWaiting,
     ProcessPool,
-    StalledFlowRuns,
-    UnownedStudies,
+    StudyFlowRuns,
+    hand_over,
     overrides_stop,
     register,
-    reschedule_or_stop,
-    schedule_once,
 )
-from research.orchestration.prefect_api import connect, installation_name, request_time, retry, schedule_resume
+from research.orchestration.prefect_api import (
+    RESCHEDULED,
+    FlowRun,
+    SessionEnd,
+    create_flow_run,
+    find_flow_run,
+    installation_name,
+    request_time,
+    retry,
+)
+from research.orchestration.projection import question_of
 from research.orchestration.server import PrefectServer
 from research.orchestration.supervision import flow_run_process
-from studies import EventLog, EventType, StudyLog, fold
-from studies.log.fold import SERVED
-from studies.log.locks import Holder
-from tests.research.orchestration.shown import CANCELLED, runs_of, state_of
+from studies import EventLog, EventType, StudyLog, StudyState, fold
+from studies.log.fold import SERVED, WORKED
+from tests.research.orchestration.shown import CANCELLED, PAUSED, Asking, runs_of, state_of
+
+STUDY = "s-left"
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    return Home.locate({"AJET_HOME": str(tmp_path)}).prepare()
+    home = Home.locate({"AJET_HOME": str(tmp_path)}).prepare()
+    home.prefect.mkdir()
+    return home
 
 
 Telling = Callable[[Home], str]
@@ -60,16 +69,157 @@ def tell(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> Telling:
     """Tell the server what a worker does, and return its place; an automation would act on other tests' flow runs."""
     monkeypatch.setattr(client, "read_automations_by_name", lambda name: [name])
 
-    def told(home: Home) -> str:
-        register(client, home, ProcessPool(installation_name(home), home.path))
+    def tell(home: Home) -> str:
+        register(client, home, ProcessPool(installation_name(home), home.path, 2), limits=True)
         return installation_name(home)
 
-    return told
+    return tell
+
+
+class Left:
+    """A study of the worker's that nobody drives, and its flow run in whatever state."""
+
+    def __init__(self, home: Home, client: SyncPrefectClient, log: EventLog) -> None:
+        self.home = home
+        self.client = client
+        self.log = log
+        self.now = 0.0
+        self.flow_runs = StudyFlowRuns(home, log, print, clock=lambda: self.now)
+        home.study(STUDY).mkdir(parents=True)
+        empty = {name: {} for name in ("planner", "settings", "versions", "machine")}
+        StudyLog(log, STUDY).append(EventType.STUDY_CREATED, {**empty, "topic": "t", "command": [], SERVED: True})
+
+    def append(self, kind: EventType, payload: dict[str, Any]) -> None:
+        StudyLog(self.log, STUDY).change(lambda state: (kind, payload))
+
+    def study(self) -> StudyState:
+        return fold(self.log.read(STUDY))
+
+    def begin(self, state: State[Any]) -> UUID:
+        run = create_flow_run(self.client, self.home, self.study(), Scheduled())
+        self.client.set_flow_run_state(run.id, state, force=True)
+        return run.id
+
+    def look(self, *at: float) -> str:
+        """Look at these times; return the state of the study's flow run."""
+        for self.now in at:
+            self.flow_runs.settle(self.client)
+        return str(self.state.name)
+
+    @property
+    def run(self) -> UUID:
+        run = find_flow_run(self.client, self.home, STUDY)
+        assert run is not None
+        return run.id
+
+    @property
+    def state(self) -> State[Any]:
+        run = find_flow_run(self.client, self.home, STUDY)
+        assert run is not None
+        return state_of(run)
 
 
 @pytest.fixture
-def pool(home: Home, tell: Telling) -> None:
-    tell(home)
+def left(home: Home, client: SyncPrefectClient) -> Iterator[Left]:
+    with closing(EventLog(home.database)) as log:
+        yield Left(home, client, log)
+
+
+def named(name: str) -> State[Any]:
+    return State[Any](type=StateType(name.upper()))
+
+
+@pytest.mark.parametrize(
+    ("state", "least_s"),
+    [(Crashed(), CRASHED_S), (named("Running"), CRASHED_S), (named("Pending"), BEGINNING_S)],
+    ids=["crashed", "running without a process", "taken by a worker that was ended"],
+)
+def test_a_flow_run_whose_process_is_gone_is_put_back_in_line_after_a_while(
+    left: Left, state: State[Any], least_s: float
+) -> None:
+    run = left.begin(state)
+    assert left.look(0.0, least_s - 1.0) == (state.name or state.type.value.capitalize())
+    (left.home.prefect / "sittings").mkdir()
+    with flow_run_process(left.home, run):
+        assert left.look(least_s + 1.0) != "AwaitingRetry", "it has a process"
+    assert (left.look(least_s + 2.0), left.state.message) == ("AwaitingRetry", RESCHEDULED)
+    state_id = left.state.id
+    left.look(3 * BEGINNING_S)
+    assert left.state.id == state_id, "it waits for a worker"
+    assert len(runs_of(left.client, STUDY)) >= 1
+
+
+def test_one_that_crashes_again_and_again_is_left_to_a_person(left: Left) -> None:
+    run = left.begin(Crashed())
+    for _ in range(MOST_FRUITLESS - 1):
+        assert left.look(left.now, left.now + CRASHED_S) == "AwaitingRetry"
+        left.client.set_flow_run_state(run, Crashed(), force=True)
+    assert left.look(left.now, left.now + CRASHED_S) == "Crashed"
+    begun = {"command": [], WORKED: 0.0, SERVED: True}
+    left.append(EventType.STUDY_RESUMED, begun)
+    assert left.look(left.now + 1.0) == "AwaitingRetry", "something happened to the study"
+    for _ in range(MOST_FRUITLESS):
+        left.append(EventType.STUDY_RESUMED, begun)
+    left.client.set_flow_run_state(run, Crashed(), force=True)
+    assert left.look(left.now, left.now + CRASHED_S) == "Crashed", "it is begun and nothing comes of it"
+
+
+def test_one_that_failed_after_some_work_is_tried_again_and_one_that_was_refused_is_not(left: Left) -> None:
+    run = left.begin(Failed())
+    assert left.look(0.0, CRASHED_S) == "Failed"
+    left.append(EventType.STUDY_RESUMED, {"command": [], WORKED: 0.0, SERVED: True})
+    left.client.set_flow_run_state(run, Failed(), force=True)
+    assert left.look(CRASHED_S, 2 * CRASHED_S) == "AwaitingRetry"
+
+
+@pytest.mark.parametrize("cancel", ["Cancelled", "Cancelling"])
+def test_a_cancel_that_no_process_lived_to_see_stops_the_study(left: Left, cancel: str) -> None:
+    left.begin(named("Running"))
+    left.client.set_flow_run_state(left.run, named(cancel), force=True)
+    assert left.look(0.0) == cancel
+    assert left.look(BEGINNING_S) == "Cancelled"
+    assert left.study().stopped_reason == CANCELLED
+
+
+def test_a_suspension_of_prefects_pages_becomes_a_pause_that_lasts_until_it_is_lifted(left: Left) -> None:
+    left.begin(Suspended(timeout_seconds=300))
+    assert left.look(0.0) == "Suspended"
+    assert left.study().paused_reason == PAUSED
+    until, lasting = left.state.state_details.pause_timeout, left.state.id
+    assert until is not None
+    assert until.timestamp() > datetime.now(UTC).timestamp() + 365 * 86_400
+    left.look(1.0)
+    assert left.state.id == lasting
+    request_continue(left.log, STUDY)  # in a terminal
+    assert left.look(2.0) == "AwaitingRetry"
+
+
+def test_a_flow_run_of_a_study_that_is_over_says_so(left: Left) -> None:
+    run = left.begin(Suspended())
+    request_stop(left.home, left.log, STUDY)
+    assert (left.look(0.0), left.state.message) == ("Cancelled", "stopped by the user")
+    left.client.set_flow_run_state(run, Running(), force=True)
+    left.flow_runs = StudyFlowRuns(left.home, left.log, print, clock=lambda: left.now)
+    assert left.look(0.0) == "Running", "its process may be about to begin"
+    assert left.look(CRASHED_S) == "Cancelled"
+
+
+def test_a_study_whose_flow_run_the_server_lost_gets_a_new_one(left: Left) -> None:
+    left.client.delete_flow_run(left.begin(Running()))
+    assert (left.look(0.0), left.state.message) == ("Scheduled", RESCHEDULED)
+    assert request_time(left.client, UUID(str(left.state.state_details.flow_run_id))) is None, "nobody asked for it"
+
+
+def test_a_suspended_question_that_is_answered_in_a_terminal_goes_on(asking: Asking, client: SyncPrefectClient) -> None:
+    home, log = asking.bench.home, EventLog(asking.bench.home.database)
+    home.prefect.mkdir(exist_ok=True)
+    flow_runs, flow_run = StudyFlowRuns(home, log, print), FlowRun(client, asking.flow_run.id)
+    flow_run.end(SessionEnd("rests", "it waits", question_of(asking.state())))
+    flow_runs._settle(client, asking.state())
+    assert (asking.shown(), bool(asking.keys)) == ("Suspended", True)
+    asking.bench.answer(granted=True)
+    flow_runs._settle(client, asking.state())
+    assert asking.shown() == "AwaitingRetry"
 
 
 @pytest.fixture
@@ -80,173 +230,104 @@ def give(home: Home, server: PrefectServer, client: object, monkeypatch: pytest.
     return handing.worker_scheduler(home)
 
 
-@contextmanager
-def created(home: Home, study: str) -> Iterator[EventLog]:
-    asked = {"topic": "t", "planner": {}, "settings": {}, "command": [], "versions": {}, "machine": {}, SERVED: True}
-    with closing(EventLog(home.database)) as log:
-        StudyLog(log, study).append(EventType.STUDY_CREATED, asked)
-        yield log
-
-
 def run_at(address: str) -> UUID:
     return UUID(address.rpartition("/")[2])
 
 
-def named(name: str) -> State[None]:
-    """Return the state of a name, as Prefect's pages or its worker set it."""
-    return State[None](type=StateType(name.upper()))
+def test_a_study_given_again_is_the_flow_run_that_waits_and_the_same_once_that_is_over(
+    left: Left, give: handing.ScheduleStudy
+) -> None:
+    run = run_at(give(STUDY))
+    assert left.client.read_flow_run(run).parameters == {"study": STUDY}
+    waiting = left.state.id
+    assert (run_at(give(STUDY)), left.state.id) == (run, waiting)
+    left.client.set_flow_run_state(run, named("Cancelled"), force=True)
+    assert (run_at(give(STUDY)), left.state.name) == (run, "Scheduled")
+
+
+@pytest.mark.parametrize("by", ["person", "worker"])
+def test_one_that_waits_since_before_a_pause_is_put_in_line_anew_which_lifts_it(
+    left: Left, give: handing.ScheduleStudy, by: str
+) -> None:
+    run = left.begin(AwaitingRetry(message=RESCHEDULED) if by == "worker" else AwaitingRetry())
+    waiting = left.state.id
+    assert (run_at(give(STUDY)), left.state.id) == (run, waiting), "it goes on with the study as it is"
+    request_pause(left.log, STUDY, "lunch")
+    give(STUDY)
+    assert overrides_stop(left.log, STUDY, request_time(left.client, run))
+
+
+def test_whoever_goes_on_with_a_study_while_the_worker_stops_it_for_a_cancel_wished_that_later(
+    left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, stop = left.begin(named("Cancelled")), left.flow_runs._stop
+
+    def go_on() -> None:
+        with closing(EventLog(left.home.database)) as log:
+            hand_over(left.client, left.home, log, STUDY)
+
+    def stop_slowly(*what: Any) -> None:
+        person.start()
+        person.join(1.0)
+        assert left.state.is_cancelled(), "whoever hands it over waits"
+        stop(*what)
+
+    person = threading.Thread(target=go_on)
+    monkeypatch.setattr(left.flow_runs, "_stop", stop_slowly)
+    left.look(0.0)
+    person.join(60.0)
+    assert left.state.is_scheduled()
+    assert overrides_stop(left.log, STUDY, request_time(left.client, run))
+
+
+def test_a_server_that_does_not_take_it_is_one_line_with_the_way_on(
+    home: Home, give: handing.ScheduleStudy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handing, "ensure_server", lambda folder: PrefectServer("http://127.0.0.1:9", reused=True))
+    with pytest.raises(NotReady, match="resume s-1 --detach") as refused:
+        handing.worker_scheduler(home)("s-1")
+    assert "\n" not in refused.value.message
 
 
 @pytest.mark.slow
 def test_what_a_worker_tells_the_server_stays_where_a_study_is_shown_at_the_same_time(
-    home: Home, client: SyncPrefectClient, tell: Telling, monkeypatch: pytest.MonkeyPatch
+    left: Left, client: SyncPrefectClient, tell: Telling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = client.read_deployment_by_name
 
     def overtaken(name: str) -> DeploymentResponse:
         monkeypatch.setattr(client, "read_deployment_by_name", read)
-        with pytest.raises(ObjectNotFound) as found:
+        with pytest.raises(ObjectNotFound) as missing:
             read(name)
-        tell(home)  # between the look for a deployment and making one
-        raise found.value
+        tell(left.home)  # between the look for a deployment and making one
+        raise missing.value
 
     monkeypatch.setattr(client, "read_deployment_by_name", overtaken)
-    run = schedule_resume(client, home, "s-shown", "s-shown/key")
+    run = client.read_flow_run(left.begin(Running()))
     assert run.deployment_id is not None
-    known = client.read_deployment(run.deployment_id)
-    assert known.work_pool_name is not None
-    create = partial(client.create_flow_run_from_deployment, known.id)
-    fixed = client.read_work_pool(known.work_pool_name).base_job_template["job_configuration"]
-    assert "research.orchestration.flow" in fixed["command"]
+    deployment = client.read_deployment(run.deployment_id)
+    assert deployment.work_pool_name is not None
+    create = partial(client.create_flow_run_from_deployment, deployment.id)
+    pool = client.read_work_pool(deployment.work_pool_name)
+    assert pool.concurrency_limit == 2
+    for limits, most in ((False, 2), (True, 4)):
+        register(client, left.home, ProcessPool(pool.name, left.home.path, 4), limits=limits)
+        assert client.read_work_pool(pool.name).concurrency_limit == most
+    assert "research.orchestration.prefect_command" in pool.base_job_template["job_configuration"]["command"]
     for name, value in (("command", "touch /tmp/x"), ("env", {"PYTHONPATH": "/tmp"}), ("working_dir", "/tmp")):
         with pytest.raises(PrefectHTTPStatusError) as refused:
-            retry(partial(create, parameters={"study": "s-shown"}, job_variables={name: value}), print)
+            retry(partial(create, parameters={"study": STUDY}, job_variables={name: value}), print)
         assert refused.value.response.status_code == 422
 
 
-@pytest.mark.usefixtures("pool")
-def test_a_study_given_again_is_the_flow_run_that_waits_and_another_once_that_is_over(
-    home: Home, client: SyncPrefectClient, give: handing.ScheduleStudy
-) -> None:
-    with created(home, "s-1"):
-        first = give("s-1")
-    assert client.read_flow_run(run_at(first)).parameters == {"study": "s-1"}
-    assert give("s-1") == first
-    client.set_flow_run_state(run_at(first), named("Cancelled"))
-    second = give("s-1")
-    assert second != first
-    assert give("s-1") == second
-
-
-def test_one_that_waits_where_no_worker_looks_is_closed_and_given_anew(
-    home: Home, client: SyncPrefectClient, give: handing.ScheduleStudy, tell: Telling
-) -> None:
-    """A server whose database was lost knows no pool until the worker tells it again."""
-    first = give("s-2")
-    tell(home)
-    assert give("s-2") != first
-    assert state_of(client.read_flow_run(run_at(first))).is_crashed()
-
-
-@pytest.mark.usefixtures("pool")
-@pytest.mark.parametrize("asked", [True, False])
-def test_one_that_waits_since_before_a_pause_is_not_what_lifts_it(
-    home: Home, client: SyncPrefectClient, give: handing.ScheduleStudy, asked: bool
-) -> None:
-    study = f"s-5-{asked}"
-    with created(home, study) as log:
-        key = f"{study}/{'0' * 16}" if asked else f"{study}/{'0' * 64}/once"
-        first = schedule_once(client, home, study, key, again=asked).id
-        assert run_at(give(study)) == first, "it goes on with the study as it is"
-        request_pause(log, study, "lunch")
-    second = run_at(give(study))
-    assert second != first, "the first leaves it paused"
-    assert run_at(give(study)) == second
-    assert state_of(client.read_flow_run(first)).is_crashed()
-
-
-@dataclass
-class Left:
-    client: SyncPrefectClient
-    home: Home
-    study: str = field(default_factory=lambda: f"left-{uuid4().hex[:8]}")
-
-    def look(self, key: str = "") -> UUID:
-        return schedule_once(self.client, self.home, self.study, f"{self.study}{key}", again=False).id
-
-    def runs(self) -> list[UUID]:
-        return [run.id for run in runs_of(self.client, self.study)]
-
-    def state(self, run: UUID) -> State[Any]:
-        return state_of(self.client.read_flow_run(run))
-
-    def set(self, run: UUID, state: State[None]) -> None:
-        self.client.set_flow_run_state(run, state, force=True)
-
-
-@pytest.fixture
-def left(pool: None, client: SyncPrefectClient, home: Home) -> Left:
-    return Left(client, home)
-
-
-def test_the_worker_gives_nothing_twice_and_nothing_that_was_cancelled_before_it_began(left: Left) -> None:
-    first = left.look("/1")
-    assert left.look("/2") == first
-    left.set(first, named("Pending"))
-    assert left.look("/3") == first
-    left.set(first, named("Cancelled"))
-    with pytest.raises(CancelledWhileWaiting):
-        left.look("/4")
-    assert left.runs() == [first]
-
-
-def test_one_whose_process_was_killed_before_it_had_the_study_is_followed_by_so_many_others(left: Left) -> None:
-    for number in range(1, MOST_FRUITLESS + 2):
-        left.look()
-        assert len(left.runs()) == min(number, MOST_FRUITLESS)
-        left.set(left.runs()[-1], named("Crashed"))
-
-
-def test_one_that_a_worker_took_and_left_before_it_began_is_put_back_in_line(left: Left) -> None:
-    now = [0.0]
-    looking = StalledFlowRuns(left.home, clock=lambda: now[0])
-    run = left.look()
-    left.set(run, Pending(name="Submitting"))
-    (left.home.prefect / "sittings").mkdir()
-    with flow_run_process(left.home, run):
-        for now[0] in (0.0, 2 * BEGINNING_S):
-            looking.reschedule(left.client)
-    for now[0] in (2 * BEGINNING_S, 3 * BEGINNING_S - 1):
-        looking.reschedule(left.client)
-        left.look()
-        assert left.state(run).is_pending(), "it had a process until a moment ago"
-    now[0] = 3 * BEGINNING_S
-    looking.reschedule(left.client)
-    assert left.state(run).is_scheduled()
-    assert left.runs() == [run]
-
-
-def test_a_sleep_of_the_machine_and_another_clock_of_the_server_begin_nothing_twice(left: Left) -> None:
-    """Begun twice, Prefect's worker would end, as the flow run has its place in the worker's limit still."""
-    run = left.look()
-    left.set(run, Pending(timestamp=datetime.now(UTC) - timedelta(hours=8)))
-    looking = StalledFlowRuns(left.home)
-    looking.reschedule(left.client)
-    looking.reschedule(left.client)
-    left.look()
-    assert left.state(run).is_pending()
-    assert left.runs() == [run]
-
-
 def test_installations_that_share_a_server_have_pools_and_deployments_of_their_own(
-    home: Home, tmp_path: Path, client: SyncPrefectClient, tell: Telling
+    left: Left, tmp_path: Path, client: SyncPrefectClient, tell: Telling
 ) -> None:
     other = Home.locate({"AJET_HOME": str(tmp_path / "other")}).prepare()
     other.prefect.mkdir()
-    mine, others = tell(home), tell(other)
+    mine, others = tell(left.home), tell(other)
     assert mine != others
-    runs = [client.read_flow_run(schedule_once(client, at, f"s-of-{n}", f"s-of-{n}", again=False).id) for n, at in
-            enumerate((home, other))]  # fmt: skip
+    runs = [create_flow_run(client, at, left.study(), Scheduled()) for at in (left.home, other)]
     assert [run.work_pool_name for run in runs] == [mine, others]
     assert runs[0].deployment_id != runs[1].deployment_id
 
@@ -262,60 +343,10 @@ def test_a_form_that_is_wrong_is_refused_by_the_server(
 
 def test_a_worker_of_another_pool_keeps_a_schedule(home: Home, client: SyncPrefectClient, tell: Telling) -> None:
     place = tell(home)
-    deployment = client.read_deployment_by_name(f"ajet-resume/resume@{place}")
+    deployment = client.read_deployment_by_name(f"ajet-research/research@{place}")
     yearly = DeploymentScheduleCreate(schedule=IntervalSchedule(interval=timedelta(days=365)), active=False)
     (made,) = client.create_deployment_schedules(deployment.id, [yearly])
     tell(home)
-    register(client, home, ProcessPool(f"{place}-other", home.path.parent))
+    register(client, home, ProcessPool(f"{place}-other", home.path.parent, 1), limits=True)
     assert client.read_deployment(deployment.id).work_pool_name == f"{place}-other"
-    assert [each.id for each in client.read_deployment_schedules(deployment.id)] == [made.id]
-
-
-def test_a_server_that_does_not_take_it_is_one_line_with_the_way_on(
-    home: Home, give: handing.ScheduleStudy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(handing, "ensure_server", lambda folder: PrefectServer("http://127.0.0.1:9", reused=True))
-    with pytest.raises(NotReady, match="resume s-1 --detach") as refused:
-        handing.worker_scheduler(home)("s-1")
-    assert "\n" not in refused.value.message
-
-
-@pytest.mark.usefixtures("pool")
-def test_a_cancel_that_no_controller_lived_to_see_stops_the_study(
-    home: Home, server: PrefectServer, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker, "ensure_server", lambda folder: server)
-    with created(home, "s-6") as log:
-        first = schedule_once(client, home, "s-6", "s-6/1", again=False).id
-        for name in ("Pending", "Running", "Cancelling"):  # its controller was killed while it ran
-            client.set_flow_run_state(first, named(name), force=True)
-        looks = worker.StudyWorker(home, ProcessPool("x", home.path), 2, print, print)
-        home.study("s-6").mkdir(parents=True)
-        (left,) = UnownedStudies(log, home, Holder.here(home.path)).find()
-        looks._reschedule(client, left)
-        assert fold(log.read("s-6")).stopped_reason == CANCELLED
-    assert state_of(client.read_flow_run(first)).is_cancelled()
-
-
-@pytest.mark.usefixtures("pool")
-def test_whoever_goes_on_with_a_study_while_the_worker_stops_it_for_a_cancel_wished_that_later(
-    home: Home, client: SyncPrefectClient
-) -> None:
-    given: list[FlowRun] = []
-
-    def go_on() -> None:
-        with connect(str(client.api_url)) as own:
-            given.append(schedule_once(own, home, "s-7", "s-7/again", again=True))
-
-    def stop() -> None:
-        person.start()
-        person.join(1.0)
-        assert not given
-        request_stop(home, log, "s-7")
-
-    person = threading.Thread(target=go_on)
-    with created(home, "s-7") as log:
-        client.set_flow_run_state(schedule_once(client, home, "s-7", "s-7/1", again=False).id, named("Cancelled"))
-        assert not reschedule_or_stop(client, home, "s-7", "s-7/2", stop)
-        person.join(60.0)
-        assert overrides_stop(log, "s-7", request_time(given[0]))
+    assert [schedule.id for schedule in client.read_deployment_schedules(deployment.id)] == [made.id]

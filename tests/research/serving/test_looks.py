@@ -18,6 +18,7 @@ from research.orchestration import PrefectServer, prefect_api, worker
 from research.orchestration.deployment import ProcessPool
 from research.orchestration.worker import StudyWorker
 from sandboxes import SandboxError
+from studies import StudyState
 
 
 @pytest.fixture
@@ -28,10 +29,9 @@ def looking(client: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(worker, "ensure_server", lambda folder: PrefectServer("http://here:1", reused=True))
     monkeypatch.setattr(worker, "connect", connected)
-    monkeypatch.setattr(worker, "register", lambda *told: None)
-    monkeypatch.setattr(worker, "StalledFlowRuns", lambda home: SimpleNamespace(reschedule=lambda client: None))
+    monkeypatch.setattr(worker, "register", lambda *pool, limits: None)
     home = Home.locate({"AJET_HOME": str(tmp_path)}).prepare()
-    return worker.StudyWorker(home, ProcessPool("x", home.path), 1, lambda line: None, lambda line: None)
+    return worker.StudyWorker(home, ProcessPool("x", home.path, 1), lambda line: None, lambda line: None)
 
 
 def test_a_worker_whose_server_came_back_elsewhere_begins_anew(
@@ -49,47 +49,49 @@ def test_a_worker_whose_server_came_back_elsewhere_begins_anew(
     assert done == ["ended", "started at http://here:2/api"]
 
 
-def test_a_study_that_cannot_be_handed_over_keeps_no_other_from_it(
+def test_a_study_that_cannot_be_settled_keeps_no_other_from_it(
     looking: StudyWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tried: list[str] = []
+    tried, flow_runs = list[str](), looking._flow_runs
+    studies = [StudyState(id="first"), StudyState(id="second")]
 
-    def hand_over(client: object, study: str) -> None:
-        tried.append(study)
-        if study == "first":
+    def settle(client: object, study: StudyState) -> None:
+        tried.append(study.id)
+        if study.id == "first":
             raise OSError("its folder cannot be read")
 
-    monkeypatch.setattr(looking, "_reschedule", hand_over)
-    monkeypatch.setattr(looking, "_unowned_studies", SimpleNamespace(find=lambda: ["first", "second"]))
+    looking._home.prefect.mkdir()
+    monkeypatch.setattr(flow_runs, "_settle", settle)
+    monkeypatch.setattr(flow_runs, "_unowned", SimpleNamespace(find=lambda: studies))
     with pytest.raises(OSError, match="its folder"):
-        looking._reschedule_all()
+        flow_runs.settle(cast("Any", None))
     assert tried == ["first", "second"]
 
 
-def test_nothing_is_handed_over_on_a_full_disk(looking: StudyWorker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its process could not even begin, so that all tries of a study would be gone within minutes."""
-    tried: list[str] = []
-    monkeypatch.setattr(looking, "_reschedule", lambda client, study: tried.append(study))
-    monkeypatch.setattr(looking, "_unowned_studies", SimpleNamespace(find=lambda: ["left"]))
+def test_nothing_is_settled_on_a_full_disk(looking: StudyWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process could not even begin, so that all tries of a study would be gone within minutes."""
+    looks: list[object] = []
+    monkeypatch.setattr(looking, "_start", lambda: None)
+    monkeypatch.setattr(looking._flow_runs, "settle", looks.append)
     with monkeypatch.context() as full:
         full.setattr(files, "free_bytes", lambda folder: 0)
         with pytest.raises(SandboxError, match="Free some space"):
-            looking._reschedule_all()
-    assert tried == []
-    looking._reschedule_all()
-    assert tried == ["left"]
+            looking._tick()
+    assert looks == []
+    looking._tick()
+    assert len(looks) == 1
 
 
 def test_what_lasts_is_said_once_and_its_end_once(looking: StudyWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
 
-    def hand_over_all() -> None:
+    def settle(client: object) -> None:
         raise SandboxError("no room")
 
     monkeypatch.setattr(looking, "_start", lambda: None)
     monkeypatch.setattr(looking, "_warn", said.append)
     with monkeypatch.context() as full:
-        full.setattr(looking, "_reschedule_all", hand_over_all)
+        full.setattr(looking._flow_runs, "settle", settle)
         for _ in range(3):
             looking._try(looking._tick)
     assert said == ["the worker waits (SandboxError: no room)"]
@@ -106,7 +108,7 @@ def test_a_line_that_a_full_disk_does_not_take_ends_no_worker(looking: StudyWork
     def fail() -> None:
         raise SandboxError("no room")
 
-    StudyWorker(looking._home, looking._pool, 1, full, full)._try(fail)
+    StudyWorker(looking._home, looking._pool, full, full)._try(fail)
 
 
 def refusal(status: int) -> httpx.HTTPStatusError:

@@ -1,4 +1,4 @@
-"""Which studies a worker takes up by itself: its own, which nobody drives, as long as that leads anywhere."""
+"""Which studies a worker looks after: its own, which nobody drives, over or not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from research.installation.home import Home
-from research.orchestration.deployment import MOST_FRUITLESS, UnownedStudies
+from research.orchestration.deployment import UnownedStudies
 from studies import EventType, StudyLog
 from studies.log.fold import SERVED, WORKED
 from studies.log.locks import TTL_S, ControllerLeases, Holder
@@ -63,13 +63,13 @@ def worker(tmp_path: Path) -> Worker:
     [
         pytest.param((), True, id="left by a worker"),
         pytest.param((begun(served=False),), False, id="left by a terminal"),
-        pytest.param(((EventType.STUDY_STOPPED, {"reason": "enough"}),), False, id="stopped"),
+        pytest.param(((EventType.STUDY_STOPPED, {"reason": "enough"}),), True, id="stopped"),
         pytest.param((CONCLUDED,), True, id="without its report"),
-        pytest.param((CONCLUDED, (EventType.REPORT_BUILT, REPORT)), False, id="with its report"),
+        pytest.param((CONCLUDED, (EventType.REPORT_BUILT, REPORT)), True, id="with its report"),
         pytest.param((PAUSED, (EventType.STUDY_RESUMED, {"command": []})), True, id="paused and resumed"),
     ],
 )
-def test_a_study_that_a_worker_began_is_taken_up(worker: Worker, changes: tuple[Change, ...], left: bool) -> None:
+def test_a_study_that_a_worker_began_is_looked_after(worker: Worker, changes: tuple[Change, ...], left: bool) -> None:
     worker.change(begun(served=True))
     worker.drive()
     worker.change(*changes)
@@ -91,14 +91,6 @@ def test_one_that_somebody_drives_or_that_is_elsewhere_is_left_alone(worker: Wor
     assert not worker.finds(replace(worker.me, home="/another"))
     worker.drive(replace(worker.me, host="another", boot="another"))
     assert not worker.finds(home=f"{worker.me.home}/of-another-host")
-
-
-def test_one_to_which_nothing_happens_any_more_is_given_up(worker: Worker) -> None:
-    worker.drive()
-    worker.change(*[begun(served=True)] * MOST_FRUITLESS)
-    assert not worker.finds()
-    worker.change(PAUSED, begun(served=True))
-    assert worker.finds()
 
 
 def test_a_look_reads_only_studies_that_moved(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The forms of the two deployments: what `ajet research` takes, typed, described and bounded."""
+"""The form of the deployment: what `ajet research` takes, typed, described and bounded, or a study that is to go on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from research.cli.research import research
 from research.controller.options import ResearchOptions
-from research.orchestration.deployment import ResumeParameters, form_schema
+from research.orchestration.deployment import FlowParameters, form_schema
 
 
 def options() -> dict[str, str]:
@@ -19,13 +19,12 @@ def options() -> dict[str, str]:
 
 
 def test_each_field_is_described_in_order_and_refers_to_nothing() -> None:
-    for parameters in (ResearchOptions, ResumeParameters):
-        form = form_schema(parameters)
-        assert form["type"] == "object"
-        fields = list(form["properties"].values())
-        assert [field["position"] for field in fields] == list(range(len(fields)))
-        assert all(field["description"] for field in fields)
-        assert "$ref" not in str(form)
+    form = form_schema(FlowParameters)
+    assert form["type"] == "object"
+    fields = list(form["properties"].values())
+    assert [field["position"] for field in fields] == list(range(len(fields)))
+    assert all(field["description"] for field in fields)
+    assert "$ref" not in str(form)
 
 
 def test_what_was_asked_in_a_form_is_a_command_that_asks_for_the_same() -> None:

@@ -29,7 +29,7 @@ def pages(own_home: Path, postgres_url: str) -> Iterator[Pages]:  # noqa: F811
 
 
 def test_what_a_server_on_postgresql_knew_is_there_after_it_was_killed(pages: Pages) -> None:
-    run = pages.begin("ajet-research", **pages.asked)
+    run = pages.begin(**pages.asked)
     pages.until(run, "Running")
     wait_for(lambda: bool(trainings(pages.study())))
     deployments = {each.id for each in pages.client.read_deployments()}

@@ -1,18 +1,20 @@
-"""A real server and `ajet up --work`: a study begun, cancelled, paused, resumed, left and lost, as by pages."""
+"""A real server and `ajet up --work`: a study begun, cancelled, tried again, suspended, left and lost, as by pages."""
 
 from __future__ import annotations
 
-import signal
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
+from prefect.states import Running
 
 from research.orchestration import deployment as registration
-from research.orchestration.prefect_api import FlowRun, SessionEnd
+from research.orchestration.prefect_api import LEFT, FlowRun, SessionEnd, create_flow_run
 from research.orchestration.server import read_process
 from research.orchestration.supervision import WORKER
+from studies import StudyState
 from tests.research.orchestration.shown import CANCELLED, PATIENCE_S, PAUSED, artifacts_of, visit, wait_for
 from tests.research.serving.conftest import TOPIC, Pages, stop, trainings
 
@@ -24,54 +26,75 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def pages(served: Pages) -> Pages:
-    served.serve()
+    served.serve("--limit", "1")
     return served
 
 
-def test_a_study_lives_in_the_pages_from_its_beginning_over_every_button_and_every_death(pages: Pages) -> None:
-    first = pages.begin("ajet-research", **pages.asked)
-    pages.until(first, "Running")
-    wait_for(lambda: pages.study().topic == TOPIC and bool(trainings(pages.study())))
+def test_a_study_is_one_flow_run_over_every_button_and_every_death(pages: Pages) -> None:
+    run = pages.begin(**pages.asked)
+    wait_for(lambda: bool(pages.studies()) and bool(trainings(pages.study())))
     study = pages.study().id
-    run = pages.flow_run(first)
-    assert run.name.startswith(f"{study}: {TOPIC[:20]}")
-    assert set(run.tags) == {"ajet", study}
+    wait_for(lambda: pages.flow_run(run).name.startswith(f"{study}: {TOPIC[:20]}"))
+    assert set(pages.flow_run(run).tags) == {"ajet", study}
 
-    pages.press(first, "cancel")
-    pages.until(first, "Cancelled")
+    pages.press(run, "cancel")
+    pages.until(run, "Cancelled")
     assert pages.study().stopped_reason == CANCELLED
     assert not trainings(pages.study())
+    pages.press(run, "retry")  # at once: of the last minute's events there is one that says Cancelling
+    pages.until_trained(run)
 
-    second = pages.begin("ajet-resume", study=study)
-    pages.until(second, "Running")
-    wait_for(lambda: bool(trainings(pages.study())))
-    pages.press(second, "pause")
+    pages.press(run, "pause")
     wait_for(lambda: pages.study().paused_reason == PAUSED)
     assert pages.ajet("study", "resume", study).returncode == 0
-    pages.until(second, "Running")
-
+    pages.until(run, "Running")
     kept = {process.pid for process in trainings(pages.study())}
-    (sitting,) = pages.sittings()
-    sitting.send_signal(signal.SIGKILL)
-    pages.until(second, "Crashed")
-    wait_for(lambda: len(pages.runs_of(study)) == 3)
-    third = pages.runs_of(study)[-1].id
-    pages.until(third, "Running")
-    assert kept <= {process.pid for process in trainings(pages.study())}, "what ran was adopted"
+
+    pages.engine(run).kill()
+    pages.until(run, "Crashed")
+    pages.until_trained(run)
+    assert kept == {process.pid for process in trainings(pages.study())}, "what ran was adopted"
+
+    engine, worker = pages.engine(run), pages.process(WORKER)
+    assert worker is not None
+    worker.kill()
+    pages.kill_server()
+    wait_for(lambda: pages.process(WORKER) not in (None, worker) and pages.serves())
+    assert pages.engine(run) == engine, "they are not what drives it"
+    assert pages.shown(run) == "Running"
 
     pages.leave()
-    pages.until(third, "Crashed")
-    assert "with the worker" in str(pages.flow_run(third).state)
+    assert (pages.shown(run), str(pages.state(run).message)) == ("AwaitingRetry", LEFT)
     assert pages.study().stopped_reason is None
-    assert kept <= {process.pid for process in trainings(pages.study())}
-    pages.serve()
-    wait_for(lambda: len(pages.runs_of(study)) == 4)
-    fourth = pages.runs_of(study)[-1].id
-    pages.until(fourth, "Running")
+    pages.serve("--limit", "1")
+    pages.until_trained(run)
+    assert kept == {process.pid for process in trainings(pages.study())}
 
     stop(pages, study)
-    pages.until(fourth, "Cancelled")
-    assert len(pages.runs_of(study)) == 4
+    pages.until(run, "Cancelled")
+    assert [each.id for each in pages.runs_of(study)] == [run]
+
+
+def test_a_study_that_asks_is_suspended_with_its_form_and_leaves_its_place_to_another(pages: Pages) -> None:
+    run = pages.begin(**pages.asked, approve="plan")
+    pages.until(run, "Suspended")
+    first = pages.state(run)
+    assert first.state_details.run_input_keyset
+    study = pages.study_of(run).id
+    other = pages.begin(**pages.asked)
+    pages.until_trained(other)
+    assert pages.shown(run) == "Suspended"
+    stop(pages, pages.study_of(other).id)
+    pages.until(other, "Cancelled")
+
+    pages.client.resume_flow_run(run, run_input={})
+    wait_for(lambda: pages.shown(run) == "Suspended" and pages.state(run).id != first.id)
+    assert pages.study_of(run).open_question is not None, "a form that is sent unread answers nothing"
+    assert pages.ajet("study", "approve", study).returncode == 0
+    pages.until_trained(run)
+    pages.press(run, "cancel")
+    pages.until(run, "Cancelled")
+    assert not trainings(pages.study_of(run))
 
 
 def test_a_flow_run_whose_controller_is_silent_crashes_and_one_that_beats_does_not(
@@ -80,8 +103,11 @@ def test_a_flow_run_whose_controller_is_silent_crashes_and_one_that_beats_does_n
     for found in pages.client.read_automations_by_name(registration.SILENT):
         pages.client.delete_automation(found.id)
     monkeypatch.setattr(registration, "BEAT_S", 4.0)
-    registration.register(pages.client, pages.home, registration.ProcessPool(pages.place, Path.cwd()))
-    silent, lively = (FlowRun.begin(pages.client, pages.home, f"s-{n}", "topic", f"key-{n}") for n in (1, 2))
+    pool = registration.ProcessPool(pages.place, Path.cwd(), 1)
+    registration.register(pages.client, pages.home, pool, limits=False)
+    studies = [StudyState(id=f"s-{number}", topic="topic") for number in (1, 2)]
+    runs = [create_flow_run(pages.client, pages.home, study, Running()).id for study in studies]
+    silent, lively = (FlowRun(pages.client, run) for run in runs)
     silent.send_heartbeat()
 
     def crashed() -> bool:
@@ -91,6 +117,8 @@ def test_a_flow_run_whose_controller_is_silent_crashes_and_one_that_beats_does_n
     wait_for(crashed)
     assert pages.shown(lively.id) == "Running"
     lively.end(SessionEnd("concluded", "enough"))
+    for study in studies:
+        shutil.rmtree(pages.home.study(study.id))
 
 
 def test_a_study_is_begun_in_a_browser_and_its_report_is_read_there(pages: Pages, page: Page) -> None:
