@@ -364,13 +364,17 @@ def _to_plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
-def answer(as_json: bool, value: Any, *parts: RenderableType) -> None:
-    """Answer a command: with `value` as JSON where a script asks, else with what is printed for people."""
+def answer(as_json: bool, value: Any, *parts: RenderableType | Iterator[RenderableType]) -> None:
+    """Answer a command: with `value` as JSON where a script asks, else with what is printed for people.
+
+    A part may be an iterator of several, which is drawn for people alone.
+    """
     if as_json:
         print_json(value)
         return
     for part in parts:
-        console().print(part)
+        for line in part if isinstance(part, Iterator) else (part,):
+            console().print(line)
 
 
 def make_table(
