@@ -7,6 +7,7 @@ completing commands imports none of their modules.
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
 from collections import Counter
@@ -18,6 +19,7 @@ from functools import cache, wraps
 from importlib import import_module
 from importlib.metadata import version
 from inspect import Parameter, Signature, signature
+from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Concatenate, Final, NoReturn, ParamSpec, TypeVar
 
@@ -37,7 +39,8 @@ from research.terminal import strip_control_chars, warn
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
-    from typer._click import Command, Context
+    from typer._click import Command, Context, HelpFormatter
+    from typer._click.shell_completion import CompletionItem
 
     from research.installation.home import Home
     from studies import EventLog, StudyState
@@ -53,8 +56,8 @@ class LazyCommand:
     module: str
     name: str
     """Of the function in the module, or of the typer.Typer that is a group."""
-    help: str
-    """The first line of the command's own help; a test holds that they agree."""
+    help: str = ""
+    """What a group is; of a function its docstring says it."""
 
     def load(self, name: str) -> Command:
         found, host = getattr(import_module(self.module), self.name), typer.Typer()
@@ -64,6 +67,14 @@ class LazyCommand:
             host.command(name, cls=UniqueOptionsCommand)(found)
         return get_group(host).commands[name]
 
+    def describe(self) -> str:
+        """Return the line of a list of commands: the first of the docstring, read from the source."""
+        if self.help:
+            return self.help
+        source = Path(__file__).with_name(f"{self.module.rpartition('.')[2]}.py").read_text(encoding="utf-8")
+        functions = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
+        return (ast.get_docstring(next(node for node in functions if node.name == self.name)) or "").splitlines()[0]
+
 
 class LazyGroup(TyperGroup):
     """A group of commands that are imported one at a time, each when it is run."""
@@ -71,17 +82,28 @@ class LazyGroup(TyperGroup):
     lazy: ClassVar[Mapping[str, LazyCommand]] = {}
 
     def __init__(self, **settings: Any) -> None:
-        listed = {name: TyperCommand(name, help=lazy.help) for name, lazy in self.lazy.items()}
-        super().__init__(**{**settings, "commands": listed})
+        super().__init__(**{**settings, "commands": {name: TyperCommand(name) for name in self.lazy}})
 
     def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
         name, found, rest = super().resolve_command(ctx, args)
         return name, found if name is None else self.lazy[name].load(name), rest
 
+    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
+        self._describe_commands()
+        super().format_help(ctx, formatter)
 
-def commands(module: str, **helps: str) -> dict[str, LazyCommand]:
+    def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
+        self._describe_commands()
+        return super().shell_complete(ctx, incomplete)
+
+    def _describe_commands(self) -> None:
+        for name, command in self.commands.items():
+            command.help = self.lazy[name].describe()
+
+
+def commands(module: str, *names: str) -> dict[str, LazyCommand]:
     """Return the commands of a module whose functions have their names."""
-    return {name: LazyCommand(module, name, help) for name, help in helps.items()}
+    return {name: LazyCommand(module, name) for name in names}
 
 
 STUDY_HELP = (
@@ -93,47 +115,15 @@ class Studies(LazyGroup):
     """What can be done with studies."""
 
     lazy: ClassVar[Mapping[str, LazyCommand]] = {
+        **commands("research.cli.plan", "plan"),
+        "list": LazyCommand("research.cli.listing", "list_studies"),
+        **commands("research.cli.studies", "show"),
         **commands(
-            "research.cli.plan",
-            plan="Show what a study would be, what it could see and what it would cost; nothing is run.",
+            "research.cli.steering", "watch", "approve", "deny", "pause", "stop", "resume", "amend", "note", "veto"
         ),
-        "list": LazyCommand(
-            "research.cli.listing",
-            "list_studies",
-            "List all studies, newest first; one whose log cannot be read is shown as `corrupt`, with the reason.",
-        ),
-        **commands("research.cli.studies", show="Show one study: hypotheses, design, runs, verdicts."),
-        **commands(
-            "research.cli.steering",
-            watch="Follow a study until it ends; it is not stopped when you leave.",
-            approve="Approve what a study waits for (`ajet research --approve`), after showing what it is and what it "
-            "costs.",
-            deny="Deny what a study waits for: it stops, and its verdicts so far stand. `ajet study resume` asks "
-            "again.",
-            pause="Let a study begin nothing new, while the runs that are under way finish; `resume` lets it go on.",
-            stop="Stop a study: its runs are ended, what was collected is kept, `resume` goes on.",
-            resume="Go on with a study that was paused or stopped, or whose controller was killed; runs that go on are "
-            "adopted.",
-            amend="Amend a study in the open: accept a violation, change its budget (before the lock too), or add a "
-            "note.",
-            note="Write a note into a study, such as the answer to what its planner asks; the report shows it.",
-            veto="Give a hypothesis up: its runs are ended, no more are begun, and it is judged on what is there.",
-        ),
-        **commands(
-            "research.cli.reports",
-            report="Say where a study's report is; with --build, make it again from the log and the hashed files.",
-        ),
-        **commands(
-            "research.cli.findings",
-            recipe="Print the best confirmed job of a study, for `ajet swarm start --job`; its evidence goes to "
-            "stderr.",
-        ),
-        **commands(
-            "research.cli.reports",
-            verify="Compute every number, hash, lock, level and verdict of a study again from its files and its log.",
-            export="Export a study to a folder that verifies elsewhere: its log, lock, runs' files, report and "
-            "figures.",
-        ),
+        **commands("research.cli.reports", "report"),
+        **commands("research.cli.findings", "recipe"),
+        **commands("research.cli.reports", "verify", "export"),
     }
 
 
@@ -149,20 +139,11 @@ class Ajet(LazyGroup):
     """What `ajet` can be asked for."""
 
     lazy: ClassVar[Mapping[str, LazyCommand]] = {
-        **commands(
-            "research.cli.research", research="Turn a topic into hypotheses, training runs, verdicts and a report."
-        ),
-        **commands(
-            "research.cli.up",
-            up="Start (or find) the local Prefect server and print its address, or stay and work on studies there.",
-        ),
-        **commands("research.cli.system", doctor="Say what is installed, what works and what to do."),
+        **commands("research.cli.research", "research"),
+        **commands("research.cli.up", "up"),
+        **commands("research.cli.system", "doctor"),
         "study": LazyCommand("research.cli.app", "study_app", STUDY_HELP),
-        **commands(
-            "research.cli.findings",
-            findings="List what the studies of this installation found, and what they did not: every verdict, with "
-            "its conditions.",
-        ),
+        **commands("research.cli.findings", "findings"),
         "swarm": LazyCommand("research.cli.swarm", "app", "Swarm servers: host a trainable model for any agent."),
         "env": LazyCommand(
             "research.cli.environments",
@@ -383,13 +364,17 @@ def _to_plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
-def answer(as_json: bool, value: Any, *parts: RenderableType) -> None:
-    """Answer a command: with `value` as JSON where a script asks, else with what is printed for people."""
+def answer(as_json: bool, value: Any, *parts: RenderableType | Iterator[RenderableType]) -> None:
+    """Answer a command: with `value` as JSON where a script asks, else with what is printed for people.
+
+    A part may be an iterator of several, which is drawn for people alone.
+    """
     if as_json:
         print_json(value)
         return
     for part in parts:
-        console().print(part)
+        for line in part if isinstance(part, Iterator) else (part,):
+            console().print(line)
 
 
 def make_table(

@@ -147,7 +147,7 @@ def explain_metric(
         ajet metric explain area --json
     """
     kind = find_kind(name.partition(":")[0])
-    answer(json, _as_json(kind), *map(Text, _screen(kind)))
+    answer(json, _as_json(kind), map(Text, _screen(kind)))
 
 
 def _screen(kind: MetricKind) -> Iterator[str]:
@@ -216,7 +216,7 @@ def list_models(json: Json = False) -> None:
     """
     found = read_catalog(Home.locate().for_reading().models)
     abouts = (Text(f"{each.name}: {each.problem or each.about}", "red" if each.problem else "dim") for each in found)
-    answer(json, found, _table(found), *abouts)
+    answer(json, found, _table(found), abouts)
 
 
 @model_app.command()

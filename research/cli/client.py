@@ -213,7 +213,7 @@ def debug(
     reward_of, success = parse_reward(found.result)
     calls = found.record.calls if found.record is not None else found.calls
     told = {"episode": found.episode, "task": chosen.id, "reward": reward_of, "success": success, "calls": calls}
-    answer(json, {**told, "seconds": round(found.seconds, 3)}, *_debug_lines(found, full=full))
+    answer(json, {**told, "seconds": round(found.seconds, 3)}, _debug_lines(found, full=full))
 
 
 def _agent(files: AgentFiles | None, environment: str | None, *, rewarded: bool) -> tuple[Any, bool]:

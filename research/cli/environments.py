@@ -322,7 +322,7 @@ def show_all(json: Json = False) -> None:
         ajet env list --json
     """
     found = catalogue(Home.locate().for_reading())
-    answer(json, found, *catalogue_tables(found))
+    answer(json, found, catalogue_tables(found))
 
 
 @app.command()
@@ -350,7 +350,7 @@ def show(ref: Reference, reward: Reward = None, json: Json = False) -> None:
         "example": plays.example, "faults": list(plays.faults),
         "measured": measured,
     }  # fmt: skip
-    answer(json, facts, *show_lines(environment, plays, measured))
+    answer(json, facts, show_lines(environment, plays, measured))
 
 
 @app.command()
@@ -432,7 +432,7 @@ def check(
             asked = trial.build_trial(found.environment)
             played = try_model(asked, trial.tasks(found.environment), home, packages_of(name, home, note), note)
         save_measurement(home, played)
-    answer(json, _as_json(found, played), *(trial_lines(played) if played is not None else ()))
+    answer(json, _as_json(found, played), trial_lines(played) if played is not None else iter(()))
     raise typer.Exit(FAULTS if found.faults else 0)
 
 

@@ -438,4 +438,4 @@ def export(
     counts = {} if found is None else found.model_dump()
     left_out = (f"left out {counts[name]:,} episodes: {why}" for name, why in _LEFT_OUT.items() if counts.get(name))
     told = {"file": str(to), "format": format.value, "bytes": size, **counts}
-    answer(json, told, f"wrote {to} ({size:,} bytes)", *left_out)
+    answer(json, told, f"wrote {to} ({size:,} bytes)", left_out)

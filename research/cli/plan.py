@@ -77,7 +77,7 @@ def plan(asked: ResearchOptions, planner_timeout: options.PlannerTimeout = None,
             said = {"by": end.by, "reason": end.said}
             answer(json, {"accepted": False, "declined": said}, Text(f"declined  {end.message}"))
             return
-    answer(json, as_json(seen), *screen(seen))
+    answer(json, as_json(seen), screen(seen))
     if seen.refused is not None:
         raise DesignRefused(seen.refused)
 

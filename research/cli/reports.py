@@ -67,7 +67,7 @@ def verify(
         study, rows, folder, known = _read_from_home(name)
     proof = verify_study(study, rows, folder, head=head, known=known)
     told = {"study": proof.study, "holds": proof.holds, "head": proof.head}
-    answer(json, {**told, "drifts": proof.drifts, "held": proof.held, "notes": proof.notes}, *_lines(proof))
+    answer(json, {**told, "drifts": proof.drifts, "held": proof.held, "notes": proof.notes}, _lines(proof))
     if not proof.holds:
         raise typer.Exit(DRIFTED)
 
@@ -96,7 +96,7 @@ def export(
     to = to or Path(study)
     proof = verify_study(study, rows, folder)
     if not proof.holds:
-        answer(False, None, *_lines(proof))
+        answer(False, None, _lines(proof))
         warn(f"study {study} does not verify; nothing was exported")
         raise typer.Exit(DRIFTED)
     names = export_study(study, rows, folder, to)

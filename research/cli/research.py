@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from research.cli.app import answer, console, takes_options
+from research.cli.app import answer, console, print_json, takes_options
 from research.cli.progress import LineLog, LiveScreen, Progress
 from research.cli.studies import render_ending, render_question, summary
 from research.controller import options
@@ -183,11 +183,12 @@ def conduct(
             f"ajet study stop {study}"
         )
         raise typer.Exit(INTERRUPTED) from None
-    told = {**summary(state, home.study(study)), "prefect": view.url if view else None}
-    more = []
-    if view is not None and view.own:
-        more = [f"prefect  goes on at {view.url}, for this study and the next; end it with: ajet up --stop"]
-    answer(json, told, render_ending(state, home.study(study)), *more)
+    if json:
+        print_json({**summary(state, home.study(study)), "prefect": view.url if view else None})
+    else:
+        console().print(render_ending(state, home.study(study)))
+        if view is not None and view.own:
+            console().print(f"prefect  goes on at {view.url}, for this study and the next; end it with: ajet up --stop")
     if state.status == "stopped" and not is_stopped_by_budget(state):
         raise typer.Exit(INTERRUPTED)
     judged = any(verdict.verdict != "invalid" for each in state.rounds for verdict in each.verdicts)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from research.cli.app import Json, Name, answer, console, open_study
+from research.cli.app import Json, Name, answer, console, open_study, print_json
 from research.cli.listing import read_listing
 from research.cli.research import choose_isolation, conduct, hand_to_worker, make_observer, require_detachable
 from research.cli.studies import answer_json, render_ending, render_question, summary
@@ -300,4 +300,7 @@ def stop(name: Name = None, json: Json = False) -> None:
 
 def _show_end(home: Home, state: StudyState, json: bool, *more: str) -> None:
     folder = home.study(state.id)
-    answer(json, summary(state, folder), render_ending(state, folder), *more)
+    if json:
+        print_json(summary(state, folder))
+    else:
+        answer(json, None, render_ending(state, folder), *more)

@@ -260,7 +260,7 @@ def start(asked: StartOptions, json: Json = False) -> None:
         at, ran = _find_remote(server, options, wanted), True
     with SwarmClient(at.url, at.token) as client:
         status = _start_job(at, client, wanted, ran=ran, quiet=json)
-    answer(json, {"url": at.url, "tokens": _tokens_path(at), "status": status}, *_status_lines(at, status))
+    answer(json, {"url": at.url, "tokens": _tokens_path(at), "status": status}, _status_lines(at, status))
 
 
 def _start_job(at: ServerConnection, client: SwarmClient, wanted: Job | None, *, ran: bool, quiet: bool) -> Status:

@@ -9,68 +9,48 @@ import pytest
 from research.controller.wandb import OnlineLogging, wandb_login
 
 KEY = "k" * 40
+SET = {"WANDB_API_KEY": KEY}
+CLOUD = OnlineLogging()
+OWN = OnlineLogging(base_url="http://wandb.example:8080")
+SETTINGS, NETRC = ".config/wandb/settings", ".netrc"
+LAB = {SETTINGS: "[default]\nbase_url = https://wandb.example\nentity = lab\n"}
+OFFLINE = {SETTINGS: "[default]\nmode = offline\n"}
 
 
-def environment(home: Path, **given: str) -> dict[str, str]:
-    return {"HOME": str(home), **given}
-
-
-def logged_in(home: Path, host: str) -> None:
-    (home / ".netrc").write_text(f"machine {host}\n  login user\n  password {KEY}\n")
-
-
-def test_a_key_in_the_environment_or_of_a_login_means_that_copies_are_sent(tmp_path: Path) -> None:
-    assert wandb_login(environment(tmp_path, WANDB_API_KEY=KEY)).online == OnlineLogging()
-    logged_in(tmp_path, "api.wandb.ai")
-    assert wandb_login(environment(tmp_path)).online == OnlineLogging()
-    logged_in(tmp_path, "api.forge.coreweave.com")
-    assert wandb_login(environment(tmp_path)).why.endswith("api.forge.coreweave.com")
-
-
-def test_a_login_counts_for_its_own_server_only(tmp_path: Path) -> None:
-    logged_in(tmp_path, "wandb.example:8080")
-    found = wandb_login(environment(tmp_path, WANDB_BASE_URL="http://user:secret@wandb.example:8080/"))
-    assert found.online == OnlineLogging(base_url="http://wandb.example:8080")
-    assert wandb_login(environment(tmp_path, WANDB_BASE_URL="http://other.example")).online is None
-    assert wandb_login(environment(tmp_path)).online is None
-
-
-@pytest.mark.parametrize("mode", ["offline", "disabled", "dryrun"])
-def test_a_mode_that_is_not_online_beats_a_key(tmp_path: Path, mode: str) -> None:
-    found = wandb_login(environment(tmp_path, WANDB_API_KEY=KEY, WANDB_MODE=mode))
-    assert (found.online, found.why) == (None, f"W&B's mode is {mode}")
+def login(host: str) -> dict[str, str]:
+    return {NETRC: f"machine {host}\n  login user\n  password {KEY}\n"}
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("given", "files", "online", "why"),
     [
-        ({}, "not logged in"), ({"WANDB_MODE": "online"}, "not logged in"),
-        ({"WANDB_API_KEY": "short"}, "WANDB_API_KEY has 5"),
-        ({"WANDB_API_KEY": KEY, "WANDB_DISABLED": "true"}, "WANDB_DISABLED"),
-        ({"WANDB_API_KEY": KEY, "WANDB_BASE_URL": "wandb.example"}, "WANDB_BASE_URL"),
+        (SET, {}, CLOUD, "WANDB_API_KEY is set"),
+        ({}, login("api.wandb.ai"), CLOUD, "logged in to api.wandb.ai"),
+        ({}, login("api.forge.coreweave.com"), CLOUD, "logged in to api.forge.coreweave.com"),
+        # a login counts for its own server only
+        ({"WANDB_BASE_URL": "http://user:secret@wandb.example:8080/"}, login("wandb.example:8080"), OWN, "logged in"),
+        ({"WANDB_BASE_URL": "http://other.example"}, login("wandb.example:8080"), None, "not logged in to other"),
+        ({}, login("wandb.example:8080"), None, "not logged in to api.wandb.ai"),
+        # a mode that is not online beats a key
+        ({**SET, "WANDB_MODE": "offline"}, {}, None, "W&B's mode is offline"),
+        ({**SET, "WANDB_MODE": "dryrun"}, {}, None, "W&B's mode is dryrun"),
+        ({**SET, "WANDB_DISABLED": "true"}, {}, None, "WANDB_DISABLED"),
+        ({"WANDB_MODE": "online"}, {}, None, "not logged in"),
+        ({"WANDB_API_KEY": "short"}, {}, None, "WANDB_API_KEY has 5"),
+        ({**SET, "WANDB_BASE_URL": "wandb.example"}, {}, None, "WANDB_BASE_URL"),
+        ({}, {NETRC: "machine\n"}, None, "cannot read"),
+        # W&B's own file counts where the environment says nothing
+        ({**SET, "WANDB_PROJECT": "mine"}, LAB,
+         OnlineLogging(base_url="https://wandb.example", entity="lab", project="mine"), "WANDB_API_KEY"),
+        (SET, OFFLINE, None, "W&B's mode is offline"), ({**SET, "WANDB_MODE": "online"}, OFFLINE, CLOUD, "WANDB_API"),
+        (SET, {SETTINGS: "no settings"}, CLOUD, "WANDB_API_KEY is set"),
     ],
 )  # fmt: skip
-def test_what_stands_in_the_way_is_said(tmp_path: Path, given: dict[str, str], why: str) -> None:
-    found = wandb_login(environment(tmp_path, **given))
-    assert found.online is None
-    assert found.why.startswith(why)
-    assert KEY not in found.why
-
-
-def test_the_settings_file_of_wandb_counts_where_the_environment_says_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / ".config" / "wandb"
-    folder.mkdir(parents=True)
-    (folder / "settings").write_text("[default]\nbase_url = https://wandb.example\nentity = lab\n")
-    online = wandb_login(environment(tmp_path, WANDB_API_KEY=KEY, WANDB_PROJECT="mine")).online
-    assert online == OnlineLogging(base_url="https://wandb.example", entity="lab", project="mine")
-    (folder / "settings").write_text("[default]\nmode = offline\n")
-    assert wandb_login(environment(tmp_path, WANDB_API_KEY=KEY)).online is None
-    assert wandb_login(environment(tmp_path, WANDB_API_KEY=KEY, WANDB_MODE="online")).online == OnlineLogging()
-    (folder / "settings").write_text("no settings")
-    assert wandb_login(environment(tmp_path, WANDB_API_KEY=KEY)).online == OnlineLogging()
-
-
-def test_a_netrc_that_cannot_be_read_is_said(tmp_path: Path) -> None:
-    (tmp_path / ".netrc").write_text("machine\n")
-    found = wandb_login(environment(tmp_path))
-    assert (found.online, found.why[:11]) == (None, "cannot read")
+def test_copies_are_sent_where_nothing_stands_in_the_way_and_the_answer_says_why(
+    tmp_path: Path, given: dict[str, str], files: dict[str, str], online: OnlineLogging | None, why: str
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    answer = wandb_login({"HOME": str(tmp_path), **given})
+    assert (answer.online, answer.why.startswith(why), KEY in answer.why) == (online, True, False), answer
