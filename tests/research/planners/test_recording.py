@@ -194,3 +194,10 @@ def test_a_search_that_confirmed_nothing_is_made_once_more_and_no_third_time() -
 def test_what_was_tried_elsewhere_is_not_tried_again_and_its_fields_are_no_new_ones(claim: Hypothesis) -> None:
     action = RulesPlanner().act(after(claim, "guess", "arith"), lambda action: None).action
     assert not {name for entry in accept_hypotheses(action) for name in entry.varied} & {A, B}
+
+
+def test_the_better_value_of_a_field_is_compared_with_its_untried_neighbours() -> None:
+    single = whole().model_copy(update={"variable": A, "control": 4, "treatment": 16})
+    turn = RulesPlanner().act(after(single, "guess", "arith"), lambda action: None)
+    assert [(entry.variable, entry.control, entry.treatment) for entry in turn.action.hypotheses] == [(A, 16, 8)]
+    assert "was the better value" in turn.note
