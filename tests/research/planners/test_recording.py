@@ -94,20 +94,6 @@ def test_a_file_that_is_no_recording_is_one_clear_line(content: bytes, tmp_path:
     assert "\n" not in caught.value.message
 
 
-def test_a_file_that_is_not_there_or_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(NotReady, match="file made with --record"):
-        make_planner("llm", "m", {}, replay=tmp_path / "none.jsonl")
-    with pytest.raises(NotReady, match="expected a file"):
-        make_planner("llm", "m", {"OPENAI_API_KEY": "k"}, record=tmp_path / "no" / "folder" / "said.jsonl")
-
-
-def test_rules_have_nothing_to_record_and_nobody_records_a_replay(tmp_path: Path) -> None:
-    with pytest.raises(NotReady, match="add --planner llm"):
-        make_planner("rules", None, {}, record=tmp_path / "said.jsonl")
-    with pytest.raises(NotReady, match="found both"):
-        make_planner("llm", "m", {}, record=tmp_path / "a", replay=tmp_path / "b")
-
-
 @given(
     st.dictionaries(st.text(max_size=8), st.text(max_size=12) | st.integers() | st.none(), max_size=4),
     st.floats(0, 1e6),
