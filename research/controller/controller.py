@@ -33,8 +33,8 @@ from research.installation.machine import MachineSlots
 from research.installation.tiny_model import Note, prepare_model
 from research.isolation.mode import UNISOLATED, Isolation
 from research.models.fetch import check_loader
-from research.planners.context import find_related
 from research.planners.protocol import Planner
+from research.planners.tools import find_related
 from research.runs.launcher import AttemptLauncher
 from research.runs.wandb_log import ReadTracking
 from research.scheduler.next_step import is_done, next_step

@@ -16,12 +16,13 @@ from research.controller.rounds import PricedExploration, ReplicationProposal, b
 from research.design.compiler import CompiledDesign, DesignCompiler, accept_hypotheses, collect_reward_code, seed_source
 from research.errors import BadInput, DesignRefused, PlannerFailed, TopicDeclined
 from research.installation.base_job import find_fixed_fields
-from research.planners.context import NO_REWARD_NOW, NO_TOOLS, PlannerContext, PlannerTools, field_specs
+from research.planners.context import NO_REWARD_NOW, PlannerContext, field_specs
 from research.planners.history import CampaignFacts, Notebook, Quote
 from research.planners.lexicon import find_environment, name_environments
 from research.planners.prompts import DECLINABLE
 from research.planners.protocol import Planner, PlannerTurn
 from research.planners.rules import RulesPlanner
+from research.planners.tools import StudyTools
 from research.proposals.actions import (
     Action,
     AskUser,
@@ -69,7 +70,7 @@ class PlanningInputs:
     """What the planner wrote down; None where it can write nothing down."""
     findings: tuple[Quote, ...] = ()
     """What earlier studies here found about the topic."""
-    tools: Callable[[PlanningInputs], PlannerTools] = lambda context: NO_TOOLS
+    tools: Callable[[PlanningInputs], StudyTools | None] = lambda context: None
     """Returns what a planner may look at, by the levels and prices of a context."""
     plays_seen: bool = False
     """Whether a planner looked at plays of hidden tasks: then no reward function is taken any more."""

@@ -278,16 +278,15 @@ class DesignCompiler:
             calculator.require_noise_stages(draft)
             return CompiledDesign(tuple(hypotheses), proposal, draft, None, calculator, self.used)
         promised, later = self.requirements.power, self.ledgers.round > 1
-        powers = [promised, *(power for power in _LESS_POWER if later and power < promised)]
-        while True:
+        for less in [*(power for power in _LESS_POWER if later and power < promised), None]:
             try:
                 powered = calculator.size(draft, proposal.seeds_per_arm)
-                return CompiledDesign(tuple(hypotheses), proposal, draft, powered, calculator, self.used)
+                break
             except Unaffordable:
-                del powers[0]
-                if not powers:
+                if less is None:
                     raise
-                calculator = replace(calculator, requirements=replace(self.requirements, power=powers[0]))
+                calculator = replace(calculator, requirements=replace(self.requirements, power=less))
+        return CompiledDesign(tuple(hypotheses), proposal, draft, powered, calculator, self.used)
 
     def _require_room(self, draft: DesignDraft, metric: Metric, hypotheses: Sequence[Hypothesis]) -> None:
         if kind_of(metric).name == Gain.name:

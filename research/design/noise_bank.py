@@ -294,21 +294,20 @@ class NoiseBank:
         )
 
     def explain_missing(self, environment: str, job: Job, metric: Metric) -> str | None:
-        known = self._estimate(environment, job, metric)
+        """Return why `find` says nothing, in a sentence; None where it says something."""
+        known, left_out = self._estimate(environment, job, metric), self._describe_left_out()
         about = f"{environment}, this model and {job.algorithm}"
         if known is None:
             late = len(self._select(environment, job, metric))
             if late and metric.threshold is not None:
                 return f"Most of the {late} runs of {about} in the noise bank never reached {metric.threshold:g}."
-            return (
-                f"The noise bank has no two runs of {about} that differ in their seed alone{self._describe_left_out()}."
-            )
+            return f"The noise bank has no two runs of {about} that differ in their seed alone{left_out}."
         if known.supports(metric.episodes):
             return None
         if known.df < LEAST_DF:
             return (
                 f"The noise bank has {known.runs} runs of {about} in {_describe_groups(known)}: {known.df} degrees of "
-                f"freedom, where {LEAST_DF} are the least{self._describe_left_out()}."
+                f"freedom, where {LEAST_DF} are the least{left_out}."
             )
         if not known.variance:
             return f"The noise bank has {known.runs} runs of {about} that do not vary at all, which says nothing."
@@ -366,11 +365,10 @@ class BankFile(Record):
 
 @cache
 def load_shipped_bank() -> NoiseBank:
-    folder = resources.files("research") / "design"
-    files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".json")), key=lambda entry: entry.name)
-    bank = NoiseBank()
-    for entry in files:
-        bank = bank.merge(read_bank(entry.read_bytes()))
+    bank, folder = NoiseBank(), resources.files("research") / "design"
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.name.endswith(".json"):
+            bank = bank.merge(read_bank(entry.read_bytes()))
     return bank
 
 

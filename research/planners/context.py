@@ -11,23 +11,18 @@ tasks may write no reward function any more: it could hold their answers.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
-from pydantic import BaseModel
-
-from research.design.known_findings import KnownFinding, load_findings, search_findings
 from research.installation.base_job import find_fixed_fields
-from research.installation.home import Home
 from research.planners.history import CampaignFacts, Notebook, Quote
+from research.planners.tools import StudyTools
 from research.proposals.actions import DEFAULT_EFFECT
 from research.proposals.arms import NO_MODELS, ComparedModels, Scalar
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import RequestedMetric, flag_syntax
 from research.proposals.reward_code import examples
-from studies import EventLog
 from studies.metrics import kinds
 from studies.records.design import MODEL, Design, Hypothesis, Metric
 from studies.records.procedure import Noise
@@ -36,66 +31,6 @@ from studies.records.verdict import Verdict
 from swarm.environments.base import Environment
 from swarm.environments.registry import environments
 from swarm.job import Job, TinyModel, Tunable, default_learning_rate, tunables
-
-_SHORTEST_WORD: Final = 3
-"""Letters of a word that says something."""
-FindFindings = Callable[[str, int], Sequence[Quote]]
-"""Returns at most so many findings of earlier studies that words are about, each in a sentence, the likeliest first."""
-
-
-def find_related(home: Home, log: EventLog, excluded_study: str, words: str, most: int) -> tuple[Quote, ...]:
-    """Return at most so many findings of a home, but for those of one study, which its planner is shown anyway.
-
-    Those that most of the words name come first; of no words the newest.
-    """
-    known = [entry for entry in load_findings(home, log).findings if entry.study != excluded_study]
-    if wanted := dict.fromkeys(word.lower() for word in words.split() if len(word) >= _SHORTEST_WORD):
-        named = Counter(entry.name for word in wanted for entry in search_findings(known, [word]))
-        known = sorted((entry for entry in known if named[entry.name]), key=lambda entry: -named[entry.name])
-    return tuple(Quote(entry.name, _describe_finding(entry)) for entry in known[:most])
-
-
-def _describe_finding(finding: KnownFinding) -> str:
-    difference = ""
-    if finding.estimate is not None and finding.low is not None and finding.high is not None:
-        difference = f", difference {finding.estimate:+.3g} ({finding.low:+.3g} to {finding.high:+.3g})"
-    again = ", exploratory" if finding.exploratory else ""
-    runs = f"{finding.n_control} + {finding.n_treatment} runs of {finding.conditions.model}"
-    return f"{finding.claim.rstrip('.')}: {finding.verdict}{difference}, {runs}{again}"
-
-
-PLAYS: Final = "episodes"
-"""The tool that shows plays on hidden tasks."""
-NO_REWARD_NOW: Final = "plays of hidden tasks were looked at, and a reward function could hold their answers"
-
-
-class ToolError(Exception):
-    """What a tool cannot show; the text says why, in one line for a planner."""
-
-
-class PlannerTools(Protocol):
-    """What may be looked at in one turn."""
-
-    @property
-    def offered(self) -> Mapping[str, type[BaseModel]]:
-        """The tools by name, with the arguments that each takes; its docstring says what it shows."""
-        ...
-
-    def answer(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what a tool shows, as JSON values; raise ToolError."""
-        ...
-
-
-class NoTools:
-    """Nothing to look at."""
-
-    offered: Mapping[str, type[BaseModel]] = {}
-
-    def answer(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        raise ToolError("there is nothing to look at")
-
-
-NO_TOOLS: Final = NoTools()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +47,7 @@ class ToolResult:
         return {"name": self.name, "arguments": dict(self.arguments), "sha256": sha256, "characters": characters}
 
 
+NO_REWARD_NOW: Final = "plays of hidden tasks were looked at, and a reward function could hold their answers"
 SUCCESS_ALONE: Final = Metric(meaning="share of hidden tasks solved after the last step", episodes=1)
 Stage = Literal["propose", "design", "conclude"]
 
@@ -228,7 +164,8 @@ class PlannerContext:
     notebook: Notebook | None = None
     """What the planner wrote down in earlier turns; None where it can write nothing down."""
     findings: Sequence[Quote] = ()
-    tools: PlannerTools = field(default=NO_TOOLS, repr=False)
+    tools: StudyTools | None = field(default=None, repr=False)
+    """What it may look at; None for nothing."""
     plays_seen: bool = False
     """Whether plays of hidden tasks were looked at, so that no reward function may be written any more."""
 

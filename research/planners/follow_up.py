@@ -144,10 +144,9 @@ class FollowUp:
 
 
 def follow_ups(context: PlannerContext, campaign: CampaignFacts) -> Iterator[FollowUp]:
-    asker = _FollowUpFinder(context, campaign)
-    for found in asker.questions():
-        if not asker.was_asked(found):
-            yield found
+    """Yield the questions that no earlier round asked, the first being the likeliest."""
+    finder = _FollowUpFinder(context, campaign)
+    yield from (question for question in finder.questions() if not finder.was_asked(question))
 
 
 class _FollowUpFinder:
@@ -196,26 +195,25 @@ class _FollowUpFinder:
 
     def _ask_search(self) -> Iterator[FollowUp]:
         """Search near the best of a search that found something, and the same values again after one that did not."""
-        searched = self._last.searched
-        if not searched:
-            return
-        control, found = _control_settings(self._last), _best_settings(self._last)
-        best = {
-            knob.field: self._effective_value(knob.field, found.get(knob.field, control[knob.field]))
+        searched, environment = self._last.searched, self._last.design.environment
+        control, best = _control_settings(self._last), _best_settings(self._last)
+        if not searched or (not best and any(told.found for told in self._last.claims)):
+            return  # what was found is worse: it would be found again
+        places = {
+            knob.field: self._effective_value(knob.field, best.get(knob.field, control[knob.field]))
             for knob in searched
         }
-        if not found:
-            if any(told.found for told in self._last.claims):
-                return  # what was found is worse: it would be found again
-            knobs = [Contrast(knob.field, best[knob.field], knob.values) for knob in searched]
+        if not best:
+            knobs = [Contrast(knob.field, places[knob.field], knob.values) for knob in searched]
             why = "Nothing better was confirmed; the same values are searched once more, on fresh seeds."
         else:
-            knobs = [Contrast(name, value, self._neighbour_values(name, value)) for name, value in best.items()]
+            knobs = [Contrast(name, value, self._neighbour_values(name, value)) for name, value in places.items()]
             why = "A better configuration was confirmed; its neighbours are searched."
-        held = self._shared_settings(self._last.design.environment, best)
         with suppress(BadTopic, DesignRefused):
             knobs = [knob for knob in knobs if len(knob.treatments) > 1]
-            yield FollowUp(plan_search(knobs, held, self._facts), self._last.design.environment, why)
+            yield FollowUp(
+                plan_search(knobs, self._shared_settings(environment, places), self._facts), environment, why
+            )
 
     def _neighbour_values(self, name: str, best: Scalar) -> tuple[Scalar, ...]:
         """Return a value with its neighbours among all that were ever searched; words have none, so all of them."""
@@ -332,10 +330,12 @@ class _FollowUpFinder:
 def _better_value(told: ClaimFacts, entry: RoundFacts) -> Scalar:
     assert told.verdict is not None
     assert told.verdict.estimate is not None
-    higher = told.verdict.estimate > 0
-    best = higher == entry.design.metric.higher_is_better
-    value: Scalar = told.claim.treatment if best else told.claim.control
+    value: Scalar = told.claim.treatment if _is_better(told.verdict.estimate, entry) else told.claim.control
     return value
+
+
+def _is_better(estimate: float, entry: RoundFacts) -> bool:
+    return (estimate > 0) == entry.design.metric.higher_is_better
 
 
 def _control_settings(entry: RoundFacts) -> dict[str, Any]:
@@ -346,7 +346,7 @@ def _best_settings(entry: RoundFacts) -> dict[str, Scalar | None]:
     better = []
     for told in entry.claims:
         estimate = None if told.verdict is None else told.verdict.estimate
-        if told.found and estimate and (estimate > 0) == entry.design.metric.higher_is_better:
+        if told.found and estimate and _is_better(estimate, entry):
             better.append((abs(estimate), {name: sides[1] for name, sides in told.claim.varied.items()}))
     return max(better, key=lambda found: found[0])[1] if better else {}
 

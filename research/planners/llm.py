@@ -22,15 +22,7 @@ from typing import Any, Final
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from research.errors import BadTopic, NoDesignAccepted, PlannerFailed
-from research.planners.context import (
-    NO_REWARD_NOW,
-    NO_TOOLS,
-    PLAYS,
-    PlannerContext,
-    PlannerTools,
-    ToolError,
-    ToolResult,
-)
+from research.planners.context import NO_REWARD_NOW, PlannerContext, ToolResult
 from research.planners.endpoint import Endpoint, EndpointError, RetryingEndpoint, shorten
 from research.planners.history import redact_secrets, sanitize_line
 from research.planners.prompts import (
@@ -44,6 +36,7 @@ from research.planners.prompts import (
     tool_schemas,
 )
 from research.planners.protocol import Check, PlannerTurn
+from research.planners.tools import PLAYS, StudyTools, ToolError
 from research.proposals.actions import Action, AskUser, Conclude, Note, Propose, ProposeDesign, Revise, SideAction
 from research.text import describe
 from studies.records.base import canonical
@@ -181,7 +174,7 @@ class ToolCall(BaseModel):
 class ToolSession:
     """The looks of one turn: what was taken, and what is left."""
 
-    def __init__(self, tools: PlannerTools, bare: Callable[[str], str]) -> None:
+    def __init__(self, tools: StudyTools | None, bare: Callable[[str], str]) -> None:
         self.tools, self._bare, self._left = tools, bare, MOST_ANSWERED
         self.results: list[ToolResult] = []
 
@@ -215,6 +208,7 @@ class ToolSession:
         """Take a look and return its answer as text; one that cannot be had is answered with the reason."""
         if self.is_exhausted:
             return json.dumps({"refused": _NO_MORE})
+        assert self.tools is not None
         name, values = sanitize_line(name)[:60], dict[str, Any]()
         try:
             values = parse_json_object(arguments) if arguments.strip() else {}
@@ -247,9 +241,9 @@ class ActionConversation:
         self, line: RetryingEndpoint, model: str, context: PlannerContext, check: Check, *, tries: int
     ) -> None:
         self._line, self._model, self._context, self._check, self._tries = line, model, context, check, tries
-        self._tools = ToolSession(NO_TOOLS if context.stage == "conclude" else context.tools, redact_secrets)
+        self._tools = ToolSession(None if context.stage == "conclude" else context.tools, redact_secrets)
         ways = [(True, True), (False, True), (True, False), (False, False)]
-        self._ways = [way for way in ways if self._tools.tools.offered or not way[0]]
+        self._ways = [way for way in ways if self._tools.tools is not None or not way[0]]
         """With tools, and with a response format: what the endpoint may still be asked with."""
         self._said: list[dict[str, Any]] = []
         self._prompt_tokens, self._completion_tokens = 0, 0
@@ -319,9 +313,9 @@ class ActionConversation:
         """Return the endpoint's reply as text; what it refuses is left out from then on."""
         while True:
             by_tools, by_format = self._ways[0]
-            tools = self._tools.tools if by_tools else NO_TOOLS
+            tools = self._tools.tools if by_tools else None
             request: dict[str, Any] = {"model": self._model, "messages": [*messages(self._context, tools), *self._said]}
-            if by_tools:
+            if tools is not None:
                 request |= {"tools": tool_schemas(tools)}
                 request |= {"tool_choice": "none"} if self._tools.is_exhausted else {}
             if by_format:
@@ -355,11 +349,7 @@ class ActionConversation:
         if side_action in self._side_actions:
             raise UnusableAnswer("that was written down before, in this turn; act now")
         self._side_actions.append(side_action)
-        told = confirm_side_action(MOST_SIDE_ACTIONS - len(self._side_actions))
-        self._said += [self._assistant_message(), {"role": "user", "content": told}]
-
-    def _assistant_message(self) -> dict[str, str]:
-        return {"role": "assistant", "content": self._answer[:LONGEST_ANSWER]}
+        self._say(confirm_side_action(MOST_SIDE_ACTIONS - len(self._side_actions)))
 
     def _reject(self, error: UnusableAnswer) -> bool:
         """Send an answer back; return whether it was given before, word for word: nothing new is to be expected."""
@@ -367,14 +357,18 @@ class ActionConversation:
         self._answers.add(self._answer)
         again = "; the same answer as before" if known else ""
         self._rejected.append((self._line.redact(str(error)) + again, self._line.redact(error.message) + again))
-        said = [self._assistant_message()] if self._answer else []
-        self._said += [*said, {"role": "user", "content": correction(str(error))}]
+        self._say(correction(str(error)))
         return known
+
+    def _say(self, text: str) -> None:
+        """Answer what the model said last, where it said something."""
+        answer = [{"role": "assistant", "content": self._answer[:LONGEST_ANSWER]}] if self._answer else []
+        self._said += [*answer, {"role": "user", "content": text}]
 
     def _make_turn(self, action: Action, tries: int) -> PlannerTurn:
         by_tools, by_format = self._ways[0]
         notes = [] if by_format else ["The endpoint takes no response_format; the schema stood in the prompt only."]
-        if self._tools.tools.offered and not by_tools:
+        if self._tools.tools is not None and not by_tools:
             notes.append("The endpoint takes no tools, so that nothing could be looked at.")
         said = action.not_tested.strip() if isinstance(action, Propose | ProposeDesign) else ""
         return PlannerTurn(

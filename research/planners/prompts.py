@@ -19,7 +19,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, Field
 
-from research.planners.context import NO_TOOLS, PlannerContext, PlannerTools, Stage
+from research.planners.context import PlannerContext, Stage
+from research.planners.tools import StudyTools
 from research.proposals.actions import (
     MOST_HYPOTHESES,
     Action,
@@ -364,7 +365,7 @@ _FIXED_TASK = (
 )
 
 
-def messages(context: PlannerContext, tools: PlannerTools = NO_TOOLS) -> list[dict[str, Any]]:
+def messages(context: PlannerContext, tools: StudyTools | None = None) -> list[dict[str, Any]]:
     """Return the messages that ask for the due action; `tools` may be called before it."""
     parts = (
         (_TASKS if context.campaign is None else _LATER_TASKS)[context.stage],
@@ -375,14 +376,14 @@ def messages(context: PlannerContext, tools: PlannerTools = NO_TOOLS) -> list[di
         *([_FIXED_TASK] if context.stage != "conclude" and context.fixed else []),
         *([_REPLICATION, _EXPLORATION] if context.stage == "propose" and context.campaign is not None else []),
         *([_NOTEBOOK] if context.stage != "conclude" and context.notebook is not None else []),
-        *([_LOOKS] if tools.offered else []),
+        *([_LOOKS] if tools is not None else []),
         "Facts:\n" + json.dumps(context.facts(), ensure_ascii=False),
         "JSON schema of the answer:\n" + json.dumps(due_schema(context)),
     )
     return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": "\n\n".join(parts)}]
 
 
-def tool_schemas(tools: PlannerTools) -> list[dict[str, Any]]:
+def tool_schemas(tools: StudyTools) -> list[dict[str, Any]]:
     """Return the tools as a chat completion request offers them: name, what each shows, and its arguments."""
     return [
         {

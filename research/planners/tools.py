@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,13 +22,14 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StringConstraints, ValidationError
 
 from research.design.compiler import DesignCompiler, accept_hypotheses
+from research.design.known_findings import KnownFinding, load_findings, search_findings
 from research.errors import DesignRefused
-from research.planners.context import PLAYS, FindFindings, ToolError
-from research.planners.history import sanitize_line
+from research.installation.home import Home
+from research.planners.history import Quote, sanitize_line
 from research.proposals.actions import Constant, Number, Propose, ProposeDesign, ProposedHypothesis, Scalar
 from research.proposals.flags import RequestedComparison
 from research.text import describe, did_you_mean
-from studies import RunState, StudyState
+from studies import EventLog, RunState, StudyState
 from studies.checks.conditions import INITIAL
 from studies.checks.evidence import CollectError, read_collected
 from studies.records.design import SUCCESS
@@ -54,6 +56,41 @@ DATA: Final = (
 Words = Annotated[str, StringConstraints(strict=True, max_length=MOST_WORDS)]
 Named = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=MOST_WORDS)]
 Answer = dict[str, Any]
+
+
+_SHORTEST_WORD: Final = 3
+"""Letters of a word that says something."""
+FindFindings = Callable[[str, int], Sequence[Quote]]
+"""Returns at most so many findings of earlier studies that words are about, each in a sentence, the likeliest first."""
+
+
+def find_related(home: Home, log: EventLog, excluded_study: str, words: str, most: int) -> tuple[Quote, ...]:
+    """Return at most so many findings of a home, but for those of one study, which its planner is shown anyway.
+
+    Those that most of the words name come first; of no words the newest.
+    """
+    known = [entry for entry in load_findings(home, log).findings if entry.study != excluded_study]
+    if wanted := dict.fromkeys(word.lower() for word in words.split() if len(word) >= _SHORTEST_WORD):
+        named = Counter(entry.name for word in wanted for entry in search_findings(known, [word]))
+        known = sorted((entry for entry in known if named[entry.name]), key=lambda entry: -named[entry.name])
+    return tuple(Quote(entry.name, _describe_finding(entry)) for entry in known[:most])
+
+
+def _describe_finding(finding: KnownFinding) -> str:
+    difference = ""
+    if finding.estimate is not None and finding.low is not None and finding.high is not None:
+        difference = f", difference {finding.estimate:+.3g} ({finding.low:+.3g} to {finding.high:+.3g})"
+    again = ", exploratory" if finding.exploratory else ""
+    runs = f"{finding.n_control} + {finding.n_treatment} runs of {finding.conditions.model}"
+    return f"{finding.claim.rstrip('.')}: {finding.verdict}{difference}, {runs}{again}"
+
+
+PLAYS: Final = "episodes"
+"""The tool that shows plays on hidden tasks."""
+
+
+class ToolError(Exception):
+    """What a tool cannot show; the text says why, in one line for a planner."""
 
 
 class ToolRequest(BaseModel):
@@ -267,7 +304,7 @@ _WITHOUT_RUNS: Final = ("price", "findings")
 
 @dataclass(frozen=True, slots=True)
 class StudyTools:
-    """What a planner may look at in one turn of a study (`research.planners.context.PlannerTools`)."""
+    """What a planner may look at in one turn of a study."""
 
     state: StudyState
     folder: Path

@@ -124,7 +124,8 @@ def test_what_cannot_be_had_is_refused_in_one_line_with_a_way_out(row: dict[str,
     settings = dict(row)
     names, for_planner, action = settings.pop("told"), settings.pop("planner", ()), settings.pop("action")
     if "hypotheses" in settings:
-        claims = (proposed().model_copy(update=entry) for entry in settings["hypotheses"])
+        usual = proposed().model_dump(mode="json")
+        claims = (ProposedHypothesis.model_validate({**usual, **entry}) for entry in settings["hypotheses"])
         settings["hypotheses"] = accepted(*claims) if settings["hypotheses"] else ()
     if "requirements" in settings:
         settings["requirements"] = StatisticalRequirements(**settings["requirements"])

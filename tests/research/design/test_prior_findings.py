@@ -22,7 +22,7 @@ from research.design.known_findings import (
     search_findings,
 )
 from research.installation.home import Home
-from research.planners.context import find_related
+from research.planners.tools import find_related
 from studies import EventLog
 from tests.golden import assert_golden
 from tests.research.calibrated import Came, write_study

@@ -11,10 +11,10 @@ from pydantic import BaseModel
 
 from research.errors import PlannerFailed
 from research.installation.base_job import model_folder
-from research.planners.context import PLAYS, PlannerContext, ToolError, field_specs
+from research.planners.context import PlannerContext, field_specs
 from research.planners.llm import MOST_ANSWERED, MOST_OF_ONE
 from research.planners.prompts import MOST_TOOL_CALLS, messages
-from research.planners.tools import EpisodesRequest, RunsRequest
+from research.planners.tools import PLAYS, EpisodesRequest, RunsRequest, ToolError
 from research.proposals import actions
 from research.proposals.arms import ComparedModels
 from research.proposals.flags import RequestedComparison

@@ -133,6 +133,22 @@ def test_what_makes_no_planner_is_named(name: str, model: str | None, environ: d
     assert "sk-" not in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("name", "files", "told"),
+    [
+        ("llm", {"replay": "none.jsonl"}, "file made with --record"), ("rules", {"record": "a"}, "add --planner llm"),
+        ("llm", {"record": "no/folder/said.jsonl"}, "expected a file"),
+        ("llm", {"record": "a", "replay": "b"}, "found both"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_recorded_or_replayed_is_named(
+    name: str, files: dict[str, str], told: str, tmp_path: Path
+) -> None:
+    paths: dict[str, Any] = {verb: tmp_path / file for verb, file in files.items()}
+    with pytest.raises(NotReady, match=told):
+        make_planner(name, "m" if name == "llm" else None, {"OPENAI_API_KEY": "k"}, **paths)
+
+
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[EventLog]:
     with closing(EventLog(f"sqlite:///{tmp_path}/ajet.db")) as log:

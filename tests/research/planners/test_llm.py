@@ -239,12 +239,6 @@ def test_an_empty_topic_asks_nobody(digest: MakeDigest) -> None:
     assert endpoint.requests == []
 
 
-def test_an_endpoint_that_says_the_key_back_does_not_bring_it_into_the_event_log(digest: MakeDigest) -> None:
-    turn, _ = ask([Reply(body={"choices": f"Authorization: Bearer {KEY}"}), says(PROPOSAL)], digest(TOPIC))
-    assert turn.tries == 2
-    assert KEY not in json.dumps(turn.payload())
-
-
 def test_text_that_cannot_be_stored_is_refused_like_any_other_nonsense(digest: MakeDigest) -> None:
     broken = json.dumps(changed(statement="x", variable="y"))
     replies = [says(broken.replace('"x"', r'"\ud800"')), says(broken.replace('"y"', r'"\ud800"')), says(PROPOSAL)]
@@ -276,12 +270,6 @@ def test_no_reward_function_is_offered_where_runs_are_in_no_containers(digest: M
     assert "def reward" not in said
     assert "may not be" in said
     assert turn.tries == 1
-
-
-def test_accepted_code_is_not_shown_to_the_model_again(digest: MakeDigest) -> None:
-    accepted = accept_hypotheses(Propose.model_validate({"action": "propose", "hypotheses": [CODED]}))
-    _, endpoint = ask([says(DESIGN)], digest(REWARD_TOPIC, code_allowed=True, hypotheses=accepted))
-    assert "def reward" not in endpoint.requests[0]["messages"][1]["content"]
 
 
 SCREEN = {

@@ -94,20 +94,6 @@ def test_a_file_that_is_no_recording_is_one_clear_line(content: bytes, tmp_path:
     assert "\n" not in caught.value.message
 
 
-def test_a_file_that_is_not_there_or_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(NotReady, match="file made with --record"):
-        make_planner("llm", "m", {}, replay=tmp_path / "none.jsonl")
-    with pytest.raises(NotReady, match="expected a file"):
-        make_planner("llm", "m", {"OPENAI_API_KEY": "k"}, record=tmp_path / "no" / "folder" / "said.jsonl")
-
-
-def test_rules_have_nothing_to_record_and_nobody_records_a_replay(tmp_path: Path) -> None:
-    with pytest.raises(NotReady, match="add --planner llm"):
-        make_planner("rules", None, {}, record=tmp_path / "said.jsonl")
-    with pytest.raises(NotReady, match="found both"):
-        make_planner("llm", "m", {}, record=tmp_path / "a", replay=tmp_path / "b")
-
-
 @given(
     st.dictionaries(st.text(max_size=8), st.text(max_size=12) | st.integers() | st.none(), max_size=4),
     st.floats(0, 1e6),
@@ -194,3 +180,10 @@ def test_a_search_that_confirmed_nothing_is_made_once_more_and_no_third_time() -
 def test_what_was_tried_elsewhere_is_not_tried_again_and_its_fields_are_no_new_ones(claim: Hypothesis) -> None:
     action = RulesPlanner().act(after(claim, "guess", "arith"), lambda action: None).action
     assert not {name for entry in accept_hypotheses(action) for name in entry.varied} & {A, B}
+
+
+def test_the_better_value_of_a_field_is_compared_with_its_untried_neighbours() -> None:
+    single = whole().model_copy(update={"variable": A, "control": 4, "treatment": 16})
+    turn = RulesPlanner().act(after(single, "guess", "arith"), lambda action: None)
+    assert [(entry.variable, entry.control, entry.treatment) for entry in turn.action.hypotheses] == [(A, 16, 8)]
+    assert "was the better value" in turn.note

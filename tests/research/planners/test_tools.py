@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from research.planners.context import ToolError
-from research.planners.tools import COLUMNS, DATA, MOST_LINES
+from research.planners.tools import COLUMNS, DATA, MOST_LINES, ToolError
 from studies import RunState
 from studies.checks.evidence import read_collected
 from studies.records.design import SUCCESS, Budget

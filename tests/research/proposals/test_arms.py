@@ -157,22 +157,6 @@ def test_a_reward_and_a_field_share_the_control_arm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hypotheses", "told"),
-    [
-        ([claim("group_size", 4, 4)], "must differ"), ([claim("seed", 4, 16)], "can be varied"),
-        ([claim("group_size", 4, 16), claim("group_size", 8, 16, "h2")], "share their control"),
-        ([claim("group_size", 4, 16), claim("group_size", 4, 16, "h2")], "two hypotheses"),
-        ([reward(control="dense", treatment="other")], "expected the control 'built-in'"),
-        ([reward("built-in")], "must differ"), ([reward("Dense Hint")], "a short name"), ([reward(3)], "a short name"),
-        ([reward(), reward(name="h2")], "treatment of two"),
-    ],
-)  # fmt: skip
-def test_hypotheses_that_cannot_share_a_control_are_refused(hypotheses: list[Hypothesis], told: str) -> None:
-    with pytest.raises(DesignRefused, match=told):
-        compare("guess", hypotheses, {})
-
-
-@pytest.mark.parametrize(
     ("changes", "declared", "rewards", "differs"),
     [
         ({}, "reward", ("built-in", "dense"), []),
@@ -213,27 +197,6 @@ def test_any_job_field_may_be_held_constant_but_those_that_a_study_sets() -> Non
     found = compare("guess", [claim("group_size", 4, 16)], held)
     for job in found.jobs:
         assert {name: getattr(job, name) for name in held} == held
-
-
-@pytest.mark.parametrize(
-    ("constants", "told"),
-    [
-        ({"group_size": 2}, "cannot be held constant"), ({"seed": 2}, "seeds are drawn by the harness"),
-        ({"episodes_per_step": 100}, "multiple of group_size"), ({"reward": "dense"}, "found 'reward'"),
-        ({"max_tokens": 0}, "max_tokens: "), ({"batch_rule": "some"}, "batch_rule: "),
-        ({"lora_alpha": "x"}, "lora_alpha"), ({"model": "x"}, "the user names it"),
-        ({"backend": "fake"}, "the user names it"),
-        ({"tracking": "x"}, "tracked in its own folder"), ({"learning_rate": 0.0}, "nothing is learned"),
-    ],
-)  # fmt: skip
-def test_a_constant_that_no_design_may_hold_is_refused(constants: dict[str, Any], told: str) -> None:
-    with pytest.raises(DesignRefused, match=told):
-        compare("guess", [claim("group_size", 4, 16)], constants)
-
-
-def test_an_environment_that_there_is_not_is_refused() -> None:
-    with pytest.raises(DesignRefused, match="guess, arith, market; found 'chess'"):
-        compare("chess", [claim("group_size", 4, 16)], {})
 
 
 def test_what_a_base_job_fixes_is_kept_and_not_replaced() -> None:
