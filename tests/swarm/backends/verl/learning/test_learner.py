@@ -24,16 +24,8 @@ from swarm.backends.verl.learner import VerlLearner
 from swarm.rendering.messages import BackendError
 from tests.swarm.backends.conformance.test_learning import PROMISED
 from tests.swarm.backends.local.models import make_batch
-from tests.swarm.backends.verl.learning.support import (
-    DEVICE,
-    Ranks,
-    exported,
-    job,
-    local,
-    pids,
-    plain_weights,
-    said_again,
-)
+from tests.swarm.backends.verl.actors import exported, pids
+from tests.swarm.backends.verl.learning.support import DEVICE, Ranks, job, local, plain_weights, said_again
 
 pytestmark = pytest.mark.timeout(240)
 _CLOSE = 1e-5 if DEVICE == "cpu" else 1e-4
