@@ -191,10 +191,9 @@ class Objective:
         and missing, all tokens of each episode must be among these.
         """
         present = every.gather(-1, tokens.targets[:, None])[:, 0]
-        loss = self._policy_loss(present, tokens, sums)
         with torch.set_grad_enabled(self._job.entropy_coef > 0 and torch.is_grad_enabled()):
             entropy = losses.entropy(every)
-        return self.add_bonuses(loss, present, entropy, tokens, reference, sums)
+        return self.token_loss(present, entropy, tokens, reference, sums)
 
     def token_loss(
         self, present: Tensor, entropy: Tensor, tokens: Tokens, reference: Tensor | None, sums: UpdateSums

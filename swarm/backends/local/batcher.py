@@ -391,20 +391,17 @@ class Batcher:
         columns = np.arange(lengths.max())
         positions = np.where(columns < lengths[:, None], starts[:, None] + columns, self._cache.scratch)
         ends = starts + lengths
-        features = self._run_model(rows, positions, self._table.read(rows, positions), int(ends.max()))
+        device, ids = self._policy.device, torch.from_numpy(self._table.read(rows, positions))
+        places = torch.from_numpy(positions).to(device)
+        mask = self._cache.bind(rows, places, int(ends.max()))
+        if columns.size > 1:  # what pads has a place in memory, but none that a model of so many positions knows
+            places = places.clamp(max=self._positions - 1)
+        features = self._policy.decode(ids.to(device), places, mask, self._cache)
         self._table.mark_valid(rows, ends)
         done = np.flatnonzero(ends == self._table.known[rows])
         if columns.size == 1 and done.size == rows.size:
             return rows, features[:, 0]
         return rows[done], features[done, lengths[done] - 1]
-
-    def _run_model(self, rows: _Array, positions: _Array, ids: _Array, end: int) -> Tensor:
-        device = self._policy.device
-        places = torch.from_numpy(positions).to(device)
-        mask = self._cache.bind(rows, places, end)
-        if positions.shape[1] > 1:  # what pads has a place in memory, but none that a model of so many positions knows
-            places = places.clamp(max=self._positions - 1)
-        return self._policy.decode(torch.from_numpy(ids).to(device), places, mask, self._cache)
 
     def _release(self, generation: Generation) -> None:
         self._table.release(generation.slot)

@@ -209,13 +209,14 @@ def device_needs(skeleton: Any, job: Job) -> Mapping[str, int]:
     weights, trained = list(skeleton.parameters()), _trainable_weights(skeleton)
     numbers, served = _count_numbers(trained), _count_bytes(trained)
     lower = job.dtype != "float32"
+    one = slot_bytes(_cache_shape(skeleton), getattr(torch, job.dtype), job.max_context)
     return {
         "weights": _count_bytes(weights),
         "gradients": numbers * _MASTER + (served if lower else 0),
         "optimiser": 2 * numbers * _MASTER,
         "fp32 copy of the weights": numbers * _MASTER if lower else 0,
         "reference": served if job.kl_coef > 0 and not job.lora_rank else 0,
-        "key-value cache": _cache_bytes(skeleton, job),
+        "key-value cache": min(job.max_concurrency, max(1, job.kv_cache_bytes // one)) * one,
     }
 
 
@@ -234,11 +235,6 @@ def _trainable_weights(skeleton: Any) -> list[Tensor]:
 
 def _count_numbers(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() for tensor in tensors)
-
-
-def _cache_bytes(skeleton: Any, job: Job) -> int:
-    one = slot_bytes(_cache_shape(skeleton), getattr(torch, job.dtype), job.max_context)
-    return min(job.max_concurrency, max(1, job.kv_cache_bytes // one)) * one
 
 
 def _cache_shape(skeleton: Any) -> CacheShape:
@@ -261,13 +257,9 @@ def free_bytes(device: torch.device) -> int:
         return int(torch.cuda.mem_get_info(device)[0])
     if device.type == "mps":
         return int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
-    return min(psutil.virtual_memory().available, _container_bytes())
-
-
-def _container_bytes() -> int:
-    """Return what a container's limit leaves this process; more than any machine has where there is none."""
-    said = _CGROUP_LIMIT.read_text().strip() if _CGROUP_LIMIT.is_file() else "max"
-    return int(said) - int(psutil.Process().memory_info().rss) if said.isdigit() else 1 << 62
+    available = int(psutil.virtual_memory().available)
+    limit = _CGROUP_LIMIT.read_text().strip() if _CGROUP_LIMIT.is_file() else "max"
+    return min(available, int(limit) - int(psutil.Process().memory_info().rss)) if limit.isdigit() else available
 
 
 def _advice(job: Job) -> str:
@@ -433,27 +425,24 @@ def provenance(model: nn.Module, template: str) -> Mapping[str, str]:
 
 def weights_hash(model: nn.Module) -> str:
     """Return the sha256 over names, types, shapes and bytes of all weights but an adapter's."""
-    return state_hash(
-        {
-            name.removeprefix("base_model.model.").replace(".base_layer.", "."): weight
-            for name, weight in model.state_dict().items()
-            if ADAPTER not in name
-        }
-    )
+    own = {
+        name.removeprefix("base_model.model.").replace(".base_layer.", "."): weight
+        for name, weight in model.state_dict().items()
+        if ADAPTER not in name
+    }
+    return hash_stream(sorted(own.items()))
 
 
 def serving_hash(model: nn.Module) -> str:
     """Return the same over all weights, an adapter's too; 0 and -0 are one: a step of size 0 changes the sign."""
-    return state_hash(model.state_dict(), zero=0)
-
-
-def state_hash(weights: Mapping[str, Tensor], zero: int | None = None) -> str:
-    """Return the sha256 over names, types, shapes and bytes; with a `zero` of 0 no 0 is told from a -0."""
-    return hash_stream(sorted(weights.items()), zero)
+    return hash_stream(sorted(model.state_dict().items()), zero=0)
 
 
 def hash_stream(weights: Iterable[tuple[str, Tensor]], zero: int | None = None) -> str:
-    """Return the same of weights that come one by one, in the order of their names; ValueError in another order."""
+    """Return the sha256 over names, types, shapes and bytes; with a `zero` of 0 no 0 is told from a -0.
+
+    ValueError for weights that do not come in the order of their names.
+    """
     found, before = hashlib.sha256(), ""
     for name, weight in weights:
         if name <= before:

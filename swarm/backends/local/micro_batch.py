@@ -285,7 +285,12 @@ def find_tree_obstacle(policy: Policy) -> str | None:
     if not tree_attention.is_installed(policy.model):
         return "the model's attention is not transformers' SDPA"
     text = policy.probe_ids(1 + max(map(max, _PROBE)))
-    packed = PackedRows(sort_depth_first([_probe_row([text[place] for place in row]) for row in _PROBE]))
+    rows = []
+    for probe in _PROBE:
+        places = torch.arange(len(probe))
+        ids = torch.tensor([text[place] for place in probe])
+        rows.append(Row(-1, "probe", ids, places, places, torch.zeros(len(probe)), places))
+    packed = PackedRows(sort_depth_first(rows))
     with torch.no_grad(), policy.lock.writing():
         try:
             found = packed.features(policy)
@@ -293,8 +298,3 @@ def find_tree_obstacle(policy: Policy) -> str | None:
         except (TypeError, ValueError, RuntimeError) as error:
             return f"the model's forward takes no tree: {error}"
     return None if apart is None else f"features of a tree differ from those of its rows: {apart}"
-
-
-def _probe_row(ids: Sequence[int]) -> Row:
-    places = torch.arange(len(ids))
-    return Row(-1, "probe", torch.tensor(ids), places, places, torch.zeros(len(ids)), places)

@@ -252,7 +252,7 @@ async def measure(job: Job, folder_hash: str, note: Note) -> ModelCheck:
             **_forward(policy, job),
             **room,
             **await _speeds(backend, job, note),
-            peak_bytes=_peak_bytes(policy.device),
+            peak_bytes=int(torch.cuda.max_memory_allocated()) if policy.device.type == "cuda" else peak_memory(),
         )
     finally:
         await backend.stop()
@@ -317,12 +317,6 @@ def _measure_room(policy: Policy, job: Job, free: int) -> dict[str, Any]:
         "fits_at_once": min(job.max_concurrency, job.kv_cache_bytes // one, holds),
         "memory_holds": holds,
     }
-
-
-def _peak_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    return peak_memory()
 
 
 if __name__ == "__main__":

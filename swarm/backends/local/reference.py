@@ -60,10 +60,10 @@ def check_rows(policy: Policy, positions: int) -> None:
         padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
         features = policy.features(padded.to(policy.device), use_cache=False)
         with use_eager_attention(policy.model):
-            gaps = [
-                _likeliest_gap(policy, row, policy.head(found[: len(row)]).log_softmax(-1))
-                for found, row in zip(features, rows, strict=True)
-            ]
+            gaps = []
+            for found, row in zip(features, rows, strict=True):
+                expected, allowed = _eager_logprobs(policy, row)
+                gaps.append(Gap(_max_gap(policy, expected, policy.head(found[: len(row)]).log_softmax(-1)), allowed))
         dependence = _batch_dependence(policy, positions)
     _require_near(policy, _worst_gap(gaps), "learner's forward")
     if not dependence <= _BATCH_TOLERANCE.get(policy.dtype, _COARSE_BATCH_TOLERANCE):
@@ -149,11 +149,6 @@ def _logprobs(policy: Policy, ids: Sequence[int]) -> Tensor:
     """Return log-probs (T, V) after each of ids (T), by one forward of them alone, without a cache."""
     logits: Tensor = policy.model(input_ids=torch.tensor([list(ids)], device=policy.device), use_cache=False).logits
     return logits[0].float().log_softmax(-1)
-
-
-def _likeliest_gap(policy: Policy, ids: Sequence[int], found: Tensor) -> Gap:
-    expected, allowed = _eager_logprobs(policy, ids)
-    return Gap(_max_gap(policy, expected, found), allowed)
 
 
 def _max_gap(policy: Policy, expected: Tensor, found: Tensor) -> float:

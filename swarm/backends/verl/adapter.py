@@ -84,7 +84,14 @@ def join(device: str, rank: int, world: int, store: TCPStore) -> None:
 def make_engine(folder: Path, job: Job, device: str) -> Any:
     """Return verl's engine for a model, made and sharded over the ranks of the group; all of them must call it."""
     made = make_worker(folder, job, device, "language_model")
-    made.engine._build_lora_module = _seed_builder(made.engine._build_lora_module, job.seed)
+    build = made.engine._build_lora_module
+
+    def build_seeded(module: Any) -> Any:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(job.seed)  # an adapter is drawn from it alone, as the local backend's is
+            return build(module)
+
+    made.engine._build_lora_module = build_seeded
     load_model(made)
     return made.engine
 
@@ -178,17 +185,6 @@ def _configurations(folder: Path, job: Job, device: str) -> tuple[Any, Any, Any]
         lr_warmup_steps=0,
     )
     return model, engine, optimizer
-
-
-def _seed_builder(build: Callable[[Any], Any], seed: int) -> Callable[[Any], Any]:
-    """Return verl's maker of adapters with its draws from `seed` alone, as the local backend makes its own."""
-
-    def build_seeded(module: Any) -> Any:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return build(module)
-
-    return build_seeded
 
 
 def prepare_batch(batch: TensorDict, job: Job, longest: int, *, entropy: bool) -> TensorDict:

@@ -224,12 +224,9 @@ class VerlLoss(ObjectiveLoss):
         the same values, and find the same statistics."""
         assert self.whole is not None
         device = own.present.device
-        tokens, present = _move_tokens(self.whole.tokens, device), self.whole.present.to(device)
+        known: dict[str, Any] = {each.name: getattr(self.whole.tokens, each.name) for each in fields(Tokens)}
+        moved = {name: value.to(device) for name, value in known.items() if value is not None}
+        tokens, present = replace(self.whole.tokens, **moved), self.whole.present.to(device)
         weights = torch.zeros_like(tokens.weights).index_copy(0, places, own.weights)
         part = self._token_batch(present.index_add(0, places, own.present - own.present.detach()), tokens)
         return TokenBatch(tokens, part.present, part.proximal, part.correction, weights)
-
-
-def _move_tokens(tokens: Tokens, device: torch.device) -> Tokens:
-    known: dict[str, Any] = {each.name: getattr(tokens, each.name) for each in fields(tokens)}
-    return replace(tokens, **{name: value.to(device) for name, value in known.items() if value is not None})

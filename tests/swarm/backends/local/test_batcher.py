@@ -281,14 +281,6 @@ def test_a_large_vocabulary_is_drawn_from_as_its_exact_cumulative_distribution_s
     assert not ((ids >= 1000) & (ids < 2100)).any()
 
 
-@given(st.integers(0, 2999), st.sampled_from([0.0, 0.5, 1 - 2**-53]))
-def test_the_only_id_that_could_come_is_drawn_from_a_large_vocabulary(only: int, uniform: float) -> None:
-    row = torch.full((1, 3000), -torch.inf)
-    row[0, only] = 1.0
-    ids, logprobs, _ = sample(row, [Sampling(1)], torch.tensor([uniform], dtype=torch.float64))
-    assert (ids.item(), logprobs.item()) == (only, 0.0)
-
-
 @given(st.integers(0, 999), st.integers(1, 2999))
 def test_the_last_draw_of_a_large_vocabulary_is_an_id_that_could_come(seed: int, possible: int) -> None:
     logits = torch.full((1, 3000), -torch.inf)

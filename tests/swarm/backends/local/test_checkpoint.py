@@ -77,15 +77,6 @@ def test_an_adapter_is_told_from_the_weights_below_it(tmp_path: Path) -> None:
     assert adapted.fused == (adapted.fused_lost is None)
 
 
-@pytest.mark.slow
-def test_a_bound_on_the_cache_bounds_what_fits(tmp_path: Path) -> None:
-    folder = save_folder(tmp_path / "m")
-    free = checked(job(folder), tmp_path / "out.json")
-    bytes_of_one = free.cache_bytes_per_token * 65
-    bounded = checked(job(folder, kv_cache_bytes=max(1 << 16, 3 * bytes_of_one)), tmp_path / "out.json")
-    assert bounded.fits_at_once == max(1 << 16, 3 * bytes_of_one) // bytes_of_one
-
-
 @pytest.mark.parametrize(
     ("template", "tools", "thinking"),
     [

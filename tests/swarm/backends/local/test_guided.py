@@ -122,13 +122,6 @@ def test_neighbours_of_a_guided_request_get_the_same_bits_as_without_its_guide(g
     assert served(guides.guide("start: /[a-z]{90}/")) == served(None)
 
 
-async def test_a_grammar_that_does_not_compile_is_refused_before_any_chunk(engine: LocalEngine) -> None:
-    with pytest.raises(GrammarRefused, match="cannot follow"):
-        await _collect(engine, PROMPT, _sampling(0, grammar="start: nothing"))
-    assert engine.failure() is None
-    assert _answer(await _collect(engine, PROMPT, _sampling(0, grammar='start: "a"')))[0][-1] == EOS
-
-
 async def test_a_lost_grammar_ends_its_own_request_only(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(guide: Guide) -> None:
         raise GrammarRefused("the engine lost the grammar")

@@ -143,11 +143,6 @@ async def test_who_dies_while_it_is_published_is_replaced_and_the_version_serves
     await until(lambda: len(two.made) == 3 and two.made[2].loaded == [1])
 
 
-async def test_publishing_works_on_the_event_loop_too(two: World) -> None:
-    two.engine.publish(1, [])
-    assert [fake.loaded for fake in two.made] == [[1], [1]]
-
-
 async def test_weights_that_cannot_be_loaded_end_the_engine_with_the_reason(two: World) -> None:
     waiting = two.ask()
     await until(lambda: any(fake.orders for fake in two.made))
@@ -290,44 +285,6 @@ async def test_who_dies_is_made_again_once_the_learner_s_turn_is_over(two: World
     await until(lambda: len(two.engine._serving_instances()) == 2)
     assert two.last(0).loaded == [1]
     assert two.engine.failure() is None
-
-
-async def test_with_all_dead_requests_wait_for_those_that_are_made_after_the_turn(two: World) -> None:
-    await asyncio.to_thread(two.engine.sleep)
-    for fake in list(two.made):
-        fake.die()
-    await until(lambda: not two.engine._serving_instances())
-    waiting = two.ask()
-    await asyncio.to_thread(two.engine.publish, 1, [])
-    await until(lambda: any(fake.orders for fake in two.made[2:]))
-    for fake in two.made[2:]:
-        fake.answer()
-    assert (await waiting)[0].version == 1
-
-
-async def test_a_turn_begins_once_who_boots_is_up_and_lays_it_down_too(two: World) -> None:
-    held = asyncio.Event()
-    two._prepare = lambda fake: setattr(fake, "asleep_until", held)
-    two.made[0].die()
-    await until(lambda: len(two.made) == 3)
-    turn = asyncio.ensure_future(asyncio.to_thread(two.engine.sleep))
-    await asyncio.sleep(0.02)
-    assert not turn.done()
-    assert not two.made[1].resting
-    held.set()
-    await turn
-    assert (two.made[1].resting, two.made[2].resting) == (True, True)
-
-
-async def test_who_does_not_come_up_holds_the_learner_up_within_a_bound(
-    two: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    two._prepare = lambda fake: setattr(fake, "asleep_until", asyncio.Event())
-    two.made[0].die()
-    await until(lambda: len(two.made) == 3)
-    monkeypatch.setattr(engine_module, "UP_S", 0.005)
-    with pytest.raises(BackendError, match="beside the learner"):
-        await asyncio.to_thread(two.engine.sleep)
 
 
 async def test_without_room_for_one_replica_s_weights_it_rests_on_and_the_same_again_wakes_it(two: World) -> None:

@@ -21,7 +21,7 @@ from swarm.backends.verl.types import ReplicaDied, ReplicaSpec
 from swarm.rendering.messages import BackendError
 from tests.swarm.backends.conformance.kinds import Oracle
 from tests.swarm.backends.local.models import save_folder as save_narrow_heads
-from tests.swarm.backends.verl.learning.support import pids
+from tests.swarm.backends.verl.actors import pids
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
 OPTIONS: dict[str, Any] = {"num_cpus": 0}

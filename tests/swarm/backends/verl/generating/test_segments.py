@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from swarm.backends.protocols import Chunk, DiskFull, Sampling
 from swarm.backends.verl import replica as replica_module
-from swarm.backends.verl.replica import Outbox, Replica, RequestRunner, _write_bucket, finish_reason, remaining_sampling
+from swarm.backends.verl.replica import Outbox, Replica, RequestRunner, finish_reason, remaining_sampling
 from swarm.backends.verl.types import GenerateCommand, Piece, ReplicaDied, ReplicaSpec
 from swarm.rendering.messages import BackendError
 
@@ -243,14 +243,6 @@ def replica_of(model: Model) -> Replica:
 
 async def arriving(bucket: dict[str, Any]) -> dict[str, Any]:
     return bucket
-
-
-def test_a_full_disk_is_no_room_with_what_to_free_and_leaves_nothing(disk: list[bool], tmp_path: Path) -> None:
-    disk.append(True)
-    with pytest.raises(DiskFull, match=r"room for 16,384 bytes") as caught:
-        _write_bucket(BUCKET)
-    assert "\n" not in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
 
 
 async def test_without_room_for_the_first_bucket_nothing_is_stopped_or_changed(disk: list[bool]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,14 +50,6 @@ def started(temporary: Path) -> Iterator[None]:
         ray.shutdown()
         os.environ.clear()
         os.environ.update(before)
-
-
-def pids(actors: Sequence[Any]) -> list[int]:
-    """The processes of Ray's actors."""
-    import ray
-
-    found: list[int] = ray.get([actor.__ray_call__.remote(lambda _: os.getpid()) for actor in actors], timeout=60)
-    return found
 
 
 class Ranks:
@@ -136,13 +128,6 @@ def said_again(folder: Path, **facts: Any) -> None:
     saved = checkpoint.read_driver(folder)
     said = {name: fact for name, fact in {**saved.facts, **facts}.items() if fact is not None}
     checkpoint.write_driver(folder, len(saved.facts["ranks"]), replace(saved, facts=said))
-
-
-def exported(learner: VerlLearner) -> dict[str, torch.Tensor]:
-    import ray
-
-    buckets: Sequence[dict[str, torch.Tensor]] = ray.get(list(learner.export_weights()))
-    return {name: tensor for bucket in buckets for name, tensor in bucket.items()}
 
 
 CLOSE = 1e-5

@@ -22,6 +22,7 @@ from swarm.rendering.messages import BackendError
 from swarm.timelines import Drift, Node, linear_rows, unmerged_rows
 from tests.lazily import lazy
 from tests.swarm.backends.local.models import make_batch, make_tokenizer
+from tests.swarm.backends.verl.actors import exported
 from tests.swarm.backends.verl.learning import support
 from tests.swarm.backends.verl.learning.support import Ranks
 
@@ -283,7 +284,7 @@ def test_another_number_of_ranks_goes_on_from_a_checkpoint_and_the_policy_alone_
     first = ranks.learner(llama, made, wrote)
     first.update(batches[0])
     first.save(tmp_path / "c")
-    saved, critics = support.exported(first), _on_ranks(first, _state)[0]
+    saved, critics = exported(first), _on_ranks(first, _state)[0]
     assert not any("score" in name for name in saved)
     other = ranks.learner(llama, made, reads)
     other.load(tmp_path / "c")

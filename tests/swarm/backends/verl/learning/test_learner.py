@@ -15,7 +15,7 @@ import pytest
 import torch
 import transformers
 
-from swarm.backends.local.loading import state_hash
+from swarm.backends.local.loading import hash_stream
 from swarm.backends.local.model_files import write_model
 from swarm.backends.protocols import Batch, DiskFull, NotFinite
 from swarm.backends.verl import adapter
@@ -24,16 +24,8 @@ from swarm.backends.verl.learner import VerlLearner
 from swarm.rendering.messages import BackendError
 from tests.swarm.backends.conformance.test_learning import PROMISED
 from tests.swarm.backends.local.models import make_batch
-from tests.swarm.backends.verl.learning.support import (
-    DEVICE,
-    Ranks,
-    exported,
-    job,
-    local,
-    pids,
-    plain_weights,
-    said_again,
-)
+from tests.swarm.backends.verl.actors import exported, pids
+from tests.swarm.backends.verl.learning.support import DEVICE, Ranks, job, local, plain_weights, said_again
 
 pytestmark = pytest.mark.timeout(240)
 _CLOSE = 1e-5 if DEVICE == "cpu" else 1e-4
@@ -265,7 +257,7 @@ def test_weights_come_by_name_and_their_hash_is_that_of_all_at_once(
     found = exported(learner)
     assert list(found) == sorted(found)
     assert "lm_head.weight" in found
-    assert _hash_weights(learner) == state_hash(found, zero=0)
+    assert _hash_weights(learner) == hash_stream(found.items(), zero=0)
 
 
 def test_a_full_object_store_is_no_room_and_the_ranks_go_on(ranks: Ranks, llama: Path) -> None:

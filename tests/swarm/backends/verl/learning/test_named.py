@@ -21,6 +21,7 @@ from swarm.rendering.messages import BackendError
 from swarm.verl_config import CORRECTIONS, ESTIMATORS, POLICY_LOSSES
 from tests.lazily import lazy
 from tests.swarm.backends.local.models import make_batch
+from tests.swarm.backends.verl.actors import exported
 from tests.swarm.backends.verl.learning import support
 from tests.swarm.backends.verl.learning.support import Ranks
 
@@ -385,7 +386,7 @@ def test_several_steps_learn_the_same_on_two_ranks_cut_small(verl: dict[str, Any
     batch, told = make_batch(policy, drift=0.3), []
     for made, world in ((whole, 1), (cut, 2)):
         learner = ranks.learner(llama, made, world)
-        told.append([(dict(learner.update(batch)), support.exported(learner)) for _ in range(2)])
+        told.append([(dict(learner.update(batch)), exported(learner)) for _ in range(2)])
     expected, found = told
     for name in ("actor/pg_loss", "actor/grad_norm", "actor/ppo_kl", "actor/entropy"):
         assert found[0][0][name] == pytest.approx(expected[0][0][name], rel=1e-3, abs=10 * support.CLOSE), name

@@ -16,7 +16,7 @@ from swarm.backends.verl.backend import VerlBackend
 from swarm.rendering.messages import BackendError
 from swarm.verl_config import CriticFields, VerlFields
 from tests.swarm.backends.conformance.kinds import Answer, ask, played
-from tests.swarm.backends.verl.learning.support import pids
+from tests.swarm.backends.verl.actors import pids
 from tests.swarm.backends.verl.whole.conftest import started
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="package")]

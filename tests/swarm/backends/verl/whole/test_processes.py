@@ -13,7 +13,7 @@ from swarm.backends.protocols import Sampling
 from swarm.backends.verl.backend import VerlBackend
 from swarm.rendering.messages import BackendError
 from tests.swarm.backends.conformance.kinds import ask, played
-from tests.swarm.backends.verl.learning.support import exported, pids
+from tests.swarm.backends.verl.actors import exported, pids
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="package")]
 
