@@ -438,14 +438,11 @@ class Slots:
         with self._log.transaction("read") as connection:
             return _read_slots(connection)
 
-    def take(
-        self, ask: SlotRequest, left: Collection[SlotRow] = (), passed_over: Collection[str] = (), reserved: int = 0
-    ) -> SlotRow:
+    def take(self, ask: SlotRequest, left: Collection[SlotRow] = (), passed_over: Collection[str] = ()) -> SlotRow:
         """Return the row of a slot of this machine for an attempt; one without a slot where it has to wait in the line.
 
         Rows in `left` are of nobody any more and are removed, as far as they are still as they were seen. Studies in
-        `passed_over` are not waited for. So many runs go `beside` that hold no slot, and are kept one free each. An
-        attempt that holds one already keeps it.
+        `passed_over` are not waited for. An attempt that holds one already keeps it.
         """
         here = _MACHINES.c.host == self.host
         with self._log.transaction("write") as connection:
@@ -457,7 +454,7 @@ class Slots:
             rows = [row for row in _read_slots(connection) if row.host == self.host]
             held = (row for row in rows if row.attempt == ask.attempt and row.slot is not None)
             before = next(held, None) or _find_queued(rows, ask)
-            slot = (before.slot if before else None) or find_free_slot(rows, ask, passed_over, reserved)
+            slot = (before.slot if before else None) or find_free_slot(rows, ask, passed_over)
             came = before.turn if before else turn
             row = SlotRow(self.host, ask.study, ask.attempt, ask.home, came, turn, slot)
             values = {**asdict(row), "slot": str(slot) if slot else None}
@@ -473,9 +470,7 @@ class Slots:
             _remove_slots(connection, rows)
 
 
-def find_free_slot(
-    rows: Iterable[SlotRow], ask: SlotRequest, passed_over: Collection[str] = (), reserved: int = 0
-) -> Slot | None:
+def find_free_slot(rows: Iterable[SlotRow], ask: SlotRequest, passed_over: Collection[str] = ()) -> Slot | None:
     """Return the slot that an ask would be given now by a machine's rows; None where it has to wait."""
     known = list(rows)
     mine = _find_queued(known, ask)
@@ -484,8 +479,7 @@ def find_free_slot(
         return None
     taken = [row.slot for row in known if row.slot is not None]
     parts = (Slot(part, ask.parts) for part in range(1, ask.parts + 1))
-    free = [slot for slot in parts if not any(slot.overlaps(other) for other in taken)]
-    return free[0] if len(free) > reserved else None
+    return next((slot for slot in parts if not any(slot.overlaps(other) for other in taken)), None)
 
 
 def _find_queued(rows: Iterable[SlotRow], ask: SlotRequest) -> SlotRow | None:
