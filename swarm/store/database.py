@@ -20,12 +20,9 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import psycopg
 import sqlalchemy as sa
-from psycopg.abc import PQGen
-from psycopg.waiting import Ready, Wait
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateColumn
@@ -63,11 +60,7 @@ def connect(url: str) -> sa.Engine:
                     cursor.execute(f"PRAGMA {pragma}")
 
     if engine.dialect.driver == "psycopg":
-
-        @sa.event.listens_for(engine, "do_connect")
-        def connect_bounded(_dialect: Any, _record: Any, arguments: Any, fields: dict[str, Any]) -> BoundedConnection:
-            return BoundedConnection.connect(*arguments, **{**OPTIONS, **fields})
-
+        sa.event.listen(engine, "do_connect", _connect_bounded)
     return engine
 
 
@@ -212,26 +205,28 @@ OPTIONS: dict[str, str | int] = {
     "options": f"-c statement_timeout={STATEMENT_S}s",
 }
 
-T = TypeVar("T")
+
+def _connect_bounded(_dialect: object, _record: object, arguments: Any, fields: dict[str, Any]) -> Any:
+    """Return a connection of psycopg, which a base install has not, on which silence is borne for ANSWER_S at most."""
+    import psycopg
+
+    class Bounded(psycopg.Connection[Any]):
+        def wait(self, gen: Any, interval: float = _LOOK_S, *more: Any, **named: Any) -> Any:
+            return super().wait(_limit_wait(gen, self), interval, *more, **named)
+
+    return Bounded.connect(*arguments, **{**OPTIONS, **fields})
 
 
-class BoundedConnection(psycopg.Connection[Any]):
-    """A connection on which silence is borne for ANSWER_S at most."""
+def _limit_wait(gen: Generator[Any, Any, Any], connection: Any) -> Generator[Any, Any, Any]:
+    """Wait as psycopg does; raise OperationalError, with the connection closed, once it is silent for too long."""
+    import psycopg
 
-    def wait(self, gen: PQGen[T], interval: float = _LOOK_S, *more: Any, **named: Any) -> T:
-        """Wait as psycopg does; raise OperationalError, with the connection closed, once it is silent for too long."""
-        return super().wait(_limit_wait(gen, self), interval, *more, **named)
-
-
-def _limit_wait(gen: PQGen[T], connection: BoundedConnection) -> Generator[Wait, Ready | int, T]:
-    until = time.monotonic() + ANSWER_S
-    ready: Any = None
+    until, ready = time.monotonic() + ANSWER_S, None
     while True:
         try:
-            wanted = gen.send(ready)
+            ready = yield gen.send(ready)
         except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
-        ready = yield wanted
+            return done.value
         if ready:
             until = time.monotonic() + ANSWER_S
         elif time.monotonic() > until:

@@ -1,4 +1,4 @@
-"""What clients import needs aiohttp and pydantic and nothing else: proved by importing it where nothing else can be."""
+"""A client needs aiohttp and pydantic alone, and a server no extra: proved by importing where nothing else is."""
 
 from __future__ import annotations
 
@@ -37,17 +37,18 @@ for module in modules:
 
 
 def needs(*distributions: str) -> set[str]:
-    """Return the distributions with all they need without extras, by name."""
-    found: set[str] = set()
-    left = list(distributions)
+    """Return the distributions, and all that they need with the extras that are asked for, by name."""
+    found: set[tuple[str, str]] = set()
+    left = [(name, "") for name in distributions]
     while left:
-        name = left.pop()
-        if name in found:
+        name, extra = left.pop()
+        if (name, extra) in found:
             continue
-        found.add(name)
-        wanted = [Requirement(line) for line in metadata.requires(name) or []]
-        left += [each.name for each in wanted if each.marker is None or each.marker.evaluate({"extra": ""})]
-    return found
+        found.add((name, extra))
+        for wanted in map(Requirement, metadata.requires(name) or []):
+            if wanted.marker is None or wanted.marker.evaluate({"extra": extra}):
+                left += [(wanted.name, each) for each in ("", *wanted.extras)]
+    return {name for name, _ in found}
 
 
 def modules_of(distributions: set[str]) -> set[str]:
@@ -59,15 +60,25 @@ def modules_of(distributions: set[str]) -> set[str]:
     }
 
 
-def blocked(modules: str) -> list[str]:
-    """Return those of the modules that need more than a client has, each with what was missed."""
-    allowed = " ".join(modules_of(needs("aiohttp", "pydantic")))
+def blocked(modules: str, *distributions: str) -> list[str]:
+    """Return those of the modules that need more than these distributions, each with what was missed."""
+    allowed = " ".join(modules_of(needs(*distributions)) | {"research", "sandboxes", "studies"})
     command = [sys.executable, "-c", IMPORTING, modules, allowed]
     return subprocess.run(command, capture_output=True, text=True, timeout=400, check=True).stdout.splitlines()
 
 
 @pytest.mark.slow
 def test_a_client_s_modules_import_with_aiohttp_and_pydantic_alone() -> None:
-    assert blocked(LIGHT) == []
+    client = ("aiohttp", "pydantic")
+    assert blocked(LIGHT, *client) == []
     heavy = ["openai", "torch", "fastapi", "swarm.server"]
-    assert [line.partition(" blocked: ")[0] for line in blocked(" ".join(heavy))] == heavy
+    assert [line.partition(" blocked: ")[0] for line in blocked(" ".join(heavy), *client)] == heavy
+
+
+@pytest.mark.slow
+def test_a_server_a_study_and_a_proof_import_without_any_extra() -> None:
+    base = "swarm.server.__main__ swarm.store.writer research.cli.app research.controller.session studies.proof"
+    assert blocked(base, "ajet") == []
+    assert [line.partition(" blocked: ")[0] for line in blocked("psycopg torch prefect", "ajet")] == [
+        "psycopg", "torch", "prefect"
+    ]  # fmt: skip
