@@ -90,9 +90,14 @@ class UnownedStudies:
         """
         heads = self._log.heads()
         self._known = {study: self._read(study, head) for study, head in heads.items()}
-        for _, state in self._known.values():
+        for _, state in list(self._known.values()):
             if state is not None and self._is_unowned(state.id):
                 yield state
+
+    def forget(self, study: str) -> None:
+        """Pass a study over until something is appended to it."""
+        self._known[study] = self._known[study][0], None
+        self._records.pop(study, None)
 
     def _read(self, study: str, head: str) -> tuple[str, StudyState | None]:
         if (known := self._known.get(study)) is not None and known[0] == head:
@@ -280,15 +285,11 @@ class StudyFlowRuns:
         self._unowned = UnownedStudies(log, home, Holder.here(home.path))
         self._seen: dict[str, tuple[UUID, float]] = {}
         """By study, the state of its flow run, and since when it was seen in it."""
-        self._settled: dict[str, str] = {}
-        """Heads of studies that are over, whose flow runs say so."""
 
     def settle(self, client: SyncPrefectClient) -> None:
         """Settle each study; what keeps one from it keeps no other, and is raised when all were tried."""
         failure: Exception | None = None
         for state in self._unowned.find():
-            if self._settled.get(state.id) == state.head_hash:
-                continue
             try:
                 with scheduling_lock(self._home):  # nobody hands it over between the look and what follows
                     self._settle(client, state)
@@ -306,7 +307,7 @@ class StudyFlowRuns:
             return
         flow_run, at_prefect = FlowRun(client, run.id), run.state
         if over and at_prefect.is_final() and not at_prefect.is_crashed():
-            self._settled[state.id] = state.head_hash
+            self._unowned.forget(state.id)
         elif at_prefect.is_scheduled() or is_flow_run_alive(self._home, run.id):
             return
         elif over:
