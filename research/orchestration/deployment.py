@@ -41,6 +41,7 @@ from research.errors import NotReady
 from research.installation.home import Home
 from research.orchestration.prefect_api import (
     BEAT_S,
+    ENTRYPOINT,
     HEARTBEAT,
     RESCHEDULED,
     TAG,
@@ -196,7 +197,7 @@ def register(client: SyncPrefectClient, home: Home, pool: ProcessPool, *, limits
     """
     _make_pool(client, pool, limits=limits)
     content: dict[str, Any] = {
-        "work_pool_name": pool.name, "description": _ABOUT, "parameter_openapi_schema": form_schema(FlowParameters),
+        "work_pool_name": pool.name, "entrypoint": ENTRYPOINT, "description": _ABOUT, "parameter_openapi_schema": form_schema(FlowParameters),
         "enforce_parameter_schema": True, "job_variables": {},
         # Without it Prefect would copy the folder for each process.
         "pull_steps": [{"prefect.deployments.steps.set_working_directory": {"directory": str(pool.folder)}}],
