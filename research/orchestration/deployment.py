@@ -197,8 +197,8 @@ def register(client: SyncPrefectClient, home: Home, pool: ProcessPool, *, limits
     """
     _make_pool(client, pool, limits=limits)
     content: dict[str, Any] = {
-        "work_pool_name": pool.name, "entrypoint": ENTRYPOINT, "description": _ABOUT, "parameter_openapi_schema": form_schema(FlowParameters),
-        "enforce_parameter_schema": True, "job_variables": {},
+        "work_pool_name": pool.name, "entrypoint": ENTRYPOINT, "description": _ABOUT, "job_variables": {},
+        "parameter_openapi_schema": form_schema(FlowParameters), "enforce_parameter_schema": True,
         # Without it Prefect would copy the folder for each process.
         "pull_steps": [{"prefect.deployments.steps.set_working_directory": {"directory": str(pool.folder)}}],
     }  # fmt: skip

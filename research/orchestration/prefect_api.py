@@ -82,9 +82,7 @@ def ensure_deployment(client: SyncPrefectClient, home: Home, **content: Any) -> 
             return deployment
         content = {"description": _NO_WORKER, "entrypoint": ENTRYPOINT, **content}
         flow, name = client.create_flow_from_name(RESEARCH), f"research@{installation_name(home)}"
-        return client.read_deployment(
-            client.create_deployment(flow, name, tags=[TAG], **content)
-        )
+        return client.read_deployment(client.create_deployment(flow, name, tags=[TAG], **content))
 
 
 def find_deployment(client: SyncPrefectClient, home: Home) -> DeploymentResponse | None:
