@@ -41,6 +41,7 @@ from research.errors import NotReady
 from research.installation.home import Home
 from research.orchestration.prefect_api import (
     BEAT_S,
+    ENTRYPOINT,
     HEARTBEAT,
     RESCHEDULED,
     TAG,
@@ -90,9 +91,14 @@ class UnownedStudies:
         """
         heads = self._log.heads()
         self._known = {study: self._read(study, head) for study, head in heads.items()}
-        for _, state in self._known.values():
+        for _, state in list(self._known.values()):
             if state is not None and self._is_unowned(state.id):
                 yield state
+
+    def forget(self, study: str) -> None:
+        """Pass a study over until something is appended to it."""
+        self._known[study] = self._known[study][0], None
+        self._records.pop(study, None)
 
     def _read(self, study: str, head: str) -> tuple[str, StudyState | None]:
         if (known := self._known.get(study)) is not None and known[0] == head:
@@ -191,8 +197,8 @@ def register(client: SyncPrefectClient, home: Home, pool: ProcessPool, *, limits
     """
     _make_pool(client, pool, limits=limits)
     content: dict[str, Any] = {
-        "work_pool_name": pool.name, "description": _ABOUT, "parameter_openapi_schema": form_schema(FlowParameters),
-        "enforce_parameter_schema": True, "job_variables": {},
+        "work_pool_name": pool.name, "entrypoint": ENTRYPOINT, "description": _ABOUT, "job_variables": {},
+        "parameter_openapi_schema": form_schema(FlowParameters), "enforce_parameter_schema": True,
         # Without it Prefect would copy the folder for each process.
         "pull_steps": [{"prefect.deployments.steps.set_working_directory": {"directory": str(pool.folder)}}],
     }  # fmt: skip
@@ -280,15 +286,11 @@ class StudyFlowRuns:
         self._unowned = UnownedStudies(log, home, Holder.here(home.path))
         self._seen: dict[str, tuple[UUID, float]] = {}
         """By study, the state of its flow run, and since when it was seen in it."""
-        self._settled: dict[str, str] = {}
-        """Heads of studies that are over, whose flow runs say so."""
 
     def settle(self, client: SyncPrefectClient) -> None:
         """Settle each study; what keeps one from it keeps no other, and is raised when all were tried."""
         failure: Exception | None = None
         for state in self._unowned.find():
-            if self._settled.get(state.id) == state.head_hash:
-                continue
             try:
                 with scheduling_lock(self._home):  # nobody hands it over between the look and what follows
                     self._settle(client, state)
@@ -306,7 +308,7 @@ class StudyFlowRuns:
             return
         flow_run, at_prefect = FlowRun(client, run.id), run.state
         if over and at_prefect.is_final() and not at_prefect.is_crashed():
-            self._settled[state.id] = state.head_hash
+            self._unowned.forget(state.id)
         elif at_prefect.is_scheduled() or is_flow_run_alive(self._home, run.id):
             return
         elif over:

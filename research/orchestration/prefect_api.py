@@ -80,11 +80,9 @@ def ensure_deployment(client: SyncPrefectClient, home: Home, **content: Any) -> 
     with FileLock(home.prefect / "deployments.lock", timeout=_OTHERS_S, mode=0o600, fallback_to_soft=False):
         if (deployment := find_deployment(client, home)) is not None:
             return deployment
-        content = {"description": _NO_WORKER, **content}
+        content = {"description": _NO_WORKER, "entrypoint": ENTRYPOINT, **content}
         flow, name = client.create_flow_from_name(RESEARCH), f"research@{installation_name(home)}"
-        return client.read_deployment(
-            client.create_deployment(flow, name, entrypoint=ENTRYPOINT, tags=[TAG], **content)
-        )
+        return client.read_deployment(client.create_deployment(flow, name, tags=[TAG], **content))
 
 
 def find_deployment(client: SyncPrefectClient, home: Home) -> DeploymentResponse | None:

@@ -36,12 +36,11 @@ def test_a_study_that_trains_is_shown_again_and_one_that_waits_is_handed_over_ag
     (shown,), (again,) = pages.runs_of(training), pages.runs_of(waiting)
     pages.until(shown.id, "Running")
     assert again.id != run.id
-    assert pages.shown(again.id) in ("Scheduled", "Late", "AwaitingConcurrencySlot")
     assert kept <= {process.pid for process in trainings(pages.study(training))}
     assert [one.name for one in pages.client.read_work_pools()] == [pages.place]
     assert len(pages.client.read_deployments()) == 1
 
-    pages.press(shown.id, "cancel")  # which the new flow run can do too, and makes room for the one that waits
+    pages.press(shown.id, "cancel")  # which the new flow run can do too
     pages.until(shown.id, "Cancelled")
     assert pages.study(training).stopped_reason == CANCELLED
     pages.until(again.id, "Running")

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate
 from prefect.client.schemas.objects import State, StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import IntervalSchedule
@@ -35,6 +35,7 @@ from research.orchestration.deployment import (
     register,
 )
 from research.orchestration.prefect_api import (
+    ENTRYPOINT,
     RESCHEDULED,
     FlowRun,
     SessionEnd,
@@ -346,7 +347,9 @@ def test_a_worker_of_another_pool_keeps_a_schedule(home: Home, client: SyncPrefe
     deployment = client.read_deployment_by_name(f"ajet-research/research@{place}")
     yearly = DeploymentScheduleCreate(schedule=IntervalSchedule(interval=timedelta(days=365)), active=False)
     (made,) = client.create_deployment_schedules(deployment.id, [yearly])
+    client.update_deployment(deployment.id, DeploymentUpdate(entrypoint="somebody.elses.flow"))
     tell(home)
+    assert client.read_deployment(deployment.id).entrypoint == ENTRYPOINT
     register(client, home, ProcessPool(f"{place}-other", home.path.parent, 1), limits=True)
     assert client.read_deployment(deployment.id).work_pool_name == f"{place}-other"
     assert [schedule.id for schedule in client.read_deployment_schedules(deployment.id)] == [made.id]
