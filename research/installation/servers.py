@@ -340,8 +340,9 @@ def ensure_server(home: Home, options: ServerOptions, *, port: int, idle: bool) 
         try:
             return start_swarm(folder, models=home.models, port=port, idle=idle, binding=wanted), False
         except BaseException:  # what does not start is not what the server was started with last
-            path.unlink(missing_ok=True)
-            if before is not None:
+            if before is None:
+                path.unlink(missing_ok=True)
+            else:  # in place of the other: on a full disk nothing is lost, least of all its store and its token
                 write_bytes(path, before, mode=0o600)
             raise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -9,6 +10,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,13 @@ from research.cli import swarm
 from research.errors import BadInput, NotReady
 from research.installation.home import Home
 from research.installation.servers import (
+    Binding,
+    ServerOptions,
     SwarmProcess,
     connect_server,
+    ensure_server,
     find_swarm,
+    load_binding,
     resolve_target,
     servers,
     start_swarm,
@@ -30,6 +36,7 @@ from research.installation.servers import (
     validate_name,
 )
 from swarm.client import SwarmClient
+from swarm.client.identity import server_folder
 from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel
 from swarm.wire import ServerState, Status
@@ -209,6 +216,27 @@ def test_a_store_s_password_is_shown_nowhere(ajet: Ajet, home: Path, monkeypatch
     monkeypatch.setenv("AJET_SWARM_STORE", "postgresql+psycopg://me:hunter2@127.0.0.1:9/ajet")
     assert "hunter2" not in ajet("swarm", "start", "--name", "a", "--port", "0").refused("me:***@127.0.0.1:9")
     assert not [path for path in home.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
+
+
+def test_a_full_disk_takes_nothing_of_how_a_server_was_started_last(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next start would else be on a store of its own, with nothing of what was trained before."""
+    folder = server_folder(home, None)
+    folder.mkdir(parents=True)
+    (folder / "start.json").write_text(json.dumps(asdict(Binding(store="sqlite:///kept.db"))))
+
+    def fill(path: Path, data: bytes, **same: Any) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    def refuse(*arguments: Any, **same: Any) -> SwarmProcess:
+        monkeypatch.setattr("research.installation.servers.write_bytes", fill)
+        raise NotReady("the swarm server did not start")
+
+    monkeypatch.setattr("research.installation.servers.start_swarm", refuse)
+    with pytest.raises(OSError, match="No space"):
+        ensure_server(Home(home, ""), ServerOptions(peers=("http://127.0.0.1:7",)), port=0, idle=True)
+    assert load_binding(folder).store == "sqlite:///kept.db"
 
 
 @pytest.mark.parametrize("text", ['{"host": ', '{"host": "127.0.0.1"}', "[]"])
