@@ -142,7 +142,7 @@ def _describe_model(model: DownloadableModel, folder: Path) -> CatalogEntry:
         name=model.name,
         state="damaged" if problem else "fetched" if here else "not fetched",
         folder=folder,
-        bytes=sum(path.stat().st_size for path in folder.iterdir() if path.is_file()) if here else model.model_bytes,
+        bytes=sum(path.stat().st_size for path in folder.glob("*") if path.is_file()) if here else model.model_bytes,
         download_bytes=model.download_bytes,
         parameters=model.parameters,
         licence=model.licence,

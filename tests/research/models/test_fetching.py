@@ -143,6 +143,10 @@ def test_a_model_that_was_changed_is_damaged(offer: Offer, tmp_path: Path, monke
     monkeypatch.setattr(catalog, "FETCHABLE", {model.name: model})
     models = tmp_path / "models"
     assert [(each.state, each.problem) for each in catalog.read_catalog(models)] == [("not fetched", None)]
+    models.mkdir()
+    (models / model.name).write_text("a file in its place")
+    assert [each.state for each in catalog.read_catalog(models)] == ["damaged"]
+    (models / model.name).unlink()
     folder, _ = fetch(model, models, lambda line: None)
     assert [(each.state, each.problem) for each in catalog.read_catalog(models)] == [("fetched", None)]
     (folder / "chat_template.jinja").write_text("another")
