@@ -108,7 +108,8 @@ class ManagedProcess:
         try:
             await asyncio.wait_for(self.wait(), GRACE_S)
         except TimeoutError:
-            self._process.kill()
+            if self.runs:  # it may have ended just now
+                self._process.kill()
             await self.wait()
 
 
