@@ -157,14 +157,16 @@ class TrainerGroup:
             ready, pending = self._ray.wait(pending, timeout=patience.slice)
             if not ready and patience.spend():
                 continue
+            if not ready and first is not None:
+                return self._fail(first)  # why is known: a Ray that is in trouble is asked nothing more
             if not ready:
                 resources = sorted(self._ray.available_resources().items())
                 free = ", ".join(f"{name} {amount:g}" for name, amount in resources if "PU" in name)
-                late = BackendError(
+                late = (
                     f"the learner's ranks did not answer {method} within {timeout_s:g} s (Ray has "
                     f"{free or 'no processor'} free): give Ray more processors, or ask for fewer trainers"
                 )
-                return self._fail(first or late)
+                return self._fail(BackendError(late))
             refusal = self._refusal(ready[0], references.index(ready[0]), method)
             if refusal is not None and first is None:
                 first, patience.left = refusal, min(patience.left, grace_s)

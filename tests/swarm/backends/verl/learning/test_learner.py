@@ -20,7 +20,7 @@ from swarm.backends.local.model_files import write_model
 from swarm.backends.protocols import Batch, DiskFull, NotFinite
 from swarm.backends.verl import adapter
 from swarm.backends.verl.backend import _hash_weights
-from swarm.backends.verl.learner import VerlLearner
+from swarm.backends.verl.learner import TrainerGroup, VerlLearner
 from swarm.rendering.messages import BackendError
 from tests.swarm.backends.conformance.test_learning import PROMISED
 from tests.swarm.backends.local.models import make_batch
@@ -302,3 +302,25 @@ def test_the_port_at_which_ranks_meet_is_taken_from_when_it_is_told(ranks: Ranks
     joined = adapter.rendezvous("127.0.0.1", store.port, begin=False)
     store.set("met", "yes")
     assert joined.get("met") == b"yes"
+
+
+def test_why_a_rank_refused_is_told_though_ray_answers_nothing_more() -> None:
+    class Stuck:
+        def wait(self, pending: list[str], timeout: float) -> tuple[list[str], list[str]]:
+            return [each for each in pending if each == "refused"], [each for each in pending if each != "refused"]
+
+        def available_resources(self) -> dict[str, float]:
+            raise ConnectionError("the cluster is gone")
+
+    class Waiting(TrainerGroup):
+        def __init__(self) -> None:
+            self._ray, self._actors, self.failure = Stuck(), [], None
+
+        def _refusal(self, reference: Any, rank: int, method: str) -> BackendError | None:
+            return BackendError("out of memory")
+
+        def stop(self) -> None:
+            pass
+
+    with pytest.raises(BackendError, match="out of memory"):
+        Waiting()._wait(["refused", "waits for it"], 3600.0, "gradient", grace_s=0.0)
