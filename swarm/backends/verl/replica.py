@@ -18,6 +18,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,12 +43,7 @@ class Outbox:
         self._filled = asyncio.Event()
 
     def add(self, key: int, version: int, piece: Piece, finish: Finish | None) -> None:
-        parts = self._pending.setdefault(key, [])
-        ids, logprobs, top = piece.ids, piece.logprobs, piece.top
-        if parts and parts[-1].version == version:
-            last = parts.pop()
-            ids, logprobs, top = last.ids + ids, last.logprobs + logprobs, last.top + top
-        parts.append(Chunk(ids, logprobs, version, finish, top))
+        self._pending.setdefault(key, []).append(Chunk(piece.ids, piece.logprobs, version, finish, piece.top))
         self._filled.set()
 
     def lose(self, key: int, reason: str) -> None:
@@ -65,10 +61,22 @@ class Outbox:
             return
 
     def take(self) -> list[Delivery]:
-        chunks = [Delivery(key, chunk) for key, parts in self._pending.items() for chunk in parts]
+        chunks = [
+            Delivery(key, _join(list(parts)))
+            for key, pieces in self._pending.items()
+            for _, parts in groupby(pieces, key=lambda chunk: chunk.version)
+        ]
         lost, self._pending, self._lost = self._lost, {}, []
         self._filled.clear()
         return chunks + lost
+
+
+def _join(parts: Sequence[Chunk]) -> Chunk:
+    """Return as one what came of one version. Once, for all: each token would copy those before it."""
+    ids = tuple(token for part in parts for token in part.ids)
+    logprobs = tuple(logprob for part in parts for logprob in part.logprobs)
+    top = tuple(likeliest for part in parts for likeliest in part.top)
+    return Chunk(ids, logprobs, parts[-1].version, parts[-1].finish, top)
 
 
 class RequestRunner:

@@ -185,6 +185,21 @@ def test_an_outbox_gives_each_token_once_in_order_and_one_version_a_chunk(steps:
     asyncio.run(run())
 
 
+def test_what_nobody_takes_for_long_is_not_copied_with_each_token() -> None:
+    class Ids(tuple[int, ...]):
+        def __add__(self, other: Any) -> Any:
+            raise AssertionError("copied")
+
+    async def run() -> list[Chunk | None]:
+        outbox = Outbox()
+        for number in range(3):
+            outbox.add(1, 0, Piece(Ids((number,)), (-1.0,), (((number, -1.0),),)), "stop" if number == 2 else None)
+        return [delivery.chunk for delivery in outbox.take()]
+
+    top = tuple(((number, -1.0),) for number in range(3))
+    assert asyncio.run(run()) == [Chunk((0, 1, 2), (-1.0,) * 3, 0, "stop", top)]
+
+
 BUCKET = {"w": torch.arange(4096.0)}
 
 
