@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from sandboxes import Exit, Handle, ProcessSandbox, SandboxError, SandboxSpec
+from sandboxes.process import session_members
 from sandboxes.shim import LOG_BYTES
 from sandboxes.spec import wait_until
 
@@ -264,6 +265,27 @@ def test_stop_touches_no_process_of_another_session(ground: Ground) -> None:
     finally:
         bystander.kill()
         bystander.wait()
+
+
+LEADER = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); input()'])"
+
+
+def test_members_are_the_leader_and_its_children_of_this_very_session() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", LEADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as leader:
+
+        def pids(began: float, *, leader_lives: bool = True) -> set[int]:
+            return {member.pid for member in session_members(leader.pid, began, leader_lives=leader_lives)}
+
+        assert leader.stdout is not None
+        assert leader.stdout.readline() == b"1\n"
+        began = psutil.Process(leader.pid).create_time()
+        assert pids(began) == {leader.pid, *(child.pid for child in psutil.Process(leader.pid).children())}
+        assert pids(began + 100) == {leader.pid}, "a process older than the session is of an earlier one"
+        assert pids(began, leader_lives=False) == set(), "a living process has a dead leader's number"
+        assert pids(psutil.boot_time() - 100) == set(), "nothing outlives a reboot"
+        leader.communicate(b"\n")
 
 
 def test_a_shim_told_to_terminate_stops_its_command(ground: Ground) -> None:
