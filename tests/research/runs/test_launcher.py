@@ -177,6 +177,19 @@ def test_a_tracker_that_is_behind_costs_a_run_no_try_and_is_read_again_after_a_w
     assert len(tracker.reads) > len(state.runs)
 
 
+def test_a_clock_that_is_set_back_makes_nobody_wait_for_a_tracker(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.read_tracking = tracker = Tracker(bench, 60.0)
+    loop = bench.loop()
+    while not tracker.reads:
+        loop.tick()
+        bench.clock.advance(1)
+    reads = len(tracker.reads)
+    bench.clock.advance(-60)
+    loop.tick()
+    assert len(tracker.reads) > reads
+
+
 def test_a_training_that_broke_down_gets_no_other_try_because_the_tracker_is_behind(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
 
