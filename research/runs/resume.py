@@ -158,6 +158,12 @@ def plan_resume(run: RunState, folder_of: FolderOf) -> ResumePlan:
         return ResumePlan(why="no earlier attempt left a server's folder")
     folder = folder_of(number)
     try:
+        keeps_metrics = "resumes" in (read_json(folder.spec) or {})  # as specs say since servers keep what they measure
+    except (OSError, ValueError):
+        keeps_metrics = False
+    if not keeps_metrics:
+        return ResumePlan(why="nothing says that its server kept what it measured, as those of older versions did not")
+    try:
         initial = folder.evaluation("initial").read_bytes()
         Evaluation.model_validate_json(initial)
     except (OSError, ValidationError):

@@ -35,7 +35,7 @@ from research.scheduler.steps import BUDGET_CODE
 from sandboxes import Result, SandboxError
 from studies import AttemptState, RunState
 from studies.records.runs import BLAMELESS_CODES, EVIDENCE_CODES, INVALID_CODES, WITHIN_REACH_OF_CODE, WORST_CODES
-from tests.research.factories import make_order, with_run, with_schedule
+from tests.research.factories import edit, make_order, with_run, with_schedule
 
 
 class Tries:
@@ -86,6 +86,21 @@ def test_taking_over_again_changes_nothing(tries: Tries) -> None:
         assert not tries.folder(1).server.exists()
         assert (tries.folder(2).server / "store.sqlite3").read_text() == "of attempt 1"
         assert read_json(tries.folder(2).evaluation("initial")) == read_json(tries.folder(1).evaluation("initial"))
+
+
+@pytest.mark.parametrize("spec", ["older", "damaged", "gone"])
+def test_a_server_that_may_have_kept_no_metrics_is_not_gone_on_from(tries: Tries, spec: str) -> None:
+    """The next attempt's log would lack the steps that an earlier version's server had made."""
+    leave(tries)
+    path = tries.folder(1).spec
+    if spec == "older":  # as it was written before attempts went on from others
+        edit(path, lambda value: [value.pop(name) for name in ("resumes", "initial_sha256")])
+    elif spec == "damaged":
+        path.write_text("{")
+    else:
+        path.unlink()
+    begins = plan_resume(tries.run, tries.folder)
+    assert (begins.resumes, "older versions" in begins.why) == (None, True)
 
 
 def test_what_an_attempt_that_never_began_was_to_go_on_from_is_not_lost(tries: Tries) -> None:
