@@ -344,3 +344,18 @@ def test_every_metric_of_an_update_is_defined_in_the_docs() -> None:
 def _spelled(name: str) -> list[str]:
     found = re.fullmatch(r"(.*){(.*)}(.*)", name)
     return [f"{found[1]}{part}{found[3]}" for part in found[2].split(",")] if found else [name]
+
+
+def test_a_sequence_s_ratio_is_of_its_own_optimiser_step_whatever_fits_a_micro_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps = [list(range(8)), [0], [2], [4], [6]]  # cut into micro-batches first, later a row alone
+    batch = models.make_batch(models.make_policy(), drift=0.3)
+    ends: list[Mapping[str, float]] = []
+    monkeypatch.setattr("swarm.algorithms.learner.minibatches", lambda *_: iter(steps))
+    for budget in (16, 2048):
+        policy = models.make_policy()
+        job = _job(algorithm="gspo", clip_ratio=0.9, minibatches=4, micro_batch_tokens=budget, learning_rate=0.01)
+        ends.append(LocalLearner(policy, job, {}).update(batch))
+    for name in ("actor/pg_loss", "actor/grad_norm", "actor/pg_clipfrac"):
+        assert [end[name] for end in ends] == pytest.approx([ends[-1][name]] * 2, rel=1e-3, abs=1e-5), name
