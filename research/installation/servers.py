@@ -46,9 +46,9 @@ class SwarmProcess:
 
     url: str
     pid: int
-    admin_token: str
+    admin_token: str = field(repr=False)
     folder: Path
-    client_token: str
+    client_token: str = field(repr=False)
     """For those who play, and may set nothing else."""
 
     def key(self, role: UserRole) -> str:

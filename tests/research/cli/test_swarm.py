@@ -23,6 +23,7 @@ from research.errors import BadInput, NotReady
 from research.installation.home import Home
 from research.installation.servers import (
     Binding,
+    ServerConnection,
     ServerOptions,
     SwarmProcess,
     connect_server,
@@ -210,6 +211,11 @@ def test_keys_are_in_no_process_list_log_or_status(ajet: Ajet, home: Path, tmp_p
     assert all(told)
     assert not [key for key in keys for text in told if key in text]
     assert stat.S_IMODE((process.folder / "tokens.json").stat().st_mode) == 0o600
+
+
+def test_what_an_agent_plays_on_shows_no_key_to_whoever_prints_it(home: Path) -> None:
+    running = SwarmProcess("http://127.0.0.1:7", os.getpid(), "admin-key", home, "client-key")
+    assert "key" not in repr(ServerConnection(running.url, running.key("client"), running))
 
 
 def test_a_store_s_password_is_shown_nowhere(ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
