@@ -221,6 +221,16 @@ async def test_who_never_calls_holds_places_that_others_wait_for_no_longer_than_
     assert scene.rollout.counts["drop_held_up_batch"] == 3
 
 
+async def test_heartbeats_alone_keep_one_that_told_no_limit_for_ten_minutes_after_its_last_call() -> None:
+    scene, (straggler,) = await draining(3)
+    passes(scene, 300, straggler)
+    scene.call(straggler)
+    passes(scene, 595, straggler)
+    assert scene.rollout.counts["fenced"] == 0
+    passes(scene, 5, straggler)
+    assert scene.rollout.counts["drop_held_up_batch"] == 1
+
+
 async def test_a_batch_in_which_all_are_still_at_work_has_no_stragglers() -> None:
     """However long their tools take, heartbeats or not: the drain time runs once half of the batch is done."""
     scene, (first, second, *others) = await draining(0)
