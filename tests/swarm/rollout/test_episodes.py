@@ -309,6 +309,20 @@ async def test_conversations_beside_an_episodes_first_are_counted_unless_agents_
     assert replace(ended("e", "a#1"), nodes=named).side_conversations == 0
 
 
+async def test_an_end_that_could_not_be_written_leaves_the_episode_open_to_be_ended_again(scene: Scene) -> None:
+    episode = await play(scene)
+    scene.clock.now += 29
+    scene.store.fail = "the disk is full"
+    with pytest.raises(StoreUnavailable, match="disk is full"):
+        await scene.end(episode)
+    assert scene.rollout.groups.collected == 0
+    scene.clock.now += 29
+    scene.rollout.sweep()
+    scene.store.fail = None
+    assert (await scene.end(episode)).state == "ended"
+    assert len(scene.closed()) == scene.rollout.groups.collected == 1
+
+
 async def test_whatever_closes_an_episode_is_written_with_its_reason(scene: Scene) -> None:
     aborted, silent, fenced = await scene.begin("a"), await scene.begin("a"), await scene.begin("b")
     await scene.rollout.abort(claims(aborted), "no longer wanted")
