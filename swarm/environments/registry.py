@@ -7,7 +7,7 @@ its name and the hash of what it consists of, `shop@1f2e3d4c5b6a`, and found in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -19,25 +19,33 @@ from swarm.errors import InvalidRequest
 _BUILT_IN: Final[Mapping[str, PlainEnvironment]] = {each.name: each for each in (Guess(), Arith(), Market())}
 
 
-class _Catalogue(dict[str, Environment]):
-    """The built-in environments and the brought ones that were admitted; any other brought one can be looked up."""
+class _Catalogue(Mapping[str, Environment]):
+    """The built-in environments and the brought ones that were admitted; any other brought one can be looked up, also
+    by who is going through these meanwhile."""
 
     def __init__(self) -> None:
-        super().__init__(_BUILT_IN)
+        self.known: dict[str, Environment] = dict(_BUILT_IN)
         self.folders: dict[Path, None] = {}
 
-    def __missing__(self, name: str) -> Environment:
-        for folder in self.folders if is_custom(name) else ():  # such a name leads out of none
-            if (folder / name).is_dir():
-                self[name] = CustomEnvironment.open(folder / name)
-                return self[name]
-        raise KeyError(name)
+    def __getitem__(self, name: str) -> Environment:
+        if name not in self.known and is_custom(name):
+            for folder in self.folders:  # such a name leads out of none
+                if (folder / name).is_dir():
+                    self.known[name] = CustomEnvironment.open(folder / name)
+                    break
+        return self.known[name]
 
     def __contains__(self, name: object) -> bool:
         try:
             return isinstance(name, str) and self[name] is not None
         except KeyError:
             return False
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self.known))
+
+    def __len__(self) -> int:
+        return len(self.known)
 
 
 _CATALOGUE = _Catalogue()
@@ -60,7 +68,7 @@ def add_folder(folder: Path) -> None:
 
 
 def admit(environment: Environment) -> None:
-    _CATALOGUE[environment.name] = environment
+    _CATALOGUE.known[environment.name] = environment
 
 
 def get_environment(name: str) -> Environment:

@@ -24,7 +24,7 @@ from swarm.rollout.teams import Resolver
 from swarm.wire import Ack, ServerState
 from tests.golden import refused
 from tests.swarm.factories import HI
-from tests.swarm.server.support import Served, eventually, job, serving
+from tests.swarm.server.support import DEADLINE_S, Served, eventually, job, serving
 
 TASKS = [NamedTask(name) for name in "abcdef"]
 CONCURRENCY = 6
@@ -361,6 +361,23 @@ async def test_a_play_that_fails_is_aborted_everywhere_counted_and_played_again(
     assert await both.trained() == dict.fromkeys("abcd", 2)
     assert both.rollout("speaker").counts["aborted"] >= 2
     assert both.rollout("listener").counts["aborted"] == 2
+
+
+@pytest.mark.slow
+async def test_leases_of_a_slow_play_are_kept_at_every_member(tmp_path: Path) -> None:
+    """For more than twice the lease of one of them, whichever it is, nothing is called."""
+    for short in REWARDS:
+        jobs = {role: {"steps": 1, **({"lease_ttl_s": 0.6} if role == short else {})} for role in REWARDS}
+        async with pair(tmp_path / short, **jobs) as both:
+
+            async def slow(team: Team, short: str = short) -> Mapping[str, Any]:
+                first = team[short].last_call
+                await eventually(lambda: team[short].last_call, lambda now: now > first + 1.5)
+                return await play(team)
+
+            async with asyncio.timeout(DEADLINE_S):  # what is lost is played again, for ever
+                summary = await Team.rollout(both.clients, TASKS, slow, concurrency=4)
+            assert (summary.plays, summary.dropped) == (4, {})
 
 
 async def test_a_lease_lost_at_one_member_gives_the_others_up_too(both: Pair) -> None:

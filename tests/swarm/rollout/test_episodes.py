@@ -221,6 +221,16 @@ async def test_who_never_calls_holds_places_that_others_wait_for_no_longer_than_
     assert scene.rollout.counts["drop_held_up_batch"] == 3
 
 
+async def test_heartbeats_alone_keep_one_that_told_no_limit_for_ten_minutes_after_its_last_call() -> None:
+    scene, (straggler,) = await draining(3)
+    passes(scene, 300, straggler)
+    scene.call(straggler)
+    passes(scene, 595, straggler)
+    assert scene.rollout.counts["fenced"] == 0
+    passes(scene, 5, straggler)
+    assert scene.rollout.counts["drop_held_up_batch"] == 1
+
+
 async def test_a_batch_in_which_all_are_still_at_work_has_no_stragglers() -> None:
     """However long their tools take, heartbeats or not: the drain time runs once half of the batch is done."""
     scene, (first, second, *others) = await draining(0)
@@ -297,6 +307,20 @@ async def test_conversations_beside_an_episodes_first_are_counted_unless_agents_
     assert scene.rollout.counts["side_conversations"] == 1
     named = tuple(replace(node, agent="solver") for node in episode.tree.nodes)
     assert replace(ended("e", "a#1"), nodes=named).side_conversations == 0
+
+
+async def test_an_end_that_could_not_be_written_leaves_the_episode_open_to_be_ended_again(scene: Scene) -> None:
+    episode = await play(scene)
+    scene.clock.now += 29
+    scene.store.fail = "the disk is full"
+    with pytest.raises(StoreUnavailable, match="disk is full"):
+        await scene.end(episode)
+    assert scene.rollout.groups.collected == 0
+    scene.clock.now += 29
+    scene.rollout.sweep()
+    scene.store.fail = None
+    assert (await scene.end(episode)).state == "ended"
+    assert len(scene.closed()) == scene.rollout.groups.collected == 1
 
 
 async def test_whatever_closes_an_episode_is_written_with_its_reason(scene: Scene) -> None:

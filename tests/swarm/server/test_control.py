@@ -184,6 +184,21 @@ async def test_they_are_shown_survive_a_restart_and_reach_the_learner(tmp_path: 
         assert {call for row in episode.rows for call in row.calls} == ({-1, 0} if asked else set())
 
 
+async def test_of_a_team_they_are_prepared_and_committed_through_a_restart_too(tmp_path: Path) -> None:
+    wanted = job(episodes_per_step=4, group_size=4)
+    async with serving(tmp_path, wanted) as served:
+        leases = [await played(served) for _ in range(2)]
+        for lease in leases:
+            prepared = await served.verb(lease, "prepare", {"reward": 1.0, "by_agent": {"solver": 0.5}})
+            assert prepared.body["state"] == "prepared"
+        assert (await served.verb(leases[0], "commit")).body["state"] == "ended"
+    async with serving(tmp_path, wanted) as served:
+        assert (await served.verb(leases[1], "commit")).body["state"] == "ended"
+        for lease in leases:
+            record = (await served.get(f"/episodes/{lease['episode_id']}"))["record"]
+            assert [call["reward"] for call in record] == [0.5, 1.0, 1.0]
+
+
 def overlapping(**fields: Any) -> Job:
     return job(**{"steps": 3, "max_staleness": 1, **fields})
 

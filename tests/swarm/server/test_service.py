@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,29 @@ async def test_a_finished_job_stays_finished_and_with_more_steps_goes_on_where_i
         assert checkpoints.name == begun.digest()[:12]
         kept = await served.get("/checkpoints")
         assert (kept["job_digest"], [one["step"] for one in kept["checkpoints"]]) == (begun.digest(), [2, 1])
+
+
+async def test_a_training_that_begins_beside_checkpoints_says_so_in_status_and_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = job(checkpoint_every=1)
+    async with serving(tmp_path, first) as served:
+        await served.play_to(1)
+    async with serving(tmp_path, job(checkpoint_every=1, seed=9)) as served:
+        said = (await served.status())["fresh_start"]
+    assert f"checkpoints/{first.digest()[:12]} (step 1; seed 9, not 0)" in said
+    assert said in caplog.text
+
+
+async def test_transitions_and_recoveries_are_written_down_once_each(tmp_path: Path) -> None:
+    for _ in range(2):
+        async with serving(tmp_path) as served:
+            await served.play_to(1)
+    rows = execute(default_store(tmp_path), "select kind, details from events order by serial")
+    events = [(kind, json.loads(details)) for kind, details in rows]
+    life = ["BOOTING", "ROLLING", "ROLLING_POST", "WEIGHT_SYNCING", "ROLLING", "OFFLINE"]
+    assert [details["to"] for kind, details in events if kind == "state"] == [*life, "BOOTING", "ROLLING", "OFFLINE"]
+    assert [details for kind, details in events if kind == "recovered"] == [{"checkpoint": 0, "step": 1, "pool": 0}]
 
 
 async def test_without_any_checkpoint_that_loads_nothing_is_made_up(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from swarm.environments.play import pending_evaluations, require_version
 from swarm.errors import EngineUnavailable, InvalidRequest, ServerFailed, Unreachable
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
+from swarm.store.tables import best_of
 from swarm.training.loop import evaluation_metrics, parse_evaluation, summarise_evaluation
 from swarm.wire import EvaluationSummary
 from tests.golden import assert_golden
@@ -426,6 +427,13 @@ def test_an_evaluation_knows_success_where_every_episode_said_it(outcomes: Outco
     told: Mapping[str, float] = evaluation_metrics(found)
     assert parse_evaluation(7, told) == found
     assert parse_evaluation(7, {"critic/rewards/mean": 1.0}) is None
+
+
+def test_an_evaluation_of_fewer_episodes_does_not_win_by_luck_nor_one_that_says_no_success_over_one_that_does() -> None:
+    many = EvaluationSummary(step=1, episodes=8, reward=0.875, success=0.875)
+    lucky = EvaluationSummary(step=2, episodes=1, reward=1.0, success=1.0)
+    unsaid = EvaluationSummary(step=3, episodes=8, reward=9.0)
+    assert best_of([lucky, many, unsaid]) == best_of([unsaid, many, lucky]) == many
 
 
 async def test_who_finds_no_place_and_who_looks_are_told_that_an_evaluation_is_waited_for(tmp_path: Path) -> None:
