@@ -319,6 +319,8 @@ def _work(execution: FlowRunExecution, parameters: Mapping[str, Any]) -> Session
         return SessionEnd("failed", " ".join(str(error).split()))
     except Exception as error:  # noqa: BLE001 - the page shows one line, and the process's own log the rest
         _note(traceback.format_exc())
+    except httpx.TransportError as error:  # it was waited for; whoever is left goes on, one that failed does not
+        return SessionEnd("left", f"Prefect did not answer: {' '.join(f'{type(error).__name__}: {error}'.split())}")
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}:{place.lineno}"
         return SessionEnd("failed", " ".join(f"{type(error).__name__}: {error} (at {where})".split()))

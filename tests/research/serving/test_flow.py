@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
+import httpx
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
@@ -322,6 +323,18 @@ async def test_an_executor_obeys_a_cancel_of_now_and_none_of_the_last_minute(now
 
     async def read(identity: UUID) -> SimpleNamespace:
         return SimpleNamespace(state=State(type=now))
+
+def test_a_server_that_stays_away_leaves_a_study_and_fails_none(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever crashed is taken up again; who failed before anything happened waits for a person."""
+
+    def be_away(self: object, study: str) -> SessionEnd:
+        raise httpx.ConnectError("All connection attempts failed")
+
+    monkeypatch.setattr(FlowRunExecution, "_resume", be_away)
+    execution = FlowRunExecution(line.home, line.log, cast("FlowRun", SimpleNamespace(id=RUN)))
+    end = flow._work(execution, {"study": STUDY})
+    assert (end.how, "ConnectError" in end.message) == ("left", True)
+
 
     async def cancel(flow_run: object) -> None:
         cancelled.append(flow_run)
