@@ -371,11 +371,11 @@ def scheduling_lock(home: Home) -> Iterator[None]:
         yield
 
 
-_HALTS = (EventType.STUDY_STOPPED, EventType.STUDY_PAUSED)
+_HALTS = (EventType.STUDY_STOPPED, EventType.STUDY_PAUSED, EventType.APPROVAL_DENIED)
 
 
 def overrides_stop(log: EventLog, study: str, requested_at: datetime | None) -> bool:
-    """Return whether somebody wished to go on with a study after it was stopped or paused last."""
+    """Return whether somebody wished to go on with a study after it was stopped, paused or denied last."""
     halts = (event.ts for event in log.read(study) if event.type in _HALTS)
     return requested_at is not None and all(datetime.fromisoformat(at) <= requested_at for at in halts)
 
