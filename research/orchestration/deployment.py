@@ -351,8 +351,8 @@ class StudyFlowRuns:
         if not self._lasts(state, at_prefect):
             return False
         states, last = client.read_flow_run_states(run), datetime.fromisoformat(state.last_ts)
-        if at_prefect.is_failed():  # one that was refused is a person's to retry
-            return any(older.is_scheduled() and older.timestamp < last for older in states)
+        if at_prefect.is_failed():  # one that was refused since it was put in line is a person's to retry
+            return max((older.timestamp for older in states if older.is_scheduled()), default=last) < last
         return sum(older.is_crashed() and older.timestamp > last for older in states) < MOST_FRUITLESS
 
     def _lasts(self, state: StudyState, at_prefect: State[Any]) -> bool:

@@ -171,6 +171,8 @@ def test_one_that_failed_after_some_work_is_tried_again_and_one_that_was_refused
     left.append(EventType.STUDY_RESUMED, {"command": [], WORKED: 0.0, SERVED: True})
     left.client.set_flow_run_state(run, Failed(), force=True)
     assert left.look(CRASHED_S, 2 * CRASHED_S) == "AwaitingRetry"
+    left.client.set_flow_run_state(run, Failed(), force=True)
+    assert left.look(3 * CRASHED_S, 4 * CRASHED_S) == "Failed", "it was refused since, and would be for ever"
 
 
 @pytest.mark.parametrize("cancel", ["Cancelled", "Cancelling"])
