@@ -52,7 +52,14 @@ from research.files import ignore_disk_full
 from research.installation.home import Home
 from research.installation.studies import find_study
 from research.isolation.mode import Isolation, choose
-from research.orchestration.deployment import FlowParameters, is_on_hold, overrides_stop, why_released
+from research.orchestration.deployment import (
+    FlowParameters,
+    find_begun,
+    flow_run_token,
+    is_on_hold,
+    overrides_stop,
+    why_released,
+)
 from research.orchestration.prefect_api import (
     LEFT,
     RESEARCH,
@@ -141,7 +148,7 @@ class FlowRunExecution:
         if (topic := options.topic) is not None:
             retry(lambda: self.flow_run.rename(topic), _note)
         request = make_request(options, _note)
-        study = new_study_id(request.topic, _token(self.flow_run.id))
+        study = new_study_id(request.topic, flow_run_token(self.flow_run.id))
         planner = require_planner(request, _note, asked=options)
         isolation = choose(
             options.sandbox, os.environ, self.home, _note, requirements_of(request.requested.custom_environments)
@@ -265,15 +272,11 @@ class FlowRunExecution:
         return fold(self.log.read(study))
 
 
-def _token(flow_run: UUID) -> str:
-    return flow_run.hex[-8:]  # the first ones are a time: those of one schedule share them
-
-
 def _find_study(log: EventLog, flow_run: UUID, named: str | None) -> str | None:
     """Return the study that a flow run is to go on with: the named one, or that which it began before."""
     if named is not None:
         return find_study(log, named)
-    return next((study for study in log.studies() if study.endswith(f"-{_token(flow_run)}")), None)
+    return find_begun(log.studies(), flow_run)
 
 
 def stop_study(flow: Flow[..., Any], flow_run: PrefectFlowRun, state: State[Any]) -> None:
@@ -316,12 +319,12 @@ def _work(execution: FlowRunExecution, parameters: Mapping[str, Any]) -> Session
         return execution.work(parameters)
     except Elsewhere:
         raise
+    except httpx.TransportError as error:  # it was waited for; whoever is left goes on, one that failed does not
+        return SessionEnd("left", f"Prefect did not answer: {' '.join(f'{type(error).__name__}: {error}'.split())}")
     except _EXPECTED as error:
         return SessionEnd("failed", " ".join(str(error).split()))
     except Exception as error:  # noqa: BLE001 - the page shows one line, and the process's own log the rest
         _note(traceback.format_exc())
-    except httpx.TransportError as error:  # it was waited for; whoever is left goes on, one that failed does not
-        return SessionEnd("left", f"Prefect did not answer: {' '.join(f'{type(error).__name__}: {error}'.split())}")
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}:{place.lineno}"
         return SessionEnd("failed", " ".join(f"{type(error).__name__}: {error} (at {where})".split()))
