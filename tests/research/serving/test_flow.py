@@ -40,7 +40,7 @@ from research.orchestration.prefect_api import (
     read_note,
     request_time,
 )
-from research.orchestration.projection import question_of
+from research.orchestration.projection import ControllerSession, question_of
 from studies import EventLog, EventType, StoreError, StudyLog, StudyState, fold
 from studies.log.fold import SERVED, WORKED
 from studies.log.locks import ControllerLeases, Holder
@@ -186,6 +186,29 @@ def test_a_process_that_leaves_with_its_worker_wishes_nothing(line: Line, client
     assert before is not None
     assert after is not None
     assert after > before
+
+
+@pytest.mark.parametrize("before", ["RUNNING", "PAUSED", "PENDING"])
+def test_a_process_that_is_killed_before_it_could_leave_wishes_nothing_either(line: Line, before: str) -> None:
+    run = line.put("worker")
+    line.client.set_flow_run_state(run, State(type=StateType(before)), force=True)
+    line.client.set_flow_run_state(run, cast("State[Any]", AwaitingRetry()), force=True)
+    assert request_time(line.client, run) is None
+
+
+def test_a_worker_that_leaves_lifts_no_pause(line: Line) -> None:
+    """Its executor puts the flow run back in line a moment before it asks the process to leave."""
+    run = line.put("worker")
+    session = ControllerSession(line.home, line.log, line.state(), line.client, executed=True)
+    line.client.set_flow_run_state(run, cast("State[Any]", Running()), force=True)
+    session.refresh()
+    request_pause(line.log, STUDY, "lunch")
+    session.refresh()
+    assert state_of(line.client.read_flow_run(run)).name == "Paused"
+    line.client.set_flow_run_state(run, cast("State[Any]", AwaitingRetry()), force=True)
+    session.refresh()
+    assert line.state().paused_reason == "lunch"
+    assert state_of(line.client.read_flow_run(run)).name == "AwaitingRetry"
 
 
 @pytest.mark.parametrize("by", ["person", "worker"])
