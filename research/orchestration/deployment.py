@@ -14,7 +14,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,12 +25,20 @@ from uuid import UUID
 from filelock import FileLock
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate, WorkPoolUpdate
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    FlowRunFilterTags,
+    WorkPoolFilter,
+    WorkPoolFilterName,
+)
 from prefect.client.schemas.objects import State, StateType
 from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.events.schemas.events import ResourceSpecification
 from prefect.exceptions import ObjectNotFound
-from prefect.states import AwaitingRetry, Scheduled
+from prefect.states import AwaitingRetry, Crashed, Scheduled
 from prefect.workers.process import ProcessWorker
 from pydantic import BaseModel, Field
 
@@ -270,6 +278,18 @@ _OTHERS_S: Final = 60.0
 """How long others are waited for that hand a study over at the same time."""
 
 
+_IN_VAIN: Final = "its process ended again and again before anything was begun; Retry begins it once more"
+
+
+def find_begun(studies: Iterable[str], flow_run: UUID) -> str | None:
+    """Return the study that a flow run began by its form: it is named after the end of its id."""
+    return next((study for study in studies if study.endswith(f"-{flow_run_token(flow_run)}")), None)
+
+
+def flow_run_token(flow_run: UUID) -> str:
+    return flow_run.hex[-8:]  # the first ones are a time: those of one schedule share them
+
+
 class StudyFlowRuns:
     """Keeps the flow run of each of the worker's studies that nobody drives as its log calls for.
 
@@ -286,6 +306,8 @@ class StudyFlowRuns:
         self._unowned = UnownedStudies(log, home, Holder.here(home.path))
         self._seen: dict[str, tuple[UUID, float]] = {}
         """By study, the state of its flow run, and since when it was seen in it."""
+        self._taken: dict[UUID, float] = {}
+        """States of flow runs that have no process, and since when they were seen."""
 
     def settle(self, client: SyncPrefectClient) -> None:
         """Settle each study; what keeps one from it keeps no other, and is raised when all were tried."""
@@ -296,8 +318,31 @@ class StudyFlowRuns:
                     self._settle(client, state)
             except Exception as error:  # noqa: BLE001 - a client's errors are many
                 failure = error
+        self._put_back(client)
         if failure is not None:
             raise failure
+
+    def _put_back(self, client: SyncPrefectClient) -> None:
+        """Put flow runs back in line that a worker took, and that have no process; of those at work, without a study.
+
+        They would keep their places in the pool for ever. What becomes of others is a question of their studies.
+        """
+        begins = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING]))
+        pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[installation_name(self._home)]))
+        ours = FlowRunFilter(tags=FlowRunFilterTags(all_=[TAG]), state=begins)
+        now, studies = self._clock(), self._log.studies()
+        taken = {
+            run.state.id: run
+            for run in client.read_flow_runs(flow_run_filter=ours, work_pool_filter=pool)
+            if run.state is not None and not is_flow_run_alive(self._home, run.id)
+            if run.state.is_pending() or not (run.parameters.get("study") or find_begun(studies, run.id))
+        }
+        self._taken = {state: self._taken.get(state, now) for state in taken}
+        for state, since in self._taken.items():
+            if now - since >= BEGINNING_S:
+                run, states = taken[state], client.read_flow_run_states(taken[state].id)
+                again = sum(older.message == RESCHEDULED for older in states) < MOST_FRUITLESS
+                FlowRun(client, run.id).set(AwaitingRetry(message=RESCHEDULED) if again else Crashed(message=_IN_VAIN))
 
     def _settle(self, client: SyncPrefectClient, state: StudyState) -> None:
         run = find_flow_run(client, self._home, state.id)
@@ -308,6 +353,8 @@ class StudyFlowRuns:
             return
         flow_run, at_prefect = FlowRun(client, run.id), run.state
         if over and at_prefect.is_final() and not at_prefect.is_crashed():
+            if at_prefect.is_cancelled() and any(attempts_running(state)):  # whoever stopped it was killed before
+                end_attempts(self._home, self._log, StudyLog(self._log, state.id), self._warn)
             self._unowned.forget(state.id)
         elif at_prefect.is_scheduled() or is_flow_run_alive(self._home, run.id):
             return
@@ -351,8 +398,8 @@ class StudyFlowRuns:
         if not self._lasts(state, at_prefect):
             return False
         states, last = client.read_flow_run_states(run), datetime.fromisoformat(state.last_ts)
-        if at_prefect.is_failed():  # one that was refused is a person's to retry
-            return any(older.is_scheduled() and older.timestamp < last for older in states)
+        if at_prefect.is_failed():  # one that was refused since it was put in line is a person's to retry
+            return max((older.timestamp for older in states if older.is_scheduled()), default=last) < last
         return sum(older.is_crashed() and older.timestamp > last for older in states) < MOST_FRUITLESS
 
     def _lasts(self, state: StudyState, at_prefect: State[Any]) -> bool:
@@ -371,11 +418,11 @@ def scheduling_lock(home: Home) -> Iterator[None]:
         yield
 
 
-_HALTS = (EventType.STUDY_STOPPED, EventType.STUDY_PAUSED)
+_HALTS = (EventType.STUDY_STOPPED, EventType.STUDY_PAUSED, EventType.APPROVAL_DENIED)
 
 
 def overrides_stop(log: EventLog, study: str, requested_at: datetime | None) -> bool:
-    """Return whether somebody wished to go on with a study after it was stopped or paused last."""
+    """Return whether somebody wished to go on with a study after it was stopped, paused or denied last."""
     halts = (event.ts for event in log.read(study) if event.type in _HALTS)
     return requested_at is not None and all(datetime.fromisoformat(at) <= requested_at for at in halts)
 

@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 from uuid import UUID
@@ -51,7 +52,14 @@ from research.files import ignore_disk_full
 from research.installation.home import Home
 from research.installation.studies import find_study
 from research.isolation.mode import Isolation, choose
-from research.orchestration.deployment import FlowParameters, is_on_hold, overrides_stop, why_released
+from research.orchestration.deployment import (
+    FlowParameters,
+    find_begun,
+    flow_run_token,
+    is_on_hold,
+    overrides_stop,
+    why_released,
+)
 from research.orchestration.prefect_api import (
     LEFT,
     RESEARCH,
@@ -140,7 +148,7 @@ class FlowRunExecution:
         if (topic := options.topic) is not None:
             retry(lambda: self.flow_run.rename(topic), _note)
         request = make_request(options, _note)
-        study = new_study_id(request.topic, _token(self.flow_run.id))
+        study = new_study_id(request.topic, flow_run_token(self.flow_run.id))
         planner = require_planner(request, _note, asked=options)
         isolation = choose(
             options.sandbox, os.environ, self.home, _note, requirements_of(request.requested.custom_environments)
@@ -159,17 +167,17 @@ class FlowRunExecution:
         state = self._state(study)
         if state.status == "concluded" and is_done(state):
             return SessionEnd("concluded", f"study {study} was concluded before: {state.concluded_reason}")
-        wished = overrides_stop(self.log, study, retry(self.flow_run.request_time, _note))
+        asked = retry(self.flow_run.request_time, _note)
         planner = reopen_planner(self.home, self.log, state)
         isolation = reopen_isolation(self.home, state, _note)
         with ExitStack() as leases:
             try:
                 lease = self._take_lease(study, leases)
             except StudyBusy as error:
-                return self._resume_elsewhere(study, error, wished=wished)
+                return self._resume_elsewhere(study, error, asked)
             self._adopt(study)
             retry(lambda: take_answer(self.flow_run, StudyLog(self.log, study)), _note)
-            self._record_resume(study, wished=wished)
+            self._record_resume(study, asked)
             if (why := why_released(self._state(study))) is not None:
                 return SessionEnd("cancelled", f"{why}; Retry goes on with it here")
             return self._drive(study, planner, isolation, lease)
@@ -186,10 +194,10 @@ class FlowRunExecution:
                     raise
             time.sleep(LOOK_S)
 
-    def _resume_elsewhere(self, study: str, busy: StudyBusy, *, wished: bool) -> SessionEnd:
+    def _resume_elsewhere(self, study: str, busy: StudyBusy, asked: datetime | None) -> SessionEnd:
         if self._state(study).stopped_reason is not None:
             raise busy
-        if wished:
+        if overrides_stop(self.log, study, asked):
             request_continue(self.log, study, ["ajet", "study", "resume", study])
         note = read_note(self.home, study)
         if note is None or note.flow_run == self.flow_run.id:
@@ -207,7 +215,7 @@ class FlowRunExecution:
             with suppress(FlowRunGone):
                 retry(lambda: older.end(SessionEnd("left", f"goes on in another flow run: {self.flow_run.id}")), _note)
 
-    def _record_resume(self, study: str, *, wished: bool) -> None:
+    def _record_resume(self, study: str, asked: datetime | None) -> None:
         """Append that work begins again, unless nobody asked for it and somebody paused the study or took it back.
 
         Nothing is appended for one that still asks: a form that is sent unread is no work.
@@ -215,8 +223,8 @@ class FlowRunExecution:
         begun = {"command": ["ajet", "study", "resume", study], WORKED: 0.0, SERVED: True}
 
         def resume_change(state: StudyState) -> Change | None:
-            asks = state.open_question is not None and not any(attempts_running(state))
-            kept = not wished if is_on_hold(state) else asks
+            waits = state.open_question is not None and not any(attempts_running(state))
+            kept = not overrides_stop(self.log, study, asked) if is_on_hold(state) else waits
             return None if kept else (EventType.STUDY_RESUMED, begun)
 
         StudyLog(self.log, study).change(resume_change, actor="user")
@@ -264,15 +272,11 @@ class FlowRunExecution:
         return fold(self.log.read(study))
 
 
-def _token(flow_run: UUID) -> str:
-    return flow_run.hex[-8:]  # the first ones are a time: those of one schedule share them
-
-
 def _find_study(log: EventLog, flow_run: UUID, named: str | None) -> str | None:
     """Return the study that a flow run is to go on with: the named one, or that which it began before."""
     if named is not None:
         return find_study(log, named)
-    return next((study for study in log.studies() if study.endswith(f"-{_token(flow_run)}")), None)
+    return find_begun(log.studies(), flow_run)
 
 
 def stop_study(flow: Flow[..., Any], flow_run: PrefectFlowRun, state: State[Any]) -> None:
@@ -315,6 +319,8 @@ def _work(execution: FlowRunExecution, parameters: Mapping[str, Any]) -> Session
         return execution.work(parameters)
     except Elsewhere:
         raise
+    except httpx.TransportError as error:  # it was waited for; whoever is left goes on, one that failed does not
+        return SessionEnd("left", f"Prefect did not answer: {' '.join(f'{type(error).__name__}: {error}'.split())}")
     except _EXPECTED as error:
         return SessionEnd("failed", " ".join(str(error).split()))
     except Exception as error:  # noqa: BLE001 - the page shows one line, and the process's own log the rest

@@ -143,10 +143,18 @@ def request_time(client: SyncPrefectClient, flow_run: UUID) -> datetime | None:
     for state in sorted(client.read_flow_run_states(flow_run), key=lambda state: state.timestamp):
         if state.message == LEFT and before is not None and before.is_scheduled() and before.timestamp in times:
             times.remove(before.timestamp)  # Prefect's own word for a process that is asked to leave
-        if state.is_scheduled() and state.name not in _WAITS and state.message not in (RESCHEDULED, LEFT):
+        wished = state.name not in _WAITS and state.message not in (RESCHEDULED, LEFT)
+        if is_put_back(state) and before is not None and not (before.is_final() or before.is_scheduled()):
+            wished = False  # the process was killed before it could say LEFT
+        if state.is_scheduled() and wished:
             times.append(max(state.timestamp, state.state_details.scheduled_time or state.timestamp))
         before = state
     return max(times, default=None)
+
+
+def is_put_back(state: State[Any]) -> bool:
+    """Return whether a state is the one by which Prefect's executor, asked to leave, puts what it runs back in line."""
+    return state.is_scheduled() and state.name == "AwaitingRetry" and not state.message
 
 
 class ApprovalForm(BaseModel):
@@ -272,6 +280,8 @@ class FlowRunState:
     action: UserAction | None
     shows: Activity | None = None
     digest: str = ""
+    put_back: bool = False
+    """Whether the process is being asked to leave, which is nobody's wish to go on."""
 
     @classmethod
     def of(cls, state: State[Any] | None) -> FlowRunState:
@@ -287,6 +297,8 @@ class FlowRunState:
             return cls(UserAction.PAUSE, Activity.PAUSED if lasts else None)
         if state.is_running():
             return cls(UserAction.CONTINUE, Activity.RUNNING)
+        if is_put_back(state):
+            return cls(None, put_back=True)
         # Resume schedules a suspended run, for which a worker then begins a process.
         return cls(UserAction.CONTINUE if state.is_scheduled() or state.is_pending() else None)
 

@@ -297,6 +297,8 @@ class ControllerSession:
     def _refresh(self, shown: _ProjectedRun, notes: list[str]) -> None:
         """Set the flow run's state before the study's, so that the least time is left for a click in between."""
         at_prefect = shown.flow_run.read_state()
+        if at_prefect.put_back and self._executed:
+            return
         action = at_prefect.action
         if shown.agreed is Activity.ASKING and action is UserAction.CONTINUE:  # the form was sent
             take_answer(shown.flow_run, self._record)

@@ -66,11 +66,15 @@ def is_supervisor(home: Home) -> bool:
 
 @contextmanager
 def flow_run_process(home: Home, flow_run: UUID) -> Iterator[None]:
-    record_process(path := _flow_run_file(home, flow_run), os.getpid())
+    """Record this process as the one of a flow run while inside, unless another one is, which lives."""
+    path = _flow_run_file(home, flow_run)
+    if not is_flow_run_alive(home, flow_run):
+        record_process(path, os.getpid())
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        if (known := read_process(path)) is not None and known["pid"] == os.getpid():
+            path.unlink(missing_ok=True)
 
 
 def is_flow_run_alive(home: Home, flow_run: UUID) -> bool:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
+import httpx
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
@@ -19,7 +20,7 @@ from prefect.client.schemas.objects import State, StateType
 from prefect.exceptions import Pause, TerminationSignal
 from prefect.states import AwaitingRetry, Running, Scheduled
 
-from research.controller.interventions import request_pause, request_stop
+from research.controller.interventions import answer_question, request_pause, request_stop
 from research.controller.options import ResearchOptions, begin_study, make_request
 from research.controller.session import hold_lease
 from research.errors import ResearchError, StudyBusy
@@ -31,6 +32,7 @@ from research.orchestration.prefect_api import (
     LEFT,
     RESCHEDULED,
     FlowRun,
+    Question,
     SessionEnd,
     create_flow_run,
     ensure_deployment,
@@ -38,11 +40,15 @@ from research.orchestration.prefect_api import (
     read_note,
     request_time,
 )
+from research.orchestration.projection import ControllerSession, question_of
 from studies import EventLog, EventType, StoreError, StudyLog, StudyState, fold
 from studies.log.fold import SERVED, WORKED
 from studies.log.locks import ControllerLeases, Holder
+from studies.records.design import NoisePlan
+from studies.records.runs import noise_hash
+from studies.records.verdict import ApprovalRequest
 from tests.research.orchestration.shown import artifacts_of, state_of
-from tests.studies.synthetic import Synthetic
+from tests.studies.synthetic import Synthetic, base_job
 
 STUDY = "group-size-abcd"
 DROVE = SessionEnd("concluded", "it was driven")
@@ -124,6 +130,51 @@ def test_what_waits_undoes_nothing_that_came_after_it_and_a_later_wish_does(line
     assert (line.state().stopped_reason, line.state().paused_reason) == (None, None)
 
 
+def ask(line: Line) -> Question:
+    plan = NoisePlan(environment="arith", job=base_job(), seeds=(1, 2), metric_key="success", episodes=8)
+    question = ApprovalRequest(
+        study=STUDY, number=1, stage="noise", lock=noise_hash(plan), runs=2, seconds=9.0, left_s=9.0, would="A/A runs"
+    )
+    record = StudyLog(line.log, STUDY)
+    assert record.state().open_question is None
+    record.append(EventType.NOISE_PLANNED, {"plan": plan.model_dump(mode="json"), "hash": noise_hash(plan)})
+    asked = {"question": question.model_dump(mode="json"), "digest": question.digest()}
+    record.append(EventType.APPROVAL_ASKED, asked)
+    found = question_of(line.state())
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("where", ["form", "terminal"])
+def test_a_denial_of_a_suspended_study_stops_it_though_the_form_puts_it_in_line(line: Line, where: str) -> None:
+    run = line.put("worker")
+    question = ask(line)
+    FlowRun(line.client, run).end(SessionEnd("rests", "it waits for an answer", question))
+    line.client.resume_flow_run(run, run_input={"answer": "deny"} if where == "form" else {})
+    if where == "terminal":  # while the run that was resumed unread waits for a place
+        answer_question(StudyLog(line.log, STUDY), question.digest, "command", granted=False)
+    assert line.work().how == "cancelled"
+    assert "denied" in str(line.state().stopped_reason)
+    line.put("person")
+    assert line.work() == DROVE
+    assert line.state().stopped_reason is None
+
+
+def test_a_pause_while_a_process_waits_for_the_lease_came_after_the_wish(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = FlowRunExecution._take_lease
+
+    def take_slowly(self: FlowRunExecution, *what: Any) -> Any:
+        request_pause(line.log, STUDY, "lunch")
+        return take(self, *what)
+
+    monkeypatch.setattr(FlowRunExecution, "_take_lease", take_slowly)
+    line.put("person")
+    assert line.work() == DROVE
+    assert line.state().paused_reason == "lunch"
+
+
 def test_a_process_that_leaves_with_its_worker_wishes_nothing(line: Line, client: SyncPrefectClient) -> None:
     run = line.put("person")
     before = request_time(client, run)
@@ -135,6 +186,29 @@ def test_a_process_that_leaves_with_its_worker_wishes_nothing(line: Line, client
     assert before is not None
     assert after is not None
     assert after > before
+
+
+@pytest.mark.parametrize("before", ["RUNNING", "PAUSED", "PENDING"])
+def test_a_process_that_is_killed_before_it_could_leave_wishes_nothing_either(line: Line, before: str) -> None:
+    run = line.put("worker")
+    line.client.set_flow_run_state(run, State(type=StateType(before)), force=True)
+    line.client.set_flow_run_state(run, cast("State[Any]", AwaitingRetry()), force=True)
+    assert request_time(line.client, run) is None
+
+
+def test_a_worker_that_leaves_lifts_no_pause(line: Line) -> None:
+    """Its executor puts the flow run back in line a moment before it asks the process to leave."""
+    run = line.put("worker")
+    session = ControllerSession(line.home, line.log, line.state(), line.client, executed=True)
+    line.client.set_flow_run_state(run, cast("State[Any]", Running()), force=True)
+    session.refresh()
+    request_pause(line.log, STUDY, "lunch")
+    session.refresh()
+    assert state_of(line.client.read_flow_run(run)).name == "Paused"
+    line.client.set_flow_run_state(run, cast("State[Any]", AwaitingRetry()), force=True)
+    session.refresh()
+    assert line.state().paused_reason == "lunch"
+    assert state_of(line.client.read_flow_run(run)).name == "AwaitingRetry"
 
 
 @pytest.mark.parametrize("by", ["person", "worker"])
@@ -271,6 +345,18 @@ def test_an_error_that_nobody_expected_is_one_line_that_says_where(line: Line, m
     end = flow._work(execution, {"study": STUDY})
     assert end.how == "failed"
     assert end.message.startswith("RuntimeError: two lines (at test_flow.py:")
+
+
+def test_a_server_that_stays_away_leaves_a_study_and_fails_none(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever crashed is taken up again; who failed before anything happened waits for a person."""
+
+    def be_away(self: object, study: str) -> SessionEnd:
+        raise httpx.ConnectError("All connection attempts failed")
+
+    monkeypatch.setattr(FlowRunExecution, "_resume", be_away)
+    execution = FlowRunExecution(line.home, line.log, cast("FlowRun", SimpleNamespace(id=RUN)))
+    end = flow._work(execution, {"study": STUDY})
+    assert (end.how, "ConnectError" in end.message) == ("left", True)
 
 
 Report = Callable[[SessionEnd, bool], type[BaseException]]

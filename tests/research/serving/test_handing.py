@@ -171,6 +171,8 @@ def test_one_that_failed_after_some_work_is_tried_again_and_one_that_was_refused
     left.append(EventType.STUDY_RESUMED, {"command": [], WORKED: 0.0, SERVED: True})
     left.client.set_flow_run_state(run, Failed(), force=True)
     assert left.look(CRASHED_S, 2 * CRASHED_S) == "AwaitingRetry"
+    left.client.set_flow_run_state(run, Failed(), force=True)
+    assert left.look(3 * CRASHED_S, 4 * CRASHED_S) == "Failed", "it was refused since, and would be for ever"
 
 
 @pytest.mark.parametrize("cancel", ["Cancelled", "Cancelling"])
@@ -180,6 +182,53 @@ def test_a_cancel_that_no_process_lived_to_see_stops_the_study(left: Left, cance
     assert left.look(0.0) == cancel
     assert left.look(BEGINNING_S) == "Cancelled"
     assert left.study().stopped_reason == CANCELLED
+
+
+def test_a_worker_that_is_killed_while_it_stops_a_study_leaves_its_trainings_to_the_next(
+    left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = list[str]()
+    monkeypatch.setattr(handing, "attempts_running", lambda state: iter([state]))
+    monkeypatch.setattr(handing, "end_attempts", lambda home, log, record, note: ended.append(record.study))
+    left.begin(named("Cancelled"))
+    request_stop(left.home, left.log, STUDY, CANCELLED)
+    left.look(0.0)
+    left.look(1.0)
+    assert ended == [STUDY]
+
+
+@pytest.mark.parametrize("taken", ["Pending", "Running"])
+def test_a_form_that_a_worker_took_and_left_before_it_had_a_process_is_put_back_in_line_a_few_times(
+    left: Left, tell: Telling, taken: str
+) -> None:
+    place = tell(left.home)
+    deployment = left.client.read_deployment_by_name(f"ajet-research/research@{place}")
+    form = {"topic": "group size 4 vs 8"}
+    (left.home.prefect / "sittings").mkdir()
+    run = left.client.create_flow_run_from_deployment(deployment.id, parameters=form, tags=["ajet"]).id
+    shown = list[str]()
+    for number in range(MOST_FRUITLESS + 1):
+        left.client.set_flow_run_state(run, named(taken), force=True)
+        for left.now in (number * 1000.0, number * 1000.0 + BEGINNING_S - 1.0):
+            left.flow_runs._put_back(left.client)
+            assert state_of(left.client.read_flow_run(run)).name == taken, "its process may be about to begin"
+        with flow_run_process(left.home, run):
+            left.flow_runs._put_back(left.client)
+        left.now += 1.0
+        left.flow_runs._put_back(left.client)
+        assert state_of(left.client.read_flow_run(run)).name == taken, "it had a process until a moment ago"
+        left.now += BEGINNING_S
+        left.flow_runs._put_back(left.client)
+        shown.append(str(state_of(left.client.read_flow_run(run)).name))
+    assert shown == ["AwaitingRetry"] * MOST_FRUITLESS + ["Crashed"]
+
+
+def test_a_study_that_a_terminal_drives_is_not_put_in_line(left: Left, tell: Telling) -> None:
+    tell(left.home)
+    run = left.begin(Running())
+    for left.now in (0.0, 2 * BEGINNING_S):
+        left.flow_runs._put_back(left.client)
+    assert state_of(left.client.read_flow_run(run)).name == "Running"
 
 
 def test_a_suspension_of_prefects_pages_becomes_a_pause_that_lasts_until_it_is_lifted(left: Left) -> None:

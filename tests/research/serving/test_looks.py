@@ -24,8 +24,8 @@ from studies import StudyState
 @pytest.fixture
 def looking(client: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyWorker:
     @contextmanager
-    def connected(api: str) -> Iterator[None]:
-        yield None
+    def connected(api: str) -> Iterator[Any]:
+        yield SimpleNamespace(read_flow_runs=lambda **wanted: [])
 
     monkeypatch.setattr(worker, "ensure_server", lambda folder: PrefectServer("http://here:1", reused=True))
     monkeypatch.setattr(worker, "connect", connected)
@@ -62,10 +62,11 @@ def test_a_study_that_cannot_be_settled_keeps_no_other_from_it(
 
     looking._home.prefect.mkdir()
     monkeypatch.setattr(flow_runs, "_settle", settle)
+    monkeypatch.setattr(flow_runs, "_put_back", lambda client: tried.append("forms"))
     monkeypatch.setattr(flow_runs, "_unowned", SimpleNamespace(find=lambda: studies))
     with pytest.raises(OSError, match="its folder"):
         flow_runs.settle(cast("Any", None))
-    assert tried == ["first", "second"]
+    assert tried == ["first", "second", "forms"]
 
 
 def test_nothing_is_settled_on_a_full_disk(looking: StudyWorker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from uuid import uuid4
 
 import psutil
 import pytest
@@ -16,7 +17,15 @@ from research.errors import NotReady
 from research.installation.home import Home
 from research.orchestration import supervision
 from research.orchestration.server import record_process
-from research.orchestration.supervision import LEAVING_S, WORKER, become_supervisor, end_worker, require_worker
+from research.orchestration.supervision import (
+    LEAVING_S,
+    WORKER,
+    become_supervisor,
+    end_worker,
+    flow_run_process,
+    is_flow_run_alive,
+    require_worker,
+)
 
 
 @pytest.fixture
@@ -100,3 +109,18 @@ def test_the_sittings_of_a_worker_whose_supervisor_was_killed_live_on_under_the_
             assert sitting.status() != psutil.STATUS_ZOMBIE
     finally:
         sitting.kill()
+
+
+def test_a_second_process_of_a_flow_run_does_not_make_the_first_one_nobodys(home: Home) -> None:
+    run = uuid4()
+    (home.prefect / "sittings").mkdir(parents=True)
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as first:
+        record_process(home.prefect / "sittings" / f"{run}.json", first.pid)
+        with flow_run_process(home, run):
+            pass
+        alive = is_flow_run_alive(home, run)
+        first.kill()
+    assert alive
+    with flow_run_process(home, run):
+        assert is_flow_run_alive(home, run)
+    assert not is_flow_run_alive(home, run)
