@@ -385,12 +385,15 @@ def make_table(
     wraps: Container[str] = (),
     **options: Any,
 ) -> Table:
-    """Return a table without lines whose columns are whole, but for those that may wrap; `right` are aligned there."""
+    """Return a table without lines whose columns are whole, but for those that may wrap; `right` are aligned there.
+
+    Where a terminal is too narrow for a whole column it says so by an ellipsis: half of a number looks like another.
+    """
     table = Table(box=None, pad_edge=False, **options)
     for name in names:
         table.add_column(
-            name, header_style="dim", justify="right" if name in right else "left", overflow="fold",
-            no_wrap=name not in wraps,
+            name, header_style="dim", justify="right" if name in right else "left",
+            overflow="fold" if name in wraps else "ellipsis", no_wrap=name not in wraps,
         )  # fmt: skip
     for row in rows:
         table.add_row(*row)

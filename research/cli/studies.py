@@ -111,14 +111,14 @@ def describe_changed_lock(state: StudyState, folder: Path) -> str | None:
 
 
 def reward_lines(state: StudyState) -> list[Text]:
-    codes = [each.design.code for each in state.rounds if each.design is not None]
+    codes = (each.design.code for each in state.rounds if each.design is not None)
+    rewards = dict.fromkeys((name, source) for code in codes for name, source in code.items())  # of all rounds, once
     return [
         Text(
             f"reward {name}  written by the planner's model, {len(source.splitlines())} lines, "
             f"sha256 {sha256(source.encode()).hexdigest()[:16]}; runs in containers only"
         )
-        for code in codes
-        for name, source in code.items()
+        for name, source in rewards
     ]
 
 

@@ -78,6 +78,8 @@ class AttemptCopy:
         self._shown = -1
         """The last step that was seen at W&B, since `_shown_at`; none since something was sent."""
         self._shown_at = 0.0
+        self._completed = False
+        """Whether rows that were not there were added, as far as W&B's client knows."""
         self._logged: int | None = None
         """The last step of its log, once that is closed."""
         self._over_at: float | None = None
@@ -92,15 +94,17 @@ class AttemptCopy:
         if self.settled or now < self._again_at:
             return None
         log = self._find_log()
-        logged = None if log is None else self._last_step(log)
+        begun = log is not None and log.with_suffix(".wandb.syncstate").exists()
+        # Reading a log takes the longer the longer it is: not at each look at one that grows.
+        logged = None if log is None or not (over or (begun and self.sending is None)) else self._last_step(log)
         if self.sending is not None:
-            self._check_process(self.sending, log, awaited=not over or logged is not None)
+            self._check_process(self.sending, awaited=not over or logged is not None)
             return None
         if log is None or (over and logged is None):
             self.settled = over  # an attempt that left no whole log gave no result either
             return None
         late = self._over_at is not None and now - self._over_at > LATEST_S
-        if log.with_suffix(".wandb.syncstate").exists():
+        if begun:
             return self._check_copy(log, logged, late=late)
         self.settled = late
         if not late and may_send:
@@ -116,15 +120,14 @@ class AttemptCopy:
     def _send(self, log: Path, *, live: bool) -> None:
         self.sending = self._client.start("send", self._folder.log("wandb"), log=str(log), live=live)
 
-    def _check_process(self, sending: WandbProcess, log: Path | None, *, awaited: bool) -> None:
+    def _check_process(self, sending: WandbProcess, *, awaited: bool) -> None:
         """See whether a sending ended; end that of a log which nobody will close, or that takes too long."""
         code, over_at = sending.poll(), self._over_at
         if code is None and awaited and (over_at is None or self._now() - over_at < ENDING_S):
             return
         self.end()
-        if code == 0 and log is not None:
-            _synced(log).touch()
-        else:
+        if code != 0:  # 0 is no proof: W&B's client ends so where its server refused rows, too
+            self._completed = False
             self.reason = f"sending it did not end well: {sending.last_line()}" if code else "sending it took too long"
             self._back_off()
 
@@ -152,13 +155,14 @@ class AttemptCopy:
         last, now, synced = shown or 0, self._now(), _synced(log).exists()
         if last != self._shown:
             self._shown, self._shown_at = last, now
-        if shown is not None and now - self._shown_at < (SHOWN_S if synced else CUT_S):
+        if shown is not None and now - self._shown_at < (SHOWN_S if synced or self._completed else CUT_S):
             return
         if last == 0:
             self._send(log, live=False)
         elif not synced:
             given = {"log": str(log), "run": self.tracking_id, "after": last}
             self.sending = self._client.start("complete", self._folder.log("wandb"), **given)
+            self._completed = True
         self._shown = -1
 
     def _back_off(self) -> None:
@@ -340,7 +344,7 @@ class WandbMirror(LogMirror):
                 try:
                     while not self._over.wait(AGAIN_S if self._lost else LOOK_S):
                         self._attempt(self._check_copies, client, study)
-                    if not self._leaving.is_set() and not self._lost and self._copies:
+                    if not self._leaving.is_set() and not self._lost and client.is_logged_in:
                         self._attempt(self._finish, client, study)
                 finally:
                     for copy in self._copies.values():

@@ -196,6 +196,10 @@ class WandbClient:
             os.close(end)
         self._folder.cleanup()
 
+    @property
+    def is_logged_in(self) -> bool:
+        return bool(self._pages)
+
     def log_in(self) -> bool:
         """Ask who is logged in and where W&B's pages are; return False where that was asked before."""
         if self._pages:

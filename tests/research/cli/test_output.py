@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.app import columns, console
+from research.cli.app import columns, console, make_table
 from research.cli.research import make_observer
 from research.installation.home import Home
 from research.terminal import warn
@@ -81,3 +82,13 @@ def test_columns_are_aligned_by_what_a_terminal_shows_and_the_last_is_wrapped() 
     assert all(line.startswith(" " * 13) and len(line) <= console().width for line in shown[2:-1])
     assert shown[-1] == "longer-name  [31mred and [bold]"
     assert " ".join(line[13:].strip() for line in shown[2:-1]) in words
+
+
+def test_a_column_that_a_terminal_cuts_says_so() -> None:
+    narrow = Console(width=24)
+    with narrow.capture() as shown:
+        narrow.print(make_table(("hidden", "seconds"), [("0.123456789012", "123.456789012")]))
+    assert shown.get().splitlines()[1].count("…") == 2
+    with narrow.capture() as shown:
+        narrow.print(make_table(("arm",), [("learning_rate=0.001234567",)], wraps=("arm",)))
+    assert "".join(shown.get().split()) == "armlearning_rate=0.001234567"

@@ -4,13 +4,14 @@ import io
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from rich.console import Console, RenderableType
 
 from research.cli.progress import LineLog, LiveScreen, screen, stage
-from research.cli.studies import render_ending, render_opening
+from research.cli.studies import render_ending, render_opening, reward_lines
 from research.scheduler.steps import BUDGET_RULE, NO_MORE_CANDIDATES, SHRINK_RULE
 from studies import EventType, StudyState
 from studies.log.event_log import LOCK_FILE, write_lock
@@ -238,3 +239,10 @@ def test_a_terminal_says_when_the_lock_was_edited_after_the_verdict(tmp_path: Pa
     assert "was changed" not in shown([render_ending(study.state(), tmp_path)])
     (tmp_path / LOCK_FILE).write_text("{}")
     assert shown([render_ending(study.state(), tmp_path)]).startswith("The lock design.lock was changed:")
+
+
+def test_a_reward_of_several_rounds_is_told_once_and_another_of_its_name_beside_it() -> None:
+    codes = [{"mine": "def reward(): ..."}, {}, {"mine": "def reward(): ..."}, {"mine": "def reward(): return 1"}]
+    rounds = [SimpleNamespace(design=None), *(SimpleNamespace(design=SimpleNamespace(code=code)) for code in codes)]
+    lines = reward_lines(cast("StudyState", SimpleNamespace(rounds=rounds)))
+    assert [line.plain.split()[:2] for line in lines] == [["reward", "mine"]] * 2

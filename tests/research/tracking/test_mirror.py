@@ -16,10 +16,11 @@ import pytest
 
 from research.controller import mirror as mirroring
 from research.controller import wandb
-from research.controller.mirror import CopyStatus, UploadQueue, WandbMirror
+from research.controller.mirror import SHOWN_S, AttemptCopy, CopyStatus, UploadQueue, WandbMirror
 from research.controller.options import make_mirror
 from research.controller.wandb import OnlineLogging, WandbClient
 from research.installation.home import Home
+from research.runs.files import AttemptFolder
 from research.terminal import warn
 from studies import EventLog, EventType, StoreError, StudyLog, StudyState, fold
 from tests.research.factories import make_home
@@ -254,3 +255,85 @@ def test_a_file_that_a_full_disk_did_not_let_be_sent_is_sent_later(home: Home) -
     assert not uploads.advance(client)
     uploads.end()
     assert (sent, said) == (["report-s1"], [])
+
+
+class Sent:
+    """A client whose sendings end at once with code 0, as W&B's own does where its server refuses rows."""
+
+    def __init__(self, shown: int) -> None:
+        self.shown, self.started, self.running = shown, list[str](), False
+
+    def start(self, command: str, output: Path, **given: object) -> object:
+        self.started.append(command)
+        return SimpleNamespace(poll=lambda: None if self.running else 0, end=lambda: None)
+
+    def last_step(self, run_id: str) -> int:
+        return self.shown
+
+
+@pytest.fixture
+def offline_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    log = tmp_path / "run-r1-a1.wandb"
+    log.write_bytes(b"x" * 8)
+    monkeypatch.setattr(mirroring, "find_log", lambda folder, tracking_id: log)
+    return log
+
+
+def test_rows_that_a_sending_left_out_are_added_once_in_the_time_that_rows_take(
+    tmp_path: Path, offline_log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirroring, "read_log", lambda path: SimpleNamespace(history={1: {}, 4: {}}, ended=True))
+    clock, client = [0.0], Sent(shown=2)
+    copy = AttemptCopy("r1-a1", AttemptFolder(tmp_path), cast("WandbClient", client), lambda: clock[0], settled=False)
+
+    def look(seconds: float) -> None:
+        until = clock[0] + seconds
+        while clock[0] < until:
+            copy.advance(over=True, may_send=True)
+            clock[0] += 1.0
+
+    look(2.0)
+    offline_log.with_suffix(".wandb.syncstate").touch()
+    look(60.0)
+    assert client.started == ["send", "complete"]
+    look(SHOWN_S - 70.0)
+    assert client.started == ["send", "complete"]
+    client.shown = 4
+    look(60.0)
+    assert (copy.settled, copy.reason) == (True, "")
+
+
+def test_a_log_that_grows_and_is_sent_is_not_read_at_each_look(
+    tmp_path: Path, offline_log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = list[Path]()
+    monkeypatch.setattr(mirroring, "read_log", read.append)
+    client = Sent(shown=0)
+    client.running = True
+    copy = AttemptCopy("r1-a1", AttemptFolder(tmp_path), cast("WandbClient", client), time.monotonic, settled=False)
+    assert copy.advance(over=False, may_send=True) == "sending"
+    for _ in range(3):
+        assert copy.advance(over=False, may_send=True) is None
+    assert read == []
+
+
+def test_the_report_of_a_study_that_trained_nothing_is_sent(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    Study(home).create()
+    sent, said = list[str](), list[str]()
+
+    class Client(WandbClient):
+        def ask(self, command: str, **given: Any) -> dict[str, Any]:
+            return {"entity": "me", "pages": "https://wandb.example"}
+
+        def start(self, command: str, output: Path, **given: Any) -> Any:
+            sent.append(given["artifact"]["name"])
+            return SimpleNamespace(poll=lambda: 0)
+
+    report = {kind: {"path": f"report.{kind}"} for kind in ("markdown", "html")}
+    monkeypatch.setattr(mirroring, "WandbClient", Client)
+    monkeypatch.setattr(StudyLog, "state", lambda study: SimpleNamespace(every_run={}, report=report))
+    with WandbMirror(
+        home, "s1", OnlineLogging(base_url="https://wandb.example"), said.append, said.append, {}
+    ) as shown:
+        shown.settle()
+    assert (sent, said) == (["report-s1"], ["W&B         https://wandb.example/me/ajet/groups/s1"])
