@@ -152,7 +152,8 @@ class AttemptCopy:
 
     def _send_missing(self, log: Path, shown: int | None) -> None:
         """Have sent what is not there, unless it may only be late."""
-        last, now, synced = shown or 0, self._now(), _synced(log).exists()
+        last, now = shown or 0, self._now()
+        synced = log.with_suffix(".wandb.synced").exists()  # as W&B's client notes once it sent a whole log
         if last != self._shown:
             self._shown, self._shown_at = last, now
         if shown is not None and now - self._shown_at < (SHOWN_S if synced or self._completed else CUT_S):
@@ -183,11 +184,6 @@ class AttemptCopy:
                 log = read_log(path)
                 self._logged = max(log.history, default=0) if log.ended else None
         return self._logged
-
-
-def _synced(log: Path) -> Path:
-    """Return where W&B's client notes that it sent a whole log."""
-    return log.with_suffix(".wandb.synced")
 
 
 MOST_CHECKPOINT_BYTES = 256 * 2**20
