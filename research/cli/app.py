@@ -374,7 +374,7 @@ def answer(as_json: bool, value: Any, *parts: RenderableType | Iterator[Renderab
         return
     for part in parts:
         for line in part if isinstance(part, Iterator) else (part,):
-            console().print(line)
+            console().print(line, soft_wrap=isinstance(line, str))  # a name or a path stays in one line
 
 
 def make_table(
