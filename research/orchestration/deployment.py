@@ -348,7 +348,9 @@ class StudyFlowRuns:
         run = find_flow_run(client, self._home, state.id)
         over = state.stopped_reason is not None or is_done(state)
         if run is None or run.state is None:
-            if not over and state.fruitless < MOST_FRUITLESS:
+            if over:
+                self._unowned.forget(state.id)
+            elif state.fruitless < MOST_FRUITLESS:
                 create_flow_run(client, self._home, state, Scheduled(message=RESCHEDULED))
             return
         flow_run, at_prefect = FlowRun(client, run.id), run.state

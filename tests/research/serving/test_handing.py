@@ -260,6 +260,13 @@ def test_a_study_whose_flow_run_the_server_lost_gets_a_new_one(left: Left) -> No
     assert request_time(left.client, UUID(str(left.state.state_details.flow_run_id))) is None, "nobody asked for it"
 
 
+def test_studies_of_an_earlier_version_that_are_over_are_looked_at_once(left: Left) -> None:
+    request_stop(left.home, left.log, STUDY)
+    assert [state.id for state in left.flow_runs._unowned.find()] == [STUDY]
+    left.flow_runs.settle(left.client)
+    assert list(left.flow_runs._unowned.find()) == []
+
+
 def test_a_suspended_question_that_is_answered_in_a_terminal_goes_on(asking: Asking, client: SyncPrefectClient) -> None:
     home, log = asking.bench.home, EventLog(asking.bench.home.database)
     home.prefect.mkdir(exist_ok=True)
