@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import signal
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from swarm.environments import get_environment
-from swarm.environments.play import rounds
 from swarm.job import Job
 from tests.faults.harness import (
-    DEADLINE_S,
     Books,
     Client,
     Server,
@@ -110,57 +103,3 @@ async def test_a_server_killed_while_its_disk_is_full_recovers_what_it_acknowled
         await client.train(WANTED)
         await playing
         await check(books, WANTED, server)
-
-
-PLAYS = 6
-EVALUATED = job(evaluate_after=(1, 2), evaluation_episodes=PLAYS)
-
-
-async def evaluator(server: Server, folder: Path, *more: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "swarm.environments", "evaluate", "--during", "--environment", "guess",
-        "--server", server.url, "--out", str(folder / "during.json"), "--episodes", str(PLAYS), "--seed", "7", *more,
-        env={**os.environ, "AJET_TOKEN": server.token}, cwd=folder, stderr=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
-
-
-async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
-    async with asyncio.timeout(DEADLINE_S):
-        _, said = await process.communicate()
-    return process.returncode, said.decode()
-
-
-def check_whole(path: Path) -> list[dict[str, Any]]:
-    """Check that each version has its evaluation, of the tasks that its seed draws; return them."""
-    found: list[dict[str, Any]] = json.loads(path.read_text())["evaluations"]
-    assert [each["policy_version"] for each in found] == [1, 2]
-    for each in found:
-        (chosen,) = rounds(get_environment("guess").tasks("hidden"), PLAYS, 7 + each["policy_version"])
-        assert [episode["task_id"] for episode in each["episodes"]] == [task.id for task in chosen]
-    return found
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        Fault("before_generation", nth=10),
-        Fault("after_ended", nth=6),
-        Fault("before_batchscheduled", nth=2),
-    ],
-    ids=lambda fault: f"{fault.point}-{fault.nth}",
-)
-async def test_a_server_killed_around_an_evaluation_waits_for_it_again_and_its_evaluator_stays(
-    tmp_path: Path, fault: Fault
-) -> None:
-    """Of four training episodes, of two calls each, the first evaluation follows."""
-    async with running(tmp_path / "server", fault) as server, Client(server, Books()) as client:
-        await client.train(EVALUATED)
-        process = await evaluator(server, tmp_path)
-        playing = asyncio.create_task(play_to_the_end(client))
-        await server.killed()
-        await server.start()
-        await playing
-        assert await ended(process) == (0, "")
-        assert server.lives == 2
-    check_whole(tmp_path / "during.json")
