@@ -63,6 +63,7 @@ from research.orchestration.prefect_api import (
     describe_end,
     ensure_deployment,
     expires,
+    find_deployment,
     find_flow_run,
     installation_name,
     request_time,
@@ -221,6 +222,12 @@ def register(client: SyncPrefectClient, home: Home, pool: ProcessPool, *, limits
         client.create_automation(_heartbeat_automation())
 
 
+def is_registered(client: SyncPrefectClient, home: Home) -> bool:
+    """Return whether the deployment is in a pool; no worker takes the flow runs of one that only shows studies."""
+    deployment = find_deployment(client, home)
+    return deployment is not None and deployment.work_queue_id is not None
+
+
 def _make_pool(client: SyncPrefectClient, pool: ProcessPool, *, limits: bool) -> None:
     template = _template(pool)
     try:
@@ -275,7 +282,8 @@ CRASHED_S: Final = 15.0
 BEGINNING_S: Final = 120.0
 """The same of one that the worker took, or its executor ends: a process is being started, or a hook runs."""
 _OTHERS_S: Final = 60.0
-"""How long others are waited for that hand a study over at the same time."""
+"""How long others are waited for that hand a study over at the same time, or tell the server of the worker."""
+_LOOK_S: Final = 0.5
 
 
 _IN_VAIN: Final = "its process ended again and again before anything was begun; Retry begins it once more"
@@ -350,7 +358,7 @@ class StudyFlowRuns:
         if run is None or run.state is None:
             if over:
                 self._unowned.forget(state.id)
-            elif state.fruitless < MOST_FRUITLESS:
+            elif state.fruitless < MOST_FRUITLESS and is_registered(client, self._home):
                 create_flow_run(client, self._home, state, Scheduled(message=RESCHEDULED))
             return
         flow_run, at_prefect = FlowRun(client, run.id), run.state
@@ -441,6 +449,8 @@ def is_on_hold(state: StudyState) -> bool:
 def hand_over(client: SyncPrefectClient, home: Home, log: EventLog, study: str) -> UUID:
     """Put a study's flow run in line, as a person asks; one that waits already, and will go on, is left as it is."""
     state = fold(log.read(study))
+    if find_flow_run(client, home, study) is None:
+        _await_registration(client, home)
     with scheduling_lock(home):
         run = find_flow_run(client, home, study)
         if run is None:
@@ -450,6 +460,15 @@ def hand_over(client: SyncPrefectClient, home: Home, log: EventLog, study: str) 
         if not (waits and goes_on):
             FlowRun(client, run.id).set(Scheduled(message=_HANDED_OVER))
         return run.id
+
+
+def _await_registration(client: SyncPrefectClient, home: Home) -> None:
+    """Wait until the worker has told a server that lost its database what runs here; or NotReady."""
+    until = time.monotonic() + _OTHERS_S
+    while not is_registered(client, home):
+        if time.monotonic() > until:
+            raise NotReady("expected the worker's deployment in its pool; found none; start the worker: ajet up --work")
+        time.sleep(_LOOK_S)
 
 
 _HANDED_OVER: Final = "handed over by a command"

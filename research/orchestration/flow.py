@@ -66,7 +66,6 @@ from research.orchestration.prefect_api import (
     RETRY_TIMEOUT_S,
     FlowRun,
     FlowRunGone,
-    FlowRunNote,
     SessionEnd,
     UserAction,
     action_reason,
@@ -199,19 +198,18 @@ class FlowRunExecution:
             raise busy
         if overrides_stop(self.log, study, asked):
             request_continue(self.log, study, ["ajet", "study", "resume", study])
-        note = read_note(self.home, study)
-        if note is None or note.flow_run == self.flow_run.id:
+        if read_note(self.home, study) in (None, self.flow_run.id):
             raise Elsewhere from busy
         return SessionEnd("concluded", f"study {study} goes on in its own flow run: {busy}")
 
     def _adopt(self, study: str) -> None:
         """Make this the study's flow run, and close the one that it had before."""
-        note = read_note(self.home, study)
-        if note is not None and note.flow_run == self.flow_run.id:
+        before = read_note(self.home, study)
+        if before == self.flow_run.id:
             return
-        write_note(self.home, study, FlowRunNote(self.flow_run.id, self._state(study).event_count))
-        if note is not None:
-            older = self.flow_run.sibling(note.flow_run)
+        write_note(self.home, study, self.flow_run.id)
+        if before is not None:
+            older = self.flow_run.sibling(before)
             with suppress(FlowRunGone):
                 retry(lambda: older.end(SessionEnd("left", f"goes on in another flow run: {self.flow_run.id}")), _note)
 
@@ -254,8 +252,8 @@ class FlowRunExecution:
                 else:
                     request_stop(self.home, self.log, study, reason)
                     end = describe_end(begin_session().run(view), None)
-        if (note := read_note(self.home, study)) is not None:  # another one where the server lost the first
-            self.flow_run = self.flow_run.sibling(note.flow_run)
+        if (current := read_note(self.home, study)) is not None:  # another one where the server lost the first
+            self.flow_run = self.flow_run.sibling(current)
         return end
 
     def _stop_reason(self) -> str | None:
@@ -284,8 +282,7 @@ def stop_study(flow: Flow[..., Any], flow_run: PrefectFlowRun, state: State[Any]
     home = Home.locate()
     with closing(EventLog(home.database)) as log:
         study = _find_study(log, flow_run.id, flow_run.parameters.get("study"))
-        note = None if study is None else read_note(home, study)
-        if study is not None and note is not None and note.flow_run == flow_run.id:
+        if study is not None and read_note(home, study) == flow_run.id:
             request_stop(home, log, study, action_reason(UserAction.STOP), note=_note)
 
 

@@ -91,32 +91,25 @@ def find_deployment(client: SyncPrefectClient, home: Home) -> DeploymentResponse
     return None
 
 
-class FlowRunNote(NamedTuple):
-    """What a study's folder says of its flow run: its id, and how many events the log had when it was made."""
-
-    flow_run: UUID
-    since: int
-
-
-def read_note(home: Home, study: str) -> FlowRunNote | None:
-    """Return the note on a study's flow run; None for none. Those of earlier versions were of one session each."""
+def read_note(home: Home, study: str) -> UUID | None:
+    """Return the flow run that the note in a study's folder names; None for none."""
     try:
         note: Any = read_json(home.study(study) / "prefect.json")
-        return FlowRunNote(UUID(note["flow_run"]), int(note["since"]))
+        return UUID(note["flow_run"])
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def write_note(home: Home, study: str, note: FlowRunNote) -> None:
-    write_json(home.study(study) / "prefect.json", {"flow_run": str(note.flow_run), "since": note.since})
+def write_note(home: Home, study: str, flow_run: UUID) -> None:
+    write_json(home.study(study) / "prefect.json", {"flow_run": str(flow_run)})
 
 
 def find_flow_run(client: SyncPrefectClient, home: Home, study: str) -> PrefectFlowRun | None:
     """Return the flow run of a study; None where it has none, or none that this server knows."""
-    if (note := read_note(home, study)) is None:
+    if (identity := read_note(home, study)) is None:
         return None
     with suppress(ObjectNotFound):
-        return client.read_flow_run(note.flow_run)
+        return client.read_flow_run(identity)
     return None
 
 
@@ -126,7 +119,7 @@ def create_flow_run(client: SyncPrefectClient, home: Home, study: StudyState, st
         ensure_deployment(client, home).id, name=_name(study.id, study.topic), parameters={"study": study.id},
         state=state, tags=[TAG, study.id], idempotency_key=f"{study.id}/{uuid4()}",
     )  # fmt: skip
-    write_note(home, study.id, FlowRunNote(made.id, study.event_count))
+    write_note(home, study.id, made.id)
     return made
 
 

@@ -47,7 +47,6 @@ from research.orchestration.prefect_api import (
     create_flow_run,
     describe_end,
     find_flow_run,
-    read_note,
     reconcile,
 )
 from research.orchestration.server import PrefectServer, PrefectUnavailable, client_environment, ensure_server
@@ -67,7 +66,7 @@ from research.orchestration.task_rows import (
 )
 from research.runs.files import AttemptFolder, read_progress
 from research.scheduler.approvals import describe_cost, how_to_answer
-from studies import EventLog, RunState, StudyLog, StudyState, fold
+from studies import EventLog, RunState, StudyLog, StudyState
 from studies.log.study import AttemptState
 
 
@@ -99,23 +98,22 @@ REDRAW_S: Final = 30.0
 
 
 class Projection:
-    """Publishes to a flow run that was made when the study was as `since`, in a session that began as of `begun`.
+    """Publishes to the flow run of a study in a session that began as of `begun`; `folder` is the study's.
 
-    `folder` is the study's.
+    `told` says that an earlier session published to it.
     """
 
-    def __init__(self, flow_run: FlowRun, since: StudyState, begun: StudyState, folder: Path) -> None:
+    def __init__(self, flow_run: FlowRun, begun: StudyState, folder: Path, *, told: bool) -> None:
         self._flow_run = flow_run
-        self._since = since
         self._begun = begun
         self._folder = folder
         self._state: StudyState | None = None
         self._rows: dict[str, TaskRow] = {}
-        self._artifacts = _ArtifactPublisher(flow_run, since.id)
+        self._artifacts = _ArtifactPublisher(flow_run, begun.id)
         self._curves = LiveCurves(folder)
         self._redrawn = -REDRAW_S
         self._logged = {key for key, _ in (progress_lines(begun) if begun.resumed_count else ())}
-        shown = build_rows(begun, since) if begun.event_count > since.event_count else ()
+        shown = build_rows(begun) if told else ()
         lines = {(row.key, line.key) for row in shown for line in state_lines(row)}
         self._trainings = _TrainingLogs(flow_run, begun, folder, self._curves, lines)
 
@@ -131,7 +129,7 @@ class Projection:
         self._state = state
 
     def _put_rows(self, state: StudyState, over: bool) -> None:
-        rows = {row.key: reopen_row(row, self._since, self._begun) for row in build_rows(state, self._since)}
+        rows = {row.key: reopen_row(row, self._begun) for row in build_rows(state)}
         if over:
             rows = {key: end_row(row, state.last_ts) for key, row in rows.items()}
         for key, row in self._rows.items():
@@ -339,12 +337,12 @@ class ControllerSession:
         begun, resumed = self._begun, True
         if (run := find_flow_run(self._client, self._home, begun.id)) is None:
             run, resumed = create_flow_run(self._client, self._home, begun, Running()), False
-        flow_run, note = FlowRun(self._client, run.id), read_note(self._home, begun.id)
+        flow_run = FlowRun(self._client, run.id)
         flow_run.adopt(begun)
-        since = begun if note is None else fold(self._log.read(begun.id)[: note.since])
+        told = resumed and (not self._executed or run.run_count > 1)
         if resumed and not self._executed:
             flow_run.show(Activity.RUNNING, "")
-        return _ProjectedRun(flow_run, Projection(flow_run, since, begun, self._home.study(begun.id)))
+        return _ProjectedRun(flow_run, Projection(flow_run, begun, self._home.study(begun.id), told=told))
 
 
 REFRESH_S = 2.0

@@ -1,7 +1,7 @@
 """Task runs at Prefect: one row per attempt, with the log's times and its training's lines.
 
 Rows are a pure function of the study's state, with the times of its log, so they are the same whenever told. A lost or
-failed attempt keeps its row; the next try has its own. A flow run shows one session only, and no time lies before it.
+failed attempt keeps its row; the next try has its own. A flow run that is made later has the rows of all that was.
 
 States are told as events, as Prefect's engine does, because a state set through the API gets the server's time. Many go
 in one request, and their ids follow from their content, so that telling again changes nothing. The server writes them a
@@ -90,22 +90,18 @@ class TaskRow:
         return replace(self, states=(*self.states, RowState(kind, name, time, message)))
 
 
-def build_rows(state: StudyState, since: StudyState) -> Iterator[TaskRow]:
-    """Yield the planning and the attempts of the session that began at `since`, also those that are to come."""
+def build_rows(state: StudyState) -> Iterator[TaskRow]:
+    """Yield the planning and the attempts of a study, also those that are to come."""
     for entry in state.every_round:
-        for row in _round_rows(entry, since):
+        for row in _round_rows(entry):
             yield row if entry is state or not row.open else _close_row(row, entry)
-    yield from _next_analysis_rows(state, since)
+    yield from _next_analysis_rows(state)
 
 
-def _round_rows(state: StudyState, since: StudyState) -> Iterator[TaskRow]:
-    if state.round > since.round or (state.round == since.round and since.locked_design is None):
-        yield _planning(state, since)
-    known = since.every_run
+def _round_rows(state: StudyState) -> Iterator[TaskRow]:
+    yield _planning(state)
     for run in state.runs.values():
-        before = known.get(run.run_id)
-        if before is None or not is_over(before):
-            yield from _AttemptRows(state, since, run, before).rows()
+        yield from _AttemptRows(state, run).rows()
 
 
 def _close_row(row: TaskRow, over: StudyState) -> TaskRow:
@@ -124,16 +120,12 @@ def end_row(row: TaskRow, at: str) -> TaskRow:
     return row.add_state("CANCELLED", "Cancelled", at, "its flow run ended; `ajet study resume` goes on with the study")
 
 
-def reopen_row(row: TaskRow, since: StudyState, begun: StudyState) -> TaskRow:
+def reopen_row(row: TaskRow, begun: StudyState) -> TaskRow:
     """Return how an open row stands in a session that began as of `begun`, where an earlier one may have ended it."""
-    if not row.open or begun.event_count == since.event_count or row.states[-1].at >= _time(begun.last_ts):
-        return row
     last = row.states[-1]
+    if not row.open or not begun.resumed_count or last.at >= datetime.fromisoformat(begun.last_ts):
+        return row
     return row.add_state(last.kind, last.name, begun.last_ts, last.message)
-
-
-def _time(at: str) -> datetime:
-    return datetime.fromisoformat(at)
 
 
 def cancel_row(row: TaskRow, at: str) -> TaskRow:
@@ -166,14 +158,12 @@ def _row(state: StudyState, required: RequiredRun, number: int, *more: str) -> T
     return TaskRow(_key(required, number, state.round), name, tags, ())
 
 
-def _planning(state: StudyState, since: StudyState) -> TaskRow:
-    began, later = since.last_ts, "" if state.round == 1 else f"-round-{state.round}"
-    if state.rounds_before:
-        began = max(began, state.rounds_before[-1].last_ts)
+def _planning(state: StudyState) -> TaskRow:
+    later = "" if state.round == 1 else f"-round-{state.round}"
+    began = state.rounds_before[-1].last_ts if state.rounds_before else state.created
     row = TaskRow(f"{_PLANNING}{later}", f"{_round_prefix(state)}planning", (state.id,), ())
     row = row.add_state("RUNNING", "Running", began)
-    first = next((run.planned for run in state.runs_in("noise")), None)
-    if first is not None and first > since.last_ts:
+    if (first := next((run.planned for run in state.runs_in("noise")), None)) is not None:
         row = row.add_state("RUNNING", "Awaiting A/A runs", first)
     if state.locked is not None:
         return row.add_state("COMPLETED", "Completed", state.locked.ts, f"locked as {(state.design_hash or '')[:16]}")
@@ -183,19 +173,15 @@ def _planning(state: StudyState, since: StudyState) -> TaskRow:
 
 
 class _AttemptRows:
-    def __init__(self, state: StudyState, since: StudyState, run: RunState, before: RunState | None) -> None:
+    def __init__(self, state: StudyState, run: RunState) -> None:
         self._state = state
-        self._begin = since.last_ts
         self._run = run
-        self._before = () if before is None else before.attempts
         self._required = to_required_run(run)
 
     def rows(self) -> Iterator[TaskRow]:
-        over = {attempt.number for attempt in self._before if attempt.status not in (None, "finished")}
         previous = None
         for attempt in self._run.attempts:
-            if attempt.number not in over:
-                yield self._add_end(self._running_row(attempt, previous), attempt)
+            yield self._add_end(self._running_row(attempt, previous), attempt)
             previous = attempt
         if previous is None and self._run.invalid is not None:
             code, reason = self._run.invalid
@@ -212,15 +198,11 @@ class _AttemptRows:
         number = 1 if previous is None else previous.number + 1
         row = _row(self._state, self._required, number, f"run:{self._run.run_id}")
         if previous is None:
-            return row.add_state("PENDING", "Planned", self._clamp_time(self._run.planned))
+            return row.add_state("PENDING", "Planned", self._run.planned)
         said = f"try {previous.number} {previous.status}: {previous.reason}"
-        return row.add_state("SCHEDULED", "AwaitingRetry", self._clamp_time(previous.ended), said)
+        return row.add_state("SCHEDULED", "AwaitingRetry", previous.ended, said)
 
     def _running_row(self, attempt: AttemptState, previous: AttemptState | None) -> TaskRow:
-        if attempt.launched < self._begin:
-            row = _row(self._state, self._required, attempt.number, f"run:{self._run.run_id}")
-            said = f"it began at {attempt.launched[:19].replace('T', ' ')} UTC, in an earlier flow run of this study"
-            return row.add_state("RUNNING", "Running", self._begin, said)
         name = "Running" if previous is None else "Retrying"
         return self._pending_row(previous).add_state("RUNNING", name, attempt.launched, attempt.why)
 
@@ -229,22 +211,17 @@ class _AttemptRows:
             return row
         last = attempt is self._run.attempts[-1]
         if attempt.status == "finished":
-            row = row.add_state("RUNNING", "Collecting", self._clamp_time(attempt.ended))
+            row = row.add_state("RUNNING", "Collecting", attempt.ended)
             return self._add_result(row) if last and is_over(self._run) else row
-        row = row.add_state(
-            *_ENDS[attempt.status], self._clamp_time(attempt.ended), _reason(attempt.code, attempt.reason)
-        )
+        row = row.add_state(*_ENDS[attempt.status], attempt.ended, _reason(attempt.code, attempt.reason))
         given = last and self._run.invalid is not None and attempt.status != "stopped"
         return self._add_result(row) if given else row
 
     def _add_result(self, row: TaskRow) -> TaskRow:
         run = self._run
         if run.invalid is not None:
-            return row.add_state("FAILED", "Invalid", self._clamp_time(run.settled), _reason(*run.invalid))
-        return row.add_state("COMPLETED", "Completed", self._clamp_time(run.settled), _result(run))
-
-    def _clamp_time(self, at: str) -> str:
-        return max(at, self._begin)
+            return row.add_state("FAILED", "Invalid", run.settled, _reason(*run.invalid))
+        return row.add_state("COMPLETED", "Completed", run.settled, _result(run))
 
 
 def _reason(code: str, reason: str) -> str:
@@ -258,7 +235,7 @@ def _result(run: RunState) -> str:
     return f"{metric.name or metric.key} {run.measurements[metric.key].value:.4g}; {describe_result(run)}"
 
 
-def _next_analysis_rows(state: StudyState, since: StudyState) -> Iterator[TaskRow]:
+def _next_analysis_rows(state: StudyState) -> Iterator[TaskRow]:
     """Yield what the next look will need if the one that is worked for leaves its question open."""
     design = state.design
     if design is None or design.screen is not None or state.locked is None:
@@ -268,7 +245,7 @@ def _next_analysis_rows(state: StudyState, since: StudyState) -> Iterator[TaskRo
     analysis = max((next_analysis(state, claim.id) for claim in open_hypotheses(state, design)), default=0) + 1
     said = f"for look {analysis} of {len(design.looks)}, if look {analysis - 1} leaves a question open"
     for required in islice(_analysis_runs(state, design, analysis), runs_left(state)):
-        yield _row(state, required, 1).add_state("PENDING", "Planned", max(state.locked.ts, since.last_ts), said)
+        yield _row(state, required, 1).add_state("PENDING", "Planned", state.locked.ts, said)
 
 
 def _analysis_runs(state: StudyState, design: Design, analysis: int) -> Iterator[RequiredRun]:

@@ -20,7 +20,7 @@ from typing import Final
 
 from research.files import ignore_disk_full, require_room
 from research.installation.home import Home
-from research.orchestration.deployment import ProcessPool, StudyFlowRuns, register
+from research.orchestration.deployment import ProcessPool, StudyFlowRuns, is_registered, register
 from research.orchestration.prefect_api import connect, installation_name
 from research.orchestration.server import PrefectServer, client_environment, end_group, ensure_server, record_or_end
 from research.orchestration.supervision import LEAVING_S, PREFECT_COMMAND, WORKER, is_supervisor, leave_flow_runs
@@ -67,11 +67,11 @@ class StudyWorker:
             self._end()
             self._process = None
             self._registered_at = -TELL_S
-        if time.monotonic() - self._registered_at >= TELL_S:
-            with connect(self.server.api) as client:
+        with connect(self.server.api) as client:
+            if time.monotonic() - self._registered_at >= TELL_S or not is_registered(client, self._home):
                 register(client, self._home, self._pool, limits=self._limits)
-            self._limits = False  # a person may change the pool's
-            self._registered_at = time.monotonic()
+                self._limits = False  # a person may change the pool's
+                self._registered_at = time.monotonic()
         if self._process is None or self._process.poll() is not None:
             if self._process is not None:
                 self._say(f"the worker ended with code {self._process.returncode}; it is started again")
@@ -83,7 +83,8 @@ class StudyWorker:
     def _start(self) -> None:
         folder = self._home.prefect
         command = [sys.executable, "-m", PREFECT_COMMAND, "worker", "start", "--pool", self._pool.name, "--type",
-                   "process", "--install-policy", "never", "--name", installation_name(self._home)]  # fmt: skip
+                   "process", "--no-create-pool-if-not-found", "--install-policy", "never", "--name",
+                   installation_name(self._home)]  # fmt: skip
         environment = {
             **os.environ, **client_environment(folder), "AJET_HOME": str(self._home.path),
             "AJET_DATABASE_URL": self._home.database, "PREFECT_API_URL": self.server.api,

@@ -1,4 +1,4 @@
-"""The rows under a flow run follow from the study's state, with the times of its log, and are those of its session."""
+"""The rows under a flow run follow from the study's state, with the times of its log."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from tests.research.in_rounds import InRounds
 from tests.studies.synthetic import Synthetic, design
 
 
-def begun(found: StudyState, since: StudyState) -> dict[str, TaskRow]:
-    return {row.name: row for row in build_rows(found, since) if row.states[-1].name != "Planned"}
+def begun(study: StudyState) -> dict[str, TaskRow]:
+    rows = build_rows(study)
+    return {row.name: row for row in rows if row.states[-1].name != "Planned" and "planning" not in row.name}
 
 
 def said(row: TaskRow) -> list[str]:
@@ -36,29 +37,25 @@ def time(event: Event) -> datetime:
     return datetime.fromisoformat(event.ts)
 
 
-def test_planning_is_a_row_of_the_sitting_that_began_without_a_design(synthetic: Synthetic) -> None:
-    since = synthetic.state()
-    (row,) = build_rows(since, since)
+def test_planning_is_a_row_from_the_study_s_begin_to_its_lock(synthetic: Synthetic) -> None:
+    (row,) = build_rows(synthetic.state())
     assert (row.name, said(row)) == ("planning", ["Running"])
     synthetic.lock()
-    (row,) = build_rows(synthetic.state(), since)
+    (row,) = build_rows(synthetic.state())
     assert said(row) == ["Running", "Completed"]
-    assert list(build_rows(synthetic.state(), synthetic.state())) == []
 
 
 def test_a_refusal_is_a_planning_that_failed_with_its_reason(synthetic: Synthetic) -> None:
-    since = synthetic.state()
     synthetic.append(EventType.STUDY_STOPPED, reason="too dear: use --budget 2h")
-    (row,) = build_rows(synthetic.state(), since)
+    (row,) = build_rows(synthetic.state())
     assert (row.states[-1].kind, row.states[-1].message) == ("FAILED", "too dear: use --budget 2h")
 
 
 def test_a_planned_run_waits_under_its_arm_and_seed_and_is_tagged(synthetic: Synthetic) -> None:
     synthetic.lock()
-    since = synthetic.state()
     specs = synthetic.plan()
-    found = {row.name: row for row in build_rows(synthetic.state(), since)}
-    assert list(found) == [name(spec) for spec in specs]
+    found = {row.name: row for row in build_rows(synthetic.state())}
+    assert list(found) == ["planning", *(name(spec) for spec in specs)]
     row = found[name(specs[0])]
     assert [(state.kind, state.name) for state in row.states] == [("PENDING", "Planned")]
     assert set(row.tags) == {
@@ -69,11 +66,10 @@ def test_a_planned_run_waits_under_its_arm_and_seed_and_is_tagged(synthetic: Syn
 def test_what_the_next_look_needs_waits_for_it_under_the_key_that_it_will_have(synthetic: Synthetic) -> None:
     looks = tuple(InterimAnalysis(seeds=seeds, alpha=alpha) for seeds, alpha in ((2, 0.01), (4, 0.02), (5, 0.03)))
     locked = synthetic.lock(design(looks=looks))
-    since = synthetic.state()
     specs = [synthetic.spec(arm.name, seed) for seed in locked.seeds[:2] for arm in locked.arms]
     for spec in specs:
         synthetic.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
-    found = list(build_rows(synthetic.state(), since))
+    _, *found = build_rows(synthetic.state())
     assert {state.name for row in found for state in row.states} == {"Planned"}
     waiting = [row for row in found if row.states[-1].message]
     assert len(found) - len(waiting) == len(specs)
@@ -85,17 +81,16 @@ def test_what_the_next_look_needs_waits_for_it_under_the_key_that_it_will_have(s
     synthetic.append(EventType.RUN_PLANNED, run_id=later.run_id, spec=later.model_dump(mode="json"))
     key = attempt_key(synthetic.state().runs[later.run_id], 1)
     assert key in {row.key for row in waiting}
-    assert [row.states[-1].message for row in build_rows(synthetic.state(), since) if row.key == key] == [""]
+    assert [row.states[-1].message for row in build_rows(synthetic.state()) if row.key == key] == [""]
 
 
 def test_a_lost_attempt_keeps_its_row_and_the_next_try_waits_in_its_own(synthetic: Synthetic) -> None:
     synthetic.lock()
-    since = synthetic.state()
     first, second, *_ = synthetic.plan()
     launched = synthetic.launch(first)
-    assert said(begun(synthetic.state(), since)[name(first)]) == ["Planned", "Running"]
+    assert said(begun(synthetic.state())[name(first)]) == ["Planned", "Running"]
     lost = synthetic.end(first, status="lost", code="lost", reason="gone")
-    found = begun(synthetic.state(), since)
+    found = begun(synthetic.state())
     ended, waiting = found[name(first)], found[name(first, ", try 2")]
     assert [(one.kind, one.at) for one in ended.states[1:]] == [("RUNNING", time(launched)), ("CRASHED", time(lost))]
     assert (ended.states[-1].message, said(waiting)) == ("gone", ["AwaitingRetry"])
@@ -103,18 +98,18 @@ def test_a_lost_attempt_keeps_its_row_and_the_next_try_waits_in_its_own(syntheti
     assert (waiting.states[0].kind, waiting.states[0].at) == ("SCHEDULED", time(lost))
     assert waiting.states[0].message == "try 1 lost: gone"
     synthetic.launch(first, 2)
-    assert said(begun(synthetic.state(), since)[name(first, ", try 2")]) == ["AwaitingRetry", "Retrying"]
+    assert said(begun(synthetic.state())[name(first, ", try 2")]) == ["AwaitingRetry", "Retrying"]
     synthetic.end(first, 2)
-    assert said(begun(synthetic.state(), since)[name(first, ", try 2")])[-1] == "Collecting"
+    assert said(begun(synthetic.state())[name(first, ", try 2")])[-1] == "Collecting"
     collected = synthetic.collect(first, 2)
-    done = begun(synthetic.state(), since)[name(first, ", try 2")].states[-1]
+    done = begun(synthetic.state())[name(first, ", try 2")].states[-1]
     assert (done.kind, done.at) == ("COMPLETED", time(collected))
     assert "hidden success" in done.message
 
     synthetic.launch(second)
     synthetic.end(second, status="failed", code="server_died", reason="killed")
     synthetic.append(EventType.RUN_INVALIDATED, run_id=second.run_id, code="server_died", reason="killed again")
-    over = begun(synthetic.state(), since)
+    over = begun(synthetic.state())
     assert [(state.kind, state.message) for state in over[name(second)].states[2:]] == [
         ("FAILED", "server_died: killed"), ("FAILED", "server_died: killed again"),
     ]  # fmt: skip
@@ -123,28 +118,11 @@ def test_a_lost_attempt_keeps_its_row_and_the_next_try_waits_in_its_own(syntheti
 
 def test_a_run_that_was_given_up_before_it_began_is_not_needed(synthetic: Synthetic) -> None:
     synthetic.lock()
-    since = synthetic.state()
     spec, *_ = synthetic.plan()
     synthetic.append(EventType.RUN_INVALIDATED, run_id=spec.run_id, code="vetoed", reason="needless")
-    row = begun(synthetic.state(), since)[name(spec)]
+    row = begun(synthetic.state())[name(spec)]
     assert [(state.kind, state.name) for state in row.states] == [("PENDING", "Planned"), ("CANCELLED", "Not needed")]
     assert row.states[-1].message == "vetoed: needless"
-
-
-def test_a_resumed_study_shows_what_was_open_as_of_its_own_begin(synthetic: Synthetic) -> None:
-    synthetic.lock()
-    over, adopted, lost, later, *_ = synthetic.plan()
-    synthetic.run(over)
-    synthetic.launch(adopted)
-    synthetic.launch(lost)
-    synthetic.end(lost, status="lost", code="lost", reason="gone")
-    since = synthetic.state()
-    synthetic.launch(later)
-    found = begun(synthetic.state(), since)
-    assert list(found) == [name(adopted), name(lost, ", try 2"), name(later)]
-    assert said(found[name(adopted)]) == ["Running"]
-    assert "earlier flow run" in found[name(adopted)].states[0].message
-    assert min(state.at for row in found.values() for state in row.states) >= datetime.fromisoformat(since.last_ts)
 
 
 def test_nothing_stays_open_when_a_controller_ends() -> None:
@@ -167,7 +145,6 @@ def test_a_row_that_was_told_goes_on_and_is_never_told_otherwise(
 ) -> None:
     synthetic = Synthetic(tmp_path_factory.mktemp("study"))
     synthetic.create()
-    since = synthetic.state()
     synthetic.lock()
     spec = synthetic.plan()[0]
     told: dict[str, TaskRow] = {}
@@ -176,16 +153,16 @@ def test_a_row_that_was_told_goes_on_and_is_never_told_otherwise(
         if run.collected is not None:
             break
         synthetic.launch(spec, number)
-        told = grown(told, synthetic.state(), since)
+        told = grown(told, synthetic.state())
         synthetic.end(spec, number, status=status, code=status, reason="why")
-        told = grown(told, synthetic.state(), since)
+        told = grown(told, synthetic.state())
         if status == "finished":
             synthetic.collect(spec, number)
-            told = grown(told, synthetic.state(), since)
+            told = grown(told, synthetic.state())
 
 
-def grown(before: dict[str, TaskRow], state: StudyState, since: StudyState) -> dict[str, TaskRow]:
-    now = {row.key: row for row in build_rows(state, since)}
+def grown(before: dict[str, TaskRow], state: StudyState) -> dict[str, TaskRow]:
+    now = {row.key: row for row in build_rows(state)}
     for key, row in before.items():
         assert key in now or row.open, "what was over is still shown"
         if key in now:
@@ -198,15 +175,14 @@ def grown(before: dict[str, TaskRow], state: StudyState, since: StudyState) -> d
 def test_rows_of_an_inquiry_are_of_their_round_and_stay_when_it_is_over(tmp_path: Path) -> None:
     study = InRounds(tmp_path)
     study.create()
-    since = study.state()
     study.ask()
     study.answer()
-    first = {row.key: row for row in build_rows(study.state(), since)}
+    first = {row.key: row for row in build_rows(study.state())}
     study.begin_next()
-    assert first.items() <= {row.key: row for row in build_rows(study.state(), since)}.items(), "no row is told anew"
+    assert first.items() <= {row.key: row for row in build_rows(study.state())}.items(), "no row is told anew"
     study.ask(16, 32)
     study.answer()
-    found = list(build_rows(study.state(), since))
+    found = list(build_rows(study.state()))
     assert len({row.key for row in found}) == len({row.name for row in found}) == len(found) == 22
     assert {row.name for row in found if "planning" in row.name} == {"planning", "round 2: planning"}
     assert sum("round:1" in row.tags for row in found) == sum("round:2" in row.tags for row in found) == 10
@@ -215,15 +191,14 @@ def test_rows_of_an_inquiry_are_of_their_round_and_stay_when_it_is_over(tmp_path
     assert second == ["planning-round-2", *(attempt_key(run, 1, round=2) for run in study.state().runs.values())]
 
 
-def test_a_session_that_begins_in_a_later_round_has_no_row_of_what_was_over(tmp_path: Path) -> None:
+def test_a_round_that_comes_to_no_lock_was_given_up(tmp_path: Path) -> None:
     study = InRounds(tmp_path)
-    since = study.two_rounds()
-    assert list(build_rows(since, since)) == []
+    study.two_rounds()
     study.begin_next()
     list(study.noise())
-    planning, *noise = build_rows(study.state(), since)
+    planning, *noise = [row for row in build_rows(study.state()) if row.name.startswith("round 3: ")]
     assert (planning.name, said(planning)) == ("round 3: planning", ["Running", "Awaiting A/A runs"])
     assert [row.name for row in noise] == [f"round 3: noise {NOISE_ARM} seed {seed}" for seed in (7, 8)]
     assert all("round:3" in row.tags for row in noise)
-    ended, *_ = build_rows(study.conclude(), since)
+    ended = next(row for row in build_rows(study.conclude()) if row.key == planning.key)
     assert said(ended)[-1] == "Given up"

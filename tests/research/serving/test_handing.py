@@ -254,9 +254,16 @@ def test_a_flow_run_of_a_study_that_is_over_says_so(left: Left) -> None:
     assert left.look(CRASHED_S) == "Cancelled"
 
 
-def test_a_study_whose_flow_run_the_server_lost_gets_a_new_one(left: Left) -> None:
+def test_a_study_whose_flow_run_the_server_lost_gets_a_new_one_once_the_worker_is_known_there(
+    left: Left, tell: Telling
+) -> None:
     left.client.delete_flow_run(left.begin(Running()))
+    left.flow_runs.settle(left.client)
+    assert find_flow_run(left.client, left.home, STUDY) is None, "no worker would take it from this deployment"
+    tell(left.home)
     assert (left.look(0.0), left.state.message) == ("Scheduled", RESCHEDULED)
+    run = left.client.read_flow_run(left.run)
+    assert (run.work_pool_name, run.work_queue_id is None) == (installation_name(left.home), False)
     assert request_time(left.client, UUID(str(left.state.state_details.flow_run_id))) is None, "nobody asked for it"
 
 
@@ -280,7 +287,10 @@ def test_a_suspended_question_that_is_answered_in_a_terminal_goes_on(asking: Ask
 
 
 @pytest.fixture
-def give(home: Home, server: PrefectServer, client: object, monkeypatch: pytest.MonkeyPatch) -> handing.ScheduleStudy:
+def give(
+    home: Home, server: PrefectServer, tell: Telling, client: object, monkeypatch: pytest.MonkeyPatch
+) -> handing.ScheduleStudy:
+    tell(home)
     monkeypatch.setattr(handing, "require_worker", lambda home: None)
     monkeypatch.setattr(handing, "ensure_server", lambda folder: server)
     monkeypatch.setattr(handing, "client_environment", lambda folder: {})  # as the client of these tests has it

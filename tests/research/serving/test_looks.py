@@ -29,6 +29,7 @@ def looking(client: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(worker, "ensure_server", lambda folder: PrefectServer("http://here:1", reused=True))
     monkeypatch.setattr(worker, "connect", connected)
+    monkeypatch.setattr(worker, "is_registered", lambda client, home: True)
     monkeypatch.setattr(worker, "register", lambda *pool, limits: None)
     home = Home.locate({"AJET_HOME": str(tmp_path)}).prepare()
     return worker.StudyWorker(home, ProcessPool("x", home.path, 1), lambda line: None, lambda line: None)

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from research.orchestration.server import DATABASE
 from tests.research.orchestration.shown import CANCELLED, wait_for
-from tests.research.serving.conftest import Pages, served_in, trainings
+from tests.research.serving.conftest import Pages, served_in
 from tests.studies.conftest import postgres_url  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -30,8 +30,7 @@ def pages(own_home: Path, postgres_url: str) -> Iterator[Pages]:  # noqa: F811
 
 def test_what_a_server_on_postgresql_knew_is_there_after_it_was_killed(pages: Pages) -> None:
     run = pages.begin(**pages.asked)
-    pages.until(run, "Running")
-    wait_for(lambda: bool(trainings(pages.study())))
+    pages.until_trained(run)
     deployments = {each.id for each in pages.client.read_deployments()}
     before = pages.process()
 
