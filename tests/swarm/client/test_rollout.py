@@ -256,7 +256,7 @@ async def test_an_agent_that_never_calls_the_model_is_not_evaluated(client: Asyn
         raise NameError("name 'jsn' is not defined")
 
     with pytest.raises(AgentFailed, match="64 plays in a row failed; the last one with NameError"):
-        await client.evaluate(broken, [NamedTask(str(number)) for number in range(99)], concurrency=4)
+        await client.evaluate(broken, [NamedTask(str(number)) for number in range(99)], concurrency=1)
 
 
 async def test_an_engine_stopped_before_the_end_loses_the_play_and_not_the_rollout(
