@@ -453,8 +453,7 @@ def hand_over(client: SyncPrefectClient, home: Home, log: EventLog, study: str) 
         _await_registration(client, home)
     with scheduling_lock(home):
         run = find_flow_run(client, home, study)
-        if run is None:
-            return create_flow_run(client, home, state, Scheduled(message=_HANDED_OVER)).id
+        run = run or create_flow_run(client, home, state, Scheduled(message=_HANDED_OVER))
         waits = run.state is not None and (run.state.is_scheduled() or run.state.is_pending())
         goes_on = not is_on_hold(state) or overrides_stop(log, study, request_time(client, run.id))
         if not (waits and goes_on):

@@ -114,10 +114,14 @@ def find_flow_run(client: SyncPrefectClient, home: Home, study: str) -> PrefectF
 
 
 def create_flow_run(client: SyncPrefectClient, home: Home, study: StudyState, state: State[Any]) -> PrefectFlowRun:
-    """Create the flow run of a study in this state, and keep its id in the study's folder."""
+    """Create the flow run of a study in this state, and keep its id in the study's folder.
+
+    A server that took too long to answer made one all the same, which whoever tries again is given by its key.
+    """
+    deployment = ensure_deployment(client, home).id
     made = client.create_flow_run_from_deployment(
-        ensure_deployment(client, home).id, name=_name(study.id, study.topic), parameters={"study": study.id},
-        state=state, tags=[TAG, study.id], idempotency_key=f"{study.id}/{uuid4()}",
+        deployment, name=_name(study.id, study.topic), parameters={"study": study.id}, state=state,
+        tags=[TAG, study.id], idempotency_key=f"{deployment}/{study.id}/{study.event_count}",
     )  # fmt: skip
     write_note(home, study.id, made.id)
     return made

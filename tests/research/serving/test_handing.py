@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import httpx
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate
@@ -265,6 +266,26 @@ def test_a_study_whose_flow_run_the_server_lost_gets_a_new_one_once_the_worker_i
     run = left.client.read_flow_run(left.run)
     assert (run.work_pool_name, run.work_queue_id is None) == (installation_name(left.home), False)
     assert request_time(left.client, UUID(str(left.state.state_details.flow_run_id))) is None, "nobody asked for it"
+
+
+def test_a_flow_run_of_a_server_that_answered_too_late_is_not_made_twice(
+    left: Left, tell: Telling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell(left.home)
+    create = left.client.create_flow_run_from_deployment
+
+    def answer_late(*given: Any, **named: Any) -> None:
+        create(*given, **named)
+        raise httpx.ReadTimeout("slow")
+
+    with monkeypatch.context() as slow:
+        slow.setattr(left.client, "create_flow_run_from_deployment", answer_late)
+        with pytest.raises(httpx.ReadTimeout):
+            left.flow_runs.settle(left.client)
+    before = [run.id for run in runs_of(left.client, STUDY)]
+    assert left.look(0.0) == "Scheduled"
+    assert [run.id for run in runs_of(left.client, STUDY)] == before
+    assert left.run in before
 
 
 def test_studies_of_an_earlier_version_that_are_over_are_looked_at_once(left: Left) -> None:
