@@ -93,7 +93,7 @@ _SAME: Final = (
     _SameRule("warm_start", "initial_policy", "initial weights", _MODEL),
 )
 VIOLATION_CODES: Final = frozenset({
-    *(rule.code for rule in _SAME), "subgroup", "undeclared_field", "evaluation_tasks", "unequal_tokens",
+    *(rule.code for rule in _SAME), "undeclared_field", "evaluation_tasks", "unequal_tokens",
     "unequal_wall", "co_tenancy", "overlap", "judge_errors", "stopped_early",
 })  # fmt: skip
 """Every code of a violation, for whoever names one."""

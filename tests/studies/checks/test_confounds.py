@@ -13,7 +13,6 @@ from studies.checks import conditions as job_fields
 from studies.checks.confounders import Violation, lint_conditions, lint_jobs
 from studies.records.design import Arm, Design, Metric
 from studies.records.runs import Conditions
-from studies.verdicts.judge import lint_subgroups
 from tests.studies import synthetic
 
 BASE = {"steps": 40, "episodes_per_step": 128, "group_size": 8, "epochs": 1, "model": {"kind": "tiny", "seed": 0}}
@@ -231,22 +230,3 @@ def test_an_undeclared_field_is_found_wherever_it_differs_and_needs_jobs_on_both
     assert job_fields.find_undeclared_fields(planned, "h1", alike, alike) == ()
     assert job_fields.find_undeclared_fields(planned, "h1", one, ()) == ()
     assert counted[40] == counted.total() == 3, "each job is looked at once, not once for each of the other arm's"
-
-
-def test_an_effect_that_turns_around_is_found_where_it_does_in_every_group() -> None:
-    control = {"c0": {"easy": (90, 100), "hard": (30, 100)}}
-    treatment = {"t0": {"easy": (160, 190), "hard": (1, 10)}}
-    (found,) = lint_subgroups(design(), "h1", control, treatment)
-    assert (found.code, found.blocks) == ("subgroup", True)
-    one, two = {"c": {"a": (10, 20), "b": (10, 20)}}, {"t": {"a": (20, 20), "b": (9, 20)}}
-    assert lint_subgroups(design(), "h1", one, two) == ()
-
-
-groups = st.dictionaries(st.sampled_from("abc"), st.tuples(st.integers(0, 20), st.integers(20, 20)), min_size=1)
-
-
-@given(groups, groups)
-def test_on_equal_mixes_of_tasks_no_effect_turns_around(left: Any, right: Any) -> None:
-    common = left.keys() & right.keys()
-    sides = [{"r": {name: arm[name] for name in common}} for arm in (left, right)]
-    assert lint_subgroups(design(), "h1", *sides) == ()
