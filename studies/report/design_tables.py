@@ -36,7 +36,6 @@ from studies.report.wording import (
     one_line,
     percent,
     plural,
-    setting,
     span,
 )
 from studies.statistics.comparison import spread
@@ -347,26 +346,16 @@ def collapse_table(state: StudyState) -> Table | None:
     return table(("Arm", "Collapsed", "Rate, 95 % limits", "Not ruled out: up to", "Runs"), rows, (1, 2, 3))
 
 
-def describe_scope(claim: Hypothesis, verdict: Verdict) -> str:
+def describe_scope(verdict: Verdict) -> str:
     """Return of which trainings a verdict speaks, as a sentence; empty where no rule of collapse was locked."""
     if not verdict.collapses or verdict.verdict == "invalid" or verdict.estimate is None:
         return ""
     if verdict.scope == "all":
         return " It holds for all trainings: no rate of collapse that the runs leave open would undo it."
     rates = verdict.collapses
-    if verdict.arms:
-        told = (f"{r.count} of {r.of} did with {r.arm} (up to {_most(r)} is not ruled out)" for r in rates)
-        return f" This is where training does not collapse: {', '.join(told)}."
-    control, treatment = rates
-    if not control.count and not treatment.count and _most(control) == _most(treatment):
-        said = f"none of {control.of} + {treatment.of} did, but up to {_most(control)} per arm is not ruled out"
-    else:
-        said = " and ".join(
-            f"{found.count} of {found.of} did with {setting(claim, value)} (up to {_most(found)} is not ruled out)"
-            for found, value in ((treatment, claim.treatment), (control, claim.control))
-        )
-        said += ", and which ones survive may differ" if control.count != treatment.count else ""
-    return f" This is where training does not collapse: {said}."
+    told = ", ".join(f"{r.count} of {r.of} did with {r.arm} (up to {_most(r)} is not ruled out)" for r in rates)
+    apart = ", and which ones survive may differ" if len({rate.count for rate in rates}) > 1 else ""
+    return f" This is where training does not collapse: {told}{apart}."
 
 
 def _most(found: CollapseRate) -> str:

@@ -140,10 +140,6 @@ class Evidence:
         return bool(self.runs) and all(run.curves.get(key) for run in self.runs.values())
 
     @property
-    def metrics(self) -> tuple[str, ...]:
-        return tuple(sorted({key for run in self.runs.values() for key in run.curves}))
-
-    @property
     def files(self) -> int:
         return sum(len(run.files) for run in self.runs.values())
 

@@ -91,8 +91,8 @@ def _answer(state: StudyState, design: Design, claim: Hypothesis) -> HeadlineAns
         sentence = _why_no_verdict(state, design, claim) + differ
         yet = "nothing follows yet: the comparison is not judged."
         return HeadlineAnswer(claim.id, "none", "No verdict", sentence, yet)
-    said = finding(claim, verdict, design.metric, deciding_interval(design, verdict)) + describe_scope(claim, verdict)
-    said += describe_reached(claim, verdict, design.metric) + differ
+    said = finding(claim, verdict, design.metric, deciding_interval(design, verdict)) + describe_scope(verdict)
+    said += describe_reached(verdict, design.metric) + differ
     if not state.is_settled(claim.id):
         over = "ended before the next" if state.status in ("stopped", "concluded") else "goes on"
         said += f" This is look {verdict.look}; the study {over}."

@@ -15,7 +15,7 @@ from studies import EventType, ReportError, StudyState
 from studies.records.design import NoisePlan
 from studies.records.procedure import Prediction
 from studies.records.runs import noise_hash, noise_spec
-from studies.report import Report, build_report, draw_metric, plots
+from studies.report import Report, build_report, plots
 from studies.report.build import code_block, escape_markdown
 from tests.golden import assert_golden
 from tests.studies.report.pages import Page, missing, pages, section
@@ -264,16 +264,3 @@ def test_plays_before_and_after_are_quoted_and_never_markup(
     assert outside.count("</details>") == outside.count("<details>")
     assert "script" not in outside
     assert "\n# heading" not in outside
-
-
-def test_any_logged_metric_can_be_drawn_and_for_another_one_the_known_ones_are_named(built: Built) -> None:
-    state, folder = built[0], built[1].html.parent
-    svg, png = draw_metric(state, folder, "critic/rewards/mean")
-    assert (svg.name, png.name) == ("critic-rewards-mean.svg", "critic-rewards-mean.png")
-    assert all(run in svg.read_text() for run in state.runs)
-    assert png.read_bytes().startswith(b"\x89PNG")
-    before = sorted(path.name for path in (folder / "figures").iterdir())
-    with pytest.raises(ReportError, match=r"'actor/entrpy'.* critic/rewards/mean, critic/success/mean") as refused:
-        draw_metric(state, folder, "actor/entrpy")
-    assert "\n" not in str(refused.value)
-    assert sorted(path.name for path in (folder / "figures").iterdir()) == before

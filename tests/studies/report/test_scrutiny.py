@@ -30,7 +30,7 @@ from studies.report.elements import Table
 from studies.report.evidence import Evidence, gather
 from studies.report.next_question import reached_power
 from studies.report.run_tables import warn_custom_environments, warn_sandboxes
-from studies.report.validity import checks, noise_observed, warn_noise
+from studies.report.validity import checks, warn_noise
 from studies.verdicts.judge import judge_hypothesis, verdict_follows
 from tests.golden import assert_golden
 from tests.studies.report.pages import missing, pages, said, said_of, section
@@ -124,16 +124,15 @@ def test_what_became_of_runs_is_told_among_the_threats_and_in_the_table(study: S
     assert_golden(section(pages(study)[0], "Every run").partition("Files and")[0])
 
 
-def test_the_power_that_is_told_is_of_the_runs_that_there_are_and_one_number(study: Synthetic) -> None:
-    promised = {"promise": PowerTarget(power=0.8, effect=0.05), "noise": Noise(sd=0.06, df=20, episodes=512, basis="-")}
-    state = study.whole(design(seeds=5, **promised))
-    (told,) = (remark.text for remark in warn_noise(state, gather(state, study.folder)))
-    assert ("is seen with 1" in told or "is seen with 9" in told) == ("not the planned" not in told)
-    few = state.verdicts[0].model_copy(update={"n_control": 2, "n_treatment": 2})
+def test_noise_beyond_what_was_planned_is_told_and_power_only_of_enough_runs(study: Synthetic) -> None:
+    known = Noise(sd=0.01, df=20, episodes=512, basis="-")
+    state = study.whole(design(seeds=5, promise=PowerTarget(power=0.8, effect=0.05), noise=known))
+    (remark,) = warn_noise(state, gather(state, study.folder))
+    assert_golden(remark.text)
     locked = state.design.model_copy(update={"collapse": CollapseRule()})
-    assert noise_observed(replace(state, verdicts=(few,), design=locked)).power is None
+    few = state.verdicts[0].model_copy(update={"n_control": 2, "n_treatment": 2})
     assert reached_power(locked, locked.hypotheses[0], few) is None
-    assert noise_observed(replace(state, verdicts=(few,))).power < noise_observed(state).power
+    assert reached_power(locked, locked.hypotheses[0], state.verdicts[0]) is not None
 
 
 def test_a_large_study_at_the_ceiling_says_so_and_not_that_it_is_small(study: Synthetic) -> None:
