@@ -10,7 +10,6 @@ curves and counts only: a report takes its figures from here and its verdicts fr
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from studies.checks.conditions import INITIAL
+from studies.checks.evidence import CollectError, read_collected
 from studies.errors import ReportError
 from studies.log.event_log import lock_error
 from studies.log.study import RunState, StudyState
@@ -247,22 +247,14 @@ def _transcripts(evaluation: Mapping[str, Any]) -> tuple[tuple[str, Mapping[str,
 def _read(run: RunState, name: str, folder: Path) -> dict[str, Any]:
     """Return one of a run's collected files, which must be what was collected and about this run."""
     record = (run.collected or {})[name]
-    path = (folder / record["path"]).resolve()
-    if not path.is_relative_to(folder.resolve()):
+    if not (folder / record["path"]).resolve().is_relative_to(folder.resolve()):
         raise ReportError(f"a file of run {run.run_id} lies outside the study's folder: {record['path']!r}")
     try:
-        data = path.read_bytes()
-    except OSError as error:
+        data = read_collected(folder, record)
+    except CollectError as error:
         raise ReportError(
-            f"expected the {name} of run {run.run_id} at {record['path']}; found {error.strerror or error}. "
-            "Restore the file from a backup; no report is built without it"
+            f"run {run.run_id}: {error.reason}. Restore the file from a backup; no report is built without it"
         ) from error
-    found = hashlib.sha256(data).hexdigest()
-    if found != record["sha256"]:
-        raise ReportError(
-            f"the {name} of run {run.run_id} ({record['path']}) is not what was collected: expected sha256 "
-            f"{record['sha256'][:12]}, found {found[:12]}. Restore the file from a backup; no report is built on it"
-        )
     try:
         value = json.loads(data)
     except ValueError as error:

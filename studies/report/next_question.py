@@ -121,7 +121,7 @@ def _prefer(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdi
     interval, unit = deciding_interval(design, verdict), design.metric.unit
     assert verdict.estimate is not None  # supported and refuted have one
     assert interval is not None
-    caution = ", part of which may come from the unequal training" if find_unequal_training(state, claim) else ""
+    caution = ", part of which may come from the unequal training" if find_unequal_training(verdict) else ""
     again = next((entry for entry in state.replications if entry.hypothesis == claim.id), None)
     if again is not None and design.replication is not None:
         caution += f"; in {design.replication.environment} the same comparison was {again.verdict}"

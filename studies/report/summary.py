@@ -85,8 +85,8 @@ def headline(state: StudyState, lock_error: str | None = None) -> Headline:
 
 def _answer(state: StudyState, design: Design, claim: Hypothesis) -> HeadlineAnswer:
     verdict = state.verdict_on(claim.id)
-    clauses = (*find_unequal_training(state, claim), *unequal_drops(state, claim))
-    differ = f" The arms differ in {'; in '.join(clauses)}." if clauses else ""
+    clauses = (*(find_unequal_training(verdict) if verdict is not None else ()), *unequal_drops(state, claim))
+    differ = f" The arms differ: {'; '.join(clauses)}." if clauses else ""
     if verdict is None:
         sentence = _why_no_verdict(state, design, claim) + differ
         yet = "nothing follows yet: the comparison is not judged."

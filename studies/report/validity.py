@@ -14,7 +14,7 @@ from itertools import chain
 from statistics import fmean
 from typing import Final, Literal
 
-from studies.checks.conditions import find_confounders, find_design_deviations
+from studies.checks.conditions import find_confounders
 from studies.checks.training import (
     count_without_signal,
     describe_zero_lr_run,
@@ -100,12 +100,10 @@ def _check_lock(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         )
     if state.design is None or not state.runs:
         return
-    between, outside = find_confounders(state), find_design_deviations(state)
+    between = find_confounders(state)
     for name, fields in between.items():
         yield Remark("failed", f"The arms of {name} differ in more than its variable: {', '.join(fields)}.")
-    for arm, fields in outside.items():
-        yield Remark("failed", f"Runs of {arm} differ from the locked design in {', '.join(fields)}.")
-    if not between and not outside:
+    if not between:
         what = "resolved jobs and rewards" if state.design.code else "resolved jobs"
         variables = what_differs(state.design)
         yield Remark("passed", f"The {what} of compared arms differ in {variables} and in nothing else.")
@@ -280,13 +278,6 @@ def _warn_few_runs(state: StudyState, design: Design, evidence: Evidence) -> Ite
     if min(counts.values()) < SMALL_ARM:
         said = ", ".join(f"{n} with {arm}" for arm, n in counts.items())
         yield threat(f"Few runs per arm ({said}): one unusual seed can move a mean.")
-    trained: dict[str, set[int]] = {}
-    for run_id, found in evidence.runs.items():
-        if (spec := state.runs[run_id].spec).phase == "confirm":
-            trained.setdefault(spec.arm, set()).add(found.steps)
-    if len(set().union(*trained.values())) > 1:
-        said = "; ".join(f"{arm}: {', '.join(map(str, sorted(steps)))}" for arm, steps in trained.items())
-        yield threat(f"Runs logged different numbers of training steps ({said}).")
 
 
 def _warn_design(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:

@@ -107,10 +107,9 @@ def _between(
     )
     if not control or not treatment:
         return ()
-    seeds = {run: state.runs[run].spec.seed for run in (*control, *treatment)}
     jobs = [[state.runs[run].spec.job for run in arm.values] for arm in (first, second)]
     return (
-        *lint_conditions(design, hypothesis, control, treatment, seeds=seeds, names=names),
+        *lint_conditions(design, hypothesis, control, treatment, names),
         *lint_jobs(design, hypothesis, jobs[0], jobs[1], names),
     )
 

@@ -79,10 +79,11 @@ def test_an_inconclusive_study_says_what_it_could_have_seen_and_asks_for_the_see
 
 
 def test_arms_that_trained_unequally_are_named_in_the_verdict(tmp_path: Path) -> None:
-    claim = hypothesis(variable="steps", control=10, treatment=40)
-    arms = tuple(Arm(name=f"steps={value}", overrides={"steps": value}) for value in (10, 40))
-    study = Synthetic(tmp_path, means={"steps=10": 0.5, "steps=40": 0.6})
-    (answer,) = headline(study.whole(design((claim,), arms=arms, control_arm="steps=10"))).answers
+    state = with_means(tmp_path, 0.66, 0.52).whole(promised())
+    unlike = ("unequal_steps: a has 10, b has 40 as its training steps", "hardware: a has x, b has y as its hardware")
+    (answer,) = headline(
+        replace(state, verdicts=(state.verdicts[0].model_copy(update={"violations": unlike}),))
+    ).answers
     assert_golden(f"{answer.sentence}\n{answer.practice}")
 
 
@@ -261,7 +262,7 @@ def test_files_that_are_gone_or_damaged_are_named_and_of_a_run_that_was_given_up
     run_id, run = next(iter(state.runs.items()))
     path = study.folder / run.collected["evaluation"]["path"]
     path.unlink()
-    with pytest.raises(ReportError, match=rf"evaluation of run {run_id} at .*No such file"):
+    with pytest.raises(ReportError, match=rf"run {run_id}: .*evaluation.json cannot be read: No such file"):
         gather(state, study.folder)
     path.write_text("damaged")
     with pytest.raises(ReportError, match=run_id):

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from studies import EventType, StudyState
-from studies.checks.conditions import find_design_deviations
 from studies.metrics import registry
 from studies.proof import verify
 from studies.records.design import BUILT_IN, REWARD, Arm, Design, RunSpec
@@ -326,7 +325,6 @@ def test_rewards_of_different_functions_are_never_drawn_on_one_axis_and_differ_i
 ) -> None:
     state = whole(study, three_arms())
     evidence = gather(state, study.folder)
-    assert find_design_deviations(state) == {}
     assert [remark.text for remark in checks(state, evidence) if "resolved jobs and rewards" in remark.text]
     assert curves(state, evidence).measured == "share of training episodes solved"
     without_success = with_curves(evidence, SUCCESS, ())
