@@ -51,10 +51,6 @@ class Report:
     def html(self) -> Path:
         return self.folder / HTML
 
-    @property
-    def figures(self) -> tuple[Path, ...]:
-        return tuple(self.folder / name for name in self.hashes if name not in PAGES)
-
     def payload(self) -> dict[str, Any]:
         files = {name: {"path": name, "sha256": sha256} for name, sha256 in self.hashes.items()}
         markdown, html = (files.pop(name) for name in PAGES)

@@ -293,12 +293,11 @@ def _stage_sections(state: StudyState, evidence: Evidence) -> Iterator[Block | N
         "facts": Text("No claim rests on these numbers.", "aside"),
     }
     for name, lead, found in (
-        ("A/A runs before the design", None, design_tables.noise_table(state)),
         ("Every candidate of the screen", rules, design_tables.screen_table(state)),
         ("Look by look", None, design_tables.interim_table(state)),
         ("Trainings that collapsed", None, design_tables.collapse_table(state)),
         ("Other measures of the same runs", asides["other"], others_table(state, evidence)),
-        ("What the environment says of the plays after training", asides["facts"], facts_table(state, evidence)),
+        ("What the environment says of the plays after training", asides["facts"], facts_table(state)),
     ):
         yield section(name, lead, found) if found is not None else None
 

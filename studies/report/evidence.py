@@ -119,8 +119,6 @@ class RunEvidence:
     """Hidden success by training episodes, where it was evaluated during training."""
     others: Mapping[str, float] = field(default_factory=dict)
     """What its files give of metrics that nobody asked for, by key."""
-    unsaid: Mapping[str, int] = field(default_factory=dict)
-    """Plays after training of which the environment did not say a number that it said of others, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +195,6 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
         recomputed=_recompute(run, results),
         transcripts=_transcripts(evaluation),
         hidden=hidden,
-        unsaid=_unsaid(evaluation),
         others=_measure_others(others, results) if run.spec.phase == "confirm" else {},
     )
 
@@ -228,13 +225,6 @@ def _measure_others(metrics: tuple[Metric, ...], run: Results) -> Mapping[str, f
         except _NOT_GIVEN:
             continue
     return found
-
-
-def _unsaid(evaluation: Mapping[str, Any]) -> dict[str, int]:
-    said = [episode.get("facts") or {} for episode in evaluation["final"]["episodes"]]
-    names = sorted({name for facts in said for name in facts})
-    lacking = {name: sum(name not in facts for facts in said) for name in names}
-    return {name: count for name, count in lacking.items() if count}
 
 
 def _transcripts(evaluation: Mapping[str, Any]) -> tuple[tuple[str, Mapping[str, Any]], ...]:

@@ -165,11 +165,11 @@ def test_what_plays_cost_or_say_and_what_is_solved_elsewhere_are_judged_told_and
     assert "not measured over simulated" in page(made)
 
 
-def test_plays_of_which_a_number_was_not_said_are_counted_and_no_part_of_its_mean(tmp_path: Path) -> None:
+def test_plays_of_which_a_number_was_not_said_are_no_part_of_its_mean(tmp_path: Path) -> None:
     made = Telling(tmp_path)
     made.silent = True
     made.whole(measured_design(metric("reward")))
-    (row,) = texts(facts_table(made.state(), evidence(made)))
+    (row,) = texts(facts_table(made.state()))
     assert_golden(" | ".join(row))
 
 

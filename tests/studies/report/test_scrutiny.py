@@ -73,17 +73,6 @@ def test_a_verdict_that_does_not_follow_from_its_runs_refuses_the_report(study: 
         render_report(replace(state, replications=(forged,)), study.folder)
 
 
-def unequal(study: Synthetic, specs: list[RunSpec]) -> None:
-    study.launch(specs[0])
-    study.end(specs[0], 1, "lost", "LOST", "vanished")
-    study.run(specs[0], 2)
-    for spec in specs[1:]:
-        study.launch(spec)
-        study.end(spec)
-        study.collect(spec, steps=30 if spec.arm == "group_size=16" else 40)
-    study.judge()
-
-
 def resumed(study: Synthetic, specs: list[RunSpec]) -> None:
     study.launch(specs[0])
     study.end(specs[0], 1, "lost", "lost", "vanished")
@@ -105,7 +94,7 @@ def never_begun(study: Synthetic, specs: list[RunSpec]) -> None:
         study.give_up(spec, "budget_exhausted", "the budget was used up before the run had finished")
 
 
-@pytest.mark.parametrize("course", [unequal, resumed, invalid, never_begun])
+@pytest.mark.parametrize("course", [resumed, invalid, never_begun])
 def test_what_became_of_runs_is_told_among_the_threats_and_in_the_table(study: Synthetic, course: Any) -> None:
     """Of runs that never began nothing is left out; a run that went on says at which step."""
     course(study, study.begin(design(seeds=2)))
