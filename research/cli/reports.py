@@ -24,7 +24,7 @@ from studies.proof import export as export_study
 from studies.proof import verify as verify_study
 from studies.proof.export import is_export, read_export
 from studies.proof.reports import before_report
-from studies.report import build_report, draw_metric
+from studies.report import build_report
 from studies.report.build import file_hashes
 
 DRIFTED: Final = 1
@@ -144,34 +144,21 @@ def _lines(proof: Proof) -> Iterator[str]:
 def report(
     name: Name = None,
     build: Annotated[bool, typer.Option("--build", help="Build it again.")] = False,
-    plot: Annotated[
-        list[str] | None,
-        typer.Option(help="Draw this logged metric of every run, such as actor/entropy; give it again for another."),
-    ] = None,
     json: Json = False,
 ) -> None:
     """Say where a study's report is; with --build, make it again from the log and the hashed files.
 
     A page that was changed by hand is kept under another name. Whether a report holds says `ajet study verify`.
 
-    With --plot METRIC, draw any metric that was logged instead, as SVG and PNG in the study's folder `plots`.
-
     Examples:
 
         ajet study report
 
         ajet study report larger-group --build --json
-
-        ajet study report --plot actor/entropy --plot actor/ppo_kl
     """
     home, log, state = open_study(name)
     folder = home.study(state.id)
     require_files(home, log, state.id)
-    if plot:
-        drawn = {metric: [str(path) for path in draw_metric(state, folder, metric)] for metric in plot}
-        lines = [path for paths in drawn.values() for path in paths]
-        answer(json, {"study": state.id, "plots": drawn}, *lines)
-        return
     paths = _rebuild_report(log, state, folder) if build else report_paths(state, folder)
     if paths is None:
         raise BadInput(f"study {state.id} has no report yet (it is {state.status}); `ajet study resume` finishes it")

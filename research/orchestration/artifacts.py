@@ -28,7 +28,7 @@ from studies.records.verdict import Verdict
 from studies.report.build import code_span, escape_markdown
 from studies.report.claims import why_asked
 from studies.report.evidence import SUCCESS
-from studies.report.figure_data import ArmCurves, Curves, Points, SeedCurve, mean_of, screening
+from studies.report.figure_data import ArmCurves, Curves, Points, SeedCurve, mean_of
 from studies.verdicts.wording import question_of
 
 MOST_BYTES: Final = 4 * 2**20
@@ -267,9 +267,8 @@ class LiveCurves:
                 self._collected[run.run_id] = self._curve(run)
 
     def version(self, state: StudyState) -> tuple[int, ...]:
-        candidates = len(state.runs_in("screen")) and sum(bool(run.measurements) for run in state.runs_in("screen"))
         seen = sum(map(len, self._seen.values()))
-        return (len(self._collected), seen, candidates, state.selection is not None, len(state.rounds_before))
+        return (len(self._collected), seen, len(state.rounds_before))
 
     def markdown(self, state: StudyState) -> str:
         """Draw what there is, the newest round first; takes half a second, as what is over is drawn once."""
@@ -282,17 +281,11 @@ class LiveCurves:
         return "\n".join(parts)
 
     def _round(self, state: StudyState) -> str:
-        parts = []
-        if (data := self.data(state)) is not None:
-            from studies.report.plots import curves_picture  # matplotlib takes most of a second
+        if (data := self.data(state)) is None:
+            return "Nothing to draw yet."
+        from studies.report.plots import curves_picture  # matplotlib takes most of a second
 
-            parts.append(f"![Learning curves]({data_uri(curves_picture(data), 'png')})\n\n{_CAPTION}\n")
-        if (screened := screening(state)) is not None:
-            from studies.report.plots import screen_picture
-
-            said = "The screen, one seed each: a faint mark is a shorter run. No claim rests on a screen."
-            parts.append(f"![The screen]({data_uri(screen_picture(screened), 'png')})\n\n{said}\n")
-        return "\n".join(parts) or "Nothing to draw yet."
+        return f"![Learning curves]({data_uri(curves_picture(data), 'png')})\n\n{_CAPTION}\n"
 
     def data(self, state: StudyState) -> Curves | None:
         """Return what is drawn as learning curves: of the confirmation, or of the A/A runs while it has none."""

@@ -83,18 +83,6 @@ def find_confounders(state: StudyState) -> dict[str, tuple[str, ...]]:
     return {name: tuple(sorted(fields)) for name, fields in found.items() if fields}
 
 
-def find_design_deviations(state: StudyState) -> dict[str, tuple[str, ...]]:
-    if (design := state.design) is None:
-        return {}
-    found: dict[str, set[str]] = {}
-    for run in state.runs_in("confirm"):
-        arm = design.arm(run.spec.arm)
-        given = {"environment": design.environment, **design.base_job, **arm.job_overrides, "seed": run.spec.seed}
-        wrong = find_differing_fields(({**given, REWARD: design.code.get(arm.reward)}, _run_fields(run)))
-        found.setdefault(arm.name, set()).update(wrong)
-    return {arm: tuple(sorted(wrong)) for arm, wrong in found.items() if wrong}
-
-
 def _run_fields(run: RunState) -> dict[str, Any]:
     return {**run.spec.job, REWARD: run.spec.code}
 

@@ -93,7 +93,7 @@ _SAME: Final = (
     _SameRule("warm_start", "initial_policy", "initial weights", _MODEL),
 )
 VIOLATION_CODES: Final = frozenset({
-    *(rule.code for rule in _SAME), "subgroup", "undeclared_field", "evaluation_tasks", "unequal_tokens",
+    *(rule.code for rule in _SAME), "undeclared_field", "evaluation_tasks", "unequal_tokens",
     "unequal_wall", "co_tenancy", "overlap", "judge_errors", "stopped_early",
 })  # fmt: skip
 """Every code of a violation, for whoever names one."""
@@ -139,20 +139,15 @@ def lint_conditions(
     hypothesis: str,
     control: Mapping[str, Conditions],
     treatment: Mapping[str, Conditions],
-    *,
-    seeds: Mapping[str, int] | None = None,
     names: Pair | None = None,
 ) -> tuple[Violation, ...]:
-    """Return what the runs of two of a hypothesis' arms, by run id, differ in besides its declared variable.
-
-    `seeds` are the runs' seeds, which also choose the evaluated tasks: with them, runs of one seed are compared.
-    """
+    """Return what the runs of two of a hypothesis' arms, by run id, differ in besides its declared variable."""
     arms, declared = claim_of(design, hypothesis, names)
     pair = _Pair(design, declared, (arms[0].name, arms[1].name), (control, treatment))
     left, right = ({REWARD: BUILT_IN, **design.base_job, **arm.overrides} for arm in arms)
     same = (_check_same(pair, rule) for rule in _SAME)
     spread = (_check_spread(pair, field, noun) for field, noun in (("image", "client image"), ("hardware", "hardware")))
-    checks = (_check_evaluation(pair, seeds), _check_warm_start(pair), _check_training(pair), _check_errors(pair))
+    checks = (_check_evaluation(pair), _check_warm_start(pair), _check_training(pair), _check_errors(pair))
     found = chain(same, *checks, spread)
     undeclared = lint_jobs(design, hypothesis, [left], [right], names)
     return (*undeclared, *(violation for violation in found if violation is not None))
@@ -194,28 +189,17 @@ def _check_same(pair: _Pair, rule: _SameRule) -> Violation | None:
     return Violation(rule.code, told, blocks=True)
 
 
-def _check_evaluation(pair: _Pair, seeds: Mapping[str, int] | None) -> Iterator[Violation]:
-    """Find runs that were evaluated on other tasks than their seed draws, or than the other arm's run of that seed."""
-    both_known = [
-        [run for run in arm.values() if None not in (run.evaluation_tasks, run.drawn_tasks)] for arm in pair.arms
-    ]
-    strays = [sum(run.evaluation_tasks != run.drawn_tasks for run in runs) for runs in both_known]
+def _check_evaluation(pair: _Pair) -> Iterator[Violation]:
+    """Find runs that were evaluated on other tasks than their seeds draw."""
+    strays = [
+        sum(None not in (run.evaluation_tasks, run.drawn_tasks) and run.evaluation_tasks != run.drawn_tasks
+            for run in arm.values())
+        for arm in pair.arms
+    ]  # fmt: skip
     if any(strays):
         counts = (f"{count} of {len(arm)} runs" for count, arm in zip(strays, pair.arms, strict=True))
         sentence = f"runs were evaluated on other tasks than their seeds draw: {pair.describe(*counts)}"
         yield Violation("evaluation_tasks", sentence, blocks=True)
-        return
-    left, right = pair.known_values("evaluation_tasks")
-    both = set() if seeds is None else {seeds[run] for run in left} & {seeds[run] for run in right}
-    if seeds is not None and not both and all(entry.drawn_tasks for arm in pair.arms for entry in arm.values()):
-        return  # each run has the tasks of its own seed, which were drawn by the same rule
-    if seeds is not None and both:  # arms of which nothing else is known are compared as they are
-        left, right = ({run: (seeds[run], value) for run, value in arm.items() if seeds[run] in both}
-                       for arm in (left, right))  # fmt: skip
-    alone = set(left.values()) - set(right.values()), set(right.values()) - set(left.values())
-    if all(alone) and left and right:  # one arm's runs may have been given up, and their seeds' tasks with them
-        sets = pair.describe(f"{len(alone[0])} task sets that the other lacks", f"{len(alone[1])}")
-        yield Violation("evaluation_tasks", f"the arms were evaluated on different tasks: {sets}", blocks=True)
 
 
 def _check_warm_start(pair: _Pair) -> Iterator[Violation]:

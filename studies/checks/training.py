@@ -8,8 +8,8 @@ beginning is not seen. The error of an evaluation is sqrt(1/4 / n); that of a me
 von Neumann's successive differences (1941, Ann. Math. Stat. 12), which no trend disturbs.
 
 `PLUMBING_ARM` trains with a learning rate of 0: weights must stay bit-equal, and engine and learner must agree within
-what the backend states. Losses that differ between arms are always told: any run, and from `EPISODES_TOLD` of the
-episodes on; what the study cut short itself is no such loss. A run whose groups all had equal rewards learned nothing.
+what the backend states. Runs that were lost in one arm more than in another are told; what the study cut short itself
+is no such loss. A run whose groups all had equal rewards learned nothing.
 """
 
 from __future__ import annotations
@@ -130,10 +130,6 @@ def describe_zero_lr_run(run: RunState) -> str:
     return f"{seen.steps} steps with a learning rate of 0 ran; the backend cannot say {' nor '.join(unsaid)}"
 
 
-EPISODES_TOLD: Final = 0.005
-"""Difference between the arms' shares of episodes without a reward that is worth a word: one in two hundred."""
-
-
 def unequal_drops(state: StudyState, claim: Hypothesis) -> tuple[str, ...]:
     """Return in what the arms of a hypothesis and its control lost different shares, with the counts: each a clause."""
     if (design := state.design) is None:
@@ -150,17 +146,6 @@ def _between(state: StudyState, design: Design, names: tuple[str, str]) -> Itera
     if all(arms) and lost[0] * len(arms[1]) != lost[1] * len(arms[0]):
         told = (f"{n} of {len(runs)} with {name}" for name, n, runs in zip(names, lost, arms, strict=True))
         yield f"runs left out: {', '.join(told)}"
-    left, right = map(_abort_rate, arms)
-    if left is not None and right is not None and abs(left - right) >= EPISODES_TOLD:
-        yield f"training episodes given up without a reward: {left:.1%} with {names[0]}, {right:.1%} with {names[1]}"
-
-
-def _abort_rate(runs: Sequence[RunState]) -> float | None:
-    known = (run.conditions for run in runs if run.status == "collected")
-    pairs = [(seen.judge_errors, seen.episodes) for seen in known if seen is not None]
-    counts = [(lost, trained) for lost, trained in pairs if lost is not None and trained is not None]
-    begun = sum(lost + trained for lost, trained in counts)
-    return sum(lost for lost, _ in counts) / begun if begun else None
 
 
 def had_no_signal(run: RunState) -> bool:

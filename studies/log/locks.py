@@ -195,12 +195,12 @@ class ControllerLeases:
         sleep: Callable[[float], None] = time.sleep,
     ) -> ControllerLease:
         """Return a study's lease; wait for the ttl of another host's holder, telling `note`; LeaseHeld if he lives."""
-        attempt, told = TakeoverAttempt(self, study, me), False
-        while (lease := attempt.attempt()) is None:
-            if attempt.seen is not None and not told:
+        watch, told = LeaseWatch(self, me), False
+        while not isinstance(lease := watch.try_take(study), ControllerLease):
+            if lease is not None and not told:
                 note(
-                    f"waiting up to {attempt.seen.ttl_s:.0f} s: study {study} was last driven by "
-                    f"{attempt.seen.holder.describe()}, and this host cannot see whether it lives"
+                    f"waiting up to {lease.ttl_s:.0f} s: study {study} was last driven by {lease.holder.describe()}, "
+                    "and this host cannot see whether it lives"
                 )
                 told = True
             sleep(WATCH_S)
@@ -236,38 +236,10 @@ class ControllerLeases:
             return connection.execute(change).rowcount == 1
 
 
-class TakeoverAttempt:
-    """An attempt at a study's lease, repeated until it succeeds; it remembers the row it saw, and since when."""
-
-    def __init__(self, leases: ControllerLeases, study: str, me: Holder) -> None:
-        self.seen: LeaseRow | None = None
-        self._leases = leases
-        self._study = study
-        self._me = me
-        self._since = 0.0
-
-    def attempt(self) -> ControllerLease | None:
-        """Return the lease if it is free now, None while its holder may be alive; raise LeaseHeld if it is."""
-        row = self._leases.read(self._study)
-        if row is not None and not row.given_back:
-            near = row.holder.shares_host(self._me)
-            if not (near and row.holder.is_gone()):
-                if near or (self.seen is not None and self.seen.mark != row.mark):
-                    raise LeaseHeld(
-                        f"expected no other controller of study {self._study}; {row.holder.describe()} drives it, in "
-                        f"{row.holder.home}. Wait for it, or stop it: ajet study stop {self._study}"
-                    )
-                if self.seen is None:
-                    self.seen, self._since = row, self._leases.clock()
-                if self._leases.clock() - self._since < row.ttl_s:
-                    return None
-        return self._leases.take_over(self._study, row, self._me)
-
-
 class LeaseWatch:
     """Whose controllers live, as far as one process can see: of this host at once, of others by whether they beat.
 
-    What it remembers of beats is its own; it reads, and takes nothing.
+    What it remembers of beats is its own.
     """
 
     def __init__(self, leases: ControllerLeases, me: Holder) -> None:
@@ -288,6 +260,24 @@ class LeaseWatch:
         if row is None or row.given_back or self._is_still(study, row):
             return True
         return row.holder.shares_host(self._me) and row.holder.is_gone()
+
+    def try_take(self, study: str) -> ControllerLease | LeaseRow | None:
+        """Return the lease if it is free now, the row while its holder may be alive, None where another was faster.
+
+        Raise LeaseHeld for a holder that is alive.
+        """
+        row = self._leases.read(study)
+        if row is not None and not row.given_back:
+            near = row.holder.shares_host(self._me)
+            if not (near and row.holder.is_gone()):
+                if near or self._beats.get(study, (row.mark, 0.0))[0] != row.mark:
+                    raise LeaseHeld(
+                        f"expected no other controller of study {study}; {row.holder.describe()} drives it, in "
+                        f"{row.holder.home}. Wait for it, or stop it: ajet study stop {study}"
+                    )
+                if not self._is_still(study, row):
+                    return row
+        return self._leases.take_over(study, row, self._me)
 
     def _is_still(self, study: str, row: LeaseRow) -> bool:
         """Return whether a lease has not moved for its ttl, by looks of this process."""

@@ -1,5 +1,5 @@
 """The page a study ends with."""
 
-from studies.report.build import Report, build_report, draw_metric
+from studies.report.build import Report, build_report
 
-__all__ = ["Report", "build_report", "draw_metric"]
+__all__ = ["Report", "build_report"]

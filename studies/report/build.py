@@ -7,7 +7,6 @@ was written is kept beside the new one.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
 from collections.abc import Mapping
@@ -18,12 +17,10 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from studies.errors import ReportError
 from studies.log.study import StudyState
 from studies.report.content import report_content
 from studies.report.elements import list_drawings
-from studies.report.evidence import gather, gather_rounds, translate_write_errors, write_bytes
-from studies.report.figure_data import metric_curves
+from studies.report.evidence import gather_rounds, translate_write_errors, write_bytes
 from studies.report.theme import DARK, LIGHT, standalone, variables
 from studies.report.wording import capital
 
@@ -53,10 +50,6 @@ class Report:
     @property
     def html(self) -> Path:
         return self.folder / HTML
-
-    @property
-    def figures(self) -> tuple[Path, ...]:
-        return tuple(self.folder / name for name in self.hashes if name not in PAGES)
 
     def payload(self) -> dict[str, Any]:
         files = {name: {"path": name, "sha256": sha256} for name, sha256 in self.hashes.items()}
@@ -182,30 +175,3 @@ def code_block(text: str) -> str:
 
 def _longest_ticks(text: str) -> int:
     return max((len(run) for run in re.findall(r"`+", text)), default=0)
-
-
-def draw_metric(state: StudyState, folder: Path, metric: str) -> tuple[Path, Path]:
-    """Draw a metric of every measured run into the study's folder; return the SVG's path and the PNG's.
-
-    Raise ReportError for a metric that no run logged, and as `build_report` does.
-    """
-    evidence = gather(state, folder)
-    data, known = metric_curves(state, evidence, metric), evidence.metrics
-    if data is None and not known:
-        raise ReportError(
-            f"expected a logged metric to draw; found {metric!r}, and no run of this study has been collected yet"
-        )
-    if data is None:
-        near = difflib.get_close_matches(metric, known, n=3, cutoff=0.4)
-        guess = f" (did you mean {', '.join(near)}?)" if near else ""
-        raise ReportError(f"expected a metric that was logged; found {metric!r}{guess}. Known: {', '.join(known)}")
-
-    from studies.report.plots import picture  # matplotlib takes most of a second
-
-    svg, png = picture(data)
-    stem = re.sub(r"[^\w.=-]+", "-", metric)
-    with translate_write_errors(folder):
-        return (
-            write_bytes(folder / "plots" / f"{stem}.svg", standalone(svg).encode()),
-            write_bytes(folder / "plots" / f"{stem}.png", png),
-        )

@@ -84,7 +84,7 @@ def quotes(state: StudyState) -> Iterator[Quote]:
 
 
 def verdict_table(state: StudyState) -> Table | None:
-    unit, rows = _unit(state), []
+    unit, rows = unit_of(state), []
     for claim in claims(state):
         verdict, prediction = state.verdict_on(claim.id), claim.prediction
         interval = deciding_interval(state.design, verdict) if state.design is not None and verdict else None
@@ -124,7 +124,7 @@ def numbers_table(state: StudyState) -> Table | None:
 def _numbers(state: StudyState, verdict: Verdict | None, given: str) -> list[Cell | str]:
     if verdict is None:
         return [NONE, NONE, NONE, NONE, NONE, given, NONE, NONE]
-    same, unit, looks = verdict.equivalence, _unit(state), len(state.design.looks) if state.design else 0
+    same, unit, looks = verdict.equivalence, unit_of(state), len(state.design.looks) if state.design else 0
     adjusted = "" if verdict.p_adjusted is None else f" ({p_value(verdict.p_adjusted)} adjusted)"
     return [
         f"{verdict.test}, look {verdict.look} of {looks}" if looks > 1 else verdict.test,
@@ -138,7 +138,7 @@ def _numbers(state: StudyState, verdict: Verdict | None, given: str) -> list[Cel
     ]
 
 
-def _unit(state: StudyState) -> str:
+def unit_of(state: StudyState) -> str:
     return state.design.metric.unit if state.design is not None else ""
 
 

@@ -38,17 +38,7 @@ from studies.report.elements import (
     table,
 )
 from studies.report.evidence import Evidence
-from studies.report.figure_data import (
-    claim_effects,
-    curves,
-    forecasts,
-    hidden_curves,
-    level_bars,
-    reward_curves,
-    screening,
-    shifts,
-    training_curves,
-)
+from studies.report.figure_data import curves, forecasts, hidden_curves, shifts, training_curves
 from studies.report.measures import facts_table, others_table
 from studies.report.summary import Headline, ask_on, headline, point_out_round, point_out_study, words_at_end
 from studies.report.validity import checks, threats
@@ -196,10 +186,6 @@ def _body(state: StudyState, heads: Sequence[Headline], evidence: Mapping[int, E
     locked = [each.round for each in states if each.design is not None]
     counts = Counter(remark for key in locked for remark in dict.fromkeys(urgent[key]))
     shared = [remark for remark, count in counts.items() if count == len(locked)] if len(locked) > 1 else []
-    if several:
-        effects = enumerate(claim_effects(state.rounds), start=1)
-        drawn = (drawing("effects" if n == 1 else f"effects-{n}", "effects", data) for n, data in effects)
-        yield section("Claims by round", *drawn, id="claims")
     for each, head in zip(states, heads, strict=True):
         own = [remark for remark in urgent[each.round] if remark not in shared]
         rest = [remark for remark in found[each.round] if remark.level not in _URGENT]
@@ -251,31 +237,28 @@ def _round_blocks(
 
     predicted = drawing(f"{prefix}predictions", "predictions", forecasts(state))
     yield section("Predicted and observed", predicted, claims.verdict_table(state), id=f"{prefix}verdicts")
-    moved, learned, screened = shifts(state), curves(state, evidence), screening(state)
-    selected = design_tables.describe_selection(state)
+    moved, learned, selected = shifts(state), curves(state, evidence), design_tables.describe_selection(state)
     yield section(
         "Results",
         drawing(f"{prefix}before-after", "before-after", moved),
         run_tables.arm_table(state),
         drawing(f"{prefix}hidden-curves", "hidden-curves", hidden_curves(state, evidence)),
         drawing(f"{prefix}learning-curves", "learning-curves", learned),
-        None if moved or learned or screened else Text("No run has been collected."),
+        None if any(run.status == "collected" for run in state.runs.values()) else Text("No run has been collected."),
         text(design_tables.describe_noise(state)),
-        section("The screen", text(selected), drawing(f"{prefix}screen", "screen", screened)),
+        section("The screen", text(selected)),
         section("The same comparison in another setting", design_tables.replication_table(state)),
         id=f"{prefix}results",
     )
     others = " but those to every round" if prefix else ""
     none = Text(f"The rules found no threat{others}; what was checked stands below.")
     yield section("Threats to validity", Remarks(tuple(urgent)) if urgent else none, id=f"{prefix}validity")
-    rewards = enumerate(reward_curves(state, evidence), start=1)
     plays = section("Plays before and after training, quoted", *claims.transcripts(state, evidence))
     yield section(
         f"{f'Round {state.round} in' if prefix else 'In'} detail: training, numbers, design, checks",
         section(
             "How training went",
             drawing(f"{prefix}training", "training", training_curves(state, evidence)),
-            *(drawing(f"{prefix}training-reward-{n}", "training-reward", data) for n, data in rewards),
             plays,
         ),
         *_number_sections(state),
@@ -310,13 +293,11 @@ def _stage_sections(state: StudyState, evidence: Evidence) -> Iterator[Block | N
         "facts": Text("No claim rests on these numbers.", "aside"),
     }
     for name, lead, found in (
-        ("Every arm", None, run_tables.arm_table(state, whole=True)),
-        ("A/A runs before the design", None, design_tables.noise_table(state)),
         ("Every candidate of the screen", rules, design_tables.screen_table(state)),
         ("Look by look", None, design_tables.interim_table(state)),
         ("Trainings that collapsed", None, design_tables.collapse_table(state)),
         ("Other measures of the same runs", asides["other"], others_table(state, evidence)),
-        ("What the environment says of the plays after training", asides["facts"], facts_table(state, evidence)),
+        ("What the environment says of the plays after training", asides["facts"], facts_table(state)),
     ):
         yield section(name, lead, found) if found is not None else None
 
@@ -371,7 +352,6 @@ def _ledger_section(state: StudyState) -> Section | None:
     return section(
         "The error ledgers",
         Text(_PROMISE.format(ledgers.differences.rounds, percent(ledgers.differences.alpha))),
-        drawing("levels", "levels", level_bars(ledgers, locked)),
         *(section(kind, ledger_table(ledger, locked)) for kind, ledger in kinds),
         id="ledgers",
     )
@@ -400,7 +380,6 @@ def _appendix(state: StudyState, evidence: Mapping[int, Evidence]) -> Block | No
         section(
             "Every run",
             Text(run_tables.count_runs(state.every_run.values())),
-            run_tables.runs_by_round(state),
             run_tables.run_table(state),
             section("Files and their hashes", run_tables.file_table(evidence.values())),
             section("Copies at Weights & Biases", copies, copied) if copied else None,

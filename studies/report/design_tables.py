@@ -20,11 +20,12 @@ from studies.records.procedure import CollapseRule, Noise, Screen, Watchdog
 from studies.records.runs import NOISE_ARM
 from studies.records.statements import value_of
 from studies.records.verdict import CollapseRate, Verdict
-from studies.report.claims import verdict_cell
+from studies.report.claims import unit_of, verdict_cell
 from studies.report.elements import Cell, Fact, Table, pairs, table
 from studies.report.run_tables import arm_cell
 from studies.report.wording import (
     NONE,
+    capital,
     describe_counts,
     describe_fields,
     duration,
@@ -36,20 +37,12 @@ from studies.report.wording import (
     one_line,
     percent,
     plural,
-    setting,
     span,
 )
 from studies.statistics.comparison import spread
 from studies.verdicts.judge import gather
+from studies.verdicts.wording import TESTS
 
-_TESTS: Final = {
-    "welch": "Welch's t-test (unequal variances)",
-    "pooled": "t-test with one variance for all arms and the noise bank",
-    "common": "t-test with one variance for all arms",
-    "paired": "paired t-test of runs that share a seed",
-    "boschloo": "Boschloo's exact test of two rates",
-    "contrast": "Welch's t-test of a contrast of all arms (unequal variances)",
-}
 _ACTS: Final = {
     "continue": "gather the next look's seeds",
     "settle": "gather no more seeds",
@@ -144,7 +137,7 @@ def _rule_facts(design: Design) -> Iterator[Fact]:
     """Yield the locked test, what it can see, and which runs it leaves out."""
     metric = design.metric
     looks = f" spent over {len(design.looks)} looks" if len(design.looks) > 1 else ""
-    yield "Test", f"{_TESTS[design.test]}, two-sided, alpha {design.alpha:g}{looks}"
+    yield "Test", f"{capital(TESTS[design.test])}, two-sided, alpha {design.alpha:g}{looks}"
     if design.promise is not None:
         effect, power = format_size(design.promise.effect, metric), percent(design.promise.power)
         yield "Meant to see", f"a true difference of {effect} with probability {power}"
@@ -233,12 +226,6 @@ def describe_noise(state: StudyState) -> str:
     )
 
 
-def noise_table(state: StudyState) -> Table | None:
-    runs = (run for run in state.runs_in("noise") if run.spec.arm == NOISE_ARM)
-    rows = ((Cell(run.run_id, "mono"), str(run.spec.seed), _value(run)) for run in runs)
-    return table(("Run", "Seed", "Value"), rows, (1, 2))
-
-
 def _value(run: RunState) -> str:
     if run.invalid is not None:
         return f"invalid: {run.invalid[0]}"
@@ -272,7 +259,7 @@ def screen_table(state: StudyState) -> Table | None:
     for arm in state.candidates.values():
         runs = {int(run.spec.job["steps"]): run for run in state.runs_of(arm.name, "screen")}
         values = [_value(runs[steps]) if steps in runs else NONE for steps in lengths]
-        score = number(chosen.scores.get(arm.name) if chosen else None, unit=_unit(state))
+        score = number(chosen.scores.get(arm.name) if chosen else None, unit=unit_of(state))
         kept = "confirmed" if chosen and arm.name in chosen.kept else ""
         rows.append((arm.name, describe_fields(arm.overrides, none=""), *values, score, kept))
     columns = ("Candidate", "Sets", *(f"after {plural(steps, 'step')}" for steps in lengths), "Ranked by", "")
@@ -283,7 +270,7 @@ def interim_table(state: StudyState) -> Table | None:
     """Return what each look showed and what was decided on it; None where there is but one look."""
     if state.design is None or len(state.design.looks) < 2:
         return None
-    unit, rows = _unit(state), []
+    unit, rows = unit_of(state), []
     for verdict in sorted((*state.interim, *state.verdicts), key=lambda verdict: (verdict.hypothesis, verdict.look)):
         decided = [d for d in state.decisions if (d.hypothesis, d.look) == (verdict.hypothesis, verdict.look)]
         rows.append(
@@ -302,7 +289,7 @@ def interim_table(state: StudyState) -> Table | None:
 
 
 def replication_table(state: StudyState) -> Table | None:
-    unit = _unit(state)
+    unit = unit_of(state)
     rows = (
         (
             verdict.hypothesis,
@@ -316,10 +303,6 @@ def replication_table(state: StudyState) -> Table | None:
     )
     columns = ("Hypothesis", "Confirmed as", "In the other setting", "Difference", "Interval", "Runs")
     return table(columns, rows, (3, 4, 5))
-
-
-def _unit(state: StudyState) -> str:
-    return state.locked_design.metric.unit if state.locked_design is not None else ""
 
 
 def collapse_table(state: StudyState) -> Table | None:
@@ -347,26 +330,16 @@ def collapse_table(state: StudyState) -> Table | None:
     return table(("Arm", "Collapsed", "Rate, 95 % limits", "Not ruled out: up to", "Runs"), rows, (1, 2, 3))
 
 
-def describe_scope(claim: Hypothesis, verdict: Verdict) -> str:
+def describe_scope(verdict: Verdict) -> str:
     """Return of which trainings a verdict speaks, as a sentence; empty where no rule of collapse was locked."""
     if not verdict.collapses or verdict.verdict == "invalid" or verdict.estimate is None:
         return ""
     if verdict.scope == "all":
         return " It holds for all trainings: no rate of collapse that the runs leave open would undo it."
     rates = verdict.collapses
-    if verdict.arms:
-        told = (f"{r.count} of {r.of} did with {r.arm} (up to {_most(r)} is not ruled out)" for r in rates)
-        return f" This is where training does not collapse: {', '.join(told)}."
-    control, treatment = rates
-    if not control.count and not treatment.count and _most(control) == _most(treatment):
-        said = f"none of {control.of} + {treatment.of} did, but up to {_most(control)} per arm is not ruled out"
-    else:
-        said = " and ".join(
-            f"{found.count} of {found.of} did with {setting(claim, value)} (up to {_most(found)} is not ruled out)"
-            for found, value in ((treatment, claim.treatment), (control, claim.control))
-        )
-        said += ", and which ones survive may differ" if control.count != treatment.count else ""
-    return f" This is where training does not collapse: {said}."
+    told = ", ".join(f"{r.count} of {r.of} did with {r.arm} (up to {_most(r)} is not ruled out)" for r in rates)
+    apart = ", and which ones survive may differ" if len({rate.count for rate in rates}) > 1 else ""
+    return f" This is where training does not collapse: {told}{apart}."
 
 
 def _most(found: CollapseRate) -> str:

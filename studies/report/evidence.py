@@ -10,7 +10,6 @@ curves and counts only: a report takes its figures from here and its verdicts fr
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from studies.checks.conditions import INITIAL
+from studies.checks.evidence import CollectError, read_collected
 from studies.errors import ReportError
 from studies.log.event_log import lock_error
 from studies.log.study import RunState, StudyState
@@ -119,8 +119,6 @@ class RunEvidence:
     """Hidden success by training episodes, where it was evaluated during training."""
     others: Mapping[str, float] = field(default_factory=dict)
     """What its files give of metrics that nobody asked for, by key."""
-    unsaid: Mapping[str, int] = field(default_factory=dict)
-    """Plays after training of which the environment did not say a number that it said of others, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +136,6 @@ class Evidence:
 
     def has_metric(self, key: str) -> bool:
         return bool(self.runs) and all(run.curves.get(key) for run in self.runs.values())
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return tuple(sorted({key for run in self.runs.values() for key in run.curves}))
 
     @property
     def files(self) -> int:
@@ -201,7 +195,6 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
         recomputed=_recompute(run, results),
         transcripts=_transcripts(evaluation),
         hidden=hidden,
-        unsaid=_unsaid(evaluation),
         others=_measure_others(others, results) if run.spec.phase == "confirm" else {},
     )
 
@@ -234,13 +227,6 @@ def _measure_others(metrics: tuple[Metric, ...], run: Results) -> Mapping[str, f
     return found
 
 
-def _unsaid(evaluation: Mapping[str, Any]) -> dict[str, int]:
-    said = [episode.get("facts") or {} for episode in evaluation["final"]["episodes"]]
-    names = sorted({name for facts in said for name in facts})
-    lacking = {name: sum(name not in facts for facts in said) for name in names}
-    return {name: count for name, count in lacking.items() if count}
-
-
 def _transcripts(evaluation: Mapping[str, Any]) -> tuple[tuple[str, Mapping[str, Any]], ...]:
     when = ("initial", "final")
     parts = {part: {entry["task_id"]: entry for entry in evaluation[part].get("transcripts", ())} for part in when}
@@ -251,22 +237,14 @@ def _transcripts(evaluation: Mapping[str, Any]) -> tuple[tuple[str, Mapping[str,
 def _read(run: RunState, name: str, folder: Path) -> dict[str, Any]:
     """Return one of a run's collected files, which must be what was collected and about this run."""
     record = (run.collected or {})[name]
-    path = (folder / record["path"]).resolve()
-    if not path.is_relative_to(folder.resolve()):
+    if not (folder / record["path"]).resolve().is_relative_to(folder.resolve()):
         raise ReportError(f"a file of run {run.run_id} lies outside the study's folder: {record['path']!r}")
     try:
-        data = path.read_bytes()
-    except OSError as error:
+        data = read_collected(folder, record)
+    except CollectError as error:
         raise ReportError(
-            f"expected the {name} of run {run.run_id} at {record['path']}; found {error.strerror or error}. "
-            "Restore the file from a backup; no report is built without it"
+            f"run {run.run_id}: {error.reason}. Restore the file from a backup; no report is built without it"
         ) from error
-    found = hashlib.sha256(data).hexdigest()
-    if found != record["sha256"]:
-        raise ReportError(
-            f"the {name} of run {run.run_id} ({record['path']}) is not what was collected: expected sha256 "
-            f"{record['sha256'][:12]}, found {found[:12]}. Restore the file from a backup; no report is built on it"
-        )
     try:
         value = json.loads(data)
     except ValueError as error:

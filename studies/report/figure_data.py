@@ -10,14 +10,11 @@ from typing import Final
 
 from studies.checks.conditions import INITIAL
 from studies.log.study import RunState, StudyState
-from studies.records.alpha import AlphaLedgers, LedgerEntry
-from studies.records.design import Hypothesis
 from studies.records.runs import NOISE_ARM
-from studies.records.statements import metric_name
 from studies.report.claims import claims
 from studies.report.elements import arm_interval, is_rate
 from studies.report.evidence import REWARDS, SUCCESS, Evidence
-from studies.report.wording import describe_comparison, describe_fields, label, metric_axis
+from studies.report.wording import describe_comparison, metric_axis
 from studies.statistics.comparison import Interval
 from studies.verdicts.judge import find_collapsed_runs
 from studies.verdicts.wording import DecidingInterval, deciding_interval
@@ -25,74 +22,39 @@ from studies.verdicts.wording import DecidingInterval, deciding_interval
 
 @dataclass(frozen=True, slots=True)
 class ClaimEffect:
-    """One claim, and the difference that its runs showed."""
+    """One claim, the difference that was predicted, and the one that its runs showed."""
 
     name: str
-    label: str
-    """The verdict's word; empty before there is one."""
-    estimate: float | None
-    observed: DecidingInterval | None
-    margin: float | None
-    """Differences within it to both sides of zero do not matter; None where the lock names none."""
-    predicted: tuple[float, float, float] | None = None
+    predicted: tuple[float, float, float]
     """The interval that was predicted, and its level."""
+    judged: bool = False
+    estimate: float | None = None
+    observed: DecidingInterval | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """Claims that are judged by one metric, in the order of their rounds."""
+    """The claims of a round."""
 
     items: tuple[ClaimEffect, ...]
     measured: str
     unit: str = ""
-
-
-Levels = tuple[tuple[str, tuple[LedgerEntry, ...], int], ...]
-"""By kind of claim the rounds of its ledger up to the most that there could be, and how many came to a lock: the level
-of a round that did not is what it would have had."""
-
-
-def claim_effects(rounds: Sequence[StudyState]) -> tuple[Effects, ...]:
-    """Return the judged claims of all rounds, apart by what they are measured in."""
-    found: dict[tuple[str, str], list[ClaimEffect]] = {}
-    for state in rounds:
-        for claim in state.design.hypotheses if state.design is not None else ():
-            if state.design is not None and state.verdict_on(claim.id) is not None:
-                metric = state.design.metric
-                name = f"Round {state.round}: {describe_comparison(claim)}, in {state.design.environment}"
-                found.setdefault((metric_axis(metric), metric.unit), []).append(_effect(state, claim, name))
-    return tuple(Effects(tuple(items), axis, unit) for (axis, unit), items in found.items())
+    margin: float | None = None
+    """Differences within it to both sides of zero do not matter; None where the lock names none."""
 
 
 def forecasts(state: StudyState) -> Effects | None:
     """Return what was predicted of each claim and what was observed; None before anything is claimed."""
-    items = []
+    design, items = state.design, []
     for claim in claims(state):
         predicted = (claim.prediction.low, claim.prediction.high, claim.prediction.level)
-        name = f"{claim.id}: {describe_comparison(claim)}"
-        items.append(replace(_effect(state, claim, name), predicted=predicted))
-    metric = state.design.metric if state.design is not None else None
-    measured, unit = ("the metric", "") if metric is None else (metric_axis(metric), metric.unit)
-    return Effects(tuple(items), measured, unit) if items else None
-
-
-def _effect(state: StudyState, claim: Hypothesis, name: str) -> ClaimEffect:
-    design, verdict = state.design, state.verdict_on(claim.id)
-    margin = design.equivalence_margin if design is not None else None
-    if design is None or verdict is None:
-        return ClaimEffect(name, "", None, None, margin)
-    return ClaimEffect(name, label(claim, verdict), verdict.estimate, deciding_interval(design, verdict), margin)
-
-
-def level_bars(ledgers: AlphaLedgers, locked: int) -> Levels:
-    """Return the levels of both ledgers as they stood; `locked` is how many rounds came to a lock."""
-    found = []
-    for kind, ledger in (("a difference", ledgers.differences), ("no difference", ledgers.equivalences)):
-        entries = ledger.entries()
-        ahead = enumerate(ledger.future_levels()[1:], start=len(entries) + 1)
-        later = (LedgerEntry(number, level, 0.0, None) for number, level in ahead)
-        found.append((f"claims of {kind}", (*entries, *later), locked))
-    return tuple(found)
+        item = ClaimEffect(f"{claim.id}: {describe_comparison(claim)}", predicted)
+        if design is not None and (verdict := state.verdict_on(claim.id)) is not None:
+            item = replace(item, judged=True, estimate=verdict.estimate, observed=deciding_interval(design, verdict))
+        items.append(item)
+    if design is None:
+        return Effects(tuple(items), "the metric") if items else None
+    return Effects(tuple(items), metric_axis(design.metric), design.metric.unit, design.equivalence_margin)
 
 
 Points = tuple[tuple[float, float], ...]
@@ -165,47 +127,6 @@ class Shifts:
     unit: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ScreenedCandidate:
-    """What a screen saw of one candidate: (steps, value) of each rung it reached, and whether it was confirmed."""
-
-    sets: str
-    points: tuple[tuple[int, float], ...]
-    kept: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Screening:
-    """All candidates of a screen, the best first; `lengths` are the numbers of steps of its rungs."""
-
-    candidates: tuple[ScreenedCandidate, ...]
-    lengths: tuple[int, ...]
-    measured: str
-    unit: str = ""
-
-
-def screening(state: StudyState) -> Screening | None:
-    """Return what the screen saw, the farthest and then the best candidate first; None before it saw anything."""
-    metric = state.locked_design.metric if state.locked_design is not None else None
-    sign = 1 if metric is None or metric.higher_is_better else -1
-    seen = []
-    for arm in state.candidates.values():
-        points = sorted(
-            (int(run.spec.job["steps"]), run.measurements[run.spec.metric.key].value)
-            for run in state.runs_of(arm.name, "screen")
-            if run.status == "collected" and run.spec.metric.key in run.measurements
-        )
-        kept = state.selection is not None and arm.name in state.selection.kept
-        if points:
-            sets = describe_fields(arm.overrides, " ", none="")
-            seen.append(ScreenedCandidate(sets, tuple(points), kept))
-    seen.sort(key=lambda c: (not c.kept, -c.points[-1][0], -sign * c.points[-1][1]))
-    lengths = sorted({steps for candidate in seen for steps, _ in candidate.points})
-    own = "success" if metric is None or not metric.kind else metric_name(metric).replace("hidden ", "")
-    unit = metric.unit if metric is not None else ""
-    return Screening(tuple(seen), tuple(lengths), f"{own} on the search tasks", unit) if seen else None
-
-
 def list_plotted_arms(state: StudyState) -> list[PlottedArm]:
     """Return the arms of the design that have collected runs; the A/A runs while no arm has."""
     arms = state.design.arms if state.design is not None else ()
@@ -234,13 +155,11 @@ def hidden_curves(state: StudyState, evidence: Evidence) -> Curves | None:
     return Curves(drawn, "hidden success", "training episodes", metric.threshold, horizon) if drawn else None
 
 
-def _arm_curves(
-    state: StudyState, curve: Callable[[RunState], Points], only: Collection[str] | None = None
-) -> tuple[ArmCurves, ...]:
-    """Return the arms that are drawn, or `only` some, with the curve of each run that has one."""
+def _arm_curves(state: StudyState, curve: Callable[[RunState], Points]) -> tuple[ArmCurves, ...]:
+    """Return the arms that are drawn with the curve of each run that has one."""
     drawn = []
     for name, index, runs in list_plotted_arms(state):
-        found = ((run, curve(run)) for run in runs if only is None or name in only)
+        found = ((run, curve(run)) for run in runs)
         if seeds := tuple(SeedCurve(run.run_id, run.spec.seed, points) for run, points in found if points):
             drawn.append(ArmCurves(name, index, seeds, mean_of(seeds)))
     return tuple(drawn)
@@ -252,20 +171,7 @@ def training_curves(state: StudyState, evidence: Evidence) -> tuple[Curves, ...]
     return tuple(data for data in found if data is not None)
 
 
-def reward_curves(state: StudyState, evidence: Evidence) -> tuple[Curves, ...]:
-    """Return the training reward by each reward function, apart; empty where there is but the environment's own."""
-    if state.design is None or not state.design.code or not evidence.has_metric(REWARDS):
-        return ()
-    found = []
-    for reward in dict.fromkeys(arm.reward for arm in state.design.arms):
-        names = {arm.name for arm in state.design.arms if arm.reward == reward}
-        found.append(metric_curves(state, evidence, REWARDS, f"mean training reward by {reward}", names))
-    return tuple(data for data in found if data is not None)
-
-
-def metric_curves(
-    state: StudyState, evidence: Evidence, key: str, measured: str = "", only: Collection[str] | None = None
-) -> Curves | None:
+def metric_curves(state: StudyState, evidence: Evidence, key: str, measured: str = "") -> Curves | None:
     """Return the curves of any logged metric, under its own name; None when no run that is drawn logged it."""
     sizes = {run_id: state.runs[run_id].spec.job.get("episodes_per_step") for run_id in evidence.runs}
     known = {run_id: size for run_id, size in sizes.items() if isinstance(size, int)}
@@ -275,7 +181,7 @@ def metric_curves(
         scale, points = per_step.get(run.run_id, 1), evidence.runs[run.run_id].curves.get(key, ())
         return tuple((step * scale, y) for step, y in points)
 
-    drawn = _arm_curves(state, curve, only)
+    drawn = _arm_curves(state, curve)
     return Curves(drawn, measured or key, "training episodes" if per_step else "training steps") if drawn else None
 
 

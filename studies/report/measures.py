@@ -7,7 +7,6 @@ nothing, or that points the other way than the verdict.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import fmean
@@ -73,24 +72,17 @@ def others_table(state: StudyState, evidence: Evidence) -> Table | None:
     return table(columns, rows, range(1, len(columns)))
 
 
-def facts_table(state: StudyState, evidence: Evidence) -> Table | None:
+def facts_table(state: StudyState) -> Table | None:
     """Return what the environment said of plays after training, as means over each arm's runs; None for nothing."""
     arms = [arm.name for arm in state.design.arms] if state.design is not None else []
     values: dict[str, dict[str, list[float]]] = {arm: {} for arm in arms}
-    unsaid = {arm: Counter[str]() for arm in arms}
     for arm in arms:
         for run in state.runs_of(arm):
-            unsaid[arm].update(evidence.runs[run.run_id].unsaid if run.run_id in evidence.runs else {})
             for name, value in (run.collected or {}).get("facts", {}).items():
                 values[arm].setdefault(name, []).append(float(value))
 
-    def mean(arm: str, name: str) -> str:
-        known, lacking = values[arm].get(name), unsaid[arm][name]
-        said = number(fmean(known)) if known else NONE
-        return f"{said} (of {plural(lacking, 'play')} not said)" if lacking else said
-
     names = sorted({name for known in values.values() for name in known})
-    rows = [[name, *(mean(arm, name) for arm in arms)] for name in names]
+    rows = [[name, *(number(fmean(v)) if (v := values[arm].get(name)) else NONE for arm in arms)] for name in names]
     return table(("Mean per play", *arms), rows, range(1, len(arms) + 1))
 
 

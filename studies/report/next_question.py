@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, Final
+from typing import Final
 
 from studies.log.study import StudyState
 from studies.records.base import JsonValue
@@ -45,10 +45,6 @@ _SAFELY: Final = 0.9
 """Part of what trainings ended at that a threshold they reach may have."""
 _GRAIN: Final = 0.05
 """What thresholds are rounded down to."""
-_MOST_TIMES: Final = 4
-"""A value further on is at most so many times the last one that was tried."""
-_SMALL: Final = 0.1
-"""A number below it is taken to be a rate or a coefficient that may be scaled up once more."""
 _URGENCY: Final = ("invalid", "inconclusive", "supported", "refuted", "equivalent")
 """Which of several verdicts the next question is about: what is open first."""
 
@@ -121,7 +117,7 @@ def _prefer(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdi
     interval, unit = deciding_interval(design, verdict), design.metric.unit
     assert verdict.estimate is not None  # supported and refuted have one
     assert interval is not None
-    caution = ", part of which may come from the unequal training" if find_unequal_training(state, claim) else ""
+    caution = ", part of which may come from the unequal training" if find_unequal_training(verdict) else ""
     again = next((entry for entry in state.replications if entry.hypothesis == claim.id), None)
     if again is not None and design.replication is not None:
         caution += f"; in {design.replication.environment} the same comparison was {again.verdict}"
@@ -273,33 +269,22 @@ def list_next_questions(state: StudyState) -> tuple[NextQuestion, ...]:
 
 
 def _after(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> Iterator[NextQuestion]:
-    if claim.open and verdict.verdict == "refuted":  # no side was named: what is better is what goes on
-        claim = claim.model_copy(update={"control": claim.treatment, "treatment": claim.control})
-        verdict = verdict.model_copy(update={"verdict": "supported", "collapses": verdict.collapses[::-1]})
-    further = _find_untried(state, design, claim, verdict)
     if verdict.verdict == "inconclusive":
-        yield from _with_more(state, design, claim, verdict, further)
-    elif verdict.verdict == "supported":
-        if further is not None:
-            why = f"whether {value_of(further)} goes further"
-            yield _compare(state, design, claim, why, (claim.treatment, further))
+        yield from _with_more(state, design, claim, verdict)
+    elif verdict.verdict == "supported" or (claim.open and verdict.verdict == "refuted"):
         yield _compare(state, design, claim, "whether it holds again, on fresh seeds")
     elif verdict.verdict == "refuted":
         why = "whether the opposite holds, as a claim of its own on fresh seeds"
         yield _compare(state, design, claim, why, (claim.treatment, claim.control))
-    elif verdict.verdict == "equivalent" and further is not None:
-        yield _compare(state, design, claim, "a larger contrast", (claim.control, further))
     elif verdict.verdict == "invalid":
         yield _same_question(state, "the same again, once what made it invalid is mended", 1.0)
     if any(rate.count for rate in verdict.collapses):
         yield _compare(state, design, claim, "which of them collapses more often", metric="collapse")
-    elif verdict.verdict == "equivalent" and further is None:
+    elif verdict.verdict == "equivalent":
         yield NextQuestion("something else: here nothing that matters was left to find", "ajet study plan '...'")
 
 
-def _with_more(
-    state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict, further: Any
-) -> Iterator[NextQuestion]:
+def _with_more(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> Iterator[NextQuestion]:
     if verdict.reached and verdict.estimate is None:
         names = (design.control_arm, design.arm_with(claim.variable, claim.treatment).name)
         ended = [sorted(state.values(name, SUCCESS).values()) for name in names]
@@ -310,9 +295,6 @@ def _with_more(
             yield _compare(state, design, claim, why, metric=f"{design.metric.kind}:{nearer:.2g}")
     found = reached_power(design, claim, verdict)
     longer = max(2.0, found.seeds / fewest(verdict)) if found is not None and found.seeds is not None else 2.0
-    if longer > _MOST_LONGER and further is not None:
-        why = "a larger contrast: this one needs too many seeds"
-        yield _compare(state, design, claim, why, (claim.control, further))
     longer = min(longer, _MOST_LONGER)
     yield _compare(state, design, claim, "the same comparison with more seeds", longer=longer)
 
@@ -382,30 +364,6 @@ def _same_question(state: StudyState, why: str, longer: float) -> NextQuestion:
     elif longer != 1.0 or kept != words:
         kept += ["--budget", budget]
     return NextQuestion(why, shlex.join(kept), ProposedStudy(longer * state.budget_s))
-
-
-def _find_untried(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> Any:
-    """Return the next value in the direction from control to treatment; None where that is no safe guess, where the
-    treatment itself collapses, or where a value beyond it was tried."""
-    control, treatment = claim.control, claim.treatment
-    further: float | None = None
-    if isinstance(control, bool) or isinstance(treatment, bool) or any(rate.count for rate in verdict.collapses[1:]):
-        return None
-    if isinstance(control, int) and isinstance(treatment, int) and min(control, treatment) > 0:
-        ratio, rest = divmod(max(control, treatment), min(control, treatment))
-        ratio, up = min(ratio, _MOST_TIMES), treatment > control
-        if not rest and (up or not treatment % ratio):
-            further = treatment * ratio if up else treatment // ratio
-    elif isinstance(control, float) and isinstance(treatment, float) and min(control, treatment) > 0:
-        value = treatment * min(max(treatment / control, 1 / _MOST_TIMES), _MOST_TIMES)
-        further = float(f"{value:.3g}") if max(value, treatment) < _SMALL else None
-    if further is None:
-        return None
-    designs = (each.design for each in state.rounds if each.design is not None)
-    here = [each for each in designs if each.environment == design.environment]
-    tried = (arm.overrides.get(claim.variable) for each in here for arm in each.arms)
-    beyond = (value for value in tried if isinstance(value, int | float))
-    return None if any((v - treatment) * (further - treatment) > 0 for v in beyond) else further
 
 
 def _minutes(seconds: float) -> int:

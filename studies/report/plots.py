@@ -19,19 +19,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator, ScalarFormatter
 
-from studies.records.alpha import LedgerEntry
-from studies.report.figure_data import (
-    ArmCurves,
-    ArmShift,
-    ClaimEffect,
-    Curves,
-    Effects,
-    Levels,
-    Screening,
-    Shifts,
-)
+from studies.report.figure_data import ArmCurves, ArmShift, ClaimEffect, Curves, Effects, Shifts
 from studies.report.theme import LIGHT, arm_paint, canvas, marker, paint, render_svg, style, use_palette
-from studies.report.wording import MINUS, capital, fine_percent, format_signed, number, percent, plural, span
+from studies.report.wording import MINUS, capital, format_signed, number, percent, plural, span
 
 WIDTH: Final = 680.0
 """In CSS pixels, as all lengths here."""
@@ -44,10 +34,7 @@ _FOOT: Final = 46.0
 _NAME_CHARS: Final = 80
 _PER_RUN: Final = 9.0
 """Height that a run takes of its arm's strip."""
-_MOST_CANDIDATES: Final = 24
-"""Candidates drawn; the table lists all."""
 _THOUSAND: Final = 1000
-_DASHES: Final = (0, (3, 2))
 _LEGEND: Final[Mapping[str, Any]] = {
     "loc": "upper left",
     "bbox_to_anchor": (0.0, 1.0),
@@ -99,26 +86,12 @@ def render_cached(figure: str, data: Hashable, salt: str) -> str:
         return render_svg(drawn.canvas, drawn.label, drawn.tips)
 
 
-def picture(data: Curves) -> tuple[str, bytes]:
-    """Return the curves of one metric as SVG and as PNG, its name above."""
-    with style("metric"):
-        drawn = draw_panels([data], "metric")
-        svg = render_svg(drawn.canvas, drawn.label, drawn.tips)
-    return svg, _png(lambda: draw_panels([data], "metric"), dpi=144)
-
-
 def curves_picture(data: Curves) -> bytes:
-    return _png(lambda: draw_curves(data, "curves"), dpi=90)
-
-
-def screen_picture(data: Screening) -> bytes:
-    return _png(lambda: draw_screen(data, "screen"), dpi=90)
-
-
-def _png(draw: Callable[[], Picture], dpi: int) -> bytes:
+    """Return curves as PNG, for a page that shows no SVG."""
     buffer = io.BytesIO()
     with use_palette(LIGHT), style("png"):
-        draw().canvas.savefig(buffer, format="png", dpi=dpi, facecolor=LIGHT["page"], metadata={"Software": None})
+        drawn = draw_curves(data, "curves")
+        drawn.canvas.savefig(buffer, format="png", dpi=90, facecolor=LIGHT["page"], metadata={"Software": None})
     return buffer.getvalue()
 
 
@@ -300,24 +273,19 @@ def _shift_note(arm: ArmShift, data: Shifts) -> tuple[str, ...]:
 
 
 def draw_effects(data: Effects, _salt: str) -> Picture:
-    """Draw the difference of each claim with its interval, below what was predicted where that is told."""
-    told = any(item.predicted for item in data.items)
-    rows = [
-        FigureRow(item.name, _effect_note(item, data.unit), 50 if told else 34, paint("ink")) for item in data.items
-    ]
-    figure, strips = layout_rows(rows, _effect_legend(data) if told else {}, f"difference in {data.measured}")
-    ends = [0.0]
+    """Draw the difference of each claim with its interval, below what was predicted."""
+    rows = [FigureRow(item.name, _effect_note(item, data.unit), 50, paint("ink")) for item in data.items]
+    figure, strips = layout_rows(rows, _effect_legend(data), f"difference in {data.measured}")
+    look: dict[str, Any] = {"color": paint("band"), "edgecolor": paint("muted"), "linewidth": 0.8}
+    ends, y = [0.0], 0.28
     for axes, item in zip(strips, data.items, strict=True):
-        y, margin = 0.28 if told else 0.5, item.margin
-        if margin is not None:
-            axes.axvspan(-margin, margin, color=paint("rule"), linewidth=0, zorder=0.5)
-            ends += [-margin, margin]
+        if data.margin is not None:
+            axes.axvspan(-data.margin, data.margin, color=paint("rule"), linewidth=0, zorder=0.5)
+            ends += [-data.margin, data.margin]
         axes.axvline(0, color=paint("ink"), linewidth=1.2)
-        if item.predicted is not None:
-            low, high, _ = item.predicted
-            look: dict[str, Any] = {"color": paint("band"), "edgecolor": paint("muted"), "linewidth": 0.8}
-            axes.barh(0.74, high - low, left=low, height=0.3, **look)
-            ends += [low, high]
+        low, high, _ = item.predicted
+        axes.barh(0.74, high - low, left=low, height=0.3, **look)
+        ends += [low, high]
         if item.estimate is not None and item.observed is not None:
             axes.plot([item.observed.low, item.observed.high], [y, y], color=paint("ink"), linewidth=2.4)
             ends += [item.observed.low, item.observed.high]
@@ -327,14 +295,13 @@ def draw_effects(data: Effects, _salt: str) -> Picture:
     room = 0.06 * ((max(ends) - min(ends)) or 1.0)
     strips[-1].set_xlim(min(ends) - room, max(ends) + room)
     strips[-1].xaxis.set_major_formatter(FuncFormatter(format_tick))
-    lead = "Predicted and observed difference" if told else "Difference"
-    return Picture(figure, f"{lead} in {data.measured}", {})
+    return Picture(figure, f"Predicted and observed difference in {data.measured}", {})
 
 
 def _effect_note(item: ClaimEffect, unit: str) -> tuple[str, ...]:
-    lead = item.label if item.predicted is None else f"predicted {span(*item.predicted[:2], unit=unit)}"
+    lead = f"predicted {span(*item.predicted[:2], unit=unit)}"
     if item.estimate is None:
-        return lead, "no number observed" if item.label else "not observed yet"
+        return lead, "no number observed" if item.judged else "not observed yet"
     found = item.observed
     ends = "no interval" if found is None else f"{span(found.low, found.high, unit=unit)}, {percent(found.level)}"
     return lead, f"observed {format_signed(item.estimate, unit=unit)} ({ends})"
@@ -343,15 +310,15 @@ def _effect_note(item: ClaimEffect, unit: str) -> tuple[str, ...]:
 def _effect_legend(data: Effects) -> dict[str, Artist]:
     levels = {item.observed.level for item in data.items if item.observed is not None}
     observed = f"observed, {percent(levels.pop())} interval" if len(levels) == 1 else "observed, with its interval"
-    asked = {item.predicted[2] for item in data.items if item.predicted is not None}
+    asked = {item.predicted[2] for item in data.items}
     found: dict[str, Artist] = {
         f"predicted, {percent(asked.pop())}" if len(asked) == 1 else "predicted": Patch(
             facecolor=paint("band"), edgecolor=paint("muted"), linewidth=0.8
         ),
         observed: Line2D([], [], color=paint("ink"), linewidth=2.4, marker="o", markersize=7),
     }
-    if (margin := data.items[0].margin) is not None:
-        size = number(margin, unit=data.unit) if data.unit else f"{margin:g}"
+    if data.margin is not None:
+        size = number(data.margin, unit=data.unit) if data.unit else f"{data.margin:g}"
         found[f"too small to matter (±{size})"] = Patch(facecolor=paint("rule"))
     return found
 
@@ -360,68 +327,6 @@ def format_tick(value: float, _position: Any) -> str:
     if abs(value) < 1e-12:
         return "0"
     return (f"{value:+,.0f}" if abs(value) >= _THOUSAND else f"{value:+g}").replace("-", MINUS)
-
-
-def draw_screen(data: Screening, salt: str) -> Picture:
-    tips: dict[str, str] = {}
-    shown = data.candidates[:_MOST_CANDIDATES]
-    colors = [arm_paint(1) if found.kept else paint("muted") for found in shown]
-    rows = [
-        FigureRow(found.sets, (_after(*found.points[-1], data.unit),), 17, color)
-        for found, color in zip(shown, colors, strict=True)
-    ]
-    figure, strips = layout_rows(rows, {}, data.measured)
-    for place, (axes, found, color) in enumerate(zip(strips, shown, colors, strict=True)):
-        reached = ", ".join(_after(steps, value, data.unit) for steps, value in found.points)
-        tips[f"{salt}-{place}"] = f"{found.sets}: {reached}"
-        values = [value for _, value in found.points]
-        axes.plot(values, [0.5] * len(values), color=color, linewidth=1, alpha=0.5, gid=f"{salt}-{place}")
-        for steps, value in found.points:
-            faint = 0.35 if steps < data.lengths[-1] else 1.0
-            axes.plot([value], [0.5], color=color, marker="o", markersize=8, alpha=faint, markeredgewidth=0)
-    return Picture(figure, f"The screen: {data.measured}", tips)
-
-
-def _after(steps: int, value: float, unit: str) -> str:
-    return f"{number(value, unit=unit)} after {plural(steps, 'step')}"
-
-
-def draw_levels(data: Levels, _salt: str) -> Picture:
-    panel, top = 214.0, 34.0
-    height = top + panel + 8
-    figure = canvas(WIDTH, height)
-    highest = max(bar.level for _, bars, _ in data for bar in bars)
-    for place, (kind, bars, locked) in enumerate(data):
-        left, base = 0.08 + place * 0.5, height - top - panel + 48
-        axes = figure.add_axes((left, base / height, 0.4, (panel - 78) / height))
-        _draw_bars(axes, bars, locked, highest)
-        figure.text(left, (base + panel - 70) / height, f"Level of {kind}", color=paint("ink"), weight="bold")
-    handles = {
-        "own part": Patch(facecolor=paint("arm-0")),
-        "handed on": Patch(facecolor=paint("band"), edgecolor=paint("arm-0")),
-        "not locked": Patch(fill=False, edgecolor=paint("muted"), linestyle=_DASHES),
-    }
-    figure.legend(handles.values(), handles.keys(), ncols=3, **_LEGEND)
-    return Picture(figure, "The level of each round, by kind of claim", {})
-
-
-def _draw_bars(axes: Axes, bars: Sequence[LedgerEntry], locked: int, highest: float) -> None:
-    look: dict[str, Any] = {"width": 0.55, "linewidth": 1.2}
-    for bar in bars:
-        if bar.round <= locked:
-            axes.bar(bar.round, bar.own, color=paint("arm-0"), edgecolor=paint("arm-0"), **look)
-            axes.bar(bar.round, bar.received, bottom=bar.own, color=paint("band"), edgecolor=paint("arm-0"), **look)
-        else:
-            axes.bar(bar.round, bar.level, fill=False, edgecolor=paint("muted"), linestyle=_DASHES, **look)
-        above: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center", "fontsize": 11}
-        axes.annotate(fine_percent(bar.level), (bar.round, bar.level), color=paint("ink"), **above)
-    axes.set_ylim(0, highest * 1.18)
-    axes.set_xlim(0.4, len(bars) + 0.6)
-    axes.set_xticks([bar.round for bar in bars])
-    axes.grid(axis="y", linewidth=1)
-    axes.yaxis.set_major_locator(MaxNLocator(3, steps=STEPS))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: percent(round(share, 4))))
-    axes.set_xlabel("round")
 
 
 def _caption_shifts(data: Shifts) -> str:
@@ -448,18 +353,14 @@ def _caption_hidden(data: Curves) -> str:
     )
 
 
-def _shaded(data: Effects) -> str:
-    margins = any(item.margin is not None for item in data.items)
-    return " Shaded: differences too small to matter." if margins else ""
-
-
 _LINES: Final = "Thin: one run; thick: an arm's mean"
 FIGURES: Final[Mapping[str, FigureKind]] = {
     "predictions": FigureKind(
         "Predicted and observed",
         lambda data: (
             f"Difference in {data.measured}, treatment minus control. Bar: predicted before any run; mark and line: "
-            f"observed, with the interval that decides.{_shaded(data)}"
+            f"observed, with the interval that decides."
+            f"{'' if data.margin is None else ' Shaded: differences too small to matter.'}"
         ),
         draw_effects,
     ),
@@ -473,41 +374,9 @@ FIGURES: Final[Mapping[str, FigureKind]] = {
         ),
         draw_curves,
     ),
-    "screen": FigureKind(
-        "The screen",
-        lambda data: (
-            f"{capital(data.measured)} of the screen's candidates, one seed each: a faint mark is a shorter run, the "
-            "full one the longest. Coloured candidates were confirmed. No claim rests on a screen."
-        ),
-        draw_screen,
-    ),
     "training": FigureKind(
         "How training went",
         lambda data: f"Logged metrics by {data[0].unit}: {', '.join(each.measured for each in data)}. {_LINES}.",
         draw_panels,
-    ),
-    "training-reward": FigureKind(
-        "Training reward",
-        lambda data: (
-            f"{capital(data.measured)}, by {data.unit}. Its axis is its own: a reward's height says nothing beside "
-            f"another's. {_LINES}."
-        ),
-        draw_curves,
-    ),
-    "effects": FigureKind(
-        "Claims by round",
-        lambda data: (
-            f"Difference in {data.measured}, treatment minus control, of each claim with the interval that decided it, "
-            f"at the level of its round.{_shaded(data)} Each round has fresh seeds."
-        ),
-        draw_effects,
-    ),
-    "levels": FigureKind(
-        "The error ledgers",
-        lambda data: (
-            "The level of each round, by kind of claim. Dark: its own part; light: what the round before handed on. An "
-            "outline is a round that was not locked, as it would be if nothing more were handed on."
-        ),
-        draw_levels,
     ),
 }

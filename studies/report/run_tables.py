@@ -109,36 +109,27 @@ def arm_cell(design: Design | None, arm: str) -> Cell:
     return Cell(arm, f"arm-{names.index(arm) % ARMS}" if arm in names else "")
 
 
-def arm_table(state: StudyState, *, whole: bool = False) -> Table | None:
-    """Return what the arms came to in short, None before a run of any was measured; `whole` with every run's value."""
+def arm_table(state: StudyState) -> Table | None:
+    """Return what the arms came to; None before a run of any was measured."""
     design = state.design
-    if design is None or not (whole or any(state.values(arm.name) for arm in design.arms)):
+    if design is None or not any(state.values(arm.name) for arm in design.arms):
         return None
-    metric, timed, name = design.metric, design.metric.cut_at is not None, metric_name(design.metric)
+    metric, timed, rows = design.metric, design.metric.cut_at is not None, list[Row]()
     columns = ["Arm", "Runs", "Success before" if metric.kind else "Before", *(["Got there"] if timed else [])]
-    columns += [f"Mean {name}", "SD between runs"]
-    if whole:
-        columns = ["Arm", "n", f"Mean {name}", "95 % interval", "SD", "Each run"]
-    collapsed, rows = find_collapsed_runs(state), list[Row]()
+    columns += [f"Mean {metric_name(metric)}", "95 % interval", "SD between runs"]
+    collapsed = find_collapsed_runs(state)
     for arm in design.arms:
         measured = state.values(arm.name)
         values = [value for run, value in measured.items() if run not in collapsed]
         fallen = len(measured) - len(values)
         count = f"{len(values)} + {fallen} collapsed" if fallen else str(len(values))
-        mean, sd = format_mean(metric, values), format_spread(metric, values)
-        if not whole:
-            before = state.values(arm.name, BEFORE).values()
-            reached = [format_reached(metric, values)] if timed else []
-            begun = number(fmean(before)) if before else NONE
-            rows.append([arm_cell(design, arm.name), count, begun, *reached, mean, sd])
-            continue
-        ends = arm_interval(metric, values)
+        before, ends = state.values(arm.name, BEFORE).values(), arm_interval(metric, values)
         interval = f"{number(ends.low, unit=metric.unit)} to {number(ends.high, unit=metric.unit)}" if ends else NONE
-        texts = {run: number(value, unit=metric.unit) for run, value in measured.items()}
-        each = ", ".join(f"{text}{' (collapsed)' if run in collapsed else ''}" for run, text in texts.items())
-        seeds = "; ".join(f"seed {state.runs[run_id].spec.seed}: {text}" for run_id, text in texts.items())
-        rows.append([arm_cell(design, arm.name), count, mean, interval, sd, Cell(each or NONE, title=seeds)])
-    return table(columns, rows, range(1, 5 if whole else len(columns)))
+        row = [count, number(fmean(before)) if before else NONE]
+        row += [format_reached(metric, values)] if timed else []
+        row += [format_mean(metric, values), interval]
+        rows.append([arm_cell(design, arm.name), *row, format_spread(metric, values)])
+    return table(columns, rows, range(1, len(columns)))
 
 
 def merge_rounds(state: StudyState) -> StudyState:
@@ -230,21 +221,6 @@ def count_runs(runs: Iterable[RunState]) -> str:
         f"{unfinished} not finished. They took {plural(sum(len(run.attempts) for run in runs), 'attempt')}; all of "
         "them are listed."
     )
-
-
-def runs_by_round(state: StudyState) -> Table | None:
-    """Return how many runs each round had; None for a study of one."""
-    states = state.every_round
-    names = [f"{each.round}, given up" if each in state.given_up else str(each.round) for each in states]
-    rows = []
-    for name, part in [*zip(names, ([each] for each in states), strict=True), ("all", states)]:
-        runs = [run for each in part for run in each.runs.values()]
-        collected, invalid = (sum(run.status == status for run in runs) for status in ("collected", "invalid"))
-        attempts, seconds = sum(len(run.attempts) for run in runs), sum(run.seconds for run in runs)
-        counts = (len(runs), collected, invalid, len(runs) - collected - invalid, attempts)
-        rows.append([name, *map(str, counts), duration(seconds) if seconds else NONE])
-    columns = ("Round", "Planned", "Collected", "Invalid", "Not finished", "Attempts", "Time in runs")
-    return table(columns, rows, range(1, 7)) if is_campaign(state) else None
 
 
 def file_table(evidence: Iterable[Evidence]) -> Table | None:

@@ -85,14 +85,14 @@ def headline(state: StudyState, lock_error: str | None = None) -> Headline:
 
 def _answer(state: StudyState, design: Design, claim: Hypothesis) -> HeadlineAnswer:
     verdict = state.verdict_on(claim.id)
-    clauses = (*find_unequal_training(state, claim), *unequal_drops(state, claim))
-    differ = f" The arms differ in {'; in '.join(clauses)}." if clauses else ""
+    clauses = (*(find_unequal_training(verdict) if verdict is not None else ()), *unequal_drops(state, claim))
+    differ = f" The arms differ: {'; '.join(clauses)}." if clauses else ""
     if verdict is None:
         sentence = _why_no_verdict(state, design, claim) + differ
         yet = "nothing follows yet: the comparison is not judged."
         return HeadlineAnswer(claim.id, "none", "No verdict", sentence, yet)
-    said = finding(claim, verdict, design.metric, deciding_interval(design, verdict)) + describe_scope(claim, verdict)
-    said += describe_reached(claim, verdict, design.metric) + differ
+    said = finding(claim, verdict, design.metric, deciding_interval(design, verdict)) + describe_scope(verdict)
+    said += describe_reached(verdict, design.metric) + differ
     if not state.is_settled(claim.id):
         over = "ended before the next" if state.status in ("stopped", "concluded") else "goes on"
         said += f" This is look {verdict.look}; the study {over}."

@@ -14,7 +14,7 @@ from itertools import chain
 from statistics import fmean
 from typing import Final, Literal
 
-from studies.checks.conditions import find_confounders, find_design_deviations
+from studies.checks.conditions import find_confounders
 from studies.checks.training import (
     count_without_signal,
     describe_zero_lr_run,
@@ -35,9 +35,7 @@ from studies.report.measures import warn_measure
 from studies.report.run_tables import warn_custom_environments, warn_sandboxes
 from studies.report.wording import capital, format_signed, number, one_line, percent, plural, span
 from studies.statistics.comparison import is_constant, spread_interval
-from studies.statistics.power import power, power_design
 from studies.verdicts.judge import find_violations, gather
-from studies.verdicts.rules import LEAST_KEPT
 
 SMALL_ARM: Final = 10
 """Runs per arm below which a report says that the sample is small."""
@@ -55,9 +53,6 @@ class ObservedNoise:
     low: float
     high: float
     """Ends of the 95 % interval of what is behind `seen`, for normal noise."""
-    power: float | None
-    """Probability of seeing the promised effect at `seen` with the runs that there are; None where nothing was
-    promised, or nothing can be judged."""
 
     @property
     def ratio(self) -> float:
@@ -79,18 +74,7 @@ def noise_observed(state: StudyState) -> ObservedNoise | None:
     df = sum(len(values) - 1 for values in told)
     squares = sum(math.fsum((value - fmean(values)) ** 2 for value in values) for values in told)
     low, high = spread_interval(squares, df)
-    seen = math.sqrt(squares / df)
-    fewest = min([min(v.n_control, v.n_treatment) for v in state.verdicts] or [len(design.seeds)])
-    return ObservedNoise(design.noise.sd, seen, low, high, _power(design, seen, fewest))
-
-
-def _power(design: Design, sd: float, runs: int) -> float | None:
-    least = 2 if design.collapse is None else LEAST_KEPT
-    if design.promise is None or not design.hypotheses or design.test == "boschloo" or runs < least:
-        return None
-    shapes = (power_design(design, claim) for claim in design.hypotheses)
-    made = (shape if runs == shape.seeds else shape.with_seeds(runs) for shape in shapes)
-    return min(power(shape, design.promise.effect, sd) for shape in made)
+    return ObservedNoise(design.noise.sd, math.sqrt(squares / df), low, high)
 
 
 def checks(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
@@ -116,12 +100,10 @@ def _check_lock(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         )
     if state.design is None or not state.runs:
         return
-    between, outside = find_confounders(state), find_design_deviations(state)
+    between = find_confounders(state)
     for name, fields in between.items():
         yield Remark("failed", f"The arms of {name} differ in more than its variable: {', '.join(fields)}.")
-    for arm, fields in outside.items():
-        yield Remark("failed", f"Runs of {arm} differ from the locked design in {', '.join(fields)}.")
-    if not between and not outside:
+    if not between:
         what = "resolved jobs and rewards" if state.design.code else "resolved jobs"
         variables = what_differs(state.design)
         yield Remark("passed", f"The {what} of compared arms differ in {variables} and in nothing else.")
@@ -247,18 +229,13 @@ def warn_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     found = noise_observed(state)
     if found is None or found.low <= found.planned <= found.high or state.design is None:
         return
-    promise, unit = state.design.promise, state.design.metric.unit
-    had = ""
-    if promise is not None and found.power is not None:
-        less = f", not the planned {percent(promise.power)}" if round(found.power, 2) < promise.power else ""
-        had = f"; at the spread and the runs that were met, {number(promise.effect, unit=unit)} is seen with "
-        had += f"{percent(round(found.power, 2))}{less}"
+    unit = state.design.metric.unit
     times = f"{found.ratio:.1f} times as large" if found.ratio > 1 else f"{1 / found.ratio:.1f} times smaller"
     yield Remark(
         "threat" if found.ratio > 1 else "note",
         f"Planned on a noise between seeds of {number(found.planned, unit=unit)}; the runs show "
         f"{number(found.seen, unit=unit)} (95 % interval {number(found.low, unit=unit)} to "
-        f"{number(found.high, unit=unit)}), {times}{had}.",
+        f"{number(found.high, unit=unit)}), {times}.",
     )
 
 
@@ -301,13 +278,6 @@ def _warn_few_runs(state: StudyState, design: Design, evidence: Evidence) -> Ite
     if min(counts.values()) < SMALL_ARM:
         said = ", ".join(f"{n} with {arm}" for arm, n in counts.items())
         yield threat(f"Few runs per arm ({said}): one unusual seed can move a mean.")
-    trained: dict[str, set[int]] = {}
-    for run_id, found in evidence.runs.items():
-        if (spec := state.runs[run_id].spec).phase == "confirm":
-            trained.setdefault(spec.arm, set()).add(found.steps)
-    if len(set().union(*trained.values())) > 1:
-        said = "; ".join(f"{arm}: {', '.join(map(str, sorted(steps)))}" for arm, steps in trained.items())
-        yield threat(f"Runs logged different numbers of training steps ({said}).")
 
 
 def _warn_design(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:

@@ -12,16 +12,15 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from studies.records.design import CONFIGURATION, GAIN, SUCCESS, Hypothesis, Metric
+from studies.records.design import CONFIGURATION, Hypothesis, Metric
 from studies.records.statements import effect_of, format_setting_value, metric_name, value_of
 from studies.records.verdict import Verdict
 from studies.verdicts.scope import find_unobserved_misses
-from studies.verdicts.wording import DecidingInterval, decimals, ends_in_digits, reached_phrase
+from studies.verdicts.wording import DecidingInterval, decimals, ends_in_digits, explain_reached
 
 MINUS: Final = "\N{MINUS SIGN}"
 NONE: Final = "–"
 _SIDES: Final = ("supported", "refuted")
-_PERCENT: Final = 0.01
 
 
 def label(claim: Hypothesis, verdict: Verdict) -> str:
@@ -170,7 +169,7 @@ def metric_axis(metric: Metric) -> str:
 def finding(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None) -> str:
     """Return the verdict as one sentence of numbers with the one interval that decided it, without its label."""
     if verdict.verdict == "invalid" or verdict.estimate is None:
-        return true_minus(verdict.reason) + _describe_means(hypothesis, verdict, metric)
+        return true_minus(verdict.reason)
     if verdict.test == "boschloo":
         text = _compare_rates(hypothesis, verdict, metric, interval)
     elif verdict.arms:
@@ -212,19 +211,10 @@ def _compare_rates(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, int
 
 
 def _compare_means(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None) -> str:
-    mean = verdict.mean_treatment
-    if metric.key == SUCCESS:
-        outcome = f"runs solved {number(mean)} of the hidden tasks"
-    elif metric.key == GAIN:
-        outcome = f"runs gained {format_signed(mean)} of hidden success over their own beginning"
-    elif metric.cut_at is not None and metric.threshold is not None:
-        outcome = f"runs took {format_size(mean, metric)} to {metric.threshold:g} hidden success on average"
-    else:
-        of = "the mean of " if metric.unit else ""
-        outcome = f"{of}{metric_name(metric)} was {number(mean, unit=metric.unit)}"
     difference = in_unit(format_signed(verdict.estimate, unit=metric.unit), metric)
     return (
-        f"with {setting(hypothesis, hypothesis.treatment)}, {outcome}, against "
+        f"with {setting(hypothesis, hypothesis.treatment)}, mean {metric_name(metric).removeprefix('mean ')} was "
+        f"{number(verdict.mean_treatment, unit=metric.unit)}, against "
         f"{number(verdict.mean_control, unit=metric.unit)} with {value_alone(hypothesis, hypothesis.control)} "
         f"(difference {difference}, {_ends(interval, metric.unit)}, n = {describe_counts(verdict)})."
     )
@@ -253,57 +243,25 @@ def _ends(interval: DecidingInterval | None, unit: str) -> str:
     return f"{percent(interval.level)} interval {span(interval.low, interval.high, unit=unit)}"
 
 
-def _describe_means(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
-    if verdict.mean_control is None or verdict.mean_treatment is None or verdict.arms:
-        return ""
-    return (
-        f" The mean {metric_name(metric)} was {number(verdict.mean_treatment, unit=metric.unit)} with "
-        f"{setting(hypothesis, hypothesis.treatment)} and {number(verdict.mean_control, unit=metric.unit)} with "
-        f"{value_alone(hypothesis, hypothesis.control)}."
-    )
-
-
-def describe_reached(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
+def describe_reached(verdict: Verdict, metric: Metric) -> str:
     """Return the share of runs whose value is not where it is cut, and of which trainings a verdict on a time speaks.
 
     Empty for what is never cut; a cut that no run met says nothing.
     """
     if not verdict.reached or verdict.estimate is None:
         return ""
-    values = [value_alone(hypothesis, value) for value in (hypothesis.control, hypothesis.treatment)]
-    arms = [rate.arm for rate in verdict.reached]
-    names = dict(zip(arms, arms if verdict.arms else values, strict=True))
     missed = any(rate.count < rate.of for rate in verdict.reached)
     reached = ""
     if metric.threshold is not None or missed:
-        rates = [
-            f"{rate.count} of {rate.of} with {names[rate.arm]} ({number(rate.low, 2)} to {number(rate.high, 2)})"
-            for rate in (verdict.reached if verdict.arms else reversed(verdict.reached))
-        ]
+        rates = " and ".join(
+            f"{rate.count} of {rate.of} with {rate.arm} ({number(rate.low, 2)} to {number(rate.high, 2)})"
+            for rate in verdict.reached
+        )
         by = (
             "It was reached by" if metric.threshold is not None else f"Below {metric.cut_at:,.0f}, where it is cut, lay"
         )
         cut = f"; a run that did not counts with {in_unit(f'{metric.cut_at:,.0f}', metric)}" if missed else ""
-        reached = f" {by} {' and '.join(rates)}, with 95 % limits of the rate{cut}."
-    return reached + _of_those_there(verdict, metric, names)
-
-
-def _of_those_there(verdict: Verdict, metric: Metric, names: dict[str, str]) -> str:
-    """Return of which trainings a verdict on a time speaks, where it is not of all; empty where it is."""
+        reached = f" {by} {rates}, with 95 % limits of the rate{cut}."
     if verdict.scope != "reached":
-        return ""
-    misses = find_unobserved_misses(metric, verdict)
-    uppers = [f"{_whole(one.upper)} with {names[one.arm]}" for one in misses]
-    alike = len(misses) > 1 and len({one.upper for one in misses}) == 1
-    if alike or len(misses) == 1:
-        uppers = [f"{_whole(misses[0].upper)}{' per arm' if alike else ''}"]
-    least = [one.breaking_share for one in misses if one.breaking_share is not None]
-    undone = f", and {_whole(min(least))} would undo it" if least else ""
-    alone = f" with {names[misses[0].arm]}" if len(misses) == 1 else ""
-    phrase, most = reached_phrase(metric), " and ".join(uppers)
-    return f" So this is of trainings{alone} that {phrase}: that up to {most} never do is not ruled out{undone}."
-
-
-def _whole(share: float) -> str:
-    """Return a share in whole percent, or, of a small one, to a tenth."""
-    return percent(round(share, 2 if share >= _PERCENT else 3))
+        return reached
+    return reached + explain_reached(find_unobserved_misses(metric, verdict), metric, verdict.scope)

@@ -1,7 +1,7 @@
 """Alpha spending at interim looks, and Dunnett's distribution.
 
 `spend` gives each look its two-sided level, so that the chance of a false claim at any look is alpha (Lan & DeMets
-1983, Biometrika 70), by the share of seeds that are in: `obrien_fleming` spends almost nothing early, `pocock` evenly.
+1983, Biometrika 70), by the share of seeds that are in, as O'Brien and Fleming's bounds do: almost nothing early.
 Bounds: the recursion of Armitage, McPherson & Rowe (1969, JRSS A 132) for normal means. For t-tests the levels are used
 on the p-scale (Jennison & Turnbull 2000, section 3.8): near, not exact; `benchmarks/verdicts.py` measures it.
 
@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import groupby
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from studies.records.procedure import InterimAnalysis
 from studies.statistics import np, optimize, special, stats
@@ -97,8 +97,6 @@ def _scale_rule(df: float) -> tuple[Any, Any]:
     return s, weights / weights.sum()
 
 
-Spending = Literal["obrien_fleming", "pocock"]
-
 _NODES: Final = 120
 """Points of the quadrature over the values at which a look does not stop: six digits of a bound."""
 _HIGHEST_BOUND: Final = 38.0
@@ -112,9 +110,7 @@ class Crossing(NamedTuple):
     above: float
 
 
-def spend_alpha(
-    seeds: Sequence[int], alpha: float = 0.05, *, by: Spending = "obrien_fleming"
-) -> tuple[InterimAnalysis, ...]:
+def spend_alpha(seeds: Sequence[int], alpha: float = 0.05) -> tuple[InterimAnalysis, ...]:
     """Return the looks after these numbers of seeds per arm, the last of which is the end.
 
     Raise ValueError for numbers that do not grow, or an alpha outside (0, 1).
@@ -123,14 +119,12 @@ def spend_alpha(
         raise ValueError(f"alpha must lie between 0 and 1; found {alpha}")
     if not seeds or list(seeds) != sorted(set(seeds)) or seeds[0] < 2:
         raise ValueError(f"looks must grow, from 2 seeds or more; found {list(seeds)}")
-    levels = _levels(tuple(seeds), alpha, by)
+    levels = _levels(tuple(seeds), alpha)
     return tuple(InterimAnalysis(seeds=n, alpha=level) for n, level in zip(seeds, levels, strict=True))
 
 
-def cumulative_alpha(share: float, alpha: float, by: Spending) -> float:
+def cumulative_alpha(share: float, alpha: float) -> float:
     """Return how much of a two-sided alpha is spent when this share of the seeds is in."""
-    if by == "pocock":
-        return alpha * math.log(1 + (math.e - 1) * share)
     return float(4 * special.ndtr(special.ndtri(alpha / 4) / math.sqrt(share)))
 
 
@@ -144,10 +138,10 @@ def crossings(bounds: Sequence[float], shares: Sequence[float], drift: float = 0
 
 
 @lru_cache(maxsize=512)
-def _levels(seeds: tuple[int, ...], alpha: float, by: Spending) -> tuple[float, ...]:
+def _levels(seeds: tuple[int, ...], alpha: float) -> tuple[float, ...]:
     walk, levels, before = _Walk(0.0), [], 0.0
     for share in (n / seeds[-1] for n in seeds):
-        now = cumulative_alpha(share, alpha, by)
+        now = cumulative_alpha(share, alpha)
         bound = optimize.brentq(_excess(walk, share, now - before), 0.0, _HIGHEST_BOUND, xtol=1e-12)
         walk.step(bound, share)
         levels.append(max(2 * float(special.ndtr(-bound)), 1e-300))

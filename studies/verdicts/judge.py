@@ -3,18 +3,16 @@
 Study loop and report call the same function, so a verdict can be computed again from the log alone. A look sees the
 runs of its own seeds only; a hypothesis settled at an earlier look enters with its verdict. Every launched run is
 handed on, with its value or its code (intention to treat). Whoever checks files passes what it found as `lock_error`.
-
-Also looked for is Simpson's paradox by unlike mixes of task kinds; arms evaluated on the same tasks cannot show it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from studies.checks.conditions import Pair, claim_of, pairs_of
+from studies.checks.conditions import Pair, pairs_of
 from studies.checks.confounders import Violation, lint_conditions, lint_jobs
 from studies.checks.evidence import CollectError, read_collected
 from studies.checks.training import detect_collapse
@@ -26,45 +24,6 @@ from studies.records.runs import Conditions
 from studies.records.verdict import Verdict
 from studies.verdicts.inputs import ArmData
 from studies.verdicts.rules import find_claim, invalid, judge
-
-
-def lint_subgroups(
-    design: Design,
-    hypothesis: str,
-    control: Mapping[str, Mapping[str, tuple[int, int]]],
-    treatment: Mapping[str, Mapping[str, tuple[int, int]]],
-    names: Pair | None = None,
-) -> tuple[Violation, ...]:
-    """Return whether an effect on all tasks is one on no group of them (Simpson's paradox).
-
-    The maps give, by run, the (solved, played) evaluation episodes of each group of tasks.
-    """
-    arms, _ = claim_of(design, hypothesis, names)
-    left, right = _sum_counts(control.values()), _sum_counts(treatment.values())
-    groups = sorted(left.keys() & right.keys())
-    effects = {name: right[name][0] / right[name][1] - left[name][0] / left[name][1] for name in groups}
-    whole = 0.0
-    if groups:
-        solved, played = ([sum(side[name][at] for name in groups) for side in (left, right)] for at in (0, 1))
-        whole = solved[1] / played[1] - solved[0] / played[0]
-    if len(groups) < 2 or not whole or any(effect * whole >= 0 for effect in effects.values()):
-        return ()
-    told = ", ".join(f"{effect:+.3f} in {name}" for name, effect in effects.items())
-    sentence = (
-        f"{arms[1].name} differs from {arms[0].name} by {whole:+.3f} over all tasks but by {told}: the effect turns "
-        "around in every group, as the arms were evaluated on different mixes of them"
-    )
-    return (Violation("subgroup", sentence, blocks=True),)
-
-
-def _sum_counts(runs: Iterable[Mapping[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
-    total: dict[str, tuple[int, int]] = {}
-    for run in runs:
-        for name, (solved, played) in run.items():
-            before = total.get(name, (0, 0))
-            total[name] = before[0] + solved, before[1] + played
-    return {name: counts for name, counts in total.items() if counts[1]}
-
 
 NO_RESULT = "no_result"
 """Stands for the code of a run that was launched and has neither a value nor a code: no lock excludes it."""
@@ -148,12 +107,10 @@ def _between(
     )
     if not control or not treatment:
         return ()
-    seeds = {run: state.runs[run].spec.seed for run in (*control, *treatment)}
     jobs = [[state.runs[run].spec.job for run in arm.values] for arm in (first, second)]
     return (
-        *lint_conditions(design, hypothesis, control, treatment, seeds=seeds, names=names),
+        *lint_conditions(design, hypothesis, control, treatment, names),
         *lint_jobs(design, hypothesis, jobs[0], jobs[1], names),
-        *lint_subgroups(design, hypothesis, _kinds(state, first), _kinds(state, second), names),
     )
 
 
@@ -197,14 +154,6 @@ def _arm(design: Design, runs: list[RunState]) -> ArmData:
             and (how := detect_collapse(run.conditions or Conditions(), design.collapse)) is not None
         },
     )
-
-
-def _kinds(state: StudyState, arm: ArmData) -> dict[str, dict[str, tuple[int, int]]]:
-    recorded = {run: (state.runs[run].collected or {}).get("kinds", {}) for run in arm.values}
-    return {
-        run: {kind: (int(solved), int(played)) for kind, (solved, played) in kinds.items()}
-        for run, kinds in recorded.items()
-    }
 
 
 def _is_chosen_moment(

@@ -9,15 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Final, Literal
 
-from studies.checks.confounders import TOKENS_TOLD, WALL_TOLD
 from studies.log.study import StudyState
 from studies.metrics.registry import kinds
 from studies.records.alpha import equivalence_level
-from studies.records.design import GAIN, MODEL, Design, Hypothesis, Kind, Metric
-from studies.records.runs import Conditions
+from studies.records.design import GAIN, Design, Hypothesis, Kind, Metric
 from studies.records.statements import effect_of, format_setting_value, list_tests, metric_name, setting
 from studies.records.verdict import CollapseRate, Equivalence, ReachedRate, Scope, Verdict
 from studies.statistics.comparison import Test
@@ -59,55 +56,16 @@ def _other_measures(state: StudyState, said: Sequence[str]) -> Iterator[str]:
             yield f'"{word}" asks for {other.title}; what is compared is {metric_name(own)}.'
 
 
-def find_unequal_training(state: StudyState, hypothesis: Hypothesis) -> tuple[str, ...]:
-    """Return what the arms of a hypothesis do not share of training with the control, with the amounts: each a clause.
-
-    Of models that are compared, their beginnings come first; of what was not measured yet, episodes are as planned.
-    """
-    design = state.design
-    if design is None:
-        return ()
-    control, *others = design.contrast_of(hypothesis)
-    return tuple(clause for other in others for clause in _apart(state, design, hypothesis, (control, other)))
-
-
-def _apart(state: StudyState, design: Design, hypothesis: Hypothesis, names: tuple[str, str]) -> Iterator[str]:
-    known = [
-        [seen for run in state.runs_of(name) if run.status == "collected" and (seen := run.conditions) is not None]
-        for name in names
-    ]
-    if MODEL in hypothesis.declared:
-        left, right = (_mean(conditions, "initial_success") for conditions in known)
-        if left is not None and right is not None and left != right:
-            yield f"hidden success before training: {left:.3f} with {names[0]}, {right:.3f} with {names[1]}"
-    for noun, field, least in (
-        ("training episodes", "episodes", 1.0),
-        ("trained tokens", "tokens", TOKENS_TOLD),
-        ("seconds of training", "wall_s", WALL_TOLD),
-    ):
-        sides = [_mean(conditions, field) for conditions in known]
-        if None in sides and field == "episodes":
-            sides = [_count_planned_episodes(design, name) for name in names]
-        left, right = sides
-        if left and right and max(left, right) / min(left, right) > least:
-            yield f"{noun}: {left:,.0f} with {names[0]}, {right:,.0f} with {names[1]}"
+def find_unequal_training(verdict: Verdict) -> tuple[str, ...]:
+    """Return what of training the arms of a claim did not share, as the confound linter found it: each a clause."""
+    pairs = (line.partition(": ") for line in verdict.violations if verdict.verdict != "invalid")
+    return tuple(sentence for code, _, sentence in pairs if code.startswith("unequal_") or code == "warm_start")
 
 
 def unequal_episodes(control: tuple[str, float], treatment: tuple[str, float]) -> str | None:
     """Return that two arms, each a name and its training episodes, differ in them; None where they do not."""
     (name, left), (other, right) = control, treatment
     return None if left == right else f"training episodes: {left:,.0f} with {name}, {right:,.0f} with {other}"
-
-
-def _count_planned_episodes(design: Design, arm: str) -> float | None:
-    job = {**design.base_job, **design.arm(arm).overrides}
-    steps, batch = job.get("steps"), job.get("episodes_per_step")
-    return float(steps * batch) if isinstance(steps, int) and isinstance(batch, int) else None
-
-
-def _mean(conditions: list[Conditions], field: str) -> float | None:
-    values = [value for entry in conditions if (value := getattr(entry, field)) is not None]
-    return fmean(values) if values else None
 
 
 @dataclass(frozen=True, slots=True)

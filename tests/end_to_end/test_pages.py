@@ -42,7 +42,6 @@ ELSEWHERE = {
     r"--requirements": "packages of a registry",
     r"--allow|sandbox build": "a Docker Engine; `tests/sandboxes` has one",
     r"--evaluations|^ajet client run my_agent.py ": "a training that waits for it; `tests/research/cli/clients`",
-    r"--plot": "a study that trained; `test_study.py`",
     r"^ajet swarm top": "a terminal; `tests/research/cli/swarm/watching`",
     r"study deny": "another answer to one question",
     r"env remove": "the hash of an environment as this machine draws it",

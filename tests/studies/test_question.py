@@ -32,9 +32,7 @@ def test_a_study_knows_what_was_asked_and_what_is_left_out(study: Synthetic, tmp
     assert question.asked == state.topic
     assert len(question.tested) == len(state.hypotheses)
     assert_golden("\n".join(question.not_tested))
-    assert all(
-        not text.startswith("training episodes") for h in state.hypotheses for text in find_unequal_training(state, h)
-    )
+    assert [find_unequal_training(verdict) for verdict in state.verdicts] == [()]
     study = MeasuredStudy(tmp_path / "measured")
     study.create()
     study.lock(measured_design(metric("episodes", 0.7)))

@@ -167,15 +167,6 @@ def test_a_resumed_study_gets_its_report(
     assert Path(ajet("study", "resume", "--no-prefect", "--json").data["report"]["html"]).exists()
 
 
-@pytest.mark.slow
-def test_logged_metrics_are_drawn_on_demand_and_no_other(ajet: Ajet, finished: Synthetic) -> None:
-    names = ("critic/rewards/mean", "critic/success/mean")
-    plots = json.loads(ajet("study", "report", "--plot", names[0], "--plot", names[1], "--json").out)["plots"]
-    assert set(plots) == set(names)
-    assert all(Path(path).exists() for paths in plots.values() for path in paths)
-    ajet("study", "report", "--plot", "actor/entrpy").refused("critic/rewards/mean")
-
-
 def test_a_partial_report_of_an_unfinished_study_is_built_and_named(ajet: Ajet, study: Synthetic) -> None:
     study.append(EventType.STUDY_STOPPED, reason="enough")
     ajet("study", "report").refused()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from studies import ControllerLeaseLost, EventLog, LeaseHeld, StoreError
-from studies.log.locks import ControllerLease, ControllerLeases, Holder, TakeoverAttempt, renew_in_background
+from studies.log.locks import ControllerLease, ControllerLeases, Holder, LeaseWatch, renew_in_background
 from tests.golden import assert_golden, refused
 from tests.studies.processes import go, line, start
 
@@ -248,7 +248,7 @@ class Protocol(RuleBasedStateMachine):
         clocks = [Seconds(offset, self.true) for offset in (0.0, 1e6, -1e4)]
         self.leases = [ControllerLeases(self.log, ttl_s=TTL_S, clock=clock) for clock in clocks]
         self.held: list[tuple[int, ControllerLease]] = []
-        self.wishes: dict[int, TakeoverAttempt] = {}
+        self.wishes: dict[int, LeaseWatch] = {}
 
     @rule(host=HOSTS, pause=PAUSES)
     def a_host_tries_to_take(self, host: int, pause: float) -> None:
@@ -306,13 +306,13 @@ class Protocol(RuleBasedStateMachine):
         assert len(believing) <= 1, believing
 
     def _try(self, host: int) -> None:
-        wish = self.wishes.setdefault(host, TakeoverAttempt(self.leases[host], STUDY, elsewhere(f"host-{host}")))
+        wish = self.wishes.setdefault(host, LeaseWatch(self.leases[host], elsewhere(f"host-{host}")))
         try:
-            lease = wish.attempt()
+            lease = wish.try_take(STUDY)
         except LeaseHeld:
             self.wishes.pop(host, None)
             return
-        if lease is not None:
+        if isinstance(lease, ControllerLease):
             self.held.append((host, lease))
             self.wishes.pop(host, None)
 

@@ -15,7 +15,7 @@ from studies import EventType, ReportError, StudyState
 from studies.records.design import NoisePlan
 from studies.records.procedure import Prediction
 from studies.records.runs import noise_hash, noise_spec
-from studies.report import Report, build_report, draw_metric, plots
+from studies.report import Report, build_report, plots
 from studies.report.build import code_block, escape_markdown
 from tests.golden import assert_golden
 from tests.studies.report.pages import Page, missing, pages, section
@@ -61,7 +61,7 @@ def test_the_page_is_one_file_that_asks_nothing_of_the_network(built: Built) -> 
 
 def test_figures_are_valid_files_that_take_their_colours_from_the_scheme_and_show_every_seed(built: Built) -> None:
     state, report, _, markdown = built
-    drawn = {path.name: path.read_text() for path in report.figures}
+    drawn = {path.name: path.read_text() for path in (report.folder / "figures").iterdir()}
     assert drawn.keys() == {"predictions.svg", "before-after.svg", "learning-curves.svg"}
     for name, text in drawn.items():
         assert ElementTree.fromstring(text).tag.endswith("svg")
@@ -74,7 +74,7 @@ def test_figures_are_valid_files_that_take_their_colours_from_the_scheme_and_sho
 
 def test_the_same_state_and_files_give_the_same_bytes(built: Built) -> None:
     state, first, _, _ = built
-    before = {path: path.read_bytes() for path in (first.markdown, first.html, *first.figures)}
+    before = {path: path.read_bytes() for path in (first.markdown, first.html, *(first.folder / "figures").iterdir())}
     plots.render_cached.cache_clear()
     assert build_report(state, first.html.parent) == first
     assert all(path.read_bytes() == data for path, data in before.items())
@@ -190,7 +190,7 @@ def test_what_refuses_the_build_leaves_what_is_there_and_a_page_that_was_edited_
     run_id, run = next(iter(state.runs.items()))
     with (study.folder / run.collected["snapshot"]["path"]).open("ab") as file:
         file.write(b" ")
-    with pytest.raises(ReportError, match=rf"snapshot of run {run_id} .* sha256"):
+    with pytest.raises(ReportError, match=rf"run {run_id}: .*snapshot.json .* sha256"):
         build_report(state, study.folder)
     assert (study.folder / "report.md").read_text() == "mine"
     assert [name for name in os.listdir(study.folder) if ".kept" in name] == ["report.kept-1.md"]
@@ -228,7 +228,10 @@ def test_a_study_that_ended_before_its_design_shows_what_it_did_measure_and_how_
         study.run(spec)
     stopped(study, "by the user")
     report = build_report(study.state(), study.folder)
-    drawn, markdown = {path.stem: path.read_text() for path in report.figures}, report.markdown.read_text()
+    drawn, markdown = (
+        {path.stem: path.read_text() for path in (report.folder / "figures").iterdir()},
+        report.markdown.read_text(),
+    )
     assert drawn.keys() == {"before-after", "learning-curves", "training"}
     assert "No run has been" not in markdown
     assert f"{len(specs)} runs gave" in markdown
@@ -264,16 +267,3 @@ def test_plays_before_and_after_are_quoted_and_never_markup(
     assert outside.count("</details>") == outside.count("<details>")
     assert "script" not in outside
     assert "\n# heading" not in outside
-
-
-def test_any_logged_metric_can_be_drawn_and_for_another_one_the_known_ones_are_named(built: Built) -> None:
-    state, folder = built[0], built[1].html.parent
-    svg, png = draw_metric(state, folder, "critic/rewards/mean")
-    assert (svg.name, png.name) == ("critic-rewards-mean.svg", "critic-rewards-mean.png")
-    assert all(run in svg.read_text() for run in state.runs)
-    assert png.read_bytes().startswith(b"\x89PNG")
-    before = sorted(path.name for path in (folder / "figures").iterdir())
-    with pytest.raises(ReportError, match=r"'actor/entrpy'.* critic/rewards/mean, critic/success/mean") as refused:
-        draw_metric(state, folder, "actor/entrpy")
-    assert "\n" not in str(refused.value)
-    assert sorted(path.name for path in (folder / "figures").iterdir()) == before

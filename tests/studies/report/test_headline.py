@@ -42,9 +42,9 @@ def with_means(folder: Path, control: float, treatment: float, sd: float = 0.03)
 
 
 CASES = {
-    "supported": ((0.52, 0.66, 0.03), 5, "group_size 16 vs 64 on guess"),
+    "supported": ((0.52, 0.66, 0.03), 5, "group_size 4 vs 16 on guess"),
     "refuted": ((0.66, 0.52, 0.03), 5, "group_size 16 vs 4 on guess"),
-    "equivalent": ((0.55, 0.55, 0.01), 8, "group_size 4 vs 64 on guess"),
+    "equivalent": ((0.55, 0.55, 0.01), 8, ""),
     "inconclusive": ((0.55, 0.57, 0.05), 5, "group_size 4 vs 16 on guess"),
 }
 
@@ -59,9 +59,9 @@ def test_a_verdict_says_what_to_do_and_what_to_ask_next_with_one_interval_at_one
     (answer,) = head.answers
     assert answer.verdict == verdict
     assert_golden(f"{answer.sentence}\n{answer.practice}")
-    asked = ["ajet", "research", f"{topic} with 40 training steps"]
+    asked = ["ajet", "research", f"{topic} with 40 training steps"] if topic else ["ajet", "study", "plan"]
     assert shlex.split(list_next_questions(state)[0].command)[:3] == asked
-    assert "--effect 0.05" in head.next.command
+    assert ("--effect 0.05" in head.next.command) == bool(topic)
     interval = deciding_interval(promised(seeds), state.verdicts[0])
     assert interval.level == (0.9 if verdict == "equivalent" else 0.95)
     assert f"{interval.level * 100:g} % interval {span(interval.low, interval.high)}" in answer.sentence
@@ -79,10 +79,11 @@ def test_an_inconclusive_study_says_what_it_could_have_seen_and_asks_for_the_see
 
 
 def test_arms_that_trained_unequally_are_named_in_the_verdict(tmp_path: Path) -> None:
-    claim = hypothesis(variable="steps", control=10, treatment=40)
-    arms = tuple(Arm(name=f"steps={value}", overrides={"steps": value}) for value in (10, 40))
-    study = Synthetic(tmp_path, means={"steps=10": 0.5, "steps=40": 0.6})
-    (answer,) = headline(study.whole(design((claim,), arms=arms, control_arm="steps=10"))).answers
+    state = with_means(tmp_path, 0.66, 0.52).whole(promised())
+    unlike = ("unequal_steps: a has 10, b has 40 as its training steps", "hardware: a has x, b has y as its hardware")
+    (answer,) = headline(
+        replace(state, verdicts=(state.verdicts[0].model_copy(update={"violations": unlike}),))
+    ).answers
     assert_golden(f"{answer.sentence}\n{answer.practice}")
 
 
@@ -111,7 +112,7 @@ def test_what_was_changed_after_it_was_fixed_is_said_first(study: Synthetic) -> 
     assert_golden("\n".join(edited.warnings))
 
 
-def test_of_several_hypotheses_each_has_an_answer_and_values_that_were_tried_are_not_asked_next(tmp_path: Path) -> None:
+def test_of_several_hypotheses_each_has_an_answer(tmp_path: Path) -> None:
     claims = (hypothesis("h1", 16), hypothesis("h2", 64))
     means = {"group_size=4": 0.5, "group_size=16": 0.6, "group_size=64": 0.61}
     head = headline(Synthetic(tmp_path, means=means).whole(design(claims)))
@@ -143,9 +144,7 @@ def test_trainings_that_collapsed_are_counted_in_what_is_advised(tmp_path: Path,
     )
     claimed = state.verdicts[0].model_copy(update={"verdict": verdict, "estimate": 0.02, "collapses": rates})
     assert in_practice(state, state.design, state.design.hypotheses[0], claimed).startswith(said)
-    commands = [lead.command for lead in list_next_questions(replace(state, verdicts=(claimed,)))]
-    assert [command for command in commands if "64" in command] == [], "the treatment itself collapses"
-    assert "--metric collapse" in commands[-1]
+    assert "--metric collapse" in list_next_questions(replace(state, verdicts=(claimed,)))[-1].command
 
 
 def test_an_open_question_is_answered_whichever_way_it_goes(tmp_path: Path) -> None:
@@ -157,18 +156,15 @@ def test_an_open_question_is_answered_whichever_way_it_goes(tmp_path: Path) -> N
     assert "changes the hidden success" in head.question.tested[0]
     assert "against the prediction" in state.verdicts[0].reason
     assert "against the prediction" not in "".join(rules(state))
-    assert list_next_questions(state)[0].why == "whether 1 goes further"
+    assert list_next_questions(state)[0].why == "whether it holds again, on fresh seeds"
 
 
-def test_what_is_asked_next_is_what_was_compiled_and_no_value_beyond_one_that_a_round_tried(study: Synthetic) -> None:
+def test_what_is_asked_next_is_what_was_compiled(study: Synthetic) -> None:
     """Of an older study, which compiled nothing, it is a plan that runs nothing."""
     state = study.whole()
     first = list_next_questions(state)[0].command
-    assert "16 vs 64" in first
     assert headline(state).next.command == first.replace("ajet research", "ajet study plan")
     assert headline(replace(state, asked_next={"why": "nothing", "command": ""})).next.command == ""
-    known = replace(state, rounds_before=(replace(state, design=design((hypothesis("h1", 64),))),))
-    assert "4 vs 16" in list_next_questions(known)[0].command
 
 
 def test_too_few_trainings_that_did_not_collapse_are_told_in_practice() -> None:
@@ -261,7 +257,7 @@ def test_files_that_are_gone_or_damaged_are_named_and_of_a_run_that_was_given_up
     run_id, run = next(iter(state.runs.items()))
     path = study.folder / run.collected["evaluation"]["path"]
     path.unlink()
-    with pytest.raises(ReportError, match=rf"evaluation of run {run_id} at .*No such file"):
+    with pytest.raises(ReportError, match=rf"run {run_id}: .*evaluation.json cannot be read: No such file"):
         gather(state, study.folder)
     path.write_text("damaged")
     with pytest.raises(ReportError, match=run_id):

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from studies import EventType, StudyState
-from studies.checks.conditions import find_design_deviations
 from studies.metrics import registry
 from studies.proof import verify
 from studies.records.design import BUILT_IN, REWARD, Arm, Design, RunSpec
@@ -19,7 +18,7 @@ from studies.report.build import render_report
 from studies.report.claims import describe_authorship, find_escapes
 from studies.report.design_tables import collapse_table
 from studies.report.evidence import REWARDS, SUCCESS, Evidence, gather, other_metrics
-from studies.report.figure_data import curves, hidden_curves, reward_curves, shifts
+from studies.report.figure_data import curves, hidden_curves, shifts
 from studies.report.measures import facts_table, others_table
 from studies.report.run_tables import arm_table
 from studies.report.summary import headline
@@ -118,7 +117,7 @@ def test_a_time_is_told_in_its_unit_with_the_share_that_got_there_and_that_would
     assert round(shares[1]) == shares[0]
     made = MeasuredStudy(tmp_path)
     made.whole(measured_design(metric("episodes", 0.7)))
-    assert "So this is of trainings" not in headline(made.state()).answers[0].sentence, "nothing of it was locked"
+    assert "It speaks of trainings" not in headline(made.state()).answers[0].sentence, "nothing of it was locked"
     assert threat_of(made, "every run with")
 
 
@@ -166,11 +165,11 @@ def test_what_plays_cost_or_say_and_what_is_solved_elsewhere_are_judged_told_and
     assert "not measured over simulated" in page(made)
 
 
-def test_plays_of_which_a_number_was_not_said_are_counted_and_no_part_of_its_mean(tmp_path: Path) -> None:
+def test_plays_of_which_a_number_was_not_said_are_no_part_of_its_mean(tmp_path: Path) -> None:
     made = Telling(tmp_path)
     made.silent = True
     made.whole(measured_design(metric("reward")))
-    (row,) = texts(facts_table(made.state(), evidence(made)))
+    (row,) = texts(facts_table(made.state()))
     assert_golden(" | ".join(row))
 
 
@@ -321,23 +320,13 @@ def three_arms() -> Design:
     return coded_design(arms=arms, control_arm="control", hypotheses=claims)
 
 
-@pytest.mark.slow
-def test_each_reward_has_a_figure_of_its_own_with_the_arms_that_trained_on_it_and_differs_in_nothing_else(
-    study: Synthetic, monkeypatch: pytest.MonkeyPatch
+def test_rewards_of_different_functions_are_never_drawn_on_one_axis_and_differ_in_nothing_else(
+    study: Synthetic,
 ) -> None:
     state = whole(study, three_arms())
     evidence = gather(state, study.folder)
-    assert find_design_deviations(state) == {}
     assert [remark.text for remark in checks(state, evidence) if "resolved jobs and rewards" in remark.text]
-    assert {data.measured: [arm.arm for arm in data.arms] for data in reward_curves(state, evidence)} == {
-        "mean training reward by built-in": ["control", "group_size=16"],
-        "mean training reward by dense": ["reward=dense"],
-    }
     assert curves(state, evidence).measured == "share of training episodes solved"
     without_success = with_curves(evidence, SUCCESS, ())
     assert without_success.curve_key == REWARDS
-    assert curves(state, without_success) is None, "rewards of different functions are never drawn on one axis"
-    monkeypatch.undo()
-    found = render_report(state, study.folder)
-    assert {"figures/training-reward-1.svg", "figures/training-reward-2.svg"} <= found.keys()
-    Page(found["report.html"])
+    assert curves(state, without_success) is None

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -44,24 +43,15 @@ def shifts(names: tuple[str, ...] = NAMES) -> figure_data.Shifts:
 
 
 def effect(
-    low: float = 0.02, high: float = 0.2, estimate: float | None = 0.1, half: float = 0.05, margin: float | None = 0.05
+    low: float = 0.02, high: float = 0.2, estimate: float | None = 0.1, half: float = 0.05
 ) -> figure_data.ClaimEffect:
     observed = None if estimate is None else DecidingInterval(estimate - half, estimate + half, 0.95)
-    label = "Supported" if observed else ""
     name = f"h1: {NAMES[2]} against {NAMES[0]}"
-    return figure_data.ClaimEffect(name, label, estimate, observed, margin, (low, high, 0.8))
+    return figure_data.ClaimEffect(name, (low, high, 0.8), observed is not None, estimate, observed)
 
 
-def effects(*items: figure_data.ClaimEffect) -> figure_data.Effects:
-    return figure_data.Effects(items or (effect(), effect(estimate=None)), "hidden success")
-
-
-def screened() -> figure_data.Screening:
-    found = tuple(
-        figure_data.ScreenedCandidate(NAMES[n % 3], ((10, 0.3 + 0.02 * n), (20, 0.5 + 0.01 * n)), n < 2)
-        for n in range(6)
-    )
-    return figure_data.Screening(found, (10, 20), "success on the search tasks")
+def effects(*items: figure_data.ClaimEffect, margin: float | None = 0.05) -> figure_data.Effects:
+    return figure_data.Effects(items or (effect(), effect(estimate=None)), "hidden success", margin=margin)
 
 
 DRAWN: dict[str, Draw] = {
@@ -70,8 +60,6 @@ DRAWN: dict[str, Draw] = {
     "panels": lambda salt: plots.draw_panels([curves(height=scale) for scale in (1, 10, 0.01)], salt),
     "before and after": lambda salt: plots.draw_shifts(shifts(), salt),
     "forecasts": lambda salt: plots.draw_effects(effects(), salt),
-    "claims by round": lambda salt: plots.draw_effects(effects(replace(effect(), predicted=None)), salt),
-    "screen": lambda salt: plots.draw_screen(screened(), salt),
 }
 
 
@@ -144,7 +132,7 @@ def test_margin_and_prediction_are_drawn_and_named() -> None:
     assert ends == [(-0.05, 0.05), (0.02, 0.2)]
     said = {text.get_text() for text in texts(canvas)}
     assert {"predicted, 80 %", "observed, 95 % interval", "too small to matter (±0.05)"} <= said
-    without = drawn(lambda salt: plots.draw_effects(effects(effect(margin=None)), salt))
+    without = drawn(lambda salt: plots.draw_effects(effects(margin=None), salt))
     assert not any("too small" in text.get_text() for text in texts(without))
 
 
@@ -157,8 +145,8 @@ numbers = st.floats(-1, 1).map(lambda value: round(value, 3))
 def test_whatever_is_predicted_and_observed_no_text_is_crossed(
     low: float, high: float, estimate: float | None, half: float, margin: float | None
 ) -> None:
-    item = effect(min(low, high), max(low, high), estimate, half, margin)
-    assert crossings(drawn(lambda salt: plots.draw_effects(effects(item), salt))) == []
+    data = effects(effect(min(low, high), max(low, high), estimate, half), margin=margin)
+    assert crossings(drawn(lambda salt: plots.draw_effects(data, salt))) == []
 
 
 @pytest.mark.slow
