@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -103,19 +102,12 @@ def conduct(
         raise typer.Exit(BUDGET_ENDED)
 
 
-def require_detachable(
-    record: Path | None = None, replay: Path | None = None, timeout_s: float | None = None, *, prefect: bool
-) -> None:
+def require_detachable(*, prefect: bool) -> None:
     """Raise BadInput where a study cannot be handed to a worker as it is asked for."""
     if not prefect:
         raise BadInput(
             "expected --detach without --no-prefect, as it is through Prefect that the worker is given a study; leave "
             "one of the two out"
-        )
-    if record is not None or replay is not None or timeout_s is not None:
-        raise BadInput(
-            "expected --detach without --record, --replay and --planner-timeout, as the worker plans in its own "
-            "process; leave them out, or set AJET_PLANNER_RECORD, _REPLAY or _TIMEOUT where it is started"
         )
 
 
@@ -169,12 +161,8 @@ def make_observer(home: Home, state: StudyState, *, json: bool = False) -> tuple
 @takes_options(ResearchOptions)
 def research(
     asked: ResearchOptions,
-    planner_timeout: options.PlannerTimeout = None,
-    record: options.Record = None,
-    replay: options.Replay = None,
     prefect: Annotated[bool, typer.Option(help="Show the study in a local Prefect server.")] = True,
     detach: options.Detach = False,
-    server: options.OtherServer = None,
     json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout, progress on stderr.")] = False,
 ) -> None:
     """Turn a topic into hypotheses, training runs, verdicts and a report.
@@ -211,18 +199,16 @@ def research(
 
         OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=x ajet research "..." --planner llm --planner-model NAME
 
-        ajet research "..." --planner llm --replay conversation.jsonl
+        AJET_PLANNER_REPLAY=conversation.jsonl ajet research "..." --planner llm
 
         ajet research "learning rate 1e-3 vs 3e-3 on arith" --budget 4h --detach
 
         ajet research "Does a denser reward help with sums?" --planner llm --planner-model NAME --sandbox docker
     """
     request = make_request(asked, warn)
-    planner = require_planner(
-        request, warn, record, replay, timeout_s=planner_timeout, ask=ask_on_terminal, asked=asked
-    )
+    planner = require_planner(request, warn, ask=ask_on_terminal, asked=asked)
     if detach:
-        require_detachable(record, replay, planner_timeout, prefect=prefect)
+        require_detachable(prefect=prefect)
     from research.orchestration.deployment import worker_scheduler  # imports Prefect
 
     home = Home.locate().prepare()

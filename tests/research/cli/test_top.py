@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from research.cli import swarm
 from research.cli.top import (
     BARS,
     LEAST_WIDTH,
@@ -289,16 +287,3 @@ def test_a_watcher_shows_what_a_silent_server_said(server: SwarmProcess, monkeyp
         silent = watcher.poll()
         assert silent.silent_s == 12.0
         assert (silent.snapshot, silent.steps) == (first.snapshot, first.steps)
-
-
-def test_a_boot_tells_how_far_it_is(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "server.log").write_text("level=INFO event=warm_start step=40/400\n")
-    monkeypatch.setattr(swarm, "TOLD_EVERY_S", 0.001)
-    at: Any = SimpleNamespace(process=SimpleNamespace(folder=tmp_path))
-    with swarm._report_boot(at):
-        said = capsys.readouterr().err
-        assert "booting" in said
-        while "warm_start step=40/400" not in said:
-            said += capsys.readouterr().err
