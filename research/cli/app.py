@@ -154,7 +154,7 @@ class Ajet(LazyGroup):
         "sandbox": LazyCommand(
             "research.cli.sandbox",
             "app",
-            "Sandboxes: where clients and evaluators run. Build the image, list, read logs, stop, prune.",
+            "Sandboxes: where clients and evaluators run. Build the image, list, read logs, prune.",
         ),
         "job": LazyCommand("research.cli.catalogs", "job_app", "Jobs: what a swarm server trains."),
         "model": LazyCommand(
