@@ -5,7 +5,6 @@ Calls are shown in reading order, tokens in the colour of how likely they were; 
 
 from __future__ import annotations
 
-import io
 import math
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,12 +13,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from research.cli.app import Json, answer, console, make_facts, make_table, print_json
+from research.cli.app import Json, answer, console, make_facts, make_table, print_json, recording_console
 from research.errors import BadInput
 from research.installation.servers import Server, connect_server
 from swarm.client import ExportFormat, SwarmClient
@@ -69,7 +68,7 @@ def episode_screen(record: EpisodeRecord, *, full: bool = False) -> RenderableTy
 
 def episode_page(record: EpisodeRecord) -> str:
     """Return the screen as one self-contained page of HTML, with every token."""
-    paper = Console(width=_PAGE_WIDTH, file=io.StringIO(), record=True, force_terminal=True, color_system="truecolor")
+    paper = recording_console(_PAGE_WIDTH)
     paper.print(episode_screen(record, full=True))
     return paper.export_html(inline_styles=True)
 
