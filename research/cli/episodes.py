@@ -1,4 +1,4 @@
-"""Episodes, inspect, export: what a server captured, token by token.
+"""Episodes, inspect, export: terminal and page.
 
 Calls are shown in reading order, tokens in the colour of how likely they were; a page is the same screen, whole.
 """

@@ -11,7 +11,7 @@ import select
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
@@ -135,7 +135,10 @@ def sparkline(values: Sequence[float | None], width: int) -> str:
     """Return at most `width` bars, of half the height where all are alike; a value that is not known is a space."""
     count = min(len(values), max(1, width))
     places = [place * len(values) // count for place in range(count + 1)] if count else []
-    parts = [_mean(values[begin:end]) for begin, end in pairwise(places)]
+    parts = []
+    for begin, end in pairwise(places):
+        numbers = [value for value in values[begin:end] if value is not None]
+        parts.append(fmean(numbers) if numbers else None)
     known = [part for part in parts if part is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
 
@@ -143,11 +146,6 @@ def sparkline(values: Sequence[float | None], width: int) -> str:
         return BARS[min(len(BARS) - 1, int((value - low) / (high - low) * len(BARS))) if high > low else len(BARS) // 2]
 
     return "".join(" " if part is None else bar(part) for part in parts)
-
-
-def _mean(part: Sequence[float | None]) -> float | None:
-    known = [value for value in part if value is not None]
-    return fmean(known) if known else None
 
 
 NOTHING = "-"
@@ -376,17 +374,11 @@ def top(
         elif once or not console().is_terminal:
             console().print(_render(watcher.poll()), width=PIPED_WIDTH)
         else:
-            _live(watcher)
-
-
-def _live(watcher: Watcher) -> None:
-    first = watcher.poll()  # what is wrong is told on the screen that stays
-    try:
-        with cbreak_mode(), Live(_render(first), console=console(), screen=True, auto_refresh=False) as live:
-            while not wait_for_key("q", EVERY_S):
-                live.update(_render(watcher.poll()), refresh=True)
-    except KeyboardInterrupt:
-        return
+            first = watcher.poll()  # what is wrong is told on the screen that stays
+            live = Live(_render(first), console=console(), screen=True, auto_refresh=False)
+            with suppress(KeyboardInterrupt), cbreak_mode(), live:
+                while not wait_for_key("q", EVERY_S):
+                    live.update(_render(watcher.poll()), refresh=True)
 
 
 def _render(frame: TopFrame) -> Group:
