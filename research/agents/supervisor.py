@@ -32,30 +32,19 @@ from swarm.environments.user_code import SUFFIXES, code_hash
 
 FIRST_WAIT_S: Final = 0.5
 MOST_WAIT_S: Final = 30.0
-"""Before a restart, at the least and the most; it doubles with each client that was not healthy."""
-HEALTHY_S: Final = 5.0
-"""A client that lived for so long and finished an episode was healthy: the next pause is the first one again."""
-MOST_IN_VAIN: Final = 8
-"""Clients in a row that finish no episode, after which none is started again: about two minutes of pauses."""
+"""Before a restart, at the least and the most; it doubles with each brief client."""
+BRIEF_S: Final = 30.0
+"""A client that lived for less was brief."""
+MOST_BRIEF: Final = 8
+"""Brief clients in a row after which none is started again: about a minute of pauses."""
 BAD_INPUT: Final = 2
 LOST: Final = 3
 """Exit code of a client whose server is lost or refuses, or whose agent failed again and again."""
 
 
-class RestartPolicy:
-    """Decides on each end of a client."""
-
-    def __init__(self) -> None:
-        self._unhealthy = 0
-        self._in_vain = 0
-
-    def pause(self, lived_s: float, finished: int) -> float | None:
-        """Return the seconds to wait before the next client, None where no further one is started."""
-        healthy = finished > 0 and lived_s >= HEALTHY_S
-        self._in_vain = 0 if finished else self._in_vain + 1
-        pause = FIRST_WAIT_S if healthy else min(MOST_WAIT_S, FIRST_WAIT_S * 2.0**self._unhealthy)
-        self._unhealthy = 0 if healthy else self._unhealthy + 1
-        return None if self._in_vain >= MOST_IN_VAIN else pause
+def restart_pause(brief: int) -> float | None:
+    """Return the seconds to wait after so many brief clients in a row; None where no further one is started."""
+    return None if brief >= MOST_BRIEF else min(MOST_WAIT_S, FIRST_WAIT_S * 2.0 ** max(0, brief - 1))
 
 
 def restart_reason(ended: Exit) -> str | None:
@@ -86,9 +75,13 @@ JOB_LOOK_S: Final = 2.0
 
 async def wait_for_save(folder: Path, code: str) -> str:
     """Return the sha256 of the files in a folder once it is another than `code`, and they are whole."""
+
+    def may_be_code(_: Change, path: str) -> bool:
+        return Path(path).suffix in SUFFIXES or Path(path).is_dir()
+
     for polling in (None, True):  # where the system watches no more files, they are looked at
         changes = awatch(
-            folder, watch_filter=_may_be_code, step=SETTLED_MS, rust_timeout=LOOK_MS, yield_on_timeout=True,
+            folder, watch_filter=may_be_code, step=SETTLED_MS, rust_timeout=LOOK_MS, yield_on_timeout=True,
             force_polling=polling, ignore_permission_denied=True,
         )  # fmt: skip
         try:
@@ -100,10 +93,6 @@ async def wait_for_save(folder: Path, code: str) -> str:
             if polling:
                 raise
     raise AssertionError  # it watches until it is cancelled
-
-
-def _may_be_code(_: Change, path: str) -> bool:
-    return Path(path).suffix in SUFFIXES or Path(path).is_dir()
 
 
 async def perform(run: AgentRun) -> AgentResult:
@@ -128,7 +117,7 @@ class Supervisor:
         limit_s = run.request.time_limit_s
         self._run = run
         self._deadline = float("inf") if limit_s is None else time.monotonic() + limit_s
-        self._policy = RestartPolicy()
+        self._brief = 0
         self._restarts: list[Restart] = []
         self._reloads = 0
         self._saved: asyncio.Task[str] | None = None
@@ -173,15 +162,13 @@ class Supervisor:
             return replace(ended, exit=Exit("finished", 0))
         if (reason := restart_reason(ended.exit)) is None:
             return ended
-        pause_s = self._policy.pause(lived_s, ended.finished)
+        self._brief = self._brief + 1 if lived_s < BRIEF_S else 0
+        pause_s = restart_pause(self._brief)
         if pause_s is None:
-            write_output(f"ajet: {reason}; not started again: {MOST_IN_VAIN} clients in a row finished no episode\n")
+            write_output(f"ajet: {reason}; not started again: {MOST_BRIEF} clients in a row lived less than 30 s\n")
             return ended
-        self._restarts.append(Restart(reason, round(lived_s, 3), ended.finished, pause_s))
-        write_output(
-            f"ajet: restart {len(self._restarts)} in {pause_s:g} s: {reason}, after {lived_s:.1f} s and "
-            f"{ended.finished} episodes\n"
-        )
+        self._restarts.append(Restart(reason, round(lived_s, 3), pause_s))
+        write_output(f"ajet: restart {len(self._restarts)} in {pause_s:g} s: {reason}, after {lived_s:.1f} s\n")
         if self._saved is None:
             await asyncio.sleep(pause_s)
         else:

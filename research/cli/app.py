@@ -19,6 +19,7 @@ from functools import cache, wraps
 from importlib import import_module
 from importlib.metadata import version
 from inspect import Parameter, Signature, signature
+from io import StringIO
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Concatenate, Final, NoReturn, ParamSpec, TypeVar
@@ -154,7 +155,7 @@ class Ajet(LazyGroup):
         "sandbox": LazyCommand(
             "research.cli.sandbox",
             "app",
-            "Sandboxes: where clients and evaluators run. Build the image, list, read logs, stop, prune.",
+            "Sandboxes: where clients and evaluators run. Build the image, list, read logs, prune.",
         ),
         "job": LazyCommand("research.cli.catalogs", "job_app", "Jobs: what a swarm server trains."),
         "model": LazyCommand(
@@ -324,6 +325,12 @@ def console() -> Console:
     """Return the console for people's output: no text is markup; nothing is wrapped where no terminal asks for it."""
     width = None if sys.stdout.isatty() else _WIDE
     return _BareConsole(highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
+
+
+def recording_console(width: int) -> Console:
+    """Return a console that prints nowhere, and keeps what it is given for a page (`export_html`)."""
+    style: dict[str, Any] = {"force_terminal": True, "color_system": "truecolor", "record": True, "file": StringIO()}
+    return _BareConsole(highlight=False, markup=False, emoji=False, width=width, **style)
 
 
 def columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Text:

@@ -200,15 +200,11 @@ def _example(example: Mapping[str, Any]) -> Iterator[Text]:
         names = ", ".join(function.get("parameters", {}).get("properties", {}))
         yield Text(f"  tool        {function['name']}({names}): {function.get('description', '')}")
     for message in example["messages"]:
-        yield Text(f"  {message['role']:<12}{_truncate(format_message(message))}")
+        text = format_message(message)
+        beginning = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+        yield Text(f"  {message['role']:<12}" + safe(beginning).replace("\n", "\n" + " " * _INDENT))
     facts = "".join(f", {name} {value:g}" for name, value in example["facts"].items())
     yield Text(f"  reward      {example['reward']:g}, {'solved' if example['success'] else 'not solved'}{facts}")
-
-
-def _truncate(text: str) -> str:
-    """Return a text as it is, its lines below each other; of a long one the beginning."""
-    beginning = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-    return safe(beginning).replace("\n", "\n" + " " * _INDENT)
 
 
 def check_lines(found: EnvironmentCheck) -> Iterator[Line]:
@@ -432,13 +428,10 @@ def check(
             asked = trial.build_trial(found.environment)
             played = try_model(asked, trial.tasks(found.environment), home, packages_of(name, home, note), note)
         save_measurement(home, played)
-    answer(json, _as_json(found, played), trial_lines(played) if played is not None else iter(()))
-    raise typer.Exit(FAULTS if found.faults else 0)
-
-
-def _as_json(found: EnvironmentCheck, played: MeasuredEnvironment | None) -> dict[str, Any]:
-    return {
+    told = {
         "environment": found.environment.name, "tasks": found.tasks, "kinds": found.kinds,
         "drawn_twice": found.drawn_twice, "players": list(found.players.values()), "faults": found.faults,
         "remarks": found.remarks, "measured": found.measured, "with_model": played,
     }  # fmt: skip
+    answer(json, told, trial_lines(played) if played is not None else iter(()))
+    raise typer.Exit(FAULTS if found.faults else 0)

@@ -1,18 +1,16 @@
 """Episodes, inspect, export: terminal and page.
 
-Calls in reading order, tokens with the level their log-prob stands on; the terminal and the page show the same.
+Calls are shown in reading order, tokens in the colour of how likely they were; a page is the same screen, whole.
 """
 
 from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Group, RenderableType
@@ -20,130 +18,110 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from research.cli.app import Json, answer, console, make_facts, make_table, print_json
+from research.cli.app import Json, answer, console, make_facts, make_table, print_json, recording_console
 from research.errors import BadInput
 from research.installation.servers import Server, connect_server
 from swarm.client import ExportFormat, SwarmClient
 from swarm.snapshot import describe_side_conversations
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, TokenSpan
 
-if TYPE_CHECKING:
-    from jinja2 import Template
-
-LEVELS: tuple[tuple[float, str], ...] = (
-    (0.9, "90 % and more"),
-    (0.5, "50 to 90 %"),
-    (0.1, "10 to 50 %"),
-    (0.01, "1 to 10 %"),
-    (0.0, "under 1 %"),
+LEVELS: tuple[tuple[float, str, str], ...] = (
+    (0.9, "90 % and more", "#2f9e7a"),
+    (0.5, "50 to 90 %", "#8a9a2b"),
+    (0.1, "10 to 50 %", "#c98a12"),
+    (0.01, "1 to 10 %", "#d9622b bold"),
+    (0.0, "under 1 %", "#d13a63 bold"),
 )
-"""How likely a sampled token was: the least probability of each level, and its name in the legend."""
+"""How likely a sampled token was: the least probability of each level, its name, and a style for any ground."""
 PART = "·"
 """Stands for an id that is a part of a character."""
+_MOST = 240
+"""Context tokens shown of one call unless all are asked for."""
+_PAGE_WIDTH = 140
+"""Columns of a page."""
 
 
-@dataclass(frozen=True, slots=True)
-class ViewedToken:
-    """One id. `level` is a place in LEVELS where it was sampled, else None; `text` is None where it is not known."""
-
-    id: int
-    text: str | None
-    special: bool
-    level: int | None = None
-    logprob: float | None = None
-    version: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CallView:
-    """One call. `depth` grows where the tree branches, not with every turn; `prompt` counts all the engine saw."""
-
-    record: CallRecord
-    depth: int
-    prompt: int
-    context: tuple[ViewedToken, ...]
-    sampled: tuple[ViewedToken, ...]
-
-    @property
-    def mean_logprob(self) -> float | None:
-        return mean([token.logprob for token in self.sampled if token.logprob is not None])
-
-    @property
-    def versions(self) -> str:
-        """The policy versions that sampled it: `v3`, or `v3-4`."""
-        found = sorted({token.version for token in self.sampled if token.version is not None})
-        if not found:
-            return "-"
-        return f"v{found[0]}" if len(found) == 1 else f"v{found[0]}-{found[-1]}"
+def episode_screen(record: EpisodeRecord, *, full: bool = False) -> RenderableType:
+    """Return an episode for a terminal: facts, the tree of its calls with their tokens, a legend."""
+    prompts = prompt_lengths(record.record)
+    tree = Tree(Text(f"episode {escape_unprintable(record.id)}", style="bold"), guide_style="dim")
+    branches = [tree]
+    for call, depth in order_calls(record.record):
+        branch = branches[depth].add(Group(_heading(call, prompts[call.index]), _spans(call, full)))
+        branches[depth + 1 :] = [branch]
+    new = sum(len(call.context.ids) for call in record.record)
+    sampled = sum(len(call.sampled.ids) for call in record.record)
+    rows = [
+        *facts(record),
+        ("calls", f"{len(record.record):,}"),
+        ("tokens", f"{sum(prompts.values()):,} in prompts ({new:,} of them new), {sampled:,} sampled"),
+        ("log-prob", _format_mean([value for call in record.record for value in call.sampled.logprobs])),
+    ]
+    parts: list[RenderableType] = [make_facts((name, Text(value)) for name, value in rows), Text(), tree]
+    if any(span.ids and not span.texts for call in record.record for span in (call.context, call.sampled)):
+        parts.append(Text("ids only: no engine runs, and without its tokenizer no id has a text", style="yellow"))
+    legend = Text.assemble(("context", "dim"), ("   special", "magenta"), "   sampled, by how likely: ")
+    for _, name, style in LEVELS:
+        legend.append("  ").append(name, style)
+    return Group(*parts, Text(), legend)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenCounts:
-    """Of all calls: `prompt` is what the engine saw, `new` what of it was seen for the first time."""
-
-    calls: int
-    prompt: int
-    new: int
-    sampled: int
-    mean_logprob: float | None
+def episode_page(record: EpisodeRecord) -> str:
+    """Return the screen as one self-contained page of HTML, with every token."""
+    paper = recording_console(_PAGE_WIDTH)
+    paper.print(episode_screen(record, full=True))
+    return paper.export_html(inline_styles=True)
 
 
-def call_views(record: EpisodeRecord) -> tuple[CallView, ...]:
-    """Return the calls in reading order: a conversation on one depth, what branches off it before it goes on."""
-    lengths: dict[int, int] = {}
-    for call in record.record:  # parents come before children
-        before = lengths[call.parent] if call.parent is not None else 0
-        lengths[call.index] = before + len(call.context.ids) + len(call.sampled.ids)
-    views = []
-    for call, depth in _order_calls(record.record):
-        context, sampled = tuple(_tokens(call.context)), tuple(_tokens(call.sampled))
-        views.append(CallView(call, depth, lengths[call.index] - len(sampled), context, sampled))
-    return tuple(views)
+def prompt_lengths(calls: Sequence[CallRecord]) -> Mapping[int, int]:
+    """Return by a call's index how many tokens the engine saw before it sampled."""
+    prompts: dict[int, int] = {}
+    ends: dict[int | None, int] = {None: 0}
+    for call in calls:  # parents come before children
+        prompts[call.index] = ends[call.parent] + len(call.context.ids)
+        ends[call.index] = prompts[call.index] + len(call.sampled.ids)
+    return prompts
 
 
-def count_tokens(calls: Sequence[CallView]) -> TokenCounts:
-    sampled = [token for call in calls for token in call.sampled]
-    return TokenCounts(
-        len(calls),
-        sum(call.prompt for call in calls),
-        sum(len(call.context) for call in calls),
-        len(sampled),
-        mean([token.logprob for token in sampled if token.logprob is not None]),
-    )
+def order_calls(calls: Sequence[CallRecord]) -> Iterator[tuple[CallRecord, int]]:
+    """Yield calls in reading order with their depth, which grows where the tree branches, not with every turn.
 
-
-def mean(values: Sequence[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None
-
-
-def has_texts(calls: Sequence[CallView]) -> bool:
-    return all(token.text is not None for call in calls for token in (*call.context, *call.sampled))
+    A conversation stays on one depth, and what branches off it comes before it goes on.
+    """
+    children: dict[int | None, list[CallRecord]] = {}
+    for call in calls:
+        children.setdefault(call.parent, []).append(call)
+    waiting = [(call, 0) for call in reversed(children.get(None, []))]
+    while waiting:
+        call, depth = waiting.pop()
+        yield call, depth
+        following = children.get(call.index, [])
+        waiting += [(last, depth) for last in following[-1:]]
+        waiting += [(branch, depth + 1) for branch in reversed(following[:-1])]
 
 
 def facts(record: EpisodeRecord) -> list[tuple[str, str]]:
-    known = [
-        ("task", escape_unprintable(record.task_id)),
-        ("stream", f"{escape_unprintable(record.stream)}, {record.kind}"),
-        ("owner", escape_unprintable(record.owner)),
-        ("state", record.state + (f": {escape_unprintable(record.reason)}" if record.reason else "")),
+    rows = [
+        ("task", record.task_id),
+        ("stream", f"{record.stream}, {record.kind}"),
+        ("owner", record.owner),
+        ("state", record.state + (f": {record.reason}" if record.reason else "")),
     ]
     if record.code is not None:
-        known.append(("code", record.code))
+        rows.append(("code", record.code))
     if record.group is not None:
-        known.append(
-            ("group", escape_unprintable(record.group) + (f", step {record.step}" if record.step is not None else ""))
-        )
+        rows.append(("group", record.group + (f", step {record.step}" if record.step is not None else "")))
     if record.reward is not None:
-        told = {True: ", success", False: ", no success", None: ""}[record.success]
-        known.append(("reward", f"{record.reward:g}{told}"))
+        success = {True: ", success", False: ", no success", None: ""}[record.success]
+        rows.append(("reward", f"{record.reward:g}{success}"))
     if record.refusals:
         counts = ", ".join(f"{count} {code}" for code, count in sorted(record.refusals.items()))
-        known.append(("refused", f"calls {counts}; the last: {escape_unprintable(record.refusal or '')}"))
-    began = sum(call.trained and call.drift == "start" for call in record.record)
+        rows.append(("refused", f"calls {counts}; the last: {record.refusal or ''}"))
+    begun = sum(call.trained and call.drift == "start" for call in record.record)
     named = any(call.agent for call in record.record)
-    if record.kind == "train" and not named and (note := describe_side_conversations(max(0, began - 1))):
-        known.append(("note", note))
-    return known
+    if record.kind == "train" and not named and (note := describe_side_conversations(max(0, begun - 1))):
+        rows.append(("note", note))
+    return [(name, escape_unprintable(value)) for name, value in rows]
 
 
 def escape_unprintable(text: str) -> str:
@@ -158,99 +136,73 @@ def escape_unprintable(text: str) -> str:
     return "".join(map(escape, text))
 
 
-def _order_calls(calls: Sequence[CallRecord]) -> Iterator[tuple[CallRecord, int]]:
-    children: dict[int | None, list[CallRecord]] = {}
-    for call in calls:
-        children.setdefault(call.parent, []).append(call)
-    waiting = [(call, 0) for call in reversed(children.get(None, []))]
-    while waiting:
-        call, depth = waiting.pop()
-        yield call, depth
-        following = children.get(call.index, [])
-        waiting += [(last, depth) for last in following[-1:]]
-        waiting += [(branch, depth + 1) for branch in reversed(following[:-1])]
-
-
-def _tokens(span: TokenSpan) -> Iterator[ViewedToken]:
-    special = set(span.special)
-    for place, token in enumerate(span.ids):
-        text = span.texts[place] if span.texts else None
-        if place < len(span.logprobs):
-            logprob = span.logprobs[place]
-            yield ViewedToken(token, text, place in special, find_level(logprob), logprob, span.versions[place])
-        else:
-            yield ViewedToken(token, text, place in special)
-
-
-def find_level(logprob: float) -> int:
-    """Return the place in LEVELS of a natural log-prob."""
+def level_style(logprob: float) -> str:
+    """Return the style of a natural log-prob's level."""
     probability = math.exp(min(logprob, 0.0))
-    return next(place for place, (least, _) in enumerate(LEVELS) if probability >= least)
+    return next(style for least, _, style in LEVELS if probability >= least)
 
 
-def episode_page(record: EpisodeRecord) -> str:
-    calls = call_views(record)
-    return _template().render(
-        id=escape_unprintable(record.id),
-        facts=facts(record),
-        calls=calls,
-        sums=count_tokens(calls),
-        levels=[name for _, name in LEVELS],
-        has_texts=has_texts(calls),
-        word=_format_token,
-        shape=_css_classes,
-    )
+def _heading(call: CallRecord, prompt: int) -> Text:
+    reward = "" if call.reward is None else f"reward {call.reward:.4g}"
+    earned = "   ".join(filter(None, (call.agent, reward)))
+    drift = {"fork": "bold yellow", "realign": "yellow"}.get(call.drift, "cyan")
+    after = "" if call.parent is None else f" after {call.parent}"
+    first, last = min(call.sampled.versions, default=None), max(call.sampled.versions, default=None)
+    versions = "-" if first is None else f"v{first}" if first == last else f"v{first}-{last}"
+    counted = f"   prompt {prompt:,} (+{len(call.context.ids):,})   sampled {len(call.sampled.ids):,}"
+    return Text.assemble(
+        (f"call {call.index}", "bold"), (after, "dim"), "   ", (call.drift, drift), f"   {versions}",
+        ("" if call.trained else "   not trained", "yellow"),
+        (f"   {escape_unprintable(earned)}" if earned else "", "green"),
+        (f"{counted}   log-prob {_format_mean(call.sampled.logprobs)}", "dim"),
+    )  # fmt: skip
 
 
-@cache
-def _template() -> Template:
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # one command in ten makes a page
-
-    environment = Environment(
-        loader=PackageLoader("research.cli", "."),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
-    return environment.get_template("episode.html.jinja")
-
-
-def _format_token(token: ViewedToken) -> str:
-    if token.text is None:
-        return str(token.id)
-    return "↵\n".join(escape_unprintable(line) for line in token.text.split("\n")) or PART
-
-
-def _css_classes(token: ViewedToken) -> str:
-    level = "" if token.level is None else f"l{token.level}"
-    return " ".join(filter(None, ("s" if token.special else "", level, "i" if token.text is None else "")))
+def _spans(call: CallRecord, full: bool) -> Table:
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    count, half = len(call.context.ids), _MOST // 2
+    if full or count <= _MOST:
+        context = _tokens(call.context, range(count))
+    else:
+        cut = Text(f"\n... {count - _MOST:,} tokens more (--full shows them) ...\n", style="dim italic")
+        begin, end = range(half), range(count - half, count)
+        context = Text.assemble(_tokens(call.context, begin), cut, _tokens(call.context, end))
+    sampled = _tokens(call.sampled, range(len(call.sampled.ids)))
+    if call.truncated:
+        sampled.append(" cut short ", style="reverse")
+    grid.add_row("context", context)
+    grid.add_row("sampled", sampled)
+    return grid
 
 
-COLOURS = ("#2f9e7a", "#8a9a2b", "#c98a12", "#d9622b", "#d13a63")
-"""Of each level: from likely to unlikely, readable on a dark and on a light ground."""
-_MOST = 240
-"""Context tokens shown of one call unless all are asked for."""
+def _tokens(span: TokenSpan, places: Iterable[int]) -> Text:
+    text, special = Text(), set(span.special)
+    for place in places:
+        if span.texts:
+            word = "↵\n".join(escape_unprintable(line) for line in span.texts[place].split("\n")) or PART
+        else:
+            word = f"{span.ids[place]} "
+        if place < len(span.logprobs):
+            style = level_style(span.logprobs[place]) + (" underline" if place in special else "")
+        else:
+            style = "magenta" if place in special else "dim"
+        text.append(word, style)
+    if text.plain.endswith("\n"):  # its mark stands there; a blank line would follow
+        text.right_crop(1)
+    return text
 
 
-def episode_screen(record: EpisodeRecord, *, full: bool = False) -> RenderableType:
-    calls = call_views(record)
-    tree = Tree(Text(f"episode {escape_unprintable(record.id)}", style="bold"), guide_style="dim")
-    branches = [tree]
-    for call in calls:
-        branch = branches[call.depth].add(Group(_heading(call), _spans(call, full)))
-        branches[call.depth + 1 :] = [branch]
-    parts: list[RenderableType] = [_facts(record, calls), Text(), tree]
-    if not has_texts(calls):
-        parts.append(Text("ids only: no engine runs, and without its tokenizer no id has a text", style="yellow"))
-    return Group(*parts, Text(), _legend())
+def _format_mean(logprobs: Sequence[float]) -> str:
+    return f"{math.fsum(logprobs) / len(logprobs):.3f} in the mean" if logprobs else "-"
 
 
 _NUMBERS = ("step", "reward", "calls", "tokens")
 
 
-def episode_table(found: EpisodeList) -> Table:
-    coded = any(one.code for one in found.episodes)
+def episode_table(listed: EpisodeList) -> Table:
+    coded = any(one.code for one in listed.episodes)
     names = ["episode", "task", "stream", "kind", "state", *_NUMBERS, *(["code"] if coded else []), "owner"]
     rows = (
         [
@@ -258,78 +210,10 @@ def episode_table(found: EpisodeList) -> Table:
             "-" if one.reward is None else f"{one.reward:g}", one.calls, one.tokens,
             *([(one.code or "-")[:12]] if coded else []), one.owner,
         ]
-        for one in found.episodes
+        for one in listed.episodes
     )  # fmt: skip
     cells = ([Text(escape_unprintable(str(cell))) for cell in row] for row in rows)
     return make_table(names, cells, right=_NUMBERS, wraps=names)
-
-
-def _facts(record: EpisodeRecord, calls: Sequence[CallView]) -> Table:
-    total = count_tokens(calls)
-    counted = f"{total.prompt:,} in prompts ({total.new:,} of them new), {total.sampled:,} sampled"
-    rows = [*facts(record), ("calls", f"{total.calls:,}"), ("tokens", counted), ("log-prob", _mean(total.mean_logprob))]
-    return make_facts((name, Text(value)) for name, value in rows)
-
-
-def _heading(call: CallView) -> Text:
-    record = call.record
-    worth = "" if record.reward is None else f"reward {record.reward:.4g}"
-    earned = "   ".join(filter(None, (record.agent, worth)))
-    drift = {"fork": "bold yellow", "realign": "yellow"}.get(record.drift, "cyan")
-    after = "" if record.parent is None else f" after {record.parent}"
-    counted = f"   prompt {call.prompt:,} (+{len(call.context):,})   sampled {len(call.sampled):,}"
-    return Text.assemble(
-        (f"call {record.index}", "bold"), (after, "dim"), "   ", (record.drift, drift), "   ", call.versions,
-        ("" if record.trained else "   not trained", "yellow"),
-        (f"   {escape_unprintable(earned)}" if earned else "", "green"),
-        (f"{counted}   log-prob {_mean(call.mean_logprob)}", "dim"),
-    )  # fmt: skip
-
-
-def _spans(call: CallView, full: bool) -> Table:
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    sampled = _text(call.sampled)
-    if call.record.truncated:
-        sampled.append(" cut short ", style="reverse")
-    grid.add_row("context", _text(call.context) if full else _abbreviate(call.context))
-    grid.add_row("sampled", sampled)
-    return grid
-
-
-def _abbreviate(tokens: Sequence[ViewedToken]) -> Text:
-    if len(tokens) <= _MOST:
-        return _text(tokens)
-    half = _MOST // 2
-    left_out = Text(f"\n... {len(tokens) - 2 * half:,} tokens more (--full shows them) ...\n", style="dim italic")
-    return Text.assemble(_text(tokens[:half]), left_out, _text(tokens[-half:]))
-
-
-def _text(tokens: Sequence[ViewedToken]) -> Text:
-    text = Text()
-    for token in tokens:
-        text.append(_format_token(token) + (" " if token.text is None else ""), style=_style(token))
-    if text.plain.endswith("\n"):  # its mark stands there; a blank line would follow
-        text.right_crop(1)
-    return text
-
-
-def _style(token: ViewedToken) -> str:
-    if token.level is None:
-        return "magenta" if token.special else "dim"
-    return f"{COLOURS[token.level]}{' underline' if token.special else ''}{' bold' if token.level >= 3 else ''}"
-
-
-def _mean(logprob: float | None) -> str:
-    return "-" if logprob is None else f"{logprob:.3f} in the mean"
-
-
-def _legend() -> Text:
-    parts: list[tuple[str, str]] = [("context", "dim"), ("   special", "magenta"), ("   sampled, by how likely: ", "")]
-    for place, (_, name) in enumerate(LEVELS):
-        parts += [("  ", ""), (name, f"{COLOURS[place]}{' bold' if place >= 3 else ''}")]
-    return Text.assemble(*parts)
 
 
 class Format(StrEnum):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
 import typer
 from rich.table import Table
@@ -15,7 +15,6 @@ from research.design.known_findings import (
     Contradiction,
     KnownFinding,
     KnownFindings,
-    Recipe,
     describe_evidence,
     find_contradictions,
     load_findings,
@@ -127,7 +126,15 @@ def recipe(name: Name = None, json: Json = False) -> None:
     home, _, state = open_study(name)
     told = recipe_of(state, home.study(state.id))
     if json:
-        print_json({"study": state.id, **_recipe_json(told)})
+        evidence = [
+            {
+                "fields": value.fields, "better_than": value.over, "held_by_rounds": value.held_by,
+                "not_held_by_rounds": value.not_held_by, **value.finding.model_dump(mode="json"),
+            }
+            for value in told.confirmed
+        ]  # fmt: skip
+        apart = {"never_confirmed_together": told.apart, "notes": told.notes}
+        print_json({"study": state.id, "job": told.job, "evidence": evidence, **apart})
         return
     for line in [*map(_line, told.confirmed), *told.apart, *told.notes]:
         warn(line)
@@ -144,17 +151,6 @@ def _line(value: ConfirmedValue) -> str:
     return (
         f"{value.text} is better than {over}: {value.finding.study}, {describe_evidence(value.finding)}{''.join(later)}"
     )
-
-
-def _recipe_json(told: Recipe) -> dict[str, Any]:
-    evidence = [
-        {
-            "fields": value.fields, "better_than": value.over, "held_by_rounds": value.held_by,
-            "not_held_by_rounds": value.not_held_by, **value.finding.model_dump(mode="json"),
-        }
-        for value in told.confirmed
-    ]  # fmt: skip
-    return {"job": told.job, "evidence": evidence, "never_confirmed_together": told.apart, "notes": told.notes}
 
 
 _HEADER = ("finding", "verdict", "effect", "interval", "runs", "model", "job", "claim")
@@ -207,19 +203,15 @@ def _findings_screen(
 
 
 def _row(finding: KnownFinding) -> tuple[str, ...]:
-    where = finding.conditions
+    where, interval = finding.conditions, ""
     effect = "" if finding.estimate is None else f"{finding.estimate:+.3g}"
+    if finding.low is not None and finding.high is not None:
+        level = "" if finding.level is None else f" {finding.level:.1%}"
+        interval = f"[{finding.low:.3g}, {finding.high:.3g}]{level}"
     return (
-        finding.name, f"{finding.verdict}{' (exploratory)' if finding.exploratory else ''}", effect, _interval(finding),
+        finding.name, f"{finding.verdict}{' (exploratory)' if finding.exploratory else ''}", effect, interval,
         f"{finding.n_control}+{finding.n_treatment}", where.model, where.job[:8], finding.doubt or finding.claim,
     )  # fmt: skip
-
-
-def _interval(finding: KnownFinding) -> str:
-    if finding.low is None or finding.high is None:
-        return ""
-    level = "" if finding.level is None else f" {finding.level:.1%}"
-    return f"[{finding.low:.3g}, {finding.high:.3g}]{level}"
 
 
 def _names(findings: Iterable[KnownFinding]) -> list[str]:

@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from research.cli.app import Json, answer, console, make_table, takes_options
-from research.controller import options
 from research.controller.evaluation import PlanningInputs
 from research.controller.options import (
     ResearchOptions,
@@ -37,13 +36,12 @@ from research.text import format_seconds
 from studies import EventLog
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Budget, Hypothesis
-from studies.records.procedure import EnvironmentRecord
 from studies.records.statements import metric_name, setting
 from swarm.job import Job
 
 
 @takes_options(ResearchOptions, omit={"approve", "sandbox"})
-def plan(asked: ResearchOptions, planner_timeout: options.PlannerTimeout = None, json: Json = False) -> None:
+def plan(asked: ResearchOptions, json: Json = False) -> None:
     """Show what a study would be, what it could see and what it would cost; nothing is run.
 
     Its flags mean what they mean to `ajet research`. Exit code 2 where the design would be refused, with the reason and
@@ -65,7 +63,7 @@ def plan(asked: ResearchOptions, planner_timeout: options.PlannerTimeout = None,
     """
     request = make_request(asked, warn)
     require_known((request.base or Job()).backend)
-    chosen = select_planner(request, warn, timeout_s=planner_timeout)
+    chosen = select_planner(request, warn)
     if isinstance(chosen, RulesPlanner):
         require_understood(request, ask_on_terminal, asked, "study plan")
     home = Home.locate().prepare()
@@ -98,7 +96,9 @@ def _context(request: StudyRequest, log: EventLog, home: Home) -> PlanningInputs
 
 
 def screen(seen: PlanPreview) -> Iterator[Text | Table]:
-    yield from _question(seen)
+    yield Text.assemble(("asked  ", "dim"), (seen.asked, "italic"))
+    yield from (Text.assemble(("tested  ", "dim"), sentence) for sentence in seen.tested)
+    yield from (Text.assemble(("not tested  ", "yellow"), text) for text in seen.not_tested)
     if seen.job:
         yield Text(f"job  {', '.join(setting(name, value) for name, value in seen.job.items())}")
     for note in dict.fromkeys(seen.assumed):
@@ -110,7 +110,10 @@ def screen(seen: PlanPreview) -> Iterator[Text | Table]:
     for hypothesis in seen.hypotheses:
         yield from _hypothesis(hypothesis)
     for known in seen.brought:
-        yield from _environment(known)
+        tasks = ", ".join(f"{count} {split}" for split, count in known.tasks.items())
+        yield Text(f"environment  {known.name}: {known.title}; {tasks} tasks")
+        if not known.hidden_apart:
+            yield Text("  clients hold code that makes the hidden tasks by itself, or files that hold them", "yellow")
     yield from _metric(seen)
     yield Text(f"arms  {' vs '.join(seen.arms)}{_format_search(seen)}")
     yield from _design(seen)
@@ -122,17 +125,8 @@ def screen(seen: PlanPreview) -> Iterator[Text | Table]:
     yield from _rounds(seen)
     yield Text("\nWhat it costs at the worst:" if seen.design else "\nWhat would be needed:")
     yield _stages(seen)
-    for line in _expected_lines(seen):
-        yield Text(line)
+    yield from map(Text, _expected_lines(seen))
     yield Text(f"priced  by {seen.priced_by}")
-
-
-def _question(seen: PlanPreview) -> Iterator[Text]:
-    yield Text.assemble(("asked  ", "dim"), (seen.asked, "italic"))
-    for sentence in seen.tested:
-        yield Text.assemble(("tested  ", "dim"), sentence)
-    for text in seen.not_tested:
-        yield Text.assemble(("not tested  ", "yellow"), text)
 
 
 def _metric(seen: PlanPreview) -> Iterator[Text]:
@@ -153,13 +147,6 @@ def _metric(seen: PlanPreview) -> Iterator[Text]:
             f"  schedule  {metric.schedule.episodes} hidden episodes about every {metric.schedule.every} training "
             "episodes, in all arms alike"
         )
-
-
-def _environment(known: EnvironmentRecord) -> Iterator[Text]:
-    tasks = ", ".join(f"{count} {split}" for split, count in known.tasks.items())
-    yield Text(f"environment  {known.name}: {known.title}; {tasks} tasks")
-    if not known.hidden_apart:
-        yield Text("  clients hold code that makes the hidden tasks by itself, or files that hold them", "yellow")
 
 
 def _hypothesis(entry: Hypothesis) -> Iterator[Text]:

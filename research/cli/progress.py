@@ -92,13 +92,6 @@ class LiveScreen:
         under = () if self._state is None else (self._screen(self._state),)
         self._live.update(_WrappedScreen(Group(*under, Text(line, "cyan"))))
 
-    def pause(self) -> None:
-        """Leave the screen as it stands, so that others may write under it."""
-        self._live.stop()
-
-    def resume(self) -> None:
-        self._live.start()
-
     def _screen(self, state: StudyState) -> Group:
         return screen(state, self._budget_left(state), self._read, self._doubts)
 

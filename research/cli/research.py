@@ -1,31 +1,21 @@
-"""`ajet research`: create, run, say how it ended.
-
-While a question for approval is open the live screen stands still above it. What is typed is looked for between two
-ticks, a whole line at a time; what was typed before, or is neither yes nor no, is thrown away. An answer from elsewhere
-takes the question away.
-"""
+"""`ajet research`: create, run, say how it ended."""
 
 from __future__ import annotations
 
 import os
-import select
 import sys
-import termios
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from research.cli.app import answer, console, print_json, takes_options
 from research.cli.progress import LineLog, LiveScreen, Progress
-from research.cli.studies import render_ending, render_question, summary
+from research.cli.studies import render_ending, summary
 from research.controller import options
 from research.controller.controller import Observer, budget_left
-from research.controller.interventions import answer_question
 from research.controller.mirror import NO_MIRROR
 from research.controller.options import (
     ResearchOptions,
@@ -39,7 +29,7 @@ from research.controller.progress import verdict_key
 from research.controller.session import Session, hold_lease, new_study_id
 from research.controller.wandb import wandb_login
 from research.environments.reference import requirements_of
-from research.errors import BadApproval, BadInput
+from research.errors import BadInput
 from research.files import ignore_disk_full
 from research.installation.base_job import describe_unusual_rate
 from research.installation.home import Home
@@ -49,96 +39,13 @@ from research.planners.protocol import Planner
 from research.runs.files import AttemptFolder, read_progress
 from research.scheduler.required_runs import is_stopped_by_budget
 from research.terminal import strip_control_chars, warn
-from studies import EventLog, RunState, StudyLog, StudyState, fold
+from studies import EventLog, RunState, StudyState, fold
 from studies.log.locks import ControllerLease
-from studies.log.study import LoggedApprovalRequest
 from studies.proof import verdict_fault
 from swarm.job import Job
 
 if TYPE_CHECKING:
     from research.orchestration.deployment import ScheduleStudy
-
-_HOW = "type yes or no, with a note after it if you like (no: too dear), and Enter"
-_WORDS = {"y": True, "yes": True, "approve": True, "n": False, "no": False, "deny": False}
-
-
-def add_prompt(observer: Observer, record: StudyLog, console: Console) -> Observer:
-    """Return an observer that asks for approval too, where a person sits at the terminal; else the one it is given."""
-    if isinstance(observer, LiveScreen) and sys.stdin.isatty():
-        return ApprovalPrompt(observer, record, console, sys.stdin.fileno())
-    return observer
-
-
-def read_answer(line: str) -> tuple[bool, str] | None:
-    """Return whether a line says yes, and the note in it; None where it says neither yes nor no."""
-    word, _, note = line.strip().partition(" ")
-    granted = _WORDS.get(word.rstrip(":,.;!").lower())
-    return None if granted is None else (granted, note.strip())
-
-
-class ApprovalPrompt:
-    """Shows a study on a live screen, and asks under it; `descriptor` is the terminal's."""
-
-    def __init__(self, screen: LiveScreen, record: StudyLog, console: Console, descriptor: int) -> None:
-        self._screen = screen
-        self._record = record
-        self._console = console
-        self._descriptor = descriptor
-        self._asked: LoggedApprovalRequest | None = None
-
-    def observe(self, state: StudyState) -> None:
-        asked = state.open_question if state.stopped_reason is None else None
-        if asked is None:
-            self._clear_question(state)
-            self._screen.observe(state)
-        elif self._asked is None or self._asked.digest != asked.digest:
-            self._ask(state, asked)
-        elif (line := poll_line(self._descriptor)) is not None:
-            self._read(line, asked)
-
-    def note(self, line: str) -> None:
-        self._screen.note(line) if self._asked is None else self._console.print(line)
-
-    def _ask(self, state: StudyState, asked: LoggedApprovalRequest) -> None:
-        self._screen.observe(state)
-        self._screen.pause()
-        with suppress(termios.error):
-            termios.tcflush(self._descriptor, termios.TCIFLUSH)
-        self._console.print(render_question(state))
-        self._console.print(_HOW)
-        self._asked = asked
-
-    def _read(self, line: str, asked: LoggedApprovalRequest) -> None:
-        said = read_answer(line)
-        if said is None:
-            self._console.print(_HOW)
-            return
-        granted, note = said
-        try:
-            answer_question(self._record, asked.digest, "terminal", note, granted=granted)
-        except BadApproval as error:
-            self._console.print(error.message)
-
-    def _clear_question(self, state: StudyState) -> None:
-        if self._asked is None:
-            return
-        ended = [entry for entry in state.approvals if entry.asked.digest == self._asked.digest]
-        if ended:
-            self._console.print(ended[0].describe())
-        elif state.open_question is None:
-            self._console.print("the question is not asked any more")
-        self._asked = None
-        if state.stopped_reason is None:
-            self._screen.resume()
-
-
-def poll_line(descriptor: int) -> str | None:
-    """Return a line that was typed at a terminal; None while there is none, or where it listens to another process."""
-    with suppress(OSError):
-        if os.tcgetpgrp(descriptor) == os.getpgrp() and select.select([descriptor], [], [], 0)[0]:
-            return os.read(descriptor, 4096).decode(errors="replace")
-    return None
-
 
 BUDGET_ENDED = 3
 INTERRUPTED = 130
@@ -173,7 +80,6 @@ def conduct(
             for odd in dict.fromkeys(filter(None, map(describe_unusual_rate, map(Job.from_record, records)))):
                 warn(odd)
             observer, shown = make_observer(home, planned, json=json)
-            observer = add_prompt(observer, StudyLog(log, study), console())
             with shown:
                 observer.observe(planned)
                 state = session.run(observer)
@@ -196,19 +102,12 @@ def conduct(
         raise typer.Exit(BUDGET_ENDED)
 
 
-def require_detachable(
-    record: Path | None = None, replay: Path | None = None, timeout_s: float | None = None, *, prefect: bool
-) -> None:
+def require_detachable(*, prefect: bool) -> None:
     """Raise BadInput where a study cannot be handed to a worker as it is asked for."""
     if not prefect:
         raise BadInput(
             "expected --detach without --no-prefect, as it is through Prefect that the worker is given a study; leave "
             "one of the two out"
-        )
-    if record is not None or replay is not None or timeout_s is not None:
-        raise BadInput(
-            "expected --detach without --record, --replay and --planner-timeout, as the worker plans in its own "
-            "process; leave them out, or set AJET_PLANNER_RECORD, _REPLAY or _TIMEOUT where it is started"
         )
 
 
@@ -262,12 +161,8 @@ def make_observer(home: Home, state: StudyState, *, json: bool = False) -> tuple
 @takes_options(ResearchOptions)
 def research(
     asked: ResearchOptions,
-    planner_timeout: options.PlannerTimeout = None,
-    record: options.Record = None,
-    replay: options.Replay = None,
     prefect: Annotated[bool, typer.Option(help="Show the study in a local Prefect server.")] = True,
     detach: options.Detach = False,
-    server: options.OtherServer = None,
     json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout, progress on stderr.")] = False,
 ) -> None:
     """Turn a topic into hypotheses, training runs, verdicts and a report.
@@ -304,18 +199,16 @@ def research(
 
         OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=x ajet research "..." --planner llm --planner-model NAME
 
-        ajet research "..." --planner llm --replay conversation.jsonl
+        AJET_PLANNER_REPLAY=conversation.jsonl ajet research "..." --planner llm
 
         ajet research "learning rate 1e-3 vs 3e-3 on arith" --budget 4h --detach
 
         ajet research "Does a denser reward help with sums?" --planner llm --planner-model NAME --sandbox docker
     """
     request = make_request(asked, warn)
-    planner = require_planner(
-        request, warn, record, replay, timeout_s=planner_timeout, ask=ask_on_terminal, asked=asked
-    )
+    planner = require_planner(request, warn, ask=ask_on_terminal, asked=asked)
     if detach:
-        require_detachable(record, replay, planner_timeout, prefect=prefect)
+        require_detachable(prefect=prefect)
     from research.orchestration.deployment import worker_scheduler  # imports Prefect
 
     home = Home.locate().prepare()

@@ -20,23 +20,20 @@ from research.isolation.mode import one_line, read_sandboxing
 from research.scheduler.next_step import is_done
 from research.terminal import warn
 from research.text import format_seconds
-from sandboxes import Exit, Handle, SandboxError
+from sandboxes import Exit, SandboxError
 from sandboxes.docker.engine import ContainerEngine, EngineNotFound, connect
-from sandboxes.spec import added_text, escape_control
+from sandboxes.spec import escape_control
 from studies import EventLog
 
-FOLLOW_S = 0.5
 WINDOW_BYTES = 1 << 20
-"""How much of the end of a sandbox's output is looked at while following it."""
+"""How much of the end of a sandbox's output is shown."""
 
 app = typer.Typer(no_args_is_help=True)
-
-Name = Annotated[str, typer.Argument(help="Name of the sandbox, or its beginning.")]
 
 
 @app.callback()
 def sandbox() -> None:
-    """Sandboxes: where clients and evaluators run. Build the image, list, read logs, stop, prune."""
+    """Sandboxes: where clients and evaluators run. Build the image, list, read logs, prune."""
 
 
 @app.command()
@@ -110,54 +107,26 @@ def list_sandboxes(
 
 
 @app.command()
-def logs(
-    name: Name,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it ends.")] = False,
-) -> None:
+def logs(name: Annotated[str, typer.Argument(help="Name of the sandbox, or its beginning.")]) -> None:
     """Show what a sandbox wrote on its standard output and error: the end of it, when there is much.
-
-    Examples:
-
-        ajet sandbox logs ajet-larger-group-r3-a1
-
-        ajet sandbox logs ajet-larger --follow
-    """
-    found = _handle(name)
-    text = found.logs(tail_bytes=WINDOW_BYTES)
-    _write(text)
-    while follow and found.poll() is None:
-        time.sleep(FOLLOW_S)
-        text = _write_new_output(found, text)
-    if follow:
-        _write_new_output(found, text)
-
-
-@app.command()
-def stop(name: Name, json: Json = False) -> None:
-    """End a sandbox: it is asked, and killed when it does not; what it left is kept.
 
     Example:
 
-        ajet sandbox stop ajet-larger-group-r3-a1
+        ajet sandbox logs ajet-larger-group-r3-a1
     """
-    found = _handle(name)
-    ended = found.stop()
-    told = {"name": found.name, "reason": ended.reason, "code": ended.code}
-    answer(json, told, f"{found.name}   {_describe_exit(ended)}")
+    home = Home.locate()
+    engine, _ = _engine()
+    handle = open_handle(home, engine, find_sandbox(home, engine, name))
+    sys.stdout.write(escape_control(handle.logs(tail_bytes=WINDOW_BYTES)))
 
 
 @app.command()
-def prune(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
-    json: Json = False,
-) -> None:
+def prune(json: Json = False) -> None:
     """Remove what nobody needs from the engine: containers of ended sandboxes, their inputs, older client images.
 
     Only what this installation made is touched, and nothing that runs within its time.
 
-    Examples:
-
-        ajet sandbox prune --dry-run
+    Example:
 
         ajet sandbox prune
     """
@@ -169,19 +138,17 @@ def prune(
     pinned = [image for state in unfinished if (image := read_sandboxing(state.settings).image)]
     waste = find_waste(home, engine, pinned)
     before = image_bytes(engine)
-    for each in waste if not dry_run else []:
+    for each in waste:
         each.remove()
     after = image_bytes(engine)
     freed = None if before is None or after is None else before - after
     removed = [{"kind": each.kind, "name": each.name, "why": each.why} for each in waste]
-    verb = "would remove" if dry_run else "removed"
     of_images = "" if freed is None else f", {freed / 1e6:.0f} MB of images freed"
-    end = f"{len(waste)} to remove: ajet sandbox prune" if dry_run else f"{len(waste)} removed{of_images}"
     answer(
         json,
-        {"dry_run": dry_run, "removed": removed, "image_bytes_freed": freed},
-        *(Text(f"{verb} {each.kind} {each.name}: {each.why}") for each in waste),
-        end if waste else "nothing to remove",
+        {"removed": removed, "image_bytes_freed": freed},
+        *(Text(f"removed {each.kind} {each.name}: {each.why}") for each in waste),
+        f"{len(waste)} removed{of_images}" if waste else "nothing to remove",
     )
 
 
@@ -199,24 +166,6 @@ def _engine() -> tuple[ContainerEngine | None, str | None]:
         return connect(os.environ), None
     except EngineNotFound as error:
         return None, one_line(error)
-
-
-def _handle(name: str) -> Handle:
-    home = Home.locate()
-    engine, _ = _engine()
-    return open_handle(home, engine, find_sandbox(home, engine, name))
-
-
-def _write_new_output(found: Handle, before: str) -> str:
-    """Write what came since `before`, the window's text at the last look; return its text now."""
-    after = found.logs(tail_bytes=WINDOW_BYTES)
-    _write(added_text(before, after))
-    return after
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(escape_control(text))
-    sys.stdout.flush()
 
 
 def _table(shown: list[SandboxInfo]) -> Table:

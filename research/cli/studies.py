@@ -23,7 +23,6 @@ from studies import RunState, StudyState
 from studies.log.event_log import lock_error
 from studies.log.study import ApprovalAnswer, LoggedApprovalRequest, PlannerNote
 from studies.proof import DOES_NOT_FOLLOW, verdict_fault
-from studies.records.design import Design
 from studies.records.verdict import Verdict
 from studies.report.claims import last_words
 from studies.report.summary import HeadlineAnswer, headline
@@ -265,7 +264,9 @@ def show(name: Name = None, json: Json = False) -> None:
         out.print(line)
     for each in state.rounds:
         if each.design is not None:
-            out.print(f"design{round_suffix(each)}  {_design(each, each.design)}")
+            arms, most = " vs ".join(arm.name for arm in each.design.arms), len(each.design.looks) > 1
+            seeds = f"{'at most ' if most else ''}{len(each.design.seeds)} seeds each"
+            out.print(f"design{round_suffix(each)}  {arms}, {seeds}, locked as {(each.design_hash or '')[:16]}")
     for line in reward_lines(state):
         out.print(line)
     out.print(f"sandbox  {read_sandboxing(state.settings).describe()}")
@@ -278,15 +279,13 @@ def show(name: Name = None, json: Json = False) -> None:
     out.print(render_ending(state, home.study(state.id)))
 
 
-def _design(state: StudyState, design: Design) -> str:
-    arms = " vs ".join(arm.name for arm in design.arms)
-    most = "at most " if len(design.looks) > 1 else ""
-    return f"{arms}, {most}{len(design.seeds)} seeds each, locked as {(state.design_hash or '')[:16]}"
-
-
 def _details(state: StudyState) -> dict[str, Any]:
+    rounds = [
+        {**round_progress(each), "why_asked": each.why_asked, "design_hash": each.design_hash, **_plan(each)}
+        for each in state.rounds
+    ]
     return {
-        **({} if state.most_rounds == 1 else {"rounds": [_round(each) for each in state.rounds]}),
+        **({} if state.most_rounds == 1 else {"rounds": rounds}),
         **_plan(state),
         "sandbox": read_sandboxing(state.settings),
         "approvals": [answer_json(entry) for entry in state.approvals],
@@ -299,12 +298,6 @@ def _details(state: StudyState) -> dict[str, Any]:
             }
             for each in state.every_round for run in each.runs.values()
         ],
-    }  # fmt: skip
-
-
-def _round(state: StudyState) -> dict[str, Any]:
-    return {
-        **round_progress(state), "why_asked": state.why_asked, "design_hash": state.design_hash, **_plan(state),
     }  # fmt: skip
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import sys
-import threading
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +12,7 @@ import typer
 from pydantic import BaseModel
 from rich.text import Text
 
-from research.cli.app import Json, answer, console, make_facts, make_table, print_json, takes_options
+from research.cli.app import Json, answer, console, make_facts, make_table, print_json, show_progress, takes_options
 from research.cli.episodes import episodes, export, inspect
 from research.cli.swarm_admin import check_backend, export_model, shares
 from research.cli.top import Watcher, status_lines, top
@@ -122,9 +119,6 @@ def _row(name: str | None, process: SwarmProcess | None) -> Mapping[str, Any]:
 DEFAULT_PORT = 8700
 RETRY_TIMEOUT_S = 15.0
 """A server that does not say within so long what it does is stopped, or busy beyond use."""
-
-_BOOTING = "booting the model (made on the spot at first use: a minute or two)"
-TOLD_EVERY_S = 15.0
 
 HOW_TO_TRAIN = "ajet swarm start --environment guess, or --job FILE: there is no job under way"
 
@@ -271,34 +265,9 @@ def _start_job(at: ServerConnection, client: SwarmClient, wanted: Job | None, *,
         client.stop()
     if wanted is None:
         return client.status()
-    shown = console().is_terminal and not quiet
-    with console().status(_BOOTING) if shown else _report_boot(at):
+    with show_progress(quiet, "") as note:
+        note("booting the model (made on the spot at first use: a minute or two)")
         return client.ensure_training(wanted)
-
-
-@contextmanager
-def _report_boot(at: ServerConnection) -> Iterator[None]:
-    """Say to whoever captures the output that it boots, and every quarter of a minute how far it is."""
-    over, began = threading.Event(), time.monotonic()
-
-    def tell() -> None:
-        while not over.wait(TOLD_EVERY_S):
-            last = "" if at.process is None else _last_event(at.process.folder / "server.log")
-            warn(f"still booting after {time.monotonic() - began:.0f} s{last}")
-
-    warn(_BOOTING)
-    threading.Thread(target=tell, daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
-
-
-def _last_event(log: Path) -> str:
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 2000))
-        lines = file.read().decode(errors="replace").splitlines()
-    return f": {lines[-1].partition('event=')[2]}" if lines else ""
 
 
 def _status_lines(at: ServerConnection, status: Status) -> Iterator[Text | str]:

@@ -83,7 +83,10 @@ def export_model(
     """
     require_backend("local")
     home = Home.locate()
-    folder = _folder(home, server)
+    folder = server_folder(home.path, own_name(server))
+    if not folder.is_dir():
+        known = f"; those started here: {', '.join(find_server_names(home))}" if find_server_names(home) else ""
+        raise NotReady(f"expected a swarm server's folder at {folder}, found none: train first{known}")
     wanted = read_job(job) if job is not None else _find_running_job(folder)
     store = load_binding(folder).store
     with tempfile.TemporaryDirectory(prefix="ajet-export-") as scratch:
@@ -105,14 +108,6 @@ def export_model(
             raise ModelFailed(f"nothing was exported: {ended.why}" if ended.code != 2 else ended.why)
         card = ModelCard.model_validate_json(out.read_bytes())
     answer(json, {"folder": str(to), **card.model_dump(mode="json")}, Text(_describe_export(card, to)))
-
-
-def _folder(home: Home, name: str | None) -> Path:
-    folder = server_folder(home.path, own_name(name))
-    if not folder.is_dir():
-        known = f"; those started here: {', '.join(find_server_names(home))}" if find_server_names(home) else ""
-        raise NotReady(f"expected a swarm server's folder at {folder}, found none: train first{known}")
-    return folder
 
 
 def _find_running_job(folder: Path) -> Job | None:

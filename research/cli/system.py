@@ -63,7 +63,9 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
         _package("prefect", f"studies run without it, and no UI shows them; {PREFECT_REMEDY}", "optional"),
         Check("machine", "ok", f"{cores()} cores, {memory:.0f} GiB; {max_parallel_runs()} training run(s) at once"),
         *_storage(environ),
-        _gpu(),
+        Check("gpu", "ok", "nvidia-smi found; the local backend uses CUDA when torch does")
+        if shutil.which("nvidia-smi")
+        else Check("gpu", "optional", "none", "none is needed for tiny models"),
         *_sandboxes(environ),
         _wandb(environ),
         _language_model(environ),
@@ -103,12 +105,6 @@ def _database(home: Home) -> Check:
         return Check("database", "missing", "unusable", str(error))
     shown = make_url(home.database).render_as_string(hide_password=True)
     return Check("database", "ok", f"{count} studies in {shown}")
-
-
-def _gpu() -> Check:
-    if shutil.which("nvidia-smi"):
-        return Check("gpu", "ok", "nvidia-smi found; the local backend uses CUDA when torch does")
-    return Check("gpu", "optional", "none", "none is needed for tiny models")
 
 
 def _sandboxes(environ: Mapping[str, str]) -> list[Check]:

@@ -11,20 +11,19 @@ import select
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
 from typing import Annotated, Final
 
 import typer
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from research.cli.app import console, print_json
+from research.cli.app import console, make_table, print_json
 from research.installation.servers import Server, connect_server
-from research.terminal import strip_control_chars
 from research.text import format_seconds
 from sandboxes.spec import escape_control
 from swarm.client import SwarmClient
@@ -130,27 +129,23 @@ def wait_for_key(key: str, within_s: float) -> bool:
 
 
 BARS = "▁▂▃▄▅▆▇█"
-PLAIN = "_.-=+*%#"
-"""The same for a terminal that has no more than ASCII."""
 
 
-def sparkline(values: Sequence[float | None], width: int, bars: str = BARS) -> str:
+def sparkline(values: Sequence[float | None], width: int) -> str:
     """Return at most `width` bars, of half the height where all are alike; a value that is not known is a space."""
     count = min(len(values), max(1, width))
     places = [place * len(values) // count for place in range(count + 1)] if count else []
-    parts = [_mean(values[begin:end]) for begin, end in pairwise(places)]
+    parts = []
+    for begin, end in pairwise(places):
+        numbers = [value for value in values[begin:end] if value is not None]
+        parts.append(fmean(numbers) if numbers else None)
     known = [part for part in parts if part is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
 
     def bar(value: float) -> str:
-        return bars[min(len(bars) - 1, int((value - low) / (high - low) * len(bars)) if high > low else len(bars) // 2)]
+        return BARS[min(len(BARS) - 1, int((value - low) / (high - low) * len(BARS))) if high > low else len(BARS) // 2]
 
     return "".join(" " if part is None else bar(part) for part in parts)
-
-
-def _mean(part: Sequence[float | None]) -> float | None:
-    known = [value for value in part if value is not None]
-    return fmean(known) if known else None
 
 
 NOTHING = "-"
@@ -158,15 +153,46 @@ UNOPENED = (ServerState.OFFLINE, ServerState.BOOTING)
 """States in which nobody knows the step of a training that may be on disk."""
 _MOST_DROPS = 4
 _MOST_WAITS = 3
+MORE = "ajet swarm top (live), ajet swarm episodes, ajet swarm status --json (all metrics)"
 
 
-def job_words(snapshot: Snapshot) -> str:
-    if snapshot.environment is None:
-        return (snapshot.status.job_digest or "none")[:16]
-    return f"{snapshot.environment}, {snapshot.model}, {snapshot.algorithm}"
+def status_lines(frame: TopFrame, where: str) -> list[tuple[str, str]]:
+    """Return what a server does, as names and words; `where` says which one it is."""
+    snapshot, status = frame.snapshot, frame.snapshot.status
+    job = f"{snapshot.environment}, {snapshot.model}, {snapshot.algorithm}"
+    reason = f": {status.reason}" if status.reason else ", updating" if status.updating else ""
+    line = "nobody in line"
+    if snapshot.line:
+        line = f"{snapshot.line} in line, the first for {format_seconds(snapshot.line_age_s or 0.0)}"
+    sampled, trained = (
+        NOTHING if rate is None else f"{rate:,.0f}" for rate in (snapshot.sampled_per_s, snapshot.trained_per_s)
+    )
+    waits = [wait.text for wait in snapshot.waits]
+    more_waits = f"; and {len(waits) - _MOST_WAITS} more" if len(waits) > _MOST_WAITS else ""
+    episodes = f"{status.open_episodes} open, {status.collected_episodes} of {status.needed_episodes} collected"
+    last = escape_control(snapshot.refusal or NOTHING)
+    rows = {
+        "server": where,
+        "state": f"{status.state}{reason}",
+        "job": (status.job_digest or "none")[:16] if snapshot.environment is None else job,
+        "new training": status.fresh_start,
+        "step": _format_step(snapshot),
+        "reward": _last_and_first(frame, REWARD),
+        "success": _last_and_first(frame, SUCCESS),
+        "warning": snapshot.flat,
+        "evaluation": _format_evaluation(status),
+        "episodes": f"{episodes}, {line}",
+        "tokens": f"{sampled} sampled, {trained} trained per second",
+        "waits for": f"{'; '.join(waits[:_MOST_WAITS]) or 'nothing'}{more_waits}",
+        "drops": _format_drops(snapshot),
+        "refused": f"calls {format_counts(snapshot.refusals)}; the last: {last}" if snapshot.refusals else None,
+        "note": describe_side_conversations(snapshot.side_conversations) or None,
+        "more": MORE,
+    }
+    return [(name, text) for name, text in rows.items() if text is not None]
 
 
-def step_words(snapshot: Snapshot) -> str:
+def _format_step(snapshot: Snapshot) -> str:
     status = snapshot.status
     if not status.steps:
         return NOTHING
@@ -176,48 +202,31 @@ def step_words(snapshot: Snapshot) -> str:
     return done if snapshot.seconds_left is None else f"{done}, about {format_seconds(snapshot.seconds_left)} left"
 
 
-def state_words(status: Status) -> str:
-    return status.state + (f": {status.reason}" if status.reason else ", updating" if status.updating else "")
-
-
-def waits_words(snapshot: Snapshot) -> str:
-    named = "; ".join(wait.text for wait in snapshot.waits[:_MOST_WAITS])
-    more = len(snapshot.waits) - _MOST_WAITS
-    return (named or "nothing") + (f"; and {more} more" if more > 0 else "")
-
-
-def evaluation_words(status: Status) -> str:
+def _format_evaluation(status: Status) -> str:
     """Return the last evaluation of `eval_every`, and the best; the latter's score is optimistic."""
-    if status.evaluation is None:
-        return NOTHING if status.best is None else f"best {_format_score(status.best)}"
-    last, best = status.evaluation, "" if status.best is None else f", best {_format_score(status.best)}"
+    best = "" if status.best is None else f"best {_format_score(status.best)}"
+    if (last := status.evaluation) is None:
+        return best or NOTHING
     what = "reward" if last.success is None else "success"
-    return f"{what} {_format_score(last)} ({last.episodes} episodes){best}"
+    return f"{what} {_format_score(last)} ({last.episodes} episodes){', ' if best else ''}{best}"
 
 
-def _format_score(found: EvaluationSummary) -> str:
-    score = found.reward if found.success is None else found.success
-    return f"{score:.3g} at step {found.step}"
+def _format_score(evaluation: EvaluationSummary) -> str:
+    score = evaluation.reward if evaluation.success is None else evaluation.success
+    return f"{score:.3g} at step {evaluation.step}"
 
 
-def tokens_words(snapshot: Snapshot) -> str:
-    sampled, trained = (
-        NOTHING if rate is None else f"{rate:,.0f}" for rate in (snapshot.sampled_per_s, snapshot.trained_per_s)
-    )
-    return f"{sampled} sampled, {trained} trained per second"
+def _last_and_first(frame: TopFrame, metric: str) -> str:
+    last, first = (frame.steps[-1] if frame.steps else None), frame.first
+    if last is None or metric not in last.metrics:
+        return NOTHING
+    records = [last]
+    if first is not None and first.step != last.step and metric in first.metrics:
+        records.append(first)
+    return ", ".join(f"{record.metrics[metric]:.3g} at step {record.step}" for record in records)
 
 
-def number(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.3g}"
-
-
-def line_words(snapshot: Snapshot) -> str:
-    if not snapshot.line:
-        return "nobody in line"
-    return f"{snapshot.line} in line, the first for {format_seconds(snapshot.line_age_s or 0.0)}"
-
-
-def drops_words(snapshot: Snapshot) -> str:
+def _format_drops(snapshot: Snapshot) -> str:
     skipped = [
         f"{escape_control(task)!r} {times} times" for task, times in list(snapshot.skipped_tasks.items())[-_MOST_DROPS:]
     ]
@@ -226,11 +235,11 @@ def drops_words(snapshot: Snapshot) -> str:
 
 
 def format_counts(counts: Mapping[str, int]) -> str:
-    found = sorted(counts.items(), key=lambda reason: (-reason[1], reason[0]))
-    if not found:
+    ordered = sorted(counts.items(), key=lambda reason: (-reason[1], reason[0]))
+    if not ordered:
         return "none"
-    named = ", ".join(f"{count} {reason}" for reason, count in found[:_MOST_DROPS])
-    more = len(found) - _MOST_DROPS
+    named = ", ".join(f"{count} {reason}" for reason, count in ordered[:_MOST_DROPS])
+    more = len(ordered) - _MOST_DROPS
     return f"{sum(counts.values())}: {named}" + (f" and {more} more reasons" if more > 0 else "")
 
 
@@ -241,155 +250,94 @@ _NUMBERS = 20
 """Columns for what is written beside a curve."""
 _WIDEST = 8
 """Bars of one value, where there are few of them."""
-_OWNER = 24
-"""Characters of an owner's name beside a drop."""
 _STYLES = {ServerState.FAILED: "bold red", ServerState.OFFLINE: "yellow", ServerState.BOOTING: "yellow"}
 _MOST = {"streams": 8, "owners": 6, "drops": 5}
 """Rows of each table."""
+_LONGEST_CELL = 60
+_STATUS_ONLY = ("server", "reward", "success", "waits for", "refused", "note", "more")
+"""Lines of the status that the screen shows otherwise, or not."""
 
 
-def screen(frame: TopFrame, width: int, *, unicode: bool = True) -> list[Text]:
-    width = max(LEAST_WIDTH, width)
-    lines = [*_head(frame), *_curves(frame, width, unicode), *_streams(frame.snapshot, width)]
-    lines += [*_owners(frame.snapshot, width), *_drops(frame.snapshot)]
-    for line in lines:
-        said = strip_control_chars(line.plain).replace("\n", " ").replace("\t", " ")
-        line.plain = said if unicode else said.encode("ascii", "replace").decode()
-        line.truncate(width, overflow="ellipsis" if unicode else "crop")
-    return lines
+def screen(frame: TopFrame, width: int) -> Group:
+    """Return a frame, whose lines are cut where they are longer than `width`."""
+    return Group(*_head(frame), *_curves(frame, max(LEAST_WIDTH, width)), *_tables(frame.snapshot))
+
+
+def _line(*parts: str | tuple[str, str]) -> Text:
+    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
+
+
+def _clean(text: str) -> str:
+    return " ".join(escape_control(text).split())
 
 
 def _head(frame: TopFrame) -> Iterator[Text]:
     snapshot, status = frame.snapshot, frame.snapshot.status
     at = time.strftime("%H:%M:%S", time.localtime(snapshot.at))
-    yield Text.assemble(("ajet swarm top", "bold"), f"  {frame.url}  {at}  ", ("q quits", "dim"))
+    yield _line(("ajet swarm top", "bold"), f"  {frame.url}  {at}  ", ("q quits", "dim"))
     if frame.silent_s:
-        yield Text(f"no answer for {format_seconds(frame.silent_s)}; this is what it said before", "bold red")
-    yield _format_row("state", state_words(status), _STYLES.get(status.state, "bold green"))
-    yield _format_row("job", job_words(snapshot))
-    yield _format_row("step", step_words(snapshot), "bold")
-    waits = snapshot.waits or ()
-    yield _format_row("waits for", waits[0].text if waits else waits_words(snapshot), "bold yellow" if waits else "")
-    for wait in waits[1:4]:
-        yield _format_row("", wait.text, "yellow")
-    open_ones = f"{status.open_episodes} open, {status.collected_episodes} of {status.needed_episodes} collected"
-    yield _format_row("episodes", f"{open_ones}, {line_words(snapshot)}")
-    yield _format_row("tokens", tokens_words(snapshot))
-    if status.evaluation is not None or status.best is not None:
-        yield _format_row("evaluation", evaluation_words(status))
-    if snapshot.flat is not None:
-        yield _format_row("warning", snapshot.flat, "yellow")
-    yield _format_row("drops", drops_words(snapshot), "" if not snapshot.drops else "yellow")
+        yield _line((f"no answer for {format_seconds(frame.silent_s)}; this is what it said before", "bold red"))
+    styles = {
+        "state": _STYLES.get(status.state, "bold green"), "step": "bold", "warning": "yellow",
+        "drops": "yellow" if snapshot.drops else "",
+    }  # fmt: skip
+    rows = [(name, text, styles.get(name, "")) for name, text in status_lines(frame, "") if name not in _STATUS_ONLY]
+    waits = [(wait.text, "yellow") for wait in snapshot.waits[:4]] or [("nothing", "")]
+    rows[3:3] = [("" if number else "waits for", text, style) for number, (text, style) in enumerate(waits)]
+    for name, text, style in rows:
+        yield _line((f"{name:<{_NAME}} ", "dim"), (_clean(text), style))
 
 
-def _format_row(name: str, said: str, style: str = "") -> Text:
-    return Text.assemble((f"{name:<{_NAME}} ", "dim"), (said, style))
-
-
-def _curves(frame: TopFrame, width: int, unicode: bool) -> Iterator[Text]:
+def _curves(frame: TopFrame, width: int) -> Iterator[Text]:
     """Yield a line for each curve that has a value beside 0: its bars, where it is and where it came from."""
     room = width - _NAME - 1 - _NUMBERS
     if frame.steps:
         first, last = frame.steps[0].step, frame.steps[-1].step
-        yield Text(f"{'':<{_NAME}} {f'steps {first} to {last}':<{room}} {'now':>9} {'first':>9}", "dim")
+        yield _line((f"{'':<{_NAME}} {f'steps {first} to {last}':<{room}} {'now':>9} {'first':>9}", "dim"))
     for name, metric in CURVES.items():
         values = [record.metrics.get(metric) for record in frame.steps]
         known = [value for value in values if value is not None]
         if any(known):  # what is 0 throughout, as KL is in one step on policy, says nothing
             wide = max(1, min(_WIDEST, room // len(values)))
-            bars = sparkline([each for each in values for _ in range(wide)], room, BARS if unicode else PLAIN)
+            bars = sparkline([value for value in values for _ in range(wide)], room)
             before = known[0] if frame.first is None else frame.first.metrics.get(metric, known[0])
-            numbers = f" {number(known[-1]):>9} {number(before):>9}"
-            yield Text.assemble((f"{name:<{_NAME}} ", "dim"), (f"{bars:<{room}}", "cyan"), numbers)
+            numbers = f" {known[-1]:>9.3g} {before:>9.3g}"
+            yield _line((f"{name:<{_NAME}} ", "dim"), (f"{bars:<{room}}", "cyan"), numbers)
 
 
-def _streams(snapshot: Snapshot, width: int) -> Iterator[Text]:
-    shown = sorted(snapshot.streams[: _MOST["streams"]], key=lambda stream: stream.name)  # each stays in its row
-    rows = [
-        (
-            stream.name, "-" if stream.share is None else f"{stream.share:.0%}", str(stream.groups_open),
-            str(stream.groups_whole), str(stream.groups_trained), str(stream.episodes_open), str(stream.lacking),
-        )
-        for stream in shown
-    ]  # fmt: skip
-    header = ("stream", "share", "groups", "whole", "trained", "in play", "lacking")
-    left_out = len(snapshot.streams) - len(shown) + snapshot.streams_left_out
-    yield from _table(header, rows, left_out, width)
-
-
-def _owners(snapshot: Snapshot, width: int) -> Iterator[Text]:
-    shown = sorted(snapshot.owners[: _MOST["owners"]], key=lambda owner: owner.owner)
-    rows = [
-        (owner.owner, str(owner.open), format_seconds(owner.heard_s), format_seconds(owner.oldest_s)) for owner in shown
+def _tables(snapshot: Snapshot) -> Iterator[RenderableType]:
+    """Yield the streams, the clients and the last drops, each table without a row where there is none."""
+    streams = sorted(snapshot.streams[: _MOST["streams"]], key=lambda stream: stream.name)  # each stays in its row
+    yield from _table(
+        ("stream", "share", "groups", "whole", "trained", "in play", "lacking"),
+        [
+            (
+                stream.name, NOTHING if stream.share is None else f"{stream.share:.0%}", str(stream.groups_open),
+                str(stream.groups_whole), str(stream.groups_trained), str(stream.episodes_open), str(stream.lacking),
+            )
+            for stream in streams
+        ],
+        len(snapshot.streams) - len(streams) + snapshot.streams_left_out,
+    )  # fmt: skip
+    owners = sorted(snapshot.owners[: _MOST["owners"]], key=lambda owner: owner.owner)
+    yield from _table(
+        ("client", "open", "heard", "oldest"),
+        [(one.owner, str(one.open), format_seconds(one.heard_s), format_seconds(one.oldest_s)) for one in owners],
+        len(snapshot.owners) - len(owners) + snapshot.owners_left_out,
+    )
+    drops = [
+        (time.strftime("%H:%M:%S", time.localtime(drop.at)), drop.reason, drop.stream, drop.owner, drop.episode)
+        for drop in snapshot.recent_drops[: _MOST["drops"]]
     ]
-    left_out = len(snapshot.owners) - len(shown) + snapshot.owners_left_out
-    yield from _table(("client", "open", "heard", "oldest"), rows, left_out, width)
+    yield from _table(("last drops", "reason", "stream", "client", "episode"), drops, 0)
 
 
-def _drops(snapshot: Snapshot) -> Iterator[Text]:
-    shown = snapshot.recent_drops[: _MOST["drops"]]
-    if shown:
-        yield Text("last drops", "dim")
-    for drop in shown:
-        at = time.strftime("%H:%M:%S", time.localtime(drop.at))
-        yield Text.assemble(
-            f"  {at} ", (drop.reason, "yellow"), f"  {drop.stream}  {drop.owner[:_OWNER]}  {drop.episode}"
-        )
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], left_out: int, width: int) -> Iterator[Text]:
-    """Yield a table whose first column gives way; nothing for no rows."""
-    if not rows:
-        return
-    columns = list(zip(header, *rows, strict=True))
-    widths = [max(map(len, column)) for column in columns[1:]]
-    first = min(max(map(len, columns[0])), max(_NAME, width - sum(widths) - 2 * len(widths)))
-
-    def line(row: Sequence[str]) -> str:
-        cells = [f"{cell:>{size}}" for cell, size in zip(row[1:], widths, strict=True)]
-        return "  ".join([f"{row[0][:first]:<{first}}", *cells])
-
-    yield Text(line(header), "dim")
-    yield from (Text(line(row)) for row in rows)
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], left_out: int) -> Iterator[RenderableType]:
+    if rows:
+        cells = ([Text(_clean(cell)[:_LONGEST_CELL]) for cell in row] for row in rows)
+        yield make_table(header, cells, right=header[1:] if header[0] != "last drops" else (), wraps=header[:1])
     if left_out:
-        yield Text(f"and {left_out} more", "dim")
-
-
-MORE = "ajet swarm top (live), ajet swarm episodes, ajet swarm status --json (all metrics)"
-
-
-def status_lines(frame: TopFrame, where: str) -> list[tuple[str, str]]:
-    snapshot, status = frame.snapshot, frame.snapshot.status
-    episodes = f"{status.open_episodes} open, {status.collected_episodes} of {status.needed_episodes} collected"
-    last = escape_control(snapshot.refusal or NOTHING)
-    return [
-        ("server", where),
-        ("state", state_words(status)),
-        ("job", job_words(snapshot)),
-        *([("new training", status.fresh_start)] if status.fresh_start is not None else []),
-        ("step", step_words(snapshot)),
-        ("reward", _last_and_first(frame, REWARD)),
-        ("success", _last_and_first(frame, SUCCESS)),
-        *([("warning", snapshot.flat)] if snapshot.flat is not None else []),
-        ("evaluation", evaluation_words(status)),
-        ("episodes", f"{episodes}, {line_words(snapshot)}"),
-        ("tokens", tokens_words(snapshot)),
-        ("waits for", waits_words(snapshot)),
-        ("drops", drops_words(snapshot)),
-        *([("refused", f"calls {format_counts(snapshot.refusals)}; the last: {last}")] if snapshot.refusals else []),
-        *([("note", note)] if (note := describe_side_conversations(snapshot.side_conversations)) else []),
-        ("more", MORE),
-    ]
-
-
-def _last_and_first(frame: TopFrame, metric: str) -> str:
-    last = frame.steps[-1] if frame.steps else None
-    if last is None or metric not in last.metrics:
-        return "-"
-    told = [last]
-    if frame.first is not None and frame.first.step != last.step and metric in frame.first.metrics:
-        told.append(frame.first)
-    return ", ".join(f"{number(record.metrics[metric])} at step {record.step}" for record in told)
+        yield _line((f"and {left_out} more", "dim"))
 
 
 EVERY_S = 1.0
@@ -424,22 +372,15 @@ def top(
             frame = watcher.poll()
             print_json({"url": frame.url, "snapshot": frame.snapshot, "first": frame.first, "steps": frame.steps})
         elif once or not console().is_terminal:
-            console().print(_render(watcher.poll()), no_wrap=True)
+            console().print(_render(watcher.poll()), width=PIPED_WIDTH)
         else:
-            _live(watcher)
-
-
-def _live(watcher: Watcher) -> None:
-    first = watcher.poll()  # what is wrong is told on the screen that stays
-    try:
-        with cbreak_mode(), Live(_render(first), console=console(), screen=True, auto_refresh=False) as live:
-            while not wait_for_key("q", EVERY_S):
-                live.update(_render(watcher.poll()), refresh=True)
-    except KeyboardInterrupt:
-        return
+            first = watcher.poll()  # what is wrong is told on the screen that stays
+            live = Live(_render(first), console=console(), screen=True, auto_refresh=False)
+            with suppress(KeyboardInterrupt), cbreak_mode(), live:
+                while not wait_for_key("q", EVERY_S):
+                    live.update(_render(watcher.poll()), refresh=True)
 
 
 def _render(frame: TopFrame) -> Group:
     out = console()
-    width = out.width if out.is_terminal else PIPED_WIDTH
-    return Group(*screen(frame, width, unicode=out.encoding.startswith("utf")))
+    return screen(frame, out.width if out.is_terminal else PIPED_WIDTH)

@@ -320,10 +320,17 @@ class StudyController:
     def _prepare_model(self, state: StudyState, phase: Phase) -> None:
         jobs = {arm: Job.from_record(job) for arm, job in _jobs_by_arm(state, phase).items()}
         made = {arm: prepare_model(job, self._home.models, self._note) for arm, job in jobs.items()}
+        models = [
+            {
+                "arm": arm, "name": model_name(job.model.model_dump()),
+                "folder": job.model.sha256 if isinstance(job.model, PathModel) else None, "sha256": made[arm]["sha256"],
+            }
+            for arm, job in jobs.items()
+        ]  # fmt: skip
         prepared = {
             "sha256": next(iter(made.values()))["sha256"],
             "seconds": round(sum(each["seconds"] for each in made.values()), 3),
-            **({"models": [_describe_model(arm, jobs[arm], made[arm]) for arm in jobs]} if len(jobs) > 1 else {}),
+            **({"models": models} if len(jobs) > 1 else {}),
             **({} if phase == "confirm" else {"phase": phase}),
         }
         self._append(EventType.MODEL_PREPARED, **prepared)
@@ -365,11 +372,6 @@ def _jobs_by_arm(state: StudyState, phase: Phase) -> dict[str, Mapping[str, Any]
         base = {**base, **setting.overrides, "environment": setting.environment}
     others = [arm for arm in design.arms if MODEL in arm.overrides and arm.name != design.control_arm]
     return {design.control_arm: base, **{arm.name: {**base, MODEL: arm.overrides[MODEL]} for arm in others}}
-
-
-def _describe_model(arm: str, job: Job, made: Mapping[str, Any]) -> dict[str, Any]:
-    folder = job.model.sha256 if isinstance(job.model, PathModel) else None
-    return {"arm": arm, "name": model_name(job.model.model_dump()), "folder": folder, "sha256": made["sha256"]}
 
 
 def _compare_states(before: StudyState, after: StudyState) -> TickResult:
@@ -429,8 +431,10 @@ def drive(
             first, trouble = trouble is None, trouble or time.monotonic()
             if interrupted.is_set() or time.monotonic() - trouble >= retry_timeout_s:
                 raise
+            missing = "a sandbox" if isinstance(error, SandboxError) else "the event log"
+            missing = "room on the disk" if isinstance(error, OSError) else missing
             for observer in observers if first else ():
-                observer.note(f"waiting for {_describe_missing(error)}: {' '.join(str(error).split())}")
+                observer.note(f"waiting for {missing}: {' '.join(str(error).split())}")
             interrupted.wait(pause_s)
             continue
         trouble = None
@@ -439,9 +443,3 @@ def drive(
         if outcome.done:
             return outcome.state
         interrupted.wait(poll_s)
-
-
-def _describe_missing(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return "room on the disk"
-    return "a sandbox" if isinstance(error, SandboxError) else "the event log"

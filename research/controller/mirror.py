@@ -1,4 +1,4 @@
-"""The mirror of a study at W&B: the log of each attempt, the last checkpoint of each run, and the report.
+"""The mirror of a study at W&B: the log of each attempt.
 
 A thread beside the controller sends each attempt's log by `wandb beta sync --live`, once, and then looks for the last
 step that W&B shows of it. No training and no verdict waits for W&B or fails with it: waits are bounded, failures are
@@ -24,7 +24,7 @@ from research.files import ignore_disk_full
 from research.installation.home import Home
 from research.runs.files import AttemptFolder
 from research.runs.wandb_log import find_log, read_log
-from studies import EventLog, RunState, StoreError, StudyLog, StudyState
+from studies import EventLog, StoreError, StudyLog
 from studies.checks.evidence import CollectError
 
 CopyState = Literal["sending", "sent", "failed"]
@@ -186,69 +186,6 @@ class AttemptCopy:
         return self._logged
 
 
-MOST_CHECKPOINT_BYTES = 256 * 2**20
-"""A larger checkpoint stays where it is, which is said."""
-
-
-class UploadQueue:
-    """Artifacts of one study that are to be sent, each as what W&B's client is given and where it prints."""
-
-    def __init__(self, home: Home, study: str, warn: Callable[[str], None]) -> None:
-        self._home = home
-        self._study = study
-        self._warn = warn
-        self._waiting: deque[tuple[dict[str, Any], Path]] = deque()
-        self._process: WandbProcess | None = None
-        """Of the first one that waits."""
-
-    def add_checkpoint(self, run: RunState, attempt: int) -> None:
-        """Have the last checkpoint of a run sent, if it left one that is not too large."""
-        folder = AttemptFolder(self._home.attempt(self._study, run.run_id, attempt))
-        last = max((folder.server / "checkpoints").glob("step-*"), default=None)
-        if last is None:
-            return
-        if (size := sum(path.stat().st_size for path in last.rglob("*") if path.is_file())) > MOST_CHECKPOINT_BYTES:
-            self._warn(f"not sent to W&B: the checkpoint {last} of {size / 2**20:.0f} MiB; at most "
-                       f"{MOST_CHECKPOINT_BYTES / 2**20:.0f} MiB are")  # fmt: skip
-            return
-        about = {"study": self._study, "arm": run.spec.arm, "seed": run.spec.seed, "checkpoint": last.name}
-        artifact = {"name": f"checkpoint-{run.run_id}", "type": "model", "metadata": about}
-        holder = {"id": f"{run.run_id}-a{attempt}", "resume": "must"}
-        given = {"run": holder, "artifact": artifact, "files": [str(last)]}
-        self._waiting.append((given, folder.log("wandb")))
-
-    def add_report(self, state: StudyState) -> None:
-        """Have the report on a study sent too, if it has one."""
-        if state.report is None:
-            return
-        folder = self._home.study(self._study)
-        files = [str(folder / state.report[kind]["path"]) for kind in ("markdown", "html")]
-        run = {"id": f"{self._study}-report", "name": "report", "group": self._study, "job_type": "report",
-               "tags": [self._study], "resume": "allow", "config": {"study": self._study}}  # fmt: skip
-        given = {"run": run, "artifact": {"name": f"report-{self._study}", "type": "report"}, "files": files}
-        self._waiting.insert(0 if self._process is None else 1, (given, folder / "wandb.log"))
-
-    def advance(self, client: WandbClient) -> bool:
-        """Send the next one unless one is under way; return whether anything is left to wait for."""
-        if self._process is not None:
-            if (code := self._process.poll()) is None:
-                return True
-            given, _ = self._waiting.popleft()
-            if code:
-                self._warn(f"not sent to W&B: {given['artifact']['name']} ({self._process.last_line()})")
-            self._process = None
-        if self._waiting:
-            given, output = self._waiting[0]  # where a full disk lets nothing be started, it waits on
-            self._process = client.start("keep", output, **given)
-        return self._process is not None
-
-    def end(self) -> None:
-        if self._process is not None:
-            self._process.end()
-        if self._waiting:
-            self._warn(f"not sent to W&B: {', '.join(given['artifact']['name'] for given, _ in self._waiting)}")
-
-
 LOOK_S = 1.0
 AGAIN_S = 10.0
 """Seconds between two tries of a server that does not answer."""
@@ -256,10 +193,8 @@ MOST_SENDING = 4
 """Copies that are sent at a time; each takes a process of W&B's client."""
 SETTLE_S = 45.0
 """Most seconds that a report waits for copies under way."""
-CLOSING_S = 30.0
-"""Most seconds that files of a study which is over are sent; a look that is under way may take as long again."""
 LEAVING_S = 5.0
-"""Most seconds that a study waits which is left at once, or whose W&B does not answer."""
+"""Most seconds that a study which is left waits for a look that is under way."""
 
 Say = Callable[[str], None]
 """Takes one line for whoever watches."""
@@ -302,9 +237,8 @@ class WandbMirror(LogMirror):
         self._now = now
         self._news: deque[CopyStatus] = deque()
         self._copies: dict[tuple[str, int], AttemptCopy] = {}
-        self._uploads = UploadQueue(home, study, self._warn)
         self._lost = False
-        self._over, self._leaving = threading.Event(), threading.Event()
+        self._over = threading.Event()
         self._at_rest = threading.Event()
         """Set by a look that began after it was made, and saw nothing under way: of each `settle` its own."""
         self._thread = threading.Thread(target=self._work, name="wandb-mirror", daemon=True)
@@ -316,11 +250,9 @@ class WandbMirror(LogMirror):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
-            self._leaving.set()
         self._over.set()
         with suppress(KeyboardInterrupt):  # whoever waits no longer is not kept
-            self._thread.join(LEAVING_S if self._lost or error is not None else 2 * CLOSING_S)
+            self._thread.join(LEAVING_S)
 
     def updates(self) -> Iterator[CopyStatus]:
         while self._news:
@@ -339,23 +271,20 @@ class WandbMirror(LogMirror):
                 study = StudyLog(log, self._study)
                 try:
                     while not self._over.wait(AGAIN_S if self._lost else LOOK_S):
-                        self._attempt(self._check_copies, client, study)
-                    if not self._leaving.is_set() and not self._lost and client.is_logged_in:
-                        self._attempt(self._finish, client, study)
+                        self._attempt(client, study)
                 finally:
                     for copy in self._copies.values():
                         copy.end()
-                    self._uploads.end()
         except Exception as error:  # noqa: BLE001 - whatever it is ends what is sent only
             self._warn(f"sending to W&B ended ({type(error).__name__}: {error}); the study goes on without it")
         finally:
             self._over.set()  # first, as whoever settles looks at it last
             self._at_rest.set()
 
-    def _attempt(self, look: Callable[[WandbClient, StudyLog], None], client: WandbClient, study: StudyLog) -> None:
-        """Do something; say once that it fails, with the reason, and once that it works again."""
+    def _attempt(self, client: WandbClient, study: StudyLog) -> None:
+        """Look after the copies; say once that it fails, with the reason, and once that it works again."""
         try:
-            look(client, study)
+            self._check_copies(client, study)
         except (WandbUnavailable, StoreError, OSError) as error:
             # the event log's server starts again, or a disk is full for a while
             why = f"sending to W&B waits ({type(error).__name__}: {error})"
@@ -388,16 +317,6 @@ class WandbMirror(LogMirror):
                 may_send = sum(each.sending is not None for each in self._copies.values()) < MOST_SENDING
                 if (standing := copy.advance(over=over, may_send=may_send)) is not None:
                     self._news.append(CopyStatus(*key, client.page("runs", copy.tracking_id), standing, copy.reason))
-                    if standing == "sent":
-                        self._uploads.add_checkpoint(run, attempt.number)
                 waits = waits or (over and not copy.settled)
         if not waits:
             at_rest.set()
-            self._uploads.advance(client)
-
-    def _finish(self, client: WandbClient, study: StudyLog) -> None:
-        """Send the report, and the checkpoints that are left, as far as the time goes."""
-        until = self._now() + CLOSING_S
-        self._uploads.add_report(study.state())
-        while self._uploads.advance(client) and self._now() < until and not self._leaving.is_set():
-            self._leaving.wait(0.1)

@@ -39,14 +39,12 @@ from research.installation.base_job import (
     require_backend,
 )
 from research.installation.home import Home, home_error
-from research.installation.servers import SERVER
 from research.installation.tiny_model import Note
 from research.isolation.mode import Isolation, reopen, supervise
 from research.models.fetch import check_loader
 from research.planners.context import field_specs, known_environments
-from research.planners.factory import BUILT_IN, LONGEST_TIMEOUT_S, make_planner, planner_names
+from research.planners.factory import BUILT_IN, make_planner, planner_names
 from research.planners.lexicon import find_environment
-from research.planners.llm import TIMEOUT_S
 from research.planners.protocol import Planner
 from research.planners.rules import RulesPlanner, require_plannable
 from research.planners.topic import describe_left, judge_by, parse_topic, refuse_left
@@ -55,7 +53,6 @@ from research.proposals.flags import Claim, ParsedTopic, RequestedComparison, li
 from research.proposals.metric_choice import MetricChoice, RequestedMetric
 from research.scheduler.approvals import ApprovalMode, parse_mode
 from research.scheduler.required_runs import is_complete
-from research.terminal import warn
 from research.text import parse_budget
 from studies import EventLog, StudyState
 from studies.records.alpha import MOST_ROUNDS
@@ -64,38 +61,9 @@ from swarm.environments.custom import MARK, is_custom
 from swarm.environments.registry import environments
 from swarm.job import Job
 
-RECORD_HELP = "Write what the language model says to this file; AJET_PLANNER_RECORD too. No key is in it."
-REPLAY_HELP = "Take what the language model says from such a file, without a network; AJET_PLANNER_REPLAY too."
-
-
-def refuse_server(server: str | None) -> None:
-    """Refuse `--server`, which other commands have: a study has servers of its own (docs/operations.md)."""
-    if server is not None:
-        raise BadInput(
-            "expected no --server: a study starts a server of its own for each of its runs, and judges by the files "
-            f"that they leave beside it; found {server[:80]!r}. Start the study on that machine (`ajet research ... "
-            "--detach`), or a single training there: `ajet swarm start --server URL --job FILE`"
-        )
-    if elsewhere := os.environ.get(SERVER):
-        warn(f"{SERVER} is set ({elsewhere[:80]}), and is not asked: a study has servers of its own, on this machine")
-
-
-OtherServer = Annotated[str | None, typer.Option("--server", hidden=True, callback=refuse_server, expose_value=False)]
-PlannerTimeout = Annotated[
-    float | None,
-    typer.Option(
-        "--planner-timeout",
-        min=1,
-        max=LONGEST_TIMEOUT_S,
-        help="Seconds that an answer of the language model is waited for; AJET_PLANNER_TIMEOUT too.",
-        show_default=f"{TIMEOUT_S:g}",
-    ),
-]
 Detach = Annotated[
     bool, typer.Option("--detach", help="Hand it to this machine's worker (`ajet up --work`) and return.")
 ]
-Record = Annotated[Path | None, typer.Option(help=RECORD_HELP, dir_okay=False, show_default=False)]
-Replay = Annotated[Path | None, typer.Option(help=REPLAY_HELP, dir_okay=False, show_default=False)]
 DEFAULT_BUDGET = "12m"
 LEAST_RUNS = 4
 _PACKAGED_PLANNERS = "".join(f", `{name}` (of a package)" for name in planner_names() if name not in BUILT_IN)
@@ -440,31 +408,14 @@ def _find_models(topic: str | None, vary: Sequence[str], hashes: Path) -> Compar
     return ComparedModels.load(folders, lambda said: model_folder(said, hashes))
 
 
-def select_planner(
-    request: StudyRequest,
-    note: Note,
-    record: Path | None = None,
-    replay: Path | None = None,
-    *,
-    timeout_s: float | None = None,
-) -> Planner:
-    """Return the planner that is asked for; raise BadTopic where flags say all that a planner would.
-
-    Raises BadInput for a timeout beside a planner that asks no language model.
-    """
+def select_planner(request: StudyRequest, note: Note) -> Planner:
+    """Return the planner that is asked for; raise BadTopic where flags say all that a planner would."""
     if request.requested.vary and request.planner != RulesPlanner.name:
         raise BadTopic(
             f"expected --vary without a planner, as it leaves nothing to plan; found --planner {request.planner}; "
             "leave it out"
         )
-    if timeout_s is not None and request.planner != "llm":
-        raise BadInput(
-            f"expected --planner-timeout beside --planner llm, which waits for answers; found the planner "
-            f"{request.planner}; leave it out"
-        )
-    return make_planner(
-        request.planner, request.model, os.environ, record=record, replay=replay, timeout_s=timeout_s, note=note
-    )
+    return make_planner(request.planner, request.model, os.environ, note=note)
 
 
 AskUser = Callable[[ParsedTopic, str], bool]
@@ -509,17 +460,10 @@ def require_understood(
 
 
 def require_planner(
-    request: StudyRequest,
-    note: Note,
-    record: Path | None = None,
-    replay: Path | None = None,
-    *,
-    timeout_s: float | None = None,
-    ask: AskUser | None = None,
-    asked: ResearchOptions | None = None,
+    request: StudyRequest, note: Note, *, ask: AskUser | None = None, asked: ResearchOptions | None = None
 ) -> Planner:
     """Return the planner of a study on this request; refuse what no study could answer, before anything is begun."""
-    chosen = select_planner(request, note, record, replay, timeout_s=timeout_s)
+    chosen = select_planner(request, note)
     if isinstance(chosen, RulesPlanner):
         if re.search(r"\bhow many (?:seeds|runs)\b", request.topic, re.IGNORECASE):
             raise BadTopic(

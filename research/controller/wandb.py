@@ -196,10 +196,6 @@ class WandbClient:
             os.close(end)
         self._folder.cleanup()
 
-    @property
-    def is_logged_in(self) -> bool:
-        return bool(self._pages)
-
     def log_in(self) -> bool:
         """Ask who is logged in and where W&B's pages are; return False where that was asked before."""
         if self._pages:
@@ -302,24 +298,11 @@ def _complete(entity: str, project: str, log: str, run: str, after: int) -> None
     resumed.finish()
 
 
-def _log_artifact(entity: str, project: str, run: dict[str, Any], artifact: dict[str, Any], files: list[str]) -> None:
-    import wandb
-
-    holder = wandb.init(mode="online", entity=entity, project=project, **run)
-    logged = wandb.Artifact(**artifact)
-    for path in files:
-        add = logged.add_dir if os.path.isdir(path) else logged.add_file
-        add(path, policy="immutable", skip_cache=True)  # no second copy of what may be large
-    holder.log_artifact(logged).wait()
-    holder.finish()
-
-
 _COMMANDS: Mapping[str, Callable[..., dict[str, Any] | None]] = {
     "viewer": _find_viewer,
     "send": _send,
     "complete": _complete,
     "last_step": _find_last_step,
-    "keep": _log_artifact,
 }
 
 

@@ -168,7 +168,7 @@ class RetryingEndpoint:
         waited, check = f"found no answer within {self._timeout_s:g} s", "check --planner-model and the endpoint"
         if error.kind == "unrecorded":
             expected = f"expected the request in {self._endpoint.where}"
-            why = f"found {error.text}; record it with --record, or ask without --replay"
+            why = f"found {error.text}; record it with AJET_PLANNER_RECORD, or ask without AJET_PLANNER_REPLAY"
         elif error.kind == "timeout":
             why = f"{waited}; try again or another --planner-model"
         elif error.kind == "unreachable":

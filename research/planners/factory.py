@@ -49,9 +49,6 @@ def make_planner(
     model: str | None,
     environ: Mapping[str, str],
     *,
-    record: Path | None = None,
-    replay: Path | None = None,
-    timeout_s: float | None = None,
     note: Callable[[str], None] = lambda line: None,
 ) -> Planner:
     """Return the planner called `name`; without a name, `llm` when a model is named and `rules` otherwise.
@@ -59,10 +56,10 @@ def make_planner(
     A name besides these is one that an installed package brings by an entry point in `ajet.planners`: a callable of
     `model` and `environ` that returns a planner of that very name.
 
-    `llm` reads OPENAI_BASE_URL and OPENAI_API_KEY from `environ`. What it says is written to the file `record`, or read
-    from `replay` with neither address nor key (default: AJET_PLANNER_RECORD and AJET_PLANNER_REPLAY); an answer is
-    waited for `timeout_s` (default: AJET_PLANNER_TIMEOUT), and `note` is told of each pause between two tries. Raises
-    BadInput or NotReady; it does not reach out to the endpoint.
+    `llm` reads OPENAI_BASE_URL and OPENAI_API_KEY from `environ`. What it says is written to the file that
+    AJET_PLANNER_RECORD names, or read from that of AJET_PLANNER_REPLAY with neither address nor key; an answer is
+    waited for AJET_PLANNER_TIMEOUT seconds, and `note` is told of each pause between two tries. Raises BadInput or
+    NotReady; it does not reach out to the endpoint.
     """
     chosen = name or ("llm" if model else "rules")
     known = planner_names()
@@ -75,19 +72,16 @@ def make_planner(
             "--planner llm"
         )
     if chosen != "llm":
-        if record or replay:
-            raise NotReady(f"expected the planner llm to record or replay; found {chosen}; add --planner llm")
         return RulesPlanner() if chosen == "rules" else _load_plugin(chosen, model, environ)
-    if not record and not replay:
-        record, replay = (Path(text) if (text := environ.get(name, "").strip()) else None for name in (RECORD, REPLAY))
+    record, replay = (Path(text) if (text := environ.get(name, "").strip()) else None for name in (RECORD, REPLAY))
     if record and replay:
-        raise NotReady("expected to record or to replay a planner; found both; leave one out")
+        raise NotReady(f"expected {RECORD} or {REPLAY}; found both; leave one out")
     if replay:
         recorded = Replay(replay)
         return LlmPlanner(model or recorded.model, recorded, note=note)
     endpoint = _make_endpoint(model, environ)
-    waits = _find_timeout(environ) if timeout_s is None else timeout_s
-    return LlmPlanner(str(model), Recorder(endpoint, record) if record else endpoint, timeout_s=waits, note=note)
+    timeout_s = _find_timeout(environ)
+    return LlmPlanner(str(model), Recorder(endpoint, record) if record else endpoint, timeout_s=timeout_s, note=note)
 
 
 def planner_names() -> tuple[str, ...]:

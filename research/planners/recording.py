@@ -97,11 +97,13 @@ class Replay:
             lines = [_Line.model_validate_json(text) for text in texts if text.strip()]
         except OSError as error:
             raise NotReady(
-                f"expected a recording of a planner at {file}; found {cause_of(error)}; name a file made with --record"
+                f"expected a recording of a planner at {file}; found {cause_of(error)}; name a file made with "
+                "AJET_PLANNER_RECORD"
             ) from error
         except (ValidationError, UnicodeDecodeError) as error:
             raise NotReady(
-                f"expected a recording of a planner at {file}; found something else; name a file made with --record"
+                f"expected a recording of a planner at {file}; found something else; name a file made with "
+                "AJET_PLANNER_RECORD"
             ) from error
         if not lines:
             raise NotReady(f"expected a recording of a planner at {file}; found an empty file; record one first")

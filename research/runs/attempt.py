@@ -53,7 +53,6 @@ from research.runs.workers import (
     ProcessWorkers,
     Worker,
     Workers,
-    WorkerStats,
 )
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, connect
@@ -95,7 +94,7 @@ class Attempt:
         self._job = spec.job_with_tracking(folder)
         self._began = time.monotonic()
         self._stages: dict[str, float] = {}
-        self._stats: Callable[[], WorkerStats] = WorkerStats
+        self._refused: Callable[[], Mapping[str, int]] = dict
         self._progress = AttemptProgress(stage="boot", steps=self._job.steps, seconds=0.0)
         self._training = TrainingMonitor(folder, spec)
         self._seen = Conditions()
@@ -122,7 +121,7 @@ class Attempt:
             engine = await self._connect_engine()
             server, url, tokens = await self._start_server(processes)
         workers = self._workers(engine, processes, url, tokens["client"])
-        self._stats = workers.stats
+        self._refused = workers.refused
         async with workers, AsyncSwarmClient(url, tokens["admin"]) as client:
             try:
                 await _run_watched(self._work(workers, client), self._watch(client, server))
@@ -299,7 +298,7 @@ class Attempt:
         if self._progress.stage == "train" and self._training.evaluation_wait_s(status) > 2 * self._spec.play_s:
             said = f"training waits at step {status.step} for {status.awaited_evaluations} evaluation episodes"
             raise AttemptFailed("evaluator_timeout", f"{said}, and none ended for {2 * self._spec.play_s:g} s")
-        refused = sum(self._stats().refused.values())
+        refused = sum(self._refused().values())
         success, reward = (status.metrics.get(f"critic/{name}/mean") for name in ("success", "rewards"))
         self._report(step=status.step, train_success=success, train_reward=reward, refused=refused)
         if self._progress.stage == "train" and (hidden := self._during.read()) is not None:
@@ -320,15 +319,13 @@ class Attempt:
         write_json(self._folder.progress, self._progress.model_dump(mode="json"), durable=False)
 
     def _outcome(self, status: Literal["finished", "failed"], code: str, reason: str) -> AttemptOutcome:
-        account = self._stats()
         return AttemptOutcome(
             status=status,
             code=code,
             reason=reason,
             seconds=time.monotonic() - self._began,
             stages=self._stages,
-            refused=account.refused,
-            evaluations=account.evaluations,
+            refused=self._refused(),
             seen=self._seen,
             stopped_by=self._training.alarm.code if self._training.alarm is not None else "",
             files=file_hashes(self._folder, self._spec) if status == "finished" else {},

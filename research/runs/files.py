@@ -149,7 +149,9 @@ class AttemptProgress(Record):
 
 
 class AttemptOutcome(Record):
-    """How an attempt ended."""
+    """How an attempt ended. What earlier versions wrote besides is not read."""
+
+    model_config = ConfigDict(extra="ignore")
 
     status: Literal["finished", "failed"]
     code: str
@@ -160,8 +162,6 @@ class AttemptOutcome(Record):
     """Seconds of each stage that was begun."""
     refused: Mapping[str, int] = {}
     """Requests from containers that were refused, by who asked and why."""
-    evaluations: Mapping[str, str] = {}
-    """sha256 of each evaluation that a container handed over, by its stage."""
     seen: Conditions = Conditions()
     """What it saw of its server and its machine; all else is told by its files (`provenance.build_conditions`)."""
     stopped_by: str = ""

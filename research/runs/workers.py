@@ -12,14 +12,12 @@ after a kill the controller does (`research.runs.launcher`), or the containers' 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import shutil
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, Self, get_args
@@ -144,16 +142,6 @@ TRANSCRIPTS = 2
 """Plays that an evaluator writes down for the report: the same tasks before and after training."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerStats:
-    """What an attempt's outcome says of its workers; empty for processes, which are not observed."""
-
-    refused: Mapping[str, int] = field(default_factory=dict)
-    """Requests that were refused, by who asked and why."""
-    evaluations: Mapping[str, str] = field(default_factory=dict)
-    """sha256 of each evaluation that was handed over, by its stage."""
-
-
 class Workers(ABC):
     """Starts the workers of an attempt; leaving its context ends those that still run."""
 
@@ -172,8 +160,9 @@ class Workers(ABC):
     @abstractmethod
     async def start(self, role: Role) -> Worker: ...
 
-    def stats(self) -> WorkerStats:
-        return WorkerStats()
+    def refused(self) -> Mapping[str, int]:
+        """Return the requests that were refused, by who asked and why; none of processes, which are not observed."""
+        return {}
 
 
 class ProcessWorkers(Workers):
@@ -299,12 +288,9 @@ class ContainerWorkers(Workers):
         self._workers.append(worker)
         return worker
 
-    def stats(self) -> WorkerStats:
+    def refused(self) -> Mapping[str, int]:
         counts = ((worker.role, why, count) for worker in self._workers for why, count in worker.refusals.items())
-        return WorkerStats(
-            {f"{role}: {why}": count for role, why, count in counts},
-            {evaluation_of(worker.role): worker.sha256 for worker in self._workers if worker.sha256},
-        )
+        return {f"{role}: {why}": count for role, why, count in counts}
 
 
 class ContainerWorker:
@@ -319,8 +305,6 @@ class ContainerWorker:
         gateway: Gateway,
     ) -> None:
         self.role = role
-        self.sha256 = ""
-        """Of the evaluation that it handed over."""
         self._folder = folder
         self._handle = handle
         self._thread = thread
@@ -353,7 +337,7 @@ class ContainerWorker:
                 reason = f"expected {EVALUATION} of the {self.role}; {self.describe_end()}"
                 raise AttemptFailed("evaluator_failed", reason)
             if EVALUATION in results:  # however one during training ended: each evaluation in it is whole
-                self.sha256 = (merge_evaluations if during else store_evaluation)(results[EVALUATION].path, place)
+                (merge_evaluations if during else store_evaluation)(results[EVALUATION].path, place)
         return 0 if finished else ended.code or 1
 
     async def stop(self) -> None:
@@ -398,24 +382,23 @@ def container_name(labels: Mapping[str, str], role: Role) -> str:
     return f"ajet-{labels['study']}-{labels['run_id']}-a{labels['attempt']}-{role}"
 
 
-def store_evaluation(path: Path, to: Path) -> str:
-    """Put a container's evaluation into place and return its sha256; raises AttemptFailed for one that is none."""
+def store_evaluation(path: Path, to: Path) -> None:
+    """Put a container's evaluation into place; raises AttemptFailed for one that is none."""
     data = path.read_bytes()
     try:
         Evaluation.model_validate_json(data)
     except ValidationError as error:
         raise AttemptFailed("evaluator_failed", f"{EVALUATION} of the evaluator: {describe(error)}") from error
-    return write_bytes(to, data)
+    write_bytes(to, data)
 
 
-def merge_evaluations(path: Path, to: Path) -> str:
-    """Add a container's evaluations during training to those in place; return the sha256 of what it handed over."""
+def merge_evaluations(path: Path, to: Path) -> None:
+    """Add a container's evaluations during training to those in place."""
     try:
         write_evaluations(to, [*read_evaluations(to), *read_evaluations(path)])
     except ValueError as error:
         said = describe(error) if isinstance(error, ValidationError) else error
         raise AttemptFailed("evaluator_failed", f"{EVALUATION} of the evaluator: {said}") from error
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @contextmanager

@@ -172,8 +172,6 @@ def test_a_study_is_copied_whole_though_wandb_is_down_and_its_controller_killed(
         )  # fmt: skip
         assert found.steps == list(range(1, BASE.steps + 1))
         assert attempt.url in report_of(sent, state).replace("\\", "")
-    assert standin.artifacts.files(f"report-{STUDY}")["report.md"] == report_of(sent, state).encode()
-    assert standin.run(f"{STUDY}-report").group == STUDY
     assert not standin.unknown
     for path in sent.path.rglob("*"):
         assert not path.is_file() or KEY.encode() not in path.read_bytes(), f"the key is in {path}"

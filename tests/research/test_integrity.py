@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,11 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from research.proposals.actions import Action, ProposeDesign
-from research.runs.collect import collect, find_breakdown
+from research.runs.collect import collect
 from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec
 from research.runs.provenance import file_hashes
 from research.runs.wandb_log import find_log, read_log
 from studies import EventType, StudyState
-from studies.checks.alarms import NOT_FINITE
 from studies.checks.evidence import CollectError
 from studies.records.procedure import Watchdog
 from swarm.training.trackers import WandbTracker
@@ -115,19 +113,6 @@ def test_what_is_written_into_the_trackers_summary_is_never_read(folder: Attempt
 
 
 @pytest.mark.slow
-def test_the_log_of_another_run_under_this_ones_name_is_foreign(folder: AttemptFolder, tmp_path: Path) -> None:
-    order, other = make_order(), make_order(attempt=2)
-    write_results(folder, order, 0.5)
-    stranger = track(AttemptFolder(tmp_path / "other"), other, *steps())
-    place = (
-        folder.path / "wandb" / f"offline-run-20260101_000000-{order.tracking_id}" / f"run-{order.tracking_id}.wandb"
-    )
-    place.parent.mkdir(parents=True)
-    shutil.copy(stranger, place)
-    assert refused(folder, order, ended(folder, order)).code == "foreign_results"
-
-
-@pytest.mark.slow
 def test_numbers_that_are_none_are_found_in_the_log_as_it_writes_them(folder: AttemptFolder, tmp_path: Path) -> None:
     order = make_order().model_copy(update={"watchdog": Watchdog()})
     write_results(folder, order, 0.5)
@@ -137,27 +122,6 @@ def test_numbers_that_are_none_are_found_in_the_log_as_it_writes_them(folder: At
     assert sorted(run.not_finite[2]) == ["actor/pg_loss", "critic/rewards/max", "critic/rewards/min"]
     (alarm,) = collect(folder, order, tmp_path / "study").alarms
     assert (alarm.code, alarm.step, alarm.effect) == ("training_nan", 2, "worst")
-
-
-@pytest.mark.slow
-def test_a_training_counts_as_broken_down_only_if_its_log_shows_it(folder: AttemptFolder, tmp_path: Path) -> None:
-    order = make_order()
-    track(folder, order, *steps(2), {NOT_FINITE: 1.0})
-    assert (find_breakdown(folder, order).code, find_breakdown(folder, order).step) == ("training_nan", 3)
-    whole = AttemptFolder(tmp_path / "whole")
-    track(whole, order, *steps(2))
-    with pytest.raises(CollectError, match="log shows nothing"):
-        find_breakdown(whole, order)
-
-
-@pytest.mark.slow
-def test_a_stop_that_no_rule_asked_for_is_no_whole_run(folder: AttemptFolder) -> None:
-    order = make_order().model_copy(update={"watchdog": Watchdog(kl=1.0)})
-    write_results(folder, order, 0.9)
-    edit(folder.evaluation("final"), lambda value: value.update(policy_version=2))
-    track(folder, order, *steps(2))
-    said = ended(folder, order).model_copy(update={"stopped_by": "kl_blow_up"})
-    assert refused(folder, order, said).code == "steps_missing"
 
 
 def forging(bench: Bench, how: str, **forged: Any) -> Callable[[AttemptSpec], str]:

@@ -14,7 +14,6 @@ import pytest
 import typer.main
 
 from research.cli.app import LazyGroup, app, run
-from research.cli.swarm import _BOOTING
 from research.controller.session import hold_lease
 from research.installation import servers
 from research.installation.home import Home
@@ -43,7 +42,7 @@ class Ended:
     @property
     def line(self) -> str:
         """The one line of an error, after that of a boot; fails if there is more than one, or a traceback."""
-        (line,) = [line for line in self.err.splitlines() if not line.startswith(f"ajet: {_BOOTING}")]
+        (line,) = [line for line in self.err.splitlines() if not line.startswith("ajet: booting the model")]
         assert "Traceback" not in line
         return f"{line}\n"
 

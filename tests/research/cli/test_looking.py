@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from research.cli import steering as watching
 from research.cli.catalogs import explanations
 from research.installation.home import Home
-from studies import Event, EventLog, EventType
+from studies import EventLog, EventType
 from swarm.job import Job, tunables
 from swarm.verl_config import CriticFields, VerlFields
 from tests.disks import needs_mounts, read_only
@@ -130,21 +129,6 @@ def test_a_finished_study_is_watched_resumed_and_stopped_at_once(ajet: Ajet, fin
     for command in ("resume", "stop"):
         assert json.loads(ajet("study", command, "--json").out)["status"] == "concluded"
     assert finished.state().event_count == before
-
-
-def test_whoever_watches_reads_only_what_is_new(ajet: Ajet, study: Synthetic, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, looks = EventLog.read, list[int]()
-    happens = [EventType.STUDY_PAUSED, EventType.STUDY_RESUMED, EventType.STUDY_STOPPED]
-
-    def counted(log: EventLog, name: str, after: Event | None = None) -> list[Event]:
-        found = read(log, name, after)
-        looks.append(len(found))
-        return found
-
-    monkeypatch.setattr(watching.time, "sleep", lambda seconds: study.append(happens.pop(0), reason="enough"))
-    monkeypatch.setattr(EventLog, "read", counted)
-    assert ajet("study", "watch").code == 0
-    assert looks[-2:] == [1, 1]
 
 
 def test_a_report_that_was_deleted_is_built_again_as_it_was(ajet: Ajet, finished: Synthetic) -> None:

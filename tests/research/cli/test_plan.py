@@ -453,15 +453,6 @@ def test_the_screen_shows_scores_beside_the_constant_and_bins_with_counts(ajet: 
         assert part in out, part
 
 
-def test_json_holds_the_same_figures(ajet: Ajet) -> None:
-    fill(Came(0.7, "supported"))
-    fill(Came(0.4, "refuted"), study="b", planner="llm")
-    found = json.loads(ajet("planner", "calibration", "--planner", "llm", "--json").out)
-    (entry,) = found["planners"]
-    assert (entry["planner"], entry["valid"], round(entry["brier"], 2)) == ("llm", 1, 0.16)
-    assert entry["scores"]["verdicts"] == {"refuted": 1}
-
-
 TOPIC_PLANNER = "Does curriculum learning raise success?"
 LLM = ("--planner", "llm", "--planner-model", "m")
 REASON = "There is no curriculum here."

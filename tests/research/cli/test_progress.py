@@ -63,12 +63,6 @@ def test_the_stages_follow_the_study(created: Synthetic) -> None:
     assert stages == ["plan", "train", "judge", "report"]
 
 
-def test_a_running_run_shows_its_stage_its_success_and_the_time_left(half_done: StudyState) -> None:
-    shown = seen(half_done, FINAL)
-    assert [part for part in ("final", "0.44", "the budget left", "→") if part not in shown] == []
-    assert shown.count("planned") == 8
-
-
 def test_a_terminal_of_eighty_columns_shows_every_number_whole(half_done: StudyState) -> None:
     wide, narrow = (seen(half_done, FINAL | {"hidden_success": 0.31}, width) for width in (140, 80))
     for number in re.findall(r"\d\.\d\d → \d\.\d\d|0\.44|0\.31|\b\d{7,}\b|[0-9a-f]{8}", wide):
@@ -120,17 +114,6 @@ def test_lines_tell_each_thing_once(synthetic: Synthetic) -> None:
     text = "\n".join(told)
     for words in ("design locked", "try 1 failed: killed from outside", "try 2 started", "hidden success", "50 %"):
         assert words in text
-
-
-def test_what_is_given_up_for_want_of_time_stands_under_the_runs_and_in_the_lines_once(synthetic: Synthetic) -> None:
-    written: list[str] = []
-    log = LineLog(written.append, lambda state: 300.0)
-    said = {"rule": SHRINK_RULE, "action": "shorten the screen", "reason": "a run takes about 60 s"}
-    synthetic.append(EventType.DECISION_TAKEN, **said)
-    for _ in range(2):
-        log.observe(synthetic.state())
-    assert "run takes about 60 s" in seen(synthetic.state(), {})
-    assert sum("run takes about 60 s" in line for line in written) == 1
 
 
 def test_what_was_foreseen_with_another_budget_is_shown_no_more_but_a_cut_screen_is(synthetic: Synthetic) -> None:

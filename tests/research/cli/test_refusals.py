@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import psutil
 import pytest
 
-from research.controller.options import refuse_server
 from research.controller.session import Session
 from research.environments.install import load_environment
 from research.errors import DesignRefused
@@ -291,7 +290,6 @@ ASKED = (
     "--vary model=mine,nothing", "--vary model=mine,org/some-7b", "--vary model=mine,weightless",
     "--vary model=mine,speechless", "--vary model=mine,theirs --model-path third",
     # where it runs
-    "'group size 4 vs 8' --server http://trainer:8700", "'group size 4 vs 8' --server speaker",
     "'group size 4 vs 8' --detach --no-prefect", "'group size 4 vs 8' --approve sometimes",
 )  # fmt: skip
 
@@ -368,13 +366,6 @@ def test_words_of_the_command_line_itself_are_explained_by_it(ajet: Ajet) -> Non
     ):  # fmt: skip
         ended = ajet(*command)
         assert (ended.code, command[-2] in ended.err, "Traceback" in ended.err) == (2, True, False)
-
-
-@pytest.mark.parametrize("command", ["research", "study plan"])
-def test_a_timeout_beside_a_planner_that_is_no_language_model_is_refused(ajet: Ajet, home: Path, command: str) -> None:
-    said = ajet(*command.split(), TOPIC_REFUSALS, "--planner-timeout", "5")
-    said.refused("--planner-timeout beside --planner llm", "found the planner rules")
-    assert not home.exists()
 
 
 def test_arguments_that_are_no_text(ajet: Ajet, home: Path) -> None:
@@ -465,17 +456,6 @@ def test_leaving_at_once_says_how_to_go_on(ajet: Ajet, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Session, "plan", interrupt)
     ajet("research", TOPIC_REFUSALS, "--no-prefect").refused("ajet study resume", code=130)
-
-
-def test_a_study_says_that_the_server_of_the_environment_is_not_asked(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("AJET_SERVER", "http://far:8700")
-    refuse_server(None)
-    assert_golden(capsys.readouterr().err)
-    monkeypatch.delenv("AJET_SERVER")
-    refuse_server(None)
-    assert capsys.readouterr().err == ""
 
 
 def test_a_letter_less_or_another_case_still_finds_the_field_and_what_is_near_nothing_none() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 import typer
@@ -132,22 +131,6 @@ def test_how_a_study_ended_is_the_exit_code(
         except typer.Exit as ended:
             found = ended.exit_code
     assert found == code
-
-
-@pytest.mark.parametrize("own", [True, False])
-def test_a_study_that_is_over_says_how_the_server_that_shows_it_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], own: bool
-) -> None:
-    """Unless it is one that somebody named."""
-    bench = Bench(tmp_path, design=design(16))
-    state = bench.drive(bench.loop()).state
-    view = MagicMock(url="http://127.0.0.1:4200", own=own)
-    monkeypatch.setattr("research.orchestration.PrefectView", lambda *given: view)
-    monkeypatch.setattr(Session, "plan", lambda session: state)
-    monkeypatch.setattr(Session, "run", lambda session, observer: state)
-    with closing(EventLog(bench.home.database)) as log, hold_lease(bench.home, log, STUDY, warn) as lease:
-        conduct(bench.home, log, STUDY, ScriptedPlanner(), lease=lease, prefect=True, json=False)
-    assert ("ajet up --stop" in capsys.readouterr().out) is own
 
 
 @pytest.mark.parametrize("missing", LOCAL_PACKAGES)

@@ -38,7 +38,6 @@ from research.installation.servers import (
 )
 from swarm.client import SwarmClient
 from swarm.client.identity import server_folder
-from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel
 from swarm.wire import ServerState, Status
 from tests.research.cli.conftest import Ajet, own_server, server_of
@@ -173,26 +172,6 @@ def test_a_flag_comes_before_the_environment(home: Path, far: SwarmProcess, serv
         connect_server("localhost:8700", environ=known, home=place)
     with pytest.raises(NotReady, match="called ghost"):
         connect_server("ghost", environ=known, home=place)
-
-
-def test_a_client_of_the_environment_needs_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AJET_SERVER", raising=False)
-    monkeypatch.setenv("AJET_TOKEN", "t")
-    with pytest.raises(InvalidRequest, match="AJET_SERVER"):
-        SwarmClient.from_environment()
-
-
-def test_what_an_earlier_version_started_is_found_stopped_and_started_again(ajet: Ajet, home: Path, job: str) -> None:
-    """It wrote no `start.json`, and its server may run while the command line is updated."""
-    earlier = start_swarm(home / "swarm", models=home / "models", port=0)
-    assert ajet("swarm", "start", "--port", "0", "--job", job).code == 0
-    assert find_swarm(home / "swarm") == earlier
-    assert (home / "swarm" / "store.sqlite3").exists()
-    assert ajet("swarm", "stop").code == 0
-    assert ajet("swarm", "start", "--port", "0").code == 0
-    assert not (home / "swarms").exists()
-    with SwarmClient(server_of(home).url, earlier.client_token) as client:  # the keys that clients have hold on
-        assert client.status().job_digest is not None
 
 
 def test_keys_are_in_no_process_list_log_or_status(ajet: Ajet, home: Path, tmp_path: Path, job: str) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -11,19 +13,17 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from rich.console import Console
 
-from research.cli import swarm
 from research.cli.top import (
     BARS,
     LEAST_WIDTH,
-    PLAIN,
     REWARD,
     TopFrame,
     Watcher,
@@ -79,8 +79,14 @@ def frame(**fields: Any) -> TopFrame:
     return TopFrame("http://127.0.0.1:8700", Snapshot(**{**told, **fields}), RISING[0], RISING)
 
 
-def drawn(width: int = 80, unicode: bool = True, **fields: object) -> str:
-    return "\n".join(line.plain for line in screen(frame(**fields), width, unicode=unicode))
+def lines_of(shown: TopFrame, width: int = 80) -> list[str]:
+    paper = Console(width=max(width, LEAST_WIDTH), file=io.StringIO(), soft_wrap=True)
+    paper.print(screen(shown, width))
+    return paper.file.getvalue().splitlines()
+
+
+def drawn(width: int = 80, **fields: object) -> str:
+    return "\n".join(lines_of(frame(**fields), width))
 
 
 def test_a_frame_says_state_wait_streams_clients_curves_and_drops() -> None:
@@ -88,10 +94,10 @@ def test_a_frame_says_state_wait_streams_clients_curves_and_drops() -> None:
     for words in (
         "state      ROLLING", "waits for  44 episodes of stream hard (nobody plays)", "40 of 100, about 2 min 5 s left",
         "8 episodes of stream easy (7 in play)", "1,234 sampled, 987 trained per second", "evaluation success 0.5 at",
-        "13: 9 constant_group, 4 lease_expired", "steps 1 to 40", "host:123:abc     7    0 s    44 s",
-        "easy      40%       3      1       12        7        0", "lease_expired  easy  host:123:abc  e1",
+        "13: 9 constant_group, 4 lease_expired", "steps 1 to 40", "host:123:abc 7 0 s 44 s", "easy 40% 3 1 12 7 0",
+        "lease_expired easy host:123:abc e1",
     ):  # fmt: skip
-        assert words in said, said
+        assert re.search(" +".join(map(re.escape, words.split())), said), said
 
 
 def test_a_curve_goes_up_where_its_metric_does_and_one_that_is_0_throughout_is_left_out() -> None:
@@ -103,20 +109,18 @@ def test_a_curve_goes_up_where_its_metric_does_and_one_that_is_0_throughout_is_l
     assert "KL" not in lines
 
 
-@given(st.integers(1, 200), st.booleans(), st.text(max_size=200), st.text(max_size=200))
-def test_no_line_is_wider_than_a_terminal_or_steers_it(width: int, unicode: bool, owner: str, text: str) -> None:
+@given(st.integers(1, 200), st.text(max_size=200), st.text(max_size=200))
+def test_no_line_is_wider_than_a_terminal_or_steers_it(width: int, owner: str, text: str) -> None:
     """An owner's name is a client's own words."""
     owners = (OwnerSnapshot(owner=owner, open=1, heard_s=0.0, oldest_s=0.0),)
-    said = frame(owners=owners, waits=(StepWait(what="episodes", text=text),))
-    for line in screen(said, width, unicode=unicode):
-        assert cell_len(line.plain) <= max(width, LEAST_WIDTH)
-        assert not any(ord(character) < 32 or 127 <= ord(character) < 160 for character in line.plain)
-        assert unicode or line.plain.isascii()
+    for line in lines_of(frame(owners=owners, waits=(StepWait(what="episodes", text=text),)), width):
+        assert cell_len(line) <= max(width, LEAST_WIDTH)
+        assert not any(ord(character) < 32 or 127 <= ord(character) < 160 for character in line)
 
 
 def test_a_server_that_does_not_answer_or_failed_is_told_first() -> None:
     silent = replace(frame(), silent_s=12.0)
-    assert "no answer for 12 s" in screen(silent, 80)[1].plain
+    assert "no answer for 12 s" in lines_of(silent)[1]
     status = Status(state=ServerState.FAILED, reason="no room left")
     said = drawn(status=status, waits=(), streams=(), owners=())
     assert "FAILED: no room" in said
@@ -144,7 +148,7 @@ def test_a_training_is_twelve_lines() -> None:
 
 def test_a_server_without_a_job_has_a_screen_and_as_many_lines_too() -> None:
     off = replace(frame(), snapshot=Snapshot(at=0.0, status=Status(state=ServerState.OFFLINE)), first=None, steps=())
-    assert any("OFFLINE" in line.plain for line in screen(off, 80))
+    assert any("OFFLINE" in line for line in lines_of(off))
     lines = dict(status_lines(off, "http://127.0.0.1:8700 (pid 7)"))
     assert (len(lines), lines["step"]) == (12, "-")
 
@@ -159,11 +163,11 @@ def test_the_first_step_is_not_told_twice_and_a_new_training_beside_others_is_on
 VALUES = st.lists(st.none() | st.floats(-1e9, 1e9), max_size=400)
 
 
-@given(VALUES, st.integers(1, 120), st.sampled_from([BARS, PLAIN]))
-def test_a_sparkline_has_the_width_and_the_bars_asked_for(values: list[float | None], width: int, bars: str) -> None:
-    line = sparkline(values, width, bars)
+@given(VALUES, st.integers(1, 120))
+def test_a_sparkline_has_the_width_asked_for(values: list[float | None], width: int) -> None:
+    line = sparkline(values, width)
     assert len(line) == min(len(values), width)
-    assert set(line) <= {*bars, " "}
+    assert set(line) <= {*BARS, " "}
 
 
 @given(st.lists(st.integers(-1000, 1000), min_size=2, max_size=50, unique=True))
@@ -184,7 +188,7 @@ def test_what_does_not_fit_is_averaged_and_what_is_not_known_is_a_gap() -> None:
 
 def test_few_steps_take_the_width_that_there_is() -> None:
     steps = tuple(StepRecord(step=step, metrics={REWARD: float(step)}) for step in range(1, 11))
-    (curve,) = [line.plain for line in screen(replace(frame(), steps=steps), 160) if "▁" in line.plain]
+    (curve,) = [line for line in lines_of(replace(frame(), steps=steps), 160) if "▁" in line]
     assert curve.count("▁") == 2 * 8
 
 
@@ -283,16 +287,3 @@ def test_a_watcher_shows_what_a_silent_server_said(server: SwarmProcess, monkeyp
         silent = watcher.poll()
         assert silent.silent_s == 12.0
         assert (silent.snapshot, silent.steps) == (first.snapshot, first.steps)
-
-
-def test_a_boot_tells_how_far_it_is(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "server.log").write_text("level=INFO event=warm_start step=40/400\n")
-    monkeypatch.setattr(swarm, "TOLD_EVERY_S", 0.001)
-    at: Any = SimpleNamespace(process=SimpleNamespace(folder=tmp_path))
-    with swarm._report_boot(at):
-        said = capsys.readouterr().err
-        assert "booting" in said
-        while "warm_start step=40/400" not in said:
-            said += capsys.readouterr().err

@@ -93,31 +93,6 @@ def test_they_take_turns_from_the_moment_the_second_begins(fast_path: Path) -> N
     assert all(0.25 <= share <= 0.75 for share in shares), order
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 3), (1, 1), (3, 1)])
-def test_runs_of_different_sizes_never_take_more_than_the_machine(fast_path: Path, first: int, second: int) -> None:
-    benches = two(fast_path, first, second)
-    with driven(benches) as loops:
-        drive(benches, loops)
-    assert [state_of(bench).status for bench in benches] == ["concluded", "concluded"]
-
-
-def test_who_waits_says_so_once_and_is_charged_nothing_while_nothing_of_it_runs(fast_path: Path) -> None:
-    benches = two(fast_path, polls=10_000)
-    with driven(benches) as loops:
-        loops[0].tick()
-        for _ in range(40):
-            benches[0].clock.advance(60.0)
-            for loop in loops:
-                assert not loop.tick().done
-        assert state_of(benches[1]).worked_s < 61
-        (line,) = benches[1].notes
-        assert line.startswith("this study waits")
-        assert "study stop first" in line
-        assert "resume" not in line, "its controller lives"
-        assert benches[0].notes == []
-
-
 def test_a_study_that_is_stopped_or_paused_leaves_the_machine_to_the_other(fast_path: Path) -> None:
     benches = two(fast_path)
     with driven(benches) as loops:
@@ -156,24 +131,6 @@ def test_a_controller_killed_at_any_event_leaves_no_slot_and_overloads_nothing(f
     assert set(first.sandbox.starts.values()) == {1}
 
 
-@pytest.mark.slow
-def test_what_a_killed_controller_left_running_keeps_its_slots_and_no_more(fast_path: Path) -> None:
-    benches = two(fast_path)
-    with driven(benches[:1]) as (loop,):
-        loop.tick()
-    with driven(benches[1:]) as (other,):  # the first has no controller any more
-        assert other.tick().launched == ()
-        benches[0].end_attempts()
-        assert len(other.tick().launched) == 2
-        assert share_taken(benches) == 1
-        drive(benches[1:], [other])
-    assert state_of(benches[1]).status == "concluded"
-    with driven(benches[:1]) as (loop,):
-        drive(benches[:1], [loop])
-    assert state_of(benches[0]).status == "concluded"
-    assert set(benches[0].sandbox.starts.values()) == {1}
-
-
 CHECKED = NoiseBank(checked=frozenset({("guess", model_key(BASE))}))
 """Nothing is known of noise; that the machinery works is."""
 
@@ -187,25 +144,6 @@ class Planned:
     def bank(self, log: EventLog) -> NoiseBank:
         self.asked.append(NoiseBank.of(log, shipped=CHECKED))
         return self.asked[-1]
-
-
-@pytest.mark.slow
-def test_studies_that_need_the_same_noise_at_once_measure_it_each_and_both_learn_from_all(fast_path: Path) -> None:
-    first = Planned(fast_path, "first")
-    second = Planned(fast_path, "second", first)
-    benches = [first.bench, second.bench]
-    with driven(benches):
-        loops = [first.bench.loop(), second.bench.loop()]
-        for _ in range(MOST_ROUNDS):
-            for loop in loops:
-                loop.tick()
-                assert share_taken(benches) <= 1
-            if all(state_of(bench).design is not None for bench in benches):
-                break
-            first.bench.clock.advance(1.0)
-    assert all(state_of(bench).noise_plan is not None for bench in benches)
-    assert all(len(state_of(bench).runs_in("noise")) >= 2 for bench in benches)
-    assert {"first", "second"} in [{seen.study for seen in each.asked[-1].observations} for each in (first, second)]
 
 
 def test_what_another_study_has_measured_by_the_time_of_planning_needs_no_runs(fast_path: Path) -> None:

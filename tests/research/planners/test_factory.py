@@ -134,19 +134,16 @@ def test_what_makes_no_planner_is_named(name: str, model: str | None, environ: d
 
 
 @pytest.mark.parametrize(
-    ("name", "files", "told"),
+    ("files", "told"),
     [
-        ("llm", {"replay": "none.jsonl"}, "file made with --record"), ("rules", {"record": "a"}, "add --planner llm"),
-        ("llm", {"record": "no/folder/said.jsonl"}, "expected a file"),
-        ("llm", {"record": "a", "replay": "b"}, "found both"),
+        ({"REPLAY": "none.jsonl"}, "file made with AJET_PLANNER_RECORD"),
+        ({"RECORD": "no/folder/said.jsonl"}, "expected a file"), ({"RECORD": "a", "REPLAY": "b"}, "found both"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_recorded_or_replayed_is_named(
-    name: str, files: dict[str, str], told: str, tmp_path: Path
-) -> None:
-    paths: dict[str, Any] = {verb: tmp_path / file for verb, file in files.items()}
+def test_what_cannot_be_recorded_or_replayed_is_named(files: dict[str, str], told: str, tmp_path: Path) -> None:
+    paths = {f"AJET_PLANNER_{verb}": str(tmp_path / file) for verb, file in files.items()}
     with pytest.raises(NotReady, match=told):
-        make_planner(name, "m" if name == "llm" else None, {"OPENAI_API_KEY": "k"}, **paths)
+        make_planner("llm", "m", {"OPENAI_API_KEY": "k", **paths})
 
 
 @pytest.fixture

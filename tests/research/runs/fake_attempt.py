@@ -10,7 +10,7 @@ from typing import Any, Self
 from research.files import write_json
 from research.runs.attempt import Attempt
 from research.runs.files import AttemptFolder, AttemptSpec, Role
-from research.runs.workers import DIED, WorkerStats, evaluation_of
+from research.runs.workers import DIED, evaluation_of
 from swarm.environments.play import EvaluationsFile
 from swarm.errors import Unreachable
 from swarm.job import Job
@@ -154,8 +154,8 @@ class FakeAttempt(Attempt):
         self._at_work.append(FakeWorker(asyncio.create_task(play(self))))  # type: ignore[arg-type]
         return self._at_work[-1]
 
-    def stats(self) -> WorkerStats:
-        return WorkerStats()
+    def refused(self) -> dict[str, int]:
+        return {}
 
     @property
     def playing(self) -> int:

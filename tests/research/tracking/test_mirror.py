@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 import time
@@ -16,7 +15,7 @@ import pytest
 
 from research.controller import mirror as mirroring
 from research.controller import wandb
-from research.controller.mirror import SHOWN_S, AttemptCopy, CopyStatus, UploadQueue, WandbMirror
+from research.controller.mirror import SHOWN_S, AttemptCopy, CopyStatus, WandbMirror
 from research.controller.options import make_mirror
 from research.controller.wandb import OnlineLogging, WandbClient
 from research.installation.home import Home
@@ -52,15 +51,12 @@ class Study(Synthetic):
         self.log = EventLog(home.database)
         self._home = home
 
-    def trained(self, steps: int = 3, checkpoint: int = 100) -> str:
+    def trained(self, steps: int = 3) -> str:
         self.create()
         self.lock()
         spec = self.plan()[0]
         folder = self._home.attempt("s1", spec.run_id, 1)
         write(folder, f"{spec.run_id}-a1", steps=steps)
-        weights = folder / "server" / "checkpoints" / "step-000003" / "weights"
-        weights.parent.mkdir(parents=True)
-        weights.write_bytes(b"w" * checkpoint)
         self.launch(spec)
         self.end(spec)
         return spec.run_id
@@ -79,7 +75,7 @@ def mirror(home: Home, standin: StandIn, said: list[str]) -> WandbMirror:
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_sent_and_kept_with_its_checkpoint(home: Home, standin: StandIn) -> None:
+def test_a_finished_run_is_sent_and_kept(home: Home, standin: StandIn) -> None:
     run_id = Study(home).trained()
     said: list[str] = []
     with mirror(home, standin, said) as shown:
@@ -87,25 +83,9 @@ def test_a_finished_run_is_sent_and_kept_with_its_checkpoint(home: Home, standin
         url = f"{standin.url}/standin/ajet/runs/{run_id}-a1"
         expected = [CopyStatus(run_id, 1, url, "sending"), CopyStatus(run_id, 1, url, "sent")]
         assert list(shown.updates()) == expected
-        waited(lambda: any(each.committed for each in standin.artifacts.by_id.values()))
     assert said == [f"W&B         {standin.url}/standin/ajet/groups/s1"]
-    assert standin.artifacts.files(f"checkpoint-{run_id}") == {"weights": b"w" * 100}
     run = standin.run(f"{run_id}-a1")
     assert (run.steps, run.state, run.group, run.values["run_id"]) == ([1, 2, 3], "finished", "s1", "r1")
-
-
-@pytest.mark.slow
-def test_a_checkpoint_too_large_stays_and_is_said(
-    home: Home, standin: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mirroring, "MOST_CHECKPOINT_BYTES", 2**20)
-    Study(home).trained(checkpoint=2**20 + 1)
-    said: list[str] = []
-    with mirror(home, standin, said) as shown:
-        shown.settle()
-        waited(lambda: len(said) > 1)
-    assert ("not sent" in said[1], "at most 1 MiB" in said[1]) == (True, True)
-    assert not standin.artifacts.by_id
 
 
 @pytest.mark.slow
@@ -235,28 +215,6 @@ def test_an_attempt_that_ended_while_others_were_looked_at_is_waited_for(home: H
     assert not waits.is_alive()
 
 
-def test_a_file_that_a_full_disk_did_not_let_be_sent_is_sent_later(home: Home) -> None:
-    sent, said = list[str](), list[str]()
-    uploads = UploadQueue(home, "s1", said.append)
-    report = {kind: {"path": f"report.{kind}"} for kind in ("markdown", "html")}
-    uploads.add_report(cast("StudyState", SimpleNamespace(report=report)))
-
-    def full(*given: object, **more: object) -> object:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    def start(command: str, output: Path, artifact: dict[str, str], **given: object) -> object:
-        sent.append(artifact["name"])
-        return SimpleNamespace(poll=lambda: 0)
-
-    with pytest.raises(OSError, match="No space"):
-        uploads.advance(cast("WandbClient", SimpleNamespace(start=full)))
-    client = cast("WandbClient", SimpleNamespace(start=start))
-    assert uploads.advance(client)
-    assert not uploads.advance(client)
-    uploads.end()
-    assert (sent, said) == (["report-s1"], [])
-
-
 class Sent:
     """A client whose sendings end at once with code 0, as W&B's own does where its server refuses rows."""
 
@@ -315,25 +273,3 @@ def test_a_log_that_grows_and_is_sent_is_not_read_at_each_look(
     for _ in range(3):
         assert copy.advance(over=False, may_send=True) is None
     assert read == []
-
-
-def test_the_report_of_a_study_that_trained_nothing_is_sent(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    Study(home).create()
-    sent, said = list[str](), list[str]()
-
-    class Client(WandbClient):
-        def ask(self, command: str, **given: Any) -> dict[str, Any]:
-            return {"entity": "me", "pages": "https://wandb.example"}
-
-        def start(self, command: str, output: Path, **given: Any) -> Any:
-            sent.append(given["artifact"]["name"])
-            return SimpleNamespace(poll=lambda: 0)
-
-    report = {kind: {"path": f"report.{kind}"} for kind in ("markdown", "html")}
-    monkeypatch.setattr(mirroring, "WandbClient", Client)
-    monkeypatch.setattr(StudyLog, "state", lambda study: SimpleNamespace(every_run={}, report=report))
-    with WandbMirror(
-        home, "s1", OnlineLogging(base_url="https://wandb.example"), said.append, said.append, {}
-    ) as shown:
-        shown.settle()
-    assert (sent, said) == (["report-s1"], ["W&B         https://wandb.example/me/ajet/groups/s1"])
