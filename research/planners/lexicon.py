@@ -210,8 +210,6 @@ def build_vocabulary(
     for name, kind in kinds().items():
         add(kind.words, Token("effect", name))
     add([model, "my model", "our model", "this model"] if model else [], Token("idiom", ""))
-    several = [f"{whose} {what}" for whose in ("my", "our", "these") for what in ("model", "two model", "checkpoint")]
-    add([*several, "these two", "the two"] if wanted.models.by_name else [], Token("idiom", ""))
     return known
 
 

@@ -27,7 +27,6 @@ from research.proposals.flags import Claim, ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import SPEED, RequestedMetric, default_threshold
 from research.text import did_you_mean, suggest_from_text
 from studies.metrics import kinds
-from studies.records.design import MODEL
 from swarm.environments.base import Environment
 
 LONGEST_TOPIC = 2000
@@ -49,13 +48,13 @@ def parse_topic(
     Raises BadTopic for a topic in which nothing to vary is understood, and for values that cannot be compared.
     """
     wanted = wanted or RequestedComparison()
-    fields = field_specs(models=wanted.models) if fields is None else fields
+    fields = field_specs() if fields is None else fields
     environments = known_environments() if environments is None else environments
     if not topic.strip():
         raise BadTopic(f"expected a topic; found an empty one; {_describe_options(topic, fields, environments)}")
     if len(topic) > LONGEST_TOPIC:
         raise BadTopic(f"expected a topic of at most {LONGEST_TOPIC} characters; found {len(topic)}; shorten it")
-    topic = " ".join(wanted.models.replace_paths(topic).split())
+    topic = " ".join(topic.split())
     tokens = recognise(cut(topic), build_vocabulary(fields, environments, wanted, model), fields)
     parsed = _Parser(topic, tokens, {facts.name: facts for facts in fields}, wanted).parse()
     if parsed is None:
@@ -108,7 +107,7 @@ def _describe_options(topic: str, fields: Sequence[FieldSpec], environments: Seq
         more = next((text for text in facts.synonyms if plain not in text.replace("-", " ")), None)
         titles.append(facts.name if more is None or plain in facts.synonyms else f"{facts.name} ({more})")
     played = " or ".join(entry.name for entry in environments)
-    models = f"compare models by their folders, {MODELS_EXAMPLE}; " if "models" in topic.lower() else ""
+    models = f"compare models by their folders, {MODELS_EXAMPLE}; " if "model" in topic.lower() or "/" in topic else ""
     return f"{models}name one of {', '.join(titles)}, on {played}; or {CONFIGURE_LLM}"
 
 
@@ -379,7 +378,7 @@ class _Parser:
             without = mention.sense == "off"
             switched = not mention.values and mention.sense in (None, "on", "off") and not facts.ladder[0]
             valued = len(mention.values) == 1 and mention.sense is None
-            once = mention.field not in varied and mention.field not in held and mention.field != MODEL
+            once = mention.field not in varied and mention.field not in held
             if condition and once and (switched or valued):
                 held[mention.field] = mention.values[0] if mention.values else facts.ladder[0 if without else -1]
                 self._use(mention.places)
