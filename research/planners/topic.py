@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from research.errors import BadTopic
 from research.planners import lexicon as words
@@ -109,6 +110,16 @@ def _describe_options(topic: str, fields: Sequence[FieldSpec], environments: Seq
     played = " or ".join(entry.name for entry in environments)
     models = f"compare models by their folders, {MODELS_EXAMPLE}; " if "model" in topic.lower() or "/" in topic else ""
     return f"{models}name one of {', '.join(titles)}, on {played}; or {CONFIGURE_LLM}"
+
+
+_VALUE = r"(?:v|n(?!F(?!n)))f?"
+"""A value; a number before the name of another field is that one's, unless it has a number of its own behind it."""
+_GAP = r"(?:|[akf:.]*[sr,{to}][akf:.srt,]*|[akf:.srt,e]*e[akf:.st,]*r[akf:.srt,]*)"
+"""What stands between values that are listed; past an effect only `than` goes on: a penalty of 0.1 helps, or 0.01?"""
+_SEVERAL = f"{_VALUE}{_GAP.format(to='t')}{_VALUE}(?:{_GAP.format(to='')}{_VALUE})*"
+_MENTION = re.compile(rf"f[at:]*(?:{_SEVERAL}|{_VALUE})|f[akfst:.,e]*[:.,]{_SEVERAL}|{_SEVERAL}|{_VALUE}|f")
+"""One field with its values, over the letters of `_Parser._spell`: f its name, F another's; v its value, n a number;
+a `of`, s `or`, r `than`, t `to`, k what says nothing, e an effect, x anything else; marks are `,`, `:` or `.`."""
 
 
 @dataclass(slots=True)
@@ -219,19 +230,22 @@ class _Parser:
         return mentions
 
     def _read_mention(self, at: int) -> _Mention | None:
-        field, first = self._field(at), self._find_first_value(at)
-        places, atoms, joints = [at], list[int](), list[str]()
-        if first is not None:
-            field, atoms, joints, last = self._read_list(first, field)
-            if last > at and field:
-                joining = words.SEPARATORS | words.FILLERS
-                spoken = (p for p in range(at, last + 1) if self._word(p) in joining or self._field(p) == field)
-                places = sorted({*atoms, *spoken})
-        if not field:
+        token = self._tokens[at]
+        behind = (self._field(place) for place in range(at, len(self._tokens))) if token.kind == "number" else ()
+        field = token.name if token.kind in ("field", "value") else next(filter(None, behind), "")
+        letters = self._spell(field)
+        match = _MENTION.match(letters, at) if field else None
+        if match is None or not {"f", "v"} & {*match[0]}:
             return None
+        span = range(at, match.end())
+        atoms = [place for place in span if letters[place] in "nv"]
+        gaps = [letters[first + 1 : second] for first, second in pairwise(atoms)]
+        joining = words.SEPARATORS | words.FILLERS
+        places = [place for place in span if letters[place] in "fnv" or self._word(place) in joining]
         values = [value for place in atoms if (value := self._tokens[place].value) is not None]
         mention = _Mention(
-            field, places, tuple(dict.fromkeys(values) if len(set(values)) > 1 else values), atoms, joints,
+            field, places, tuple(dict.fromkeys(values) if len(set(values)) > 1 else values), atoms,
+            ["than" if "r" in gap else "to" if "t" in gap else "or" for gap in gaps],
             named=any(self._field(place) for place in places),
             sense=next((sense for place in places if (sense := self._tokens[place].sense)), None),
         )  # fmt: skip
@@ -247,85 +261,35 @@ class _Parser:
             mention.places.insert(0, lead)
         return mention
 
-    def _find_first_value(self, at: int) -> int | None:
-        """Return the place of the value with which a mention at `at` begins, which may be a field's name."""
-        token = self._tokens[at]
-        if token.kind in ("value", "number"):
-            return at
-        if token.kind != "field":
-            return None
-        near = at + 1
-        while self._word(near) in words.ASSIGNING or (near < len(self._tokens) and self._tokens[near].name in "=:"):
-            near += 1
-        if self._is_value(near, token.name):
-            return near
-        for place in range(at + 1, len(self._tokens)):  # a larger group help, 8 or 16
-            if self._is_value(place, token.name):
-                apart = self._tokens[place - 1].kind == "mark"
-                return place if apart and len(self._read_list(place, token.name)[1]) > 1 else None
-            if not self._is_between(place):
-                return None
-        return None
-
-    def _is_value(self, at: int, field: str) -> bool:
-        """Return whether a value of a field stands here: a number that has no other field's name behind it."""
-        if at >= len(self._tokens):
-            return False
-        token, behind = self._tokens[at], self._field(at + 1)
-        if token.kind != "number" or (field and self._facts[field].is_categorical):
-            return token.kind == "value" and token.name == field
-        valued = at + 2 < len(self._tokens) and self._tokens[at + 2].kind == "number"
-        return behind in ("", field) or not field or valued  # group size 4 vs 16 temperature 0.7
-
-    def _is_between(self, at: int) -> bool:
-        token = self._tokens[at]
-        known = token.kind == "word" and token.name in words.FILLERS | words.FRAME | words.REACHING
-        return known or token.kind in ("mark", "share", "environment", "effect", "outcome")
-
-    def _read_list(self, first: int, field: str) -> tuple[str, list[int], list[str], int]:
-        """Return the field of a value, its own place and those of the values listed with it, what joins them, the end.
-
-        The field is empty where none is named: then it is no mention.
-        """
-        token = self._tokens[first]
-        field, atoms, joints, last = field or (token.name if token.kind == "value" else ""), [first], [], first
-        while True:
-            if behind := self._field(last + 1):
-                if (field or behind) != behind:
-                    break
-                field, last = behind, last + 1
-            following = self._find_next_value(last + 1, field, ranges=len(atoms) == 1)
-            if following is None:
-                break
-            last, joint, field = following
-            atoms.append(last)
-            joints.append(joint)
-        return field, atoms, joints, last
-
-    def _find_next_value(self, start: int, field: str, *, ranges: bool) -> tuple[int, str, str] | None:
-        """Return the place of the next value of a list, what joins it, and the field; None where the list ends."""
-        joint, judged = "", False
-        comparing = "compare" in map(self._word, range(start))
-        for at in range(start, len(self._tokens)):
-            token, word = self._tokens[at], self._word(at)
-            if self._is_value(at, field):
-                listed = joint == "than" if judged else bool(joint) or at == start
-                return (at, joint, field) if listed else None
-            if token.kind == "field":
-                if field not in ("", token.name):
-                    return None
-                field = token.name
-            elif word in words.REVERSING:
-                joint = "than"
-            elif word == "to":
-                joint = joint or ("to" if ranges else "")
-            elif word in words.SEPARATORS or (word == "with" and comparing) or token.name in (*",/–—→", "equivalent"):
-                joint = joint or "or"
-            elif token.kind == "effect":  # does a penalty of 0.1 help, or 0.01?
-                judged, joint = True, ""
-            elif not self._is_between(at):
-                return None
-        return None
+    def _spell(self, field: str) -> str:
+        """Return a letter for each token, as `_MENTION` reads them where it looks for a mention of `field`."""
+        numeric = field in self._facts and not self._facts[field].is_categorical
+        comparing, letters = False, ""
+        for token in self._tokens:
+            own, name = token.name == field, token.name
+            comparing = comparing or (token.kind, name) == ("word", "compare")
+            match token.kind:
+                case "field":
+                    letters += "f" if own else "F"
+                case "value" | "number":
+                    letters += "n" if token.kind == "number" and numeric else "v" if own else "x"
+                case "mark":
+                    letters += "," if name in ",/–—→" else ":" if name in "=:" else "."
+                case "effect":
+                    letters += "e"
+                case "word" if name in words.REVERSING:
+                    letters += "r"
+                case "word" if name in words.SEPARATORS:
+                    letters += "t" if name == "to" else "s"
+                case "word" if name in words.ASSIGNING:
+                    letters += "a"
+                case "word" if name in words.FILLERS | words.FRAME | words.REACHING:
+                    letters += "s" if name == "with" and comparing else "k"
+                case "environment" | "outcome" | "share":
+                    letters += "k"
+                case _:
+                    letters += "s" if name == "equivalent" else "x"
+        return letters
 
     def _drop_plain_defaults(self, mentions: Sequence[_Mention]) -> list[_Mention]:
         """Return the mentions without what all arms have anyway, such as GRPO: it is no part of the question."""
