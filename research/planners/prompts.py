@@ -145,8 +145,10 @@ def parse_action(context: PlannerContext, answer: Mapping[str, Any]) -> Action:
 def find_unstated(action: Action) -> str | None:
     """Return what a model leaves unsaid that other planners may default: what would matter, what would refute it."""
     claims = action.hypotheses if isinstance(action, Propose) else ()
-    screens = [action.screen] if isinstance(action, ProposeDesign) and action.screen is not None else []
-    if any(entry.smallest_effect is None for entry in (*claims, *screens)):
+    effects = [claim.smallest_effect for claim in claims]
+    if isinstance(action, ProposeDesign) and action.screen is not None:
+        effects.append(action.screen.smallest_effect)
+    if None in effects:
         return "smallest_effect: expected the smallest difference of the metric that would matter; found null"
     if any(not claim.falsifier for claim in claims):
         return "falsifier: expected the cheapest observation that would show the claim to be false; found none"
