@@ -46,9 +46,9 @@ PICTURES = {
 }
 NOTES = """
 - **regret**: *ajet by tpe* puts Optuna's TPE in the place of the response surface, from the same beginnings and seeds
-  (2026-11-28, commit 7c8fad0). Its regret is 0.228 where the surface's is 0.123: 0.105 more (standard error 0.032,
-  paired by world, 108 worlds), 0.42 more (0.12) where trainings collapse; on recorded trainings 0.081 more (0.044, 30
-  searches) with 20 runs, 0.017 more (0.045) with 40. No claim of either is false.
+  (2026-11-28, commit 7c8fad0, the last that had it). Its regret is 0.228 where the surface's is 0.123: 0.105 more
+  (standard error 0.032, paired by world, 108 worlds), 0.42 more (0.12) where trainings collapse; on recorded trainings
+  0.081 more (0.044, 30 searches) with 20 runs, 0.017 more (0.045) with 40. No claim of either is false.
 - **rivals**: every way has the same machine hours; ajet pays for seven A/A runs out of them, and what it cannot promise
   it refuses: there it ends where it began, a regret of 1. 180 configurations of four fields, worlds of eleven families.
 - **inquiries** are too few to tell 5 %, **curves** pool metrics (named before any was counted): each alone is below.

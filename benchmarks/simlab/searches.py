@@ -21,11 +21,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Literal
 
 from research.design.power import plan_analyses
 from research.design.screening import ScreenProgress
-from research.proposals.decisions import decide, rules_for
+from research.proposals.actions import decide, rules_for
 from simlab.screens import CONFIRMED, default_screen, default_seeds
 from simlab.worlds import Configuration, Played, World, grid
 from studies.records.alpha import allocate_single_round
@@ -143,8 +142,6 @@ class Shipped:
     """Seeds of each arm confirmed; None for the usual share of the budget."""
     telling: int | None = None
     """Steps after which runs are known to rank as at the end; None where nobody knows."""
-    sampler: Literal["surface", "tpe"] = "surface"
-    """What chooses and ranks a screen's candidates; as shipped, the response surface."""
 
     def search(self, world: World, control: Configuration, budget: float, seed: int) -> SearchOutcome:
         """Search a world for at most `budget` machine hours."""
@@ -169,8 +166,6 @@ class Shipped:
         screen = default_screen(
             knobs, runs, steps=world.steps, seeds=seeds, confirmed=self.confirmed, seed=seed, telling=self.telling
         )
-        if screen is not None and self.sampler != "surface":
-            screen = screen.model_copy(update={"sampler": self.sampler, "bound": None})
         first = seed + CONFIRMING
         return design_of(control, screen, range(first, first + seeds)) if screen else None
 

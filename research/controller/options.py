@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +48,7 @@ from research.planners.lexicon import find_environment
 from research.planners.protocol import Planner
 from research.planners.rules import RulesPlanner, require_plannable
 from research.planners.topic import describe_left, judge_by, parse_topic, refuse_left
-from research.proposals.arms import ComparedModels, find_model_folders, find_paths, value_text
+from research.proposals.arms import ComparedModels, value_text
 from research.proposals.flags import Claim, ParsedTopic, RequestedComparison, list_model_folders, resolve_topic
 from research.proposals.metric_choice import MetricChoice, RequestedMetric
 from research.scheduler.approvals import ApprovalMode, parse_mode
@@ -296,7 +296,7 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     requirements = StatisticalRequirements(asked.effect, asked.power, asked.looks, asked.episodes, metric, asked.rounds)
     hashes = Home.locate().models
     base = base_job(asked.job, asked.model_path, hashes, asked.backend)
-    models = _find_models(topic, asked.vary, hashes)
+    models = ComparedModels.load(list_model_folders(asked.vary), lambda said: model_folder(said, hashes))
     shape = None if asked.shape == "apart" else asked.shape
     comparison = RequestedComparison.parse(asked.vary, asked.held, base, models, shape)
     resolve_topic(asked.topic, comparison)
@@ -394,18 +394,6 @@ def _find_short_names(topic: str, home: Home, known: AbstractSet[str]) -> list[s
 
 def _mentions(topic: str, name: str) -> bool:
     return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", topic, re.IGNORECASE) is not None
-
-
-def _find_models(topic: str | None, vary: Sequence[str], hashes: Path) -> ComparedModels:
-    folders = list_model_folders(vary) or find_model_folders(topic or "")
-    if len(folders) == 1 and not list_model_folders(vary):
-        for other in find_paths(topic or ""):
-            model_folder(other, hashes)  # what is wrong with the one beside it
-        raise BadTopic(
-            f"expected two model folders in a topic, to compare them; found {folders[0]} alone; name another, or train "
-            f"this one in all arms with --model-path {folders[0]}"
-        )
-    return ComparedModels.load(folders, lambda said: model_folder(said, hashes))
 
 
 def select_planner(request: StudyRequest, note: Note) -> Planner:

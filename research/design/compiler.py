@@ -36,9 +36,15 @@ from research.design.sample_size import PoweredDesign, SampleSizeCalculator, Una
 from research.environments.reference import records_of
 from research.errors import DesignRefused
 from research.installation.base_job import require_agreement
-from research.proposals.actions import LEAST_SEEDS, Propose, ProposeDesign, ProposedHypothesis
+from research.proposals.actions import (
+    DEFAULT_TABLE,
+    KEPT_NAMES,
+    LEAST_SEEDS,
+    Propose,
+    ProposeDesign,
+    ProposedHypothesis,
+)
 from research.proposals.arms import NO_MODELS, ComparedModels, common_controls, variable_value
-from research.proposals.decisions import DEFAULT_TABLE, KEPT_NAMES
 from research.proposals.metric_choice import add_evaluations
 from research.proposals.reward_code import check_reward
 from studies.checks.alarms import watchdog_of

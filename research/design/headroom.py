@@ -14,12 +14,12 @@ solves; models are judged by their own beginnings, where a check knows them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from statistics import fmean
 from typing import Final
 
-from research.design.comparison import LEAST_EPISODES, DesignDraft
+from research.design.comparison import DesignDraft
 from research.design.noise_bank import NoiseBank
 from research.design.pricing import Estimates
 from research.environments.catalog import MeasuredEnvironment
@@ -27,15 +27,13 @@ from research.errors import DesignRefused, Unmeasurable
 from research.proposals.metric_choice import add_evaluations, format_amount, format_difference, metric_range
 from studies.checks.training import min_steps_to_detect
 from studies.metrics import kind_of
-from studies.metrics.base import LEAST_EPISODES as LEAST_DURING
-from studies.metrics.base import LEAST_POINTS, LOOKS, SHARE
+from studies.metrics.base import LEAST_POINTS
 from studies.metrics.builtin import Collapse, Success
-from studies.records.design import Hypothesis, Metric, Schedule
+from studies.records.design import Hypothesis, Metric
 from studies.records.statements import metric_name
 from studies.statistics.comparison import Interval
 from studies.statistics.proportions import rate_interval
 from swarm.environments.registry import environments
-from swarm.job import Job
 
 LEAST_GROUPS: Final = 8
 """Groups of an untrained model's episodes that say whether any rewards differ."""
@@ -43,8 +41,6 @@ LEAST_RUNS: Final = 2
 """Runs of the control's job that say where it stands."""
 _LONGER: Final = 1.05
 """How much longer an arm may train that is as long as the others: arms matched by episodes differ by part of a step."""
-_MOST_TIMES: Final = 50
-"""Longer trainings are offered up to so many times as long."""
 _FINEST: Final = 100
 """Effects are offered that are one part in so many of the metric's range, or larger."""
 
@@ -91,29 +87,12 @@ def require_schedule(draft: DesignDraft, metric: Metric, estimates: Estimates) -
             )
         during, training = estimates.during(job), estimates.training(job)
         if during > training:
-            ways = "; or ".join(
-                [*_suggest_cheaper(draft, metric, job, estimates), "ask for another metric, --metric success"]
-            )
             raise Unmeasurable(
                 "expected evaluations during training that take less than the training; found "
                 f"{len(job.evaluate_after)} of {job.evaluation_episodes} episodes, about {during:.1f} s, in a training "
-                f"of {training:.1f} s; {ways}"
+                f"of {training:.1f} s; train more steps, evaluate on fewer episodes (--episodes), "
+                "or ask for another metric, --metric success"
             )
-
-
-def _suggest_cheaper(draft: DesignDraft, metric: Metric, job: Job, estimates: Estimates) -> Iterator[str]:
-    for steps in () if draft.varies_steps else range(2 * job.steps, _MOST_TIMES * job.steps, job.steps):
-        schedule = Schedule(every=max(1, steps * job.episodes_per_step // LOOKS), episodes=job.evaluation_episodes)
-        after = schedule.steps({"steps": steps, "episodes_per_step": job.episodes_per_step})
-        longer = job.model_copy(update={"steps": steps, "evaluate_after": after})
-        if estimates.during(longer) <= estimates.training(longer):
-            yield f"train more steps, --set steps={steps}"
-            break
-    for episodes in (metric.episodes // 2**times for times in range(1, 8)):
-        fewer = job.model_copy(update={"evaluation_episodes": max(LEAST_DURING, round(SHARE * episodes))})
-        if episodes >= LEAST_EPISODES and estimates.during(fewer) <= estimates.training(job):
-            yield f"evaluate on fewer episodes, --episodes {episodes}"
-            return
 
 
 def require_observable_collapse(draft: DesignDraft, metric: Metric) -> None:

@@ -1,9 +1,9 @@
 """How many seeds a comparison gets, or a refusal with its prices.
 
 Each alternative in a refusal is computed by the same rules that refuse: whoever takes one gets a design. They are more
-seeds (the budget they cost), a larger effect, a larger evaluation (where the bank knows its part of the noise) and,
-where time is short, shorter runs. Pairing seeds needs no alternative: it is chosen by itself where it is known to help.
-Longer runs are not offered: no bank knows what they do to the noise.
+seeds (the budget they cost), a larger effect and, where time is short, shorter runs. Pairing seeds needs no
+alternative: it is chosen by itself where it is known to help. Longer runs are not offered: no bank knows what they do
+to the noise.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from research.design.comparison import MOST_EPISODES, DesignDraft, StatisticalRequirements
+from research.design.comparison import DesignDraft, StatisticalRequirements
 from research.design.headroom import require_schedule
 from research.design.noise_bank import NOISE_SEEDS, NoiseBank
 from research.design.power import MOST_SEEDS, PowerAnalysis, RatePower, rate_noise
@@ -20,7 +20,6 @@ from research.design.pricing import BudgetCheck, Stage
 from research.errors import DesignRefused
 from research.proposals.actions import LEAST_SEEDS
 from research.proposals.metric_choice import MetricChoice, format_amount, format_difference, metric_range
-from research.text import format_seconds
 from studies.metrics import kind_of
 from studies.records.alpha import ALPHA
 from studies.records.design import Metric
@@ -82,7 +81,7 @@ class SampleSizeCalculator:
 
     def power_analysis(self, draft: DesignDraft) -> tuple[Noise, PowerAnalysis]:
         """Return the noise of a design and its power analysis; raise Unaffordable where the noise is not known."""
-        noise = self._find_noise(draft, self.requirements.episodes)
+        noise = self._find_noise(draft)
         if noise is None:
             why = f"{self.explain_unknown_noise(draft)} A/A runs come first"
             raise Unaffordable(why, need_s=0.0, shorter=False)
@@ -93,12 +92,12 @@ class SampleSizeCalculator:
         job, metric = draft.job, self.metric(draft)
         return None if kind_of(metric).rates else self.bank.explain_missing(job.environment, job, metric)
 
-    def metric(self, draft: DesignDraft, episodes: int | None = None) -> Metric:
-        """Return what the runs of a design are judged by, at its own or another number of evaluation episodes."""
-        return draft.metric(self.judge, episodes or self.requirements.episodes)
+    def metric(self, draft: DesignDraft) -> Metric:
+        """Return what the runs of a design are judged by."""
+        return draft.metric(self.judge, self.requirements.episodes)
 
-    def stages(self, draft: DesignDraft, seeds: int, episodes: int | None = None) -> tuple[Stage, ...]:
-        job, metric = draft.job, self.metric(draft, episodes)
+    def stages(self, draft: DesignDraft, seeds: int) -> tuple[Stage, ...]:
+        job, metric = draft.job, self.metric(draft)
         plumbing = self.budget_check.price.plumbing(job, metric.episodes)
         still = (Stage("zero-lr", 1, plumbing),) if self.bank.needs_zero_lr_check(job) else ()
         return (*still, *draft.stages(seeds, self.budget_check, metric))
@@ -133,8 +132,8 @@ class SampleSizeCalculator:
         runs = Stage("A/A", NOISE_SEEDS, self.budget_check.price.run_with_evaluations(draft.job, metric))
         return (runs, *self.stages(draft, _AFTER_NOISE_SEEDS))
 
-    def _find_noise(self, draft: DesignDraft, episodes: int) -> Noise | None:
-        job, metric = draft.job, self.metric(draft, episodes)
+    def _find_noise(self, draft: DesignDraft) -> Noise | None:
+        job, metric = draft.job, self.metric(draft)
         if not kind_of(metric).rates:
             return self.bank.find(job.environment, job, metric)
         rate = self._guess_rate(draft, metric)
@@ -179,7 +178,6 @@ class SampleSizeCalculator:
         flags = [] if need is None else [f"use {check.suggest_flags(stages)}"]
         if effect is not None and effect > draft.effect:
             flags.append(f"look for a larger effect, --effect {effect:g}")
-        flags += self._suggest_larger_evaluation(draft, need)
         if need is None:
             seen = analysis.min_detectable_effect(MOST_SEEDS)
             can = f"{MOST_SEEDS} see {format_difference(metric, seen) if seen else 'none'}"
@@ -199,22 +197,6 @@ class SampleSizeCalculator:
         ways = f": {'; or '.join(flags)}" if flags else "; nothing that a flag sets would do"
         feedback = f"{why}: {'; or '.join([*suggestions, *_suggest_smaller(draft)])}"
         return Unaffordable(f"{why}{ways}", feedback, need_s=check.cost(stages), shorter=steps is not None)
-
-    def _suggest_larger_evaluation(self, draft: DesignDraft, need: int | None) -> list[str]:
-        """Return the fewest times as many evaluation episodes that make a design cheaper, as flags; none for none."""
-        for episodes in (self.requirements.episodes * 2**power for power in range(1, 5)):
-            noise = self._find_noise(draft, episodes) if episodes <= MOST_EPISODES else None
-            if noise is None or not noise.evaluation_sd:
-                continue
-            seeds = self._build_analysis(draft, noise).seeds_needed(draft.effect)
-            if seeds is None or (need is not None and seeds >= need):
-                continue
-            stages = self.stages(draft, seeds, episodes)
-            flags = " ".join(filter(None, (f"--episodes {episodes}", self.budget_check.suggest_flags(stages))))
-            cost = self.budget_check.cost(stages)
-            if need is None or cost < self.budget_check.cost(self.stages(draft, need)):
-                return [f"evaluate on more episodes, {flags} ({seeds} seeds, {format_seconds(cost)})"]
-        return []
 
 
 def _describe_variance_inflation(draft: DesignDraft) -> str:

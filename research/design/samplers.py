@@ -1,8 +1,7 @@
-"""The space of a screen, and who is tried next: grid, random, Optuna's TPE, surface.
+"""The space of a screen, and who is tried next, by a response surface.
 
-A point holds for each knob a position on its ladder; spaces too large to list are sampled. A sampler is a stateless
-function of the space, the free points in an order by chance and what is known; TPE is Optuna's own, built again at each
-ask (`optuna.trial.create_trial`).
+A point holds for each knob a position on its ladder; spaces too large to list are sampled. A choice is a stateless
+function of the space, the free points in an order by chance and what is known.
 
 The response surface is a Gaussian process over ladder positions: a smooth main effect of each knob plus pairwise
 products (ANOVA kernels, Durrande, Ginsbourger & Roustant 2012). Its settings are averaged, not fitted: drawn from a
@@ -29,7 +28,6 @@ from studies.records.procedure import Knob
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from optuna.distributions import BaseDistribution
 
     Floats = NDArray[np.float64]
 
@@ -144,15 +142,6 @@ class Posterior:
 
     mean: Floats
     sd: Floats
-
-    def expected_improvement(self, best: float) -> Floats:
-        """Return how far above `best` each point is expected to be, below counting as nothing (Jones et al. 1998)."""
-        import numpy as np
-        from scipy.special import ndtr
-
-        gain = self.mean - best
-        z = gain / self.sd
-        return np.asarray(gain * ndtr(z) + self.sd * np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi))
 
 
 @dataclass(frozen=True)
@@ -284,28 +273,19 @@ class SearchHistory:
     """What an ask may look at: candidates asked so far and their scores at the first rung, higher being better."""
 
     space: Space
-    seed: int
     points: tuple[Point, ...]
     """All asked so far, in their order."""
     scores: tuple[float | None, ...]
     """Of each of them; None while it runs."""
     last: bool
     """Whether what is asked now is among the last, which shall be good rather than telling."""
-    bound: float | None = None
+    bound: float
     """`Screen.bound`."""
-
-    @property
-    def index(self) -> int:
-        return len(self.points)
 
     @property
     def over(self) -> tuple[tuple[Point, float], ...]:
         pairs = zip(self.points, self.scores, strict=True)
         return tuple((point, score) for point, score in pairs if score is not None)
-
-
-Sampler = Callable[[SearchHistory, Sequence[Point]], Point]
-"""Chooses one of the free points."""
 
 
 def choose_balanced(known: SearchHistory, free: Sequence[Point]) -> Point:
@@ -319,34 +299,10 @@ def choose_balanced(known: SearchHistory, free: Sequence[Point]) -> Point:
     return free[int(np.argmin((shared + shared * (shared - 1) / 2).sum(axis=1)))]
 
 
-def choose_tpe(known: SearchHistory, free: Sequence[Point]) -> Point:
-    """Return what TPE proposes; where that was asked before, the free point nearest to it on the ladders."""
-    import optuna
-    from optuna.distributions import CategoricalDistribution, IntDistribution
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)  # else each ask says that it made a study
-    distributions: dict[str, BaseDistribution] = {
-        knob.field: IntDistribution(0, len(knob.values) - 1)
-        if ordered
-        else CategoricalDistribution(range(len(knob.values)))
-        for knob, ordered in zip(known.space.knobs, Ladders.of(known.space.knobs).ordered, strict=True)
-    }
-    seed = int(make_generator(known.seed, known.index).integers(2**32))
-    study = optuna.create_study(
-        direction="maximize", sampler=optuna.samplers.TPESampler(n_startup_trials=0, multivariate=True, seed=seed)
-    )
-    for point, score in known.over:
-        params = dict(zip(distributions, point, strict=True))
-        study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=score))
-    asked = study.ask(distributions).params
-    wanted = tuple(asked[name] for name in distributions)
-    return min(free, key=lambda point: sum(abs(a - b) for a, b in zip(point, wanted, strict=True)))
-
-
 def choose_by_surface(known: SearchHistory, free: Sequence[Point]) -> Point:
     """Return where the surface's upper bound is highest (GP-UCB of Srinivas, Krause, Kakade & Seeger 2010).
 
-    Without a locked bound by expected improvement; among the last asks by its mean. Running candidates count with what
+    Among the last asks by its mean. Running candidates count with what
     the surface expects of them (the "kriging believer" of Ginsbourger, Le Riche & Carraro 2010).
     """
     import numpy as np
@@ -367,15 +323,4 @@ def choose_by_surface(known: SearchHistory, free: Sequence[Point]) -> Point:
     belief = surface.predict(free, 0)
     if known.last:
         return free[int(np.argmax(belief.mean))]
-    if known.bound is not None:
-        return free[int(np.argmax(belief.mean + known.bound * belief.sd))]
-    best = float(surface.predict(known.points, 0).mean.max())
-    return free[int(np.argmax(belief.expected_improvement(best)))]
-
-
-SAMPLERS: Mapping[str, Sampler] = {
-    "grid": lambda known, free: min(free),
-    "random": lambda known, free: free[0],  # they come in an order by chance
-    "tpe": choose_tpe,
-    "surface": choose_by_surface,
-}
+    return free[int(np.argmax(belief.mean + known.bound * belief.sd))]

@@ -1,9 +1,9 @@
 """The screen: which candidate is tried next, which runs are due, who goes on, who is kept.
 
-The first candidates are spread over the knobs, the rest are asked of the sampler. Rungs are synchronous (successive
-halving): one begins when the one before it is over (Jamieson & Talwalkar 2016). A failed run has the worst
-score of its rung. Under the `surface` sampler candidates are ranked by the surface's mean, which draws a lucky score
-back to what all others say; under the other samplers by the raw score.
+The first candidates are spread over the knobs, the rest are asked of the response surface. Rungs are synchronous
+(successive halving): one begins when the one before it is over (Jamieson & Talwalkar 2016). A failed run has the worst
+score of its rung. Candidates are ranked by the surface's mean, which draws a lucky score back to what all others say;
+those of a plain grid by the raw score.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from research.design.samplers import (
-    SAMPLERS,
     Allowed,
     Ladders,
     Point,
@@ -22,8 +21,10 @@ from research.design.samplers import (
     Surface,
     allow_any,
     choose_balanced,
+    choose_by_surface,
     make_generator,
 )
+from research.errors import NotReady
 from studies.records.base import JsonValue
 from studies.records.design import Arm
 from studies.records.procedure import Rung, Screen, Selection
@@ -59,9 +60,15 @@ class ScreenProgress:
             return None
         known, points = self._scores_at(0), tuple(self._space.point(arm.overrides) for arm in self.asked)
         last, values = index >= screen.candidates - screen.confirmed, tuple(known.get(arm.name) for arm in self.asked)
-        history = SearchHistory(self._space, screen.seed, points, values, last, screen.bound)
-        begins = index < screen.initial and screen.sampler in ("tpe", "surface")
-        choose = choose_balanced if begins else SAMPLERS[screen.sampler]
+        if screen.sampler == "grid":
+            return self._space.arm(min(free), index)
+        if screen.sampler != "surface" or screen.bound is None:
+            raise NotReady(
+                f"expected a screen by a bound of the response surface; found one by {screen.sampler}, which an older "
+                "ajet locked; finish it there, or ask again"
+            )
+        history = SearchHistory(self._space, points, values, last, screen.bound)
+        choose = choose_balanced if index < screen.initial else choose_by_surface
         return self._space.arm(choose(history, free), index)
 
     def due_trials(self) -> tuple[Trial, ...]:

@@ -95,8 +95,7 @@ def field_specs(base: Job | None = None, models: ComparedModels = NO_MODELS) -> 
             "The model that training begins with. Runs are then judged by what they gain over their own beginning, and "
             "nothing else may be varied beside it."
         )
-        values = {name: (alias,) for name, alias in models.aliases().items()}
-        specs.append(FieldSpec(MODEL, names[0], names, ("model", "language model"), about, values))
+        specs.append(FieldSpec(MODEL, names[0], names, ("model", "language model"), about))
     return tuple(specs)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -38,7 +38,8 @@ class Token:
     sense: Sense | None = None
     """The direction that is part of a name: `longer training`."""
     claim: Claim | None = None
-    best: bool = False
+    best: int = 0
+    """How many of the best are asked for."""
 
 
 def stem(word: str) -> str:
@@ -59,26 +60,28 @@ UP = stems(
     "longer stronger wider extra hotter warmer"
 )
 DOWN = stems(
-    "smaller small lower low fewer less decrease decreasing decreased reduce reducing reduced lowering shrink "
-    "shrinking shorter weaker narrower colder cooler little"
+    "smaller lower fewer less decrease decreasing decreased reduce reducing reduced lowering shrink shrinking shorter "
+    "weaker narrower colder cooler"
 )
-ON = stems("enable enabling use using add adding")
-OFF = stems("without disable disabling no remove removing removed drop dropping omit omitting")
-FACTORS = {"double": 2.0, "doubling": 2.0, "triple": 3.0, "tripling": 3.0, "halve": 0.5, "halving": 0.5}
-SLIGHT = stems("small low little")
-"""Words for something that is there, and not for less of it: a small penalty is none that is switched off."""
+SENSES: Mapping[Sense, frozenset[str]] = {
+    "up": UP,
+    "down": DOWN,
+    "on": stems("enable enabling use using add adding"),
+    "off": stems("without disable disabling no remove removing removed drop dropping omit omitting"),
+}
 BEATING = stems("beat beats outperform outperforms exceed exceeds surpass surpasses")
 REVERSING = BEATING | stems("than over against rather instead compared")
 """Words between what is tried and what it is compared with."""
 SEPARATORS = REVERSING | stems("vs v versus or to and")
-FILLERS = stems("of at is be being to from set a an the value values among as with for using")
-"""Words that may stand between a field and its value, and between values that are listed."""
-HOLDING = stems("with without at under using use for in")
+ASSIGNING = stems("of at is be being to from set a an the value among")
+"""Words that may stand between a field and its value."""
+FILLERS = ASSIGNING | stems("as with for using")
+"""Words that may stand between values that are listed."""
+HOLDING = stems("with without at under using for")
 """Words before a condition of a comparison."""
 ARTICLES = stems("a an the number of both")
-RAISING = stems("increase raise raising higher improve lift greater gain gives boost larger")
-LOWERING = stems("decrease reduce lower lowering cut smaller degrade")
 REPLICATING = stems("replicate replicates replicated replicating replication repeat repeated again")
+REACHING = stems("to reach reaches reaching hit hits until get gets at solve solves")
 FRAME = ARTICLES | stems(
     "does do did doing is are was be been can could will would should shall may might must has have had get gets make "
     "makes making give gives let lets it its this that these those there i we you in on to for and or how "
@@ -89,60 +92,54 @@ FRAME = ARTICLES | stems(
     "want need really actually"
 )
 """Words that hold a sentence together, and ask for nothing."""
-NUMBER_WORDS = {"zero": 0, "none": 0, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "eight": 8, "ten": 10}
-
 PHRASES: tuple[tuple[str, Token], ...] = (
-    ("better;improve;improves;improving;improvement;help;helps;helped;helpful;boost;boosts;benefit;benefits;solve more;"
-     "solve more of;solves more;solves more of;learn more;more success;worthwhile",
-     Token("effect", "", claim="increase")),
+    ("better;improve;improves;improvement;help;helps;helpful;boost;boosts;benefit;benefits;solve more;solve more of;"
+     "solves more;solves more of;learn more;more success", Token("effect", "", claim="increase")),
     ("worse;worsen;hurt;hurts;harm;harms;harmful;hinder;hinders;impair;impairs;degrade;degrades;damage;solve fewer;"
      "solve less", Token("effect", "", claim="decrease")),
-    ("faster;quicker;sooner;faster learning;converge faster;learn faster;speed up;speeds up;accelerate;accelerates;"
-     "more sample efficient;sample efficient;fewer episodes;fewer training episodes;in fewer episodes;in fewer steps;"
-     "need fewer episodes;take fewer episodes;more quickly", Token("effect", "episodes", claim="increase")),
+    ("faster;quicker;sooner;faster learning;learn faster;speed up;speeds up;sample efficient;more sample efficient;"
+     "fewer episodes;in fewer episodes;in fewer steps;need fewer episodes;more quickly",
+     Token("effect", "episodes", claim="increase")),
     ("slower;slow down;slows down;more slowly;less sample efficient;more episodes;need more episodes",
      Token("effect", "episodes", claim="decrease")),
     ("faster in wall clock time;faster in seconds;less wall clock time", Token("effect", "seconds", claim="increase")),
     ("wall clock;wall clock time;in wall clock time", Token("effect", "seconds")),
     ("area under the curve;area under the learning curve;auc", Token("effect", "area")),
-    ("cheaper;fewer tokens;less tokens;more token efficient;token efficient;fewer tokens per solved task",
-     Token("effect", "tokens", claim="increase")),
+    ("cheaper;fewer tokens;token efficient;more token efficient", Token("effect", "tokens", claim="increase")),
     ("more expensive;costlier;more tokens", Token("effect", "tokens", claim="decrease")),
-    ("more stable;less likely to collapse;collapse less;collapse less often;prevent collapse;improve stability",
-     Token("effect", "collapse", claim="increase")),
-    ("less stable;unstable;more likely to collapse;collapse more;collapse more often;hurt stability",
-     Token("effect", "collapse", claim="decrease")),
+    ("more stable;less likely to collapse;prevent collapse", Token("effect", "collapse", claim="increase")),
+    ("less stable;unstable;more likely to collapse;collapse more", Token("effect", "collapse", claim="decrease")),
     ("generalise better;generalize better;transfer better", Token("effect", "transfer", claim="increase")),
     ("generalise;generalize;transfer", Token("effect", "transfer")),
     ("best;optimal;optimum;ideal;tune;tuning;sweep;optimise;optimize;work best;works best;learn best;which value;"
-     "what value;should i use;should we use;should i choose", Token("effect", "", best=True)),
+     "what value;should i use;should we use;should i choose", Token("effect", "", best=1)),
+    ("two best;best two;2 best;best 2", Token("effect", "", best=2)),
+    ("three best;best three;3 best;best 3", Token("effect", "", best=3)),
     ("fastest;learn fastest;fewest episodes;need the fewest episodes;needs the fewest episodes",
-     Token("effect", "episodes", best=True)),
-    ("cheapest;fewest tokens", Token("effect", "tokens", best=True)),
-    ("most stable", Token("effect", "collapse", best=True)),
-    ("success;success rate;hidden success;final success;accuracy;final accuracy;performance;final performance;score;"
-     "final score;quality;result", Token("outcome", "success")),
-    ("reward;mean reward;average reward;final reward;hidden reward", Token("outcome", "reward")),
-    ("no difference;make no difference;makes no difference;not make a difference;not matter;not make any difference;"
-     "as good as;as well as;no effect;have no effect;has no effect;irrelevant", Token("idiom", "equivalent")),
-    ("at the same number of episodes;with the same number of episodes;at equal episodes;at equal training episodes;"
-     "for a fixed number of episodes;with equal episodes;at an equal number of episodes", Token("idiom", "episodes")),
-    ("group relative policy optimization;reinforcement learning;hidden task;held out task;language model;in general;"
-     "at all;at the end;at the end of training;how many;how large;how big;how high;how low;how much;how long;how come;"
-     "after training;after the last step;on average;how many seeds;how many runs;how many seeds do i need;"
-     "how many runs do i need", Token("idiom", "")),
+     Token("effect", "episodes", best=1)),
+    ("cheapest;fewest tokens", Token("effect", "tokens", best=1)),
+    ("most stable", Token("effect", "collapse", best=1)),
+    ("no difference;make no difference;makes no difference;not make a difference;not matter;as good as;as well as;"
+     "no effect;have no effect;has no effect", Token("idiom", "equivalent")),
+    ("at the same number of episodes;with the same number of episodes;at equal episodes;for a fixed number of episodes",
+     Token("idiom", "episodes")),
+    ("group relative policy optimization;hidden task;held out task;language model;in general;at all;at the end;"
+     "at the end of training;after training;after the last step;on average;how come;how many;how large;how big;"
+     "how high;how low;how much;how long", Token("idiom", "")),
 )  # fmt: skip
 """Words that say by what runs are judged and whether the treatment does better by it, or nothing beyond every study."""
+OUTCOMES: Mapping[str, str] = {
+    "success": "success;success rate;hidden success;final success;accuracy;final accuracy;performance;"
+    "final performance;score;final score;quality;result",
+    "reward": "reward;mean reward;average reward;final reward;hidden reward",
+}
+CHANGES: Mapping[Claim, str] = {"increase": "raise;increase;improve;higher", "decrease": "lower;reduce;decrease"}
+"""Words before an outcome with which they are a claim: raise the final success."""
 _OURS = tuple(
     f"{whose} {what}" for whose in ("my", "our", "this", "these", "my own")
     for what in ("game", "environment", "env", "task", "benchmark", "data set", "dataset", "problem")
 )  # fmt: skip
 """What the environment of `--env` is called."""
-REACHING = stems("to reach reaches reaching hit hits until get gets at solve solves")
-NEAR = stems("to at")
-AGAINST = stems("vs v versus")
-POSING = stems("is are was were")
-OF_TASKS = frozenset({"of", "the", "task"})
 _NUMBER = r"(?:\d+(?:\.\d+)?|\.\d+)(?:e[-+]?\d+)?"
 _TOKEN = re.compile(
     rf"(?P<share>{_NUMBER}\s*(?:%|percent\b|per cent\b))|(?P<number>(?<![\w.])(?:(?<!\d)[-+])?{_NUMBER}(?![\w,]*\w))"
@@ -204,11 +201,15 @@ def build_vocabulary(
         add((part for part in parts if stem(part) not in FRAME), Token("environment", wanted.environment))
     for phrases, token in PHRASES:
         add(phrases.split(";"), token)
+    for kind_name, outcomes in OUTCOMES.items():
+        add(outcomes.split(";"), Token("outcome", kind_name))
+        for claim, verbs in CHANGES.items():
+            pairs = [(verb, outcome) for verb in verbs.split(";") for outcome in outcomes.split(";")]
+            token = Token("effect", kind_name, claim=claim)
+            add([f"{verb} {the}{outcome}" for verb, outcome in pairs for the in ("", "the ")], token)
     for name, kind in kinds().items():
         add(kind.words, Token("effect", name))
     add([model, "my model", "our model", "this model"] if model else [], Token("idiom", ""))
-    several = [f"{whose} {what}" for whose in ("my", "our", "these") for what in ("model", "two model", "checkpoint")]
-    add([*several, "these two", "the two"] if wanted.models.by_name else [], Token("idiom", ""))
     return known
 
 
@@ -220,7 +221,7 @@ def recognise(tokens: list[Token], known: Vocabulary, fields: Sequence[FieldSpec
             while at + width <= len(tokens):
                 window = tokens[at : at + width]
                 found = known.get(tuple(token.name for token in window))
-                plain = all(token.kind in ("word", "mark") for token in window)
+                plain = all(token.kind in ("word", "mark", "number") for token in window)
                 if found is not None and plain and (found.kind in ("field", "environment")) == names:
                     tokens[at : at + width] = [replace(found, at=(window[0].at[0], window[-1].at[1]))]
                 at += 1

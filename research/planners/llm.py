@@ -30,6 +30,7 @@ from research.planners.prompts import (
     MOST_TOOL_CALLS,
     confirm_side_action,
     correction,
+    find_unstated,
     messages,
     parse_action,
     response_format,
@@ -333,6 +334,8 @@ class ActionConversation:
             action = parse_action(self._context, value)
         except ValidationError as error:
             raise UnusableAnswer(describe(error)) from error
+        if (unstated := find_unstated(action)) is not None:
+            raise UnusableAnswer(unstated)
         coded = isinstance(action, Propose) and any(entry.variable == REWARD for entry in action.hypotheses)
         if coded and self._tools.plays_seen:
             raise UnusableAnswer(f"expected hypotheses about job fields; found a reward function: {NO_REWARD_NOW}")

@@ -17,23 +17,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from research.planners.context import PlannerContext, Stage
 from research.planners.tools import StudyTools
 from research.proposals.actions import (
-    MOST_HYPOTHESES,
     Action,
     AskUser,
     Conclude,
     Decline,
     Explore,
     Note,
-    Number,
     Propose,
     ProposeDesign,
-    ProposedHypothesis,
-    ProposedScreen,
     Replicate,
     Revise,
 )
@@ -111,49 +107,9 @@ Other = Replicate | Explore | Conclude | Decline | Note | Revise | AskUser
 """What may be taken in the place of a due proposal or design, or said before it."""
 
 
-class StatedHypothesis(ProposedHypothesis):
-    """One claim: the treatment value of one job field moves the metric away from the control value's."""
-
-    smallest_effect: Number = Field(gt=0)
-    """The smallest difference of the metric that would matter; at most the study's `smallest_effect`."""
-    falsifier: str = Field(min_length=1, max_length=500)
-    """The cheapest observation that would show the claim to be false."""
-
-
-class StatedPropose(Propose):
-    """Put hypotheses on the board, or say that a search for the best values comes first."""
-
-    hypotheses: tuple[StatedHypothesis, ...] = Field(default=(), max_length=MOST_HYPOTHESES)
-    """One to three hypotheses; none if `search` is true."""
-
-    def plain(self) -> Propose:
-        return Propose.model_validate(self.model_dump())
-
-
-class StatedScreen(ProposedScreen):
-    """A search: candidates are trained shortly with one seed, and the best of them are then confirmed on fresh seeds.
-
-    The control has the job's values of the knobs, or those that you name; the claim on each confirmed candidate is
-    written by code.
-    """
-
-    smallest_effect: Number = Field(gt=0)
-    """The smallest difference of the metric that would matter; at most the study's `smallest_effect`."""
-
-
-class StatedDesign(ProposeDesign):
-    """Ask for a comparison of all proposed hypotheses in one environment, or for the screen that finds the arms."""
-
-    screen: StatedScreen | None = None
-    """The screen, if you proposed a search; null otherwise."""
-
-    def plain(self) -> ProposeDesign:
-        return ProposeDesign.model_validate(self.model_dump())
-
-
-ACTIONS: Final[Mapping[Stage, type[StatedPropose] | type[StatedDesign] | type[Conclude]]] = {
-    "propose": StatedPropose,
-    "design": StatedDesign,
+ACTIONS: Final[Mapping[Stage, type[Propose] | type[ProposeDesign] | type[Conclude]]] = {
+    "propose": Propose,
+    "design": ProposeDesign,
     "conclude": Conclude,
 }
 """The action that each stage expects."""
@@ -183,8 +139,20 @@ def parse_action(context: PlannerContext, answer: Mapping[str, Any]) -> Action:
         return other.model_validate({name: answer[name] for name in other.model_fields if name in answer})
     due = ACTIONS[context.stage]
     theirs = {name for kind in others for name in kind.model_fields} - set(due.model_fields)
-    action = due.model_validate({name: value for name, value in answer.items() if name not in theirs})
-    return action if isinstance(action, Conclude) else action.plain()
+    return due.model_validate({name: value for name, value in answer.items() if name not in theirs})
+
+
+def find_unstated(action: Action) -> str | None:
+    """Return what a model leaves unsaid that other planners may default: what would matter, what would refute it."""
+    claims = action.hypotheses if isinstance(action, Propose) else ()
+    effects = [claim.smallest_effect for claim in claims]
+    if isinstance(action, ProposeDesign) and action.screen is not None:
+        effects.append(action.screen.smallest_effect)
+    if None in effects:
+        return "smallest_effect: expected the smallest difference of the metric that would matter; found null"
+    if any(not claim.falsifier for claim in claims):
+        return "falsifier: expected the cheapest observation that would show the claim to be false; found none"
+    return None
 
 
 def action_name(kind: type[BaseModel]) -> str:

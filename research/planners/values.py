@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
@@ -129,17 +128,15 @@ def choose_values(
     facts: FieldSpec,
     values: Sequence[Scalar] = (),
     sense: Sense | None = None,
-    factor: float | None = None,
-    *,
-    slight: bool = False,
 ) -> tuple[Scalar, ...]:
     """Return the values that are compared, the control first, of a field with the values and the direction named.
 
-    `slight` is a small amount of what is off by default. Raises BadTopic for a direction that leads nowhere.
+    Raises BadTopic for a direction that leads nowhere.
     """
     ladder, default = facts.ladder, facts.default
     if len(values) > 1:
-        return tuple(sorted(values, key=float, reverse=sense in ("down", "off"))) if sense else tuple(values)
+        ordered = sense is not None and not facts.is_categorical
+        return tuple(sorted(values, key=float, reverse=sense in ("down", "off"))) if ordered else tuple(values)
     if facts.is_categorical:
         named, other = values[0] if values else None, default if default != ladder[0] else ladder[1]
         if named not in (None, default, ladder[0]) or (named is not None and sense == "off"):
@@ -147,19 +144,6 @@ def choose_values(
         return (other, ladder[0]) if sense == "off" else (ladder[0], other)
     if isinstance(default, bool):
         return (True, False) if sense in ("off", "down") else (False, True)
-    if slight:
-        return _pair_value(values[0], None, facts) if values else (default, ladder[1])
-    if factor is not None and not values:
-        value = round(float(default) * factor, 12)
-        multiple: Scalar = default
-        with suppress(DesignRefused):
-            multiple = field_value(facts.name, int(value) if value == int(value) else value)
-        if multiple == default:
-            raise BadTopic(
-                f"expected a multiple of {facts.name}'s default, {value_text(default)}, that it can have; found "
-                f"{factor:g} times; name two values, such as '{facts.synonyms[0]} A vs B'"
-            )
-        return default, multiple
     if sense == "off" and ladder[0]:
         raise BadTopic(
             f"{facts.name} cannot be switched off; expected values to compare, such as '{facts.synonyms[0]} "
@@ -180,21 +164,17 @@ def choose_values(
 
 
 def _pair_value(value: Scalar, sense: Sense | None, facts: FieldSpec) -> tuple[Scalar, Scalar]:
-    """Return one value with what it is compared with: the default, or what a direction away from the default says."""
-    if sense == "off":
-        return value if value != facts.ladder[0] else facts.ladder[-1], facts.ladder[0]
+    """Return one value with what it is compared with: the default, which a direction has to lead away from."""
     if sense in (None, "on") and value == facts.default:
         sizes = {rung: math.log(float(rung)) if float(rung) > 0 else -20.0 for rung in (value, *facts.ladder)}
         return value, max(facts.ladder, key=lambda rung: abs(sizes[rung] - sizes[value]))
-    if sense in (None, "on") or (value != facts.default and (float(value) > float(facts.default)) == (sense == "up")):
-        return facts.default, value
-    before = [rung for rung in facts.ladder if (float(rung) > float(value)) == (sense == "down") and rung != value]
-    if not before:
+    beyond = value != facts.default and (float(value) > float(facts.default)) == (sense == "up")
+    if (sense in ("up", "down") and not beyond) or sense == "off":
         raise BadTopic(
             f"expected two values of {facts.name} to compare; found {value_text(value)} and a direction that leads "
             f"away from it; name both, such as '{facts.synonyms[0]} A vs B'"
         )
-    return (before[0] if sense == "down" else before[-1]), value
+    return facts.default, value
 
 
 _REUSED = ("minibatches", 4, frozenset({"minibatches", "epochs"}), "because a first update has nothing to clip")

@@ -11,9 +11,9 @@ level, and sees none of the hidden tasks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -26,10 +26,11 @@ from pydantic import (
     model_validator,
 )
 
-from research.proposals.decisions import Condition
 from research.proposals.reward_code import MOST_BYTES
 from studies.records.base import JsonValue
-from studies.records.design import CONFIGURATION, LEAST_RUNGS
+from studies.records.design import CONFIGURATION, LEAST_RUNGS, Hypothesis
+from studies.records.procedure import Rule
+from studies.records.verdict import Verdict
 
 MOST_HYPOTHESES = 3
 MOST_CONFIRMED = 3
@@ -56,6 +57,54 @@ MOST_RUNGS = 4
 """Most values of a trend."""
 MOST_TOGETHER = 4
 """Most fields in which the arms of one hypothesis differ together."""
+
+
+Condition = Literal[
+    "verdict in ('supported', 'refuted', 'equivalent')",
+    "verdict in ('inconclusive', 'invalid') and looks_left > 0",
+    "verdict in ('inconclusive', 'invalid') and looks_left == 0",
+    "verdict == 'supported'",
+    "verdict in ('refuted', 'equivalent')",
+    "verdict == 'inconclusive' and p > 0.5",
+]
+"""What a rule of a decision table may ask of the verdict at a look, as designs hold it; the last one is futility."""
+_DECIDED, _AGAIN, _OUT_OF_LOOKS, _SUPPORTED, _OTHERWISE, _FUTILE = get_args(Condition)
+DEFAULT_TABLE: Final = (
+    Rule(name="decided", when=_DECIDED, then="settle"),
+    Rule(name="look-again", when=_AGAIN, then="continue"),
+    Rule(name="out-of-looks", when=_OUT_OF_LOOKS, then="settle"),
+)
+"""Stop as soon as a look decides; else go on to the last one."""
+KILL: Final = "kill-condition"
+"""Name of the rule that a hypothesis' kill condition becomes."""
+UNRULED: Final = Rule(name="no-rule", when="no rule of the table holds", then="settle")
+"""What is done where no rule holds; its `when` is for people."""
+KEPT_NAMES: Final = (KILL, UNRULED.name)
+"""Names that no rule of a table may have, so that a decision says whose it is."""
+
+
+def rules_for(hypothesis: Hypothesis, table: Sequence[Rule]) -> tuple[Rule, ...]:
+    """Return the rules that decide on a hypothesis: its kill condition first, then the table (default: the default)."""
+    kill = (Rule(name=KILL, when=hypothesis.kill_if, then="settle"),) if hypothesis.kill_if else ()
+    return (*kill, *(table or DEFAULT_TABLE))
+
+
+def decide(rules: Sequence[Rule], verdict: Verdict, analyses: int) -> Rule:
+    """Return the first rule that holds of a verdict, else `UNRULED`; a condition of another version does not hold.
+
+    A table allots runs, it makes no verdict. `continue` gathers the next look's seeds, `settle` gathers no more,
+    `replicate` settles and repeats the comparison in another setting.
+    """
+    undecided = verdict.verdict in ("inconclusive", "invalid")
+    conditions = {
+        _DECIDED: not undecided,
+        _AGAIN: undecided and analyses > verdict.look,
+        _OUT_OF_LOOKS: undecided and analyses <= verdict.look,
+        _SUPPORTED: verdict.verdict == "supported",
+        _OTHERWISE: verdict.verdict in ("refuted", "equivalent"),
+        _FUTILE: verdict.verdict == "inconclusive" and verdict.p is not None and verdict.p > 0.5,
+    }
+    return next((rule for rule in rules if conditions.get(rule.when)), UNRULED)
 
 
 class _ActionModel(BaseModel):

@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
-from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
 from pydantic import TypeAdapter, ValidationError
@@ -35,10 +33,7 @@ from swarm.job import Job, PathModel, default_learning_rate, tunables
 
 EXAMPLE: Final = "--vary model=DIR1,DIR2"
 _MOST_CHARACTERS: Final = 40
-_AROUND: Final = "\"'`,;:?!()[]{}<>"
-_ALIASES: Final = ("modelone", "modeltwo", "modelthree", "modelfour")
-"""What stands for the folders where a topic is read: words that mean nothing else."""
-_SHORT: Final = re.compile(r"(?:[a-z]{1,3}|[\d.e-]+)(?:/(?:[a-z]{1,3}|[\d.e-]+))+", re.IGNORECASE)
+_MOST_MODELS: Final = 4
 FindModel = Callable[[str], PathModel]
 """Returns the model of a folder as it is written, or raises what is wrong with it."""
 
@@ -73,8 +68,8 @@ class ComparedModels:
                     f"expected model folders of different names, as arms are called by them; found {other.folder} and "
                     f"{said}, which are both {name}; rename one, or name a link to it"
                 )
-        if len(known) > len(_ALIASES):
-            raise BadTopic(f"expected at most {len(_ALIASES)} models in a study; found {len(known)}; compare fewer")
+        if len(known) > _MOST_MODELS:
+            raise BadTopic(f"expected at most {_MOST_MODELS} models in a study; found {len(known)}; compare fewer")
         for other, one in combinations(known.values(), 2):
             if one.model.sha256 is not None and one.model.sha256 == other.model.sha256:
                 raise BadTopic(
@@ -106,35 +101,8 @@ class ComparedModels:
         near = did_you_mean(str(name), self.by_name) or ""
         raise DesignRefused(f"{MODEL}: expected one of {', '.join(self.by_name)}; found {name!r}{near}")
 
-    def aliases(self) -> dict[str, str]:
-        return dict(zip(self.by_name, _ALIASES, strict=False))
-
-    def replace_paths(self, topic: str) -> str:
-        for name, alias in self.aliases().items():
-            said = re.escape(self.by_name[name].folder)
-            topic = re.sub(rf"(?<![\w./~-]){said}/?(?![\w/-])", alias, topic)
-        return topic
-
 
 NO_MODELS: Final = ComparedModels({})
-
-
-def find_model_folders(topic: str) -> tuple[str, ...]:
-    folders = []
-    for word in _path_words(topic):
-        with suppress(OSError, RuntimeError, ValueError):  # no path: too long, another user's home, a null
-            folders += [word] if (Path(word).expanduser() / "config.json").is_file() else []
-    return tuple(folders)
-
-
-def find_paths(topic: str) -> tuple[str, ...]:
-    """Return the words of a topic that can only be paths, as they are written: not `and/or`, nor `4/16`."""
-    return tuple(word for word in _path_words(topic) if not _SHORT.fullmatch(word))
-
-
-def _path_words(topic: str) -> Iterable[str]:
-    words = (word.strip(_AROUND).rstrip("./") or word for word in topic.split())
-    return dict.fromkeys(word for word in words if "/" in word)
 
 
 def arm_text(value: Mapping[str, Any]) -> str:

@@ -17,8 +17,8 @@ from functools import lru_cache
 
 from research.design.samplers import Allowed
 from research.design.screening import Scores, ScreenProgress
+from research.proposals.actions import decide, rules_for
 from research.proposals.arms import job_validator
-from research.proposals.decisions import decide, rules_for
 from research.scheduler.budget import StepLimits, end_candidates
 from research.scheduler.required_runs import (
     RequiredRun,

@@ -215,7 +215,7 @@ class Rule(Record):
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")
     when: str = Field(min_length=1, max_length=300)
-    """A condition on the verdict at a look, one of those in `research.proposals.decisions`."""
+    """A condition on the verdict at a look, one of those in `research.proposals.actions`."""
     then: Act
 
 

@@ -24,7 +24,7 @@ from research.design.power import plan_analyses
 from research.design.pricing import Pricing
 from research.installation.home import Home
 from research.isolation.mode import UNISOLATED
-from research.proposals.decisions import DEFAULT_TABLE as SETTLING_TABLE
+from research.proposals.actions import DEFAULT_TABLE as SETTLING_TABLE
 from research.runs.wandb_log import ReadTracking
 from research.scheduler.steps import FAILURES
 from studies import Event, EventLog, EventType, HeadMoved, StudyLog, StudyState, fold

@@ -39,11 +39,9 @@ RECORDED_RUNS = (20, 40)
 OURS = Shipped().name
 TOLD = "ajet, told that short runs tell"
 """The shipped way where an earlier study found that a quarter of the training ranks as the whole does."""
-BY_TPE = "ajet by tpe"
-"""The shipped way with Optuna's TPE in the place of the response surface: what the surface is worth."""
 CLASSICAL = "all arms, all seeds, at its price"
 """The classical design with the arms and seeds of the shipped way, at whatever that costs."""
-BEATEN = (BY_TPE, "random", "tpe", "asha", "greedy")
+BEATEN = ("random", "tpe", "asha", "greedy")
 """Ways whose regret ours must be below."""
 CARELESS = ("greedy", "single seed")
 """Ways whose claims ours must be far more often true than."""
@@ -114,7 +112,7 @@ def searched(question: SearchTask, world: World, control: Configuration) -> Worl
     """Let every way search a world from its control."""
     budget, seed = question.runs * mean_price(world), SEEDS_APART * question.number
     known = [Shipped(TOLD, telling=world.steps // 4)] if question.family.startswith(RECORDED) else []
-    ours = (Shipped(), *known, Shipped(BY_TPE, sampler="tpe"))
+    ours = (Shipped(), *known)
     ways: list[tuple[str, BaselineSearch, float]] = [(way.name, way, budget) for way in (*ours, *BASELINES)]
     classical, price = _classical(world, control, question.runs)
     ways.append((CLASSICAL, classical, price))

@@ -231,16 +231,8 @@ def test_a_plan_says_which_model_is_trained_and_that_its_price_is_a_guess(ajet: 
 
 
 @pytest.mark.usefixtures("place")
-@pytest.mark.parametrize(
-    "asked",
-    [
-        ("--vary", "model=mine,theirs", "--env", "arith"),
-        ("Which of my two models learns more on arith, ./mine or ./theirs?",),
-        ("which of these models learns more on arith: ./mine or ./theirs",),
-    ],
-)
-def test_models_are_compared_by_flags_and_by_a_topic(ajet: Ajet, asked: tuple[str, ...]) -> None:
-    found = planned(ajet, *asked, "--budget", "4h")
+def test_models_are_compared_by_flags(ajet: Ajet) -> None:
+    found = planned(ajet, "--vary", "model=mine,theirs", "--env", "arith", "--budget", "4h")
     assert (found["arms"], found["not_tested"]) == (["model=mine", "model=theirs"], [])
     assert ("changes the gain" in found["tested"][0], found["noise_runs_first"] > 0) == (True, True)
 

@@ -219,7 +219,6 @@ def test_one_of_this_installation(
 TOPIC_REFUSALS = "Does a larger group size help on arith?"
 RATE = "--vary learning_rate=0.001,0.003"
 GUESS = f"{RATE} --env guess --metric"
-WHICH = "'which learns more on arith, ./mine or"
 JOBS = {
     "held": {"steps": 7, "environment": "arith"}, "grouped": {"group_size": 4, "environment": "arith"},
     "default": {"learning_rate": Job().learning_rate, "environment": "guess"}, "stepz": {"stepz": 7},
@@ -285,8 +284,7 @@ ASKED = (
     # models
     f"{RATE} --model-path nothing", f"{RATE} --model-path org/some-7b", f"{RATE} --model-path held.json",
     f"{RATE} --model-path mine --model-path theirs", "'which of these two models learns more'",
-    f"{WHICH} ./nothing?'", f"{WHICH} org/some-7b?'", f"{WHICH} ./bare?'", f"{WHICH} ./weightless?'",
-    f"{WHICH} ./speechless?'", "'which learns more on arith, ./mine and/or KL?'", "--vary model=mine",
+    "'which learns more on arith, ./mine or ./bare?'", "--vary model=mine", "--vary model=mine,bare",
     "--vary model=mine,nothing", "--vary model=mine,org/some-7b", "--vary model=mine,weightless",
     "--vary model=mine,speechless", "--vary model=mine,theirs --model-path third",
     # where it runs

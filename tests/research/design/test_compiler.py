@@ -148,13 +148,6 @@ def filled(action: dict[str, Any]) -> dict[str, Any]:
     return {**action, "hypotheses": [{**usual, **entry} for entry in action["hypotheses"]]}
 
 
-def test_a_larger_evaluation_is_offered_where_the_bank_knows_its_part_of_the_noise() -> None:
-    known = bank(0.03, evaluation_sd=0.028)
-    message = told(wish(), 10_000, requirements=StatisticalRequirements(effect=0.025), bank=known)
-    assert "on more episodes, --episodes 1024 (" in message
-    assert told(wish(), 10_000, requirements=StatisticalRequirements(effect=0.025, episodes=1024), bank=known) is None
-
-
 def test_seeds_are_paired_where_their_correlation_is_known_to_help() -> None:
     from tests.research.design.test_noise_bank import paired
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from research.design.comparison import StatisticalRequirements
 from research.design.compiler import accept_hypotheses
-from research.planners.prompts import StatedPropose, schema
+from research.planners.prompts import schema
 from research.proposals.actions import Propose, ProposeDesign
 from research.proposals.metric_choice import RequestedMetric
 from studies.records.alpha import allocate_single_round
@@ -166,8 +166,8 @@ def test_rates_of_runs_have_no_interaction() -> None:
 
 
 def test_a_strict_schema_offers_lists_of_fields_and_no_open_object() -> None:
-    offered = schema(StatedPropose)
-    claim = offered["$defs"]["StatedHypothesis"]
+    offered = schema(Propose)
+    claim = offered["$defs"]["ProposedHypothesis"]
     assert {"moderator", "ladder", "control"} <= set(claim["required"])
     assert offered["$defs"]["FieldValue"]["additionalProperties"] is False
     kinds = [option.get("type") for option in claim["properties"]["control"]["anyOf"]]

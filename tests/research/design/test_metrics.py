@@ -235,14 +235,6 @@ def test_a_candidate_without_a_curve_in_a_whole_run_is_refused() -> None:
         screened({"episodes_per_step": (16, 64, 128)})
 
 
-def test_a_schedule_is_offered_what_would_carry_it() -> None:
-    steps = {**means(NoiseBank()), "base": Job(episodes_per_step=16)}
-    found = refusal(WISH.model_copy(update={"steps": 8}), accepted(), **steps)
-    longer = int(found.message.partition("--set steps=")[2].partition(";")[0])
-    again = refusal(WISH.model_copy(update={"steps": longer}), accepted(), **steps)
-    assert again is None or "than the training" not in again.message
-
-
 def test_a_shorter_training_is_offered_only_where_the_metric_can_be_told_of_it() -> None:
     dear = {**means(NoiseBank(), RequestedMetric("collapse")), "budget": Budget(wall_clock_s=200)}
     found = assert_refused(WISH, accepted(reach=0.5), "seeds x 2 arms", **dear)

@@ -114,11 +114,3 @@ def test_without_a_score_nothing_is_believed_about_any_point_rather_than_another
     belief = Surface(LADDERS, [], [], []).predict(GRID, 0)
     assert np.ptp(belief.mean) == 0
     assert belief.sd == pytest.approx(belief.sd[0])
-
-
-def test_expected_improvement_is_that_of_a_normal() -> None:
-    random = np.random.default_rng(2)
-    seen = [GRID[at] for at in random.permutation(len(GRID))[:8]]
-    belief = Surface(LADDERS, seen, [0] * 8, random.normal(size=8).tolist()).predict(GRID[:3], 0)
-    draws = random.normal(belief.mean, belief.sd, (400_000, 3))
-    assert belief.expected_improvement(0.3) == pytest.approx(np.maximum(draws - 0.3, 0).mean(axis=0), abs=5e-3)

@@ -146,9 +146,9 @@ TOOL_CALL = {"id": "1", "type": "function", "function": {"name": "propose", "arg
         (says(changed(predicted_low=-0.3, predicted_high=-0.1)), "contradicts it"),
         (says(changed(probability=1.5)), "probability"),
         (says(changed(seed=7)), "seed"),
-        (says(changed(smallest_effect=LEFT_OUT)), "smallest_effect: missing"),
+        (says(changed(smallest_effect=LEFT_OUT)), "smallest_effect: expected"),
         (says(changed(smallest_effect=0.6)), "the study's; found 0.6"),
-        (says(changed(falsifier=LEFT_OUT)), "falsifier: missing"),
+        (says(changed(falsifier=LEFT_OUT)), "falsifier: expected"),
         (says({"action": "propose", "hypotheses": []}), "found neither"),
         (says({**PROPOSAL, "search": True}), "found both"),
         (says({"action": "conclude", "reason": "done"}), "action"),
@@ -164,7 +164,7 @@ def test_an_answer_that_cannot_be_taken_is_returned_with_the_error(reply: Reply,
     assert told in turn.rejected[0]
     assert (turn.prompt_tokens, turn.completion_tokens) == (2 * TOKENS["prompt"], 2 * TOKENS["completion"])
     assert told in endpoint.requests[1]["messages"][-1]["content"]
-    schema = endpoint.requests[0]["response_format"]["json_schema"]["schema"]["$defs"]["StatedHypothesis"]
+    schema = endpoint.requests[0]["response_format"]["json_schema"]["schema"]["$defs"]["ProposedHypothesis"]
     assert {"smallest_effect", "falsifier"} <= set(schema["required"])
 
 

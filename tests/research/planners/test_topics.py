@@ -475,7 +475,7 @@ def test_any_fields_give_a_screen_of_valid_jobs_or_one_clear_line(fields: list[s
          {"claims": [["algorithm", "grpo", "gspo"]], "in": "arith", "held": {"epochs": 2}}),
         ("k1 vs k3 estimator", {"claims": [["kl_estimator", "k3", "k1", "open"]], "held": {"kl_coef": 0.1}}),
         ("batch size 64 vs 256 at equal episodes", {"claims": [["episodes_per_step", 64, 256, "open"]], "steps": 80}),
-        ("larger lr, replicated in guess",
+        ("larger lr on arith, replicated in guess",
          {"claims": [["learning_rate", 0.0003, 0.003, "open"]], "in": "arith", "again": "guess"}),
         ("find the two best group sizes", {"search": {"group_size": [2, 4, 8, 16]}, "confirm": 2}),
         ("do larger groups hurt", {"claims": [["group_size", 4, 16, "decrease"]]}),

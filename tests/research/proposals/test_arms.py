@@ -10,20 +10,18 @@ from hypothesis import strategies as st
 from research.design.compiler import accept_hypotheses
 from research.errors import BadModel, BadTopic, DesignRefused
 from research.installation.base_job import model_folder
-from research.planners.context import PlannerContext, field_specs
-from research.planners.rules import RulesPlanner, require_plannable
+from research.planners.context import field_specs
 from research.proposals.actions import Propose
 from research.proposals.arms import (
     NO_MODELS,
     ComparedModels,
     compare,
     field_value,
-    find_model_folders,
     job_validator,
     lint_arms,
     potential_confounders,
 )
-from research.proposals.flags import RequestedComparison, list_model_folders
+from research.proposals.flags import RequestedComparison
 from studies.records.design import MODEL, Hypothesis
 from swarm.job import Job, PathModel, TinyModel, Tracking, tunables
 from tests.golden import assert_golden
@@ -281,29 +279,3 @@ def test_two_folders_that_cannot_be_told_apart_are_refused(place: Path) -> None:
         found("models/SmolLM2-135M", "models/copy")
     with pytest.raises(BadModel, match="no such folder"):
         found("models/qwen.v2", "models/nothing")
-
-
-def test_folders_are_found_in_flags_and_in_topics(place: Path) -> None:
-    assert list_model_folders([f"model={','.join(BOTH)}", "group_size=4,8"]) == BOTH
-    topic = f"Which learns more on arith, {BOTH[0]} or '{BOTH[1]}/'?"
-    assert find_model_folders(topic) == BOTH
-    assert find_model_folders("and/or models/nothing ~nobody/x \0/x") == ()
-
-
-@pytest.mark.parametrize(
-    "topic",
-    [
-        "Which of these two learns more on arith, {} or {}?", "Does {1} learn more than {0} on arith?",
-        "{} vs {} on arith", "Which learns more on arith: {} or {}?",
-    ],
-)  # fmt: skip
-def test_a_topic_that_names_two_folders_is_a_comparison_of_them(place: Path, topic: str) -> None:
-    asked, models = topic.format(*BOTH), found(*BOTH)
-    wanted = RequestedComparison(models=models)
-    require_plannable(asked, wanted)
-    digest = PlannerContext(asked, 1e6, 10.0, 2, wanted=wanted, fields=field_specs(models=models))
-    turn = RulesPlanner().act(digest, lambda action: None)
-    (entry,) = turn.action.hypotheses
-    assert {entry.control, entry.treatment} == {"smollm2-135m", "qwen.v2"}
-    assert entry.variable == MODEL
-    assert "gains is compared" in turn.note

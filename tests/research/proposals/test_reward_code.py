@@ -11,8 +11,7 @@ from pydantic import ValidationError
 
 from research.design.comparison import StatisticalRequirements
 from research.errors import BadInput, DesignRefused, ResearchError
-from research.proposals.actions import ProposedRule
-from research.proposals.decisions import DEFAULT_TABLE, KILL, UNRULED, Condition, decide, rules_for
+from research.proposals.actions import DEFAULT_TABLE, KILL, UNRULED, Condition, ProposedRule, decide, rules_for
 from research.proposals.metric_choice import MetricChoice, RequestedMetric, add_evaluations, default_effect
 from research.proposals.reward_code import MOST_BYTES, check_reward, reward_name
 from research.text import describe
