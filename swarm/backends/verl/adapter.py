@@ -2,7 +2,7 @@
 
 verl promises nothing about these between versions: `TrainingWorker` and its configurations, the engine's
 `forward_backward_batch`, `infer_batch`, `optimizer_step`, `train_mode`, `module` and `optimizer`, `_build_lora_module`,
-the registry of engines, `tensordict_utils`, the loader of critics, the tables of `core_algos`, `rollout_corr_helper`
+the registry of engines, `tensordict_utils`, the tables of `core_algos`, `rollout_corr_helper`
 and the configurations they read; the platform is in `worker.py`. Run for real: verl 0.9.1 on a CPU (gloo, FSDP2); the
 branches for CUDA (nccl) were never run.
 
@@ -22,7 +22,7 @@ from datetime import timedelta
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -33,12 +33,10 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from swarm.algorithms.rows import Tokens
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
-from swarm.verl_config import ESTIMATORS, CriticFields, VerlAlgorithm, VerlFields
+from swarm.verl_config import ESTIMATORS, VerlAlgorithm, VerlFields
 
 PINNED = "0.9"
 """The verl that this file was written for: any 0.9.x."""
-ModelType = Literal["language_model", "value_model"]
-"""verl's names of what a model says at each place: log-probs of the next id, or one number."""
 EXCHANGE_TIMEOUT_S = 1800
 """Seconds that a rank waits for the others in one exchange."""
 
@@ -83,7 +81,7 @@ def join(device: str, rank: int, world: int, store: TCPStore) -> None:
 
 def make_engine(folder: Path, job: Job, device: str) -> Any:
     """Return verl's engine for a model, made and sharded over the ranks of the group; all of them must call it."""
-    made = make_worker(folder, job, device, "language_model")
+    made = make_worker(folder, job, device)
     build = made.engine._build_lora_module
 
     def build_seeded(module: Any) -> Any:
@@ -121,7 +119,7 @@ def _wait_for_moves() -> None:
     transformer_impl.offload_fsdp_optimizer = move_moments
 
 
-def make_worker(folder: Path, job: Job, device: str, model_type: ModelType) -> Any:
+def make_worker(folder: Path, job: Job, device: str) -> Any:
     from verl.trainer.config import CheckpointConfig
     from verl.workers.config import TrainingWorkerConfig
     from verl.workers.engine_workers import TrainingWorker
@@ -129,7 +127,7 @@ def make_worker(folder: Path, job: Job, device: str, model_type: ModelType) -> A
     _register(device)
     model, engine, optimizer = _configurations(folder, job, device)
     config = TrainingWorkerConfig(
-        model_type=model_type,
+        model_type="language_model",
         model_config=model,
         engine_config=engine,
         optimizer_config=optimizer,
@@ -142,11 +140,10 @@ def make_worker(folder: Path, job: Job, device: str, model_type: ModelType) -> A
 def _register(device: str) -> None:
     """Tell verl that its FSDP engines run on a CPU."""
     from verl.workers.engine.base import EngineRegistry
-    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
     if device == "cpu":
-        for model_type, made in (("language_model", FSDPEngineWithLMHead), ("value_model", FSDPEngineWithValueHead)):
-            EngineRegistry.register(model_type=model_type, backend=["fsdp2"], device="cpu")(made)
+        EngineRegistry.register(model_type="language_model", backend=["fsdp2"], device="cpu")(FSDPEngineWithLMHead)
 
 
 def _configurations(folder: Path, job: Job, device: str) -> tuple[Any, Any, Any]:
@@ -203,11 +200,10 @@ def prepare_batch(batch: TensorDict, job: Job, longest: int, *, entropy: bool) -
     return batch
 
 
-def infer(engine: Any, batch: TensorDict, what: Literal["log_probs", "values"]) -> Tensor:
-    """Return, jagged over the batch's ids, what the present weights say before each one's next id: its log-prob, or a
-    critic's value of what it leads to."""
+def infer(engine: Any, batch: TensorDict) -> Tensor:
+    """Return, jagged over the batch's ids, the log-prob of each one's next id under the present weights."""
     with enter_mode(engine, engine.eval_mode()):
-        found: Tensor = engine.infer_batch(batch)["model_output"][what].cpu()  # else Ray brings the GPU along
+        found: Tensor = engine.infer_batch(batch)["model_output"]["log_probs"].cpu()  # else Ray brings the GPU along
     return found
 
 
@@ -484,84 +480,3 @@ def _actor_config(job: Job, name: str) -> Any:
         policy_loss=PolicyLossConfig(loss_mode=name, rollout_correction=_preset(job)),
         global_batch_info={"dp_size": 1, "batch_num_tokens": None, "global_batch_size": 1, "loss_scale_factor": None},
     )
-
-
-def critic_fields(job: Job) -> CriticFields:
-    return (job.verl or VerlFields()).critic or CriticFields()
-
-
-def make_critic_engine(folder: Path, job: Job, device: str) -> Any:
-    """Return verl's engine for a critic, all of which learns; every rank of the group must call it."""
-    own = job.model_copy(update={"lora_rank": 0, "learning_rate": critic_fields(job).learning_rate})
-    made = make_worker(folder, own, device, "value_model")
-    with _patch_critic_loader(job.seed):
-        load_model(made)
-    return made.engine
-
-
-@contextmanager
-def _patch_critic_loader(seed: int) -> Iterator[None]:
-    """Have verl load critics by `_load_critic`, and draw what their folder lacks from `seed`."""
-    from verl.utils import model
-
-    kept, model.load_valuehead_model = model.load_valuehead_model, _load_critic
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            yield
-    finally:
-        model.load_valuehead_model = kept
-
-
-def _load_critic(local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool) -> Any:
-    """Return a model with a head of one number: verl's own function wants flash attention, whatever the job's model."""
-    from transformers import AutoModelForTokenClassification
-
-    require_critic(model_config)
-    return AutoModelForTokenClassification.from_pretrained(
-        local_path, dtype=torch_dtype, config=model_config, trust_remote_code=trust_remote_code
-    )
-
-
-def require_critic(model_config: Any) -> None:
-    """Raise BackendError where transformers has no model of that kind with a head for each place."""
-    from transformers import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
-
-    if type(model_config) not in MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING:
-        raise BackendError(
-            f"verl.advantage_estimator gae: transformers has no token classification of {model_config.model_type}, "
-            "which a critic would be; take reinforce_plus_plus"
-        )
-    if hasattr(type(model_config), "hidden_dropout"):  # which verl sets to a text, and transformers refuses
-        raise BackendError(
-            f"verl.advantage_estimator gae: verl 0.9.1 makes no critic of {model_config.model_type}, whose dropout it "
-            "sets to what the model does not take; take reinforce_plus_plus"
-        )
-
-
-def estimate_gae(job: Job, rewards: Sequence[float], values: Tensor, episodes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return verl's advantages (M,) of M > 0 tokens, whitened over all, and returns (M,), which values are to be.
-
-    By their values and episodes' numbers; rewards are at the ends.
-    """
-    from verl.trainer.ppo.core_algos import compute_gae_advantage_return
-
-    sequences, own = Sequences(episodes), critic_fields(job)
-    mask = sequences.pad(torch.ones_like(episodes))
-    scores = torch.zeros(mask.shape)
-    scores[torch.arange(len(mask)), mask.sum(1) - 1] = torch.tensor(rewards)[episodes.unique()]
-    try:
-        found = compute_gae_advantage_return(scores, sequences.pad(values), mask, own.discount, own.gae_lambda)
-    except ValueError as error:  # what verl raises for a batch that it cannot whiten
-        raise BackendError(f"verl.advantage_estimator gae: verl refused the batch: {error}") from error
-    return sequences.unpad(found[0]), sequences.unpad(found[1])
-
-
-def value_loss(job: Job, present: Tensor, before: Tensor, returns: Tensor, weights: Tensor) -> tuple[Tensor, float]:
-    """Return verl's loss () of M > 0 tokens and the part it clipped, by values with gradient and `before`; (M,)."""
-    from verl.trainer.ppo.core_algos import compute_value_loss
-
-    clip, mode = critic_fields(job).clip_range, "token-sum"
-    loss: Tensor = compute_value_loss(present, returns, before, weights, clip, mode)[0]
-    clipped = compute_value_loss(present.detach(), returns, before, torch.ones_like(weights), clip, mode)[1]
-    return loss, float(clipped)

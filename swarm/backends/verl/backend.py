@@ -167,12 +167,10 @@ def _prepare(job: Job, models: Path) -> tuple[Path, HFRenderer, Cluster]:
 
 
 def _learner(job: Job, folder: Path, cluster: Cluster, draws: SeedSequence | None) -> VerlLearner:
-    from swarm.backends.verl.critic import CriticLearner
     from swarm.backends.verl.learner import VerlLearner
 
     fields, options = cluster.fields, cluster.rank_options
-    kind = CriticLearner if fields.algorithm.has_critic else VerlLearner
-    return kind(folder, job, trainers=fields.trainers, device=cluster.device, options=options, draws=draws)
+    return VerlLearner(folder, job, trainers=fields.trainers, device=cluster.device, options=options, draws=draws)
 
 
 def _engine(job: Job, folder: Path, cluster: Cluster, draws: SeedSequence | None) -> ReplicatedEngine:

@@ -17,9 +17,9 @@ import math
 import shutil
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from tensordict import TensorDict
@@ -110,9 +110,8 @@ class TrainerGroup:
         device: str,
         *,
         options: Callable[[int], Mapping[str, Any]] = lambda number: {},
-        rank: type[Rank] = Rank,
     ) -> None:
-        """Start ranks of a class, with Ray's `options` by number; BackendError where they do not come up."""
+        """Start ranks, with Ray's `options` by number; BackendError where they do not come up."""
         import ray
 
         self._ray = ray
@@ -121,7 +120,7 @@ class TrainerGroup:
         wanted = {"num_cpus": 1, **({} if device == "cpu" else {"num_gpus": 1}), "max_restarts": 0}
         variables = {"env_vars": adapter.environment(device)}
         made = [
-            ray.remote(rank).options(**{**wanted, "runtime_env": variables, **options(number)})
+            ray.remote(Rank).options(**{**wanted, "runtime_env": variables, **options(number)})
             for number in range(world)
         ]
         self._actors = [each.remote(str(folder), job, device) for each in made]
@@ -233,8 +232,6 @@ UPDATE_S = 3600.0
 class VerlLearner(PolicyLearner):
     """Implements `Learner` from the driver. Ray must be up; the ranks are made at once and live until `stop`."""
 
-    RANK: ClassVar[type[Rank]] = Rank
-    """The class of its ranks."""
     version = 0
 
     def __init__(
@@ -257,7 +254,7 @@ class VerlLearner(PolicyLearner):
         """Asks the engine's replicas, where whoever made both says how."""
         if job.merging in ("auto", "tree"):
             log.info("event=no_trees reason='verl's engine computes rows by themselves: ids they share are fed again'")
-        self.group = TrainerGroup(folder, job, trainers, device, options=options, rank=self.RANK)
+        self.group = TrainerGroup(folder, job, trainers, device, options=options)
 
     def _call_all(self, method: str, *arguments: Any, **same: Any) -> list[Any]:
         return self.group.call_all(method, *arguments, timeout_s=UPDATE_S, **same)
@@ -304,17 +301,14 @@ class VerlLearner(PolicyLearner):
 
     def _compute_logprobs(
         self, rows: Sequence[Row], *, reference: bool = False, timeout_s: float = UPDATE_S
-    ) -> Iterator[tuple[Row, Tensor]]:
-        found = self._call_by_row("score", rows, timeout_s, reference=reference)
-        return zip(rows, found, strict=True)
-
-    def _call_by_row(self, method: str, rows: Sequence[Row], timeout_s: float, **same: Any) -> list[Tensor]:
+    ) -> Iterable[tuple[Row, Tensor]]:
         if not rows:
-            return []
+            return ()
         deal = RowPartition(rows, self.group.world)
         nothing = [0.0] * (1 + max(row.episode for row in rows))
         batches = [(batch, deal.longest) for batch in deal.batches(nothing, nothing)]
-        return deal.gather(self.group.call(method, batches, timeout_s=timeout_s, **same))
+        found = self.group.call("score", batches, timeout_s=timeout_s, reference=reference)
+        return zip(rows, deal.gather(found), strict=True)
 
     def _begin_steps(self, *, undoable: bool) -> None:
         loss = (ObjectiveLoss if self._names.loss is None else VerlLoss)(self._job, self.version)
@@ -326,7 +320,7 @@ class VerlLearner(PolicyLearner):
             self._call_all("undo")
 
     def _keep_steps(self) -> None:
-        if self._undoable or self._names.has_critic:
+        if self._undoable:
             self._call_all("keep")
         self.version += 1
 
@@ -387,7 +381,6 @@ class VerlLearner(PolicyLearner):
                 self._call_all("save", str(partial))
                 facts = {
                     **self._facts(),
-                    "critic": self._names.has_critic,
                     "draws": 0 if self._draws is None else self._draws.count,
                 }
                 own = checkpoint.Checkpoint({"random": {"order": self._order.get_state()}}, facts)
@@ -403,12 +396,6 @@ class VerlLearner(PolicyLearner):
         """Restore what `save` wrote; BackendError, and nothing is changed, if it is not whole or does not fit."""
         saved = checkpoint.read_driver(folder)
         self._require_rank(folder, saved.facts)
-        if bool(saved.facts.get("critic")) != self._names.has_critic:
-            wrote, asks = ("a", "none") if saved.facts.get("critic") else ("no", "one")
-            raise BackendError(
-                f"the checkpoint {folder} has {wrote} critic, the job asks for {asks} (verl.advantage_estimator gae): "
-                "load it into the job that wrote it"
-            )
         self._call_all("prepare", str(folder))
         self._call_all("restore")
         self._order.set_state(saved.sets["random"]["order"])

@@ -103,17 +103,9 @@ def _columns(rows: Sequence[Row], tokens: Tokens) -> dict[str, Sequence[Tensor]]
         "rollout_is_weights": tokens.correction,
         "kept": tokens.kept,
     }
-    columns: dict[str, Sequence[Tensor]] = {
-        name: values.split(counts) for name, values in flat.items() if values is not None
-    }
-    for name, known in (
-        ("ref_log_prob", [row.reference for row in rows if row.reference is not None]),
-        ("values", [row.values for row in rows if row.values is not None]),
-        ("returns", [row.returns for row in rows if row.returns is not None]),
-    ):
-        if len(known) == len(rows):
-            columns[name] = known
-    return columns
+    columns = {name: values.split(counts) for name, values in flat.items() if values is not None}
+    references = [row.reference for row in rows if row.reference is not None]
+    return {**columns, "ref_log_prob": references} if len(references) == len(rows) else columns
 
 
 def select_sampled(values: Any, batch: TensorDict) -> Tensor:

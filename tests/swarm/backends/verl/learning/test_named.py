@@ -38,7 +38,6 @@ actor = lazy("verl.workers.config.actor")
 
 pytestmark = pytest.mark.timeout(240)
 _THERE = [name for name, each in ESTIMATORS.items() if not each.refused]
-_BY_EPISODES = [name for name in _THERE if not ESTIMATORS[name].critic]
 _LOSSES = [name for name, each in POLICY_LOSSES.items() if not each.refused]
 _BYPASS = [name for name, each in CORRECTIONS.items() if each.loss is not None]
 _DECOUPLED = [name for name in CORRECTIONS if name not in _BYPASS]
@@ -62,6 +61,7 @@ def _refused(verl: dict[str, Any], **fields: Any) -> str:
         ({"advantage_estimator": "remax"}, "remax needs the reward of a greedy answer to each task; take rloo instead"),
         ({"advantage_estimator": "optimal_token_baseline"}, "needs the sum of squared probabilities .* take opo"),
         ({"advantage_estimator": "tir_optimal_token_baseline"}, "needs the sum of squared probabilities .* take opo"),
+        ({"advantage_estimator": "gae"}, "gae needs a critic, .* take a baseline of the group"),
         ({"advantage_estimator": "gdpo"}, "gdpo needs several rewards of each episode; take grpo instead"),
         ({"policy_loss": "dro"}, "dro needs a dro_beta, for which a job has no field; take cispo instead"),
         ({"policy_loss": "bypass_mode"}, "bypass_mode needs a rollout correction; take .* bypass_ppo_clip"),
@@ -89,8 +89,7 @@ def test_a_name_that_verl_has_not_is_refused_with_those_that_can_be_taken(kind: 
         ({"advantage_estimator": "opo"}, {"algorithm": "rloo"}),
         ({"advantage_estimator": "grpo"}, {"algorithm": "dr_grpo"}),
         ({"advantage_estimator": "rloo"}, {"normalize_advantage": False}),
-        ({"advantage_estimator": "gae"}, {"normalize_advantage": False}),
-        ({"advantage_estimator": "gae"}, {"algorithm": "rloo"}), ({"policy_loss": "vanilla"}, {"algorithm": "gspo"}),
+        ({"policy_loss": "vanilla"}, {"algorithm": "gspo"}),
         ({"policy_loss": "geo_mean"}, {"algorithm": "dr_grpo"}),
         ({"policy_loss": "geo_mean"}, {"loss_weighting": "token"}),
         ({"policy_loss": "sapo"}, {"loss_weighting": "token"}), ({"policy_loss": "sapo"}, {"clip_ratio": 0.1}),
@@ -116,27 +115,9 @@ def test_a_correction_that_is_a_loss_is_refused_with_another_loss() -> None:
     assert [name for name in ("verl.policy_loss 'gspo'", "bypass_pg_is", "decoupled_") if name not in said] == []
 
 
-@pytest.mark.parametrize("verl", [{}, {"advantage_estimator": "rloo"}, {"policy_loss": "gspo"}], ids=str)
-def test_a_critic_is_gae_s_alone(verl: dict[str, Any]) -> None:
-    found = verl.get("advantage_estimator", "none")
-    said = f"verl.critic: expected verl.advantage_estimator gae, found {found}: leave the critic out"
-    assert said in _refused({**verl, "critic": {"discount": 0.9}})
-    assert _job({**verl, "critic": {}}) == _job(verl)  # to say defaults is to say nothing
-
-
-@pytest.mark.parametrize("critic", [{"discount": 0}, {"gae_lambda": 1.1}, {"clip_range": 0}, {"learning_rate": -1}])
-def test_a_critic_of_no_sense_is_refused(critic: dict[str, Any]) -> None:
-    assert "should be" in _refused({"advantage_estimator": "gae", "critic": critic})
-
-
-def test_what_a_critic_learns_by_is_a_part_of_what_a_training_learns() -> None:
-    plain, own = _job({"advantage_estimator": "gae"}), {"advantage_estimator": "gae", "critic": {"discount": 0.9}}
-    assert _job({"advantage_estimator": "gae", "critic": {"gae_lambda": 1.0}}).digest() == plain.digest()
-    assert "critic" not in plain.value()["verl"]
-    assert _job(own).value()["verl"]["critic"] == {"discount": 0.9}
-    assert Job.from_record(_job(own).model_dump_json()) == Job.from_record(_job(own).canonical()) == _job(own)
-    assert not _job(own).continues(plain)
-    assert _job(own).continues(_job({**own, "trainers": 2}))
+def test_a_critic_is_refused_and_an_older_record_that_says_none_means_what_it_meant() -> None:
+    assert "only baselines of the group" in _refused({"advantage_estimator": "rloo", "critic": {"discount": 0.9}})
+    assert _job({"critic": None, "trainers": 2}) == _job({"trainers": 2})
 
 
 def test_what_names_still_leave_to_the_job_is_taken() -> None:
@@ -156,7 +137,7 @@ def test_jobs_keep_their_digests_are_read_from_records_and_go_on_only_under_the_
         assert not _job({}).continues(named)
 
 
-@pytest.mark.parametrize("name", _BY_EPISODES)
+@pytest.mark.parametrize("name", _THERE)
 def test_where_nothing_was_sampled_there_is_no_advantage(name: str) -> None:
     assert adapter.advantages(_job({"advantage_estimator": name}), [1.0, 0.0], ["g", "g"], [0, 0]) == [0.0, 0.0]
 
@@ -258,7 +239,7 @@ class Case:
         assert gradient.abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("name", _BY_EPISODES)
+@pytest.mark.parametrize("name", _THERE)
 @pytest.mark.parametrize("normalize", [True, False], ids=["normalized", "plain"])
 def test_advantages_are_those_of_verl_s_estimator(name: str, normalize: bool) -> None:
     if not normalize and not ESTIMATORS[name].normalizes:
@@ -362,13 +343,12 @@ def test_a_bypassing_preset_is_verl_s_own_loss(preset: str, parts: int) -> None:
     case.agrees(case.expected("bypass_mode", old_log_prob=case.rollout), parts)
 
 
-@pytest.mark.parametrize("name", ["rloo", "gae"])
-def test_rewards_of_single_calls_are_refused_and_nothing_is_learned(name: str, ranks: Ranks, llama: Path) -> None:
-    made = _job({"advantage_estimator": name})
+def test_rewards_of_single_calls_are_refused_and_nothing_is_learned(ranks: Ranks, llama: Path) -> None:
+    made = _job({"advantage_estimator": "rloo"})
     policy, _ = support.local(made)
     learner, batch = ranks.learner(llama, made, 1), make_batch(policy)
     calls = (CallReward(0, 1.0), CallReward(1, 0.0))
-    with pytest.raises(BackendError, match=rf"episode e0: .*verl\.advantage_estimator {name}"):
+    with pytest.raises(BackendError, match=r"episode e0: .*verl\.advantage_estimator rloo"):
         learner.update(replace(batch, episodes=(replace(batch.episodes[0], call_rewards=calls), *batch.episodes[1:])))
     assert learner.version == 0
     learner.update(batch)

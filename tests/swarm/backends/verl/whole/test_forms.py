@@ -1,4 +1,4 @@
-"""Forms that are not the plain one: two devices, bfloat16, a critic, devices that are shared."""
+"""Forms that are not the plain one: two devices, bfloat16, devices that are shared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from swarm.backends.protocols import Sampling
 from swarm.backends.verl.backend import VerlBackend
 from swarm.rendering.messages import BackendError
-from swarm.verl_config import CriticFields, VerlFields
+from swarm.verl_config import VerlFields
 from tests.swarm.backends.conformance.kinds import Answer, ask, played
 from tests.swarm.backends.verl.actors import pids
 from tests.swarm.backends.verl.whole.conftest import started
@@ -44,12 +44,6 @@ async def test_in_bfloat16_learner_and_engine_differ_by_rounding(tmp_path: Path)
         tolerance = backend.probs_tolerance
         assert tolerance is not None
         assert 0 < max(await gaps(backend)) < tolerance
-
-
-async def test_with_a_critic_the_policy_alone_is_published_and_engine_and_learner_agree(tmp_path: Path) -> None:
-    fields = VerlFields(advantage_estimator="gae", critic=CriticFields(learning_rate=1e-3))
-    async with started(tmp_path, fields, learning_rate=1e-3) as backend:
-        assert max(await gaps(backend)) < 1e-4
 
 
 class Observed:
