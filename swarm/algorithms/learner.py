@@ -15,7 +15,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,10 +112,6 @@ class PolicyLearner(ABC):
     def _keep_steps(self) -> None:
         """End an update all of whose steps were made: what `_undo_steps` needs may be forgotten."""
 
-    @abstractmethod
-    def _diagnose_mismatch(self, update: PolicyUpdate) -> str:
-        """Return a third opinion on whether engine or learner moved (`mismatch.diagnose_mismatch`)."""
-
     def update(self, batch: Batch) -> dict[str, float]:
         """Make one training step: `epochs` passes over the batch, each in `minibatches` optimiser steps."""
         if not batch.episodes:
@@ -195,7 +190,7 @@ class PolicyLearner(ABC):
             rows = [row for episode in chosen for row in update.rows[episode]]
             self._gradient(rows, minibatch_weights(self._job, counts, shares, chosen), update)
             if number == 1:
-                self._guard.check(update.sums.mismatch, update.sums.fresh, partial(self._diagnose_mismatch, update))
+                self._guard.check(update.sums.mismatch, update.sums.fresh)
             norm = self._step(update.step_size, last=number == len(steps))
             if not math.isfinite(norm):
                 raise NotFinite(f"the gradient's norm is {norm}: the update was refused, the weights kept")

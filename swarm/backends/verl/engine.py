@@ -345,20 +345,6 @@ class ReplicatedEngine:
             _log.warning("event=replica_died while=resting reason=%r", str(error))
             self._withdraw(life)
 
-    def compute_logprobs(
-        self, rows: Sequence[Sequence[int]], seconds: float
-    ) -> dict[int, tuple[int, Sequence[Sequence[float]]] | str]:
-        """Return, by number, what each replica that serves says of rows (`RayReplica.score`), or why it cannot."""
-        with self._lock:
-            lives = self._serving_instances()
-        found: dict[int, tuple[int, Sequence[Sequence[float]]] | str] = {}
-        for number, life in lives.items():
-            try:
-                found[number] = life.handle.score(rows, seconds / len(lives))
-            except (ReplicaDied, BackendError) as error:
-                found[number] = str(error)
-        return found
-
     def _withdraw(self, life: ReplicaInstance) -> None:
         """Let nobody ask a dead replica any more; its keeper sees that it is gone."""
         with self._lock:

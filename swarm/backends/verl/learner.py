@@ -27,11 +27,9 @@ from torch import Tensor
 
 from swarm.algorithms.advantages import episode_reward
 from swarm.algorithms.learner import CPU, PolicyLearner, PolicyUpdate
-from swarm.algorithms.mismatch import OPINION_S, ScoreReplicas, diagnose_mismatch, find_mismatches
 from swarm.algorithms.objective import UpdateSums
 from swarm.algorithms.rows import Row, flatten_tokens
 from swarm.backends.local import checkpoint
-from swarm.backends.local.reference import PlainModel
 from swarm.backends.protocols import DiskFull, NotFinite, TrainEpisode
 from swarm.backends.verl import adapter
 from swarm.backends.verl.engine import SeedSequence
@@ -250,8 +248,6 @@ class VerlLearner(PolicyLearner):
         self._folder = folder
         self._names = (job.verl or VerlFields()).algorithm
         self._undoable = False
-        self.replicas: ScoreReplicas | None = None
-        """Asks the engine's replicas, where whoever made both says how."""
         if job.merging in ("auto", "tree"):
             log.info("event=no_trees reason='verl's engine computes rows by themselves: ids they share are fed again'")
         self.group = TrainerGroup(folder, job, trainers, device, options=options)
@@ -299,15 +295,13 @@ class VerlLearner(PolicyLearner):
             row.correction, row.kept = factors, kept
         update.metrics |= found.metrics
 
-    def _compute_logprobs(
-        self, rows: Sequence[Row], *, reference: bool = False, timeout_s: float = UPDATE_S
-    ) -> Iterable[tuple[Row, Tensor]]:
+    def _compute_logprobs(self, rows: Sequence[Row], *, reference: bool = False) -> Iterable[tuple[Row, Tensor]]:
         if not rows:
             return ()
         deal = RowPartition(rows, self.group.world)
         nothing = [0.0] * (1 + max(row.episode for row in rows))
         batches = [(batch, deal.longest) for batch in deal.batches(nothing, nothing)]
-        found = self.group.call("score", batches, timeout_s=timeout_s, reference=reference)
+        found = self.group.call("score", batches, timeout_s=UPDATE_S, reference=reference)
         return zip(rows, deal.gather(found), strict=True)
 
     def _begin_steps(self, *, undoable: bool) -> None:
@@ -354,22 +348,9 @@ class VerlLearner(PolicyLearner):
     def _step(self, size: float, *, last: bool) -> float:
         return float(self._call_all("step", size)[0])
 
-    def _diagnose_mismatch(self, update: PolicyUpdate) -> str:
-        import ray
-        from transformers import AutoConfig
-
-        job = self._job
-        found = find_mismatches(self._compute_logprobs(update.all_rows, timeout_s=OPINION_S), self.version)
-        buckets = self.export_weights(timeout_s=OPINION_S)
-        config = AutoConfig.from_pretrained(self._folder, local_files_only=True, trust_remote_code=False)
-        plain = PlainModel(config, (ray.get(bucket, timeout=OPINION_S) for bucket in buckets))
-        return diagnose_mismatch(
-            found, plain.logprobs, job.temperature, job.mismatch_limit, job.dtype, self.replicas, self.version
-        )
-
-    def export_weights(self, timeout_s: float = UPDATE_S) -> list[Any]:
+    def export_weights(self) -> list[Any]:
         """Return references to buckets of the present weights in Ray's object store: full tensors by their names."""
-        found: list[list[Any]] = self.group.call_all("export_weights", timeout_s=timeout_s)
+        found: list[list[Any]] = self._call_all("export_weights")
         return found[0]
 
     def save(self, folder: Path) -> None:

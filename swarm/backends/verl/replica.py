@@ -224,14 +224,6 @@ class Replica:
         await self._require_model().sleep()
         self._sleeping = True
 
-    async def score(self, rows: Sequence[Sequence[int]]) -> tuple[int, list[list[float]]]:
-        """Return the version served, and log-probs of rows' ids but the first; BackendError while it rests."""
-        if self._sleeping:
-            raise BackendError("it rests, as the learner has its device: a colocated replica has no weights then")
-        model, most = self._require_model(), self._spec.max_context - 1
-        found = [await model.score(f"score-{number}", ids[:most]) for number, ids in enumerate(rows)]
-        return self._require_runner().version, found
-
     async def load(self, version: int, buckets: Sequence[Any]) -> int:
         """Load weights from references to buckets, and serve them as `version`, which is returned. DiskFull, nothing
         changed, without room for the first; ReplicaDied for others."""
@@ -371,15 +363,6 @@ class RayReplica:
     def sleep(self) -> None:
         """Have it stop, keep what is open, and give its device's memory back until the next `load`. Blocks."""
         self._wait(self._actor.sleep.remote(), "did not give its memory back", REST_S)
-
-    def score(self, rows: Sequence[Sequence[int]], seconds: float) -> tuple[int, Sequence[Sequence[float]]]:
-        """Return the version that it serves, and log-probs of each row's ids but the first at temperature 1. Blocks.
-
-        Of a row as long as the context it leaves the last id out. BackendError where it rests.
-        """
-        found: tuple[int, Sequence[Sequence[float]]]
-        found = self._wait(self._actor.score.remote(rows), "did not score", seconds)
-        return found
 
     def kill(self) -> None:
         """End the actor; its engine's processes see that and end. Safe to call twice."""

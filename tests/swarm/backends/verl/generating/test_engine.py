@@ -257,13 +257,6 @@ def test_a_replica_that_rests_may_be_silent() -> None:
     assert not life.is_silent(1.0)
 
 
-async def test_who_rests_says_so_when_it_is_asked_for_log_probs(two: World) -> None:
-    await asyncio.to_thread(two.engine.sleep)
-    assert two.engine.compute_logprobs([[1, 2]], 1.0) == {0: "it rests", 1: "it rests"}
-    await asyncio.to_thread(two.engine.publish, 1, [])
-    assert two.engine.compute_logprobs([[1, 2]], 1.0) == {0: (1, [[-1.0]]), 1: (1, [[-1.0]])}
-
-
 @pytest.mark.parametrize("how", ["before", "while it is laid down", "while it rests"])
 async def test_who_dies_is_made_again_once_the_learner_s_turn_is_over(two: World, how: str) -> None:
     dying, living = two.made
@@ -450,13 +443,6 @@ class FakeReplica:
         if self.restless:
             raise BackendError("vLLM could not sleep")
         self.resting = True
-
-    def score(self, rows: Sequence[Sequence[int]], seconds: float) -> tuple[int, Sequence[Sequence[float]]]:
-        if self.dead:
-            raise ReplicaDied("it was shot")
-        if self.resting:
-            raise BackendError("it rests")
-        return self.version, [[-1.0] * (len(row) - 1) for row in rows]
 
     def kill(self) -> None:
         self.dead = True

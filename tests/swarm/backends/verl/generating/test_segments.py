@@ -18,7 +18,6 @@ from swarm.backends.protocols import Chunk, DiskFull, Sampling
 from swarm.backends.verl import replica as replica_module
 from swarm.backends.verl.replica import Outbox, Replica, RequestRunner, finish_reason, remaining_sampling
 from swarm.backends.verl.types import GenerateCommand, Piece, ReplicaDied, ReplicaSpec
-from swarm.rendering.messages import BackendError
 
 
 class FakeStream:
@@ -228,9 +227,6 @@ class Model:
     async def wake(self, what: str) -> None:
         self.called.append(f"wake {what}")
 
-    async def score(self, name: str, ids: Sequence[int]) -> list[float]:
-        return [-1.0] * (len(ids) - 1)
-
 
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
@@ -292,8 +288,6 @@ async def test_one_that_rests_wakes_for_its_weights_and_for_its_cache_once_they_
     replica = replica_of(model)
     await replica.sleep()
     assert (model.called, replica._require_runner()._open.is_set()) == (["sleep"], False)
-    with pytest.raises(BackendError, match="it rests"):
-        await replica.score([[1, 2]])
     disk.append(True)
     with pytest.raises(DiskFull):
         await replica.load(1, [arriving(BUCKET)])
@@ -301,7 +295,6 @@ async def test_one_that_rests_wakes_for_its_weights_and_for_its_cache_once_they_
     assert await replica.load(1, [arriving(BUCKET)]) == 1
     assert model.called == ["sleep", "wake weights", *LOADED, "wake kv_cache", "forget"]
     assert replica._require_runner()._open.is_set()
-    assert await replica.score([[1, 2]]) == (1, [[-1.0]])
 
 
 async def test_one_that_is_awake_loads_without_waking_anything(disk: list[bool]) -> None:

@@ -50,13 +50,11 @@ class Observed:
     def __init__(self, backend: VerlBackend) -> None:
         self._backend, self._loop = backend, asyncio.get_running_loop()
         self._score = backend.learner._fill_logprobs
-        self.opinions: list[Any] = []
         self.asked: list[Future[Answer]] = []
         self.early: list[bool] = []
         self.broken = False
 
     def score(self, update: Any) -> None:
-        self.opinions.append(self._backend.engine.compute_logprobs([[1, 2]], 60.0)[0])
         asking = ask(self._backend, [1, 2, 3], Sampling(max_tokens=4))
         self.asked.append(asyncio.run_coroutine_threadsafe(asking, self._loop))
         time.sleep(1.0)
@@ -74,7 +72,6 @@ async def test_a_replica_on_the_learner_s_device_rests_and_wakes_with_its_weight
         observed = Observed(backend)
         backend.learner._fill_logprobs = observed.score  # type: ignore[method-assign]
         assert max(await gaps(backend)) < 1e-4
-        assert [opinion.startswith("it rests") for opinion in observed.opinions] == [True, True]
         assert observed.early == [False, False]
         observed.broken = True
         with pytest.raises(BackendError, match="it broke down"):
