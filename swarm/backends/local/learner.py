@@ -125,8 +125,6 @@ class LocalLearner(PolicyLearner):
         self._reference = Policy(frozen_copy(policy.model), policy.device) if job.kl_coef > 0 else None
         if job.gradient_checkpointing:
             recompute_layers(policy.model)
-            if policy.fused:  # it looks at the layers' forwards, which are others now
-                policy.fuse()
 
     @property
     def version(self) -> int:
@@ -134,7 +132,7 @@ class LocalLearner(PolicyLearner):
 
     def update(self, batch: Batch) -> dict[str, float]:
         metrics = super().update(batch)
-        return {**metrics, **self._layout.metrics(), "rollouter/fused": float(self._policy.fused)}
+        return {**metrics, **self._layout.metrics()}
 
     def save(self, folder: Path) -> None:
         """Write all of it, atomically. Only the generators, from which an engine draws, need the lock: for a moment."""

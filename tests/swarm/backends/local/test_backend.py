@@ -59,7 +59,7 @@ async def test_what_is_checked_is_a_chat_and_costs_no_fast_path(fields: dict[str
         assert "<|im_start|>user\n" in shown
         assert backend.model_name == "small"
         metrics = backend.learner.update(await played(backend))
-        assert metrics["rollouter/fused"] == metrics["merge/layout_tree"] == 1.0
+        assert metrics["merge/layout_tree"] == 1.0
 
 
 async def test_a_model_from_a_folder_is_held_to_a_grammar(tmp_path: Path) -> None:
