@@ -37,15 +37,15 @@ class PolicyLoss:
     """Whether it heeds `dual_clip`."""
     weighs: bool = True
     """Whether it heeds `loss_weighting`: else each episode weighs the same."""
-    whole: bool = False
-    """Whether a token's term depends on others', so that each micro-batch must see the whole minibatch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Off-policy weights and rejections. `loss`: of one that bypasses the proximal policy, which is a loss itself."""
+    """Off-policy weights and rejections. `loss`: of one that bypasses the proximal policy, which is a loss itself;
+    `refused`: as an estimator's."""
 
     loss: PolicyLoss | None = None
+    refused: str = ""
 
 
 ESTIMATORS: Final[Mapping[str, Estimator]] = {
@@ -64,33 +64,36 @@ ESTIMATORS: Final[Mapping[str, Estimator]] = {
     "tir_optimal_token_baseline": Estimator("the sum of squared probabilities at each token; take opo"),
     "gdpo": Estimator("several rewards of each episode; take grpo"),
 }
+_WHOLE: Final = "to see the whole minibatch in each micro-batch"
 POLICY_LOSSES: Final[Mapping[str, PolicyLoss]] = {
     "vanilla": PolicyLoss(dual_clips=True),
     "dppo_tv": PolicyLoss(),
     "dppo_kl": PolicyLoss(),
-    "gspo": PolicyLoss(whole=True),
+    "gspo": PolicyLoss(f"{_WHOLE}; take the job's algorithm gspo"),
     "sapo": PolicyLoss(clips=False, weighs=False),
     "gpg": PolicyLoss(clips=False),
-    "clip_cov": PolicyLoss(whole=True),
-    "kl_cov": PolicyLoss(clips=False, whole=True),
-    "geo_mean": PolicyLoss(weighs=False, whole=True),
+    "clip_cov": PolicyLoss(f"{_WHOLE}; take vanilla"),
+    "kl_cov": PolicyLoss(f"{_WHOLE}; take vanilla"),
+    "geo_mean": PolicyLoss(f"{_WHOLE}; take the job's algorithm gspo"),
     "cispo": PolicyLoss(),
     "dro": PolicyLoss("a dro_beta, for which a job has no field; take cispo"),
-    "bypass_mode": PolicyLoss("a rollout correction; take verl.rollout_correction bypass_ppo_clip or bypass_pg_is"),
+    "bypass_mode": PolicyLoss("a rollout correction; take verl.rollout_correction bypass_ppo_clip"),
 }
 _DECOUPLED: Final = (
     "token_is", "seq_is", "token_icepop", "seq_is_rs", "geo_rs", "geo_rs_seq_tis", "geo_rs_token_tis", "k3_rs",
     "k3_rs_seq_tis", "k3_rs_token_tis",
 )  # fmt: skip
-_CLIP_REJECTED: Final = Correction(PolicyLoss(dual_clips=True, whole=True))
-_REINFORCE_BY_SEQUENCES: Final = Correction(PolicyLoss(clips=False, whole=True))
+_CLIP: Final = PolicyLoss(dual_clips=True)
+_REINFORCE: Final = PolicyLoss(clips=False)
+_CLIP_REJECTED: Final = Correction(_CLIP, f"{_WHOLE}; take bypass_ppo_clip")
+_REINFORCE_BY_SEQUENCES: Final = Correction(_REINFORCE, f"{_WHOLE}; take bypass_pg_token_icepop")
 CORRECTIONS: Final[Mapping[str, Correction]] = {
     **{f"decoupled_{name}": Correction() for name in _DECOUPLED},
-    "bypass_ppo_clip": Correction(PolicyLoss(dual_clips=True)),
+    "bypass_ppo_clip": Correction(_CLIP),
     "bypass_ppo_clip_geo_rs": _CLIP_REJECTED,
     "bypass_ppo_clip_k3_rs": _CLIP_REJECTED,
     "bypass_pg_is": _REINFORCE_BY_SEQUENCES,
-    "bypass_pg_token_icepop": Correction(PolicyLoss(clips=False)),
+    "bypass_pg_token_icepop": Correction(_REINFORCE),
     "bypass_pg_geo_rs": _REINFORCE_BY_SEQUENCES,
     "bypass_pg_geo_rs_seq_tis": _REINFORCE_BY_SEQUENCES,
     "bypass_pg_geo_rs_token_tis": _REINFORCE_BY_SEQUENCES,
@@ -108,9 +111,9 @@ def require_known(kind: Kind, name: str) -> str:
     """Return the name; raise ValueError where verl has none such, or it needs what this backend does not have."""
     found = _TABLES[kind].get(name)
     if found is None:
-        there = ", ".join(known for known, each in _TABLES[kind].items() if not getattr(each, "refused", ""))
+        there = ", ".join(known for known, each in _TABLES[kind].items() if not each.refused)
         raise ValueError(f"verl.{kind}: expected one of {there}; found {name!r}")
-    if not isinstance(found, Correction) and found.refused:
+    if found.refused:
         raise ValueError(f"verl.{kind}: {name} needs {found.refused} instead")
     return name
 
@@ -207,12 +210,12 @@ class VerlFields(Canonical):
     reinforce_plus_plus, reinforce_plus_plus_baseline, rloo, rloo_vectorized, opo or gpg. It stands for the job's
     `algorithm`, which must then be the default. Default None: the job's `algorithm`."""
     policy_loss: str | None = None
-    """verl's own policy loss by its name, computed by verl's function: vanilla, dppo_tv, dppo_kl, gspo, sapo, gpg,
-    clip_cov, kl_cov, geo_mean or cispo. Default None: that of the job's other fields. A field of the job that the
+    """verl's own policy loss by its name, computed by verl's function: vanilla, dppo_tv, dppo_kl, sapo, gpg or
+    cispo. Default None: that of the job's other fields. A field of the job that the
     loss does not heed is refused (docs/cluster.md)."""
     rollout_correction: str | None = None
     """verl's own preset of off-policy weights and rejections by its name, such as decoupled_seq_is or
-    bypass_ppo_clip_geo_rs (docs/cluster.md), computed by verl's function. It stands for the job's
+    bypass_ppo_clip (docs/cluster.md), computed by verl's function. It stands for the job's
     `rollout_correction`. Default None: the job's."""
 
     @model_validator(mode="before")

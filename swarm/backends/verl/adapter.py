@@ -261,9 +261,6 @@ _UNBOUND: Final = 1e9
 """A bound on ratios that holds none: verl clamps them to e^20."""
 _DPPO_TRUNCATION: Final = 20.0
 """Largest ratio in the dppo losses: what verl's functions take where they are told none."""
-_BY_ADVANTAGES: Final = frozenset({"geo_mean", "bypass_mode"})
-"""Losses in which weights are put by way of the advantages: one averages other factors over its sequences, one ignores
-them. Both are in proportion to the advantages."""
 
 
 def verl_names(job: Job) -> VerlAlgorithm:
@@ -394,15 +391,13 @@ class Sequences:
 class TokenBatch:
     """What verl's loss is called with, of M > 0 tokens; all tensors are (M,).
 
-    present: log-probs with gradient; proximal: those that the clip compares with; correction: off-policy factors;
-    weights: what each token weighs in the loss that is wanted, 0 for those of others.
+    present: log-probs with gradient; proximal: those that the clip compares with; correction: off-policy factors.
     """
 
     tokens: Tokens
     present: Tensor
     proximal: Tensor
     correction: Tensor
-    weights: Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -414,36 +409,17 @@ class LossOutput:
     clipped_lower: float
 
 
-def policy_loss(job: Job, part: TokenBatch, *, seed: int | None = None) -> LossOutput:
-    """Return verl's loss of a part; a loss that draws, draws with `seed`.
-
-    Where a sequence's loss cannot be told apart into its tokens' (`geo_mean`), its value is shared out by their weights
-    and its gradient is whole for each token that `present` has one for: they too add up over parts.
-    """
-    name = verl_names(job).loss
-    assert name is not None
-    with torch.random.fork_rng(devices=[], enabled=seed is not None):
-        if seed is not None:
-            torch.manual_seed(seed)
-        if name != "geo_mean":
-            return _call_verl_loss(job, name, part, part.weights)
-        found = _call_verl_loss(job, name, part, part.tokens.weights)
-        with torch.no_grad():
-            share = _call_verl_loss(job, name, part, part.weights).loss
-        return LossOutput(found.loss - found.loss.detach() + share, found.clipped, found.clipped_lower)
-
-
-def _call_verl_loss(job: Job, name: str, part: TokenBatch, weights: Tensor) -> LossOutput:
-    """Return what verl's function says, with its factors and its mode of adding up so chosen that `weights` hold."""
+def policy_loss(job: Job, part: TokenBatch) -> LossOutput:
+    """Return verl's loss of a part, with its factors and its mode of adding up so chosen that tokens' weights hold."""
     from verl.trainer.ppo.core_algos import get_policy_loss_fn
 
+    name = verl_names(job).loss
+    assert name is not None
     tokens, sequences = part.tokens, Sequences(part.tokens.episodes)
     kept = torch.ones_like(tokens.episodes) if tokens.kept is None else tokens.kept.long()
-    mask, weighed, factors = sequences.pad(kept), sequences.pad(weights), sequences.pad(part.correction)
+    mask, weighed, factors = sequences.pad(kept), sequences.pad(tokens.weights), sequences.pad(part.correction)
     advantages = sequences.pad(tokens.advantages)
-    if name == "geo_mean":  # a mean over the sequences, each of which weighs what its tokens do together
-        advantages = advantages * weighed.sum(1, keepdim=True) * len(mask)
-    elif name in _BY_ADVANTAGES:
+    if name == "bypass_mode":  # which ignores factors, and is in proportion to the advantages
         advantages = advantages * weighed
     elif name == "sapo":  # always a mean over a sequence's tokens
         factors = factors * weighed * mask.sum(1, keepdim=True)

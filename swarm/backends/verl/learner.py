@@ -17,6 +17,7 @@ import math
 import shutil
 import tempfile
 import textwrap
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,7 @@ from swarm.backends.local import checkpoint
 from swarm.backends.protocols import DiskFull, NotFinite, TrainEpisode
 from swarm.backends.verl import adapter
 from swarm.backends.verl.engine import SeedSequence
-from swarm.backends.verl.losses import ObjectiveLoss, VerlLoss, WholeMinibatch, verl_batch
-from swarm.backends.verl.processes import SuspendAwareTimeout
+from swarm.backends.verl.losses import ObjectiveLoss, VerlLoss, verl_batch
 from swarm.backends.verl.worker import Rank, RankShare
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
@@ -63,15 +63,12 @@ class RowPartition:
         return sum(len(row.ids) + 1 for row in self._rows) + 2 * padding
 
     def batches(self, advantages: Sequence[float], weights: Sequence[float]) -> list[TensorDict]:
-        """Return each rank's batch; `places` are among the tokens of all rows."""
-        counts = [len(row.targets) for row in self._rows]
-        places = torch.arange(sum(counts)).split(counts) if counts else ()
+        """Return each rank's batch."""
         return [
             verl_batch(
                 [self._rows[number] for number in hand],
                 advantages,
                 weights,
-                places=[places[number] for number in hand],
                 padding=self._even - len(hand),
             )
             for hand in self._parts
@@ -148,12 +145,10 @@ class TrainerGroup:
         return self.call(method, [arguments] * self.world, timeout_s=timeout_s, **same)
 
     def _wait(self, references: Sequence[Any], timeout_s: float, method: str, grace_s: float = GRACE_S) -> list[Any]:
-        pending, patience = list(references), SuspendAwareTimeout(timeout_s)
+        pending, end = list(references), time.monotonic() + timeout_s
         first: BackendError | None = None
         while pending:
-            ready, pending = self._ray.wait(pending, timeout=patience.slice)
-            if not ready and patience.spend():
-                continue
+            ready, pending = self._ray.wait(pending, timeout=max(0.0, end - time.monotonic()))
             if not ready and first is not None:
                 return self._fail(first)  # why is known: a Ray that is in trouble is asked nothing more
             if not ready:
@@ -166,7 +161,7 @@ class TrainerGroup:
                 return self._fail(BackendError(late))
             refusal = self._refusal(ready[0], references.index(ready[0]), method)
             if refusal is not None and first is None:
-                first, patience.left = refusal, min(patience.left, grace_s)
+                first, end = refusal, min(end, time.monotonic() + grace_s)
             if self.failure is not None:
                 return self._fail(BackendError(self.failure))
         if first is not None:
@@ -322,9 +317,8 @@ class VerlLearner(PolicyLearner):
         self._fill_sequences(rows, weights, update, spread=True)  # over the ranks
         deal = RowPartition(rows, self.group.world)
         parts = deal.batches(update.advantages, weights)
-        whole = self._whole_minibatch(rows, weights, update)
         shares: list[RankShare] = self.group.call(
-            "gradient", [(part, deal.longest, whole) for part in parts], timeout_s=UPDATE_S
+            "gradient", [(part, deal.longest) for part in parts], timeout_s=UPDATE_S
         )
         loss = sum(share.loss for share in shares) / len(shares)
         if not math.isfinite(loss):
@@ -333,17 +327,6 @@ class VerlLearner(PolicyLearner):
         for share in shares:
             update.sums.merge(share.sums)
         update.cost.forward += deal.tokens
-
-    def _whole_minibatch(
-        self, rows: Sequence[Row], weights: Sequence[float], update: PolicyUpdate
-    ) -> WholeMinibatch | None:
-        """Return the whole minibatch where each of its micro-batches must see it."""
-        kind = self._names.kind_of_loss
-        if not rows or kind is None or not kind.whole:
-            return None
-        tokens = flatten_tokens(rows, update.advantages, weights, CPU)
-        seed = self._job.seed + (self.version << 16) + len(update.norms)
-        return WholeMinibatch(tokens, torch.cat([present for _, present in self._compute_logprobs(rows)]), seed)
 
     def _step(self, size: float, *, last: bool) -> float:
         return float(self._call_all("step", size)[0])

@@ -31,7 +31,7 @@ from swarm.backends.local.policy import trainable_parameters
 from swarm.backends.protocols import DiskFull
 from swarm.backends.verl import adapter
 from swarm.backends.verl.adapter import RolloutCorrection
-from swarm.backends.verl.losses import ObjectiveLoss, WholeMinibatch, select_sampled
+from swarm.backends.verl.losses import ObjectiveLoss, select_sampled
 from swarm.backends.verl.processes import Bucket, forget_secrets, set_gloo_interface
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
@@ -281,9 +281,8 @@ class Rank:
         """End an update that was made: forget what `undo` would have put back."""
         self._before = None
 
-    def gradient(self, batch: Any, longest: int, whole: WholeMinibatch | None = None) -> RankShare:
-        """Leave this rank's gradient of a minibatch, to be exchanged; `whole`: that, where the loss must see it."""
-        self._loss.whole = whole
+    def gradient(self, batch: Any, longest: int) -> RankShare:
+        """Leave this rank's gradient of a minibatch, to be exchanged."""
         prepared = adapter.prepare_batch(batch, self._job, longest, entropy=True)
         return RankShare(adapter.gradient(self._engine, prepared, self._loss), self._loss.sums)
 
