@@ -12,7 +12,6 @@ After `_MAX_FAILURES` of them in a row the engine is broken. Weights follow the 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 import time
@@ -31,10 +30,9 @@ _MAX_FAILURES = 3
 
 _log = logging.getLogger(__name__)
 
-SILENCE_S = 60.0
-"""Seconds, while requests wait, in which the thread neither advances nor computes, after which the engine is dead."""
-_STEP_S = 1800.0
-"""How long a step may take in which the thread computes: the prompts of a model that is large for its machine."""
+SILENCE_S = 1800.0
+"""Seconds that a step may take while requests wait, after which the engine is dead: prompts of a model that is large
+for its machine take minutes."""
 _JOIN_S = 10.0
 """Seconds that `stop` waits for the thread; one that hangs is left behind (it is a daemon)."""
 _GATHER_S = 0.02
@@ -105,10 +103,6 @@ class LocalEngine:
         self._silence_s = silence_s
         self._advanced = time.monotonic()
         """When the thread last took up work (monotonic seconds)."""
-        self._clock: int | None = None
-        """That of the thread's processor time, where there is one."""
-        self._spent = (0.0, self._advanced)
-        """Processor time of the thread, and when it was first seen to be so much."""
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -128,20 +122,11 @@ class LocalEngine:
 
     def failure(self) -> str | None:
         """Return why the thread broke, or that it advances no request though there are some; None otherwise."""
-        silent = self._silent_s()
+        silent = time.monotonic() - self._advanced
         if self._failure is None and self._open and silent > self._silence_s:
             self._failure = f"the local engine has been silent for {silent:.0f} s while requests wait"
             self._fail_open()
         return self._failure
-
-    def _silent_s(self) -> float:
-        """Return for how long the thread neither took up work nor, within a step, computed anything."""
-        now = time.monotonic()
-        with contextlib.suppress(OSError):  # the thread is over
-            spent = time.clock_gettime(self._clock) if self._clock is not None else 0.0
-            if spent != self._spent[0]:
-                self._spent = spent, now
-        return now - (max(self._advanced, self._spent[1]) if now - self._advanced < _STEP_S else self._advanced)
 
     @property
     def version(self) -> int:
@@ -186,8 +171,6 @@ class LocalEngine:
         return queue
 
     def _run(self) -> None:
-        if hasattr(time, "pthread_getcpuclockid"):
-            self._clock = time.pthread_getcpuclockid(threading.get_ident())
         try:
             while self._collect():
                 self._note_progress()

@@ -267,23 +267,6 @@ def verl_names(job: Job) -> VerlAlgorithm:
     return (job.verl or VerlFields()).algorithm
 
 
-def require_functions(job: Job) -> None:
-    """Raise BackendError where the verl that is installed lacks a function that the job names."""
-    names = verl_names(job)
-    if names == VerlAlgorithm():
-        return
-    from verl.trainer.config.algorithm import RolloutCorrectionConfig
-    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
-
-    for kind, name, there in (
-        ("advantage_estimator", names.estimator, names.estimator in ADV_ESTIMATOR_REGISTRY),
-        ("policy_loss", names.loss, names.loss in POLICY_LOSS_REGISTRY),
-        ("rollout_correction", names.correction, hasattr(RolloutCorrectionConfig, names.correction or "")),
-    ):
-        if name is not None and not there:
-            raise BackendError(f"verl.{kind}: expected {name}, which verl 0.9.1 has; the verl installed here has none")
-
-
 def advantages(job: Job, rewards: Sequence[float], groups: Sequence[str], tokens: Sequence[int]) -> list[float]:
     """Return each episode's advantage by verl's estimator; `tokens` are their numbers of sampled tokens.
 

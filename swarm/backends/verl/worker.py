@@ -236,7 +236,6 @@ class Rank:
         set_gloo_interface("127.0.0.1" if alone else ray.util.get_node_ip_address())
         if not torch.distributed.is_initialized():
             adapter.join(self._device, rank, world, self._store or adapter.rendezvous(address, port, begin=False))
-        adapter.require_functions(self._job)
         self._engine = adapter.make_engine(self._folder, self._job, self._device)
         if self._job.kl_coef > 0 and not self._job.lora_rank:
             self._reference = self._copy_weights()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -115,25 +113,6 @@ async def test_a_thread_that_hangs_while_requests_wait_is_a_failure_they_are_tol
             with pytest.raises(BackendError, match="silent"):
                 await asked
         held.permit()
-
-
-async def test_a_step_that_computes_for_longer_is_no_silence(
-    policy: Policy, batcher: Batcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    over, step = threading.Event(), batcher.step
-
-    def long() -> Any:
-        while not over.is_set():
-            math.factorial(1000)
-        return step()
-
-    monkeypatch.setattr(batcher, "step", long)
-    async with _serving(policy, batcher, silence_s=1.0) as engine:
-        waiting = asyncio.create_task(_collect(engine, [1, 2, 3], Sampling(max_tokens=2)))
-        await eventually(lambda: (engine.failure(), time.monotonic() - engine._advanced), lambda found: found[1] > 2.0)
-        over.set()
-        await waiting
-        assert engine.failure() is None
 
 
 async def test_an_engine_that_was_not_started_refuses(policy: Policy, batcher: Batcher) -> None:
