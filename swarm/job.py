@@ -514,11 +514,6 @@ class Job(Canonical):
         """Groups in one batch."""
         return self.episodes_per_step // self.group_size
 
-    @property
-    def follows_calls(self) -> bool:
-        """Whether an episode's tokens are learned from in the order of its calls, whatever rows they lie in."""
-        return self.verl is not None and self.verl.algorithm.has_critic
-
     def trains(self, agent: str) -> bool:
         """Return whether calls of an agent of this name, "" where it says none, are trained."""
         return not self.train_agents or agent in self.train_agents

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, Self, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from swarm.canonical import Canonical
 
@@ -24,8 +24,6 @@ class Estimator:
     refused: str = ""
     normalizes: bool = False
     """Whether it heeds the job's `normalize_advantage`."""
-    critic: bool = False
-    """Whether a critic, which learns beside the policy, says what each token is worth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +37,15 @@ class PolicyLoss:
     """Whether it heeds `dual_clip`."""
     weighs: bool = True
     """Whether it heeds `loss_weighting`: else each episode weighs the same."""
-    whole: bool = False
-    """Whether a token's term depends on others', so that each micro-batch must see the whole minibatch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Off-policy weights and rejections. `loss`: of one that bypasses the proximal policy, which is a loss itself."""
+    """Off-policy weights and rejections. `loss`: of one that bypasses the proximal policy, which is a loss itself;
+    `refused`: as an estimator's."""
 
     loss: PolicyLoss | None = None
+    refused: str = ""
 
 
 ESTIMATORS: Final[Mapping[str, Estimator]] = {
@@ -60,39 +58,42 @@ ESTIMATORS: Final[Mapping[str, Estimator]] = {
     "rloo_vectorized": Estimator(),
     "opo": Estimator(),
     "gpg": Estimator(),
-    "gae": Estimator(critic=True),
+    "gae": Estimator("a critic, which this backend does not have; take a baseline of the group, such as rloo or grpo,"),
     "remax": Estimator("the reward of a greedy answer to each task; take rloo"),
     "optimal_token_baseline": Estimator("the sum of squared probabilities at each token; take opo"),
     "tir_optimal_token_baseline": Estimator("the sum of squared probabilities at each token; take opo"),
     "gdpo": Estimator("several rewards of each episode; take grpo"),
 }
+_WHOLE: Final = "to see the whole minibatch in each micro-batch"
 POLICY_LOSSES: Final[Mapping[str, PolicyLoss]] = {
     "vanilla": PolicyLoss(dual_clips=True),
     "dppo_tv": PolicyLoss(),
     "dppo_kl": PolicyLoss(),
-    "gspo": PolicyLoss(whole=True),
+    "gspo": PolicyLoss(f"{_WHOLE}; take the job's algorithm gspo"),
     "sapo": PolicyLoss(clips=False, weighs=False),
     "gpg": PolicyLoss(clips=False),
-    "clip_cov": PolicyLoss(whole=True),
-    "kl_cov": PolicyLoss(clips=False, whole=True),
-    "geo_mean": PolicyLoss(weighs=False, whole=True),
+    "clip_cov": PolicyLoss(f"{_WHOLE}; take vanilla"),
+    "kl_cov": PolicyLoss(f"{_WHOLE}; take vanilla"),
+    "geo_mean": PolicyLoss(f"{_WHOLE}; take the job's algorithm gspo"),
     "cispo": PolicyLoss(),
     "dro": PolicyLoss("a dro_beta, for which a job has no field; take cispo"),
-    "bypass_mode": PolicyLoss("a rollout correction; take verl.rollout_correction bypass_ppo_clip or bypass_pg_is"),
+    "bypass_mode": PolicyLoss("a rollout correction; take verl.rollout_correction bypass_ppo_clip"),
 }
 _DECOUPLED: Final = (
     "token_is", "seq_is", "token_icepop", "seq_is_rs", "geo_rs", "geo_rs_seq_tis", "geo_rs_token_tis", "k3_rs",
     "k3_rs_seq_tis", "k3_rs_token_tis",
 )  # fmt: skip
-_CLIP_REJECTED: Final = Correction(PolicyLoss(dual_clips=True, whole=True))
-_REINFORCE_BY_SEQUENCES: Final = Correction(PolicyLoss(clips=False, whole=True))
+_CLIP: Final = PolicyLoss(dual_clips=True)
+_REINFORCE: Final = PolicyLoss(clips=False)
+_CLIP_REJECTED: Final = Correction(_CLIP, f"{_WHOLE}; take bypass_ppo_clip")
+_REINFORCE_BY_SEQUENCES: Final = Correction(_REINFORCE, f"{_WHOLE}; take bypass_pg_token_icepop")
 CORRECTIONS: Final[Mapping[str, Correction]] = {
     **{f"decoupled_{name}": Correction() for name in _DECOUPLED},
-    "bypass_ppo_clip": Correction(PolicyLoss(dual_clips=True)),
+    "bypass_ppo_clip": Correction(_CLIP),
     "bypass_ppo_clip_geo_rs": _CLIP_REJECTED,
     "bypass_ppo_clip_k3_rs": _CLIP_REJECTED,
     "bypass_pg_is": _REINFORCE_BY_SEQUENCES,
-    "bypass_pg_token_icepop": Correction(PolicyLoss(clips=False)),
+    "bypass_pg_token_icepop": Correction(_REINFORCE),
     "bypass_pg_geo_rs": _REINFORCE_BY_SEQUENCES,
     "bypass_pg_geo_rs_seq_tis": _REINFORCE_BY_SEQUENCES,
     "bypass_pg_geo_rs_token_tis": _REINFORCE_BY_SEQUENCES,
@@ -110,9 +111,9 @@ def require_known(kind: Kind, name: str) -> str:
     """Return the name; raise ValueError where verl has none such, or it needs what this backend does not have."""
     found = _TABLES[kind].get(name)
     if found is None:
-        there = ", ".join(known for known, each in _TABLES[kind].items() if not getattr(each, "refused", ""))
+        there = ", ".join(known for known, each in _TABLES[kind].items() if not each.refused)
         raise ValueError(f"verl.{kind}: expected one of {there}; found {name!r}")
-    if not isinstance(found, Correction) and found.refused:
+    if found.refused:
         raise ValueError(f"verl.{kind}: {name} needs {found.refused} instead")
     return name
 
@@ -124,10 +125,6 @@ class VerlAlgorithm:
     estimator: str | None = None
     policy_loss: str | None = None
     correction: str | None = None
-
-    @property
-    def has_critic(self) -> bool:
-        return self.estimator is not None and ESTIMATORS[self.estimator].critic
 
     @property
     def bypass(self) -> bool:
@@ -180,28 +177,11 @@ _SPREAD = {"address", "trainers", "replicas", "tensor_parallel", "gpu_memory", "
 """Fields that say where a training is computed, with any of which it may go on: no step depends on them."""
 
 
-class CriticFields(Canonical):
-    """How the critic of the estimator `gae` learns, and how its values become advantages."""
-
-    added_fields: ClassVar = frozenset({"learning_rate", "clip_range", "discount", "gae_lambda"})
-
-    learning_rate: float = Field(default=1e-5, ge=0, le=1)
-    """The critic's step size, the same at each update: the job's schedule is the policy's. Default 1e-5."""
-    clip_range: float = Field(default=0.5, gt=0, le=1e6)
-    """How far a token's value may move from what it was when the update began before the loss has nothing more to gain
-    by it, in units of the reward. Default 0.5."""
-    discount: float = Field(default=1.0, gt=0, le=1)
-    """What a reward is worth one sampled token earlier. Default 1: all tokens of an episode are as near to it."""
-    gae_lambda: float = Field(default=1.0, ge=0, le=1)
-    """How much of what came after a token, beyond the value of the next one, is in its advantage: 0 trusts the critic
-    alone, 1 the reward alone. Default 1."""
-
-
 class VerlFields(Canonical):
     """The fields of the backend `verl`."""
 
     added_fields: ClassVar = frozenset({
-        "inference_engine", "gpu_memory", "colocated", "advantage_estimator", "policy_loss", "critic",
+        "inference_engine", "gpu_memory", "colocated", "advantage_estimator", "policy_loss",
         "rollout_correction",
     })  # fmt: skip
 
@@ -227,34 +207,35 @@ class VerlFields(Canonical):
 
     advantage_estimator: str | None = None
     """verl's own estimator of advantages by its name, computed by verl's function: grpo, grpo_vectorized, grpo_passk,
-    reinforce_plus_plus, reinforce_plus_plus_baseline, rloo, rloo_vectorized, opo, gpg, or gae, which has a critic. It
-    stands for the job's `algorithm`, which must then be the default. Default None: the job's `algorithm`."""
+    reinforce_plus_plus, reinforce_plus_plus_baseline, rloo, rloo_vectorized, opo or gpg. It stands for the job's
+    `algorithm`, which must then be the default. Default None: the job's `algorithm`."""
     policy_loss: str | None = None
-    """verl's own policy loss by its name, computed by verl's function: vanilla, dppo_tv, dppo_kl, gspo, sapo, gpg,
-    clip_cov, kl_cov, geo_mean or cispo. Default None: that of the job's other fields. A field of the job that the
+    """verl's own policy loss by its name, computed by verl's function: vanilla, dppo_tv, dppo_kl, sapo, gpg or
+    cispo. Default None: that of the job's other fields. A field of the job that the
     loss does not heed is refused (docs/cluster.md)."""
-    critic: CriticFields | None = None
-    """What the estimator `gae` has of its own: how its critic, a second model with an optimiser of its own, learns.
-    Default None: that of each field. Other estimators refuse it."""
     rollout_correction: str | None = None
     """verl's own preset of off-policy weights and rejections by its name, such as decoupled_seq_is or
-    bypass_ppo_clip_geo_rs (docs/cluster.md), computed by verl's function. It stands for the job's
+    bypass_ppo_clip (docs/cluster.md), computed by verl's function. It stands for the job's
     `rollout_correction`. Default None: the job's."""
 
-    @field_validator("critic")
+    @model_validator(mode="before")
     @classmethod
-    def _drop_default_critic(cls, value: CriticFields | None) -> CriticFields | None:
-        """Return None for a critic of defaults alone: to say a default is to say nothing."""
-        return None if value == CriticFields() else value
+    def _refuse_critic(cls, data: Any) -> Any:
+        """Return the fields without `critic`, which older records have as None."""
+        if not isinstance(data, Mapping) or "critic" not in data:
+            return data
+        if data["critic"] is not None:
+            raise ValueError(
+                "verl.critic: this backend has no critic, only baselines of the group: leave it out, and take a "
+                "verl.advantage_estimator such as rloo or grpo"
+            )
+        return {name: value for name, value in data.items() if name != "critic"}
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
         for kind in get_args(Kind):
             if (name := getattr(self, kind)) is not None:
                 require_known(kind, name)
-        if self.critic is not None and not self.algorithm.has_critic:
-            found = self.advantage_estimator or "none"
-            raise ValueError(f"verl.critic: expected verl.advantage_estimator gae, found {found}: leave the critic out")
         if self.colocated and (self.trainers != self.replicas or self.tensor_parallel != 1):
             raise ValueError(
                 "verl.colocated: expected as many replicas as trainers and a tensor_parallel of 1, as one of each "

@@ -15,7 +15,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,10 +112,6 @@ class PolicyLearner(ABC):
     def _keep_steps(self) -> None:
         """End an update all of whose steps were made: what `_undo_steps` needs may be forgotten."""
 
-    @abstractmethod
-    def _diagnose_mismatch(self, update: PolicyUpdate) -> str:
-        """Return a third opinion on whether engine or learner moved (`mismatch.diagnose_mismatch`)."""
-
     def update(self, batch: Batch) -> dict[str, float]:
         """Make one training step: `epochs` passes over the batch, each in `minibatches` optimiser steps."""
         if not batch.episodes:
@@ -181,7 +176,7 @@ class PolicyLearner(ABC):
         try:
             with update.cost.measure("update_actor"):
                 self._begin_steps(undoable=len(steps) > 1)
-            self._make_steps(steps, update)
+                self._make_steps(steps, update)
             self._keep_steps()
         except Exception:
             self._order.set_state(order)
@@ -189,22 +184,18 @@ class PolicyLearner(ABC):
             raise
 
     def _make_steps(self, steps: Sequence[Sequence[int]], update: PolicyUpdate) -> None:
-        with update.cost.measure("update_actor"):
-            for number, chosen in enumerate(steps, 1):
-                self._gradient(*self._minibatch(chosen, update), update)
-                if number == 1:
-                    self._guard.check(update.sums.mismatch, update.sums.fresh, partial(self._diagnose_mismatch, update))
-                norm = self._step(update.step_size, last=number == len(steps))
-                if not math.isfinite(norm):
-                    raise NotFinite(f"the gradient's norm is {norm}: the update was refused, the weights kept")
-                update.norms.append(norm)
-                update.sums.steps = number
-
-    def _minibatch(self, chosen: Sequence[int], update: PolicyUpdate) -> tuple[list[Row], list[float]]:
-        """Return the rows of the `chosen` episodes, and the token weight in their minibatch of each one of all."""
         counts = [sum(len(row.targets) for row in own) for own in update.rows]
-        weights = minibatch_weights(self._job, counts, [each.weight for each in update.episodes], chosen)
-        return [row for number in chosen for row in update.rows[number]], weights
+        shares = [episode.weight for episode in update.episodes]
+        for number, chosen in enumerate(steps, 1):
+            rows = [row for episode in chosen for row in update.rows[episode]]
+            self._gradient(rows, minibatch_weights(self._job, counts, shares, chosen), update)
+            if number == 1:
+                self._guard.check(update.sums.mismatch, update.sums.fresh)
+            norm = self._step(update.step_size, last=number == len(steps))
+            if not math.isfinite(norm):
+                raise NotFinite(f"the gradient's norm is {norm}: the update was refused, the weights kept")
+            update.norms.append(norm)
+            update.sums.steps = number
 
     def _fill_sequences(
         self, rows: Sequence[Row], weights: Sequence[float], update: PolicyUpdate, *, spread: bool

@@ -68,7 +68,7 @@ class UpdateSums:
             self._age += int((self._version - versions).sum())
             begun = present if self.steps == 0 else tokens.proximal
             if begun is not None:
-                self._difference.add(begun.cpu().double(), rollout, weights, episodes)
+                self._difference.add(begun.cpu().double(), rollout, weights)
         if self.steps == 0:
             gaps = (present - rollout)[versions == self._version]
             self.fresh += len(gaps)

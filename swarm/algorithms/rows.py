@@ -45,10 +45,6 @@ class Row:
     sequence: Tensor | None = None
     correction: Tensor | None = None
     kept: Tensor | None = None
-    values: Tensor | None = None
-    """(K,): what a critic said of the targets as the update began, where there is one."""
-    returns: Tensor | None = None
-    """(K,): what it is to say of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -98,7 +98,7 @@ class TrainRow:
     versions: tuple[int, ...]
     calls: tuple[int, ...] = ()
     """(T,): the call that sampled it where sampled, else -1, numbered as they ended; empty where its episode has
-    no `call_rewards` and no learner asked for them."""
+    no `call_rewards`."""
 
 
 def linear_rows(

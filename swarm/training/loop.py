@@ -356,7 +356,7 @@ class Training:
     ) -> None:
         """Make the next step from its settled batch; `evaluated`: how its weights were, in the server's former life."""
         step, learner, job = self.step + 1, backend.learner, self.job
-        rows = {"merged": job.merging != "none", "by_call": job.follows_calls, "mask_cut": job.mask_truncated}
+        rows = {"merged": job.merging != "none", "mask_cut": job.mask_truncated}
         made = partial(make_batch, step, list_samples(groups), **rows)
         try:
             learned = await self._in_thread(lambda: dict(learner.update(made())))

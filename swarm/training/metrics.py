@@ -56,16 +56,14 @@ def list_samples(groups: Sequence[Group]) -> tuple[Sample, ...]:
     return tuple(sample for group in groups for sample in group.ended)
 
 
-def make_batch(
-    step: int, samples: Sequence[Sample], *, merged: bool = True, by_call: bool = False, mask_cut: bool = False
-) -> Batch:
-    """Return samples as the learner takes them; unless `merged`, a row for each call. by_call: rows say which call
-    sampled what, in any case. mask_cut: answers that a limit on tokens ended are context alone."""
+def make_batch(step: int, samples: Sequence[Sample], *, merged: bool = True, mask_cut: bool = False) -> Batch:
+    """Return samples as the learner takes them; unless `merged`, a row for each call. mask_cut: answers that a limit on
+    tokens ended are context alone."""
     make, episodes = linear_rows if merged else unmerged_rows, []
     for sample in samples:
         own = sample.trained_rewards
         masked = frozenset(node.index for node in sample.nodes if node.cut and mask_cut)
-        rows = make(sample.nodes, by_call=by_call or bool(own), masked=masked)
+        rows = make(sample.nodes, by_call=bool(own), masked=masked)
         episodes.append(TrainEpisode(sample.episode, sample.group, sample.reward, rows, sample.weight, own))
     return Batch(step, tuple(episodes))
 

@@ -139,7 +139,7 @@ class Generation:
 
     While `leader` is set it waits for that one to have `awaited` tokens of a prompt they share. `since` is used by the
     engine alone. `error` says why it could not go on, though others can: it is finished then, and its last token is
-    void. `uniform` is its next random number in [0, 1), once drawn: after a failed step the same one is used.
+    void.
     """
 
     ids: list[int]
@@ -153,7 +153,6 @@ class Generation:
     cancelled: bool = False
     finish: Finish | None = None
     error: BackendError | None = None
-    uniform: float | None = None
     since: float = 0.0
     fresh: list[SampledToken] = field(default_factory=list)
 
@@ -179,7 +178,6 @@ def extend(
     drawn, logprobs, top = sample(logits, rules, _uniforms(ready, generator))
     ids: npt.NDArray[np.int64] = drawn.cpu().numpy()
     for generation, token, logprob, likeliest in zip(ready, ids.tolist(), logprobs.tolist(), top, strict=True):
-        generation.uniform = None
         generation.ids.append(token)
         generation.fresh.append(SampledToken(token, logprob, version, likeliest))
         if generation.guide is not None:
@@ -195,9 +193,7 @@ def _uniforms(ready: Sequence[Generation], generator: torch.Generator) -> Tensor
     uniforms[unseeded] = torch.rand(len(unseeded), generator=generator, dtype=torch.float64)
     for row, generation in enumerate(ready):
         if generation.random is not None:
-            if generation.uniform is None:
-                generation.uniform = generation.random.random()
-            uniforms[row] = generation.uniform
+            uniforms[row] = generation.random.random()
     return uniforms
 
 
@@ -256,8 +252,6 @@ class Batcher:
         """By row."""
         self._version = policy.version
         self._revision = policy.revision
-        self._whole = True
-        """Whether no step failed since the memory was last empty."""
 
     @property
     def busy(self) -> bool:
@@ -270,7 +264,6 @@ class Batcher:
     @torch.inference_mode()
     def step(self) -> list[Generation]:
         """Run the forwards of one step; return the generations that got a token (`finish` set on the finished)."""
-        self._whole = False
         self._follow_version()
         for generation in [generation for generation in self._running.values() if generation.cancelled]:
             self._release(generation)
@@ -280,23 +273,17 @@ class Batcher:
         for generation in ready:
             if generation.finish:
                 self._release(generation)
-        self._whole = True
         return ready
 
     @torch.inference_mode()
-    def empty(self) -> tuple[list[Generation], list[Generation]]:
-        """Remove all generations, keys and values; return those that ran and waited. After a failed step the memory
-        is zeroed: numbers that are not finite come through masks."""
-        running, waiting = list(self._running.values()), list(self._waiting)
-        for generation in running:
-            generation.slot, generation.leader = -1, None
+    def empty(self) -> list[Generation]:
+        """After a failed step, remove all that ran in it, with all keys and values; return those generations. The
+        memory is zeroed: numbers that are not finite come through masks."""
+        running = list(self._running.values())
         self._running.clear()
-        self._waiting.clear()
         self._table = SlotTable(self._slots, self._positions)
-        if not self._whole:
-            self._cache.wipe()
-            self._whole = True
-        return running, waiting
+        self._cache.wipe()
+        return running
 
     def _extend(self, rows: _Array, features: Tensor) -> list[Generation]:
         """Sample one token for each of `rows` (N) from its features (N, F); return whose they are."""

@@ -148,7 +148,6 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 Sets = Mapping[str, Mapping[str, Tensor]]
 """Tensors by name, by the name of their set."""
 MODEL, OPTIMIZER = "model", "optimizer"
-CRITIC, CRITIC_OPTIMIZER = "critic", "critic_optimizer"
 _DRIVER, _RANKS = "driver", "ranks"
 
 

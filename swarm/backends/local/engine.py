@@ -1,19 +1,17 @@
 """The local engine: continuous batching in one background thread, for one event loop.
 
 Tokens reach their consumer in order, each once; a chunk holds tokens of one policy version; closing an iterator cancels
-its generation. A request that cannot be served, or whose step fails, ends alone, by RequestRefused or RequestLost. When
-the thread fails, `failure` says why and every open request gets a BackendError; RequestLost when it is stopped. One
-wake-up of the loop per step delivers all results.
+its generation. A request that cannot be served ends alone, by RequestRefused. When the thread fails, `failure` says why
+and every open request gets a BackendError; RequestLost when it is stopped. One wake-up of the loop per step delivers
+all results.
 
-After a failed step each generation is stepped alone, so that only the culprit is lost; others sample what they would
-have sampled, and no key or value of a failed step is used again. Where a trial of one token fails too, or joint steps
-fail again and again, the engine is broken. Weights follow the policy's version and lock.
+What runs in a step that fails is lost, and made again by whoever asked; no key or value of such a step is used again.
+After `_MAX_FAILURES` of them in a row the engine is broken. Weights follow the policy's version and lock.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 import time
@@ -22,81 +20,19 @@ from itertools import groupby
 
 from swarm.backends.local.batcher import Batcher, Generation, SampledToken
 from swarm.backends.local.policy import Policy
-from swarm.backends.protocols import Chunk, Finish, GenerationRequest, RequestLost, Sampling, require_readable
+from swarm.backends.protocols import Chunk, Finish, GenerationRequest, RequestLost, require_readable
 from swarm.rendering.guides import Guides
 from swarm.rendering.messages import BackendError, GrammarRefused
 
 _MAX_FAILURES = 3
-"""Failed joint steps in a row after which the engine counts as broken, though nobody fails alone."""
-
-
-class FaultIsolation:
-    """Implements `busy`, `add` and `step` over a batcher whose steps may fail; `progress` is called meanwhile."""
-
-    def __init__(self, batcher: Batcher, progress: Callable[[], None]) -> None:
-        self._batcher = batcher
-        self._progress = progress
-        self._failures = 0
-
-    @property
-    def busy(self) -> bool:
-        return self._batcher.busy
-
-    def add(self, generation: Generation) -> None:
-        self._batcher.add(generation)
-
-    def step(self) -> Sequence[Generation]:
-        """Advance; return the generations that got a token or ended; raise the error if the engine itself is broken."""
-        try:
-            advanced = self._batcher.step()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the culprit is looked for
-            _log.warning("a step broke, and everybody in it goes on alone: %s", _describe(error))
-            return self._isolate(error)
-        self._failures = 0
-        return advanced
-
-    def _isolate(self, error: Exception) -> list[Generation]:
-        running, waiting = self._batcher.empty()
-        for generation in running:
-            if generation.finish is None and not generation.cancelled:
-                self._step_alone(generation)
-        if any(isinstance(generation.error, RequestLost) for generation in running):
-            trial = Generation([0], Sampling(max_tokens=1))
-            self._step_alone(trial)
-            if trial.error is not None:
-                raise error
-        else:
-            self._failures += 1
-            if self._failures >= _MAX_FAILURES:
-                raise error
-        for generation in (*running, *waiting):
-            if generation.finish is None:
-                self._batcher.add(generation)
-        return [generation for generation in running if generation.fresh or generation.error is not None]
-
-    def _step_alone(self, generation: Generation) -> None:
-        """Give a generation its next token in steps of its own, or end it with a RequestLost."""
-        self._batcher.add(generation)
-        try:
-            while self._batcher.busy and not self._batcher.step():
-                self._progress()
-        except Exception as error:  # noqa: BLE001 - whatever it is, this one is to blame
-            _log.warning("a request is lost, for it breaks its step alone: %s", _describe(error))
-            generation.fail(RequestLost(f"the engine lost this answer ({_describe(error)}); make the request again"))
-        self._batcher.empty()
-        self._progress()
-
-
-def _describe(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+"""Failed steps in a row after which the engine counts as broken."""
 
 
 _log = logging.getLogger(__name__)
 
-SILENCE_S = 60.0
-"""Seconds, while requests wait, in which the thread neither advances nor computes, after which the engine is dead."""
-_STEP_S = 1800.0
-"""How long a step may take in which the thread computes: the prompts of a model that is large for its machine."""
+SILENCE_S = 1800.0
+"""Seconds that a step may take while requests wait, after which the engine is dead: prompts of a model that is large
+for its machine take minutes."""
 _JOIN_S = 10.0
 """Seconds that `stop` waits for the thread; one that hangs is left behind (it is a daemon)."""
 _GATHER_S = 0.02
@@ -153,7 +89,8 @@ class LocalEngine:
         silence_s: float = SILENCE_S,
     ) -> None:
         self._policy = policy
-        self._batcher = FaultIsolation(batcher, self._note_progress)
+        self._batcher = batcher
+        self._failures = 0
         self._max_context = max_context
         self._guides = guides
         self._wake = threading.Condition()
@@ -166,10 +103,6 @@ class LocalEngine:
         self._silence_s = silence_s
         self._advanced = time.monotonic()
         """When the thread last took up work (monotonic seconds)."""
-        self._clock: int | None = None
-        """That of the thread's processor time, where there is one."""
-        self._spent = (0.0, self._advanced)
-        """Processor time of the thread, and when it was first seen to be so much."""
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -189,20 +122,11 @@ class LocalEngine:
 
     def failure(self) -> str | None:
         """Return why the thread broke, or that it advances no request though there are some; None otherwise."""
-        silent = self._silent_s()
+        silent = time.monotonic() - self._advanced
         if self._failure is None and self._open and silent > self._silence_s:
             self._failure = f"the local engine has been silent for {silent:.0f} s while requests wait"
             self._fail_open()
         return self._failure
-
-    def _silent_s(self) -> float:
-        """Return for how long the thread neither took up work nor, within a step, computed anything."""
-        now = time.monotonic()
-        with contextlib.suppress(OSError):  # the thread is over
-            spent = time.clock_gettime(self._clock) if self._clock is not None else 0.0
-            if spent != self._spent[0]:
-                self._spent = spent, now
-        return now - (max(self._advanced, self._spent[1]) if now - self._advanced < _STEP_S else self._advanced)
 
     @property
     def version(self) -> int:
@@ -247,19 +171,34 @@ class LocalEngine:
         return queue
 
     def _run(self) -> None:
-        if hasattr(time, "pthread_getcpuclockid"):
-            self._clock = time.pthread_getcpuclockid(threading.get_ident())
         try:
             while self._collect():
                 self._note_progress()
                 with self._policy.lock.reading():
-                    advanced = self._batcher.step()
+                    advanced = self._step()
                 self._hand_over(advanced)
         except Exception as error:  # noqa: BLE001 - the thread's edge: whatever broke it is told by failure()
             _log.exception("the local engine's thread broke")
             with self._wake:
                 self._failure = f"the local engine broke: {type(error).__name__}: {error}"
             self._call_loop(self._fail_open)
+
+    def _step(self) -> list[Generation]:
+        """Advance; return the generations that got a token or ended. Raises what fails again and again."""
+        try:
+            advanced = self._batcher.step()
+        except Exception as error:
+            self._failures += 1
+            if self._failures >= _MAX_FAILURES:
+                raise
+            said = f"the engine lost this answer ({type(error).__name__}: {error}); make the request again"
+            _log.warning("event=step_failed reason=%r", said)
+            lost = self._batcher.empty()
+            for generation in lost:
+                generation.fail(RequestLost(said))
+            return lost
+        self._failures = 0
+        return advanced
 
     def _note_progress(self) -> None:
         self._advanced = time.monotonic()

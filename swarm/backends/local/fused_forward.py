@@ -2,8 +2,7 @@
 
 No weight is copied: parameters of layers over one input become views of one matrix's rows, so optimisers and
 checkpoints that change them in place keep working. A LoRA adapter (arXiv 2106.09685) is computed beside its layer, as
-peft does; merging it into a coarse type would round most of it away. `intact` says whether the model is still built as
-it was.
+peft does; merging it into a coarse type would round most of it away.
 
 `make_fused_forward` returns a forward only after it met the model's logits within rounding (a prefill at other
 positions in every row, then single tokens over a cache, adapter included), else raises CannotFuse with the reason. In
@@ -112,13 +111,6 @@ def _plain(linear: nn.Module) -> nn.Linear:
     return inner
 
 
-def adapter_state(module: Any) -> tuple[object, ...]:
-    """Return what decides, beside weights, what an adapter adds to a layer; nothing for a layer without one."""
-    if type(module).__module__ != _LORA:
-        return ()
-    return module.merged, module.disable_adapters, tuple(module.active_adapters), tuple(module.scaling.items())
-
-
 @contextmanager
 def perturb_adapters(model: nn.Module) -> Iterator[None]:
     """Let adapters, untrained too, add something inside; bit for bit as before after it. Nobody else runs the model."""
@@ -169,7 +161,6 @@ class FusedForward:
         _require_known(model)
         base, config = model.base_model, model.config
         first = base.layers[0].self_attn
-        self._model = model
         self._heads, self._kv = int(config.num_attention_heads), int(config.num_key_value_heads)
         self._width, self._scaling = int(first.head_dim), float(first.scaling)
         self._embedding = base.embed_tokens.weight.detach()
@@ -183,11 +174,6 @@ class FusedForward:
         self._stretch = float(base.rotary_emb.attention_scaling)
         self._layers = [self._layer(layer) for layer in base.layers[: config.num_hidden_layers]]
         self._norm = _Norm(base.norm, self._plain)
-        self._built = _structure(model)
-
-    def is_intact(self) -> bool:
-        """Return whether the model is still the one this was made of, whatever its weights' values are now."""
-        return _structure(self._model) == self._built
 
     def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: Cache) -> Tensor:
         """Return features (B, T, F) of ids (B, T) at `positions` (B, T); `mask` (B, 1, T, S) is added to scores."""
@@ -333,15 +319,6 @@ def _require_known(model: Any) -> None:
     kinds = {(parameter.dtype, parameter.device) for parameter in model.parameters()}
     if len(kinds) != 1:
         raise CannotFuse("its weights are of several types or on several devices")
-
-
-def _structure(model: nn.Module) -> list[tuple[object, ...]]:
-    """Return what a model is built of: its modules with their own forwards, and where its weights are."""
-    modules = [
-        (id(module), type(module), vars(module).get("forward"), *adapter_state(module)) for module in model.modules()
-    ]
-    tensors = [*model.parameters(), *model.buffers()]
-    return [*modules, *((tensor.data_ptr(), tensor.dtype) for tensor in tensors)]
 
 
 _EXACT = 1e-4

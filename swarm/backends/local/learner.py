@@ -18,12 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from swarm.algorithms.learner import PolicyLearner, PolicyUpdate
-from swarm.algorithms.mismatch import diagnose_mismatch, find_mismatches
 from swarm.algorithms.rows import Row, flatten_tokens
 from swarm.backends.local import checkpoint
 from swarm.backends.local.micro_batch import Layout, PackedRows, PaddedRows, compute_logprobs, vocabulary_logprobs
 from swarm.backends.local.policy import Policy, frozen_copy, recompute_layers, trainable_parameters
-from swarm.backends.local.reference import PlainModel, plain_weights
 from swarm.backends.protocols import Batch, NotFinite
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
@@ -127,8 +125,6 @@ class LocalLearner(PolicyLearner):
         self._reference = Policy(frozen_copy(policy.model), policy.device) if job.kl_coef > 0 else None
         if job.gradient_checkpointing:
             recompute_layers(policy.model)
-            if policy.fused:  # it looks at the layers' forwards, which are others now
-                policy.fuse()
 
     @property
     def version(self) -> int:
@@ -136,7 +132,7 @@ class LocalLearner(PolicyLearner):
 
     def update(self, batch: Batch) -> dict[str, float]:
         metrics = super().update(batch)
-        return {**metrics, **self._layout.metrics(), "rollouter/fused": float(self._policy.fused)}
+        return {**metrics, **self._layout.metrics()}
 
     def save(self, folder: Path) -> None:
         """Write all of it, atomically. Only the generators, from which an engine draws, need the lock: for a moment."""
@@ -203,12 +199,6 @@ class LocalLearner(PolicyLearner):
 
     def _keep_steps(self) -> None:
         self._before = None
-
-    def _diagnose_mismatch(self, update: PolicyUpdate) -> str:
-        job, found = self._job, find_mismatches(self._compute_logprobs(update.all_rows), self.version)
-        with self._policy.lock.reading():
-            plain = PlainModel(self._policy.config, [plain_weights(self._policy.model)])
-        return diagnose_mismatch(found, plain.logprobs, job.temperature, job.mismatch_limit, job.dtype)
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:

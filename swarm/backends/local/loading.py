@@ -85,11 +85,8 @@ def choose_attention(skeleton: Any) -> Attention:
             f"expected a model whose attention can be chosen, found that {skeleton.config.model_type} has its own "
             f"alone: choose another model"
         )
-    return "sdpa" if skeleton._supports_sdpa and switches and not _has_soft_caps(skeleton.config) else "eager"
-
-
-def _has_soft_caps(config: Any) -> bool:
-    return bool(getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None))
+    soft_caps = getattr(skeleton.config.get_text_config(decoder=True), "attn_logit_softcapping", None)
+    return "sdpa" if skeleton._supports_sdpa and switches and not soft_caps else "eager"
 
 
 def _limits(folder: Path, config: Any) -> Iterator[tuple[str, int]]:
@@ -198,10 +195,20 @@ def _require(folder: Path, needed: Mapping[str, int], job: Job, device: torch.de
     total, free = sum(needed.values()), free_bytes(device)
     if total > free:
         parts = ", ".join(f"{name} {_format_size(size)}" for name, size in needed.items() if size)
+        ways = [
+            "take a smaller model",
+            *(["dtype bfloat16"] if job.dtype == "float32" else []),
+            *([] if job.lora_rank else ["a lora_rank"]),
+            "a smaller kv_cache_bytes",
+        ]
         raise BackendError(
             f"the model in {folder} needs {total:,} bytes on {device.type} ({parts}) and {free:,} are free: "
-            f"{_advice(job)}"
+            f"{', '.join(ways)}"
         )
+
+
+def _format_size(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.2f} MiB"
 
 
 def device_needs(skeleton: Any, job: Job) -> Mapping[str, int]:
@@ -260,20 +267,6 @@ def free_bytes(device: torch.device) -> int:
     available = int(psutil.virtual_memory().available)
     limit = _CGROUP_LIMIT.read_text().strip() if _CGROUP_LIMIT.is_file() else "max"
     return min(available, int(limit) - int(psutil.Process().memory_info().rss)) if limit.isdigit() else available
-
-
-def _advice(job: Job) -> str:
-    ways = [
-        "take a smaller model",
-        "dtype bfloat16" if job.dtype == "float32" else "",
-        "a lora_rank" if not job.lora_rank else "",
-        "a smaller kv_cache_bytes",
-    ]
-    return ", ".join(way for way in ways if way)
-
-
-def _format_size(size: int) -> str:
-    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.2f} MiB"
 
 
 _log = logging.getLogger(__name__)

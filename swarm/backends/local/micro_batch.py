@@ -226,7 +226,6 @@ class Layout:
             )
         self._last_layout: str | None = None
         self._chosen: list[bool] = []
-        self._ratios: list[float] = []
 
     def micro_batches(self, rows: Sequence[Row]) -> Iterator[PaddedRows | PackedRows]:
         """Yield the rows, each once, in micro-batches within the job's budget."""
@@ -239,11 +238,9 @@ class Layout:
             yield from map(PackedRows, trees)
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the share of trees among the layouts since the last call, and the mean ratio where one was known."""
-        chosen, ratios = self._chosen, self._ratios
-        self._chosen, self._ratios = [], []
-        measured = {"merge/layout_ratio": sum(ratios) / len(ratios)} if ratios else {}
-        return {"merge/layout_tree": sum(chosen) / max(1, len(chosen)), **measured}
+        """Return the share of trees among the layouts since the last call."""
+        chosen, self._chosen = self._chosen, []
+        return {"merge/layout_tree": sum(chosen) / max(1, len(chosen))}
 
     def _trees(self, rows: Sequence[Row]) -> list[list[Branch]] | None:
         reason = "the job says so" if self._merging in ("linear", "none") else self._obstacle
@@ -252,7 +249,6 @@ class Layout:
             return None
         trees = list(split_branches(sort_depth_first(rows), self._tokens))
         ratio = sum(len(row.ids) for row in rows) / sum(branch.added for tree in trees for branch in tree)
-        self._ratios.append(ratio)
         if self._merging == "auto" and ratio < PAYS:
             self._record("rows", f"{ratio:.3f}", f"a tree pays from {PAYS}")
             return None

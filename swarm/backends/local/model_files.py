@@ -12,14 +12,11 @@ rounded once more. No code goes with a model: one that needs its own is refused.
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +46,11 @@ _WHATEVER_IS_WRONG = (OSError, ValueError, KeyError, IndexError, RuntimeError, I
 def convert(source: Path, target: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    with _cache_gguf():
-        _say("reading the tokenizer")
-        own: Any = {"gguf_file": source.name, "local_files_only": True, "trust_remote_code": False}
-        tokenizer: Any = AutoTokenizer.from_pretrained(source.parent, **own)
-        _say("reading the weights")
-        read: Any = AutoModelForCausalLM.from_pretrained(source.parent, dtype=torch.float32, **own)
+    _say("reading the tokenizer")
+    own: Any = {"gguf_file": source.name, "local_files_only": True, "trust_remote_code": False}
+    tokenizer: Any = AutoTokenizer.from_pretrained(source.parent, **own)
+    _say("reading the weights")
+    read: Any = AutoModelForCausalLM.from_pretrained(source.parent, dtype=torch.float32, **own)
     _say("writing the weights in fp32")
     # What was read from GGUF remembers its quantisation and refuses to be saved: a fresh model has the weights alone.
     fresh = type(read)(read.config)
@@ -62,25 +58,6 @@ def convert(source: Path, target: Path) -> None:
     fresh.generation_config = read.generation_config
     fresh.save_pretrained(target)
     tokenizer.save_pretrained(target)
-
-
-@contextmanager
-def _cache_gguf() -> Iterator[None]:
-    """Keep what `gguf` answers meanwhile: transformers parses the file four times, and makes a table per module."""
-    try:
-        package = import_module("gguf")
-    except ImportError:  # transformers says what is missing
-        yield
-        return
-    names = ("GGUFReader", "get_tensor_name_map")
-    own = {name: getattr(package, name) for name in names}
-    for name, made in own.items():
-        setattr(package, name, functools.cache(made))
-    try:
-        yield
-    finally:
-        for name, made in own.items():
-            setattr(package, name, made)
 
 
 def _say(line: str) -> None:

@@ -158,8 +158,6 @@ class Policy:
         self._fused: FusedForward | None = None
         self.unfused: str | None = None
         """Why `fuse` found no fused forward; None where it found one, and before it was called."""
-        self._fused_at = -1
-        """Revision under which the fused forward was last found to be of the model as it is built."""
 
     @contextmanager
     def rewriting(self) -> Iterator[None]:
@@ -183,7 +181,7 @@ class Policy:
 
     @property
     def fused(self) -> bool:
-        """Whether `decode` runs a fused forward, as far as is known by now."""
+        """Whether `decode` runs a fused forward."""
         return self._fused is not None
 
     def features(self, ids: Tensor, **inputs: Any) -> Tensor:
@@ -199,31 +197,27 @@ class Policy:
         return [self._text[place % len(self._text)] for place in range(first, first + count)]
 
     def fuse(self) -> None:
-        """Let `decode` run the model's fused forward from now on, if it has one; a warning says so if not."""
+        """Let `decode` run the model's fused forward from now on, if it has one; a warning says so if not. What is
+        computed beside weights (an adapter, a type, a patched module) must not change later."""
         with self.lock.writing():
-            if self._fused is not None and self._fused.is_intact():
+            if self._fused is not None or self.unfused is not None:
                 return
             rows = [self.probe_ids(PROBED), self.probe_ids(PROBED, first=PROBED)]
-            before, self.unfused = self.unfused, None
             try:
                 self._fused = make_fused_forward(self.model, self.head, rows)
             except CannotFuse as reason:
-                self._fused, self.unfused = None, str(reason)
-        if self.unfused not in (None, before):
-            _log.warning(
-                "event=no_fused_forward cost='generation takes about 1.5 to 2 times as long' model=%s reason=%r",
-                type(self.model).__name__,
-                self.unfused,
-            )
+                self.unfused = str(reason)
+                _log.warning(
+                    "event=no_fused_forward cost='generation takes about 1.5 to 2 times as long' model=%s reason=%r",
+                    type(self.model).__name__,
+                    self.unfused,
+                )
 
     def decode(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: Cache) -> Tensor:
         """Return `features` (B, T, F) of ids (B, T) at `positions` (B, T), without gradients, over `cache`.
 
-        `mask` (B, 1, T, S) is added to the scores of what `cache.update` returns. What changes the model's structure
-        (an adapter, another type) and not its values alone makes this the model's own forward, until the next `fuse`.
+        `mask` (B, 1, T, S) is added to the scores of what `cache.update` returns.
         """
-        if self._fused is not None and self._fused_at != self.revision:
-            self._fused, self._fused_at = self._fused if self._fused.is_intact() else None, self.revision
         if self._fused is None:
             return self.features(
                 ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True

@@ -1,27 +1,23 @@
-"""Reference forwards: a check by eager attention at load, and an fp32 third opinion.
+"""The check at load: what is computed against eager attention in fp32.
 
 Engine and learner share one module, so what both leave out would show as no difference: log-probs of both are compared
 with full forwards of the same weights by eager attention, each sequence alone, without a cache, in fp32. Disagreement
 is one BackendError. A few tokens only: what depends on length is refused by `swarm.backends.local.loading`.
-
-The plain model is Hugging Face's own forward in float32 over a copy of the weights. It shares no memory, hook or kernel
-with the running model, is refused where there is no room for it, and is slow.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from swarm.backends.local.batcher import Batcher, Generation
 from swarm.backends.local.fused_forward import compute_in_fp32
-from swarm.backends.local.loading import free_bytes, wrap_errors
+from swarm.backends.local.loading import wrap_errors
 from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import Sampling
 from swarm.rendering.messages import BackendError
@@ -191,64 +187,3 @@ def _require_near(policy: Policy, gap: Gap, what: str) -> None:
             f"expected the {what} to compute {policy.config.model_type} as its eager attention does, within "
             f"{gap.allowed:.2g} of every log-prob, found {gap.found:.2g}: choose another model"
         )
-
-
-_FP32 = 4
-_SPARE = 1.2
-
-
-class PlainModel:
-    """A causal LM of a configuration, with weights by name that come in parts; BackendError where some are missing."""
-
-    def __init__(self, config: Any, parts: Iterable[Mapping[str, Tensor]]) -> None:
-        self._model = _build_model(config)
-        names = set(self._model.state_dict())
-        missing = set(names)
-        for part in parts:
-            known = {name: weight for name, weight in part.items() if name in names}
-            self._model.load_state_dict(known, strict=False)
-            missing -= set(known)
-        tied = self._model.get_output_embeddings()
-        if tied is not None and tied.weight is self._model.get_input_embeddings().weight:
-            missing = {name for name in missing if self._model.get_parameter(name) is not tied.weight}
-        if missing:
-            raise BackendError(f"the weights lack {len(missing)} of the model's: {', '.join(sorted(missing)[:3])}")
-
-    @torch.no_grad()
-    def logprobs(self, ids: Tensor, temperature: float) -> Tensor:
-        """Return the log-prob (T - 1,) of each of `ids` (T,) but the first, the ones before it given."""
-        _require_memory(2 * _FP32 * len(ids) * self._model.get_input_embeddings().num_embeddings)
-        logits = self._model(input_ids=ids[None, :-1], use_cache=False).logits[0].float() / temperature
-        found: Tensor = logits.log_softmax(-1).gather(-1, ids[1:, None])[:, 0]
-        return found
-
-
-def _build_model(config: Any) -> Any:
-    from transformers import AutoModelForCausalLM
-
-    own = copy.deepcopy(config)
-    with torch.device("meta"):
-        shapes = AutoModelForCausalLM.from_config(own, dtype=torch.float32)
-    _require_memory(sum(weight.numel() for weight in shapes.parameters()) * _FP32)
-    return AutoModelForCausalLM.from_config(own, dtype=torch.float32, attn_implementation="eager").eval()
-
-
-def _require_memory(size: int) -> None:
-    if (needed := int(size * _SPARE)) > (free := free_bytes(torch.device("cpu"))):
-        raise BackendError(f"a plain forward needs {needed:,} bytes of memory and {free:,} are free")
-
-
-@torch.no_grad()
-def plain_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return all weights by the names that they have without an adapter; its product is added in float32."""
-    found = {}
-    for name, weight in model.state_dict().items():
-        if ".lora_" in name:
-            continue
-        parent, _, last = name.partition(".base_layer.")
-        if last == "weight":
-            layer: Any = model.get_submodule(parent)
-            delta = sum(layer.get_delta_weight(adapter).float() for adapter in layer.active_adapters)
-            weight = weight.float() + delta
-        found[name.replace(".base_layer.", ".")] = weight.detach().cpu()
-    return found

@@ -2,7 +2,7 @@
 
 verl promises nothing about these between versions: `TrainingWorker` and its configurations, the engine's
 `forward_backward_batch`, `infer_batch`, `optimizer_step`, `train_mode`, `module` and `optimizer`, `_build_lora_module`,
-the registry of engines, `tensordict_utils`, the loader of critics, the tables of `core_algos`, `rollout_corr_helper`
+the registry of engines, `tensordict_utils`, the tables of `core_algos`, `rollout_corr_helper`
 and the configurations they read; the platform is in `worker.py`. Run for real: verl 0.9.1 on a CPU (gloo, FSDP2); the
 branches for CUDA (nccl) were never run.
 
@@ -22,7 +22,7 @@ from datetime import timedelta
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -33,12 +33,10 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from swarm.algorithms.rows import Tokens
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
-from swarm.verl_config import ESTIMATORS, CriticFields, VerlAlgorithm, VerlFields
+from swarm.verl_config import ESTIMATORS, VerlAlgorithm, VerlFields
 
 PINNED = "0.9"
 """The verl that this file was written for: any 0.9.x."""
-ModelType = Literal["language_model", "value_model"]
-"""verl's names of what a model says at each place: log-probs of the next id, or one number."""
 EXCHANGE_TIMEOUT_S = 1800
 """Seconds that a rank waits for the others in one exchange."""
 
@@ -83,7 +81,7 @@ def join(device: str, rank: int, world: int, store: TCPStore) -> None:
 
 def make_engine(folder: Path, job: Job, device: str) -> Any:
     """Return verl's engine for a model, made and sharded over the ranks of the group; all of them must call it."""
-    made = make_worker(folder, job, device, "language_model")
+    made = make_worker(folder, job, device)
     build = made.engine._build_lora_module
 
     def build_seeded(module: Any) -> Any:
@@ -121,7 +119,7 @@ def _wait_for_moves() -> None:
     transformer_impl.offload_fsdp_optimizer = move_moments
 
 
-def make_worker(folder: Path, job: Job, device: str, model_type: ModelType) -> Any:
+def make_worker(folder: Path, job: Job, device: str) -> Any:
     from verl.trainer.config import CheckpointConfig
     from verl.workers.config import TrainingWorkerConfig
     from verl.workers.engine_workers import TrainingWorker
@@ -129,7 +127,7 @@ def make_worker(folder: Path, job: Job, device: str, model_type: ModelType) -> A
     _register(device)
     model, engine, optimizer = _configurations(folder, job, device)
     config = TrainingWorkerConfig(
-        model_type=model_type,
+        model_type="language_model",
         model_config=model,
         engine_config=engine,
         optimizer_config=optimizer,
@@ -142,11 +140,10 @@ def make_worker(folder: Path, job: Job, device: str, model_type: ModelType) -> A
 def _register(device: str) -> None:
     """Tell verl that its FSDP engines run on a CPU."""
     from verl.workers.engine.base import EngineRegistry
-    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
     if device == "cpu":
-        for model_type, made in (("language_model", FSDPEngineWithLMHead), ("value_model", FSDPEngineWithValueHead)):
-            EngineRegistry.register(model_type=model_type, backend=["fsdp2"], device="cpu")(made)
+        EngineRegistry.register(model_type="language_model", backend=["fsdp2"], device="cpu")(FSDPEngineWithLMHead)
 
 
 def _configurations(folder: Path, job: Job, device: str) -> tuple[Any, Any, Any]:
@@ -203,11 +200,10 @@ def prepare_batch(batch: TensorDict, job: Job, longest: int, *, entropy: bool) -
     return batch
 
 
-def infer(engine: Any, batch: TensorDict, what: Literal["log_probs", "values"]) -> Tensor:
-    """Return, jagged over the batch's ids, what the present weights say before each one's next id: its log-prob, or a
-    critic's value of what it leads to."""
+def infer(engine: Any, batch: TensorDict) -> Tensor:
+    """Return, jagged over the batch's ids, the log-prob of each one's next id under the present weights."""
     with enter_mode(engine, engine.eval_mode()):
-        found: Tensor = engine.infer_batch(batch)["model_output"][what].cpu()  # else Ray brings the GPU along
+        found: Tensor = engine.infer_batch(batch)["model_output"]["log_probs"].cpu()  # else Ray brings the GPU along
     return found
 
 
@@ -265,30 +261,10 @@ _UNBOUND: Final = 1e9
 """A bound on ratios that holds none: verl clamps them to e^20."""
 _DPPO_TRUNCATION: Final = 20.0
 """Largest ratio in the dppo losses: what verl's functions take where they are told none."""
-_BY_ADVANTAGES: Final = frozenset({"geo_mean", "bypass_mode"})
-"""Losses in which weights are put by way of the advantages: one averages other factors over its sequences, one ignores
-them. Both are in proportion to the advantages."""
 
 
 def verl_names(job: Job) -> VerlAlgorithm:
     return (job.verl or VerlFields()).algorithm
-
-
-def require_functions(job: Job) -> None:
-    """Raise BackendError where the verl that is installed lacks a function that the job names."""
-    names = verl_names(job)
-    if names == VerlAlgorithm():
-        return
-    from verl.trainer.config.algorithm import RolloutCorrectionConfig
-    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
-
-    for kind, name, there in (
-        ("advantage_estimator", names.estimator, names.estimator in ADV_ESTIMATOR_REGISTRY),
-        ("policy_loss", names.loss, names.loss in POLICY_LOSS_REGISTRY),
-        ("rollout_correction", names.correction, hasattr(RolloutCorrectionConfig, names.correction or "")),
-    ):
-        if name is not None and not there:
-            raise BackendError(f"verl.{kind}: expected {name}, which verl 0.9.1 has; the verl installed here has none")
 
 
 def advantages(job: Job, rewards: Sequence[float], groups: Sequence[str], tokens: Sequence[int]) -> list[float]:
@@ -398,15 +374,13 @@ class Sequences:
 class TokenBatch:
     """What verl's loss is called with, of M > 0 tokens; all tensors are (M,).
 
-    present: log-probs with gradient; proximal: those that the clip compares with; correction: off-policy factors;
-    weights: what each token weighs in the loss that is wanted, 0 for those of others.
+    present: log-probs with gradient; proximal: those that the clip compares with; correction: off-policy factors.
     """
 
     tokens: Tokens
     present: Tensor
     proximal: Tensor
     correction: Tensor
-    weights: Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -418,36 +392,17 @@ class LossOutput:
     clipped_lower: float
 
 
-def policy_loss(job: Job, part: TokenBatch, *, seed: int | None = None) -> LossOutput:
-    """Return verl's loss of a part; a loss that draws, draws with `seed`.
-
-    Where a sequence's loss cannot be told apart into its tokens' (`geo_mean`), its value is shared out by their weights
-    and its gradient is whole for each token that `present` has one for: they too add up over parts.
-    """
-    name = verl_names(job).loss
-    assert name is not None
-    with torch.random.fork_rng(devices=[], enabled=seed is not None):
-        if seed is not None:
-            torch.manual_seed(seed)
-        if name != "geo_mean":
-            return _call_verl_loss(job, name, part, part.weights)
-        found = _call_verl_loss(job, name, part, part.tokens.weights)
-        with torch.no_grad():
-            share = _call_verl_loss(job, name, part, part.weights).loss
-        return LossOutput(found.loss - found.loss.detach() + share, found.clipped, found.clipped_lower)
-
-
-def _call_verl_loss(job: Job, name: str, part: TokenBatch, weights: Tensor) -> LossOutput:
-    """Return what verl's function says, with its factors and its mode of adding up so chosen that `weights` hold."""
+def policy_loss(job: Job, part: TokenBatch) -> LossOutput:
+    """Return verl's loss of a part, with its factors and its mode of adding up so chosen that tokens' weights hold."""
     from verl.trainer.ppo.core_algos import get_policy_loss_fn
 
+    name = verl_names(job).loss
+    assert name is not None
     tokens, sequences = part.tokens, Sequences(part.tokens.episodes)
     kept = torch.ones_like(tokens.episodes) if tokens.kept is None else tokens.kept.long()
-    mask, weighed, factors = sequences.pad(kept), sequences.pad(weights), sequences.pad(part.correction)
+    mask, weighed, factors = sequences.pad(kept), sequences.pad(tokens.weights), sequences.pad(part.correction)
     advantages = sequences.pad(tokens.advantages)
-    if name == "geo_mean":  # a mean over the sequences, each of which weighs what its tokens do together
-        advantages = advantages * weighed.sum(1, keepdim=True) * len(mask)
-    elif name in _BY_ADVANTAGES:
+    if name == "bypass_mode":  # which ignores factors, and is in proportion to the advantages
         advantages = advantages * weighed
     elif name == "sapo":  # always a mean over a sequence's tokens
         factors = factors * weighed * mask.sum(1, keepdim=True)
@@ -484,84 +439,3 @@ def _actor_config(job: Job, name: str) -> Any:
         policy_loss=PolicyLossConfig(loss_mode=name, rollout_correction=_preset(job)),
         global_batch_info={"dp_size": 1, "batch_num_tokens": None, "global_batch_size": 1, "loss_scale_factor": None},
     )
-
-
-def critic_fields(job: Job) -> CriticFields:
-    return (job.verl or VerlFields()).critic or CriticFields()
-
-
-def make_critic_engine(folder: Path, job: Job, device: str) -> Any:
-    """Return verl's engine for a critic, all of which learns; every rank of the group must call it."""
-    own = job.model_copy(update={"lora_rank": 0, "learning_rate": critic_fields(job).learning_rate})
-    made = make_worker(folder, own, device, "value_model")
-    with _patch_critic_loader(job.seed):
-        load_model(made)
-    return made.engine
-
-
-@contextmanager
-def _patch_critic_loader(seed: int) -> Iterator[None]:
-    """Have verl load critics by `_load_critic`, and draw what their folder lacks from `seed`."""
-    from verl.utils import model
-
-    kept, model.load_valuehead_model = model.load_valuehead_model, _load_critic
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            yield
-    finally:
-        model.load_valuehead_model = kept
-
-
-def _load_critic(local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool) -> Any:
-    """Return a model with a head of one number: verl's own function wants flash attention, whatever the job's model."""
-    from transformers import AutoModelForTokenClassification
-
-    require_critic(model_config)
-    return AutoModelForTokenClassification.from_pretrained(
-        local_path, dtype=torch_dtype, config=model_config, trust_remote_code=trust_remote_code
-    )
-
-
-def require_critic(model_config: Any) -> None:
-    """Raise BackendError where transformers has no model of that kind with a head for each place."""
-    from transformers import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
-
-    if type(model_config) not in MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING:
-        raise BackendError(
-            f"verl.advantage_estimator gae: transformers has no token classification of {model_config.model_type}, "
-            "which a critic would be; take reinforce_plus_plus"
-        )
-    if hasattr(type(model_config), "hidden_dropout"):  # which verl sets to a text, and transformers refuses
-        raise BackendError(
-            f"verl.advantage_estimator gae: verl 0.9.1 makes no critic of {model_config.model_type}, whose dropout it "
-            "sets to what the model does not take; take reinforce_plus_plus"
-        )
-
-
-def estimate_gae(job: Job, rewards: Sequence[float], values: Tensor, episodes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return verl's advantages (M,) of M > 0 tokens, whitened over all, and returns (M,), which values are to be.
-
-    By their values and episodes' numbers; rewards are at the ends.
-    """
-    from verl.trainer.ppo.core_algos import compute_gae_advantage_return
-
-    sequences, own = Sequences(episodes), critic_fields(job)
-    mask = sequences.pad(torch.ones_like(episodes))
-    scores = torch.zeros(mask.shape)
-    scores[torch.arange(len(mask)), mask.sum(1) - 1] = torch.tensor(rewards)[episodes.unique()]
-    try:
-        found = compute_gae_advantage_return(scores, sequences.pad(values), mask, own.discount, own.gae_lambda)
-    except ValueError as error:  # what verl raises for a batch that it cannot whiten
-        raise BackendError(f"verl.advantage_estimator gae: verl refused the batch: {error}") from error
-    return sequences.unpad(found[0]), sequences.unpad(found[1])
-
-
-def value_loss(job: Job, present: Tensor, before: Tensor, returns: Tensor, weights: Tensor) -> tuple[Tensor, float]:
-    """Return verl's loss () of M > 0 tokens and the part it clipped, by values with gradient and `before`; (M,)."""
-    from verl.trainer.ppo.core_algos import compute_value_loss
-
-    clip, mode = critic_fields(job).clip_range, "token-sum"
-    loss: Tensor = compute_value_loss(present, returns, before, weights, clip, mode)[0]
-    clipped = compute_value_loss(present.detach(), returns, before, torch.ones_like(weights), clip, mode)[1]
-    return loss, float(clipped)

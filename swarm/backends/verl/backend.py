@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +27,6 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 if TYPE_CHECKING:
-    from swarm.algorithms.mismatch import MismatchRow, ReplicaScores
     from swarm.backends.verl.cluster import Cluster
     from swarm.backends.verl.engine import ReplicatedEngine
     from swarm.backends.verl.learner import VerlLearner
@@ -117,7 +116,6 @@ async def _start(job: Job, models: Path) -> _Components:
         for each in done:
             each.result()
         learner = learning.result()
-        learner.replicas = partial(_score_replicas, engine)
         if cluster.fields.colocated:
             learner.use_devices = partial(_use_devices, learner, engine)
         weights = await asyncio.to_thread(_hash_weights, learner)
@@ -167,12 +165,10 @@ def _prepare(job: Job, models: Path) -> tuple[Path, HFRenderer, Cluster]:
 
 
 def _learner(job: Job, folder: Path, cluster: Cluster, draws: SeedSequence | None) -> VerlLearner:
-    from swarm.backends.verl.critic import CriticLearner
     from swarm.backends.verl.learner import VerlLearner
 
     fields, options = cluster.fields, cluster.rank_options
-    kind = CriticLearner if fields.algorithm.has_critic else VerlLearner
-    return kind(folder, job, trainers=fields.trainers, device=cluster.device, options=options, draws=draws)
+    return VerlLearner(folder, job, trainers=fields.trainers, device=cluster.device, options=options, draws=draws)
 
 
 def _engine(job: Job, folder: Path, cluster: Cluster, draws: SeedSequence | None) -> ReplicatedEngine:
@@ -208,23 +204,6 @@ def _use_devices(learner: VerlLearner, engine: ReplicatedEngine) -> Iterator[Non
         except Exception as also:  # noqa: BLE001 - whatever it was: what rests would have requests wait
             engine.fail(f"{error}; the replicas, which rested meanwhile, could not be woken: {also}")
         raise
-
-
-def _score_replicas(engine: ReplicatedEngine, rows: Sequence[MismatchRow]) -> dict[int, ReplicaScores]:
-    import torch
-
-    from swarm.algorithms.mismatch import OPINION_S, ReplicaScores
-
-    found: dict[int, ReplicaScores] = {}
-    for number, said in engine.compute_logprobs([row.ids.tolist() for row in rows], OPINION_S / 2).items():
-        if isinstance(said, str):
-            found[number] = ReplicaScores(refused=said)
-            continue
-        version, logprobs = said
-        pairs = zip(rows, logprobs, strict=True)
-        own = [torch.tensor(values)[row.places[row.places < len(values)]] for row, values in pairs]
-        found[number] = ReplicaScores(version, own)
-    return found
 
 
 async def _shut_down(cluster: Cluster, engine: ReplicatedEngine | None, learner: VerlLearner | None) -> None:

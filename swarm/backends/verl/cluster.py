@@ -142,12 +142,6 @@ def _check_model(job: Job, models: Path) -> str:
         return "made on the spot"
     require_model_folder(folder := model_place(job.model.path, models))
     architecture = vllm.require_architecture(folder)
-    if _fields(job).algorithm.has_critic:
-        from transformers import AutoConfig
-
-        from swarm.backends.verl.adapter import require_critic
-
-        require_critic(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
     vllm.require_heads(head_size(folder), str(folder), _device(job))
     return f"{architecture} in {folder}"
 

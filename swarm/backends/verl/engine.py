@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from swarm.backends.protocols import Chunk, DiskFull, GenerationRequest, RequestLost, require_readable
-from swarm.backends.verl.processes import DeviceScheduler, Silence, SuspendAwareTimeout
+from swarm.backends.verl.processes import DeviceScheduler
 from swarm.backends.verl.replica import RayReplica
 from swarm.backends.verl.types import Delivery, GenerateCommand, ReplicaDied, ReplicaSpec
 from swarm.backends.verl.vllm import vocabulary_size
@@ -49,8 +49,6 @@ class SeedSequence:
 
 WINDOW_S: Final = 900.0
 """Seconds that a replica must have served for the deaths before it to be forgiven."""
-LOOK_S: Final = 90.0
-"""Seconds at most between two looks at a replica's silence: more have passed only where this process did not run."""
 
 
 OutputQueue = asyncio.Queue[Chunk | BackendError]
@@ -67,11 +65,11 @@ class PublishedWeights:
 
 @dataclass(slots=True, eq=False)
 class ReplicaInstance:
-    """A replica from its boot to its death. `silence`: since it last brought something, or had nothing to bring."""
+    """A replica from its boot to its death. `heard`: when it last brought something, or had nothing to bring."""
 
     handle: RayReplica
     open: dict[int, OutputQueue] = field(default_factory=dict)
-    silence: Silence = field(default_factory=Silence)
+    heard: float = field(default_factory=time.monotonic)
     published: PublishedWeights | None = None
     loading: bool = False
     sleeping: bool = False
@@ -89,8 +87,8 @@ class ReplicaInstance:
     def is_silent(self, patience: float) -> bool:
         """Return whether requests have waited longer than `patience` seconds for anything to come."""
         if not self.open or self.loading or self.sleeping:
-            self.silence.reset()
-        return self.silence.duration(LOOK_S) > patience
+            self.heard = time.monotonic()
+        return time.monotonic() - self.heard > patience
 
 
 @dataclass(slots=True, eq=False)
@@ -152,10 +150,8 @@ WAIT_S: Final = 1800.0
 """Most seconds that a request waits for a replica to serve, where all are being made again."""
 SILENCE_S: Final = 300.0
 """Seconds without a token, while requests are open, after which a replica counts as dead."""
-ROOM_S: Final = 600.0
-"""Seconds that a replica which is made again waits for room for the weights."""
 UP_S: Final = 5400.0
-"""Seconds that a learner's turn waits for a replica which boots, is given weights, or finds no room for them."""
+"""Seconds that a learner's turn waits for a replica which boots or is given weights."""
 TURN_S: Final = 86_400.0
 """Seconds that a replica which is to be made again waits for the end of a learner's turn."""
 _PAUSE_S: Final = 0.5
@@ -345,20 +341,6 @@ class ReplicatedEngine:
             _log.warning("event=replica_died while=resting reason=%r", str(error))
             self._withdraw(life)
 
-    def compute_logprobs(
-        self, rows: Sequence[Sequence[int]], seconds: float
-    ) -> dict[int, tuple[int, Sequence[Sequence[float]]] | str]:
-        """Return, by number, what each replica that serves says of rows (`RayReplica.score`), or why it cannot."""
-        with self._lock:
-            lives = self._serving_instances()
-        found: dict[int, tuple[int, Sequence[Sequence[float]]] | str] = {}
-        for number, life in lives.items():
-            try:
-                found[number] = life.handle.score(rows, seconds / len(lives))
-            except (ReplicaDied, BackendError) as error:
-                found[number] = str(error)
-        return found
-
     def _withdraw(self, life: ReplicaInstance) -> None:
         """Let nobody ask a dead replica any more; its keeper sees that it is gone."""
         with self._lock:
@@ -430,29 +412,15 @@ class ReplicatedEngine:
                 if published is None or published is life.published:
                     place.serving, place.served_since = True, time.monotonic()
                     break
-            await self._load_with_retry(life, published)
+            await asyncio.to_thread(life.handle.load, published.version, published.buckets)
+            life.published = published
         self._changed.set()
-
-    async def _load_with_retry(self, life: ReplicaInstance, published: PublishedWeights) -> None:
-        """Have a new replica load what was published; DiskFull where it found none for `ROOM_S`."""
-        patience = SuspendAwareTimeout(ROOM_S)
-        while True:
-            try:
-                await asyncio.to_thread(life.handle.load, published.version, published.buckets)
-            except DiskFull as error:
-                _log.warning("event=replica_waits reason=%r", str(error))
-                if not patience.spend():
-                    raise
-                await asyncio.sleep(patience.slice)
-            else:
-                life.published = published
-                return
 
     async def _deliver(self, life: ReplicaInstance) -> None:
         while True:
             found = await life.handle.take()
             if found:
-                life.silence.reset()
+                life.heard = time.monotonic()
             for each in found:
                 life.deliver(each, RequestLost)
             if life.is_silent(SILENCE_S):

@@ -17,9 +17,10 @@ import math
 import shutil
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from tensordict import TensorDict
@@ -27,16 +28,13 @@ from torch import Tensor
 
 from swarm.algorithms.advantages import episode_reward
 from swarm.algorithms.learner import CPU, PolicyLearner, PolicyUpdate
-from swarm.algorithms.mismatch import OPINION_S, ScoreReplicas, diagnose_mismatch, find_mismatches
 from swarm.algorithms.objective import UpdateSums
 from swarm.algorithms.rows import Row, flatten_tokens
 from swarm.backends.local import checkpoint
-from swarm.backends.local.reference import PlainModel
 from swarm.backends.protocols import DiskFull, NotFinite, TrainEpisode
 from swarm.backends.verl import adapter
 from swarm.backends.verl.engine import SeedSequence
-from swarm.backends.verl.losses import ObjectiveLoss, VerlLoss, WholeMinibatch, verl_batch
-from swarm.backends.verl.processes import SuspendAwareTimeout
+from swarm.backends.verl.losses import ObjectiveLoss, VerlLoss, verl_batch
 from swarm.backends.verl.worker import Rank, RankShare
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
@@ -65,15 +63,12 @@ class RowPartition:
         return sum(len(row.ids) + 1 for row in self._rows) + 2 * padding
 
     def batches(self, advantages: Sequence[float], weights: Sequence[float]) -> list[TensorDict]:
-        """Return each rank's batch; `places` are among the tokens of all rows."""
-        counts = [len(row.targets) for row in self._rows]
-        places = torch.arange(sum(counts)).split(counts) if counts else ()
+        """Return each rank's batch."""
         return [
             verl_batch(
                 [self._rows[number] for number in hand],
                 advantages,
                 weights,
-                places=[places[number] for number in hand],
                 padding=self._even - len(hand),
             )
             for hand in self._parts
@@ -110,9 +105,8 @@ class TrainerGroup:
         device: str,
         *,
         options: Callable[[int], Mapping[str, Any]] = lambda number: {},
-        rank: type[Rank] = Rank,
     ) -> None:
-        """Start ranks of a class, with Ray's `options` by number; BackendError where they do not come up."""
+        """Start ranks, with Ray's `options` by number; BackendError where they do not come up."""
         import ray
 
         self._ray = ray
@@ -121,7 +115,7 @@ class TrainerGroup:
         wanted = {"num_cpus": 1, **({} if device == "cpu" else {"num_gpus": 1}), "max_restarts": 0}
         variables = {"env_vars": adapter.environment(device)}
         made = [
-            ray.remote(rank).options(**{**wanted, "runtime_env": variables, **options(number)})
+            ray.remote(Rank).options(**{**wanted, "runtime_env": variables, **options(number)})
             for number in range(world)
         ]
         self._actors = [each.remote(str(folder), job, device) for each in made]
@@ -151,12 +145,10 @@ class TrainerGroup:
         return self.call(method, [arguments] * self.world, timeout_s=timeout_s, **same)
 
     def _wait(self, references: Sequence[Any], timeout_s: float, method: str, grace_s: float = GRACE_S) -> list[Any]:
-        pending, patience = list(references), SuspendAwareTimeout(timeout_s)
+        pending, end = list(references), time.monotonic() + timeout_s
         first: BackendError | None = None
         while pending:
-            ready, pending = self._ray.wait(pending, timeout=patience.slice)
-            if not ready and patience.spend():
-                continue
+            ready, pending = self._ray.wait(pending, timeout=max(0.0, end - time.monotonic()))
             if not ready and first is not None:
                 return self._fail(first)  # why is known: a Ray that is in trouble is asked nothing more
             if not ready:
@@ -169,7 +161,7 @@ class TrainerGroup:
                 return self._fail(BackendError(late))
             refusal = self._refusal(ready[0], references.index(ready[0]), method)
             if refusal is not None and first is None:
-                first, patience.left = refusal, min(patience.left, grace_s)
+                first, end = refusal, min(end, time.monotonic() + grace_s)
             if self.failure is not None:
                 return self._fail(BackendError(self.failure))
         if first is not None:
@@ -233,8 +225,6 @@ UPDATE_S = 3600.0
 class VerlLearner(PolicyLearner):
     """Implements `Learner` from the driver. Ray must be up; the ranks are made at once and live until `stop`."""
 
-    RANK: ClassVar[type[Rank]] = Rank
-    """The class of its ranks."""
     version = 0
 
     def __init__(
@@ -253,11 +243,9 @@ class VerlLearner(PolicyLearner):
         self._folder = folder
         self._names = (job.verl or VerlFields()).algorithm
         self._undoable = False
-        self.replicas: ScoreReplicas | None = None
-        """Asks the engine's replicas, where whoever made both says how."""
         if job.merging in ("auto", "tree"):
             log.info("event=no_trees reason='verl's engine computes rows by themselves: ids they share are fed again'")
-        self.group = TrainerGroup(folder, job, trainers, device, options=options, rank=self.RANK)
+        self.group = TrainerGroup(folder, job, trainers, device, options=options)
 
     def _call_all(self, method: str, *arguments: Any, **same: Any) -> list[Any]:
         return self.group.call_all(method, *arguments, timeout_s=UPDATE_S, **same)
@@ -302,19 +290,14 @@ class VerlLearner(PolicyLearner):
             row.correction, row.kept = factors, kept
         update.metrics |= found.metrics
 
-    def _compute_logprobs(
-        self, rows: Sequence[Row], *, reference: bool = False, timeout_s: float = UPDATE_S
-    ) -> Iterator[tuple[Row, Tensor]]:
-        found = self._call_by_row("score", rows, timeout_s, reference=reference)
-        return zip(rows, found, strict=True)
-
-    def _call_by_row(self, method: str, rows: Sequence[Row], timeout_s: float, **same: Any) -> list[Tensor]:
+    def _compute_logprobs(self, rows: Sequence[Row], *, reference: bool = False) -> Iterable[tuple[Row, Tensor]]:
         if not rows:
-            return []
+            return ()
         deal = RowPartition(rows, self.group.world)
         nothing = [0.0] * (1 + max(row.episode for row in rows))
         batches = [(batch, deal.longest) for batch in deal.batches(nothing, nothing)]
-        return deal.gather(self.group.call(method, batches, timeout_s=timeout_s, **same))
+        found = self.group.call("score", batches, timeout_s=UPDATE_S, reference=reference)
+        return zip(rows, deal.gather(found), strict=True)
 
     def _begin_steps(self, *, undoable: bool) -> None:
         loss = (ObjectiveLoss if self._names.loss is None else VerlLoss)(self._job, self.version)
@@ -326,7 +309,7 @@ class VerlLearner(PolicyLearner):
             self._call_all("undo")
 
     def _keep_steps(self) -> None:
-        if self._undoable or self._names.has_critic:
+        if self._undoable:
             self._call_all("keep")
         self.version += 1
 
@@ -334,9 +317,8 @@ class VerlLearner(PolicyLearner):
         self._fill_sequences(rows, weights, update, spread=True)  # over the ranks
         deal = RowPartition(rows, self.group.world)
         parts = deal.batches(update.advantages, weights)
-        whole = self._whole_minibatch(rows, weights, update)
         shares: list[RankShare] = self.group.call(
-            "gradient", [(part, deal.longest, whole) for part in parts], timeout_s=UPDATE_S
+            "gradient", [(part, deal.longest) for part in parts], timeout_s=UPDATE_S
         )
         loss = sum(share.loss for share in shares) / len(shares)
         if not math.isfinite(loss):
@@ -346,36 +328,12 @@ class VerlLearner(PolicyLearner):
             update.sums.merge(share.sums)
         update.cost.forward += deal.tokens
 
-    def _whole_minibatch(
-        self, rows: Sequence[Row], weights: Sequence[float], update: PolicyUpdate
-    ) -> WholeMinibatch | None:
-        """Return the whole minibatch where each of its micro-batches must see it."""
-        kind = self._names.kind_of_loss
-        if not rows or kind is None or not kind.whole:
-            return None
-        tokens = flatten_tokens(rows, update.advantages, weights, CPU)
-        seed = self._job.seed + (self.version << 16) + len(update.norms)
-        return WholeMinibatch(tokens, torch.cat([present for _, present in self._compute_logprobs(rows)]), seed)
-
     def _step(self, size: float, *, last: bool) -> float:
         return float(self._call_all("step", size)[0])
 
-    def _diagnose_mismatch(self, update: PolicyUpdate) -> str:
-        import ray
-        from transformers import AutoConfig
-
-        job = self._job
-        found = find_mismatches(self._compute_logprobs(update.all_rows, timeout_s=OPINION_S), self.version)
-        buckets = self.export_weights(timeout_s=OPINION_S)
-        config = AutoConfig.from_pretrained(self._folder, local_files_only=True, trust_remote_code=False)
-        plain = PlainModel(config, (ray.get(bucket, timeout=OPINION_S) for bucket in buckets))
-        return diagnose_mismatch(
-            found, plain.logprobs, job.temperature, job.mismatch_limit, job.dtype, self.replicas, self.version
-        )
-
-    def export_weights(self, timeout_s: float = UPDATE_S) -> list[Any]:
+    def export_weights(self) -> list[Any]:
         """Return references to buckets of the present weights in Ray's object store: full tensors by their names."""
-        found: list[list[Any]] = self.group.call_all("export_weights", timeout_s=timeout_s)
+        found: list[list[Any]] = self._call_all("export_weights")
         return found[0]
 
     def save(self, folder: Path) -> None:
@@ -387,7 +345,6 @@ class VerlLearner(PolicyLearner):
                 self._call_all("save", str(partial))
                 facts = {
                     **self._facts(),
-                    "critic": self._names.has_critic,
                     "draws": 0 if self._draws is None else self._draws.count,
                 }
                 own = checkpoint.Checkpoint({"random": {"order": self._order.get_state()}}, facts)
@@ -403,12 +360,6 @@ class VerlLearner(PolicyLearner):
         """Restore what `save` wrote; BackendError, and nothing is changed, if it is not whole or does not fit."""
         saved = checkpoint.read_driver(folder)
         self._require_rank(folder, saved.facts)
-        if bool(saved.facts.get("critic")) != self._names.has_critic:
-            wrote, asks = ("a", "none") if saved.facts.get("critic") else ("no", "one")
-            raise BackendError(
-                f"the checkpoint {folder} has {wrote} critic, the job asks for {asks} (verl.advantage_estimator gae): "
-                "load it into the job that wrote it"
-            )
         self._call_all("prepare", str(folder))
         self._call_all("restore")
         self._order.set_state(saved.sets["random"]["order"])

@@ -7,13 +7,13 @@ shared ids are fed once per row.
 
 Micro-batches and ranks add up to exactly the minibatch's loss, a sum over tokens of weight times term: FSDP averages
 gradients, so each rank's share is multiplied by their number. A micro-batch without a sampled token contributes 0 and
-still takes part in the exchange. A loss can be pickled; all is pure but for draws with the given seed.
+still takes part in the exchange. A loss can be pickled; all is pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -42,23 +42,19 @@ def verl_batch(
     advantages: Sequence[float],
     weights: Sequence[float],
     *,
-    places: Sequence[Tensor] = (),
     padding: int = 0,
 ) -> TensorDict:
     """Return verl's batch of `rows` and as many rows of `padding`.
 
-    advantages, weights: by episode, as `flatten_tokens` takes them. places: where among all tokens of a minibatch those
-    of each row (K,) stand. Jagged over a row's ids: `input_ids`, `position_ids`, `loss_mask`; over its prompt:
-    `prompts`; over its response: `responses`, `response_mask` and, unless all is padding, `places` and the columns of
-    `_columns`.
+    advantages, weights: by episode, as `flatten_tokens` takes them. Jagged over a row's ids: `input_ids`,
+    `position_ids`, `loss_mask`; over its prompt: `prompts`; over its response: `responses`, `response_mask` and, unless
+    all is padding, the columns of `_columns`.
     """
     shapes = [*map(_shape, rows), *[_Shape(torch.zeros(2, dtype=torch.long), 1, torch.zeros(0).long())] * padding]
     responses = [shape.ids[shape.prompt :] for shape in shapes]
     masks = [_scatter(shape, torch.ones(len(shape.sampled), dtype=torch.long)) for shape in shapes]
     whole = [torch.cat([torch.zeros(s.prompt).long(), mask]) for s, mask in zip(shapes, masks, strict=True)]
     columns = _columns(rows, flatten_tokens(rows, advantages, weights, CPU)) if rows else {}
-    if rows and places:
-        columns["places"] = places
     filled = {
         name: [_scatter(s, v) for s, v in zip(shapes, [*values, *[values[0][:0]] * padding], strict=True)]
         for name, values in columns.items()
@@ -103,17 +99,9 @@ def _columns(rows: Sequence[Row], tokens: Tokens) -> dict[str, Sequence[Tensor]]
         "rollout_is_weights": tokens.correction,
         "kept": tokens.kept,
     }
-    columns: dict[str, Sequence[Tensor]] = {
-        name: values.split(counts) for name, values in flat.items() if values is not None
-    }
-    for name, known in (
-        ("ref_log_prob", [row.reference for row in rows if row.reference is not None]),
-        ("values", [row.values for row in rows if row.values is not None]),
-        ("returns", [row.returns for row in rows if row.returns is not None]),
-    ):
-        if len(known) == len(rows):
-            columns[name] = known
-    return columns
+    columns = {name: values.split(counts) for name, values in flat.items() if values is not None}
+    references = [row.reference for row in rows if row.reference is not None]
+    return {**columns, "ref_log_prob": references} if len(references) == len(rows) else columns
 
 
 def select_sampled(values: Any, batch: TensorDict) -> Tensor:
@@ -125,7 +113,7 @@ def select_sampled(values: Any, batch: TensorDict) -> Tensor:
 
 
 def column(batch: TensorDict, name: str) -> Tensor:
-    """Return what of a name a batch has of its M sampled tokens: one of `verl_batch`'s, or `places`."""
+    """Return what of a name a batch has of its M sampled tokens: one of `verl_batch`'s."""
     found: Tensor = batch[name].values()[batch["response_mask"].values().bool()]
     return found
 
@@ -151,22 +139,11 @@ def batch_tokens(batch: TensorDict) -> tuple[Tokens, Tensor | None]:
     return tokens, own("ref_log_prob")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WholeMinibatch:
-    """All M' tokens of a minibatch, their log-probs (M',) under the present weights, and what to draw with."""
-
-    tokens: Tokens
-    present: Tensor
-    seed: int
-
-
 class ObjectiveLoss:
     """The job's `Objective`, as verl calls a loss function; `sums` are of what this rank computed in one update."""
 
     def __init__(self, job: Job, version: int) -> None:
         self.sums = UpdateSums(version, job.correction_cap)
-        self.whole: WholeMinibatch | None = None
-        """The minibatch that the next micro-batches are of, where a token's term depends on those of others."""
         self._objective = Objective(job)
 
     def __call__(
@@ -181,12 +158,10 @@ class ObjectiveLoss:
             select_sampled(model_output["log_probs"], data),
             select_sampled(model_output["entropy"], data),
         )
-        loss = self._share(present, entropy, tokens, reference, data)
+        loss = self._share(present, entropy, tokens, reference)
         return loss * data["dp_size"] + nothing, {}
 
-    def _share(
-        self, present: Tensor, entropy: Tensor, tokens: Tokens, reference: Tensor | None, data: TensorDict
-    ) -> Tensor:
+    def _share(self, present: Tensor, entropy: Tensor, tokens: Tokens, reference: Tensor | None) -> Tensor:
         return self._objective.token_loss(present, entropy, tokens, reference, self.sums)
 
 
@@ -198,14 +173,9 @@ class VerlLoss(ObjectiveLoss):
         self._job = job
         self._bypass = verl_names(job).bypass
 
-    def _share(
-        self, present: Tensor, entropy: Tensor, tokens: Tokens, reference: Tensor | None, data: TensorDict
-    ) -> Tensor:
+    def _share(self, present: Tensor, entropy: Tensor, tokens: Tokens, reference: Tensor | None) -> Tensor:
         own = self._token_batch(present, tokens)
-        if self.whole is None:
-            found = policy_loss(self._job, own)
-        else:
-            found = policy_loss(self._job, self._whole_token_batch(own, column(data, "places")), seed=self.whole.seed)
+        found = policy_loss(self._job, own)
         self.sums.add(pg_loss=found.loss)
         # verl tells parts of all tokens, and our sums are over tokens: each counts as the part
         told = [torch.full_like(own.present, part) for part in (found.clipped, found.clipped_lower)]
@@ -215,18 +185,6 @@ class VerlLoss(ObjectiveLoss):
 
     def _token_batch(self, present: Tensor, tokens: Tokens) -> TokenBatch:
         if self._bypass:
-            return TokenBatch(tokens, present, tokens.rollout, torch.ones_like(tokens.rollout), tokens.weights)
+            return TokenBatch(tokens, present, tokens.rollout, torch.ones_like(tokens.rollout))
         proximal = self._objective.proximal(present, tokens)
-        return TokenBatch(tokens, present, proximal, self._objective.correction(proximal, tokens), tokens.weights)
-
-    def _whole_token_batch(self, own: TokenBatch, places: Tensor) -> TokenBatch:
-        """Return the whole minibatch, in which one micro-batch's tokens alone have weights and gradients: all see
-        the same values, and find the same statistics."""
-        assert self.whole is not None
-        device = own.present.device
-        known: dict[str, Any] = {each.name: getattr(self.whole.tokens, each.name) for each in fields(Tokens)}
-        moved = {name: value.to(device) for name, value in known.items() if value is not None}
-        tokens, present = replace(self.whole.tokens, **moved), self.whole.present.to(device)
-        weights = torch.zeros_like(tokens.weights).index_copy(0, places, own.weights)
-        part = self._token_batch(present.index_add(0, places, own.present - own.present.detach()), tokens)
-        return TokenBatch(tokens, part.present, part.proximal, part.correction, weights)
+        return TokenBatch(tokens, present, proximal, self._objective.correction(proximal, tokens))

@@ -3,8 +3,6 @@
 - Environment: an allow-list. Nothing of the server's own (`AJET_*`, keys of trackers, tokens of hubs) is in a Ray
   started here, nor Ray's token in what a replica starts; PYTHONPATH says where this package is and nothing else.
 - Output of children is kept in memory, bounded, beginning and end, and never holds them up for long.
-- Waiting counts only the time in which this process ran, in slices: after a stop or sleep what it waits for is not to
-  blame.
 - One lasting thread runs what is bound to the thread that begins it, in the order of the calls.
 - Devices shared by learner and generation: nobody begins to boot in a learner's turn, and it begins once nobody boots.
 """
@@ -153,68 +151,6 @@ class ChildOutput:
                     self._last.append(text)
 
 
-SLICE_S: Final = 1.0
-"""Seconds of a slice."""
-
-
-class SuspendAwareTimeout:
-    """Seconds that something may still take."""
-
-    def __init__(self, seconds: float) -> None:
-        self.left = seconds
-
-    @property
-    def slice(self) -> float:
-        return max(0.0, min(SLICE_S, self.left))
-
-    def spend(self) -> bool:
-        """Count a slice in which nothing came; return whether more may follow."""
-        self.left -= self.slice or SLICE_S
-        return self.left > 0
-
-
-async def wait_within(future: asyncio.Future[T], seconds: float) -> T:
-    """Return what a future comes to within so many seconds; raise TimeoutError, and cancel it, where it does not."""
-    patience = SuspendAwareTimeout(seconds)
-    try:
-        while True:
-            done, _ = await asyncio.wait({future}, timeout=patience.slice)
-            if done:
-                return future.result()
-            if not patience.spend():
-                raise TimeoutError
-    finally:
-        if not future.done():
-            future.cancel()
-
-
-def is_ready_within(ray: Any, reference: Any, seconds: float) -> bool:
-    """Return whether a reference of Ray's is ready within so many seconds. Blocks."""
-    patience = SuspendAwareTimeout(seconds)
-    while not ray.wait([reference], timeout=patience.slice)[0]:
-        if not patience.spend():
-            return False
-    return True
-
-
-class Silence:
-    """Seconds, of those in which this process ran, since something was last heard."""
-
-    def __init__(self) -> None:
-        self._seconds = 0.0
-        self._looked = time.monotonic()
-
-    def reset(self) -> None:
-        self._seconds, self._looked = 0.0, time.monotonic()
-
-    def duration(self, most_between: float) -> float:
-        """Return for how long it was silent; between two looks no more than `most_between` seconds count."""
-        now = time.monotonic()
-        self._seconds += min(now - self._looked, most_between)
-        self._looked = now
-        return self._seconds
-
-
 _NAMES: Final = frozenset(
     {
         "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "XDG_CACHE_HOME", "VIRTUAL_ENV",
@@ -277,6 +213,10 @@ def set_gloo_interface(address: str) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", link)
 
 
+POLL_S: Final = 1.0
+"""Seconds between two looks at whether the learner's turn is over."""
+
+
 class DeviceScheduler:
     """The turns of one training; a learner's begins and ends on any thread, and boots are of one event loop."""
 
@@ -287,13 +227,10 @@ class DeviceScheduler:
 
     def begin(self, seconds: float) -> None:
         """Begin the learner's turn; raise BackendError where somebody boots for so long. Blocks."""
-        patience = SuspendAwareTimeout(seconds)
         with self._changed:
             self._learning = True  # or boots that follow one another could keep it off for ever
-            while self._booting:
-                self._changed.wait(patience.slice)
-                if self._booting and not patience.spend():
-                    raise BackendError(f"expected what boots beside the learner to be up within {seconds:.0f} s")
+            if not self._changed.wait_for(lambda: not self._booting, seconds):
+                raise BackendError(f"expected what boots beside the learner to be up within {seconds:.0f} s")
 
     def end(self) -> None:
         with self._changed:
@@ -302,15 +239,15 @@ class DeviceScheduler:
     @asynccontextmanager
     async def booting(self, seconds: float) -> AsyncIterator[None]:
         """Boot within; BackendError where the learner's turn, which is waited for first, lasts for so long."""
-        patience = SuspendAwareTimeout(seconds)
+        end = time.monotonic() + seconds
         while True:
             with self._changed:
                 if not self._learning:
                     self._booting += 1
                     break
-            await asyncio.sleep(patience.slice)  # it ends on another thread
-            if not patience.spend():
+            if time.monotonic() > end:
                 raise BackendError(f"expected the learner's turn to end within {seconds:.0f} s")
+            await asyncio.sleep(POLL_S)  # it ends on another thread
         try:
             yield
         finally:

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from swarm.backends.protocols import NO_ROOM, Chunk, DiskFull, Finish, Sampling
 from swarm.backends.verl import vllm
-from swarm.backends.verl.processes import ChildOutput, SuspendAwareTimeout, forget_secrets, is_ready_within, wait_within
+from swarm.backends.verl.processes import ChildOutput, forget_secrets
 from swarm.backends.verl.types import Delivery, GenerateCommand, Piece, ReplicaDied, ReplicaSpec
 from swarm.rendering.messages import BackendError
 
@@ -175,9 +175,6 @@ GATHER_S: Final = 0.02
 """Seconds within which tokens are gathered into one answer."""
 _SHARED: Final = Path("/dev/shm")
 _SPARE: Final = 1 << 30
-ROOM_S: Final = 120.0
-"""Seconds that weights which are half loaded wait for room."""
-_AGAIN_S: Final = 1.0
 
 
 class Replica:
@@ -224,14 +221,6 @@ class Replica:
         await self._require_model().sleep()
         self._sleeping = True
 
-    async def score(self, rows: Sequence[Sequence[int]]) -> tuple[int, list[list[float]]]:
-        """Return the version served, and log-probs of rows' ids but the first; BackendError while it rests."""
-        if self._sleeping:
-            raise BackendError("it rests, as the learner has its device: a colocated replica has no weights then")
-        model, most = self._require_model(), self._spec.max_context - 1
-        found = [await model.score(f"score-{number}", ids[:most]) for number, ids in enumerate(rows)]
-        return self._require_runner().version, found
-
     async def load(self, version: int, buckets: Sequence[Any]) -> int:
         """Load weights from references to buckets, and serve them as `version`, which is returned. DiskFull, nothing
         changed, without room for the first; ReplicaDied for others."""
@@ -244,7 +233,11 @@ class Replica:
         if first is not None:
             await _load_from(model, first)
         for bucket in buckets[1:]:
-            await _load_from(model, await _write_with_retry(await bucket))
+            try:
+                folder = await asyncio.to_thread(_write_bucket, await bucket)
+            except DiskFull as error:  # half is loaded
+                raise ReplicaDied(str(error)) from error
+            await _load_from(model, folder)
         if missing := await model.finish_weights():
             raise BackendError(
                 f"expected all weights of {self._spec.folder}, found none named {', '.join(missing[:3])}"
@@ -275,19 +268,6 @@ async def _load_from(model: vllm.VllmStream, folder: Path) -> None:
         await model.load_bucket(str(folder / _BUCKET))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-async def _write_with_retry(bucket: dict[str, Any]) -> Path:
-    """Write a bucket, however often there is no room for it within `ROOM_S`; ReplicaDied then: half is loaded."""
-    patience = SuspendAwareTimeout(ROOM_S)
-    while True:
-        try:
-            return await asyncio.to_thread(_write_bucket, bucket)
-        except DiskFull as error:
-            _log.warning("event=weights_wait reason=%r", str(error))
-            if not patience.spend():
-                raise ReplicaDied(str(error)) from error
-            await asyncio.sleep(_AGAIN_S)
 
 
 def _write_bucket(bucket: dict[str, Any]) -> Path:
@@ -372,15 +352,6 @@ class RayReplica:
         """Have it stop, keep what is open, and give its device's memory back until the next `load`. Blocks."""
         self._wait(self._actor.sleep.remote(), "did not give its memory back", REST_S)
 
-    def score(self, rows: Sequence[Sequence[int]], seconds: float) -> tuple[int, Sequence[Sequence[float]]]:
-        """Return the version that it serves, and log-probs of each row's ids but the first at temperature 1. Blocks.
-
-        Of a row as long as the context it leaves the last id out. BackendError where it rests.
-        """
-        found: tuple[int, Sequence[Sequence[float]]]
-        found = self._wait(self._actor.score.remote(rows), "did not score", seconds)
-        return found
-
     def kill(self) -> None:
         """End the actor; its engine's processes see that and end. Safe to call twice."""
         import ray
@@ -390,7 +361,7 @@ class RayReplica:
 
     async def _wait_async(self, reference: Any, seconds: float, otherwise: str) -> Any:
         try:
-            return await wait_within(asyncio.wrap_future(reference.future()), seconds)
+            return await asyncio.wait_for(asyncio.wrap_future(reference.future()), seconds)
         except TimeoutError:
             raise ReplicaDied(f"it {otherwise} within {seconds:.0f} s") from None
         except Exception as error:
@@ -399,7 +370,7 @@ class RayReplica:
     def _wait(self, reference: Any, otherwise: str, seconds: float = LOAD_S) -> Any:
         import ray
 
-        if not is_ready_within(ray, reference, seconds):
+        if not ray.wait([reference], timeout=seconds)[0]:
             raise ReplicaDied(f"it {otherwise} within {seconds:.0f} s")
         try:
             return ray.get(reference)

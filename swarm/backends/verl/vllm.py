@@ -273,18 +273,6 @@ class VllmStream:
     async def abort(self, names: Sequence[str]) -> None:
         await self._llm.abort(names)
 
-    async def score(self, name: str, ids: Sequence[int]) -> list[float]:
-        """Return the log-prob of each of `ids` but the first at temperature 1, by a forward that reads no cache."""
-        from vllm.sampling_params import RequestOutputKind, SamplingParams
-
-        asked = SamplingParams(
-            max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
-        )
-        places: Sequence[Any] = ()
-        async for output in self._llm.generate({"prompt_token_ids": list(ids)}, asked, name):
-            places = output.prompt_logprobs
-        return [place[token].logprob for token, place in zip(ids[1:], places[1:], strict=True)]
-
     async def begin_weights(self) -> None:
         await self._call_workers("begin_weights")
 

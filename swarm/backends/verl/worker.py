@@ -31,7 +31,7 @@ from swarm.backends.local.policy import trainable_parameters
 from swarm.backends.protocols import DiskFull
 from swarm.backends.verl import adapter
 from swarm.backends.verl.adapter import RolloutCorrection
-from swarm.backends.verl.losses import ObjectiveLoss, WholeMinibatch, select_sampled
+from swarm.backends.verl.losses import ObjectiveLoss, select_sampled
 from swarm.backends.verl.processes import Bucket, forget_secrets, set_gloo_interface
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
@@ -123,14 +123,14 @@ _PREFIX = "base_model.model."
 """What peft puts before the names of a model with an adapter."""
 
 
-def copy_shards(engine: Any, names: tuple[str, str]) -> checkpoint.Sets:
+def copy_shards(engine: Any) -> checkpoint.Sets:
     """Return copies, on the CPU, of all that a step changes: this rank's parts of the trained weights, and of AdamW's
-    state by `PARAMETER/KEY`, as the two sets of a checkpoint by these names."""
+    state by `PARAMETER/KEY`, as a checkpoint's two sets."""
     own, state = trainable_parameters(engine.module), engine.optimizer.state
     moments = {
         f"{name}/{key}": _copy(value) for name, weight in own.items() for key, value in state[weight].items()
     } if state else {}  # fmt: skip
-    return {names[0]: {name: _copy(weight) for name, weight in own.items()}, names[1]: moments}
+    return {checkpoint.MODEL: {name: _copy(weight) for name, weight in own.items()}, checkpoint.OPTIMIZER: moments}
 
 
 def _local_part(value: Any) -> Tensor:
@@ -144,11 +144,11 @@ def _copy(value: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def put_back(engine: Any, names: tuple[str, str], saved: checkpoint.Sets) -> None:
+def put_back(engine: Any, saved: checkpoint.Sets) -> None:
     own, state = trainable_parameters(engine.module), engine.optimizer.state
-    put_weights(engine.module, saved[names[0]])
+    put_weights(engine.module, saved[checkpoint.MODEL])
     state.clear()
-    for path, value in saved.get(names[1], {}).items():
+    for path, value in saved.get(checkpoint.OPTIMIZER, {}).items():
         name, key = path.rsplit("/", 1)
         if key == "step":
             state[own[name]][key] = value.clone()
@@ -185,7 +185,6 @@ def _full_tensor(value: Any) -> Tensor:
     return found
 
 
-_POLICY = (checkpoint.MODEL, checkpoint.OPTIMIZER)
 BUCKET_BYTES = 256 << 20
 """Most bytes of a bucket of exported weights, unless one tensor alone has more."""
 
@@ -204,10 +203,8 @@ class Rank:
     def __init__(self, folder: str, job: Job, device: str) -> None:
         self._folder, self._job, self._device = Path(folder), job, device
         self._engine: Any = None
-        self._engines: dict[tuple[str, str], Any] = {}
-        """Those that learn, by the names of their two sets in a checkpoint."""
         self._loss: Any = None
-        self._before: dict[tuple[str, str], checkpoint.Sets] = {}
+        self._before: checkpoint.Sets | None = None
         self._read: checkpoint.Sets | None = None
         self._reference: Mapping[str, Tensor] | None = None
         self._rank, self._world = 0, 1
@@ -239,9 +236,7 @@ class Rank:
         set_gloo_interface("127.0.0.1" if alone else ray.util.get_node_ip_address())
         if not torch.distributed.is_initialized():
             adapter.join(self._device, rank, world, self._store or adapter.rendezvous(address, port, begin=False))
-        adapter.require_functions(self._job)
         self._engine = adapter.make_engine(self._folder, self._job, self._device)
-        self._engines = {_POLICY: self._engine}
         if self._job.kl_coef > 0 and not self._job.lora_rank:
             self._reference = self._copy_weights()
         return time.perf_counter() - begun
@@ -253,7 +248,7 @@ class Rank:
         """Return the log-probs (M,) of a batch's sampled tokens under the present weights, or the frozen reference."""
         prepared = adapter.prepare_batch(batch, self._job, longest, entropy=False)
         with self._using_reference() if reference else nullcontext():
-            return select_sampled(adapter.infer(self._engine, prepared, "log_probs"), batch)
+            return select_sampled(adapter.infer(self._engine, prepared), batch)
 
     @contextmanager
     def _using_reference(self) -> Iterator[None]:
@@ -277,22 +272,16 @@ class Rank:
         return adapter.correct_rollout(self._job, proximal, rollout, episodes)
 
     def begin(self, loss: ObjectiveLoss, *, undoable: bool) -> None:
-        """Begin an update; `undoable`: it may fail after a step of the policy, which is then kept for `undo`. A critic
-        always is, as it learns before the policy does."""
+        """Begin an update; `undoable`: it may fail after a step, and what is there now is kept for `undo`."""
         self._loss = loss
-        self._before = {
-            names: copy_shards(engine, names)
-            for names, engine in self._engines.items()
-            if undoable or engine is not self._engine
-        }
+        self._before = copy_shards(self._engine) if undoable else None
 
     def keep(self) -> None:
         """End an update that was made: forget what `undo` would have put back."""
-        self._before = {}
+        self._before = None
 
-    def gradient(self, batch: Any, longest: int, whole: WholeMinibatch | None = None) -> RankShare:
-        """Leave this rank's gradient of a minibatch, to be exchanged; `whole`: that, where the loss must see it."""
-        self._loss.whole = whole
+    def gradient(self, batch: Any, longest: int) -> RankShare:
+        """Leave this rank's gradient of a minibatch, to be exchanged."""
         prepared = adapter.prepare_batch(batch, self._job, longest, entropy=True)
         return RankShare(adapter.gradient(self._engine, prepared, self._loss), self._loss.sums)
 
@@ -304,34 +293,25 @@ class Rank:
 
     def undo(self) -> None:
         """Put everything back as it was when the update began, and forget the gradient."""
-        for names, engine in self._engines.items():
-            engine.optimizer_zero_grad()
-            if names in self._before:
-                put_back(engine, names, self._before[names])
-        self._before = {}
+        self._engine.optimizer_zero_grad()
+        if self._before is not None:
+            put_back(self._engine, self._before)
+        self._before = None
 
     def save(self, folder: str) -> None:
-        checkpoint.write_rank(Path(folder), self._rank, self._sets())
-
-    def _sets(self) -> checkpoint.Sets:
-        found: dict[str, Mapping[str, Tensor]] = {}
-        for names, engine in self._engines.items():
-            found |= copy_shards(engine, names)
-        return found
+        checkpoint.write_rank(Path(folder), self._rank, copy_shards(self._engine))
 
     def prepare(self, folder: str) -> None:
         """Read this rank's part, whoever wrote, for `restore`; BackendError for what is damaged or does not fit."""
         saved = checkpoint.read_rank(Path(folder), self._rank, self._world)
-        for names, engine in self._engines.items():
-            own = {name: _local_part(weight).shape for name, weight in trainable_parameters(engine.module).items()}
-            if {name: value.shape for name, value in saved.get(names[0], {}).items()} != own:
-                raise BackendError(f"the checkpoint {folder} is of another model: load it into the job that wrote it")
+        own = {name: _local_part(weight).shape for name, weight in trainable_parameters(self._engine.module).items()}
+        if {name: value.shape for name, value in saved.get(checkpoint.MODEL, {}).items()} != own:
+            raise BackendError(f"the checkpoint {folder} is of another model: load it into the job that wrote it")
         self._read = saved
 
     def restore(self) -> None:
         assert self._read is not None
-        for names, engine in self._engines.items():
-            put_back(engine, names, self._read)
+        put_back(self._engine, self._read)
         self._read = None
 
     def export_weights(self) -> list[Any]:

@@ -15,7 +15,7 @@ from research.cli.catalogs import explanations
 from research.installation.home import Home
 from studies import EventLog, EventType
 from swarm.job import Job, tunables
-from swarm.verl_config import CriticFields, VerlFields
+from swarm.verl_config import VerlFields
 from tests.disks import needs_mounts, read_only
 from tests.research.cli.conftest import Ajet, every_command
 from tests.research.factories import make_study
@@ -169,7 +169,7 @@ def test_every_field_of_a_job_is_explained_once_and_alone_or_with_those_in_it(aj
     assert alone["field"] == "group_size"
     own = {"verl", *(f"verl.{name}" for name in VerlFields.model_fields)}
     told = json.loads(ajet("job", "explain", "verl", "--json").out)
-    assert {row["field"] for row in told} == own | {f"verl.critic.{name}" for name in CriticFields.model_fields}
+    assert {row["field"] for row in told} == own
 
 
 def checks(ajet: Ajet, code: int = 0) -> dict[str, dict[str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -17,11 +16,10 @@ from torch import Tensor
 from swarm.algorithms import losses, mismatch
 from swarm.algorithms.losses import Surrogate
 from swarm.algorithms.objective import Objective, UpdateSums, batch_metrics
-from swarm.algorithms.rows import Row, Tokens
+from swarm.algorithms.rows import Tokens
 from swarm.backends.protocols import Batch, TrainEpisode
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
-from tests.golden import assert_golden
 
 _JOBS: list[dict[str, Any]] = [
     {},
@@ -304,95 +302,6 @@ def test_what_nothing_else_knows_is_computed_apart(
 ) -> None:
     objective = Objective(Job(**fields))
     assert (objective.needs_proximal(stale=stale), objective.needs_sequences) == (proximal, sequences)
-
-
-IDS = torch.arange(6)
-PLACES = torch.tensor([1, 2, 4])
-TRUTH = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0])
-
-
-def third(ids: Tensor, temperature: float) -> Tensor:
-    """The truth at temperature 1, and at another one what the row's own sides are measured at."""
-    assert torch.equal(ids, IDS)
-    return TRUTH / temperature
-
-
-def said(engine: float, learner: float, **how: object) -> str:
-    truth = TRUTH[PLACES]
-    return mismatch.diagnose_mismatch(
-        [mismatch.MismatchRow(IDS, PLACES, truth + engine, truth - learner)], third, 1.0, 1.1, "float32", **how
-    )  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("engine", "learner", "word"),
-    [
-        (0.5, 0.01, "The engine moved"), (0.01, 0.5, "The learner moved"), (0.5, 0.5, "Both moved"),
-        (0.09, 0.09, "Neither moved"), (float("nan"), 0.0, "The engine moved"), (0.01, 0.01, "The learner moved"),
-    ],
-)  # fmt: skip
-def test_the_side_that_is_far_from_the_third_opinion_moved(engine: float, learner: float, word: str) -> None:
-    found = said(engine, learner)
-    assert found.startswith(word)
-    assert_golden(found)
-
-
-def test_the_replica_that_is_off_or_serves_an_older_version_is_named() -> None:
-    truth, off = TRUTH[PLACES], TRUTH[PLACES] + 0.5
-    replicas = {
-        0: mismatch.ReplicaScores(7, [truth]),
-        1: mismatch.ReplicaScores(7, [off]),
-        2: mismatch.ReplicaScores(6, [truth[:2]]),
-        3: mismatch.ReplicaScores(refused="its process ended"),
-    }
-    found = said(0.5, 0.0, replicas=lambda rows: replicas, version=7)
-    assert_golden(found)
-    assert_golden(said(0.5, 0.0, replicas=lambda rows: {0: replicas[0]}, version=7))
-    assert "No replica serves" in said(0.5, 0.0, replicas=lambda rows: {}, version=7)
-
-
-def test_replicas_are_held_to_temperature_1_and_the_sides_to_the_job_s() -> None:
-    rows = [mismatch.MismatchRow(IDS, PLACES, (TRUTH / 2)[PLACES] + 0.5, (TRUTH / 2)[PLACES])]
-    replicas = {0: mismatch.ReplicaScores(0, [TRUTH[PLACES]])}
-    found = mismatch.diagnose_mismatch(rows, third, 2.0, 1.1, "float32", lambda rows: replicas)
-    assert "The engine moved" in found
-    assert "replica 0 is 1 away now" in found
-
-
-def test_replicas_are_not_asked_where_the_engine_did_not_move() -> None:
-    def never(rows: object) -> dict[int, mismatch.ReplicaScores]:
-        raise AssertionError
-
-    assert "The learner moved" in said(0.0, 0.5, replicas=never)
-
-
-def row(gap: float, versions: list[int]) -> tuple[Row, Tensor]:
-    rollout = torch.tensor([-1.0, -2.0, -3.0])
-    return Row(0, "g", IDS[:5], PLACES, IDS[PLACES + 1], rollout, torch.tensor(versions)), rollout + gap
-
-
-def test_the_rows_that_differ_most_are_disputed_by_the_tokens_of_the_version_alone() -> None:
-    rows = [row(0.1 * number, [3, 3, 2]) for number in range(6)]
-    found = mismatch.find_mismatches([*rows, row(9.0, [2, 2, 2])], version=3)
-    assert [round(mismatch.distance([each.engine], [each.learner]), 3) for each in found] == [1.649, 1.492, 1.35, 1.221]
-    assert [each.places.tolist() for each in found] == [[1, 2]] * 4
-    assert found[0].ids.tolist() == [0, 1, 2, 3]
-
-
-def test_what_fails_or_hangs_meanwhile_is_said_behind_the_guard_s_own_words() -> None:
-    guard = mismatch.MismatchGuard(1.1)
-    guard.restore(2)
-
-    def failing() -> str:
-        raise OSError("the model's folder\nis gone")
-
-    with pytest.raises(BackendError, match=r"not known: OSError: .*gone\.$"):
-        guard.check(1.2, mismatch.MIN_TOKENS, failing)
-    held = threading.Event()
-    try:
-        assert "not known" in mismatch.run_diagnosis(lambda: str(held.wait(60)), 0.05)
-    finally:
-        held.set()
 
 
 @pytest.mark.parametrize(

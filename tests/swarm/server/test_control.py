@@ -178,10 +178,9 @@ async def test_they_are_shown_survive_a_restart_and_reach_the_learner(tmp_path: 
     (episode,) = make_batch(1, [found[name]]).episodes
     assert episode.call_rewards == (CallReward(0, -1.0, "solver"), CallReward(2, 2.0))
     assert {call for row in episode.rows for call in row.calls} == {-1, 0, 2}
-    for asked in (False, True):
-        (episode,) = make_batch(1, [found[plain]], by_call=asked).episodes
-        assert episode.call_rewards == ()
-        assert {call for row in episode.rows for call in row.calls} == ({-1, 0} if asked else set())
+    (episode,) = make_batch(1, [found[plain]]).episodes
+    assert episode.call_rewards == ()
+    assert {call for row in episode.rows for call in row.calls} == set()
 
 
 async def test_of_a_team_they_are_prepared_and_committed_through_a_restart_too(tmp_path: Path) -> None:

@@ -21,14 +21,13 @@ from swarm.backends.fake import FakeBackend
 from swarm.backends.local import LocalBackend, loading
 from swarm.backends.local.loading import provenance, weights_hash
 from swarm.backends.local.policy import Policy, add_adapter
-from swarm.backends.local.reference import PlainModel, plain_weights
 from swarm.backends.protocols import Sampling
 from swarm.job import Job, PathModel, TinyModel
 from swarm.rendering.messages import BackendError
 from swarm.server.service import make_backend
 from tests.golden import refused
 from tests.swarm.backends.conformance.kinds import ask, played
-from tests.swarm.backends.local.models import KINDS, forced_logprobs, make_model, make_tokenizer, running, save_folder
+from tests.swarm.backends.local.models import KINDS, make_model, make_tokenizer, running, save_folder
 
 
 def _job(folder: Path, **fields: Any) -> Job:
@@ -60,7 +59,7 @@ async def test_what_is_checked_is_a_chat_and_costs_no_fast_path(fields: dict[str
         assert "<|im_start|>user\n" in shown
         assert backend.model_name == "small"
         metrics = backend.learner.update(await played(backend))
-        assert metrics["rollouter/fused"] == metrics["merge/layout_tree"] == 1.0
+        assert metrics["merge/layout_tree"] == 1.0
 
 
 async def test_a_model_from_a_folder_is_held_to_a_grammar(tmp_path: Path) -> None:
@@ -166,16 +165,15 @@ async def learning_backend(request: pytest.FixtureRequest, tmp_path: Path) -> As
         yield backend
 
 
-async def stopped(learning_backend: LocalBackend) -> str:
+async def require_stop(learning_backend: LocalBackend) -> None:
     for step in range(2):
         learning_backend.learner.update(await played(learning_backend, 12, step, 6))
     third = await played(learning_backend, 12, 2, 6)
-    with pytest.raises(BackendError, match="engine disagree") as caught:
+    with pytest.raises(BackendError, match="engine disagree"):
         learning_backend.learner.update(third)
-    return str(caught.value)
 
 
-async def test_an_engine_whose_weights_are_others_moved(learning_backend: LocalBackend) -> None:
+async def test_an_engine_whose_weights_are_others_stops_the_training(learning_backend: LocalBackend) -> None:
     other: Any = copy.deepcopy(learning_backend.policy.model)
     with torch.no_grad():
         for weight in other.parameters():
@@ -184,33 +182,14 @@ async def test_an_engine_whose_weights_are_others_moved(learning_backend: LocalB
     twin.fuse()
     assert twin._fused is not None
     learning_backend.policy._fused = twin._fused
-    assert ". The engine moved: " in await stopped(learning_backend)
+    await require_stop(learning_backend)
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["always", "with gradients"])
-async def test_a_learner_whose_forward_is_off_moved(learning_backend: LocalBackend, whole: bool) -> None:
+async def test_a_learner_whose_forward_is_off_stops_the_training(learning_backend: LocalBackend) -> None:
     features = learning_backend.policy.features
 
     def off(*ids: Any, **inputs: Any) -> Tensor:
-        return features(*ids, **inputs) * (1.5 if whole or torch.is_grad_enabled() else 1.0)
+        return features(*ids, **inputs) * 1.5
 
     learning_backend.policy.features = off  # type: ignore[method-assign]
-    assert ". The learner moved: " in await stopped(learning_backend)
-
-
-def test_a_plain_model_computes_what_the_model_does_whose_weights_it_has(learning_backend: LocalBackend) -> None:
-    policy = learning_backend.policy
-    with torch.no_grad():
-        for weight in policy.model.parameters():  # an adapter does something
-            weight += 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(2))
-    plain = PlainModel(policy.config, [plain_weights(policy.model)])
-    ids = [5, 9, 2, 2, 7, 11]
-    expected = forced_logprobs(policy, ids[:1], ids[1:], 0.7)
-    assert plain.logprobs(torch.tensor(ids), 0.7).tolist() == pytest.approx(expected, abs=1e-5)
-
-
-def test_weights_that_are_missing_are_named(learning_backend: LocalBackend) -> None:
-    weights = plain_weights(learning_backend.policy.model)
-    del weights["model.norm.weight"]
-    with pytest.raises(BackendError, match=r"lack 1 .*: model\.norm\.weight"):
-        PlainModel(learning_backend.policy.config, [weights])
+    await require_stop(learning_backend)

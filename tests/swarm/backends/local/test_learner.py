@@ -296,7 +296,7 @@ def test_a_sequence_is_its_whole_episode_however_it_is_cut_into_micro_batches(fi
     (cut, some), (whole, all_) = found
     assert torch.allclose(cut, whole, atol=1e-4)
     assert whole.abs().max() > 1e-2
-    for name in ("actor/pg_loss", "actor/ppo_kl", "actor/pg_clipfrac", "rollout_corr/chi2_seq"):
+    for name in ("actor/pg_loss", "actor/ppo_kl", "actor/pg_clipfrac", "rollout_corr/chi2_token"):
         assert some[name] == pytest.approx(all_[name], abs=1e-4)
     assert all_["actor/pg_clipfrac"] > 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -218,47 +217,6 @@ def test_an_adapter_is_served_as_it_is_trained(kind: str) -> None:
         _train(policy, seed)
         _assert_own(policy, atol=1e-4)
     assert policy.fused
-
-
-@pytest.mark.parametrize(
-    "change",
-    [lambda model: add_adapter(model, rank=2, alpha=4.0, seed=0), lambda model: model.to(torch.float64)],
-    ids=["adapter", "type"],
-)
-def test_a_later_adapter_and_another_type_end_it_until_it_is_fused_again(change: Callable[[Any], None]) -> None:
-    policy = _fused(_make("llama"))
-    with policy.rewriting():
-        change(policy.model)
-    _train(policy)
-    _assert_own(policy)
-    assert not policy.fused
-    policy.fuse()
-    _assert_own(policy)
-    assert policy.fused
-
-
-def test_an_adapter_that_is_merged_or_switched_off_later_ends_it() -> None:
-    for change in (lambda layer: layer.merge(), lambda layer: layer.enable_adapters(False)):
-        model = _make("llama")
-        add_adapter(model, rank=2, alpha=4.0, seed=0)
-        policy = _fused(model)
-        _train(policy)
-        with policy.rewriting():
-            change(policy.model.base_model.layers[1].mlp.down_proj)
-        _assert_own(policy)
-        assert not policy.fused
-        policy.fuse()
-        assert not policy.fused
-        assert "adapter" in (policy.unfused or "")
-
-
-def test_a_forward_patched_later_serves_from_the_next_change_of_weights_on() -> None:
-    policy = _fused(_make("llama"))
-    with policy.rewriting():
-        mlp = policy.model.base_model.layers[1].mlp
-        mlp.forward = lambda x: 2 * type(mlp).forward(mlp, x)
-    _assert_own(policy)
-    assert not policy.fused
 
 
 @pytest.mark.parametrize(

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from swarm.backends.local import checkpoint
 from swarm.backends.local.learner import LocalLearner
 from swarm.backends.local.policy import Policy, add_adapter
 from swarm.backends.verl import learner as learner_module
-from swarm.backends.verl.critic import CriticLearner
 from swarm.backends.verl.learner import TrainerGroup, VerlLearner
-from swarm.backends.verl.worker import Rank
 from swarm.job import Job
-from swarm.verl_config import VerlFields
 from tests.swarm.backends.local.models import make_model, make_tokenizer
 
 ENVIRONMENT = {
@@ -57,31 +52,27 @@ class Ranks:
 
     def __init__(self) -> None:
         self._groups: dict[int, TrainerGroup] = {}
-        self._kinds: dict[int, type[Rank]] = {}
 
     def learner(self, folder: Path, job: Job, world: int) -> VerlLearner:
         if DEVICE == "cuda" and world > torch.cuda.device_count():
             pytest.skip(f"needs {world} GPUs, found {torch.cuda.device_count()}")
         ranks = self
 
-        def group(*arguments: Any, options: Any = None, rank: type[Rank]) -> TrainerGroup:
-            return ranks._begun(rank, *arguments)
+        def group(*arguments: Any, options: Any = None) -> TrainerGroup:
+            return ranks._begun(*arguments)
 
         kept, learner_module.TrainerGroup = learner_module.TrainerGroup, group  # type: ignore[misc, assignment]
         try:
-            kind = CriticLearner if (job.verl or VerlFields()).algorithm.has_critic else VerlLearner
-            return kind(folder, job, trainers=world, device=DEVICE)
+            return VerlLearner(folder, job, trainers=world, device=DEVICE)
         finally:
             learner_module.TrainerGroup = kept  # type: ignore[misc]
 
-    def _begun(self, kind: type[Rank], folder: Path, job: Job, world: int, device: str) -> TrainerGroup:
+    def _begun(self, folder: Path, job: Job, world: int, device: str) -> TrainerGroup:
         import ray
 
         known = self._groups.get(world)
-        if known is not None and self._kinds[world] is not kind:
-            known.stop()
         if known is None or known.failure is not None:
-            self._groups[world], self._kinds[world] = TrainerGroup(folder, job, world, device, rank=kind), kind
+            self._groups[world] = TrainerGroup(folder, job, world, device)
             return self._groups[world]
         ray.get([actor.__ray_call__.remote(_anew, str(folder), job, device) for actor in known._actors], timeout=60)
         known.call("start", [(rank, world, "", 0) for rank in range(world)], timeout_s=60)
@@ -121,13 +112,6 @@ def plain_weights(policy: Policy) -> dict[str, torch.Tensor]:
     for layer in layers.values():
         layer.unmerge()  # type: ignore[operator]
     return state
-
-
-def said_again(folder: Path, **facts: Any) -> None:
-    """Have the driver of a checkpoint say other facts, and leave out those that are None."""
-    saved = checkpoint.read_driver(folder)
-    said = {name: fact for name, fact in {**saved.facts, **facts}.items() if fact is not None}
-    checkpoint.write_driver(folder, len(saved.facts["ranks"]), replace(saved, facts=said))
 
 
 CLOSE = 1e-5

@@ -25,7 +25,7 @@ from swarm.rendering.messages import BackendError
 from tests.swarm.backends.conformance.test_learning import PROMISED
 from tests.swarm.backends.local.models import make_batch
 from tests.swarm.backends.verl.actors import exported, pids
-from tests.swarm.backends.verl.learning.support import DEVICE, Ranks, job, local, plain_weights, said_again
+from tests.swarm.backends.verl.learning.support import DEVICE, Ranks, job, local, plain_weights
 
 pytestmark = pytest.mark.timeout(240)
 _CLOSE = 1e-5 if DEVICE == "cpu" else 1e-4
@@ -90,12 +90,9 @@ def test_untied_embeddings_are_exported_each_under_its_own_name(ranks: Ranks, qw
     assert max((own[name] - plain[name]).abs().max().item() for name in plain) < _CLOSE
 
 
-_GAE: dict[str, Any] = {"backend": "verl", "verl": {"advantage_estimator": "gae", "critic": {"learning_rate": 1e-3}}}
-
-
 @pytest.mark.parametrize(
     ("world", "fields"),
-    [(2, {"epochs": 2, "minibatches": 2}), (1, {"lora_rank": 2}), (2, {**_GAE, "epochs": 2, "minibatches": 2})],
+    [(2, {"epochs": 2, "minibatches": 2}), (1, {"lora_rank": 2})],
     ids=str,
 )
 def test_a_resumed_curve_is_the_same_bit_for_bit(
@@ -146,17 +143,7 @@ def test_another_number_of_ranks_goes_on_from_a_checkpoint_and_a_folder_is_made_
     assert max((found[name] - expected[name]).abs().max().item() for name in expected) < 2 * _CLOSE
 
 
-def test_a_checkpoint_with_a_critic_is_refused(ranks: Ranks, llama: Path, tmp_path: Path) -> None:
-    learner = ranks.learner(llama, job(), 1)
-    learner.save(tmp_path / "c")
-    said_again(tmp_path / "c", critic=True)
-    with pytest.raises(BackendError, match=r"has a critic.*gae"):
-        learner.load(tmp_path / "c")
-    said_again(tmp_path / "c", critic=None)
-    learner.load(tmp_path / "c")
-
-
-@pytest.mark.parametrize("fields", [{}, {"epochs": 2}, _GAE], ids=str)
+@pytest.mark.parametrize("fields", [{}, {"epochs": 2}], ids=str)
 def test_what_is_not_finite_is_refused_and_changes_nothing(fields: dict[str, Any], ranks: Ranks, llama: Path) -> None:
     made = job(**fields)
     policy, _ = local(made)

@@ -1,9 +1,8 @@
-"""What real replicas and ranks inherit, what is told of their end, and which side moved."""
+"""What real replicas and ranks inherit, what is told of their end, and what stops a training."""
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -59,17 +58,16 @@ async def test_a_dead_vllm_s_last_words_are_told(pair: VerlBackend, caplog: pyte
     await ask(pair, [1, 2], Sampling(max_tokens=2))
 
 
-async def stopped(backend: VerlBackend, step: int) -> str:
-    """Let the guard, which stands before its last count, judge an update; return what it says."""
+async def require_stop(backend: VerlBackend, step: int) -> None:
+    """Let the guard, which stands before its last count, judge an update, and refuse it."""
     backend.learner._guard.restore(2)
     batch = await played(backend, 16, step, 6)
-    with pytest.raises(BackendError, match="learner and engine disagree") as caught:
+    with pytest.raises(BackendError, match="learner and engine disagree"):
         await asyncio.to_thread(backend.learner.update, batch)
     backend.learner._guard.restore(0)
-    return str(caught.value)
 
 
-async def test_a_replica_that_serves_other_weights_is_named(pair: VerlBackend) -> None:
+async def test_a_replica_that_serves_other_weights_stops_the_training(pair: VerlBackend) -> None:
     import ray
 
     other = {
@@ -77,20 +75,18 @@ async def test_a_replica_that_serves_other_weights_is_named(pair: VerlBackend) -
     }
     odd: Any = pair.engine._serving_instances()[1].handle
     await asyncio.to_thread(odd.load, pair.engine.version, [ray.put(other)])
-    said = await stopped(pair, 1)
-    assert ". The engine moved: " in said
-    assert "It is replica 1: replica 0 is 1 away now; replica 1 is " in said
+    await require_stop(pair, 1)
     await asyncio.to_thread(pair.publish)
 
 
-async def test_a_rank_whose_forward_is_off_is_the_learner(pair: VerlBackend, tmp_path: Path) -> None:
+async def test_a_rank_whose_forward_is_off_stops_the_training(
+    pair: VerlBackend,
+) -> None:
     import ray
 
     rank = pair.learner.group._actors[0]
     ray.get(rank.__ray_call__.remote(_off))
-    said = await stopped(pair, 2)
-    assert ". The learner moved: " in said
-    assert "replica" not in said.partition("moved: ")[2]
+    await require_stop(pair, 2)
     ray.get(rank.__ray_call__.remote(_right))
     agreed = await asyncio.to_thread(pair.learner.update, await played(pair, 16, 3, 6))
     assert agreed["training/token_mult_prob_error"] == pytest.approx(1, abs=1e-3)
