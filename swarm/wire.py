@@ -415,18 +415,16 @@ EXPORT_HEADER = "X-Ajet-Export"
 
 
 class ExportCounts(_Wire):
-    """What became of the episodes of an export, as `X-Ajet-Export` tells it beside the file."""
+    """What becomes of the episodes of an export, as `X-Ajet-Export` tells it beside its lines."""
 
     model_config = ConfigDict(extra="ignore")
 
     episodes: int = 0
-    """In the file."""
+    """Listed for it. Lines that are missing are those of open ones without a token, or given up meanwhile."""
     pruned: int = 0
     """Left out: their tokens went with old checkpoints."""
     no_tokens: int = 0
     """Left out: nothing was sampled in them."""
-    withdrawn: int = 0
-    """Left out: they were open, and were given up since they were listed."""
 
 
 class TokenSpan(_Wire):

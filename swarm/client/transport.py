@@ -27,8 +27,8 @@ SILENCE_S = 60.0
 """Where a server sends nothing for so long, it is asked whether it is there."""
 ANSWER_S = 60.0
 """One that does not answer that within so long is taken for gone."""
-DOWNLOAD_SILENCE_S = 1800.0
-"""A download of which nothing comes for so long is given up: the server makes the whole file first."""
+DOWNLOAD_SILENCE_S = 300.0
+"""A download of which nothing comes for so long is given up."""
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 """Seconds of silence before the other side's kernel is asked, between two questions, and questions without answer."""
 
@@ -125,12 +125,9 @@ class Transport:
                 for task in asking:
                     task.cancel()
 
-    async def download(self, path: str, key: str, to: Path) -> tuple[int, Mapping[str, str]]:
-        """Write the answer's body to a file, which appears once it is whole; return its bytes, and the headers.
-
-        Raises as `call`.
-        """
-        part, size = to.with_name(to.name + ".part"), 0
+    async def download(self, path: str, key: str, to: Path) -> Mapping[str, str]:
+        """Write the answer's body to a file, which appears once it is whole; return the headers. Raises as `call`."""
+        part = to.with_name(to.name + ".part")
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=DOWNLOAD_SILENCE_S)
         headers = {"Authorization": f"Bearer {key}"}
         try:
@@ -141,7 +138,7 @@ class Transport:
                     raise UnknownAnswer(f"expected a swarm server at {self.url}; found pages for a browser there")
                 with part.open("wb") as file:
                     async for piece in reply.content.iter_chunked(1 << 18):
-                        size += file.write(piece)
+                        file.write(piece)
             os.replace(part, to)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise Unreachable(
@@ -149,7 +146,7 @@ class Transport:
             ) from error
         finally:
             part.unlink(missing_ok=True)
-        return size, reply.headers
+        return reply.headers
 
 
 class Transports:

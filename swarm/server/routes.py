@@ -44,12 +44,13 @@ from swarm.server.http import (
     json_response,
     on_any_error,
 )
-from swarm.server.inspection import LISTED, MEDIA, MOST_LISTED, Exporter, ExportFormat, Inspection
+from swarm.server.inspection import LISTED, MOST_LISTED, Inspection
 from swarm.server.model_endpoint import STREAM_TIMEOUTS, CountEndpoint, ModelEndpoint, StreamTimeouts
 from swarm.server.service import SwarmServer
 from swarm.server.watching import PROMETHEUS, HistoryQuery, exposition, history, snapshot_of
 from swarm.snapshot import HistoryPage, Snapshot
 from swarm.wire import (
+    EXPORT_HEADER,
     AbortRequest,
     Ack,
     BeginRequest,
@@ -84,6 +85,7 @@ ADMIN = [Depends(Permission("admin"))]
 PLAYERS = [Depends(Permission("client", "admin"))]
 ANYONE = [Depends(Permission("admin", "client", "viewer"))]
 READERS = [Depends(Permission("admin", "client", "viewer", uses=("model",)))]
+JSON_LINES = "application/jsonl"
 CONFLICT, LOST = error_responses(409), error_responses(409, 410)
 
 
@@ -100,7 +102,6 @@ class _AbortQuery(_Query):
 
 
 class _SamplesQuery(_Query):
-    format: ExportFormat = "openenv"
     episode: str | None = Field(default=None, description="one episode; all that are known when left out")
 
 
@@ -247,13 +248,12 @@ async def episode(episode_id: Annotated[str, Path(min_length=1)], server: Server
     "/samples",
     dependencies=PLAYERS,
     response_class=StreamingResponse,
-    responses={200: {"content": {media: {} for media in MEDIA.values()}}},
+    responses={200: {"content": {JSON_LINES: {}}}},
 )
-async def samples(query: Annotated[_SamplesQuery, Query()], request: Request) -> Response:
-    """Export episodes: OpenEnv training traces (a JSON line each), or parquet (a row per call)."""
-    exports: Exporter = request.app.state.exporter
-    with DisconnectWatcher(request.receive).cancel_on_disconnect():
-        return await exports.make(query.format, query.episode)
+async def samples(query: Annotated[_SamplesQuery, Query()], server: Server) -> Response:
+    """Export episodes with every token, a JSON line each."""
+    counts, lines = await Inspection(server).export(query.episode)
+    return StreamingResponse(lines, headers={EXPORT_HEADER: counts.model_dump_json()}, media_type=JSON_LINES)
 
 
 @router.get("/checkpoints", dependencies=ANYONE)
@@ -493,7 +493,6 @@ def make_app(server: SwarmServer, timeouts: StreamTimeouts = STREAM_TIMEOUTS) ->
     """Return the application around a server; no documentation pages, which would answer without a key."""
     app = _App(openapi_url=None, redirect_slashes=False)
     app.state.server = server
-    app.state.exporter = Exporter(Inspection(server))
     app.state.keep_alive_s = timeouts.keep_alive_s
     for kind, handler in REFUSALS.items():
         app.add_exception_handler(kind, handler)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import string
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from swarm.backends.fake import FakeBackend, FakeRenderer, fake_logprob, fake_top
 from swarm.backends.protocols import Chunk, Finish, GenerationRequest, Sampling
 from swarm.calls.call import KEPT_S, Call, CallState, RetryCache
-from swarm.calls.generation import AnswerGeneration, SampledPiece, TextStream, read_message, short_name
+from swarm.calls.generation import AnswerGeneration, SampledPiece, TextStream, short_name
 from swarm.calls.prompts import SamplingPlan
 from swarm.rendering.json_formats import Llama3Format, MistralFormat
 from swarm.rendering.messages import AnswerFormat, ToolCall, assemble_answer
@@ -34,16 +33,6 @@ def test_short_names_are_nine_letters_and_digits_and_differ(texts: list[str]) ->
     assert len(set(names)) == len(texts)
     assert all(len(name) == 9 and set(name) <= set(string.ascii_letters + string.digits) for name in names)
     assert names == [short_name(text) for text in texts]
-
-
-def test_ids_are_read_again_as_a_message_with_its_thought_and_its_calls() -> None:
-    renderer = FakeRenderer()
-    said = '<think>add</think>So:<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call><|end|>'
-    found = read_message(renderer, "<|assistant|>", renderer.encode(said))
-    assert (found["reasoning_content"], str(found["content"]).strip()) == ("add", "So:")
-    (call,) = found["tool_calls"]
-    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("add", {"a": 1})
-    assert read_message(renderer, "<|assistant|>", renderer.encode("5<|end|>")) == {"role": "assistant", "content": "5"}
 
 
 decode = FakeRenderer().decode
