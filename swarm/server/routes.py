@@ -1,7 +1,6 @@
 """Routes of the server: who may call, what goes in and what comes out; the OpenAPI document is made of them.
 
-Of the model's routes, raw ones of three dialects, no signature tells: they are described apart. A dialect takes more
-than is named there; a field that it does not take is refused by its name.
+Of the model's routes, raw ones of three dialects, no signature tells: they are named apart.
 """
 
 from __future__ import annotations
@@ -341,29 +340,11 @@ async def describe_model(model: Annotated[str, Path(min_length=1)], server: Serv
 
 
 JsonSchema = Mapping[str, Any]
-
-
-def _object(required: str, **properties: JsonSchema) -> dict[str, Any]:
-    return {"type": "object", "required": required.split(), "properties": properties}
-
-
-_OBJECTS: JsonSchema = {"type": "array", "items": {"type": "object"}}
-_TEXT_OR_OBJECTS: JsonSchema = {"anyOf": [{"type": "string"}, _OBJECTS]}
-_TEXT: JsonSchema = {"type": "string"}
-_TEMPERATURE: JsonSchema = {"type": ["number", "null"], "minimum": 0, "maximum": 5}
-_COUNT: JsonSchema = {"type": ["integer", "null"], "minimum": 1}
-_FLAG: JsonSchema = {"type": ["boolean", "null"]}
-_TOOLS: JsonSchema = {"type": ["array", "null"], "items": {"type": "object"}}
-_ROLE: JsonSchema = {"type": "string", "enum": ["developer", "system", "user", "assistant", "tool"]}
-_MESSAGES: JsonSchema = {"type": "array", "minItems": 1, "items": _object("role content", role=_ROLE, content=_TEXT)}
-_COUNTED: dict[str, JsonSchema] = {
-    "model": _TEXT,
-    "messages": _MESSAGES,
-    "system": _TEXT_OR_OBJECTS,
-    "tools": _OBJECTS,
+ANTHROPIC_ERROR: JsonSchema = {
+    "type": "object",
+    "required": ["type", "error"],
+    "properties": {"type": {"const": "error"}, "error": {"type": "object", "required": ["type", "message"]}},
 }
-
-ANTHROPIC_ERROR = _object("type error", type={"const": "error"}, error=_object("type message", message=_TEXT))
 KEY_SCHEMES: JsonSchema = {
     name: {"type": "http", "scheme": "bearer", "description": told}
     for name, told in (
@@ -374,18 +355,19 @@ KEY_SCHEMES: JsonSchema = {
 }
 
 
-def _post(name: str, summary: str, body: JsonSchema, answer: JsonSchema, *, error: str, streams: bool) -> JsonSchema:
+def _post(name: str, summary: str, error: str) -> JsonSchema:
     wrong = {"application/json": {"schema": {"$ref": f"#/components/schemas/{error}"}}}
-    content: dict[str, Any] = {"application/json": {"schema": answer}, **({"text/event-stream": {}} if streams else {})}
+    whole: JsonSchema = {"application/json": {"schema": {"type": "object"}}}
+    answer = whole if name == "count_tokens" else {**whole, "text/event-stream": {}}
     statuses = (400, 401, 403, 404, 409, 410, 413, 429, 500, 503)
     return {
         "post": {
             "operationId": name,
             "summary": summary,
             "security": [{"model": []}],
-            "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+            "requestBody": {"required": True, "content": whole},
             "responses": {
-                "200": {"description": "done", "content": content},
+                "200": {"description": "done", "content": answer},
                 **{str(code): {"description": HTTPStatus(code).phrase, "content": wrong} for code in statuses},
             },
         }
@@ -393,71 +375,14 @@ def _post(name: str, summary: str, body: JsonSchema, answer: JsonSchema, *, erro
 
 
 MODEL_PATHS: Mapping[str, JsonSchema] = {
-    "/v1/chat/completions": _post(
-        "chat",
-        "OpenAI's chat completions.",
-        _object(
-            "model messages",
-            model=_TEXT,
-            messages=_MESSAGES,
-            max_tokens=_COUNT,
-            temperature=_TEMPERATURE,
-            top_p={"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 1},
-            stop={"anyOf": [_TEXT, {"type": "array", "items": _TEXT}, {"type": "null"}]},
-            seed={"type": ["integer", "null"]},
-            n=_COUNT,
-            logprobs=_FLAG,
-            stream=_FLAG,
-            tools=_TOOLS,
-        ),
-        _object(
-            "id object created model choices usage",
-            object={"const": "chat.completion"},
-            choices={"type": "array", "minItems": 1},
-        ),
-        error="Error",
-        streams=True,
-    ),
-    "/v1/responses": _post(
-        "responses",
-        "OpenAI's responses.",
-        _object(
-            "model input",
-            model=_TEXT,
-            input=_TEXT_OR_OBJECTS,
-            instructions={"type": ["string", "null"]},
-            max_output_tokens=_COUNT,
-            temperature=_TEMPERATURE,
-            stream=_FLAG,
-            tools=_TOOLS,
-        ),
-        _object("id object model output status", object={"const": "response"}, output={"type": "array"}),
-        error="Error",
-        streams=True,
-    ),
-    "/v1/messages": _post(
-        "messages",
-        "Anthropic's messages.",
-        _object(
-            "model messages max_tokens",
-            **_COUNTED,
-            max_tokens={"type": "integer", "minimum": 1},
-            temperature={"type": "number", "minimum": 0, "maximum": 1},
-            stream={"type": "boolean"},
-        ),
-        _object("id type role model content stop_reason usage", type={"const": "message"}, role={"const": "assistant"}),
-        error="AnthropicError",
-        streams=True,
-    ),
+    "/v1/chat/completions": _post("chat", "OpenAI's chat completions.", "Error"),
+    "/v1/responses": _post("responses", "OpenAI's responses.", "Error"),
+    "/v1/messages": _post("messages", "Anthropic's messages.", "AnthropicError"),
     "/v1/messages/count_tokens": _post(
-        "count_tokens",
-        "Count the tokens the model would read; nothing is recorded.",
-        _object("model messages", **_COUNTED),
-        _object("input_tokens", input_tokens={"type": "integer", "minimum": 1}),
-        error="AnthropicError",
-        streams=False,
+        "count_tokens", "Count the tokens the model would read; nothing is recorded.", "AnthropicError"
     ),
 }
+"""What their bodies hold is told by OpenAI and Anthropic, and by docs/protocols.md."""
 
 
 @router.get("/openapi.json", dependencies=ANYONE, name="openapi", response_model=dict[str, Any])
