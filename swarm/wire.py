@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.config import JsonDict
 
 
@@ -337,20 +337,6 @@ class StreamList(_Wire):
     """All streams the server knows."""
 
     streams: tuple[StreamStatus, ...]
-
-
-class ServerEvent(_Wire):
-    """Something that happened to the server; `GET /events` tells it as the data of a server-sent event."""
-
-    id: str
-    """Sent back as `Last-Event-ID`, or as `?after=`, by a listener that goes on after this event."""
-    kind: str
-    """state (details: from, to, reason), recovered (checkpoint, step, pool), step (step; metrics: those of `GET
-    /history`), evaluated (step, episodes, reward, success, best: whether it is the best so far), or gap: events that
-    are kept no longer were missed (missed: how many; null after an id of another life of the server)."""
-    at: float
-    """Unix time in seconds."""
-    details: Mapping[str, JsonValue] = Field(default_factory=dict)
 
 
 class CheckpointSummary(_Wire):

@@ -31,7 +31,6 @@ from swarm.errors import NotFound
 from swarm.job import Job
 from swarm.rollout.keys import Claims
 from swarm.server.connections import FailureLimiter
-from swarm.server.events import EVENT_ID
 from swarm.server.http import (
     KEY_HEADER,
     REFUSALS,
@@ -102,15 +101,6 @@ class _AbortQuery(_Query):
 
 class _SamplesQuery(_Query):
     episode: str | None = Field(default=None, description="one episode; all that are known when left out")
-
-
-class _EventsQuery(_Query):
-    after: str | None = Field(
-        default=None, pattern=EVENT_ID, description="the last event seen; `Last-Event-ID` goes before it"
-    )
-    wait_s: float | None = Field(
-        default=None, ge=0, le=86_400, allow_inf_nan=False, description="end then; never when left out"
-    )
 
 
 router = APIRouter(
@@ -262,19 +252,6 @@ async def checkpoints(server: Server) -> CheckpointList:
 
 
 @router.get(
-    "/events",
-    dependencies=ANYONE,
-    response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {}}}},
-)
-async def events(query: Annotated[_EventsQuery, Query()], request: Request, server: Server) -> Response:
-    """Tell what is kept of what happened to the server, then what happens, as server-sent events."""
-    last = request.headers.get("last-event-id") or query.after  # a browser that comes back repeats its old query
-    content = server.events.stream(last, keep_alive_s=request.app.state.keep_alive_s, wait_s=query.wait_s)
-    return StreamingResponse(content, headers={"cache-control": "no-cache"}, media_type="text/event-stream")
-
-
-@router.get(
     "/metrics", dependencies=ANYONE, response_class=StreamingResponse, responses={200: {"content": {"text/plain": {}}}}
 )
 async def metrics(server: Server) -> Response:
@@ -418,7 +395,6 @@ def make_app(server: SwarmServer, timeouts: StreamTimeouts = STREAM_TIMEOUTS) ->
     """Return the application around a server; no documentation pages, which would answer without a key."""
     app = _App(openapi_url=None, redirect_slashes=False)
     app.state.server = server
-    app.state.keep_alive_s = timeouts.keep_alive_s
     for kind, handler in REFUSALS.items():
         app.add_exception_handler(kind, handler)
     app.add_exception_handler(Exception, on_any_error)
