@@ -134,19 +134,6 @@ def _version(connection: sa.Connection) -> str | None:
     return version
 
 
-def columns_of(connection: sa.Connection, table: sa.Table) -> list[sa.ColumnElement[Any]]:
-    """Return a table's columns to select, by their keys; one that a store of an older version lacks is its default. Who
-    only reads must not migrate."""
-    there = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
-    columns: list[sa.ColumnElement[Any]] = []
-    for column in table.columns:
-        given = column.server_default
-        default = given.arg if isinstance(given, sa.DefaultClause) else sa.null()
-        value = column if column.name in there else sa.type_coerce(default, column.type)
-        columns.append(value.label(column.key))
-    return columns
-
-
 def redacted_url(engine: sa.Engine) -> str:
     return engine.url.render_as_string(hide_password=True)
 
