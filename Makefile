@@ -39,8 +39,7 @@ $(READY): pyproject.toml constraints.txt
 	echo "setting up $(VENV) with $$($$python --version) (2 to 4 minutes the first time)"; \
 	set -e; $$python -m venv $(VENV); \
 	echo "  torch (CPU)"; $(BIN)/pip install -q -c constraints.txt torch; \
-	echo "  everything else"; $(BIN)/pip install -q -c constraints.txt -e '.[local,dev]'; \
-	$(BIN)/pip install -q --no-deps openenv==0.10.0  # tests read our traces with it; its dependencies contradict ours
+	echo "  everything else"; $(BIN)/pip install -q -c constraints.txt -e '.[local,dev]'
 	@touch $@
 
 research: setup

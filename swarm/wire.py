@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.config import JsonDict
 
 
@@ -339,20 +339,6 @@ class StreamList(_Wire):
     streams: tuple[StreamStatus, ...]
 
 
-class ServerEvent(_Wire):
-    """Something that happened to the server; `GET /events` tells it as the data of a server-sent event."""
-
-    id: str
-    """Sent back as `Last-Event-ID`, or as `?after=`, by a listener that goes on after this event."""
-    kind: str
-    """state (details: from, to, reason), recovered (checkpoint, step, pool), step (step; metrics: those of `GET
-    /history`), evaluated (step, episodes, reward, success, best: whether it is the best so far), or gap: events that
-    are kept no longer were missed (missed: how many; null after an id of another life of the server)."""
-    at: float
-    """Unix time in seconds."""
-    details: Mapping[str, JsonValue] = Field(default_factory=dict)
-
-
 class CheckpointSummary(_Wire):
     """One checkpoint that is kept."""
 
@@ -415,18 +401,16 @@ EXPORT_HEADER = "X-Ajet-Export"
 
 
 class ExportCounts(_Wire):
-    """What became of the episodes of an export, as `X-Ajet-Export` tells it beside the file."""
+    """What becomes of the episodes of an export, as `X-Ajet-Export` tells it beside its lines."""
 
     model_config = ConfigDict(extra="ignore")
 
     episodes: int = 0
-    """In the file."""
+    """Listed for it. Lines that are missing are those of open ones without a token, or given up meanwhile."""
     pruned: int = 0
     """Left out: their tokens went with old checkpoints."""
     no_tokens: int = 0
     """Left out: nothing was sampled in them."""
-    withdrawn: int = 0
-    """Left out: they were open, and were given up since they were listed."""
 
 
 class TokenSpan(_Wire):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +20,7 @@ from rich.tree import Tree
 from research.cli.app import Json, answer, console, make_facts, make_table, print_json, recording_console
 from research.errors import BadInput
 from research.installation.servers import Server, connect_server
-from swarm.client import ExportFormat, SwarmClient
+from swarm.client import SwarmClient
 from swarm.snapshot import describe_side_conversations
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, TokenSpan
 
@@ -216,19 +215,12 @@ def episode_table(listed: EpisodeList) -> Table:
     return make_table(names, cells, right=_NUMBERS, wraps=names)
 
 
-class Format(StrEnum):
-    """What an export is written as."""
-
-    OPENENV = "openenv"
-    PARQUET = "parquet"
-
-
 _WIDEST = 10_000
 """Columns of a row, at most."""
 _LEFT_OUT = {
     "pruned": "their tokens went with old checkpoints (a job's checkpoints_kept)",
     "no_tokens": "nothing was sampled in them",
-    "withdrawn": "they were given up meanwhile",
+    "withdrawn": "they are open without a token, or were given up meanwhile",
 }
 
 
@@ -295,31 +287,29 @@ def inspect(
 
 def export(
     to: Annotated[Path, typer.Option(help="The file to write; it is replaced if it is there.")],
-    format: Annotated[Format, typer.Option(help="OpenEnv training traces, or parquet.")] = Format.OPENENV,
     episode: Annotated[str | None, typer.Option(help="One episode's id.")] = None,
     all: Annotated[bool, typer.Option("--all", help="Every episode the server knows.")] = False,
     server: Server = None,
     json: Json = False,
 ) -> None:
-    """Export episodes with every token: OpenEnv training traces (a JSON line each) or parquet (a row per call).
+    """Export episodes with every token: a JSON line each, as `ajet swarm inspect --json` has them.
 
     Texts of prompts and answers are there while an engine runs.
 
     Examples:
 
-        ajet swarm export --all --to traces.jsonl
+        ajet swarm export --all --to episodes.jsonl
 
-        ajet swarm export --all --format parquet --to calls.parquet
-
-        ajet swarm export --episode 3f9a1c-0000007 --to trace.jsonl
+        ajet swarm export --episode 3f9a1c-0000007 --to episode.jsonl
     """
     if all == (episode is not None):
         raise BadInput("expected one of --episode ID and --all")
     at = connect_server(server)
     with SwarmClient(at.url, at.token) as client:
-        form: ExportFormat = "parquet" if format is Format.PARQUET else "openenv"
-        size, found = client.export_with_counts(to, form, episode)
-    counts = {} if found is None else found.model_dump()
-    left_out = (f"left out {counts[name]:,} episodes: {why}" for name, why in _LEFT_OUT.items() if counts.get(name))
-    told = {"file": str(to), "format": format.value, "bytes": size, **counts}
-    answer(json, told, f"wrote {to} ({size:,} bytes)", left_out)
+        listed = client.export(to, episode)
+    with to.open("rb") as file:
+        lines = sum(1 for _ in file)
+    counts = {**listed.model_dump(), "episodes": lines, "withdrawn": listed.episodes - lines}
+    left_out = (f"left out {counts[name]:,} episodes: {why}" for name, why in _LEFT_OUT.items() if counts[name])
+    size = to.stat().st_size
+    answer(json, {"file": str(to), "bytes": size, **counts}, f"wrote {to} ({size:,} bytes)", left_out)

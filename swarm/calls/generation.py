@@ -392,19 +392,6 @@ def _make_decoder(renderer: Renderer, tools: Sequence[Tool]) -> Callable[[Sequen
     return decode
 
 
-def read_message(renderer: Renderer, prompt: str, ids: Sequence[int]) -> Message:
-    """Return the answer to a prompt's text as a chat message, read as if tools had been offered: no record says which.
-
-    So what is written as a call is one, offered or not, and an argument that its family writes without JSON is read by
-    its looks: a number where it may be one. A stop string that was cut from what was served is part of the ids, and of
-    this.
-    """
-    reader = renderer.answers.reader(prompt, _SOME_TOOL)
-    answer = assemble_answer([*reader.feed(_make_decoder(renderer, _SOME_TOOL)(ids)), *reader.finish()])
-    return chat_message(answer, [f"call_{number}" for number in range(len(answer.tool_calls))])
-
-
-_SOME_TOOL: tuple[Tool, ...] = ({"type": "function", "function": {"name": "any", "parameters": {"type": "object"}}},)
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 

@@ -1,6 +1,6 @@
 """The light client."""
 
-from swarm.client.async_client import AsyncSwarmClient, ExportFormat, NamedTask
+from swarm.client.async_client import AsyncSwarmClient, NamedTask
 from swarm.client.episode import (
     Agent,
     AgentFailed,
@@ -17,6 +17,6 @@ from swarm.client.sync_client import SwarmClient, SyncAgent, SyncEpisode, plain_
 
 __all__ = [
     "Agent", "AgentFailed", "AgentMisplays", "AsyncSwarmClient", "ChatReply", "Earned", "Episode", "EpisodeResult",
-    "ExportFormat", "HasId", "NamedTask", "Result", "RolloutSummary", "StreamTasks", "SwarmClient", "SyncAgent",
+    "HasId", "NamedTask", "Result", "RolloutSummary", "StreamTasks", "SwarmClient", "SyncAgent",
     "SyncEpisode", "plain_agent",
 ]  # fmt: skip

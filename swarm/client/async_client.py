@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ValidationError
@@ -63,7 +63,6 @@ log = logging.getLogger(__name__)
 _SERVING = {ServerState.ROLLING, ServerState.ROLLING_POST, ServerState.WEIGHT_SYNCING}
 _POLL_S = 0.2
 EPISODE_TIMEOUT_S = 600.0
-ExportFormat = Literal["openenv", "parquet"]
 WireT = TypeVar("WireT", bound=BaseModel)
 
 
@@ -217,18 +216,11 @@ class AsyncSwarmClient(Connectable):
         """Return one episode with every token; raises NotFound if there is none of this id."""
         return await self._get(EpisodeRecord, f"/episodes/{quote(episode, safe='')}")
 
-    async def export(self, to: Path, format: ExportFormat = "openenv", episode: str | None = None) -> int:
-        """Write one episode, or all the server knows, to a file; return its bytes."""
-        return (await self.export_with_counts(to, format, episode))[0]
-
-    async def export_with_counts(
-        self, to: Path, format: ExportFormat = "openenv", episode: str | None = None
-    ) -> tuple[int, ExportCounts | None]:
-        """Do as `export`; return also what is in the file and what was left out, None of an older server."""
-        asked = {"format": format, **({"episode": episode} if episode is not None else {})}
-        size, headers = await self._transport.download(f"/samples?{urlencode(asked)}", self._token, to)
-        told = headers.get(EXPORT_HEADER)
-        return size, None if told is None else ExportCounts.model_validate_json(told)
+    async def export(self, to: Path, episode: str | None = None) -> ExportCounts:
+        """Write one episode, or all the server knows, to a file of JSON lines; return what was listed for it."""
+        query = "" if episode is None else "?" + urlencode({"episode": episode})
+        headers = await self._transport.download(f"/samples{query}", self._token, to)
+        return ExportCounts.model_validate_json(headers.get(EXPORT_HEADER, "{}"))
 
     async def model(self) -> str:
         """Return the name of the model that serves, as calls name it."""

@@ -16,6 +16,7 @@ import asyncio
 import logging
 import math
 import random
+import re
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -23,7 +24,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from pydantic import ValidationError
 
@@ -85,36 +86,29 @@ _IDLE_LOOK_S = 0.6
 """Three times the pause between two looks for open episodes while there is none."""
 _MOST_CAUSES: Final = 8
 _OF_HTTP: Final = {"openai", "anthropic", "httpx", "httpcore", "requests", "urllib3", "aiohttp", "litellm"}
-_NO_ANSWER: Final = {
-    "APIConnectionError", "APITimeoutError", "ConnectError", "ConnectTimeout", "ReadError", "ReadTimeout", "WriteError",
-    "RemoteProtocolError", "ConnectionError", "Timeout", "ProtocolError", "ClientConnectionError", "ServerTimeoutError",
-    "ClientPayloadError", "ServerDisconnectedError", "ClientConnectorError", "ClientOSError", "MaxRetryError",
-}  # fmt: skip
-Misplay = Literal["wrong_result", "unusable_reward", "no_calls", "untrained_agents"]
+_NO_ANSWER: Final = re.compile("Connect|Timeout|Protocol|Read|Write|Disconnected|Payload|OSError|MaxRetry")
+"""In the names of their errors where there was no answer."""
 
 
 class AgentMisplays(AgentFailed):
     """What the agent does can never be trained, so that to play on is of no use; the message says what to mend."""
 
 
-def classify_misplay(error: Exception) -> Misplay | None:
-    """Return what an error says of the agent in itself, None for an error that may be of this play alone."""
-    if isinstance(error, WrongResult):
-        return "wrong_result"
-    if isinstance(error, InvalidRequest) and error.param == "train_agents":
-        return "untrained_agents"
-    unusable = isinstance(error, UnusableReward) or (isinstance(error, InvalidRequest) and "reward" in error.message)
-    return "unusable_reward" if unusable else None
+def is_misplay(error: Exception) -> bool:
+    """Return whether an error says of the agent in itself, and not of this play alone, that it cannot be trained."""
+    if isinstance(error, InvalidRequest):
+        return error.param == "train_agents" or "reward" in error.message
+    return isinstance(error, WrongResult | UnusableReward)
 
 
-def _list_responses(error: BaseException | None) -> Iterator[tuple[BaseException, Any, tuple[int, ...]]]:
-    """Yield an error and its causes, each with it, or its response, and the HTTP statuses that this may carry."""
+def _causes(error: BaseException | None) -> Iterator[tuple[BaseException, int | None]]:
+    """Yield an error and its causes, each with the HTTP status that it, or its response, carries."""
     for _ in range(_MOST_CAUSES):
         if error is None:
             return
-        for carrier in (error, getattr(error, "response", None)):
-            found = (getattr(carrier, name, None) for name in ("status_code", "status"))
-            yield error, carrier, tuple(status for status in found if isinstance(status, int))
+        carriers = (error, getattr(error, "response", None))
+        statuses = (getattr(carrier, name, None) for carrier in carriers for name in ("status_code", "status"))
+        yield error, next((status for status in statuses if isinstance(status, int)), None)
         error = error.__cause__ or error.__context__
 
 
@@ -122,32 +116,28 @@ def find_retry_after_s(error: BaseException) -> float | None:
     """Return how long an API that answered 429 asked to wait, 0 where it did not say; None for any other error.
 
     The errors of openai, anthropic, httpx, requests, aiohttp and urllib are known by what they carry: a status (as
-    `status_code`, `status` or `code`, their own or their response's), and a Retry-After header; an agent's own error
-    may have `status_code` and `retry_after`.
+    `status_code` or `status`, their own or their response's), and a Retry-After header; an agent's own error may have
+    `status_code` and `retry_after`.
     """
-    for each, carrier, statuses in _list_responses(error):
-        if 429 in (*statuses, getattr(carrier, "code", None)):
-            carriers = (carrier, getattr(each, "response", None))
-            headers: Any = next((found for each in carriers if (found := getattr(each, "headers", None))), {})
-            asked = getattr(each, "retry_after", None)
-            with suppress(AttributeError, TypeError, ValueError):  # a date, or nothing that is known
-                asked = headers.get("Retry-After", headers.get("retry-after", 0)) if asked is None else asked
-                return max(0.0, float(asked))
-            return 0.0
-    return None
+    limited = next((cause for cause, status in _causes(error) if status == 429), None)
+    if limited is None:
+        return None
+    headers: Any = getattr(limited, "headers", None) or getattr(getattr(limited, "response", None), "headers", None)
+    asked = getattr(limited, "retry_after", None)
+    with suppress(AttributeError, TypeError, ValueError):  # a date, or nothing that is known
+        asked = headers.get("Retry-After", headers.get("retry-after", 0)) if asked is None else asked
+        return max(0.0, float(asked))
+    return 0.0
 
 
 def is_server_error(error: BaseException) -> bool:
     """Return whether an agent's error is one of the server or network that it called: a status of 500 or more, or none.
-
-    Those of openai, anthropic, httpx, requests and aiohttp are known by their names; a play that one ended says nothing
-    of its agent.
-    """
+    A play that one ended says nothing of its agent."""
     return any(
-        isinstance(each, ConnectionError | EngineUnavailable | Unreachable | Throttled)
-        or (type(each).__module__.partition(".")[0] in _OF_HTTP and type(each).__name__ in _NO_ANSWER)
-        or next(filter(None, statuses), 0) >= 500
-        for each, _, statuses in _list_responses(error)
+        isinstance(cause, ConnectionError | EngineUnavailable | Unreachable | Throttled)
+        or (type(cause).__module__.partition(".")[0] in _OF_HTTP and _NO_ANSWER.search(type(cause).__name__))
+        or (status or 0) >= 500
+        for cause, status in _causes(error)
     )
 
 
@@ -156,11 +146,11 @@ def away_code(error: BaseException) -> str | None:
 
     SDKs raise errors of their own for what it answers, which quote its code.
     """
-    for each, carrier, statuses in _list_responses(error):
-        if isinstance(each, EngineUnavailable | Unreachable):
-            return each.code
-        if 503 in statuses and carrier is each:
-            return next((kind.code for kind in (StoreUnavailable, EngineUnavailable) if kind.code in str(each)), None)
+    for cause, status in _causes(error):
+        if isinstance(cause, EngineUnavailable | Unreachable):
+            return cause.code
+        if status == 503:
+            return next((kind.code for kind in (StoreUnavailable, EngineUnavailable) if kind.code in str(cause)), None)
     return None
 
 
@@ -230,7 +220,7 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
         self._most_failures = FAILURES_IN_A_ROW
         self._failures_in_a_row = 0
         self._had_good_play = False
-        self._misplays: Counter[Misplay] = Counter()
+        self._misplays = 0
         self._over = False
         self.dropped: Counter[str] = Counter()
 
@@ -354,18 +344,17 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
             log.info("event=rate_limited pause_s=%.1f", limits.extend(limit_s))
         else:
             limits.reset()
-            self._drop(f"agent: {type(error).__name__}", error, classify_misplay(error))
+            self._drop(f"agent: {type(error).__name__}", error, misplay=is_misplay(error))
         return False
 
-    def _drop(self, reason: str, error: BaseException, misplay: Misplay | None = None) -> None:
+    def _drop(self, reason: str, error: BaseException, *, misplay: bool = False) -> None:
         """Count a play that is played again; raise AgentFailed once there were too many of them."""
         self.dropped[reason] += 1
         self._fail(error)
-        if misplay is not None and not self._had_good_play:
-            self._misplays[misplay] += 1
-            times = self._misplays[misplay]
-            if misplay == "wrong_result" or times >= MOST_MISPLAYS:
-                often = "once" if times == 1 else f"{times} times"
+        if misplay and not self._had_good_play:
+            self._misplays += 1
+            if isinstance(error, WrongResult) or self._misplays >= MOST_MISPLAYS:
+                often = "once" if self._misplays == 1 else f"{self._misplays} times"
                 raise AgentMisplays(f"{error} ({often}, and no play was good); mend the agent and run it again")
 
     def _fail(self, error: BaseException) -> None:
@@ -427,7 +416,7 @@ class RolloutLoop(PlayLoop[Episode[Any], Result]):
             lambda: episode.end(reward, success, by_call=by_call, by_agent=by_agent), (EngineUnavailable, Unreachable)
         )
         if ended.tokens == 0 and episode.kind == "train":  # the server has dropped it
-            self._drop("no_calls", AgentFailed(_describe_no_call(ended)), "no_calls")
+            self._drop("no_calls", AgentFailed(_describe_no_call(ended)), misplay=True)
             return False
         if ended.state == "dropped" and not failed:
             self.dropped[ended.reason or ended.state] += 1

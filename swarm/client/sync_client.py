@@ -130,7 +130,6 @@ class SwarmClient(_Blocking, Connectable):
     episodes = _blocking(AsyncSwarmClient.episodes)
     episode = _blocking(AsyncSwarmClient.episode)
     export = _blocking(AsyncSwarmClient.export)
-    export_with_counts = _blocking(AsyncSwarmClient.export_with_counts)
     model = _blocking(AsyncSwarmClient.model)
     checkpoints = _blocking(AsyncSwarmClient.checkpoints)
     snapshot = _blocking(AsyncSwarmClient.snapshot)

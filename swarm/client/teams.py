@@ -1,7 +1,6 @@
 """Teams: one agent plays with several models, each on its own server; all learn or none.
 
-    async with Team.training(clients, jobs):
-        await Team.rollout(clients, tasks, play)     # play(team) returns a reward for each role
+    await Team.rollout(clients, tasks, play)     # play(team) returns a reward for each role
 
 Two phases end a team: every server writes down that its episode may end (prepare), then the decider is committed, which
 decides the team, then the others. If the client dies the servers find the decision themselves (`swarm.rollout.teams`)
@@ -23,11 +22,11 @@ import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from swarm.client.async_client import EPISODE_TIMEOUT_S, AsyncSwarmClient
 from swarm.client.episode import AgentFailed, Episode, HasId, Result, end_request, parse_reward
@@ -56,9 +55,6 @@ from swarm.errors import (
 )
 from swarm.wire import EVALUATION_STREAM, Ack
 
-if TYPE_CHECKING:
-    from swarm.job import Job
-
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 RETRY_TIMEOUT_S: Final = 60.0
@@ -66,8 +62,6 @@ RETRY_TIMEOUT_S: Final = 60.0
 WITHDRAW_S = 30.0
 """How long a leader's episode waits for the others' room before it is given back."""
 _LONGEST_WAIT_S: Final = 2.0
-_ANSWER_S: Final = 0.5
-"""How long a cancelled begin is waited for."""
 _PASSING: Final = (Unreachable, EngineUnavailable, Throttled)
 _OVER: Final = (LeaseLost, EpisodeEnded, NotFound)
 
@@ -205,16 +199,7 @@ class Team:
             link = None if role == self.decider else self.episodes[self.decider]
             await self._retry(partial(self.episodes[role].prepare, **ends[role], decider=link))
 
-        async def keep_alive() -> None:  # those that are ready, while others are waited for
-            while True:
-                await asyncio.sleep(self.ttl_s / 3)
-                await self.heartbeat()
-
-        keeping = asyncio.create_task(keep_alive())
-        try:
-            results = await asyncio.gather(*map(prepare, self._trained), return_exceptions=True)
-        finally:
-            keeping.cancel()
+        results = await asyncio.gather(*map(prepare, self._trained), return_exceptions=True)
         for role, error in zip(self._trained, results, strict=True):
             if error is not None:
                 with suppress(SwarmError):
@@ -262,27 +247,6 @@ class Team:
         return await retry_until_ready(call, _PASSING, self._patience_s if patience_s is None else patience_s)
 
     @staticmethod
-    @asynccontextmanager
-    async def training(
-        clients: Mapping[str, AsyncSwarmClient], jobs: Mapping[str, Job]
-    ) -> AsyncIterator[Mapping[str, AsyncSwarmClient]]:
-        """Have each role's server train the role's job, all booted at once; the clients are closed at the end.
-
-        Raises InvalidRequest where the roles of clients and jobs differ, else what `ensure_training` raises: the first
-        that failed, once all have been tried.
-        """
-        if clients.keys() != jobs.keys():
-            raise InvalidRequest(f"expected a job for each of {', '.join(clients)}; found one for {', '.join(jobs)}")
-        async with AsyncExitStack() as stack:
-            for client in clients.values():
-                await stack.enter_async_context(client)
-            booted = (clients[role].ensure_training(job) for role, job in jobs.items())
-            for found in await asyncio.gather(*booted, return_exceptions=True):
-                if isinstance(found, BaseException):
-                    raise found
-            yield clients
-
-    @staticmethod
     async def rollout(
         clients: Mapping[str, AsyncSwarmClient],
         tasks: Iterable[HasId],
@@ -306,9 +270,8 @@ class Team:
         member whose model was not called, and after many failures in a row.
         """
         await _require_members(clients, decider)
-        loop = _TeamLoop(play, clients, timeout_s)
-        members = _TeamMembers(clients, list(tasks), stream, timeout_s, decider, loop.dropped.total)
-        await loop.play(itertools.repeat(Place(0, members.begin_next)), concurrency)
+        loop = _TeamLoop(play, clients, timeout_s, list(tasks), stream, decider)
+        await loop.play(itertools.repeat(Place(0, loop.begin_next)), concurrency)
         return loop.summary()
 
     @staticmethod
@@ -324,8 +287,8 @@ class Team:
         """Let `play` play each task `samples` times in evaluation episodes; results by task, then sample."""
         await _require_members(clients)
         known = list(tasks)
-        loop, members = _TeamLoop(play, clients, timeout_s), _TeamMembers(clients, known, "", timeout_s)
-        begins = (Place(sample, partial(members.begin_evaluation, task)) for task in known for sample in range(samples))
+        loop = _TeamLoop(play, clients, timeout_s)
+        begins = (Place(sample, partial(loop.begin_evaluation, task)) for task in known for sample in range(samples))
         await loop.play(begins, concurrency)
         order = {task.id: place for place, task in enumerate(known)}
         return sorted(loop.results, key=lambda result: (order[result.task_id], result.sample))
@@ -336,12 +299,96 @@ TeamAgent = Callable[[Team], Awaitable[Mapping[str, Result]]]
 
 
 class _TeamLoop(PlayLoop[Team, Mapping[str, Result]]):
-    """The loop around an agent that plays teams."""
+    """The loop around an agent that plays teams; it begins an episode at every member, or at none."""
 
-    def __init__(self, play: TeamAgent, clients: Mapping[str, AsyncSwarmClient], timeout_s: float) -> None:
+    def __init__(
+        self,
+        play: TeamAgent,
+        clients: Mapping[str, AsyncSwarmClient],
+        timeout_s: float,
+        tasks: Sequence[HasId] = (),
+        stream: str = EVALUATION_STREAM,
+        leader: str | None = None,
+    ) -> None:
         super().__init__(play, timeout_s)
         self._clients = clients
+        self._order = sorted(clients, key=lambda role: role != leader)
+        self._finished: set[str] = set()
+        """Roles whose jobs are finished, as far as is known."""
+        self._tasks = tasks
+        self._stream = stream
+        self._allowed_s = timeout_s + CLEANUP_TIMEOUT_S
+        self._named: dict[str, StreamTasks[HasId]] = {}
         self.results: list[TeamResult] = []
+
+    async def begin_next(self) -> Team:
+        """Begin an episode of the leader's next task at every member; the leader's comes first.
+
+        Raises JobFinished once all jobs are finished, Throttled where a member has no room, and what a member's server
+        says.
+        """
+        async with self._all_or_none() as begun:
+            decider = await self._lead(begun)
+            await _await_all(self._follow(begun, role, begun[decider]) for role in self._order if role != decider)
+        return Team({role: begun[role] for role in self._clients}, decider=decider)
+
+    async def begin_evaluation(self, task: HasId) -> Team:
+        """Begin an evaluation episode of a task at every member."""
+        async with self._all_or_none() as begun:
+            await _await_all(self._evaluate(begun, role, task) for role in self._order)
+        return Team({role: begun[role] for role in self._clients})
+
+    @asynccontextmanager
+    async def _all_or_none(self) -> AsyncIterator[dict[str, Episode[Any]]]:
+        begun: dict[str, Episode[Any]] = {}
+        try:
+            yield begun
+        except BaseException:
+            reason = "another member of its team had no room, or could not begin"
+            await run_shielded(*(episode.abort(reason) for episode in begun.values()))
+            raise
+
+    async def _lead(self, begun: dict[str, Episode[Any]]) -> str:
+        """Begin the next task of the first role whose job is not finished; return that role."""
+        for role in self._order:
+            if role in self._finished:
+                continue
+            client = self._clients[role]
+            try:
+                if role not in self._named:
+                    self._named[role] = await client.register_tasks(self._tasks, self._stream)
+                allowed_s = self._allowed_s + WITHDRAW_S
+                begun[role] = await client.begin_next(self._named[role], wait_s=WAIT_S, timeout_s=allowed_s)
+                return role
+            except JobFinished:
+                self._note_finished(role)
+        raise JobFinished("the jobs of all members are finished")
+
+    async def _follow(self, begun: dict[str, Episode[Any]], role: str, leader: Episode[Any]) -> None:
+        """Begin the leader's task at another member, and keep the leases of those begun until there is room."""
+        deadline, lost = time.monotonic() + WITHDRAW_S, self.dropped.total()
+        wait_s = min(_LONGEST_WAIT_S, leader.ttl_s / 3)
+        begin = partial(self._clients[role].begin, leader.task, stream=self._stream, timeout_s=self._allowed_s)
+        while role not in self._finished:
+            try:
+                begun[role] = await begin(wait_s=wait_s)
+                return
+            except JobFinished:
+                self._note_finished(role)
+            except Throttled:
+                if self.dropped.total() != lost or time.monotonic() > deadline:
+                    raise
+                await asyncio.gather(*(episode.heartbeat() for episode in begun.values()))
+        await self._evaluate(begun, role, leader.task)  # of no evaluation: its partners still learn
+
+    async def _evaluate(self, begun: dict[str, Episode[Any]], role: str, task: HasId) -> None:
+        begin = partial(self._clients[role].begin, task, kind="eval", stream=self._stream)
+        begun[role] = await begin(wait_s=WAIT_S, timeout_s=self._allowed_s)
+
+    def _note_finished(self, role: str) -> None:
+        if role not in self._finished:
+            self._finished.add(role)
+            log.info("event=member_finished role=%r: it plays on as it is, untrained, for the others", role)
 
     def summary(self) -> TeamSummary:
         """Return what was done."""
@@ -406,102 +453,6 @@ def _parse_rewards(answer: Any, roles: list[str]) -> dict[str, tuple[float, bool
         raise AgentFailed(f"expected a reward by role, {example}, found {dict(answer)!r:.200}: {error}") from error
 
 
-class _TeamMembers:
-    """Begins the episodes of teams. `lost` counts the plays that were lost so far; `leader` chooses first."""
-
-    def __init__(
-        self,
-        clients: Mapping[str, AsyncSwarmClient],
-        tasks: Sequence[HasId],
-        stream: str,
-        timeout_s: float,
-        leader: str | None = None,
-        lost: Callable[[], int] = lambda: 0,
-    ) -> None:
-        self._clients = clients
-        self._order = sorted(clients, key=lambda role: role != leader)
-        self._finished: set[str] = set()
-        """Roles whose jobs are finished, as far as is known."""
-        self._tasks = tasks
-        self._stream = stream
-        self._timeout_s = timeout_s + CLEANUP_TIMEOUT_S
-        self._lost = lost
-        self._named: dict[str, StreamTasks[HasId]] = {}
-
-    async def begin_next(self) -> Team:
-        """Begin an episode of the leader's next task at every member, or at none; the leader's comes first.
-
-        Raises JobFinished once all jobs are finished, Throttled where a member has no room, and what a member's server
-        says.
-        """
-        async with self._all_or_none() as begun:
-            decider = await self._lead(begun)
-            leader = begun[decider]
-            await _await_all(self._follow(begun, role, leader) for role in self._order if role != decider)
-        return Team({role: begun[role] for role in self._clients}, decider=decider)
-
-    async def begin_evaluation(self, task: HasId) -> Team:
-        """Begin an evaluation episode of a task at every member, or at none."""
-        async with self._all_or_none() as begun:
-            await _await_all(self._evaluate(begun, role, task) for role in self._order)
-        return Team({role: begun[role] for role in self._clients})
-
-    @asynccontextmanager
-    async def _all_or_none(self) -> AsyncIterator[dict[str, Episode[Any]]]:
-        begun: dict[str, Episode[Any]] = {}
-        try:
-            yield begun
-        except BaseException:
-            await _give_back(begun.values())
-            raise
-
-    async def _lead(self, begun: dict[str, Episode[Any]]) -> str:
-        """Begin the next task of the first role whose job is not finished; return that role."""
-        for role in self._order:
-            if role not in self._finished:
-                client = self._clients[role]
-                try:
-                    if role not in self._named:
-                        self._named[role] = await client.register_tasks(self._tasks, self._stream)
-                    allowed = self._timeout_s + WITHDRAW_S
-                    begin = client.begin_next(self._named[role], wait_s=WAIT_S, timeout_s=allowed)
-                    begun[role] = await _shield_begin(begin)
-                    return role
-                except JobFinished:
-                    self._note_finished(role)
-        raise JobFinished("the jobs of all members are finished")
-
-    async def _follow(self, begun: dict[str, Episode[Any]], role: str, leader: Episode[Any]) -> None:
-        """Begin the leader's task at another member, and keep the leases of those begun until there is room."""
-        deadline, lost = time.monotonic() + WITHDRAW_S, self._lost()
-        wait_s = min(_LONGEST_WAIT_S, leader.ttl_s / 3)
-        begin = partial(self._clients[role].begin, leader.task, stream=self._stream, timeout_s=self._timeout_s)
-        while role not in self._finished:
-            try:
-                begun[role] = await _shield_begin(begin(wait_s=wait_s))
-                return
-            except JobFinished:
-                self._note_finished(role)
-                break
-            except Throttled:
-                if self._lost() != lost or time.monotonic() > deadline:
-                    raise
-            others = [each for each in begun.values() if each is not leader]
-            await asyncio.gather(leader.heartbeat(), *(each.heartbeat() for each in others))
-        await self._evaluate(begun, role, leader.task, self._stream)  # of no evaluation: its partners still learn
-
-    async def _evaluate(
-        self, begun: dict[str, Episode[Any]], role: str, task: HasId, stream: str = EVALUATION_STREAM
-    ) -> None:
-        begin = self._clients[role].begin(task, kind="eval", stream=stream, wait_s=WAIT_S, timeout_s=self._timeout_s)
-        begun[role] = await _shield_begin(begin)
-
-    def _note_finished(self, role: str) -> None:
-        if role not in self._finished:
-            self._finished.add(role)
-            log.info("event=member_finished role=%r: it plays on as it is, untrained, for the others", role)
-
-
 async def _await_all(begins: Iterable[Awaitable[None]]) -> None:
     """Wait for all begins; raise the first refusal once each of them has an answer, so that none is forgotten."""
     for answer in await asyncio.gather(*begins, return_exceptions=True):
@@ -538,21 +489,3 @@ async def _require_members(clients: Mapping[str, AsyncSwarmClient], leader: str 
             f"expected one group_size in the jobs of all members, as a team plays each task equally often at every "
             f"server; found {found}; give their jobs the same (episodes_per_step may differ)"
         )
-
-
-async def _shield_begin(begin: Coroutine[Any, Any, Episode[Any]]) -> Episode[Any]:
-    """Return what is begun; one that is begun while its wait is cancelled is given back, and not left to its lease."""
-    beginning = asyncio.create_task(begin)
-    try:
-        return await asyncio.shield(beginning)
-    except asyncio.CancelledError:
-        done, _ = await asyncio.wait({beginning}, timeout=_ANSWER_S)
-        beginning.cancel()  # one that still waits for room leaves the line
-        if done and not beginning.cancelled() and beginning.exception() is None:
-            await _give_back([beginning.result()])
-        raise
-
-
-async def _give_back(episodes: Iterable[Episode[Any]]) -> None:
-    reason = "another member of its team had no room, or could not begin"
-    await run_shielded(*(episode.abort(reason) for episode in episodes))

@@ -1,19 +1,17 @@
 """HTTP to one swarm server over aiohttp: keys in, JSON out, refusals as errors.
 
-A reply is waited for as long as its server lives: a call may wait at the gate through an update of any length. Where
-nothing comes for SILENCE_S the server is asked for its health; one that does not answer is taken for gone. That the
-silent connection itself is there is the kernels' to say (TCP keepalives).
+A reply is waited for as long as its connection lives: a call may wait at the gate through an update of any length. That
+the other side is there is the kernels' to say (TCP keepalives).
 
 aiohttp because on one core it carries an order of magnitude more calls than httpx with many connections open.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -23,12 +21,8 @@ from pydantic import ValidationError
 
 from swarm.errors import SwarmError, UnknownAnswer, Unreachable, from_wire, to_invalid_request
 
-SILENCE_S = 60.0
-"""Where a server sends nothing for so long, it is asked whether it is there."""
-ANSWER_S = 60.0
-"""One that does not answer that within so long is taken for gone."""
-DOWNLOAD_SILENCE_S = 1800.0
-"""A download of which nothing comes for so long is given up: the server makes the whole file first."""
+DOWNLOAD_SILENCE_S = 300.0
+"""A download of which nothing comes for so long is given up."""
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 """Seconds of silence before the other side's kernel is asked, between two questions, and questions without answer."""
 
@@ -69,15 +63,11 @@ class Transport:
         Raises the server's error (`swarm.errors`), Unreachable when nothing answers, UnknownAnswer for what is no JSON.
         """
         address = path if path.startswith("http") else self.url + path
-        root = self.url if address.startswith(self.url) else address.partition("/episodes/")[0]  # a team's decider's
         headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
 
-        async def answer() -> tuple[aiohttp.ClientResponse, bytes]:
-            async with self.open().request(method, address, data=body, headers=headers) as reply:
-                return reply, await reply.read()
-
         try:
-            reply, data = await self._await_answer(answer(), f"{root}/health")
+            async with self.open().request(method, address, data=body, headers=headers) as reply:
+                data = await reply.read()
         except (aiohttp.ClientError, TimeoutError) as error:
             what = type(error).__name__
             raise Unreachable(f"no swarm server answers at {self.url} ({what}); is it running?") from error
@@ -100,37 +90,9 @@ class Transport:
                 "version of ajet"
             ) from error
 
-    async def _await_answer(self, work: Coroutine[Any, Any, T], health: str) -> T:
-        """Do the work for as long as the server answers for its health; else raise TimeoutError.
-
-        In the caller's own task: another one's result could come to a caller that was just cancelled, and be lost.
-        """
-        loop, asking = asyncio.get_running_loop(), list[asyncio.Task[None]]()
-        async with asyncio.timeout(None) as limit:
-
-            async def ask() -> None:
-                try:
-                    while True:
-                        async with self.open().get(health, timeout=aiohttp.ClientTimeout(total=ANSWER_S)):
-                            pass
-                        await asyncio.sleep(SILENCE_S)
-                except (aiohttp.ClientError, TimeoutError):
-                    limit.reschedule(loop.time())
-
-            silence = loop.call_later(SILENCE_S, lambda: asking.append(asyncio.create_task(ask())))
-            try:
-                return await work
-            finally:
-                silence.cancel()
-                for task in asking:
-                    task.cancel()
-
-    async def download(self, path: str, key: str, to: Path) -> tuple[int, Mapping[str, str]]:
-        """Write the answer's body to a file, which appears once it is whole; return its bytes, and the headers.
-
-        Raises as `call`.
-        """
-        part, size = to.with_name(to.name + ".part"), 0
+    async def download(self, path: str, key: str, to: Path) -> Mapping[str, str]:
+        """Write the answer's body to a file, which appears once it is whole; return the headers. Raises as `call`."""
+        part = to.with_name(to.name + ".part")
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=DOWNLOAD_SILENCE_S)
         headers = {"Authorization": f"Bearer {key}"}
         try:
@@ -141,7 +103,7 @@ class Transport:
                     raise UnknownAnswer(f"expected a swarm server at {self.url}; found pages for a browser there")
                 with part.open("wb") as file:
                     async for piece in reply.content.iter_chunked(1 << 18):
-                        size += file.write(piece)
+                        file.write(piece)
             os.replace(part, to)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise Unreachable(
@@ -149,7 +111,7 @@ class Transport:
             ) from error
         finally:
             part.unlink(missing_ok=True)
-        return size, reply.headers
+        return reply.headers
 
 
 class Transports:

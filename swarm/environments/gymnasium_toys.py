@@ -23,7 +23,6 @@ ACTIONS: Final[Mapping[str, Sequence[str]]] = {
     "FrozenLakeEnv": ("left", "down", "right", "up"),
     "CliffWalkingEnv": ("up", "right", "down", "left"),
     "TaxiEnv": ("south", "north", "east", "west", "pickup", "dropoff"),
-    "BlackjackEnv": ("stick", "hit"),
 }
 _STEPS = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
 _STOPS = ("R", "G", "Y", "B", "the taxi")
@@ -51,9 +50,6 @@ def describe_state(toy: Any, state: Any) -> str:
             drawn = "\n".join("".join(cell.decode() for cell in line) for line in toy.desc.tolist())
             where = f"taxi in row {row} column {column}, passenger in {_STOPS[passenger]}, bound for {_STOPS[stop]}"
             return f"{drawn}\n{where}"
-        case "BlackjackEnv":
-            mine, dealer, ace = map(int, state)
-            return f"your cards are worth {mine}{' with an ace as 11' if ace else ''}, the dealer shows {dealer}"
         case _:
             return f"state {state}"
 
@@ -62,8 +58,6 @@ Transition = tuple[float, int, float, bool]
 Transitions = Mapping[int, Mapping[int, Sequence[Transition]]]
 DISCOUNT: Final = 0.95
 """So that the shorter of two ways is the better one."""
-BOUNDS: Final[Mapping[str, tuple[float, float]]] = {"BlackjackEnv": (-1.0, 1.5)}
-"""What plays can be worth in toys that do not say what follows an action."""
 _CLOSE: Final = 1e-6
 
 
@@ -78,10 +72,8 @@ def list_rewards(table: Transitions, *, ends: bool) -> list[float]:
     ]
 
 
-def bounds(toy: Any, limit: int) -> tuple[float, float]:
+def bounds(table: Transitions, limit: int) -> tuple[float, float]:
     """Return the least and the largest sum of rewards within `limit` steps, the last of which may end the play."""
-    if (table := getattr(toy, "P", None)) is None:
-        return BOUNDS[type(toy).__name__]
     ending, going = list_rewards(table, ends=True), list_rewards(table, ends=False)
     low = limit * min(0.0, *going) + min(0.0, *ending)
     return low, max(limit * max(0.0, *going) + max(0.0, *ending), low + 1.0)
@@ -134,7 +126,7 @@ class ToyGame(Game):
 
     def __init__(self, toy: Any, seed: int) -> None:
         self._toy, self.inside = toy, toy.unwrapped
-        self.table: Transitions | None = getattr(self.inside, "P", None)
+        self.table: Transitions = self.inside.P
         self.actions = ACTIONS.get(type(self.inside).__name__) or tuple(
             map(str, range(int(self.inside.action_space.n)))
         )
@@ -157,15 +149,15 @@ class ToyGame(Game):
 
     def outcome(self) -> Outcome:
         """Return the sum of the rewards, from 0 for the least there could be to 1 for the largest."""
-        low, high = bounds(self.inside, self._toy.spec.max_episode_steps)
+        low, high = bounds(self.table, self._toy.spec.max_episode_steps)
         reward = min(1.0, max(0.0, (self._total - low) / (high - low))) if self._ended else 0.0
         facts = {"return": self._total, "steps": float(self._steps)}
-        largest = 1.0 if self.table is None else max(list_rewards(self.table, ends=True), default=0.0)
+        largest = max(list_rewards(self.table, ends=True), default=0.0)
         return Outcome(reward, self._terminated and self._last >= largest, facts)
 
 
 class Toy(Environment):
-    """An environment that gymnasium calls a toy, begun by seeds."""
+    """An environment that gymnasium calls a toy and that says what follows each action, begun by seeds."""
 
     measures: ClassVar[str] = "the play ends with the largest reward that an end can have"
 
@@ -184,17 +176,13 @@ class Toy(Environment):
     def generate(self, seed: int) -> Task:
         """Return the opening of a seed, which is all there is to it unless chance comes after."""
         game = self.start_game(seed)
-        decided = self._maps is not None or (game.table is not None and is_deterministic(game.table))
+        decided = self._maps is not None or is_deterministic(game.table)
         return Task(str(seed), {"opening": game.opening()[0]["content"], **({} if decided else {"chance": seed})})
 
     def game(self, task: Task) -> ToyGame:
         game = self.start_game(int(task.id))
         require_same(task, "opening", game.opening()[0]["content"], "gymnasium")
         return game
-
-
-class TabularToy(Toy):
-    """A toy that says what follows each action: the best play can be computed."""
 
     def oracle(self, task: Task, messages: Sequence[Message]) -> str:
         game = self.game(task)
@@ -214,7 +202,6 @@ class TabularToy(Toy):
         return messages
 
     def _best(self, game: ToyGame) -> str:
-        assert game.table is not None
         key = str(getattr(game.inside, "desc", ""))
         if key not in self._policies:
             self._policies[key] = policy(game.table)
@@ -229,13 +216,13 @@ def make(name: str, options: Mapping[str, Any]) -> Toy:
         given = {key: value for key, value in options.items() if key not in OPTIONS}
         first = gymnasium.make(name, **{**limit, **given}).unwrapped
         maps = maps_of(first, options)
-        toy = Toy(name, {**limit, **(options if maps is None else given)}, maps)
         if not isinstance(first.action_space, gymnasium.spaces.Discrete):
             raise InvalidRequest(f"expected numbered actions; {name} takes {first.action_space!s:.100}")
-        if not hasattr(first, "P") and type(first).__name__ not in BOUNDS:
+        if not hasattr(first, "P"):
             found = f"{name} sees {first.observation_space!s:.100}"
             raise InvalidRequest(f"expected an environment of gymnasium that says what follows each action; {found}")
+        toy = Toy(name, {**limit, **(options if maps is None else given)}, maps)
         toy.generate(0)
     except (gymnasium.error.Error, TypeError, ValueError, LookupError, ImportError) as error:
         raise InvalidRequest(f"expected an environment of gymnasium; {' '.join(str(error).split())}") from error
-    return TabularToy(name, toy._options, maps) if hasattr(first, "P") else toy
+    return toy

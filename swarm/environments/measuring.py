@@ -59,10 +59,6 @@ Tell = Callable[[dict[str, Any]], None]
 """Takes what was found, as a JSON value."""
 Answers = Callable[[Task, Sequence[Message], Game, random.Random], "Message | str | None"]
 """The next answer of a player; None where it has no more to say."""
-LEAK_BYTES: Final = 1 << 20
-"""Of each play, over most of the plays: more cannot be a cache that fills."""
-_FEWEST_PLAYS: Final = 24
-"""Before growth says anything."""
 _WORD = re.compile(r"\w+")
 
 
@@ -83,8 +79,6 @@ class UntrainedPlays:
     def __init__(self, environment: Environment, code: Environment, tasks: Sequence[Task], bounds: Bounds) -> None:
         self._environment, self._code, self._tasks, self._bounds = environment, code, list(tasks), bounds
         self._told: set[str] = set()
-        self._peaks: list[int] = []
-        self._elsewhere: list[str] = []
         self._shown = False
 
     async def run(self, tell: Tell) -> None:
@@ -93,14 +87,12 @@ class UntrainedPlays:
             return
         players: dict[str, Answers] = {}
         if self._code.has("oracle"):
-            players["oracle"] = self._oracle
+            players["oracle"] = lambda task, messages, *_: self._code.oracle(task, messages)
         if self._code.has("imitate"):
             players["demonstrations"] = _Demonstrations(self._code)
-        players |= {"empty answers": lambda *_: said(""), "random answers": self._random}
+        players |= {"empty answers": lambda *_: said(""), "random answers": _answer_at_random}
         for player, answers in players.items():
             await self._let_play(player, answers, tell)
-        if leaked := leak(self._peaks):
-            tell({"fault": f"each play leaves {leaked / 2**20:.1f} MiB of memory behind; let go of what a game made"})
 
     async def _let_play(self, player: str, answers: Answers, tell: Tell) -> None:
         """Let one player play its tasks until a play fails, and tell what the plays came to."""
@@ -123,7 +115,6 @@ class UntrainedPlays:
             if not self._shown:
                 self._shown = True
                 tell({"example": {"player": player, **example}})
-            self._peaks.append(peak_memory())
         if played:
             means = {name: fmean(play[name] for play in played) for name in played[0]}
             tell({"player": player, "plays": len(played), **means})
@@ -164,31 +155,25 @@ class UntrainedPlays:
             "success": outcome.success, "facts": dict(outcome.facts),
         }  # fmt: skip
 
-    def _oracle(self, task: Task, messages: Sequence[Message], _: Game, __: random.Random) -> Message | str:
-        answer = self._code.oracle(task, messages)
-        text = answer if isinstance(answer, str) else text_of(answer)
-        if text:
-            self._elsewhere.append(text)
-        return answer
 
-    def _random(self, task: Task, messages: Sequence[Message], game: Game, rng: random.Random) -> Message:
-        """Return words that were said, or what was right elsewhere, or a tool called with such words."""
-        words = [word for message in messages for word in _WORD.findall(text_of(message))] or ["yes"]
+def _answer_at_random(_: Task, messages: Sequence[Message], game: Game, rng: random.Random) -> Message:
+    """Return a word that was said, or a tool called with such words."""
+    words = [word for message in messages for word in _WORD.findall(text_of(message))] or ["yes"]
 
-        def value(schema: Any) -> Any:
-            match schema.get("type") if isinstance(schema, dict) else None:
-                case "integer" | "number":
-                    return rng.randint(0, 100)
-                case "boolean":
-                    return rng.random() < 0.5
-                case _:
-                    return rng.choice(words)
+    def value(schema: Any) -> Any:
+        match schema.get("type") if isinstance(schema, dict) else None:
+            case "integer" | "number":
+                return rng.randint(0, 100)
+            case "boolean":
+                return rng.random() < 0.5
+            case _:
+                return rng.choice(words)
 
-        if game.tools and rng.random() < 0.5:
-            function = rng.choice(list(game.tools))["function"]
-            wanted = function.get("parameters", {}).get("properties", {})
-            return calling(function["name"], **{name: value(schema) for name, schema in wanted.items()})
-        return said(rng.choice(self._elsewhere if self._elsewhere and rng.random() < 0.5 else words))
+    if game.tools and rng.random() < 0.5:
+        function = rng.choice(list(game.tools))["function"]
+        wanted = function.get("parameters", {}).get("properties", {})
+        return calling(function["name"], **{name: value(schema) for name, schema in wanted.items()})
+    return said(rng.choice(words))
 
 
 def require_declared(declared: Mapping[str, tuple[float, float]], said: Mapping[str, float]) -> None:
@@ -215,15 +200,6 @@ class _Demonstrations:
             play = self._code.imitate(task, rng)
             self._left = [message for message in play if message["role"] == "assistant"]
         return dict(self._left.pop(0)) if self._left else None
-
-
-def leak(peaks: Sequence[int]) -> float:
-    """Return the bytes each play leaves behind, by the peaks after each: 0 unless the last two thirds grew alike."""
-    third = len(peaks) // 3
-    if len(peaks) < _FEWEST_PLAYS:
-        return 0.0
-    growths = ((peaks[2 * third] - peaks[third]) / third, (peaks[-1] - peaks[2 * third]) / (len(peaks) - 1 - 2 * third))
-    return min(growths) if min(growths) >= LEAK_BYTES else 0.0
 
 
 def to_line(value: dict[str, Any]) -> str:

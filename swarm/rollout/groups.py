@@ -7,8 +7,8 @@ grouped by task in any size (`episodes`).
 - No group exceeds group_size; a full group's task begins a second one. Nothing is dropped to make a batch divisible.
 - `surplus_groups` more places are given away than a batch takes; what is whole beyond it comes first in the next batch.
 - With `max_staleness` S, S batches are rolled out ahead (`swarm.rollout.staleness`); too old is drop_stale.
-- A group lacking members with none open or prepared is dropped (drop_partial_group) after lease_ttl_s untouched, sooner
-  where nothing is played and the line finds no room: a dead client never holds a step up.
+- A group lacking members with none open or prepared is dropped (drop_partial_group) after lease_ttl_s untouched: a dead
+  client never holds a step up.
 - Beyond `pool_bytes` the oldest ended episodes are dropped (drop_pool_bytes); after a whole batch's worth `starved`
   says so.
 
@@ -171,9 +171,12 @@ class Groups:
                 return group, task_index
         return None
 
-    def list_tasks(self, listed: TaskListRow) -> None:
-        """Give a stream its task list; groups of former clients that lack members get turns of their tasks."""
-        self._adopt(listed.stream, self.streams.list_tasks(listed).adopt)
+    def list_tasks(self, listed: TaskListRow) -> list[Group]:
+        """Give a stream its task list; return the groups that are dropped for it, which clients named by themselves and
+        nobody completes now."""
+        self.streams.list_tasks(listed)
+        named = [group for group in self.orphaned if group.stream == listed.stream and group.task_index is None]
+        return [self.drop(group) for group in named]
 
     def join(self, group: Group, episode: str, task_index: int | None = None) -> None:
         """Give the episode a place in a group that `find_place` returned, or `find_next_place` with this turn."""
@@ -184,7 +187,6 @@ class Groups:
         self._of[episode] = group
         self._touch(group)
         self.ages.begin(episode)
-        self.streams.note_begin(group.stream)
         turn, sampler = group.task_index if task_index is None else task_index, self.streams.samplers.get(group.stream)
         if turn is not None and sampler is not None and sampler.begin_play(turn):
             self._task_indexes[episode] = turn
@@ -292,12 +294,6 @@ class Groups:
                 self._task_indexes[sample.episode] = sample.task_index
                 sampler.count(sample.task_index, **{"ended" if sample.teaches or self._loose else "empty": 1})
             group.played = group.whole_since is not None
-        for group in self if not self._loose else ():  # those that began without a turn have those that were theirs
-            turns = [self._task_indexes[one.episode] for one in group.ended if one.episode in self._task_indexes]
-            if group.task_index is None and turns:
-                self._assign_task(group, turns[0])
-        for stream, sampler in self.streams.samplers.items():
-            self._adopt(stream, sampler.find_untouched)
         for sample in prepared:
             group = self._find_or_make(sample)
             if self._loose or len(group) < self._size:
@@ -416,19 +412,6 @@ class Groups:
 
     def _place(self, unit: Group | Sample, episodes: Iterable[str]) -> tuple[str, int]:
         return self.streams.owner(unit.stream), self.ages.slack(episodes)
-
-    def _adopt(self, stream: str, index_of: Callable[[str], int | None]) -> None:
-        for group in [group for group in self.orphaned if group.stream == stream and group.task_index is None]:
-            if (task_index := index_of(group.task_id)) is not None:
-                self._assign_task(group, task_index)
-
-    def _assign_task(self, group: Group, task_index: int) -> None:
-        """Let a group that began without a turn play for this one, and count its plays; its members are not open."""
-        group.task_index = task_index
-        without = [sample.episode for sample in group.ended if sample.episode not in self._task_indexes]
-        self._task_indexes |= dict.fromkeys(without, task_index)
-        self.streams.samplers[group.stream].count(task_index, ended=len(without))
-        self._index = None
 
     def _count_play(self, stream: str, episode: str, **plays: int) -> bool:
         """Count what became of a member's play in its turn; return whether that is skipped now for it."""

@@ -76,8 +76,6 @@ log = logging.getLogger(__name__)
 
 HEARTBEATS_ONLY_S = 600.0
 """Seconds after its last call for which heartbeats keep a straggler whose client did not say how long it may take."""
-DEAD_END_S = 3.0
-"""Seconds for which nothing is played, and those in line fit nowhere, before an orphaned group makes room for them."""
 _ADMITTING = frozenset({ServerState.ROLLING, ServerState.ROLLING_POST})
 _COMING = frozenset({ServerState.BOOTING, ServerState.WEIGHT_SYNCING})
 
@@ -92,7 +90,6 @@ class Rollout(EpisodeRegistry):
         self.teams = Teams(self)
         self._listing = asyncio.Lock()
         self._straggling_since: float | None = None
-        self._dead_end_since: float | None = None
 
     async def begin(self, request: BeginRequest) -> LeasedEpisode:
         """Admit an episode, waiting for room up to the request's `wait_s`; raise Throttled if there is none."""
@@ -285,7 +282,8 @@ class Rollout(EpisodeRegistry):
                     )
                 listed = TaskListRow(request.stream, request.digest, ids)
                 await self.store.write(listed)
-                self.groups.list_tasks(listed)
+                for group in self.groups.list_tasks(listed):
+                    self.drop(group.ended, "partial_group")
                 self.note_streams()
             return TaskListKnown(stream=request.stream, known=sampler is not None or ids is not None)
 
@@ -314,7 +312,7 @@ class Rollout(EpisodeRegistry):
         groups.finish_update(recovered.step)  # what was settled and not learned is learned before anything begins
         for name, (fencing_token, state, _) in recovered.fencing_tokens.items():
             self.leases.remember(name, ClosedEpisode("ended" if state == "dropped" else state, fencing_token))
-        groups.streams.recover(recovered.streams, self.job.streams, recovered.lists, recovered.stream_order)
+        groups.streams.recover(recovered.streams, self.job.streams, recovered.lists)
         groups.restore_plays(recovered.played)
         for sample in recovered.prepared:
             self.leases.prepare(sample)
@@ -413,13 +411,13 @@ class Rollout(EpisodeRegistry):
         for episode in self.leases.find_expired():
             self.fence(episode, "lease_expired")
         if self.pending_evaluations:  # the batch stands: nobody holds it up, and no group could be completed
-            self._straggling_since = self._dead_end_since = None
+            self._straggling_since = None
             self.teams.sweep()
             self.notify()
             return
         for episode in self._find_stuck():
             self.fence(episode, "held_up_batch")
-        for group in (*self.groups.drop_idle(), *self._drop_dead_end()):
+        for group in self.groups.drop_idle():
             log.warning("event=drop_group group=%r episodes=%d", group.name, len(group.ended))
             self.drop(group.ended, "failed_task" if group.skipped else "partial_group")
         self.groups.streams.reclaim(self.groups.taken)
@@ -449,21 +447,6 @@ class Rollout(EpisodeRegistry):
             self._straggling_since = now
         before = now - self.job.drain_timeout_s
         return before if self._straggling_since <= before else -math.inf
-
-    def _drop_dead_end(self) -> list[Group]:
-        """Drop and return the oldest orphaned group where only its place can help those who wait for one."""
-        orphaned, now = self.groups.orphaned, self.clock()
-        played = self.leases.prepared or any(episode.kind == "train" for episode in self.leases)
-        moves = self.machine.state is not ServerState.ROLLING or self.groups.ages.learning  # there may be room soon
-        if moves or played or not orphaned or not len(self.admission):
-            self._dead_end_since = None
-            return []
-        if self._dead_end_since is None:
-            self._dead_end_since = now
-        if now - self._dead_end_since < DEAD_END_S:
-            return []
-        self._dead_end_since = None
-        return [self.groups.drop(orphaned[0])]
 
 
 def _time_is_over(episode: LeasedEpisode, now: float, *, waited_for: bool) -> bool:

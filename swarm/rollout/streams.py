@@ -93,7 +93,6 @@ class Streams:
         self._batches = 1
         self._turn = episodes_per_turn
         self._progress: dict[str, _Progress] = {}
-        self._order: dict[str, None] = {}
         self._round_robin: DeficitRoundRobin | None = None
         self._window: list[str] = []
         self._moved: set[str] = set()
@@ -109,12 +108,9 @@ class Streams:
 
     @property
     def charted(self) -> tuple[str, ...]:
-        """Streams that are measured each for itself, at most `MOST_CHARTED`: those with shares, then as they came. The
+        """Streams that are measured each for itself, at most `MOST_CHARTED`: those with shares, then by name. The
         same in every life of the server: a curve in a tracker that ends in the middle says nothing."""
-        return tuple(dict.fromkeys([*self.shares, *self._order]))[:MOST_CHARTED]
-
-    def note_begin(self, stream: str) -> None:
-        self._order.setdefault(stream)
+        return tuple(dict.fromkeys([*self.shares, *sorted(self._progress)]))[:MOST_CHARTED]
 
     def check(self, stream: str) -> None:
         if self.shares and stream not in self.shares:
@@ -200,10 +196,8 @@ class Streams:
         rows: Sequence[StreamRow],
         job: Mapping[str, float],
         lists: Sequence[TaskListRow] = (),
-        stream_order: Sequence[str] = (),
     ) -> None:
         """Go on from what was written; `job` holds the shares where none were written."""
-        self._order = dict.fromkeys(stream_order)
         stood = {row.name: row for row in rows}
         self._progress |= {row.name: _Progress(row.cursor, row.trained) for row in rows}
         for listed in lists:

@@ -68,8 +68,6 @@ UNDONE = frozenset({"partial_group", "failed_task", "pool_bytes", "stale", "eras
 """Why an episode is dropped whose group is not whole, and which is played again for it (but not under `episodes`)."""
 EMPTY = frozenset({"no_calls", "no_trained_calls"})
 """Why one is dropped that ended with nothing to train."""
-_ADOPTED = 4096
-"""Turns from the next one on among which the task of a group is looked for that began before the list was named."""
 
 
 @dataclass(slots=True)
@@ -149,23 +147,6 @@ class TaskSampler:
         else:
             self._lacking.discard(task_index)
         return skipped
-
-    def find_untouched(self, task: str) -> int | None:
-        """Return the first turn of the task that was begun and of which nothing is played, or None."""
-        untouched = (turn for turn, found in sorted(self._begun.items()) if not found.open and not found.ended)
-        return next((turn for turn in untouched if self.task_at(turn) == task), None)
-
-    def adopt(self, task: str) -> int | None:
-        """Return the turn for which a group of the task counts that began without one, or None where none is near. What
-        lies between is begun too."""
-        if (begun := self.find_untouched(task)) is not None:
-            return begun
-        for task_index in range(self.next_task_index, self.next_task_index + min(_ADOPTED, len(self._ids))):
-            if self.task_at(task_index) == task:
-                while self.next_task_index <= task_index:
-                    self._begin(self.next_task_index)
-                return task_index
-        return None
 
     def _begin(self, task_index: int) -> None:
         self._begun[task_index] = _TaskProgress()

@@ -6,9 +6,9 @@ and does not expire. A follower in doubt asks `GET /episodes/{id}/outcome` of th
 among its `peers`) or through any client: ended is commit; aborted, fenced or unknown is abort.
 
 Why it is safe: an outcome is durable before it is told and never changes; an episode unknown to the decider's server
-was never prepared and cannot be any more; an unanswered decider aborts after `lease_ttl_s`. A follower asks for
-IN_DOUBT_S (a day), then is fenced (`team_in_doubt`) and counted: the only way a team can be torn. Once a batch is full
-but for prepared episodes, their places are free again after `drain_timeout_s`; a later commit joins a later batch.
+was never prepared and cannot be any more; an unanswered decider aborts after `lease_ttl_s`. A follower stays prepared
+until it knows. Once a batch is full but for prepared episodes, their places are free again after `drain_timeout_s`; a
+later commit joins a later batch.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Literal, cast
+from typing import cast
 
 from swarm.client.transport import Transport
 from swarm.errors import InvalidRequest, JobConflict, NotFound, SwarmError, Unreachable
@@ -31,10 +30,6 @@ log = logging.getLogger(__name__)
 
 ASK_EVERY_S = 2.0
 """Seconds between two questions about a prepared episode."""
-IN_DOUBT_S = 86_400.0
-"""Seconds after which a prepared episode whose decider says nothing is given up, from its server's last start on."""
-IN_DOUBT = "team_in_doubt"
-"""Why it is."""
 
 
 class Teams:
@@ -105,8 +100,6 @@ class Teams:
                 continue
             if prepared.sample.decider is None and prepared.expires_at <= now:
                 self._in_background(self.decide(prepared, ended=False, reason="undecided"), prepared)
-            elif prepared.since + IN_DOUBT_S <= now:
-                self._in_background(self._registry.settle(prepared, partial(self._give_up, prepared)), prepared)
             elif full_since is not None and prepared.id in awaited and max(full_since, prepared.since) + drain <= now:
                 self._registry.free_place(prepared)
 
@@ -127,27 +120,12 @@ class Teams:
         self._registry.collect(ended)
 
     async def _abort(self, prepared: PreparedEpisode, reason: str) -> None:
-        await self._close(prepared, "aborted", prepared.fencing_token, reason)
-        log.info("event=abort episode=%s owner=%r reason=%r", prepared.id, prepared.sample.owner, reason[:200])
-
-    async def _give_up(self, prepared: PreparedEpisode) -> None:
-        """Take a prepared episode from a team that has not said for IN_DOUBT_S what becomes of it, durably."""
-        await self._close(prepared, "fenced", prepared.fencing_token + 1, IN_DOUBT)
-        self._registry.counts[f"drop_{IN_DOUBT}"] += 1
-        log.error(
-            "event=team_given_up episode=%s owner=%r decider=%s in_doubt_s=%.0f reason=%s: it is not trained here, "
-            "even if its team ended", prepared.id, prepared.sample.owner, prepared.sample.decider, IN_DOUBT_S, IN_DOUBT,
-        )  # fmt: skip
-
-    async def _close(
-        self, prepared: PreparedEpisode, state: Literal["aborted", "fenced"], fencing_token: int, reason: str
-    ) -> None:
-        await self._registry.store.write(
-            EpisodeClosed(prepared.id, state, fencing_token, reason=reason or None, team=True)
-        )
-        self._leases.close(prepared, state)
-        self._registry.counts[state] += 1
+        aborted = EpisodeClosed(prepared.id, "aborted", prepared.fencing_token, reason=reason or None, team=True)
+        await self._registry.store.write(aborted)
+        self._leases.close(prepared, "aborted")
+        self._registry.counts["aborted"] += 1
         self._registry.free_place(prepared)
+        log.info("event=abort episode=%s owner=%r reason=%r", prepared.id, prepared.sample.owner, reason[:200])
 
     def _in_background(self, work: Coroutine[None, None, None], prepared: PreparedEpisode) -> None:
         def judge(task: asyncio.Task[None]) -> None:

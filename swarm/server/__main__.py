@@ -85,7 +85,6 @@ class _Uvicorn(uvicorn.Server):
         try:
             await self._server.stop(to_resume=True)
         finally:
-            self._server.events.close()
             await super().shutdown(sockets)
             self._address.unlink(missing_ok=True)
         if booting:  # a thread that still makes a model cannot be cancelled, and a usual exit would wait for it

@@ -1,7 +1,6 @@
 """Routes of the server: who may call, what goes in and what comes out; the OpenAPI document is made of them.
 
-Of the model's routes, raw ones of three dialects, no signature tells: they are described apart. A dialect takes more
-than is named there; a field that it does not take is refused by its name.
+Of the model's routes, raw ones of three dialects, no signature tells: they are named apart.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from swarm.errors import NotFound
 from swarm.job import Job
 from swarm.rollout.keys import Claims
 from swarm.server.connections import FailureLimiter
-from swarm.server.events import EVENT_ID
 from swarm.server.http import (
     KEY_HEADER,
     REFUSALS,
@@ -44,12 +42,13 @@ from swarm.server.http import (
     json_response,
     on_any_error,
 )
-from swarm.server.inspection import LISTED, MEDIA, MOST_LISTED, Exporter, ExportFormat, Inspection
-from swarm.server.model_endpoint import STREAM_TIMEOUTS, CountEndpoint, ModelEndpoint, StreamTimeouts
+from swarm.server.inspection import LISTED, MOST_LISTED, Inspection
+from swarm.server.model_endpoint import KEEP_ALIVE_S, CountEndpoint, ModelEndpoint
 from swarm.server.service import SwarmServer
 from swarm.server.watching import PROMETHEUS, HistoryQuery, exposition, history, snapshot_of
 from swarm.snapshot import HistoryPage, Snapshot
 from swarm.wire import (
+    EXPORT_HEADER,
     AbortRequest,
     Ack,
     BeginRequest,
@@ -84,6 +83,7 @@ ADMIN = [Depends(Permission("admin"))]
 PLAYERS = [Depends(Permission("client", "admin"))]
 ANYONE = [Depends(Permission("admin", "client", "viewer"))]
 READERS = [Depends(Permission("admin", "client", "viewer", uses=("model",)))]
+JSON_LINES = "application/jsonl"
 CONFLICT, LOST = error_responses(409), error_responses(409, 410)
 
 
@@ -100,17 +100,7 @@ class _AbortQuery(_Query):
 
 
 class _SamplesQuery(_Query):
-    format: ExportFormat = "openenv"
     episode: str | None = Field(default=None, description="one episode; all that are known when left out")
-
-
-class _EventsQuery(_Query):
-    after: str | None = Field(
-        default=None, pattern=EVENT_ID, description="the last event seen; `Last-Event-ID` goes before it"
-    )
-    wait_s: float | None = Field(
-        default=None, ge=0, le=86_400, allow_inf_nan=False, description="end then; never when left out"
-    )
 
 
 router = APIRouter(
@@ -247,32 +237,18 @@ async def episode(episode_id: Annotated[str, Path(min_length=1)], server: Server
     "/samples",
     dependencies=PLAYERS,
     response_class=StreamingResponse,
-    responses={200: {"content": {media: {} for media in MEDIA.values()}}},
+    responses={200: {"content": {JSON_LINES: {}}}},
 )
-async def samples(query: Annotated[_SamplesQuery, Query()], request: Request) -> Response:
-    """Export episodes: OpenEnv training traces (a JSON line each), or parquet (a row per call)."""
-    exports: Exporter = request.app.state.exporter
-    with DisconnectWatcher(request.receive).cancel_on_disconnect():
-        return await exports.make(query.format, query.episode)
+async def samples(query: Annotated[_SamplesQuery, Query()], server: Server) -> Response:
+    """Export episodes with every token, a JSON line each."""
+    counts, lines = await Inspection(server).export(query.episode)
+    return StreamingResponse(lines, headers={EXPORT_HEADER: counts.model_dump_json()}, media_type=JSON_LINES)
 
 
 @router.get("/checkpoints", dependencies=ANYONE)
 async def checkpoints(server: Server) -> CheckpointList:
     """List the kept checkpoints with their sizes."""
     return await server.checkpoints()
-
-
-@router.get(
-    "/events",
-    dependencies=ANYONE,
-    response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {}}}},
-)
-async def events(query: Annotated[_EventsQuery, Query()], request: Request, server: Server) -> Response:
-    """Tell what is kept of what happened to the server, then what happens, as server-sent events."""
-    last = request.headers.get("last-event-id") or query.after  # a browser that comes back repeats its old query
-    content = server.events.stream(last, keep_alive_s=request.app.state.keep_alive_s, wait_s=query.wait_s)
-    return StreamingResponse(content, headers={"cache-control": "no-cache"}, media_type="text/event-stream")
 
 
 @router.get(
@@ -341,29 +317,11 @@ async def describe_model(model: Annotated[str, Path(min_length=1)], server: Serv
 
 
 JsonSchema = Mapping[str, Any]
-
-
-def _object(required: str, **properties: JsonSchema) -> dict[str, Any]:
-    return {"type": "object", "required": required.split(), "properties": properties}
-
-
-_OBJECTS: JsonSchema = {"type": "array", "items": {"type": "object"}}
-_TEXT_OR_OBJECTS: JsonSchema = {"anyOf": [{"type": "string"}, _OBJECTS]}
-_TEXT: JsonSchema = {"type": "string"}
-_TEMPERATURE: JsonSchema = {"type": ["number", "null"], "minimum": 0, "maximum": 5}
-_COUNT: JsonSchema = {"type": ["integer", "null"], "minimum": 1}
-_FLAG: JsonSchema = {"type": ["boolean", "null"]}
-_TOOLS: JsonSchema = {"type": ["array", "null"], "items": {"type": "object"}}
-_ROLE: JsonSchema = {"type": "string", "enum": ["developer", "system", "user", "assistant", "tool"]}
-_MESSAGES: JsonSchema = {"type": "array", "minItems": 1, "items": _object("role content", role=_ROLE, content=_TEXT)}
-_COUNTED: dict[str, JsonSchema] = {
-    "model": _TEXT,
-    "messages": _MESSAGES,
-    "system": _TEXT_OR_OBJECTS,
-    "tools": _OBJECTS,
+ANTHROPIC_ERROR: JsonSchema = {
+    "type": "object",
+    "required": ["type", "error"],
+    "properties": {"type": {"const": "error"}, "error": {"type": "object", "required": ["type", "message"]}},
 }
-
-ANTHROPIC_ERROR = _object("type error", type={"const": "error"}, error=_object("type message", message=_TEXT))
 KEY_SCHEMES: JsonSchema = {
     name: {"type": "http", "scheme": "bearer", "description": told}
     for name, told in (
@@ -374,18 +332,19 @@ KEY_SCHEMES: JsonSchema = {
 }
 
 
-def _post(name: str, summary: str, body: JsonSchema, answer: JsonSchema, *, error: str, streams: bool) -> JsonSchema:
+def _post(name: str, summary: str, error: str) -> JsonSchema:
     wrong = {"application/json": {"schema": {"$ref": f"#/components/schemas/{error}"}}}
-    content: dict[str, Any] = {"application/json": {"schema": answer}, **({"text/event-stream": {}} if streams else {})}
+    whole: JsonSchema = {"application/json": {"schema": {"type": "object"}}}
+    answer = whole if name == "count_tokens" else {**whole, "text/event-stream": {}}
     statuses = (400, 401, 403, 404, 409, 410, 413, 429, 500, 503)
     return {
         "post": {
             "operationId": name,
             "summary": summary,
             "security": [{"model": []}],
-            "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+            "requestBody": {"required": True, "content": whole},
             "responses": {
-                "200": {"description": "done", "content": content},
+                "200": {"description": "done", "content": answer},
                 **{str(code): {"description": HTTPStatus(code).phrase, "content": wrong} for code in statuses},
             },
         }
@@ -393,71 +352,14 @@ def _post(name: str, summary: str, body: JsonSchema, answer: JsonSchema, *, erro
 
 
 MODEL_PATHS: Mapping[str, JsonSchema] = {
-    "/v1/chat/completions": _post(
-        "chat",
-        "OpenAI's chat completions.",
-        _object(
-            "model messages",
-            model=_TEXT,
-            messages=_MESSAGES,
-            max_tokens=_COUNT,
-            temperature=_TEMPERATURE,
-            top_p={"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 1},
-            stop={"anyOf": [_TEXT, {"type": "array", "items": _TEXT}, {"type": "null"}]},
-            seed={"type": ["integer", "null"]},
-            n=_COUNT,
-            logprobs=_FLAG,
-            stream=_FLAG,
-            tools=_TOOLS,
-        ),
-        _object(
-            "id object created model choices usage",
-            object={"const": "chat.completion"},
-            choices={"type": "array", "minItems": 1},
-        ),
-        error="Error",
-        streams=True,
-    ),
-    "/v1/responses": _post(
-        "responses",
-        "OpenAI's responses.",
-        _object(
-            "model input",
-            model=_TEXT,
-            input=_TEXT_OR_OBJECTS,
-            instructions={"type": ["string", "null"]},
-            max_output_tokens=_COUNT,
-            temperature=_TEMPERATURE,
-            stream=_FLAG,
-            tools=_TOOLS,
-        ),
-        _object("id object model output status", object={"const": "response"}, output={"type": "array"}),
-        error="Error",
-        streams=True,
-    ),
-    "/v1/messages": _post(
-        "messages",
-        "Anthropic's messages.",
-        _object(
-            "model messages max_tokens",
-            **_COUNTED,
-            max_tokens={"type": "integer", "minimum": 1},
-            temperature={"type": "number", "minimum": 0, "maximum": 1},
-            stream={"type": "boolean"},
-        ),
-        _object("id type role model content stop_reason usage", type={"const": "message"}, role={"const": "assistant"}),
-        error="AnthropicError",
-        streams=True,
-    ),
+    "/v1/chat/completions": _post("chat", "OpenAI's chat completions.", "Error"),
+    "/v1/responses": _post("responses", "OpenAI's responses.", "Error"),
+    "/v1/messages": _post("messages", "Anthropic's messages.", "AnthropicError"),
     "/v1/messages/count_tokens": _post(
-        "count_tokens",
-        "Count the tokens the model would read; nothing is recorded.",
-        _object("model messages", **_COUNTED),
-        _object("input_tokens", input_tokens={"type": "integer", "minimum": 1}),
-        error="AnthropicError",
-        streams=False,
+        "count_tokens", "Count the tokens the model would read; nothing is recorded.", "AnthropicError"
     ),
 }
+"""What their bodies hold is told by OpenAI and Anthropic, and by docs/protocols.md."""
 
 
 @router.get("/openapi.json", dependencies=ANYONE, name="openapi", response_model=dict[str, Any])
@@ -489,12 +391,10 @@ def openapi() -> dict[str, Any]:
     return document
 
 
-def make_app(server: SwarmServer, timeouts: StreamTimeouts = STREAM_TIMEOUTS) -> FastAPI:
+def make_app(server: SwarmServer, keep_alive_s: float = KEEP_ALIVE_S) -> FastAPI:
     """Return the application around a server; no documentation pages, which would answer without a key."""
     app = _App(openapi_url=None, redirect_slashes=False)
     app.state.server = server
-    app.state.exporter = Exporter(Inspection(server))
-    app.state.keep_alive_s = timeouts.keep_alive_s
     for kind, handler in REFUSALS.items():
         app.add_exception_handler(kind, handler)
     app.add_exception_handler(Exception, on_any_error)
@@ -502,9 +402,9 @@ def make_app(server: SwarmServer, timeouts: StreamTimeouts = STREAM_TIMEOUTS) ->
     app.add_middleware(Guard, keys=server.keys, failures=failures)
     app.router.routes += router.routes  # not included: that would match each request twice
     endpoints: tuple[tuple[str, ModelEndpoint | CountEndpoint], ...] = (
-        ("/v1/chat/completions", ModelEndpoint(server, ChatDialect(), timeouts)),
-        ("/v1/responses", ModelEndpoint(server, ResponsesDialect(), timeouts)),
-        ("/v1/messages", ModelEndpoint(server, MessagesDialect(), timeouts)),
+        ("/v1/chat/completions", ModelEndpoint(server, ChatDialect(), keep_alive_s)),
+        ("/v1/responses", ModelEndpoint(server, ResponsesDialect(), keep_alive_s)),
+        ("/v1/messages", ModelEndpoint(server, MessagesDialect(), keep_alive_s)),
         ("/v1/messages/count_tokens", CountEndpoint(server)),
     )
     for path, endpoint in endpoints:

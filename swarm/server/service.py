@@ -17,7 +17,6 @@ from swarm.rendering.messages import BackendError
 from swarm.rollout.episodes import RETRY_AFTER_S
 from swarm.rollout.keys import Keys, ServerDirectory
 from swarm.rollout.state import StateMachine
-from swarm.server.events import EventRing
 from swarm.store.archive import Archive, erase_archived
 from swarm.store.reading import EpisodeReader
 from swarm.store.tables import StoredEvent, best_of
@@ -107,7 +106,6 @@ class SwarmServer:
         checkpoint_after_s: float | None = None,
     ) -> None:
         self.keys = keys
-        self.events = EventRing()
         self.machine = StateMachine(self._on_transition)
         self._directory = directory
         self._kept = ServerDirectory(directory)
@@ -206,7 +204,6 @@ class SwarmServer:
                 self._trackers,
                 self._clock,
                 self._peers,
-                self.events.add,
                 self._checkpoint_after_s,
             )
             self._training.start()
@@ -305,7 +302,6 @@ class SwarmServer:
         told = change.details
         reason = f" reason={told['reason']!r}" if told["reason"] else ""
         log.info("event=state from=%s to=%s%s", told["from"], told["to"], reason)
-        self.events.add(change)
         if self._training is not None:
             self._training.store.note(change)
 

@@ -1,4 +1,4 @@
-"""Read-only access and erasing while no engine runs.
+"""Reading and erasing while no engine runs; a store of 0.1.0 is brought over first.
 
 What is open in a training that is not running belongs to a life of the server that is over, and is fenced before
 erasing, as the next boot would. What waits for its batch is dropped (`erased`), and the next boot plays its place again
@@ -22,8 +22,8 @@ from swarm.errors import ServerFailed, StoreUnavailable
 from swarm.job import Job
 from swarm.store import reading
 from swarm.store.changes import Change, EpisodeClosed, EpisodeErased, RowWriter
-from swarm.store.database import connect, error_message, open_database, redacted_url
-from swarm.store.retention import find_training
+from swarm.store.database import connect, error_message, migrate, open_database, redacted_url
+from swarm.store.retention import find_training, read_evaluations
 from swarm.store.tables import EPISODES, NODES, TASK_LISTS, TRAININGS
 from swarm.store.writer import fence_open_episodes
 from swarm.wire import EVALUATION_STREAM, EvaluationSummary
@@ -149,7 +149,7 @@ class Archive(reading.EpisodeReader):
         return await self._read(read)
 
     async def checkpoints(self) -> tuple[Sequence[tuple[int, str]], Sequence[EvaluationSummary]]:
-        return await self._read(lambda *of: (reading.checkpoints(*of), reading.evaluations(*of))) or ((), ())
+        return await self._read(lambda *of: (reading.checkpoints(*of), read_evaluations(*of))) or ((), ())
 
     async def summarize(self, step: int) -> TrainingSummary | None:
         return await self._read(lambda connection, training: summarize_training(connection, training, step))
@@ -160,14 +160,15 @@ class Archive(reading.EpisodeReader):
                 return None
             engine = connect(self._url)
             with _using(engine, "the store {} cannot be read"), engine.connect() as connection:
+                if not sa.inspect(connection).has_table(TRAININGS.name):
+                    return None
+                migrate(connection)
                 training = self._find_training(connection)
                 return None if training is None else query(connection, training)
 
         return await asyncio.to_thread(read)
 
     def _find_training(self, connection: sa.Connection) -> int | None:
-        if not sa.inspect(connection).has_table(TRAININGS.name):
-            return None
         with suppress(ServerFailed):  # it has more steps than are asked for: told at the start of the engine
             if self._job is not None and (training := find_training(connection, self._job)) is not None:
                 return training.number

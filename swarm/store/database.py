@@ -1,10 +1,8 @@
 """The database behind a store: connections, schema, durability, transient failures.
 
 SQLite runs in WAL mode: a commit survives the death of the process at once, and a loss of power when made with `full`,
-which makes all before it durable too. A thread of its own brings the write-ahead log over, so that no commit waits for
-it; it stops the writer for WAITS_MS at most, and only where the log grew far too large. PostgreSQL is durable as its
-server is configured. A hanging PostgreSQL is noticed by connect_timeout, keepalives and tcp_user_timeout,
-statement_timeout, and ANSWER_S where its process stands still; what the store's URL sets itself stands.
+which makes all before it durable too. PostgreSQL is durable as its server is configured. One that hangs is noticed by
+connect_timeout, keepalives and tcp_user_timeout, and statement_timeout; what the store's URL sets itself stands.
 
 Errors are told apart by the database's codes; what is not known to be permanent is tried again. One database serves one
 server directory: the first to open it writes its id, any other is refused. Schema 0001 is brought to the newest in one
@@ -13,13 +11,9 @@ step.
 
 from __future__ import annotations
 
-import logging
 import sqlite3
-import threading
-import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -60,7 +54,12 @@ def connect(url: str) -> sa.Engine:
                     cursor.execute(f"PRAGMA {pragma}")
 
     if engine.dialect.driver == "psycopg":
-        sa.event.listen(engine, "do_connect", _connect_bounded)
+
+        @sa.event.listens_for(engine, "do_connect")
+        def set_bounds(_dialect: object, _record: object, _arguments: object, fields: dict[str, Any]) -> None:
+            for name, value in OPTIONS.items():
+                fields.setdefault(name, value)
+
     return engine
 
 
@@ -135,19 +134,6 @@ def _version(connection: sa.Connection) -> str | None:
     return version
 
 
-def columns_of(connection: sa.Connection, table: sa.Table) -> list[sa.ColumnElement[Any]]:
-    """Return a table's columns to select, by their keys; one that a store of an older version lacks is its default. Who
-    only reads must not migrate."""
-    there = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
-    columns: list[sa.ColumnElement[Any]] = []
-    for column in table.columns:
-        given = column.server_default
-        default = given.arg if isinstance(given, sa.DefaultClause) else sa.null()
-        value = column if column.name in there else sa.type_coerce(default, column.type)
-        columns.append(value.label(column.key))
-    return columns
-
-
 def redacted_url(engine: sa.Engine) -> str:
     return engine.url.render_as_string(hide_password=True)
 
@@ -193,9 +179,6 @@ def _is_refusal(error: DBAPIError) -> bool:
 
 CONNECT_S = 10
 STATEMENT_S = 50
-ANSWER_S = 60.0
-"""Seconds without a byte after which a server is taken for gone: more than any statement may take."""
-_LOOK_S = 1.0
 OPTIONS: dict[str, str | int] = {
     "connect_timeout": CONNECT_S,
     "keepalives_idle": 15,
@@ -204,113 +187,4 @@ OPTIONS: dict[str, str | int] = {
     "tcp_user_timeout": 30_000,
     "options": f"-c statement_timeout={STATEMENT_S}s",
 }
-
-
-def _connect_bounded(_dialect: object, _record: object, arguments: Any, fields: dict[str, Any]) -> Any:
-    """Return a connection of psycopg, which a base install has not, on which silence is borne for ANSWER_S at most."""
-    import psycopg
-
-    class Bounded(psycopg.Connection[Any]):
-        def wait(self, gen: Any, interval: float = _LOOK_S, *more: Any, **named: Any) -> Any:
-            return super().wait(_limit_wait(gen, self), interval, *more, **named)
-
-    return Bounded.connect(*arguments, **{**OPTIONS, **fields})
-
-
-def _limit_wait(gen: Generator[Any, Any, Any], connection: Any) -> Generator[Any, Any, Any]:
-    """Wait as psycopg does; raise OperationalError, with the connection closed, once it is silent for too long."""
-    import psycopg
-
-    until, ready = time.monotonic() + ANSWER_S, None
-    while True:
-        try:
-            ready = yield gen.send(ready)
-        except StopIteration as done:
-            return done.value
-        if ready:
-            until = time.monotonic() + ANSWER_S
-        elif time.monotonic() > until:
-            connection.close()
-            raise psycopg.OperationalError(f"it did not answer for {ANSWER_S:g} s")
-
-
-log = logging.getLogger(__name__)
-
-AUTOMATIC = "PRAGMA wal_autocheckpoint=0"
-"""Told to the writer's connection: no commit brings the log over."""
-USUAL_PAGES = 1000
-"""Pages that were added to the log after which it is brought over: SQLite's own default."""
-MOST_PAGES = 16_384
-"""Pages of the log from which the writer waits meanwhile, so that the log begins anew."""
-WAITS_MS = 50
-"""Milliseconds for which a log that grew so far waits for writer and readers, before it is left as it is."""
-_HEADER, _FRAME_HEADER = 32, 24
-"""Bytes before all pages, and before each (https://www.sqlite.org/fileformat2.html#the_write_ahead_log)."""
-
-
-class WalCheckpointer:
-    """Runs from construction to `stop`, over the SQLite database of an engine."""
-
-    def __init__(self, engine: sa.Engine) -> None:
-        self.checkpoints = 0
-        """How often the log was brought over."""
-        self._engine = engine
-        self._log = Path(f"{engine.url.database}-wal")
-        self._pages = 0  # in the log, when it was brought over last
-        self._grown = threading.Event()
-        self._stopping = False
-        self._failing = False
-        self._thread = threading.Thread(target=self._run, name="store-log", daemon=True)
-        self._thread.start()
-
-    def notify_commit(self) -> None:
-        self._grown.set()
-
-    def stop(self) -> None:
-        """End the thread. Blocks until the log that is being brought over is there."""
-        self._stopping = True
-        self._grown.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            self._grown.wait()
-            self._grown.clear()
-            if self._stopping:
-                return
-            pages = count_wal_pages(self._log)
-            self._pages = min(self._pages, pages)  # it began anew
-            if pages - self._pages >= USUAL_PAGES:
-                self._checkpoint("RESTART" if pages >= MOST_PAGES else "PASSIVE")
-                self._pages = pages
-
-    def _checkpoint(self, how: str) -> None:
-        """Bring the log over; what fails, or a long reading holds up, is tried again once the log has grown on."""
-        try:
-            with self._engine.connect() as connection:
-                connection.exec_driver_sql(f"PRAGMA busy_timeout={WAITS_MS}")
-                connection.exec_driver_sql(f"PRAGMA wal_checkpoint({how})")
-        except SQLAlchemyError as error:
-            if not self._failing:
-                log.warning("event=store_log_grows reason=%r", error_message(error))
-            self._failing = True
-        else:
-            self._failing = False
-            self.checkpoints += 1
-
-
-def count_wal_pages(log: Path) -> int:
-    """Return how many pages a write-ahead log holds, 0 where there is none. A log that began anew keeps its size; its
-    pages are those that carry the salt of its header, which come first."""
-    try:
-        with log.open("rb") as file:
-            header = file.read(_HEADER)
-            salt, frame = header[16:24], _FRAME_HEADER + int.from_bytes(header[8:12])
-            first, beyond = 0, (file.seek(0, 2) - _HEADER) // frame
-            while first < beyond:
-                middle = (first + beyond) // 2
-                file.seek(_HEADER + middle * frame + 8)
-                first, beyond = (middle + 1, beyond) if file.read(8) == salt else (first, middle)
-            return first
-    except FileNotFoundError:
-        return 0
+"""What bounds psycopg's connections, unless the store's URL says otherwise."""

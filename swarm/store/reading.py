@@ -12,7 +12,6 @@ import sqlalchemy as sa
 
 from swarm.backends.protocols import CallReward
 from swarm.store.changes import Closing, HighWaterMarks
-from swarm.store.database import columns_of
 from swarm.store.retention import CALLS, TOKENS, OpenedTraining, oldest_needed, read_evaluations
 from swarm.store.tables import (
     CHECKPOINTS,
@@ -51,8 +50,7 @@ class RecoveredState:
     other jobs, where this training begins just now beside them. played: of turns that are not over, how many plays
     ended and wait no more, by stream, turn and the reason why they were dropped ("" where they were not). measured:
     what is known of settled steps, by step, ascending; nothing of those that an earlier release settled. evaluations:
-    of the kept checkpoints, by their steps. stream_order: the streams of training episodes, in the order of the first
-    one of each.
+    of the kept checkpoints, by their steps.
     """
 
     checkpoints: Sequence[tuple[int, str]]
@@ -70,7 +68,6 @@ class RecoveredState:
     played: Mapping[tuple[str, int, str], int] = field(default_factory=dict)
     measured: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     evaluations: Sequence[EvaluationSummary] = ()
-    stream_order: Sequence[str] = ()
 
 
 class ExportableEpisodes(NamedTuple):
@@ -104,21 +101,20 @@ class EpisodeReader(ABC):
         return await self._read(lambda connection, of: history(connection, of, after, most, newest)) or ()
 
 
-def _summaries(connection: sa.Connection, training: int, *more: str) -> sa.Select[Any]:
-    columns = {column.key: column for column in columns_of(connection, EPISODES)}
+def _summaries(training: int, *more: str) -> sa.Select[Any]:
     plain = ("task_id", "stream", "kind", "owner", "state", "reason", "group", "step", "reward", "success", "code")
     calls = sa.func.coalesce(_E.calls, CALLS).label("calls"), sa.func.coalesce(_E.tokens, TOKENS).label("tokens")
-    named = (_E.episode.label("id"), *(columns[name] for name in plain), *calls)
-    return sa.select(*named, *(columns[name] for name in more)).where(_E.training == training)
+    named = (_E.episode.label("id"), *(_E[name].label(name) for name in plain), *calls)
+    return sa.select(*named, *(_E[name] for name in more)).where(_E.training == training)
 
 
 def episodes(connection: sa.Connection, training: int, limit: int) -> EpisodeList:
-    query = _summaries(connection, training).order_by(_E.serial.desc()).limit(limit)
+    query = _summaries(training).order_by(_E.serial.desc()).limit(limit)
     return EpisodeList(episodes=tuple(EpisodeSummary(**row) for row in connection.execute(query).mappings()))
 
 
 def find_episode(connection: sa.Connection, training: int, id: str) -> EpisodeRecord | None:
-    query = _summaries(connection, training, "serial", "call_rewards").where(_E.episode == id)
+    query = _summaries(training, "serial", "call_rewards").where(_E.episode == id)
     row = connection.execute(query).mappings().one_or_none()
     if row is None:
         return None
@@ -140,9 +136,8 @@ def list_exportable(connection: sa.Connection, training: int) -> ExportableEpiso
 def history(
     connection: sa.Connection, training: int, after: int, most: int, newest: bool
 ) -> Sequence[tuple[int, Mapping[str, float]]]:
-    metrics = next(column for column in columns_of(connection, STEPS) if column.key == "metrics")
-    finished = sa.type_coerce(metrics, sa.Text).contains(f'"{FINISHED}"')
-    query = sa.select(STEPS.c.step, metrics).where(STEPS.c.training == training, STEPS.c.step > after, finished)
+    finished = sa.type_coerce(STEPS.c.metrics, sa.Text).contains(f'"{FINISHED}"')
+    query = sa.select(STEPS.c.step, STEPS.c.metrics).where(STEPS.c.training == training, STEPS.c.step > after, finished)
     order = STEPS.c.step.desc() if newest else STEPS.c.step
     rows = connection.execute(query.order_by(order).limit(most)).all()
     return [(row.step, row.metrics) for row in (reversed(rows) if newest else rows)]
@@ -151,10 +146,6 @@ def history(
 def checkpoints(connection: sa.Connection, training: int) -> list[tuple[int, str]]:
     saved = sa.select(CHECKPOINTS.c.step, CHECKPOINTS.c.name).where(CHECKPOINTS.c.training == training)
     return [(row.step, row.name) for row in connection.execute(saved.order_by(CHECKPOINTS.c.step.desc()))]
-
-
-def evaluations(connection: sa.Connection, training: int) -> list[EvaluationSummary]:
-    return read_evaluations(connection, training, columns_of(connection, CHECKPOINTS))
 
 
 def call_record(node: Node, own: CallReward | None = None) -> CallRecord:
@@ -220,7 +211,6 @@ def recover_state(engine: sa.Engine, opened: OpenedTraining, kept: int) -> Recov
         oldest = max(oldest_needed(connection, training, kept), gone)
         measured = sa.select(STEPS.c.step).where(STEPS.c.training == training, STEPS.c.metrics.is_not(None))
         streams = _rows(connection, StreamRow, training)
-        order = sa.select(_E.stream).where(own, _E.kind == "train").group_by(_E.stream)
         begun = sa.select(sa.func.count()).select_from(EPISODES).where(own)
         return RecoveredState(
             checkpoints=checkpoints(connection, training),
@@ -236,8 +226,7 @@ def recover_state(engine: sa.Engine, opened: OpenedTraining, kept: int) -> Recov
             fresh_start=opened.fresh_start,
             lists=_rows(connection, TaskListRow, training),
             measured=_ByStep(engine, connection.execute(measured.order_by(STEPS.c.step)).scalars().all(), read_metrics),
-            evaluations=evaluations(connection, training),
-            stream_order=connection.execute(order.order_by(sa.func.min(_E.serial))).scalars().all(),
+            evaluations=read_evaluations(connection, training),
             played={key: plays for stream in streams for key, plays in _count_plays(connection, training, stream)},
         )
 
@@ -261,10 +250,9 @@ def _samples(connection: sa.Connection, order: sa.Column[Any], *where: sa.Column
 
 def _nodes(connection: sa.Connection, serials: Sequence[int]) -> dict[int, list[Node]]:
     by_episode: dict[int, dict[int, Node]] = defaultdict(dict)
-    columns = columns_of(connection, NODES)
     for start in range(0, len(serials), _SERIALS_AT_ONCE):
         part = NODES.c.episode.in_(serials[start : start + _SERIALS_AT_ONCE])
-        for row in connection.execute(sa.select(*columns).where(part).order_by(NODES.c.episode, NODES.c.place)):
+        for row in connection.execute(sa.select(NODES).where(part).order_by(NODES.c.episode, NODES.c.place)):
             nodes = by_episode[row.episode]
             nodes[row.place] = Node(
                 index=row.place, parent=None if row.parent is None else nodes[row.parent],

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 from pydantic import ValidationError
@@ -43,11 +42,9 @@ TOKENS = (
 """Its sampled tokens."""
 
 
-def read_evaluations(
-    connection: sa.Connection, training: int, columns: Sequence[sa.ColumnElement[Any]] = tuple(CHECKPOINTS.columns)
-) -> list[EvaluationSummary]:
+def read_evaluations(connection: sa.Connection, training: int) -> list[EvaluationSummary]:
     """Return how the kept checkpoints were evaluated, oldest first; nothing of those that were not."""
-    query = sa.select(*columns).where(CHECKPOINTS.c.training == training).order_by(CHECKPOINTS.c.step)
+    query = sa.select(CHECKPOINTS).where(CHECKPOINTS.c.training == training).order_by(CHECKPOINTS.c.step)
     return [
         EvaluationSummary(step=row.step, episodes=row.episodes, reward=row.reward, success=row.success)
         for row in connection.execute(query)

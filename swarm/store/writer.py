@@ -33,7 +33,7 @@ from swarm.store.changes import (
     RowWriter,
     must_survive_power_loss,
 )
-from swarm.store.database import AUTOMATIC, WalCheckpointer, error_message, open_database, opening, redacted_url
+from swarm.store.database import error_message, open_database, opening, redacted_url
 from swarm.store.tables import EPISODES, TRAININGS
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,6 @@ class Writer:
         self._closings = 0  # since it last looked for garbage
         self._failing = False
         self._stopping = False
-        self._checkpointer = WalCheckpointer(engine) if engine.dialect.name == "sqlite" else None
         with engine.connect() as connection:
             self._written = _read_written(connection, training)
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
@@ -94,8 +93,6 @@ class Writer:
         """Write what is left, end the thread and close its connection. Blocks."""
         self._queue.put(None)
         self._thread.join()
-        if self._checkpointer is not None:
-            self._checkpointer.stop()
         self._disconnect()
         if self._notes:
             log.error("event=store_lost notes=%d reason=closed_while_unavailable", len(self._notes))
@@ -170,8 +167,6 @@ class Writer:
                 self._rows.forget(changes)
                 raise
         self._written += 1
-        if self._checkpointer is not None:
-            self._checkpointer.notify_commit()
         self._closings += sum(isinstance(change, EpisodeClosed) for change in changes)
         if self._closings >= CLOSINGS or any(isinstance(change, CheckpointSaved) for change in changes):
             self._garbage, self._closings = True, 0
@@ -180,9 +175,6 @@ class Writer:
         if self._connection is None:
             self._connection = self._engine.connect()
             self._synchronous = "NORMAL"
-            if self._checkpointer is not None:
-                self._connection.exec_driver_sql(AUTOMATIC)
-                self._connection.commit()
         level = "FULL" if full else "NORMAL"
         if level != self._synchronous and self._engine.dialect.name == "sqlite":
             self._connection.exec_driver_sql(f"PRAGMA synchronous={level}")

@@ -46,7 +46,6 @@ from swarm.training.metrics import (
     Pace,
     Stopwatch,
     batch_metrics,
-    finite_metrics,
     list_samples,
     make_batch,
 )
@@ -117,7 +116,7 @@ _RUNNING = frozenset({ServerState.BOOTING, ServerState.ROLLING, ServerState.ROLL
 class Training:
     """One loaded job being trained, from start to stop. `checkpoints` is a folder for this job's alone.
 
-    `tell` hears of what happens besides changes of state. `clock` is that of leases; None: one that stands while the
+    `clock` is that of leases; None: one that stands while the
     server stands still. A checkpoint is also due so many seconds of `now` after the last one, or after the beginning.
     """
 
@@ -131,7 +130,6 @@ class Training:
         make_tracker: Callable[[Job], Tracker],
         clock: Callable[[], float] | None = None,
         peers: Sequence[str] = (),
-        tell: Callable[[StoredEvent], None] = lambda event: None,
         checkpoint_after_s: float | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -167,7 +165,6 @@ class Training:
         self._checkpoints = Checkpoints(checkpoints, job.checkpoints_kept, self._recovered.checkpoints, best)
         self._make_backend = make_backend
         self._make_tracker = make_tracker
-        self._tell = tell
         self._checkpoint_after_s = checkpoint_after_s
         self._now = now
         self._saved_at = now()
@@ -276,9 +273,7 @@ class Training:
         if found.begun:
             details = {"checkpoint": loaded, "step": self.step, "pool": len(found.pool)}
             log.warning("event=recovered checkpoint=%(checkpoint)d step=%(step)d pool=%(pool)d", details)
-            event = StoredEvent("recovered", time.time(), details)
-            self.store.note(event)
-            self._tell(event)
+            self.store.note(StoredEvent("recovered", time.time(), details))
 
     async def _train(self, backend: Backend) -> None:
         self._saved_at = self._now()
@@ -334,7 +329,6 @@ class Training:
         if self.best is found:
             await self._in_thread(partial(self._checkpoints.keep_best, found.step))
         await self._tracker.log(found.step, told)
-        self._tell(StoredEvent("evaluated", time.time(), {**found.model_dump(), "best": self.best is found}))
 
     async def _take_strict_batch(self) -> tuple[Group, ...]:
         """Wait for a batch and until nothing generates; nothing does before the next `_start_rollout`."""
@@ -419,7 +413,6 @@ class Training:
         }
         self.store.note(StepMeasured(self.step, self.metrics))
         await self._tracker.log(self.step, self.metrics)
-        self._tell(StoredEvent("step", time.time(), {"step": self.step, "metrics": finite_metrics(self.metrics)}))
         log.info(
             "event=step step=%d/%d reward=%.4f success=%.4f rollout_s=%.2f update_s=%.2f",
             self.step,

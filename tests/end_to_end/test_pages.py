@@ -195,4 +195,4 @@ def test_every_block_of_the_page_runs_as_written_and_its_program_learns(
     played, newest = asyncio.run(evaluated(tmp_path / "home", module.agent))
     assert played.failed == ""
     ran("bash", "-euc", look.replace("EPISODE", newest))
-    assert (tmp_path / "calls.parquet").stat().st_size > 1000
+    assert (tmp_path / "episodes.jsonl").stat().st_size > 1000

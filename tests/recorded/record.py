@@ -204,8 +204,7 @@ def local() -> Any:
             _play_step(client, step)
         _play(client, "x", 1.0)
         told = {"untrained": untrained, "probe": _probe(client), **_told(client)}
-        for form, to in (("openenv", "traces.jsonl"), ("parquet", "calls.parquet")):
-            ajet(SCRATCH / "local", "swarm", "export", "--all", "--format", form, "--to", str(HERE / to))
+        ajet(SCRATCH / "local", "swarm", "export", "--all", "--to", str(HERE / "episodes.jsonl"))
         os.kill(server.pid, signal.SIGKILL)
     shutil.copytree(SCRATCH / "local" / "models", server.folder / "models", ignore=shutil.ignore_patterns("*.lock"))
     _pack("local", server.folder)

@@ -270,8 +270,7 @@ def test_an_episode_is_listed_inspected_and_exported(ajet: Ajet, lease: dict[str
     trace = tmp_path / "trace.jsonl"
     told = json.loads(ajet("swarm", "export", "--all", "--to", str(trace), "--json").out)
     assert (told["bytes"] > 0, told["episodes"], told["pruned"]) == (True, 1, 0)
-    (turn,) = json.loads(trace.read_text())["turns"]
-    assert tuple(turn["completion_token_ids"]) == record.record[0].sampled.ids
+    assert EpisodeRecord.model_validate_json(trace.read_text()) == record
 
 
 @pytest.mark.usefixtures("lease")

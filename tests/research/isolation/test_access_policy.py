@@ -75,9 +75,9 @@ def test_the_server_may_choose_among_the_tasks_that_were_given_and_no_others() -
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("GET", "/episodes"), ("GET", "/episodes/ep-1"), ("GET", "/samples"), ("GET", "/events"), ("GET", "/metrics"),
+        ("GET", "/episodes"), ("GET", "/episodes/ep-1"), ("GET", "/samples"), ("GET", "/metrics"),
         ("GET", "/checkpoints"), ("GET", "/job"), ("GET", "/openapi.json"), ("POST", "/job"), ("POST", "/streams"),
-        ("POST", "/engine/stop"), ("POST", "/engine/start"), ("DELETE", "/status"), ("HEAD", "/events"),
+        ("POST", "/engine/stop"), ("POST", "/engine/start"), ("DELETE", "/status"), ("HEAD", "/metrics"),
         ("POST", "/episodes/a/b/end"), ("POST", "/episodes/e/commit"), ("POST", "/episodes//end"), ("PUT", "/episodes"),
     ],
 )  # fmt: skip

@@ -29,9 +29,9 @@ async def test_a_label_is_kept_exported_and_counted_in_the_step_that_trained_it(
         assert status["metrics"]["batch/codes"] == 2
         assert {one.code for one in (await silent.episodes()).episodes} == {OLD, NEW}
         assert (await silent.episode(begun[0].id)).code == OLD
-        await silent.export(tmp_path / "traces.jsonl")
-    traces = [json.loads(line) for line in (tmp_path / "traces.jsonl").read_text().splitlines()]
-    assert {turn["metadata"]["code"] for trace in traces for turn in trace["turns"]} == {OLD, NEW}
+        await silent.export(tmp_path / "episodes.jsonl")
+    lines = (tmp_path / "episodes.jsonl").read_text().splitlines()
+    assert {json.loads(line)["code"] for line in lines} == {OLD, NEW}
 
 
 async def test_a_label_outlives_the_server(tmp_path: Path) -> None:

@@ -15,13 +15,14 @@ import pytest
 
 from swarm.client import AgentFailed, AsyncSwarmClient, Earned, Episode, NamedTask, SwarmClient
 from swarm.client import teams as team_members
+from swarm.client.rollout import run_shielded
 from swarm.client.sync_client import SyncTeam
 from swarm.client.teams import Team
-from swarm.errors import InvalidRequest, JobConflict, ServerFailed, StoreUnavailable, TeamAborted, Unreachable
+from swarm.errors import InvalidRequest, ServerFailed, StoreUnavailable, TeamAborted, Unreachable
 from swarm.rollout import teams
 from swarm.rollout.rollout import Rollout
 from swarm.rollout.teams import Resolver
-from swarm.wire import Ack, ServerState
+from swarm.wire import ServerState
 from tests.golden import refused
 from tests.swarm.factories import HI
 from tests.swarm.server.support import DEADLINE_S, Served, eventually, job, serving
@@ -227,27 +228,6 @@ async def test_a_member_in_an_evaluation_decides_nothing_and_ends_with_the_other
     assert (both.collected(), both.rollout("listener").counts["evaluated"]) == ([1, 0], 1)
 
 
-async def test_the_leases_of_a_team_are_kept_while_one_of_its_servers_is_waited_for(tmp_path: Path) -> None:
-    async with pair(tmp_path, **{role: {"lease_ttl_s": 6.0} for role in REWARDS}) as both:
-        team = await both.begin(patience_s=600.0)
-        speaker, listener = both.rollout("speaker"), both.rollout("listener").teams
-        keep, prepare, kept = speaker.heartbeat, listener.prepare, asyncio.Event()
-
-        def heard(*args: Any) -> Ack:
-            kept.set()
-            return keep(*args)
-
-        async def full_until_heard(*args: Any, **kwargs: Any) -> Any:
-            if not kept.is_set():
-                raise StoreUnavailable("full")
-            return await prepare(*args, **kwargs)
-
-        speaker.heartbeat = heard  # type: ignore[method-assign]
-        listener.prepare = full_until_heard  # type: ignore[method-assign]
-        await team.end(REWARDS)
-        assert both.collected() == [1, 1]
-
-
 async def test_a_server_that_dies_between_the_phases_comes_back_prepared_and_learns_the_decision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,7 +317,7 @@ async def test_what_lacks_a_member_is_given_back_though_its_play_is_cancelled_as
             given_back.append(self._number)
 
     episodes: list[Any] = [FakeEpisode(number) for number in range(2)]
-    giving_back = asyncio.create_task(team_members._give_back(episodes))
+    giving_back = asyncio.create_task(run_shielded(*(episode.abort("") for episode in episodes)))
     await asyncio.sleep(0)  # it has begun, and nothing else has
     giving_back.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -539,27 +519,3 @@ async def test_what_single_calls_of_a_member_earned_is_kept_with_its_end(both: P
         ended = [each for each in await both.records(role) if each.reward is not None]
         record = await both.clients[role].episode(ended[0].id)
         assert [call.reward for call in record.record] == [earned]
-
-
-async def test_a_team_trains_once_each_server_serves_its_job_and_its_clients_are_closed(tmp_path: Path) -> None:
-    jobs = {role: job(seed=seed) for seed, role in enumerate(REWARDS)}
-    async with serving(tmp_path / "a", jobs["speaker"]) as a, serving(tmp_path / "b", start=False) as b:
-        clients = {"speaker": AsyncSwarmClient(a.url, a.admin), "listener": AsyncSwarmClient(b.url, b.admin)}
-        async with Team.training(clients, jobs) as members:
-            digests = {role: (await client.status()).job_digest for role, client in members.items()}
-            assert digests == {role: wanted.digest() for role, wanted in jobs.items()}
-            await Team.rollout(members, TASKS, play, concurrency=CONCURRENCY)
-        assert [client._transport._session for client in clients.values()] == [None, None]
-        assert a.server.training.finished
-        assert b.server.training.finished
-
-
-async def test_a_team_of_which_a_server_trains_something_else_is_refused_and_its_clients_are_closed(both: Pair) -> None:
-    clients = {role: AsyncSwarmClient(each.url, each.admin) for role, each in both.served.items()}
-    with pytest.raises(JobConflict, match="seed"):
-        async with Team.training(clients, {"speaker": job(), "listener": job(seed=9)}):
-            raise AssertionError("nothing is begun")
-    assert [client._transport._session for client in clients.values()] == [None, None]
-    with refused(InvalidRequest, "speaker, listener"):
-        async with Team.training(clients, {"speaker": job()}):
-            raise AssertionError("nothing is begun")

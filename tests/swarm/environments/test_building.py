@@ -13,7 +13,7 @@ from swarm.environments import Environment, Game, Message, Outcome, Split, Task,
 from swarm.environments.building import PLAYS, SPLITS, probe, write_lines, write_tasks
 from swarm.environments.custom import DEMONSTRATIONS, data_hash, from_json
 from swarm.environments.loading import RewardTasks
-from swarm.environments.measuring import LEAK_BYTES, leak, require_declared
+from swarm.environments.measuring import require_declared
 from swarm.environments.user_code import RewardFailed
 from swarm.errors import InvalidRequest
 from tests.golden import refused
@@ -138,24 +138,6 @@ async def test_tasks_that_cannot_be_posed_are_refused_by_their_id(opening: Any) 
 
     with pytest.raises(InvalidRequest, match="'train-0'"):
         await probe(Odd(), drawn())
-
-
-MIB = 1 << 20
-
-
-def test_growth_by_each_play_is_a_leak_of_so_much() -> None:
-    assert leak([100 * MIB + play * 2 * MIB for play in range(60)]) == pytest.approx(2 * MIB)
-
-
-@pytest.mark.parametrize("peaks", [
-    [100 * MIB] * 60,
-    [min(100 + 10 * play, 200) * MIB for play in range(60)],
-    [100 * MIB + (play > 50) * 500 * MIB for play in range(60)],
-    [100 * MIB + play * LEAK_BYTES // 2 for play in range(60)],
-    [play * 100 * MIB for play in range(20)],
-], ids=["at rest", "a cache that fills", "one large play", "crumbs", "too few plays to say"])  # fmt: skip
-def test_what_comes_to_rest_is_none(peaks: list[int]) -> None:
-    assert leak(peaks) == 0
 
 
 @pytest.mark.parametrize(

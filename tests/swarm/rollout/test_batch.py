@@ -431,6 +431,6 @@ def test_a_server_that_dies_after_a_stream_lost_its_share_starts_again_and_keeps
 def test_streams_with_curves_of_their_own_are_few_and_those_with_shares_first() -> None:
     streams = Streams({"z": 1}, 4, 0, 2)
     for number in range(100):
-        streams.note_begin(f"s{number}")
-    assert streams.charted[:2] == ("z", "s0")
+        streams.count_group(f"s{number:02d}")
+    assert streams.charted[:2] == ("z", "s00")
     assert len(streams.charted) == 32

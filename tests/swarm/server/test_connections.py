@@ -191,8 +191,9 @@ async def test_a_connection_beyond_those_that_have_a_request_under_way_is_told_t
     await served.call("GET", "/health")
     monkeypatch.setattr("swarm.server.connections.most_connections", lambda: 1)
     reader, writer = await served.connect()  # in place of the one that waited
-    writer.write(f"GET /events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {served.admin}\r\n\r\n".encode())
-    assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+    head = f"POST /job HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {served.admin}\r\n"
+    writer.write(f"{head}Content-Length: 2\r\nExpect: 100-continue\r\n\r\n".encode())
+    assert (await reader.readline()).startswith(b"HTTP/1.1 100 ")
     assert b'"code":"engine_unavailable"' in await sent(served, b"")
     writer.close()
 

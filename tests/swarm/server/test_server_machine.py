@@ -33,11 +33,9 @@ from swarm.errors import (
 )
 from swarm.job import Job, Tracking
 from swarm.rollout.episodes import LeasedEpisode
-from swarm.rollout.groups import Groups
 from swarm.rollout.keys import Claims
 from swarm.rollout.rollout import Rollout
 from swarm.rollout.state import MOST_S, LeaseClock
-from swarm.rollout.task_sampler import Group
 from swarm.server import Keys, SwarmServer, service
 from swarm.store.changes import (
     BatchScheduled,
@@ -306,14 +304,7 @@ class Server(RuleBasedStateMachine):
         known = set(range(moved[-1].next_task_index)) - set(moved[-1].unfinished) if moved else set()
         # of a turn that is not over, what no row says is forgotten: it may be given to another group
         self.adopted = {name: turn for name, turn in self.adopted.items() if turn in known}
-        assign = Groups._assign_task
-
-        def assigned(groups: Groups, group: Group, turn: int) -> None:
-            assign(groups, group, turn)
-            mine = [sample.episode for sample in group.ended]
-            self.adopted |= {name: turn for name in mine if groups.task_index_of(name) == turn}
-
-        with patch.object(service, "open_store", open_store), patch.object(Groups, "_assign_task", assigned):
+        with patch.object(service, "open_store", open_store):
             self.server.load(self.job)
             await self.server.start()
             await self.quiet()

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import itertools
-import sqlite3
-import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import given
-from hypothesis import strategies as st
 
 from swarm.errors import ServerFailed
-from swarm.store import database as wal
-from swarm.store.changes import CallCaptured
-from swarm.store.database import WalCheckpointer, check_store, connect, count_wal_pages, migrate, open_database
+from swarm.store.database import check_store, connect, migrate, open_database
 from swarm.store.tables import METADATA
-from tests.swarm.server.support import eventually
-from tests.swarm.store.support import HERE, began, node, opened, shape
+from tests.swarm.store.support import HERE, shape
 
 NEWEST = "0009"
 
@@ -150,104 +139,3 @@ def test_what_is_cut_short_changes_nothing_and_is_done_the_next_time(url: str, a
         migrate(connection)
     assert shape(engine)["version"] == [NEWEST]
     engine.dispose()
-
-
-Reading = tuple[Path, sqlite3.Connection, WalCheckpointer, sqlite3.Connection]
-
-
-@pytest.fixture
-def reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reading]:
-    """A database whose log grew far while somebody reads, its writer, what brings the log over, and the reader."""
-    monkeypatch.setattr(wal, "USUAL_PAGES", 10)
-    monkeypatch.setattr(wal, "MOST_PAGES", 100)
-    path = tmp_path / "some.sqlite3"
-    with writing(path) as connection, contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
-        mover = WalCheckpointer(connect(f"sqlite:///{path}"))
-        grow(connection, 1)
-        reader.execute("begin")
-        reader.execute("select count(*) from t").fetchone()
-        grow(connection, 200)
-        yield path, connection, mover, reader
-        mover.stop()
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[sqlite3.Connection]:
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("pragma journal_mode=wal")
-        connection.execute(wal.AUTOMATIC)
-        connection.execute("create table t (x blob)")
-        yield connection
-
-
-def grow(connection: sqlite3.Connection, pages: int) -> None:
-    connection.execute("insert into t values (zeroblob(?))", (4096 * pages,))
-
-
-def log_of(path: Path) -> Path:
-    return path.with_name(path.name + "-wal")
-
-
-@given(st.lists(st.integers(-1, 30), max_size=12))
-def test_the_pages_of_a_log_are_those_that_sqlite_counts(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[int]
-) -> None:
-    path = tmp_path_factory.mktemp("log") / "some.sqlite3"
-    with writing(path) as connection:
-        for pages in steps:
-            if pages < 0:  # brought over: the log begins anew with the next commit, and its file stays as it is
-                connection.execute("pragma wal_checkpoint(RESTART)")
-            grow(connection, max(0, pages))
-            found = count_wal_pages(log_of(path))
-            assert found == connection.execute("pragma wal_checkpoint(PASSIVE)").fetchone()[1]
-
-
-@pytest.mark.slow
-async def test_the_log_of_a_store_stays_small_and_all_is_there(sqlite_url: str) -> None:
-    log = log_of(Path(sa.make_url(sqlite_url).database or ""))
-    async with opened(sqlite_url) as (store, _):
-        await store.write(began("e"))
-
-        async def pages_after_another(place: int) -> int:
-            await store.write(CallCaptured("e", node(place, size=20_000)))  # some 60 pages
-            return count_wal_pages(log)
-
-        places = itertools.count()
-        for _ in range(60):
-            await pages_after_another(next(places))
-        await eventually(lambda: pages_after_another(next(places)), lambda pages: pages < wal.USUAL_PAGES)
-        record = await store.episode("e")
-        assert record is not None
-        assert len(record.record) == next(places)
-
-
-async def test_no_commit_waits_until_the_log_is_brought_over(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    go_on = threading.Event()
-    move = WalCheckpointer._checkpoint
-
-    def held(self: WalCheckpointer, how: str) -> None:
-        assert go_on.wait(120)
-        move(self, how)
-
-    monkeypatch.setattr(WalCheckpointer, "_checkpoint", held)
-    log = log_of(Path(sa.make_url(sqlite_url).database or ""))
-    async with opened(sqlite_url) as (store, _):
-        await store.write(began("e"))
-        try:
-            for place in range(60):
-                await store.write(CallCaptured("e", node(place, size=20_000)))
-            assert count_wal_pages(log) > 2 * wal.USUAL_PAGES, "some commit brought the log over by itself"
-        finally:
-            go_on.set()
-
-
-def test_the_writer_goes_on_while_a_long_reading_keeps_a_log_that_grew_far(reading: Reading) -> None:
-    _, connection, mover, _ = reading
-    connection.execute("pragma busy_timeout=2000")  # a commit that waits longer is refused
-
-    async def grown() -> int:
-        grow(connection, 20)
-        mover.notify_commit()
-        return mover.checkpoints
-
-    asyncio.run(eventually(grown, lambda moved: moved >= 3))

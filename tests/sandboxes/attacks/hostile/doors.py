@@ -58,13 +58,11 @@ def lease(number=0):
     return json.loads(body)
 
 
-@attempt(
-    "the control plane with the placeholder: job, engine, streams, samples, episodes, checkpoints, events, metrics"
-)
+@attempt("the control plane with the placeholder: job, engine, streams, samples, episodes, checkpoints, metrics")
 def control_plane():
     asked = [("POST", "/job"), ("GET", "/job"), ("POST", "/engine/start"), ("POST", "/engine/stop"),
              ("POST", "/streams"), ("GET", "/samples"), ("GET", "/episodes"), ("GET", "/checkpoints"),
-             ("GET", "/events"), ("GET", "/metrics"), ("GET", "/openapi.json"), ("DELETE", "/episodes"),
+             ("GET", "/metrics"), ("GET", "/openapi.json"), ("DELETE", "/episodes"),
              ("PUT", "/job"), ("OPTIONS", "/job"), ("HEAD", "/samples"), ("PATCH", "/job")]  # fmt: skip
     return passed({f"{method} {path}": ask(method, path, {})[0] for method, path in asked})
 
