@@ -7,8 +7,9 @@ answers durably, or none; only served answers become nodes of the episode's tree
 and trained. So a reply that nobody took is never trained: after the capture a `CallWithdrawn` is noted, always before
 the episode is closed.
 
-A client that goes away cancels its call; a request that is sent again is a call of its own. No wire format is known
-here.
+A client that goes away cancels its call, unless a header announced that it sends requests again: then the call goes on
+for `GRACE_S`, and the repeated request attaches to it (one generation, one node, one reply). Equal bodies that were not
+sent again are calls of their own. No wire format is known here.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import hashlib
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -38,6 +40,8 @@ from swarm.timelines import Node, Prompt
 
 log = logging.getLogger(__name__)
 
+GRACE_S = 10.0
+"""Seconds for which a call waits for a client that went away and announced to come back."""
 _numbers = itertools.count(1)
 
 
@@ -63,8 +67,8 @@ class CallState(Enum):
 
 
 class Call:
-    """Made and used on one event loop. Starts at once; its client is attached to it. Raises ContextExceeded where there
-    is no room for an answer."""
+    """Made and used on one event loop. Starts at once; whoever wants its reply is `attached` to it. Raises
+    ContextExceeded where there is no room for an answer."""
 
     def __init__(
         self,
@@ -76,6 +80,7 @@ class Call:
         *,
         n: int = 1,
         agent: str = "",
+        grace_s: float = GRACE_S,
     ) -> None:
         _check_room(prompt, plan, registry.job)
         self.name = f"{episode.id}/{next(_numbers)}"
@@ -83,10 +88,13 @@ class Call:
         self.created = int(time.time())
         self.prompt_tokens = len(prompt.prompt_ids)
         self.state = CallState.GENERATING
+        self.over_at: float | None = None
+        """When it came to its end, by the event loop's clock."""
         self._registry = registry
         self._episode = episode
         self._plan = plan
         self._agent = agent
+        self._grace_s = grace_s
         self._answers = [
             AnswerGeneration(backend, prompt, plan.for_choice(choice), f"{self.name}.{choice}", choice, episode.id)
             for choice in range(n)
@@ -95,7 +103,9 @@ class Call:
         self._nodes: list[Node] = []
         self._replies: Sequence[Reply] = ()
         self._error: BaseException | None = None
-        self._wanted = False
+        self._clients = 0
+        self._takers = 0
+        self._grace: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
         """Set, and replaced by another one, at each change."""
         self._enter()
@@ -110,6 +120,7 @@ class Call:
         request: CompletionRequest,
         *,
         agent: str = "",
+        grace_s: float = GRACE_S,
     ) -> Call:
         """Make the prompt and the sampling plan of what an open episode's `agent` asks, and start the call.
 
@@ -127,11 +138,12 @@ class Call:
                 log.warning("event=left_out what=%s reason=no_model_here_can_be_given_it", name)
         plan = sampling_plan(request, episode.kind, rollout, inference.backend, prompt.prompt_text)
         plan = plan.limit_to_context(rollout.job, request.sampling.max_tokens, len(prompt.prompt_ids))
-        return cls(rollout, inference.backend, episode, prompt, plan, n=request.n, agent=agent)
+        return cls(rollout, inference.backend, episode, prompt, plan, n=request.n, agent=agent, grace_s=grace_s)
 
     @property
-    def over(self) -> bool:
-        return self.state in (CallState.SERVED, CallState.FAILED)
+    def waiting(self) -> bool:
+        """Nobody is there who could take its reply."""
+        return self.over_at is None and not self._clients
 
     @property
     def generating(self) -> bool:
@@ -139,12 +151,22 @@ class Call:
         return any(answer.generating for answer in self._answers)
 
     @contextlib.contextmanager
-    def attach(self) -> Iterator[None]:
-        """Be the client of the call; where it leaves before it is served, the call is given up."""
+    def attach(self, *, comes_back: bool) -> Iterator[None]:
+        """Be a client of the call; the last one to leave it unserved gives it up, or lets it wait."""
+        if self._grace is not None:
+            self._grace.cancel()
+            self._grace = None
+        self._clients += 1
         try:
             yield
         finally:
-            self.interrupt(EngineUnavailable(f"nobody takes the answer of call {self.name}; ask again"))
+            self._clients -= 1
+            if self.waiting:
+                error = EngineUnavailable(f"nobody came back for call {self.name}; ask again")
+                if comes_back:
+                    self._grace = asyncio.get_running_loop().call_later(self._grace_s, self.interrupt, error)
+                else:
+                    self.interrupt(error)
 
     async def stream_pieces(self) -> AsyncIterator[Sequence[SampledPiece]]:
         """Yield all pieces, those from before too, as they come; raise what the call failed with."""
@@ -162,12 +184,15 @@ class Call:
     async def replies(self) -> Sequence[Reply]:
         """Return the replies once they are captured; raise what the call failed with. They count as served from then
         on, so the caller must send them before it waits for anything else."""
-        self._wanted = True
-        self._wake()
-        while self.state not in (CallState.CAPTURED, CallState.SERVED):
-            await self._wait_for_change()
-        if self.state is CallState.CAPTURED:
-            self._serve()
+        self._takers += 1
+        try:
+            self._wake()
+            while self.state not in (CallState.CAPTURED, CallState.SERVED):
+                await self._wait_for_change()
+            if self.state is CallState.CAPTURED:
+                self._serve()
+        finally:
+            self._takers -= 1
         return self._replies
 
     async def _run(self) -> None:
@@ -176,9 +201,9 @@ class Call:
             self._reach(CallState.GENERATED)
             if self._plan.streamed:
                 self._wake()
-            if not self._wanted:  # a client that reads slowly does not keep its lease alive
+            if not self._takers:  # a client that reads slowly does not keep its lease alive
                 self._leave()
-                while not self._wanted:
+                while not self._takers:
                     await self._wait_for_change()
                 claims = Claims("model", episode=self._episode.id, fencing_token=self._episode.fencing_token)
                 self._registry.leases.find_and_renew(claims)
@@ -188,7 +213,7 @@ class Call:
             if self.state is not CallState.FAILED:  # not by `interrupt`: the event loop is closing
                 raise
         except Exception as error:  # noqa: BLE001  -- raised again to all who wait for the call
-            if not self.over:
+            if self.over_at is None:
                 self._registry.counts["calls_failed"] += 1
                 self._finish(CallState.FAILED, error)
 
@@ -246,7 +271,7 @@ class Call:
 
     def interrupt(self, error: SwarmError) -> None:
         """End the call now: who waits for it, or asks for it later, gets `error`."""
-        if self.over:
+        if self.over_at is not None:
             return
         self._registry.counts["calls_cancelled"] += 1
         if self._nodes:
@@ -256,7 +281,7 @@ class Call:
         self._task.cancel()
 
     def _finish(self, state: CallState, error: BaseException | None = None) -> None:
-        self.state, self._error = state, error
+        self.state, self._error, self.over_at = state, error, asyncio.get_running_loop().time()
         sampled = sum(answer.sampled for answer in self._answers)
         if self._episode.kind == "train":
             self._registry.sampled_tokens += sampled
@@ -304,3 +329,42 @@ def _check_room(prompt: Prompt, plan: SamplingPlan, job: Job) -> None:
         f"requested: {asked} of prompt and {answer} of answer; {', '.join(ways)}",
         param="messages",
     )
+
+
+KEPT_S = 10.0
+"""Seconds for which a call can be found after it was over: SDKs wait up to eight before they ask again."""
+
+
+class RetryCache:
+    """The calls of one route. `clock` is the event loop's."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._calls: dict[Hashable, list[Call]] = {}
+        self._due: deque[tuple[float, Hashable, Call]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def find(self, key: Hashable) -> Call | None:
+        """Return a call that did not fail: first one without a client, last one that was served."""
+        calls = [call for call in self._calls.get(key, ()) if call.state is not CallState.FAILED]
+        return min(calls, key=lambda call: (call.state is CallState.SERVED, not call.waiting), default=None)
+
+    def add(self, key: Hashable, call: Call) -> None:
+        """Let the call be found, and forget those whose time is over."""
+        now = self._clock()
+        self._calls.setdefault(key, []).append(call)
+        self._due.append((now + KEPT_S, key, call))
+        while self._due[0][0] <= now:
+            self._judge(now, *self._due.popleft()[1:])
+
+    def _judge(self, now: float, key: Hashable, call: Call) -> None:
+        due = (now if call.over_at is None else call.over_at) + KEPT_S
+        if due > now:
+            self._due.append((due, key, call))
+            return
+        calls = self._calls[key]
+        calls.remove(call)
+        if not calls:
+            del self._calls[key]

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
 
-from swarm.calls.call import Call
+from swarm.calls.call import GRACE_S, Call, RetryCache
 from swarm.calls.prompts import effective_sampling, visible_tools
 from swarm.dialects.base import CompletionRequest, Dialect, StreamWriter
 from swarm.dialects.messages import MessagesDialect, parse_count
@@ -71,6 +72,8 @@ class CountEndpoint:
 
 log = logging.getLogger(__name__)
 
+_RETRY = b"x-stainless-retry-count"
+"""Sent by the SDKs of OpenAI and Anthropic: how often this request was sent before."""
 _TRAIN = b"x-ajet-train"
 """For agents that cannot add a field to a body: `false` is the field `train` false."""
 _AGENT = b"x-ajet-agent"
@@ -78,19 +81,28 @@ _AGENT = b"x-ajet-agent"
 (`train_agents`). Agents that cannot set it write `KEY/NAME` for their key."""
 
 
-KEEP_ALIVE_S = 10.0
-"""A stream that sent nothing for so long sends a sign of life."""
+@dataclass(frozen=True, slots=True)
+class StreamTimeouts:
+    """How long is waited, in seconds. keep_alive_s: a stream that sent nothing for so long sends a sign of life.
+    grace_s: a call waits so long for a client that announced to come back."""
+
+    keep_alive_s: float = 10.0
+    grace_s: float = GRACE_S
+
+
+STREAM_TIMEOUTS = StreamTimeouts()
 
 
 class ModelEndpoint:
     """The ASGI application of one route."""
 
-    def __init__(self, server: SwarmServer, dialect: Dialect, keep_alive_s: float = KEEP_ALIVE_S) -> None:
+    def __init__(self, server: SwarmServer, dialect: Dialect, timeouts: StreamTimeouts = STREAM_TIMEOUTS) -> None:
         self._server = server
         self._dialect = dialect
         self.tell = dialect.error
         """Returns an error's body as this route tells it."""
-        self._keep_alive_s = keep_alive_s
+        self._timeouts = timeouts
+        self._retries = RetryCache(lambda: asyncio.get_running_loop().time())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         presence = DisconnectWatcher(receive)
@@ -110,6 +122,8 @@ class ModelEndpoint:
     async def _answer(
         self, claims: Claims, scope: Scope, receive: Receive, send: Send, presence: DisconnectWatcher
     ) -> None:
+        retry = header(scope, _RETRY)
+        sent_before = int(retry) if retry is not None and retry.isdecimal() and len(retry) < 5 else None
         trained, agent = _parse_train(header(scope, _TRAIN)), _parse_agent(header(scope, _AGENT), claims.agent)
         body = await read_call_body(scope, receive, self._server.training.job.max_context)
         training = self._server.training
@@ -117,11 +131,19 @@ class ModelEndpoint:
         request = self._dialect.parse(body, training.backend.model_name)
         if not (trained and (episode.kind == "eval" or training.job.trains(agent))):
             request = replace(request, train=False)
-        call = await Call.open(training.serving, claims, episode, request, agent=agent)
+        key = (episode.id, episode.fencing_token, hashlib.blake2b(body, digest_size=16, key=agent.encode()).digest())
+        call = self._retries.find(key) if sent_before else None
+        if call is None:
+            call = await Call.open(
+                training.serving, claims, episode, request, agent=agent, grace_s=self._timeouts.grace_s
+            )
+            self._retries.add(key, call)
+        else:
+            training.rollout.counts["calls_coalesced"] += 1
         if self._dialect.echoes:
             request = effective_sampling(request, episode.kind, training.job)
         request = replace(request, created=call.created)
-        with presence.cancel_on_disconnect(), call.attach():
+        with presence.cancel_on_disconnect(), call.attach(comes_back=sent_before is not None):
             if request.stream:
                 await self._stream(training, request, call, send)
                 return
@@ -137,7 +159,7 @@ class ModelEndpoint:
         writer = self._dialect.writer(call.reply_name, model, request, training.version, read)
         stream = _EventStream(send, writer)
         try:
-            with stream.keep_alive(self._keep_alive_s):
+            with stream.keep_alive(self._timeouts.keep_alive_s):
                 async for pieces in call.stream_pieces():
                     said = (writer.piece(one.choice, one.piece, one.tokens, one.call_id) for one in pieces)
                     await stream.write(b"".join(said))

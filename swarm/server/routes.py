@@ -43,7 +43,7 @@ from swarm.server.http import (
     on_any_error,
 )
 from swarm.server.inspection import LISTED, MOST_LISTED, Inspection
-from swarm.server.model_endpoint import KEEP_ALIVE_S, CountEndpoint, ModelEndpoint
+from swarm.server.model_endpoint import STREAM_TIMEOUTS, CountEndpoint, ModelEndpoint, StreamTimeouts
 from swarm.server.service import SwarmServer
 from swarm.server.watching import PROMETHEUS, HistoryQuery, exposition, history, snapshot_of
 from swarm.snapshot import HistoryPage, Snapshot
@@ -391,7 +391,7 @@ def openapi() -> dict[str, Any]:
     return document
 
 
-def make_app(server: SwarmServer, keep_alive_s: float = KEEP_ALIVE_S) -> FastAPI:
+def make_app(server: SwarmServer, timeouts: StreamTimeouts = STREAM_TIMEOUTS) -> FastAPI:
     """Return the application around a server; no documentation pages, which would answer without a key."""
     app = _App(openapi_url=None, redirect_slashes=False)
     app.state.server = server
@@ -402,9 +402,9 @@ def make_app(server: SwarmServer, keep_alive_s: float = KEEP_ALIVE_S) -> FastAPI
     app.add_middleware(Guard, keys=server.keys, failures=failures)
     app.router.routes += router.routes  # not included: that would match each request twice
     endpoints: tuple[tuple[str, ModelEndpoint | CountEndpoint], ...] = (
-        ("/v1/chat/completions", ModelEndpoint(server, ChatDialect(), keep_alive_s)),
-        ("/v1/responses", ModelEndpoint(server, ResponsesDialect(), keep_alive_s)),
-        ("/v1/messages", ModelEndpoint(server, MessagesDialect(), keep_alive_s)),
+        ("/v1/chat/completions", ModelEndpoint(server, ChatDialect(), timeouts)),
+        ("/v1/responses", ModelEndpoint(server, ResponsesDialect(), timeouts)),
+        ("/v1/messages", ModelEndpoint(server, MessagesDialect(), timeouts)),
         ("/v1/messages/count_tokens", CountEndpoint(server)),
     )
     for path, endpoint in endpoints:

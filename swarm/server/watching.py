@@ -268,7 +268,7 @@ _COUNTS = {
 """Counts of the rollout that are a family each."""
 _COUNTS_BY_PREFIX = {
     "drop_": ("drops", "reason", "Episodes that ended and are not trained, or were fenced."),
-    "calls_": ("call_events", "event", "Calls that failed, cancelled, withdrawn or are untrained."),
+    "calls_": ("call_events", "event", "Calls that failed, were cancelled, withdrawn, coalesced or are untrained."),
     "refused_": ("refused_calls", "code", "Model calls that were refused."),
     "left_out_": ("left_out", "what", "Requests with something that no model here can be given."),
     "neutralised_": ("neutralised", "field", "Calls whose field was held to the job's sampling."),

@@ -1,4 +1,4 @@
-"""What becomes of calls whose clients go away: none is trained unserved."""
+"""What becomes of calls whose clients go away, come back, or ask the same thing twice: none is trained unserved."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from swarm.calls.call import Call
 from swarm.rollout.episodes import LeasedEpisode
+from swarm.server.model_endpoint import StreamTimeouts
 from swarm.store.changes import CallCaptured, CallWithdrawn, Change
 from tests.swarm.server.support import MODEL, Served, eventually, job, serving
 from tests.swarm.store.support import FakeStore
@@ -27,10 +29,11 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
 
 
 @contextlib.asynccontextmanager
-async def playing(folder: Path) -> AsyncIterator[Served]:
+async def playing(folder: Path, *, grace_s: float = 30.0) -> AsyncIterator[Served]:
     numbers = iter(range(1000))
     wanted = job(lease_ttl_s=60.0)
-    async with serving(folder, wanted, script=lambda *_: f"number {next(numbers)}") as running:
+    patience = StreamTimeouts(grace_s=grace_s)
+    async with serving(folder, wanted, script=lambda *_: f"number {next(numbers)}", patience=patience) as running:
         running.rollout.store = Store()
         yield running
 
@@ -47,15 +50,17 @@ class Store(FakeStore):
 
 
 class Client:
-    """A client of one episode that can leave."""
+    """A client of one episode that can leave; `sent_before` None says nothing of retries."""
 
     def __init__(self, served: Served, lease: dict[str, Any]) -> None:
         self.served = served
         self.lease = lease
 
     @contextlib.asynccontextmanager
-    async def asking(self, **fields: Any) -> AsyncIterator[asyncio.Task[Any]]:
+    async def asking(self, sent_before: int | None = None, **fields: Any) -> AsyncIterator[asyncio.Task[Any]]:
         headers = {"authorization": f"Bearer {self.lease['api_key']}"}
+        if sent_before is not None:
+            headers["x-stainless-retry-count"] = str(sent_before)
         body = {"model": MODEL, "messages": ASK, **fields}
         async with aiohttp.ClientSession() as session:
             url = f"{self.lease['base_url']}/chat/completions"
@@ -67,8 +72,8 @@ class Client:
                 with contextlib.suppress(asyncio.CancelledError):
                     await call
 
-    async def ask(self, **fields: Any) -> Any:
-        async with self.asking(**fields) as call:
+    async def ask(self, sent_before: int | None = None, **fields: Any) -> Any:
+        async with self.asking(sent_before, **fields) as call:
             return await call
 
 
@@ -94,12 +99,16 @@ async def generating(served: Served, count: int = 1) -> None:
     await eventually(lambda: served.backend.engine.active, lambda active: active == count)
 
 
+async def deserted(served: Served) -> None:
+    await eventually(lambda: any(isinstance(call, Call) and call.waiting for call in only(served).calls), bool)
+
+
 def text(answer: Any) -> str:
     return str(answer["choices"][0]["message"]["content"])
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_cancels_its_call_by_leaving(served: Served, stream: bool) -> None:
+async def test_a_client_that_says_nothing_of_retries_cancels_its_call_by_leaving(served: Served, stream: bool) -> None:
     client = Client(served, await served.begin())
     served.backend.engine.hold()
     async with client.asking(stream=stream):
@@ -111,11 +120,47 @@ async def test_a_client_cancels_its_call_by_leaving(served: Served, stream: bool
     assert served.rollout.counts["calls_cancelled"] == 1
 
 
-async def test_a_request_that_is_sent_again_is_a_call_of_its_own(served: Served) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_that_is_sent_again_finds_its_generation(served: Served, stream: bool) -> None:
     client = Client(served, await served.begin())
-    replies = [await client.ask() for _ in range(2)]
-    assert len({text(reply) for reply in replies}) == len({reply["id"] for reply in replies}) == 2
-    assert [node.parent for node in only(served).tree.nodes] == [None] * 2
+    served.backend.engine.hold()
+    async with client.asking(0, stream=stream):
+        await generating(served)
+    async with client.asking(1, stream=stream) as again:
+        await eventually(lambda: served.rollout.counts["calls_coalesced"], bool)
+        served.backend.engine.release()
+        answer = await again
+    assert "number 0" in (answer if stream else text(answer))
+    assert len(served.backend.engine.seen) == len(only(served).tree.nodes) == 1
+    assert kinds(served) == {"CallCaptured": 1}
+
+
+async def test_requests_that_were_not_sent_again_are_calls_of_their_own(served: Served) -> None:
+    client = Client(served, await served.begin())
+    replies = [await client.ask(sent_before) for sent_before in (None, 0, 0, None)]
+    assert len({text(reply) for reply in replies}) == len({reply["id"] for reply in replies}) == 4
+    assert [node.parent for node in only(served).tree.nodes] == [None] * 4
+
+
+async def test_another_body_or_episode_is_never_answered_by_a_call(served: Served) -> None:
+    first, second = Client(served, await served.begin()), Client(served, await served.begin())
+    replies = [await first.ask(0), await first.ask(1, seed=1), await second.ask(1)]
+    assert len({reply["id"] for reply in replies}) == 3
+
+
+async def test_a_retry_takes_the_call_that_lost_its_client_and_not_its_sibling(served: Served) -> None:
+    client = Client(served, await served.begin())
+    served.backend.engine.hold()
+    async with client.asking(0) as stayed:
+        await generating(served)
+        async with client.asking(0):
+            await generating(served, 2)
+        await deserted(served)
+        async with client.asking(1) as back:
+            await eventually(lambda: served.rollout.counts["calls_coalesced"], bool)
+            served.backend.engine.release()
+            assert text(await stayed) == "number 0"
+            assert text(await back) == "number 1"
 
 
 async def test_a_store_that_cannot_write_answers_503_and_leaves_no_trace(served: Served) -> None:
@@ -123,12 +168,12 @@ async def test_a_store_that_cannot_write_answers_503_and_leaves_no_trace(served:
     client = Client(served, lease)
     assert isinstance(store, Store)
     store.fail = "the disk is full"
-    assert (await client.ask())["error"]["code"] == "store_unavailable"
+    assert (await client.ask(0))["error"]["code"] == "store_unavailable"
     answer = await served.chat(lease, "hi")
     assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "store_unavailable", "1")
     assert only(served).tree.nodes == []
     store.fail = None
-    assert text(await client.ask()) == "number 2", "a retry of what failed is a new call"
+    assert text(await client.ask(1)) == "number 2", "a retry of what failed is a new call"
     assert kinds(served) == {"CallCaptured": 1}
     assert served.rollout.counts["calls_failed"] == 2
 

@@ -6,7 +6,8 @@ import asyncio
 import itertools
 import string
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import pytest
 from hypothesis import example, given
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from swarm.backends.fake import FakeBackend, FakeRenderer, fake_logprob, fake_top
 from swarm.backends.protocols import Chunk, Finish, GenerationRequest, Sampling
+from swarm.calls.call import KEPT_S, Call, CallState, RetryCache
 from swarm.calls.generation import AnswerGeneration, SampledPiece, TextStream, short_name
 from swarm.calls.prompts import SamplingPlan
 from swarm.rendering.json_formats import Llama3Format, MistralFormat
@@ -22,7 +24,7 @@ from swarm.rendering.tagged import HermesFormat
 from swarm.rollout.state import GenerationGate
 from swarm.timelines import CallTree
 from tests.swarm.server.agents import ADD, called
-from tests.swarm.server.support import job
+from tests.swarm.server.support import Clock, job
 
 
 @given(st.lists(st.text(max_size=20), unique=True, max_size=50))
@@ -103,6 +105,62 @@ def test_nothing_of_a_stop_string_is_served(text: str, stops: list[str], size: i
     assert stream.stopped == any(stop in text for stop in stops)
     assert stream.stopped_at is None or seen[len(stream.served) :].startswith(stream.stopped_at)
     assert not any(stop in stream.served for stop in stops)
+
+
+@dataclass(eq=False)
+class Standing:
+    waiting: bool = False
+    state: CallState = CallState.GENERATING
+    over_at: float | None = None
+
+
+def add(retries: RetryCache, key: str, call: Standing) -> Standing:
+    retries.add(key, cast(Call, call))
+    return call
+
+
+def found(retries: RetryCache, key: str) -> Any:
+    return retries.find(key)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_a_call_without_its_client_comes_first_then_one_that_goes_on_then_one_that_was_served(
+    clock: Clock, order: tuple[int, ...]
+) -> None:
+    retries = RetryCache(clock)
+    calls = [Standing(waiting=True), Standing(), Standing(state=CallState.SERVED, over_at=1000.0)]
+    for place in order:
+        add(retries, "k", calls[place])
+    for call in calls:
+        assert found(retries, "k") is call
+        call.state = CallState.FAILED
+    assert (found(retries, "k"), found(retries, "other")) == (None, None)
+
+
+def test_a_call_that_goes_on_is_found_however_long_it_takes(clock: Clock) -> None:
+    retries = RetryCache(clock)
+    slow = add(retries, "slow", Standing())
+    clock.now += 100 * KEPT_S
+    add(retries, "other", Standing())
+    assert found(retries, "slow") is slow
+    slow.state, slow.over_at = CallState.SERVED, clock.now
+    clock.now += KEPT_S - 1
+    add(retries, "other", Standing())
+    assert found(retries, "slow") is slow
+
+
+@given(lasting=st.lists(st.floats(0, 3 * KEPT_S), max_size=30))
+def test_nothing_is_remembered_for_ever(lasting: list[float]) -> None:
+    clock = Clock()
+    retries = RetryCache(clock)
+    for number, seconds in enumerate(lasting):
+        add(retries, str(number % 3), Standing(state=CallState.SERVED, over_at=clock.now + seconds))
+        clock.now += 1.0
+    for _ in range(2):
+        clock.now += 5 * KEPT_S
+        add(retries, "last", Standing(state=CallState.SERVED, over_at=clock.now))
+    assert len(retries) == 1
+    assert all(retries.find(str(number)) is None for number in range(3))
 
 
 END = 0

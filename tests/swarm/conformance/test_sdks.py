@@ -5,6 +5,7 @@ What each field of a protocol means is held by `tests/swarm/dialects`; here, tha
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -17,14 +18,18 @@ from pydantic import BaseModel
 
 from swarm.job import TinyModel
 from swarm.server import connections
+from swarm.server.model_endpoint import StreamTimeouts
 from tests.lazily import lazy
 from tests.swarm.conformance.support import (
     PAIR,
     THOUGHT,
     WEATHER,
     assert_trained_once,
+    drifts,
     roomy,
     saying,
+    spoken,
+    tree,
 )
 from tests.swarm.server.support import MODEL, eventually, job, serving
 
@@ -210,7 +215,8 @@ async def test_an_answer_that_is_streamed_or_omits_its_thinking_comes_back_as_it
 
 @pytest.mark.slow
 async def test_a_silent_stream_of_each_protocol_says_that_it_lives(tmp_path: Path) -> None:
-    async with serving(tmp_path, roomy(), script=saying("at last"), keep_alive_s=0.02) as served:
+    patience = StreamTimeouts(keep_alive_s=0.02)
+    async with serving(tmp_path, roomy(), script=saying("at last"), patience=patience) as served:
         lease = await served.begin()
         served.backend.engine.hold()
         async with (
@@ -302,6 +308,22 @@ async def test_what_the_server_does_not_keep_is_not_found(tmp_path: Path) -> Non
         assert refused.value.param == "previous_response_id"
         with pytest.raises(openai.NotFoundError):
             await sdk.responses.retrieve(first.id)
+
+
+@pytest.mark.parametrize(("sdk_of", "ask"), [(gpt, chat), (claude, message)])
+async def test_a_request_the_sdk_sends_again_is_generated_once(tmp_path: Path, sdk_of: Client, ask: Any) -> None:
+    async with serving(tmp_path, roomy(), script=saying("once")) as served:
+        lease = await served.begin()
+        served.backend.engine.hold()
+        async with sdk_of(lease, timeout=0.3, max_retries=5) as sdk:
+            asking = asyncio.create_task(ask(sdk))
+            counts = served.server.training.rollout.counts
+            await eventually(lambda: counts["calls_coalesced"], bool)
+            served.backend.engine.release()
+            assert await asking == "once"
+        assert counts["calls"] == 1
+        found = tree(served, lease)
+        assert (spoken(found), drifts(found)) == (["once"], {"start": 1})
 
 
 @pytest.mark.parametrize("sdk_of", [gpt, claude])

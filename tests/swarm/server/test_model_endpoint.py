@@ -16,6 +16,7 @@ import pytest
 from swarm.backends.fake import FakeBackend, FakeRenderer
 from swarm.job import Job
 from swarm.rendering.messages import BackendError, Message, Tool
+from swarm.server.model_endpoint import STREAM_TIMEOUTS, StreamTimeouts
 from swarm.timelines import Node
 from tests.lazily import lazy
 from tests.swarm.server.agents import ADD, GuidedBackend, called
@@ -81,13 +82,15 @@ TOOLS: list[Any] = [ADD]
 
 
 @contextlib.asynccontextmanager
-async def speaking(folder: Path, says: str, *, guided: bool = True, **fields: Any) -> AsyncIterator[Served]:
+async def speaking(
+    folder: Path, says: str, *, patience: StreamTimeouts = STREAM_TIMEOUTS, guided: bool = True, **fields: Any
+) -> AsyncIterator[Served]:
     wanted = job(**{"max_tokens": 1000, "max_context": 10_000, **fields})
 
     def make(loaded: Job) -> FakeBackend:
         return GuidedBackend(loaded, script=lambda *_: says, guided=guided)
 
-    async with serving(folder, wanted, backend=make) as running:
+    async with serving(folder, wanted, backend=make, patience=patience) as running:
         yield running
 
 

@@ -16,7 +16,7 @@ from openai import AsyncOpenAI
 
 from swarm.backends.fake import EOS_ID, FakeBackend, FakeLearner
 from swarm.backends.protocols import DiskFull, Sampling
-from swarm.calls.call import Call
+from swarm.calls.call import Call, CallState
 from swarm.calls.prompts import SamplingPlan
 from swarm.client import AsyncSwarmClient, Episode, NamedTask
 from swarm.client.rollout import MOST_MISPLAYS, AgentMisplays
@@ -92,15 +92,9 @@ async def test_a_step_waits_for_room_wherever_it_lacks_and_is_learned_once(
 
 
 ACTIONS = (
-    "leave",
-    "hold",
-    "release",
-    "fail",
-    "mend",
-    "pause",
-    "go on",
-    "end",
-)
+    "come", "come announced", "come reading", "come reading announced", "leave", "hold", "release", "fail", "mend",
+    "pause", "go on", "end",
+)  # fmt: skip
 
 
 @dataclass
@@ -111,13 +105,13 @@ class World:
     episode: LeasedEpisode
     call: Call
     streamed: bool
-    client: asyncio.Task[None] | None = None
+    clients: list[asyncio.Task[None]] = field(default_factory=list)
     given: list[Sequence[Reply]] = field(default_factory=list)
     ending: asyncio.Task[object] | None = None
 
-    async def be_client(self, *, reads: bool) -> None:
+    async def be_client(self, *, comes_back: bool, reads: bool) -> None:
         try:
-            with self.call.attach():
+            with self.call.attach(comes_back=comes_back):
                 if reads:
                     async for _ in self.call.stream_pieces():
                         await asyncio.sleep(0)
@@ -126,8 +120,11 @@ class World:
             pass  # told what happened: that is an answer, but no reply
 
     def act(self, action: str) -> None:
-        if action == "leave" and self.client is not None:
-            self.client.cancel()
+        if action.startswith("come") and self.call.state is not CallState.FAILED:
+            client = self.be_client(comes_back="announced" in action, reads=self.streamed and "reading" in action)
+            self.clients.append(asyncio.create_task(client))
+        elif action == "leave" and self.clients:
+            self.clients.pop(0).cancel()
         elif action == "end" and self.ending is None:
             claims = Claims("lease", episode=self.episode.id, fencing_token=1)
             self.ending = asyncio.create_task(self.rollout.end(claims, EndRequest(reward=1.0)))
@@ -139,7 +136,7 @@ class World:
             self.store.fail = "full" if action == "fail" else None
 
 
-async def new_world(n: int, streamed: bool) -> World:
+async def new_world(n: int, grace_s: float, streamed: bool) -> World:
     machine = StateMachine()
     for state in (ServerState.BOOTING, ServerState.ROLLING):
         machine.transition_to(state)
@@ -150,13 +147,12 @@ async def new_world(n: int, streamed: bool) -> World:
     episode = await rollout.begin(BeginRequest(task_id="t"))
     prompt = episode.tree.prompt([{"role": "user", "content": "hi"}])
     plan = SamplingPlan(Sampling(8, stop_ids=(EOS_ID,)), streamed=streamed)
-    call = Call(rollout, backend, episode, prompt, plan, n=n)
+    call = Call(rollout, backend, episode, prompt, plan, n=n, grace_s=grace_s)
     return World(rollout, backend, store, episode, call, streamed)
 
 
-async def live(n: int, streamed: bool, script: Sequence[tuple[int, str]]) -> World:
-    world = await new_world(n, streamed)
-    world.client = asyncio.create_task(world.be_client(reads=streamed))
+async def live(n: int, grace_s: float, streamed: bool, script: Sequence[tuple[int, str]]) -> World:
+    world = await new_world(n, grace_s, streamed)
     for wait, action in script:
         for _ in range(wait):
             await asyncio.sleep(0)
@@ -170,18 +166,18 @@ async def live(n: int, streamed: bool, script: Sequence[tuple[int, str]]) -> Wor
         world.act("end")  # again, for the first one may have met a full store
         assert world.ending is not None
         await world.ending
-        await asyncio.gather(world.client, return_exceptions=True)
+        await asyncio.gather(*world.clients, return_exceptions=True)
     return world
 
 
 @given(
     script=st.lists(st.tuples(st.integers(0, 6), st.sampled_from(ACTIONS)), max_size=14), n=st.integers(1, 2),
-    streamed=st.booleans(),
+    grace_s=st.sampled_from((0.0, 30.0)), streamed=st.booleans(),
 )  # fmt: skip
 def test_a_call_is_trained_if_and_only_if_its_reply_was_given(
-    script: list[tuple[int, str]], n: int, streamed: bool
+    script: list[tuple[int, str]], n: int, grace_s: float, streamed: bool
 ) -> None:
-    world = asyncio.run(live(n, streamed, script))
+    world = asyncio.run(live(n, grace_s, streamed, [(0, "come announced"), *script]))
     nodes = world.episode.tree.nodes
     assert len(nodes) == (n if world.given else 0)
     assert all(replies == world.given[0] for replies in world.given)
