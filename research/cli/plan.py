@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from research.cli.app import Json, answer, console, make_table, takes_options
+from research.controller import options
 from research.controller.evaluation import PlanningInputs
 from research.controller.options import (
     ResearchOptions,
@@ -41,7 +42,7 @@ from swarm.job import Job
 
 
 @takes_options(ResearchOptions, omit={"approve", "sandbox"})
-def plan(asked: ResearchOptions, json: Json = False) -> None:
+def plan(asked: ResearchOptions, planner_timeout: options.PlannerTimeout = None, json: Json = False) -> None:
     """Show what a study would be, what it could see and what it would cost; nothing is run.
 
     Its flags mean what they mean to `ajet research`. Exit code 2 where the design would be refused, with the reason and
@@ -63,7 +64,7 @@ def plan(asked: ResearchOptions, json: Json = False) -> None:
     """
     request = make_request(asked, warn)
     require_known((request.base or Job()).backend)
-    chosen = select_planner(request, warn)
+    chosen = select_planner(request, warn, planner_timeout)
     if isinstance(chosen, RulesPlanner):
         require_understood(request, ask_on_terminal, asked, "study plan")
     home = Home.locate().prepare()

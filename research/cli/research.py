@@ -102,12 +102,17 @@ def conduct(
         raise typer.Exit(BUDGET_ENDED)
 
 
-def require_detachable(*, prefect: bool) -> None:
+def require_detachable(planner_timeout: float | None = None, *, prefect: bool) -> None:
     """Raise BadInput where a study cannot be handed to a worker as it is asked for."""
     if not prefect:
         raise BadInput(
             "expected --detach without --no-prefect, as it is through Prefect that the worker is given a study; leave "
             "one of the two out"
+        )
+    if planner_timeout is not None:
+        raise BadInput(
+            "expected --detach without --planner-timeout, as the worker plans in its own process; leave it out, or set "
+            "AJET_PLANNER_TIMEOUT where the worker is started"
         )
 
 
@@ -161,6 +166,7 @@ def make_observer(home: Home, state: StudyState, *, json: bool = False) -> tuple
 @takes_options(ResearchOptions)
 def research(
     asked: ResearchOptions,
+    planner_timeout: options.PlannerTimeout = None,
     prefect: Annotated[bool, typer.Option(help="Show the study in a local Prefect server.")] = True,
     detach: options.Detach = False,
     json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout, progress on stderr.")] = False,
@@ -206,9 +212,9 @@ def research(
         ajet research "Does a denser reward help with sums?" --planner llm --planner-model NAME --sandbox docker
     """
     request = make_request(asked, warn)
-    planner = require_planner(request, warn, ask=ask_on_terminal, asked=asked)
+    planner = require_planner(request, warn, planner_timeout, ask=ask_on_terminal, asked=asked)
     if detach:
-        require_detachable(prefect=prefect)
+        require_detachable(planner_timeout, prefect=prefect)
     from research.orchestration.deployment import worker_scheduler  # imports Prefect
 
     home = Home.locate().prepare()

@@ -43,8 +43,9 @@ from research.installation.tiny_model import Note
 from research.isolation.mode import Isolation, reopen, supervise
 from research.models.fetch import check_loader
 from research.planners.context import field_specs, known_environments
-from research.planners.factory import BUILT_IN, make_planner, planner_names
+from research.planners.factory import BUILT_IN, LONGEST_TIMEOUT_S, make_planner, planner_names
 from research.planners.lexicon import find_environment
+from research.planners.llm import TIMEOUT_S
 from research.planners.protocol import Planner
 from research.planners.rules import RulesPlanner, require_plannable
 from research.planners.topic import describe_left, judge_by, parse_topic, refuse_left
@@ -61,6 +62,16 @@ from swarm.environments.custom import MARK, is_custom
 from swarm.environments.registry import environments
 from swarm.job import Job
 
+PlannerTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--planner-timeout",
+        min=1,
+        max=LONGEST_TIMEOUT_S,
+        help="Seconds that an answer of the language model is waited for; AJET_PLANNER_TIMEOUT too.",
+        show_default=f"{TIMEOUT_S:g}",
+    ),
+]
 Detach = Annotated[
     bool, typer.Option("--detach", help="Hand it to this machine's worker (`ajet up --work`) and return.")
 ]
@@ -396,14 +407,22 @@ def _mentions(topic: str, name: str) -> bool:
     return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", topic, re.IGNORECASE) is not None
 
 
-def select_planner(request: StudyRequest, note: Note) -> Planner:
-    """Return the planner that is asked for; raise BadTopic where flags say all that a planner would."""
+def select_planner(request: StudyRequest, note: Note, timeout_s: float | None = None) -> Planner:
+    """Return the planner that is asked for; raise BadTopic where flags say all that a planner would.
+
+    Raises BadInput for a timeout beside a planner that asks no language model.
+    """
     if request.requested.vary and request.planner != RulesPlanner.name:
         raise BadTopic(
             f"expected --vary without a planner, as it leaves nothing to plan; found --planner {request.planner}; "
             "leave it out"
         )
-    return make_planner(request.planner, request.model, os.environ, note=note)
+    if timeout_s is not None and request.planner != "llm":
+        raise BadInput(
+            f"expected --planner-timeout beside --planner llm, which waits for answers; found the planner "
+            f"{request.planner}; leave it out"
+        )
+    return make_planner(request.planner, request.model, os.environ, timeout_s, note=note)
 
 
 AskUser = Callable[[ParsedTopic, str], bool]
@@ -448,10 +467,15 @@ def require_understood(
 
 
 def require_planner(
-    request: StudyRequest, note: Note, *, ask: AskUser | None = None, asked: ResearchOptions | None = None
+    request: StudyRequest,
+    note: Note,
+    timeout_s: float | None = None,
+    *,
+    ask: AskUser | None = None,
+    asked: ResearchOptions | None = None,
 ) -> Planner:
     """Return the planner of a study on this request; refuse what no study could answer, before anything is begun."""
-    chosen = select_planner(request, note)
+    chosen = select_planner(request, note, timeout_s)
     if isinstance(chosen, RulesPlanner):
         if re.search(r"\bhow many (?:seeds|runs)\b", request.topic, re.IGNORECASE):
             raise BadTopic(

@@ -48,6 +48,7 @@ def make_planner(
     name: str | None,
     model: str | None,
     environ: Mapping[str, str],
+    timeout_s: float | None = None,
     *,
     note: Callable[[str], None] = lambda line: None,
 ) -> Planner:
@@ -58,8 +59,8 @@ def make_planner(
 
     `llm` reads OPENAI_BASE_URL and OPENAI_API_KEY from `environ`. What it says is written to the file that
     AJET_PLANNER_RECORD names, or read from that of AJET_PLANNER_REPLAY with neither address nor key; an answer is
-    waited for AJET_PLANNER_TIMEOUT seconds, and `note` is told of each pause between two tries. Raises BadInput or
-    NotReady; it does not reach out to the endpoint.
+    waited for `timeout_s` seconds (default: AJET_PLANNER_TIMEOUT), and `note` is told of each pause between two tries.
+    Raises BadInput or NotReady; it does not reach out to the endpoint.
     """
     chosen = name or ("llm" if model else "rules")
     known = planner_names()
@@ -80,7 +81,7 @@ def make_planner(
         recorded = Replay(replay)
         return LlmPlanner(model or recorded.model, recorded, note=note)
     endpoint = _make_endpoint(model, environ)
-    timeout_s = _find_timeout(environ)
+    timeout_s = _find_timeout(environ) if timeout_s is None else timeout_s
     return LlmPlanner(str(model), Recorder(endpoint, record) if record else endpoint, timeout_s=timeout_s, note=note)
 
 

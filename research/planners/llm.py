@@ -385,7 +385,7 @@ class ActionConversation:
 
 TRIES = 3
 TIMEOUT_S = 120.0
-"""Longest that one answer is waited for, unless AJET_PLANNER_TIMEOUT says otherwise."""
+"""Longest that one answer is waited for, unless `--planner-timeout` says otherwise."""
 CONCLUSION_TIMEOUT_S = 30.0
 """Longest a conclusion is waited for: the study is over without it."""
 PATIENT_SHARE = 0.2

@@ -366,6 +366,13 @@ def test_words_of_the_command_line_itself_are_explained_by_it(ajet: Ajet) -> Non
         assert (ended.code, command[-2] in ended.err, "Traceback" in ended.err) == (2, True, False)
 
 
+@pytest.mark.parametrize("command", ["research", "study plan"])
+def test_a_timeout_beside_a_planner_that_is_no_language_model_is_refused(ajet: Ajet, home: Path, command: str) -> None:
+    said = ajet(*command.split(), TOPIC_REFUSALS, "--planner-timeout", "5")
+    said.refused("--planner-timeout beside --planner llm", "found the planner rules")
+    assert not home.exists()
+
+
 def test_arguments_that_are_no_text(ajet: Ajet, home: Path) -> None:
     for arguments in ((TOPIC_REFUSALS + "\udcff",), (TOPIC_REFUSALS, "--planner-model", "\udcff")):
         ajet("research", *arguments).refused("UTF-8")
