@@ -86,7 +86,7 @@ def test_the_report_says_first_that_gains_are_compared_and_where_both_began(stud
     page = (bench.home.study(state.id) / "report.md").read_text()
     head = page[: page.index("## ")]
     assert "hidden success by 0.1 or more, compared" in head
-    assert "runs gained +" in head
+    assert "mean gain in hidden success was" in head
     assert "success before training: 0.125 with model=small, 0.500 with model=large" in head
 
 
