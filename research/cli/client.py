@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -153,7 +153,6 @@ Agent = Annotated[
 ]
 Tasks = Annotated[Path | None, typer.Option(help='Tasks of your own: JSON, [{"id": ..., "data": {...}}].')]
 FAILED, LOST = 1, 3
-STDOUT, STDERR = 1, 2
 _HOW_TO_ADD = "install it here: `ajet client debug` runs in this Python"
 
 
@@ -169,7 +168,6 @@ def debug(
         str | None, typer.Option(help="Address of a swarm server; its token is read from AJET_TOKEN.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Show every token that the server captured.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout, calls and prints on stderr.")] = False,
 ) -> None:
     """Play one episode of an agent in this terminal: each call is shown, and a breakpoint stops here.
 
@@ -200,20 +198,15 @@ def debug(
         files = AgentFiles.locate(reward, "reward")
     if whose is not None:
         sys.path[:0] = map(str, packages_of(whose, home.prepare(), warn))
-    with route_stdout_to_stderr() if json else nullcontext():
-        function, plain = _agent(files, whose, rewarded=reward is not None)
-        with _bridge() as bridge:
-            stream = sys.stderr if json else sys.stdout
+    function, plain = _agent(files, whose, rewarded=reward is not None)
 
-            def say(text: str) -> None:
-                print(escape_control(text), file=stream, flush=True)
+    def say(text: str) -> None:
+        typer.echo(escape_control(text))
 
-            say(f"task {chosen.id}: {dict(chosen.data)!r:.500}")
-            found = _play(Debugger(at, bridge, say), function, chosen, files, plain=plain)
-    reward_of, success = parse_reward(found.result)
-    calls = found.record.calls if found.record is not None else found.calls
-    told = {"episode": found.episode, "task": chosen.id, "reward": reward_of, "success": success, "calls": calls}
-    answer(json, {**told, "seconds": round(found.seconds, 3)}, _debug_lines(found, full=full))
+    with _bridge() as bridge:
+        say(f"task {chosen.id}: {dict(chosen.data)!r:.500}")
+        result = _play(Debugger(at, bridge, say), function, chosen, files, plain=plain)
+    answer(False, None, _debug_lines(result, full=full))
 
 
 def _agent(files: AgentFiles | None, environment: str | None, *, rewarded: bool) -> tuple[Any, bool]:
@@ -234,21 +227,6 @@ def _find_task(tasks: tuple[Task, ...], name: str | None) -> Task:
             return task
     some = ", ".join(task.id for task in tasks[:5])
     raise BadInput(f"expected --task as the id of one of {len(tasks)} tasks ({some}, ...); found {name[:80]!r}")
-
-
-@contextmanager
-def route_stdout_to_stderr() -> Iterator[None]:
-    """Send to stderr what is written to stdout inside, by print, by the debugger or by processes that are started."""
-    sys.stdout.flush()
-    stdout = os.dup(STDOUT)
-    os.dup2(STDERR, STDOUT)
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        sys.stdout.flush()  # what was bound to it before, as a logging handler, belongs there too
-        os.dup2(stdout, STDOUT)
-        os.close(stdout)
 
 
 @contextmanager
