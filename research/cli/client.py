@@ -24,7 +24,6 @@ from research.agents.request import (
     AgentFiles,
     AgentRequest,
     Confinement,
-    SandboxOptions,
     check_evaluated,
     check_ready,
     parse_memory,
@@ -387,12 +386,6 @@ class RunOptions(BaseModel):
             other = "--evaluations, which plays the job's `evaluation_episodes`" if self.evaluations else "a training"
             raise BadInput(f"expected --episodes with --eval; found it with {other}")
 
-    def sandbox_options(self) -> SandboxOptions:
-        only = {"--requirements": self.requirements, "--allow": self.allow, "--memory": self.memory,
-                "--cpus": self.cpus, "--gpu": self.gpu}  # fmt: skip
-        own = tuple(self.env or ())
-        return SandboxOptions(self.sandbox, self.requirements, own, only_contained=only, reload=self.reload)
-
     def files(self) -> tuple[AgentFiles | None, AgentFiles | None]:
         """Return the files of the agent, and those of the reward."""
         files = AgentFiles.locate(self.agent) if self.agent is not None else None
@@ -410,7 +403,12 @@ class RunOptions(BaseModel):
             processes=max(DEFAULTS.processes, THREADS_A_PLAY * self.concurrency),
             open_files=max(DEFAULTS.open_files, FILES_A_PLAY * self.concurrency),
         )
-        return Confinement(tuple(map(Destination.parse, self.allow or ())), limits, tuple(self.gpu or ()))
+        only = {"--requirements": self.requirements, "--allow": self.allow, "--memory": self.memory,
+                "--cpus": self.cpus, "--gpu": self.gpu}  # fmt: skip
+        return Confinement(
+            tuple(map(Destination.parse, self.allow or ())), limits, tuple(self.gpu or ()), self.sandbox,
+            self.requirements, tuple(self.env or ()), only, self.reload,
+        )  # fmt: skip
 
 
 @app.command()
@@ -448,7 +446,7 @@ def run(
         ajet client run agent.py --reload --sandbox process
     """
     asked.check()
-    options, (files, judge), given = asked.sandbox_options(), asked.files(), asked.confinement()
+    (files, judge), given = asked.files(), asked.confinement()
     seconds, home = parse_budget(asked.time_limit), Home.locate()
     at = connect_server(asked.server, role="client", home=home)
     stream = parse_stream(asked.stream)
@@ -463,7 +461,7 @@ def run(
         environment=whose, tasks=chosen, split=split, stream=stream, episodes=asked.episodes or EVALUATED_EPISODES,
         concurrency=asked.concurrency, seed=asked.seed, timeout_s=asked.timeout, time_limit_s=seconds,
     )  # fmt: skip
-    place = AgentPlacement.choose(options, given, home.prepare(), os.environ, warn, whose)
+    place = AgentPlacement.choose(given, home.prepare(), os.environ, warn, whose)
     try:
         ended = asyncio.run(perform(AgentRun(request, at, place, asked.restart, asked.reload)))
     except (KeyboardInterrupt, asyncio.CancelledError):
