@@ -241,18 +241,16 @@ class StudyController:
 
     def _watch(self, state: StudyState) -> None:
         self._slots.poll([run.active.name for run in attempts_running(state) if run.active is not None])
-        if self._is_idle(state):
+        still = is_done(state) or state.paused_reason is not None or state.stopped_reason is not None
+        if still or state.open_question is not None:
+            idle = not any(attempts_running(state))
+        else:  # other studies may have all slots
+            idle = self._slots.waits and not any(map(self._launcher.is_started, attempts_running(state)))
+        if idle:
             self._budget_clock.skip()
         if state.stopped_reason is None:
             for run in attempts_running(state):
                 self._launcher.watch(state, run)
-
-    def _is_idle(self, state: StudyState) -> bool:
-        """Return whether nothing was worked since the last look: nobody may go on, or other studies have all slots."""
-        still = is_done(state) or state.paused_reason is not None or state.stopped_reason is not None
-        if still or state.open_question is not None:
-            return not any(attempts_running(state))
-        return self._slots.waits and not any(map(self._launcher.is_started, attempts_running(state)))
 
     def _record_copies(self) -> bool:
         """Append how copies stand at W&B; return whether anything was new."""
