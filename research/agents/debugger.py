@@ -31,7 +31,6 @@ Say = Callable[[str], None]
 class DebugResult:
     """What one play came to."""
 
-    episode: str
     result: Result
     seconds: float
     """With the time at breakpoints."""
@@ -94,7 +93,7 @@ class Debugger:
                     result = function(SyncEpisode(self._bridge, episode))
                 else:
                     result = asyncio.run(_call_agent(function, episode))
-                played = DebugResult(episode.id, result, time.monotonic() - began, episode.calls)
+                played = DebugResult(result, time.monotonic() - began, episode.calls)
                 with suppress(SwarmError):
                     played.record = run(client.episode(episode.id))
                 return played

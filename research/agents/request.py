@@ -135,22 +135,16 @@ class AgentRequest:
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What a container may take and reach."""
+    """Where an agent runs, and what a container of it may take and reach."""
 
     allow: tuple[Destination, ...] = ()
     limits: Limits = field(default_factory=Limits)
     gpus: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SandboxOptions:
-    """The options that choose where an agent runs."""
-
-    sandbox: str | None
-    requirements: Path | None
-    variables: tuple[str, ...]
+    sandbox: str | None = None
+    requirements: Path | None = None
+    variables: tuple[str, ...] = ()
     """As NAME=VALUE."""
-    only_contained: Mapping[str, object]
+    only_contained: Mapping[str, object] = field(default_factory=dict)
     """Options that mean nothing to a process, by name; None where not given."""
     reload: bool = False
     """The agent's files are read where they lie, again and again: no container sees them there."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from research.agents.launch import ContainerHost, ProcessAgent, RunningAgent, run_in_container, run_in_process
-from research.agents.request import AgentRequest, Confinement, SandboxOptions, parse_variables
+from research.agents.request import AgentRequest, Confinement, parse_variables
 from research.environments.install import packages_of, python_path_variables
 from research.environments.reference import requirements_of
 from research.errors import BadInput
@@ -73,7 +73,6 @@ class AgentPlacement:
     @classmethod
     def choose(
         cls,
-        options: SandboxOptions,
         given: Confinement,
         home: Home,
         environ: Mapping[str, str],
@@ -81,27 +80,25 @@ class AgentPlacement:
         environment: str | None,
     ) -> Self:
         """Return where to run, with what an environment's code needs; raises ResearchError or SandboxError."""
-        contained = choose(options.sandbox, environ, home, note).sandboxing.kind == "docker"
-        if contained and options.reload:
+        contained = choose(given.sandbox, environ, home, note).sandboxing.kind == "docker"
+        if contained and given.reload:
             raise BadInput(
                 "expected a plain process for --reload, which loads files where they lie; found a container. Add "
                 "--sandbox process: the agent then has all your rights"
             )
-        variables = parse_variables(options.variables, contained=contained)
+        variables = parse_variables(given.variables, contained=contained)
         played = [] if environment is None else [environment]
         host = None
         if contained:
             engine, text = connect(environ), requirements_of(played)
             try:
-                text += "" if options.requirements is None else options.requirements.read_text(encoding="utf-8")
+                text += "" if given.requirements is None else given.requirements.read_text(encoding="utf-8")
             except (OSError, ValueError) as error:
-                raise BadInput(
-                    f"expected a requirements file; could not read {options.requirements}: {error}"
-                ) from error
+                raise BadInput(f"expected a requirements file; could not read {given.requirements}: {error}") from error
             image = ensure_derived_image(engine, home, text, note) if text else ensure_client_image(engine, home, note)
             host = ContainerHost(engine, image.id, home.containers)
         else:
-            for option, value in options.only_contained.items():
+            for option, value in given.only_contained.items():
                 if value is not None:
                     install = f"; or install what it needs here: pip install -r {value}"
                     raise BadInput(

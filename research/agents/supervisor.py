@@ -137,17 +137,14 @@ class Supervisor:
                     ended = await self._handle_end(ended, time.monotonic() - began)
                 if ended is not None:
                     return ended
-                self._watch_next_save()
+                if self._saved is not None and self._saved.done() and run.request.code is not None:
+                    self._reloads += 1
+                    write_output(f"ajet: code {self._saved.result()[:12]} from here on\n")
+                    self._saved = asyncio.create_task(wait_for_save(run.request.code.folder, self._saved.result()))
         finally:
             if self._saved is not None:
                 self._saved.cancel()
                 await asyncio.gather(self._saved, return_exceptions=True)
-
-    def _watch_next_save(self) -> None:
-        if self._saved is not None and self._saved.done() and self._run.request.code is not None:
-            self._reloads += 1
-            write_output(f"ajet: code {self._saved.result()[:12]} from here on\n")
-            self._saved = asyncio.create_task(wait_for_save(self._run.request.code.folder, self._saved.result()))
 
     async def _handle_end(self, ended: AgentResult, lived_s: float) -> AgentResult | None:
         """Return the run's end, or None once another client is to be started."""

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +24,6 @@ from research.agents.request import (
     AgentFiles,
     AgentRequest,
     Confinement,
-    SandboxOptions,
     check_evaluated,
     check_ready,
     parse_memory,
@@ -153,7 +152,6 @@ Agent = Annotated[
 ]
 Tasks = Annotated[Path | None, typer.Option(help='Tasks of your own: JSON, [{"id": ..., "data": {...}}].')]
 FAILED, LOST = 1, 3
-STDOUT, STDERR = 1, 2
 _HOW_TO_ADD = "install it here: `ajet client debug` runs in this Python"
 
 
@@ -169,7 +167,6 @@ def debug(
         str | None, typer.Option(help="Address of a swarm server; its token is read from AJET_TOKEN.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Show every token that the server captured.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout, calls and prints on stderr.")] = False,
 ) -> None:
     """Play one episode of an agent in this terminal: each call is shown, and a breakpoint stops here.
 
@@ -200,20 +197,15 @@ def debug(
         files = AgentFiles.locate(reward, "reward")
     if whose is not None:
         sys.path[:0] = map(str, packages_of(whose, home.prepare(), warn))
-    with route_stdout_to_stderr() if json else nullcontext():
-        function, plain = _agent(files, whose, rewarded=reward is not None)
-        with _bridge() as bridge:
-            stream = sys.stderr if json else sys.stdout
+    function, plain = _agent(files, whose, rewarded=reward is not None)
 
-            def say(text: str) -> None:
-                print(escape_control(text), file=stream, flush=True)
+    def say(text: str) -> None:
+        typer.echo(escape_control(text))
 
-            say(f"task {chosen.id}: {dict(chosen.data)!r:.500}")
-            found = _play(Debugger(at, bridge, say), function, chosen, files, plain=plain)
-    reward_of, success = parse_reward(found.result)
-    calls = found.record.calls if found.record is not None else found.calls
-    told = {"episode": found.episode, "task": chosen.id, "reward": reward_of, "success": success, "calls": calls}
-    answer(json, {**told, "seconds": round(found.seconds, 3)}, _debug_lines(found, full=full))
+    with _bridge() as bridge:
+        say(f"task {chosen.id}: {dict(chosen.data)!r:.500}")
+        result = _play(Debugger(at, bridge, say), function, chosen, files, plain=plain)
+    answer(False, None, _debug_lines(result, full=full))
 
 
 def _agent(files: AgentFiles | None, environment: str | None, *, rewarded: bool) -> tuple[Any, bool]:
@@ -234,21 +226,6 @@ def _find_task(tasks: tuple[Task, ...], name: str | None) -> Task:
             return task
     some = ", ".join(task.id for task in tasks[:5])
     raise BadInput(f"expected --task as the id of one of {len(tasks)} tasks ({some}, ...); found {name[:80]!r}")
-
-
-@contextmanager
-def route_stdout_to_stderr() -> Iterator[None]:
-    """Send to stderr what is written to stdout inside, by print, by the debugger or by processes that are started."""
-    sys.stdout.flush()
-    stdout = os.dup(STDOUT)
-    os.dup2(STDERR, STDOUT)
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        sys.stdout.flush()  # what was bound to it before, as a logging handler, belongs there too
-        os.dup2(stdout, STDOUT)
-        os.close(stdout)
 
 
 @contextmanager
@@ -409,12 +386,6 @@ class RunOptions(BaseModel):
             other = "--evaluations, which plays the job's `evaluation_episodes`" if self.evaluations else "a training"
             raise BadInput(f"expected --episodes with --eval; found it with {other}")
 
-    def sandbox_options(self) -> SandboxOptions:
-        only = {"--requirements": self.requirements, "--allow": self.allow, "--memory": self.memory,
-                "--cpus": self.cpus, "--gpu": self.gpu}  # fmt: skip
-        own = tuple(self.env or ())
-        return SandboxOptions(self.sandbox, self.requirements, own, only_contained=only, reload=self.reload)
-
     def files(self) -> tuple[AgentFiles | None, AgentFiles | None]:
         """Return the files of the agent, and those of the reward."""
         files = AgentFiles.locate(self.agent) if self.agent is not None else None
@@ -432,7 +403,12 @@ class RunOptions(BaseModel):
             processes=max(DEFAULTS.processes, THREADS_A_PLAY * self.concurrency),
             open_files=max(DEFAULTS.open_files, FILES_A_PLAY * self.concurrency),
         )
-        return Confinement(tuple(map(Destination.parse, self.allow or ())), limits, tuple(self.gpu or ()))
+        only = {"--requirements": self.requirements, "--allow": self.allow, "--memory": self.memory,
+                "--cpus": self.cpus, "--gpu": self.gpu}  # fmt: skip
+        return Confinement(
+            tuple(map(Destination.parse, self.allow or ())), limits, tuple(self.gpu or ()), self.sandbox,
+            self.requirements, tuple(self.env or ()), only, self.reload,
+        )  # fmt: skip
 
 
 @app.command()
@@ -470,7 +446,7 @@ def run(
         ajet client run agent.py --reload --sandbox process
     """
     asked.check()
-    options, (files, judge), given = asked.sandbox_options(), asked.files(), asked.confinement()
+    (files, judge), given = asked.files(), asked.confinement()
     seconds, home = parse_budget(asked.time_limit), Home.locate()
     at = connect_server(asked.server, role="client", home=home)
     stream = parse_stream(asked.stream)
@@ -485,7 +461,7 @@ def run(
         environment=whose, tasks=chosen, split=split, stream=stream, episodes=asked.episodes or EVALUATED_EPISODES,
         concurrency=asked.concurrency, seed=asked.seed, timeout_s=asked.timeout, time_limit_s=seconds,
     )  # fmt: skip
-    place = AgentPlacement.choose(options, given, home.prepare(), os.environ, warn, whose)
+    place = AgentPlacement.choose(given, home.prepare(), os.environ, warn, whose)
     try:
         ended = asyncio.run(perform(AgentRun(request, at, place, asked.restart, asked.reload)))
     except (KeyboardInterrupt, asyncio.CancelledError):

@@ -198,7 +198,10 @@ def _findings_screen(
         lines = [Text(f"none of {len(known.findings)} findings has all of these words")]
     else:
         lines = [Text('no study has found anything yet; begin one with: ajet research "..."')]
-    lines += [Text(_format_contradiction(each), "yellow") for each in against]
+    for entry in against:
+        one, other = ", ".join(_names(entry.one)), ", ".join(_names(entry.other))
+        differ = "; ".join(entry.differ) or "nothing that is recorded"
+        lines.append(Text(f"contradiction  {one} against {other}; they differ in {differ}", "yellow"))
     return [*lines, *(Text(f"left out  {study}: {why}", "dim") for study, why in known.left_out.items())]
 
 
@@ -216,9 +219,3 @@ def _row(finding: KnownFinding) -> tuple[str, ...]:
 
 def _names(findings: Iterable[KnownFinding]) -> list[str]:
     return [each.name for each in findings]
-
-
-def _format_contradiction(entry: Contradiction) -> str:
-    one, other = ", ".join(_names(entry.one)), ", ".join(_names(entry.other))
-    differ = "; ".join(entry.differ) or "nothing that is recorded"
-    return f"contradiction  {one} against {other}; they differ in {differ}"

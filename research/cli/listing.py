@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from research.cli.app import Json, answer, columns, open_installation, show_progress
@@ -24,13 +24,11 @@ class ListedStudy(NamedTuple):
     summary: Mapping[str, Any]
 
 
-def read_listing(
-    home: Home, log: EventLog, on_progress: Callable[[int, int], None] = lambda done, of: None
-) -> list[ListedStudy]:
-    """Return all studies, newest first; `on_progress` hears of those that are read anew (`StudyCache.contents`)."""
-    keeping = StudyCache(FILE, _FORM, lambda study: _read_study(home, log, study))
-    found = keeping.contents(home, log, on_progress).values()
-    return [ListedStudy(tuple(content["row"]), content["summary"]) for content in found]
+def read_listing(home: Home, log: EventLog) -> list[ListedStudy]:
+    """Return all studies, newest first."""
+    cache = StudyCache(FILE, _FORM, lambda study: _read_study(home, log, study))
+    contents = cache.contents(home, log).values()
+    return [ListedStudy(tuple(content["row"]), content["summary"]) for content in contents]
 
 
 def _read_study(home: Home, log: EventLog, study: str) -> StudyReading:
@@ -71,8 +69,8 @@ def list_studies(json: Json = False) -> None:
         ajet study list --json
     """
     home, log = open_installation()
-    with show_progress(json, "reading studies", lambda line: None) as note:
-        studies = read_listing(home, log, lambda done, of: note(f"reading study {done + 1} of {of}"))
+    with show_progress(json, "reading studies", lambda line: None):
+        studies = read_listing(home, log)
     table = columns(("study", "status", "runs", "verdicts", "created", "topic"), [line.row for line in studies])
     none = 'no study yet; begin one with: ajet research "..."'
     answer(json, [line.summary for line in studies], table if studies else none)

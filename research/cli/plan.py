@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import fields
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.app import Json, answer, console, make_table, takes_options
+from research.cli.app import Json, answer, make_table, show_progress, takes_options
 from research.controller import options
 from research.controller.evaluation import PlanningInputs
 from research.controller.options import (
@@ -69,7 +68,7 @@ def plan(asked: ResearchOptions, planner_timeout: options.PlannerTimeout = None,
         require_understood(request, ask_on_terminal, asked, "study plan")
     home = Home.locate().prepare()
     context = _context(request, EventLog(home.database), home)
-    with console().status("planning") if console().is_terminal and not json else nullcontext():
+    with show_progress(json, "planning"):
         try:
             seen = preview(context, chosen)
         except TopicDeclined as end:

@@ -1,4 +1,4 @@
-"""The study as it runs, on a terminal: stages, runs, success, time and budget left.
+"""The study as it runs, on a terminal: runs, success, time and budget left.
 
 On a terminal it is a live screen; elsewhere (a pipe, a log file) it is one line per change. What it shows is
 read from the study's state and the attempts' progress files; it decides nothing.
@@ -7,7 +7,7 @@ read from the study's state and the attempts' progress files; it decides nothing
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -30,30 +30,6 @@ Progress = Mapping[str, Any]
 ReadProgress = Callable[[RunState], Progress]
 
 _STYLES = {"planned": "dim", "running": "bold cyan", "ended": "yellow", "collected": "green", "invalid": "red"}
-
-
-def stages(state: StudyState) -> tuple[str, ...]:
-    noise = ("noise",) if state.noise_plan is not None else ()
-    screened = state.locked_design is not None and state.locked_design.screen is not None
-    return ("plan", *noise, "lock", *(("screen",) if screened else ()), "train", "judge", "report")
-
-
-def stage(state: StudyState) -> str:
-    """Return the stage a study is in: one of `stages`, or done."""
-    if state.report is not None:
-        return "done"
-    if state.design is None:
-        noisy = state.noise_plan is not None and not _are_finished(state.runs_in("noise"))
-        return "noise" if noisy else "lock" if state.hypotheses else "plan"
-    if "screen" in stages(state) and state.selection is None:
-        return "screen"
-    if state.status in ("judged", "concluded"):
-        return "report"
-    return "judge" if _are_finished(state.runs_in("confirm")) else "train"
-
-
-def _are_finished(runs: Sequence[RunState]) -> bool:
-    return bool(runs) and all(run.status in ("collected", "invalid") for run in runs)
 
 
 class LiveScreen:
@@ -84,7 +60,7 @@ class LiveScreen:
     def observe(self, state: StudyState) -> None:
         self._state = state
         now = time.monotonic()
-        if now - self._last_draw >= 0.5 or stage(state) == "done":
+        if now - self._last_draw >= 0.5 or state.report is not None:
             self._last_draw = now
             self._live.update(_WrappedScreen(self._screen(state)))
 
@@ -155,7 +131,6 @@ def screen(
         Text.assemble(("study ", "dim"), (state.id, "bold")),
         *render_opening(state),
         *_round_lines(state, doubts),
-        _stage_line(state),
         Text(f"{progress_of(state)}; {spent} spent, {left} of the budget left", "dim"),
         _run_table(state, read),
         *(verdicts if analyses > 1 else []),
@@ -174,19 +149,6 @@ def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> list[Text]:
         for verdict in each.verdicts
     ]
     return [*over, Text(f"round {state.round} of at most {state.most_rounds}", "bold")]
-
-
-def _stage_line(state: StudyState) -> Text:
-    now = stage(state)
-    line = Text()
-    names = stages(state)
-    for name in names:
-        done = now == "done" or names.index(name) < names.index(now)
-        line.append(
-            ("✓ " if done else "▸ " if name == now else "· ") + name + "   ",
-            "green" if done else "bold cyan" if name == now else "dim",
-        )
-    return line
 
 
 def _format_verdict(verdict: Verdict, doubts: Mapping[str, str]) -> str:

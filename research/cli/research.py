@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from research.cli.app import answer, console, print_json, takes_options
+from research.cli.app import answer, console, print_json, show_progress, takes_options
 from research.cli.progress import LineLog, LiveScreen, Progress
 from research.cli.studies import render_ending, summary
 from research.controller import options
@@ -72,7 +72,7 @@ def conduct(
     session = Session(home, log, study, planner, isolation, lease.check, mirror or NO_MIRROR)
     try:
         with view or nullcontext(), mirror or nullcontext():
-            with _spinner("planning", json):
+            with show_progress(json, "planning"):
                 planned = session.plan()
             records = [] if planned.noise_plan is None else [planned.noise_plan.job]
             if (design := planned.design) is not None:
@@ -124,15 +124,11 @@ def hand_to_worker(give: ScheduleStudy, study: str, json: bool) -> None:
 
 def choose_isolation(json: bool, find: Callable[[Note], Isolation]) -> Isolation:
     """Return what `find` finds, showing what it notes: a client image may have to be made first."""
-    with _spinner("looking for a container engine", json):
+    with show_progress(json, "looking for a container engine"):
         found = find(warn if json else console().print)
     if found.sandboxing.kind == "docker" and not json:
         console().print(f"sandbox     {found.sandboxing.describe()}")
     return found
-
-
-def _spinner(text: str, json: bool) -> AbstractContextManager[Any]:
-    return nullcontext() if json or not console().is_terminal else console().status(text)
 
 
 def make_observer(home: Home, state: StudyState, *, json: bool = False) -> tuple[Observer, AbstractContextManager[Any]]:

@@ -20,7 +20,7 @@ from research.isolation.mode import one_line, read_sandboxing
 from research.scheduler.next_step import is_done
 from research.terminal import warn
 from research.text import format_seconds
-from sandboxes import Exit, SandboxError
+from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, EngineNotFound, connect
 from sandboxes.spec import escape_control
 from studies import EventLog
@@ -171,14 +171,12 @@ def _engine() -> tuple[ContainerEngine | None, str | None]:
 def _table(shown: list[SandboxInfo]) -> Table:
     names, rows = ("sandbox", "kind", "state", "age", "image"), []
     for each in shown:
-        state = each.state if each.exit is None else _describe_exit(each.exit)
+        state = each.state
+        if (ended := each.exit) is not None:
+            state = ended.reason.replace("_", " ") + (f", code {ended.code}" if ended.reason == "error" else "")
         age, image = format_seconds(max(0.0, time.time() - each.created_at)), (each.image or "").removeprefix("sha256:")
         rows.append(tuple(map(Text, (each.name, each.kind, state, age, image[:12]))))
     table = make_table(names, rows)
     for place, column in enumerate(table.columns[:4]):  # whole in any terminal: names are typed again
         column.min_width = max(len(names[place]), *(len(row[place]) for row in rows))
     return table
-
-
-def _describe_exit(ended: Exit) -> str:
-    return ended.reason.replace("_", " ") + (f", code {ended.code}" if ended.reason == "error" else "")

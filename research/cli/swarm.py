@@ -24,7 +24,6 @@ from research.installation.home import Home
 from research.installation.servers import (
     Server,
     ServerConnection,
-    ServerOptions,
     SwarmProcess,
     connect_server,
     ensure_server,
@@ -206,11 +205,14 @@ class StartOptions(BaseModel):
             warn(odd)
         return job
 
-    def server_options(self, name: str | None, job: Job | None) -> ServerOptions:
-        """Return how a server of this name is started, if one is; its job says in which environment of Python."""
-        own = None if job is None else "verl" if job.backend == "verl" else "local"
-        name = None if name is None else validate_name(name)
-        return ServerOptions(name, self.host, self.store, self.token_file, tuple(self.peer or ()), own)
+    def binding_changes(self, job: Job | None) -> dict[str, Any]:
+        """Return the fields of a Binding that are said; the job says in which environment of Python it runs."""
+        said = {
+            "host": self.host, "store": self.store, "peers": tuple(self.peer or ()),
+            "token_file": self.token_file and str(self.token_file.expanduser().absolute()),
+            "backend": job and ("verl" if job.backend == "verl" else "local"),
+        }  # fmt: skip
+        return {field: value for field, value in said.items() if value}
 
 
 @app.command()
@@ -246,12 +248,13 @@ def start(asked: StartOptions, json: Json = False) -> None:
     home.prepare()
     if asked.check:
         check_backend(wanted or Job(), home.models, as_json=json)
-    options = asked.server_options(name, None if server is not None else wanted)
     if server is None:
-        process, ran = ensure_server(home, options, port=asked.port, idle=wanted is not None)
+        name, changes = None if name is None else validate_name(name), asked.binding_changes(wanted)
+        process, ran = ensure_server(home, name, changes, port=asked.port, idle=wanted is not None)
         at = ServerConnection(process.url, process.admin_token, process)
     else:
-        at, ran = _find_remote(server, options, wanted), True
+        local = name is not None or bool(asked.binding_changes(None))
+        at, ran = _find_remote(server, wanted, local=local), True
     with SwarmClient(at.url, at.token) as client:
         status = _start_job(at, client, wanted, ran=ran, quiet=json)
     answer(json, {"url": at.url, "tokens": _tokens_path(at), "status": status}, _status_lines(at, status))
@@ -325,11 +328,11 @@ def stop(server: Server = None, json: Json = False) -> None:
     answer(json, {"stopped": at.url, "process": at.process is not None}, said)
 
 
-def _find_remote(server: str, options: ServerOptions, wanted: Job | None) -> ServerConnection:
+def _find_remote(server: str, wanted: Job | None, *, local: bool) -> ServerConnection:
     """Return a server that runs already, to be given a job; raise BadInput for options of a server to be started."""
     if wanted is not None and isinstance(wanted.model, PathModel) and Path(wanted.model.path).exists():
         warn(f"the model's folder {wanted.model.path} is looked for where the server runs, not here")
-    if options != ServerOptions():
+    if local:
         raise BadInput(
             f"expected the server {server} (--server, or AJET_SERVER) alone, or with --job: it runs already; found "
             "options that start one here; leave them out, or name one that is to run here with --name"

@@ -9,6 +9,7 @@ that is due waits for a slot of the machine, which studies side by side take in 
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,10 +17,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
 
-from research.controller.completion import Completion, ReportBuilder
 from research.controller.mirror import NO_MIRROR, LogMirror
 from research.controller.planning import DrawSecret, Planning
 from research.design.noise_bank import NoiseBank
@@ -44,8 +45,12 @@ from research.scheduler.steps import (
     AskCandidate,
     BuildReport,
     Collect,
+    CompletionStep,
+    ConcludeStudy,
+    Decide,
     DecideScreen,
     Invalidate,
+    Judge,
     Launch,
     Measure,
     PlanRound,
@@ -55,17 +60,24 @@ from research.scheduler.steps import (
     RunStep,
     Step,
     StopAttempt,
+    StopStudy,
 )
 from sandboxes import Sandbox, SandboxError
 from studies import BudgetClock, EventLog, EventType, HeadMoved, StoreError, StudyLog, StudyState
-from studies.log.event_log import Change, Clock
+from studies.checks.evidence import find_spoilt_runs
+from studies.errors import ControllerLeaseLost
+from studies.log.event_log import Change, Clock, lock_error
 from studies.records.design import MODEL
 from studies.records.procedure import Phase, Selection
 from studies.records.runs import NOISE_ARM
 from studies.records.statements import claims, model_name, select_arms
-from studies.report import build_report
+from studies.report import Report, build_report
+from studies.verdicts.judge import judge_hypothesis
 from swarm.job import Job, PathModel
 
+logger = logging.getLogger(__name__)
+ReportBuilder = Callable[[StudyState, Path], Report]
+"""Writes the report on a state into the study's folder."""
 LEAST_CHARGED_S = 1.0
 """Least work on an abandoned step that is worth an event."""
 TAKES_LONG = (PlanStudy, PlanRound, PrepareModel, BuildReport)
@@ -158,9 +170,8 @@ class StudyController:
             home, log, self._record, planner, prices, base or base_job_of(settings), draw_secret, noise_bank,
             partial(find_related, home, log, study),
         )  # fmt: skip
-        self._completion = Completion(
-            self._record, home.study(study), self._planning, self._launcher, build_report, note
-        )
+        self._folder = home.study(study)
+        self._build_report = build_report
 
     def state(self) -> StudyState:
         return self._record.state()
@@ -230,18 +241,16 @@ class StudyController:
 
     def _watch(self, state: StudyState) -> None:
         self._slots.poll([run.active.name for run in attempts_running(state) if run.active is not None])
-        if self._is_idle(state):
+        still = is_done(state) or state.paused_reason is not None or state.stopped_reason is not None
+        if still or state.open_question is not None:
+            idle = not any(attempts_running(state))
+        else:  # other studies may have all slots
+            idle = self._slots.waits and not any(map(self._launcher.is_started, attempts_running(state)))
+        if idle:
             self._budget_clock.skip()
         if state.stopped_reason is None:
             for run in attempts_running(state):
                 self._launcher.watch(state, run)
-
-    def _is_idle(self, state: StudyState) -> bool:
-        """Return whether nothing was worked since the last look: nobody may go on, or other studies have all slots."""
-        still = is_done(state) or state.paused_reason is not None or state.stopped_reason is not None
-        if still or state.open_question is not None:
-            return not any(attempts_running(state))
-        return self._slots.waits and not any(map(self._launcher.is_started, attempts_running(state)))
 
     def _record_copies(self) -> bool:
         """Append how copies stand at W&B; return whether anything was new."""
@@ -300,12 +309,54 @@ class StudyController:
                 self._prepare_model(state, phase)
             case Launch() | StopAttempt() | Collect() | Measure() | Invalidate():
                 self._advance_run(state, step)
+            case _:
+                self._complete(state, step)
+
+    def _complete(self, state: StudyState, step: CompletionStep) -> None:
+        """Carry out a step that needs no run: a verdict, a decision, the end, the report."""
+        match step:
+            case Judge():
+                self._judge(state, step)
+            case Decide():
+                about = {} if step.hypothesis is None else {"hypothesis": step.hypothesis, "look": step.look}
+                self._append(EventType.DECISION_TAKEN, rule=step.rule, action=step.action, reason=step.reason, **about)
+            case StopStudy(reason):
+                self._append(EventType.STUDY_STOPPED, reason=reason)
+            case ConcludeStudy(reason):
+                said = self._planning.write_final_message(state, self.budget_left(state))
+                quoted = {} if said is None else {"said": said.model_dump(mode="json")}
+                self._append(EventType.STUDY_CONCLUDED, reason=reason, **quoted, **self._suggest_next(state))
             case BuildReport():
                 self._mirror.settle()
-                if not self._record_copies():  # else the next state is reported on
-                    self._completion.run_step(state, step, self.budget_left(state))
-            case _:
-                self._completion.run_step(state, step, self.budget_left(state))
+                if self._record_copies():  # the next state is reported on
+                    return
+                report = self._build_report(state, self._folder)
+                for line in report.describe_backups():
+                    self._note(line)
+                self._append(EventType.REPORT_BUILT, **report.payload())
+
+    def _suggest_next(self, state: StudyState) -> dict[str, Any]:
+        """Return what is worth doing next. Whatever goes wrong with it keeps no study from its end."""
+        try:
+            return {"next": self._planning.suggest_next(state)}
+        except (StoreError, HeadMoved, ControllerLeaseLost):
+            raise
+        except Exception as error:
+            logger.exception("event=no_advice error=%r", str(error))
+            return {}
+
+    def _judge(self, state: StudyState, step: Judge) -> None:
+        """Compute a verdict, after the lock's file and the collected files were compared with the log.
+
+        A run whose files are spoilt is given up; a lock that was changed makes the verdict invalid.
+        """
+        spoilt = tuple(find_spoilt_runs(state, self._folder, step.phase))
+        for run, code, reason in spoilt:
+            self._launcher.invalidate(run, code, reason)
+        if not spoilt:
+            error = lock_error(state, self._folder)
+            verdict = judge_hypothesis(state, step.hypothesis, look=step.look, phase=step.phase, lock_error=error)
+            self._append(EventType.VERDICT_COMPUTED, **verdict.model_dump(mode="json"))
 
     def _decide_screen(self, state: StudyState, selection: Selection) -> None:
         assert state.design is not None

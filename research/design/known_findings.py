@@ -191,9 +191,8 @@ class KnownFindings:
     """Studies whose log cannot be read, with what is wrong."""
 
 
-def load_findings(home: Home, log: EventLog, told: Callable[[int, int], None] = lambda done, of: None) -> KnownFindings:
-    """Return the findings of an installation; `told` hears how many of the changed studies are read, of how many."""
-    contents = StudyCache(FILE, _FORM, lambda study: _read_study(home, log, study)).contents(home, log, told)
+def load_findings(home: Home, log: EventLog) -> KnownFindings:
+    contents = StudyCache(FILE, _FORM, lambda study: _read_study(home, log, study)).contents(home, log)
     entries = (entry for content in contents.values() for entry in content.get("findings", ()))
     left_out = {study: str(content["corrupt"]) for study, content in contents.items() if "corrupt" in content}
     return KnownFindings(tuple(map(KnownFinding.model_validate, entries)), left_out)

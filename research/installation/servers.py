@@ -18,7 +18,7 @@ from base64 import urlsafe_b64decode
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import psutil
@@ -296,34 +296,21 @@ KEPT = "start.json"
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
-    """What options say of a server; None and nothing for what they leave as it was."""
-
-    name: str | None = None
-    host: str | None = None
-    store: str | None = None
-    token_file: Path | None = None
-    peers: tuple[str, ...] = ()
-    backend: str | None = None
-
-
-def ensure_server(home: Home, options: ServerOptions, *, port: int, idle: bool) -> tuple[SwarmProcess, bool]:
-    """Return the wished server, as it was started last but for the options, and whether it ran before.
+def ensure_server(
+    home: Home, name: str | None, changes: Mapping[str, Any], *, port: int, idle: bool
+) -> tuple[SwarmProcess, bool]:
+    """Return the server of a name, as it was started last but for `changes` of its Binding, and whether it ran before.
 
     Raises BadInput where it runs with others.
     """
-    folder = server_folder(home.path, options.name)
+    folder = server_folder(home.path, name)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with FileLock(folder / "start.lock"):  # two commands at once: the second finds what the first started
         known, running, path = load_binding(folder), find_swarm(folder), folder / KEPT
-        changes = {name: value for name, value in asdict(options).items() if value and name != "name"}
         wanted = replace(known, **{"store": os.environ.get(STORE) or known.store, **changes})
-        if options.token_file is not None:
-            wanted = replace(wanted, token_file=str(options.token_file.expanduser().absolute()))
         if running is not None:
             if changes and wanted != known:
-                stop = "ajet swarm stop" if options.name is None else f"ajet swarm stop --server {options.name}"
+                stop = "ajet swarm stop" if name is None else f"ajet swarm stop --server {name}"
                 raise BadInput(
                     f"expected options (and a job's backend) that the server at {running.url} was started with; found "
                     f"others; stop it first (`{stop}`), and start it with them"

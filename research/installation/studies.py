@@ -81,10 +81,8 @@ class StudyCache:
     """What has to be the same, beside the release of ajet, for what was kept to be what would be computed."""
     read: Callable[[str], StudyReading]
 
-    def contents(
-        self, home: Home, log: EventLog, on_progress: Callable[[int, int], None] = lambda done, of: None
-    ) -> dict[str, Mapping[str, Any]]:
-        """Return each study's content, the newest first; `on_progress` hears how many are read anew, of how many."""
+    def contents(self, home: Home, log: EventLog) -> dict[str, Mapping[str, Any]]:
+        """Return each study's content, the newest first."""
         heads, path = log.heads(), home.path / self.file
         form = f"{self.form}, ajet {version('ajet')}"
         try:
@@ -99,9 +97,7 @@ class StudyCache:
             and entry.stamps == _stamps(home.study(name), [name for name in entry.stamps if name])
         }
         contents: dict[str, Mapping[str, Any]] = {name: entry.content for name, entry in entries.items()}
-        anew = [study for study in heads if study not in entries]
-        for done, study in enumerate(anew):
-            on_progress(done, len(anew))
+        for study in [study for study in heads if study not in entries]:
             reading = self.read(study)
             stamps = _stamps(home.study(study), reading.checked)  # before: what changes meanwhile is read again
             contents[study] = reading.content()

@@ -35,7 +35,6 @@ from research.runs.files import (
     AttemptOutcome,
     AttemptProgress,
     AttemptSpec,
-    NewestSuccess,
     Role,
     Stage,
     evaluations_before,
@@ -46,7 +45,6 @@ from research.runs.files import (
 from research.runs.provenance import file_hash, file_hashes, observe_conditions, replay
 from research.runs.wandb_log import TrainingMonitor
 from research.runs.workers import (
-    DIED,
     ContainerWorkers,
     ManagedProcess,
     ProcessGroup,
@@ -58,7 +56,6 @@ from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, connect
 from studies.records.runs import DISK_FULL, ENGINE_GONE, MODEL_CHANGED, TRAINING_NAN, AttemptFailed, Conditions
 from swarm.client import AsyncSwarmClient
-from swarm.environments.custom import is_custom
 from swarm.environments.registry import add_folder, get_environment
 from swarm.errors import SwarmError, Unreachable
 from swarm.job import PathModel
@@ -75,8 +72,6 @@ of these checkpoints, and longer ones one in minutes, which takes seconds of a l
 MOST_KEPT = 10
 """Checkpoints that a job keeps at most for the server to write more of them: a job that keeps them all to keep its
 tokens (`research.proposals.arms`) would fill the disk."""
-OWN_ENDINGS = frozenset({1, 2, 3, 130, -signal.SIGTERM, -signal.SIGKILL})
-"""Codes with which `swarm.environments` ends before its work is done, or is ended; a container says 128 + 9 for -9."""
 REPLAYS_S = 3600.0
 """For a server to serve that learns batches again."""
 
@@ -99,7 +94,6 @@ class Attempt:
         self._training = TrainingMonitor(folder, spec)
         self._seen = Conditions()
         self._resumed_at: int | None = None
-        self._during = NewestSuccess(folder.evaluation("during"))
 
     async def run(self) -> AttemptOutcome:
         try:
@@ -216,7 +210,7 @@ class Attempt:
         await self._run_to_end(workers, "evaluator-initial" if stage == "initial" else "evaluator-final")
         out = self._folder.evaluation(stage)
         if not (episodes := (read_json(out) or {}).get("episodes")):
-            reason = f"expected the evaluator to write {out.name}; found none{self._environment_hint(0)}"
+            reason = f"expected the evaluator to write {out.name}; found none"
             raise AttemptFailed("evaluator_failed", reason)
         self._report(hidden_success=sum(bool(episode["success"]) for episode in episodes) / len(episodes))
 
@@ -256,8 +250,7 @@ class Attempt:
         if trained.done():
             status = await _call_server(client.status())
             if not status.finished:
-                hint = self._environment_hint(0)
-                reason = f"the client ended at step {status.step} of {status.steps}; expected all to be done{hint}"
+                reason = f"the client ended at step {status.step} of {status.steps}; expected all to be done"
                 raise AttemptFailed("client_stopped", reason)
             for role, (worker, ended) in players.items():  # one that evaluates ends once it sees that
                 self._require_good_end(role, worker, await ended)
@@ -265,17 +258,8 @@ class Attempt:
     def _require_good_end(self, role: Role, worker: Worker, code: int) -> None:
         if code:
             who = "client" if role == "client" else "evaluator"
-            # else it was ended by its bounds, or from outside
-            hint = self._environment_hint(code) if worker.failure == DIED else ""
-            reason = f"the {who} ended before its work was done{hint}: {worker.describe_end()}"
+            reason = f"the {who} ended before its work was done: {worker.describe_end()}"
             raise AttemptFailed(f"{who}_{worker.failure}", reason)
-
-    def _environment_hint(self, code: int) -> str:
-        """Return whom to ask where one that played ended with a code that is not ours, or too early with 0."""
-        if not OWN_ENDINGS.isdisjoint((code, 128 - code)) or not is_custom(self._spec.run.environment):
-            return ""
-        how = "os._exit, or a library's exit" if 0 <= code <= 128 else "a library's crash, or os._exit"
-        return f" (its environment's code ended its process while it played, as it seems: {how})"
 
     async def _watch(self, client: AsyncSwarmClient, server: ManagedProcess) -> None:
         ended = asyncio.create_task(server.wait())
@@ -301,8 +285,6 @@ class Attempt:
         refused = sum(self._refused().values())
         success, reward = (status.metrics.get(f"critic/{name}/mean") for name in ("success", "rewards"))
         self._report(step=status.step, train_success=success, train_reward=reward, refused=refused)
-        if self._progress.stage == "train" and (hidden := self._during.read()) is not None:
-            self._report(hidden_success=hidden)
 
     @contextmanager
     def _stage(self, stage: Stage) -> Iterator[None]:

@@ -297,24 +297,6 @@ def write_evaluations(path: Path, evaluations: Iterable[Evaluation]) -> str:
     return write_json(path, {"evaluations": ordered})
 
 
-class NewestSuccess:
-    """The success of the newest evaluation in a file, for display; the file is read again when it has changed."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen = 0
-
-    def read(self) -> float | None:
-        """Return the success of the newest evaluation since the last call; None where there is no newer one."""
-        try:
-            changed = self._path.stat().st_mtime_ns
-            found = read_evaluations(self._path) if changed != self._seen else []
-        except (OSError, ValueError):  # whoever collects it says so
-            return None
-        self._seen = changed
-        return found[-1].success if found else None
-
-
 def due_versions(spec: AttemptSpec, step: int) -> list[int]:
     """Return the versions of which a training of so many steps has evaluations: it waited for each before the next."""
     return [version for version in spec.evaluate_after if version < step]

@@ -14,8 +14,7 @@ from typing import Any
 
 from hypothesis import settings
 
-from research.controller.completion import ReportBuilder
-from research.controller.controller import StudyController, TickResult
+from research.controller.controller import ReportBuilder, StudyController, TickResult
 from research.controller.interventions import answer_question, require_question
 from research.controller.mirror import NO_MIRROR, LogMirror
 from research.controller.planning import Planning

@@ -87,7 +87,7 @@ def test_the_report_says_first_that_gains_are_compared_and_where_both_began(stud
     head = page[: page.index("## ")]
     assert "hidden success by 0.1 or more, compared" in head
     assert "mean gain in hidden success was" in head
-    assert "success before training: 0.125 with model=small, 0.500 with model=large" in head
+    assert "model=small has 0.125, model=large has 0.500 as its success before training" in head
 
 
 def test_a_study_of_gains_verifies_and_a_changed_gain_does_not(studied: tuple[Bench, StudyState]) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -25,44 +24,13 @@ HEAVY = {
 ROOMS = {"sqlalchemy", "aiohttp", "studies", "swarm", "sandboxes"}
 LISTING = "research.cli.listing"
 DRIVING = {"research.controller.controller", "research.planners", "swarm.client"}
-SHARED = (
-    "aiohttp", "filelock", "pydantic", "rich.console", "rich.markdown", "rich.table", "sqlalchemy.orm", "studies",
-)  # fmt: skip
-"""What most commands import, none of it heavy: what the forking process knows before it forks."""
-
-AJET = """
-import sys
+IMPORTED = """
+import importlib, sys
 from research.main import main
 try:
-    main()
+    importlib.import_module(sys.argv[2]) if sys.argv[1] == "-m" else main()
 finally:
     sys.stderr.write("\\n" + " ".join(sys.modules))
-"""
-FORKING = """
-import importlib, json, os, sys, traceback
-from research.main import main
-for name in sys.argv[1:]:
-    importlib.import_module(name)
-print(json.dumps(list(sys.modules)), flush=True)
-for line in sys.stdin:
-    home, module, arguments = json.loads(line)
-    if child := os.fork():
-        os.waitpid(child, 0)
-        print(open(os.path.join(home, "told")).read(), flush=True)
-        continue
-    sys.argv, failed = ["ajet", *arguments], None
-    os.environ["AJET_HOME"] = home
-    os.dup2(os.open(os.devnull, os.O_RDWR), 1)
-    os.dup2(1, 2)
-    try:
-        importlib.import_module(module) if module else main()
-    except SystemExit:
-        pass
-    except BaseException:
-        failed = traceback.format_exc()
-    with open(os.path.join(home, "told"), "w") as told:
-        json.dump([failed, list(sys.modules)], told)
-    os._exit(0)
 """
 
 
@@ -74,53 +42,33 @@ def packages(modules: Iterable[str]) -> set[str]:
     return {name.partition(".")[0] for name in modules}
 
 
-@pytest.fixture(scope="module")
-def forking() -> Iterator[subprocess.Popen[str]]:
-    """A process that has imported what is shared, and forks for each command: what one imports no other one sees."""
-    with subprocess.Popen(
-        [sys.executable, "-c", FORKING, *SHARED], env={**os.environ, "AJET_SANDBOX": "process"},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        assert process.stdin is not None
-        assert process.stdout is not None
-        shared = json.loads(process.stdout.readline())
-        assert (packages(shared) & HEAVY, {LISTING, *DRIVING} & set(shared)) == (set(), set())
-        yield process
-        process.stdin.close()
-
-
 @pytest.fixture
-def modules(forking: subprocess.Popen[str], tmp_path: Path) -> Imported:
-    """Return the modules that a process has imported when a command ends, or when a module is imported."""
+def modules(tmp_path: Path) -> Imported:
+    """Return the modules that a process has imported when a command ends, or (`-m`) when a module is imported."""
 
-    def told(*arguments: str, module: str | None = None) -> set[str]:
-        assert forking.stdin is not None
-        assert forking.stdout is not None
-        forking.stdin.write(json.dumps([str(tmp_path), module, arguments]) + "\n")
-        forking.stdin.flush()
-        failed, found = json.loads(forking.stdout.readline())
-        assert failed is None, failed
-        return set(found)
+    def imported(*arguments: str) -> set[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", IMPORTED, *arguments],
+            env={**os.environ, "AJET_HOME": str(tmp_path), "AJET_SANDBOX": "process"},
+            capture_output=True, text=True, timeout=400, check=False,
+        )  # fmt: skip
+        assert "Traceback" not in done.stderr, done.stderr
+        return set(done.stderr.splitlines()[-1].split())
 
-    return told
+    return imported
 
 
 @pytest.mark.parametrize("arguments", ["--help", "--version", "studdy"])
-def test_what_runs_no_command_imports_none(tmp_path: Path, arguments: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", AJET, arguments],
-        env={**os.environ, "AJET_HOME": str(tmp_path)}, capture_output=True, text=True, timeout=400, check=False,
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr, done.stderr
-    found = packages(done.stderr.splitlines()[-1].split())
+def test_what_runs_no_command_imports_none(modules: Imported, arguments: str) -> None:
+    found = packages(modules(arguments))
     assert ("typer" in found, found & (HEAVY | ROOMS)) == (True, set())
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        "research --help", "study --help", "study plan --help", "study list", "swarm --help", "swarm status",
-        "client --help", "sandbox --help", "job explain", "planner calibration",
+        "research --help", "study plan --help", "study list", "swarm status", "client --help", "sandbox --help",
+        "job explain", "planner calibration",
     ],
 )  # fmt: skip
 def test_a_command_imports_no_library_that_it_does_not_use(modules: Imported, arguments: str) -> None:
@@ -139,12 +87,12 @@ def test_the_doctor_asks_for_versions_and_imports_only_what_speaks_to_an_engine(
     ["research.runs.attempt", "research.runs.resume", "research.agents.launch", "swarm.environments.__main__"],
 )
 def test_a_process_of_a_study_imports_no_library_that_it_does_not_use(modules: Imported, module: str) -> None:
-    found = modules(module=module)
+    found = modules("-m", module)
     assert (module in found, packages(found) & HEAVY) == (True, set())
 
 
 def test_a_swarm_server_imports_its_backend_with_its_job(modules: Imported) -> None:
-    found = packages(modules(module="swarm.server.__main__"))
+    found = packages(modules("-m", "swarm.server.__main__"))
     assert {"fastapi", "uvicorn"} <= found
     assert found & HEAVY <= {"fastapi", "uvicorn", "jinja2"}
 

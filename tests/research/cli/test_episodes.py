@@ -23,7 +23,6 @@ from research.cli.episodes import (
     prompt_lengths,
 )
 from research.cli.listing import FILE, read_listing
-from research.installation import studies
 from research.installation.home import Home
 from studies import EventLog, EventType
 from studies.proof import DOES_NOT_FOLLOW
@@ -98,15 +97,6 @@ def test_a_verdict_whose_file_is_changed_is_doubted(finished: Synthetic, reads: 
     assert reads()[0][0]["verdicts"][0]["verdict"] == DOES_NOT_FOLLOW
 
 
-def test_a_folder_that_is_moved_away_and_back_is_seen(finished: Synthetic, reads: Reads) -> None:
-    away = finished.folder.with_name("away")
-    counts = [reads()[1]]
-    for source, target in ((finished.folder, away), (away, finished.folder)):
-        source.rename(target)
-        counts.append(reads()[1])
-    assert ([*counts, reads()[1]]) == [1, 1, 1, 0]
-
-
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -135,21 +125,6 @@ def test_a_log_that_cannot_be_read_is_named_each_time(place: Home, finished: Syn
         found, count = reads()
         assert ([entry["status"] for entry in found], count) == (["corrupt"], 1)
     assert json.loads((place.path / FILE).read_text())["studies"] == {}
-
-
-def test_a_full_disk_costs_time_alone(place: Home, finished: Synthetic, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: object, **more: object) -> str:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(studies, "write_bytes", full)
-    assert [line.row[0] for line in read_listing(place, finished.log)] == [STUDY]
-
-
-def test_who_reads_long_is_told_how_far(place: Home, finished: Synthetic) -> None:
-    create_study(finished.log, "another")
-    told: list[tuple[int, int]] = []
-    read_listing(place, finished.log, lambda done, of: told.append((done, of)))
-    assert told == [(0, 2), (1, 2)]
 
 
 def span(*words: str, **sampled: Any) -> TokenSpan:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from rich.console import Console, RenderableType
 
-from research.cli.progress import LineLog, LiveScreen, screen, stage
+from research.cli.progress import LineLog, LiveScreen, screen
 from research.cli.studies import render_ending, render_opening, reward_lines
 from research.scheduler.steps import BUDGET_RULE, NO_MORE_CANDIDATES, SHRINK_RULE
 from studies import EventType, StudyState
@@ -48,19 +48,6 @@ def half_done(synthetic: Synthetic) -> StudyState:
 
 def seen(state: StudyState, progress: dict[str, float | str], width: int = 140) -> str:
     return shown([screen(state, 300.0, lambda run: progress)], width)
-
-
-def test_the_stages_follow_the_study(created: Synthetic) -> None:
-    stages = [stage(created.state())]
-    created.lock()
-    specs = created.plan()
-    stages.append(stage(created.state()))
-    for spec in specs:
-        created.run(spec)
-    stages.append(stage(created.state()))
-    created.judge()
-    stages.append(stage(created.state()))
-    assert stages == ["plan", "train", "judge", "report"]
 
 
 def test_a_terminal_of_eighty_columns_shows_every_number_whole(half_done: StudyState) -> None:

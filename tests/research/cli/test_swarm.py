@@ -24,7 +24,6 @@ from research.installation.home import Home
 from research.installation.servers import (
     Binding,
     ServerConnection,
-    ServerOptions,
     SwarmProcess,
     connect_server,
     ensure_server,
@@ -220,7 +219,7 @@ def test_a_full_disk_takes_nothing_of_how_a_server_was_started_last(
 
     monkeypatch.setattr("research.installation.servers.start_swarm", refuse)
     with pytest.raises(OSError, match="No space"):
-        ensure_server(Home(home, ""), ServerOptions(peers=("http://127.0.0.1:7",)), port=0, idle=True)
+        ensure_server(Home(home, ""), None, {"peers": ("http://127.0.0.1:7",)}, port=0, idle=True)
     assert load_binding(folder).store == "sqlite:///kept.db"
 
 

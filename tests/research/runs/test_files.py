@@ -352,26 +352,6 @@ async def test_an_attempt_trains_no_model_that_changed_since_it_was_named(
     assert not folder.server.exists()
 
 
-@pytest.mark.parametrize(
-    ("failure", "code", "doubt"),
-    [
-        ("out_of_memory", 137, ""), ("timeout", 137, ""), ("killed", 1, ""), ("died", 1, ""), ("died", -9, ""),
-        ("died", 143, ""), ("died", 7, "os._exit, or a library's exit"),
-        ("died", -11, "a library's crash, or os._exit"), ("died", 139, "a library's crash, or os._exit"),
-    ],
-)  # fmt: skip
-def test_the_code_of_an_environment_is_blamed_only_where_it_can_be_its_doing(
-    folder: AttemptFolder, failure: str, code: int, doubt: str
-) -> None:
-    attempt = Attempt(folder, with_run(ORDER, environment="shop@0123456789ab"))
-    worker = SimpleNamespace(failure=failure, describe_end=lambda: "its last words")
-    with pytest.raises(AttemptFailed) as ended:
-        attempt._require_good_end("client", worker, code)  # type: ignore[arg-type]
-    assert ended.value.code == f"client_{failure}"
-    assert ended.value.reason.endswith(": its last words")
-    assert ("environment's code" in ended.value.reason, doubt in ended.value.reason) == (doubt != "", True)
-
-
 BLOWN = {"actor/ppo_kl": 5.0, "critic/rewards/mean": 0.1}
 CALM = {"actor/ppo_kl": 0.01, "critic/rewards/mean": 0.1}
 

@@ -24,7 +24,7 @@ from swarm.environments.play import agent_of
 from swarm.environments.registry import get_environment
 from swarm.wire import CallRecord, EpisodeRecord, EpisodeSummary, TokenSpan
 from tests.research.factories import make_order
-from tests.swarm.server.support import eventually, job, serving
+from tests.swarm.server.support import job, serving
 
 
 @contextlib.asynccontextmanager
@@ -88,19 +88,6 @@ async def test_honest_training_whose_answers_are_cut_short_as_none_of_the_evalua
 
     result = await found(tmp_path, "guess", agent, script)
     assert (result.looked_at, result.foreign) == (32, {})
-
-
-@pytest.mark.slow
-async def test_training_whose_tokens_are_gone_with_a_checkpoint_is_judged_by_what_is_left(tmp_path: Path) -> None:
-    environment = get_environment("arith")
-    async with served(tmp_path, "arith", steps=4, checkpoint_every=1, checkpoints_kept=1) as (_, client, hidden):
-        await client.rollout(agent_of(environment), environment.tasks("train"), concurrency=8)
-        await client.evaluate(agent_of(environment), hidden, concurrency=8)
-        (first, *_) = [entry for entry in (await client.episodes(1000)).episodes if entry.step == 1]
-        await eventually(lambda: client.episode(first.id), lambda kept: not kept.record)
-        result = await replay(client, environment, random.Random(1))
-    assert result.looked_at < 64
-    assert result.foreign == {}
 
 
 def spoken(*answer: str, special: tuple[int, ...], index: int, context: str) -> CallRecord:

@@ -21,7 +21,6 @@ from research.runs.files import (
     AttemptFolder,
     AttemptProgress,
     Evaluation,
-    NewestSuccess,
     due_versions,
     evaluations_before,
     find_kept_file,
@@ -310,14 +309,3 @@ def test_however_often_it_is_gone_on_each_version_has_the_evaluation_of_its_last
     assert missing_versions(spec, last, reached) == [
         version for version in due_versions(spec, reached) if version not in expected
     ]
-
-
-def test_the_newest_success_is_told_once_and_no_file_and_half_a_file_are_none(tmp_path: Path) -> None:
-    path = tmp_path / "evaluation-during.json"
-    shown = NewestSuccess(path)
-    assert shown.read() is None
-    write_evaluations(path, [made_by(1, 2), made_by(2, 4)])
-    assert shown.read() == 1.0
-    assert shown.read() is None
-    path.write_text("{")
-    assert shown.read() is None

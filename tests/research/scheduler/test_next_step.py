@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -19,7 +18,7 @@ from research.errors import BadApproval
 from research.scheduler.approvals import parse_mode
 from research.scheduler.next_step import next_step
 from research.scheduler.steps import AskApproval, Collect, Decide, PlanRun
-from studies import Event, EventLog, EventType, StudyLog, StudyState, fold
+from studies import EventLog, EventType, StudyLog, StudyState, fold
 from tests.research.bench import STUDY, Bench, unapproved
 from tests.research.designs import design, every_stage, noise_plan
 
@@ -173,34 +172,6 @@ def test_a_verdict_formed_again_needs_no_second_approval(fast_path: Path) -> Non
     assert not isinstance(next_step(earlier, 600.0, 2), AskApproval | PlanRun), "look 1 is judged anew"
 
 
-class Interjecting(EventLog):
-    def __init__(self, bench: Bench, type: EventType, interject: Callable[[], object]) -> None:
-        super().__init__(bench.home.database, clock=bench.clock)
-        self._type = type
-        self._interject: Callable[[], object] | None = interject
-
-    def append(self, event: Event) -> None:
-        if event.type is self._type and self._interject is not None:
-            interject, self._interject = self._interject, None
-            interject()
-        super().append(event)
-
-
-def test_a_stop_that_comes_between_the_look_and_the_question_leaves_nothing_asked(fast_path: Path) -> None:
-    bench = plan_bench(fast_path)
-    stop = lambda: bench.append(EventType.STUDY_STOPPED, reason="enough")  # noqa: E731
-    result = bench.loop(log=Interjecting(bench, EventType.APPROVAL_ASKED, stop)).tick()
-    assert result.done
-    assert result.state.questions == ()
-
-
-def test_of_two_controllers_that_ask_at_once_one_does(fast_path: Path) -> None:
-    bench = plan_bench(fast_path)
-    other = bench.loop()
-    state = bench.loop(log=Interjecting(bench, EventType.APPROVAL_ASKED, other.tick)).tick().state
-    assert asked(state) == ["design"]
-
-
 def test_of_answers_that_come_at_once_exactly_one_counts(fast_path: Path) -> None:
     bench = plan_bench(fast_path)
     digest = require_question(until_asked(bench)).digest
@@ -268,11 +239,3 @@ def test_time_in_which_something_runs_is_charged_while_a_question_is_open(fast_p
         loop.tick()
     assert loop.state().open_question is not None
     assert loop.budget_left(state) == pytest.approx(600.0 - state.worked_s - 100.0)
-
-
-def test_a_study_of_before_there_were_approvals_asks_nothing(fast_path: Path) -> None:
-    bench = Bench(fast_path, design=design(16))
-    state = bench.drive(bench.loop()).state
-    settings: dict[str, Any] = {name: value for name, value in state.settings.items() if name != "approve"}
-    begun = replace(state, settings=settings, runs={}, verdicts=(), decided={}, concluded_reason=None, report=None)
-    assert isinstance(next_step(replace(begun, interim=()), 600.0, 2), PlanRun)
