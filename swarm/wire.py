@@ -280,7 +280,7 @@ ReleaseReason = Literal["owner_died", "code_changed"]
 
 
 class ReleaseRequest(_Wire):
-    """Give the open episodes of a client that is over up, by its secret (`swarm.client.identity`)."""
+    """Give the open episodes of a client that is over up, by its secret."""
 
     secret: str = Field(min_length=32, max_length=128)
     reason: ReleaseReason = "owner_died"

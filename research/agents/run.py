@@ -198,7 +198,6 @@ async def play(run: AgentRun, saved: asyncio.Task[str] | None = None) -> AgentRe
     """
     try:
         async with AsyncSwarmClient(run.server.url, run.server.token, owner=OWNED_BY) as mine:
-            await mine.take_over()  # of runs that were killed: what they played ended with them
             async with run.begin(mine.owner) as agent:
                 ended = await follow(run, agent, saved)
                 fenced = await _give_up(mine, "code_changed") if ended is None else 0

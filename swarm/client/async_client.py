@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import logging
 import os
+import secrets
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 from pydantic import BaseModel, ValidationError
 
 from swarm.client.episode import Agent, Episode, EpisodeResult, HasId, Result, RolloutSummary, TaskT
-from swarm.client.identity import ClientIdentity, Connectable
+from swarm.client.identity import Connectable
 from swarm.client.rollout import CLEANUP_TIMEOUT_S, WAIT_S, Place, RolloutLoop, StreamTasks, retry_until_ready
 from swarm.client.transport import Transport
 from swarm.errors import (
@@ -53,15 +53,16 @@ from swarm.wire import (
     Status,
     StreamList,
     TaskListKnown,
+    fingerprint,
 )
 
 if TYPE_CHECKING:
     from swarm.job import Job
 
-log = logging.getLogger(__name__)
 
 _SERVING = {ServerState.ROLLING, ServerState.ROLLING_POST, ServerState.WEIGHT_SYNCING}
 _POLL_S = 0.2
+_MOST_OWNER = 128
 EPISODE_TIMEOUT_S = 600.0
 WireT = TypeVar("WireT", bound=BaseModel)
 
@@ -80,8 +81,8 @@ class AsyncSwarmClient(Connectable):
             await client.ensure_training(job)
             await client.rollout(agent, tasks, concurrency=64)
 
-    `token` is a role token of the server (admin for jobs, client for episodes); `owner` is shown in its logs, with a
-    mark by which a client that is started again takes over from one that was killed (`swarm.client.identity`).
+    `token` is a role token of the server (admin for jobs, client for episodes); `owner` is shown in its logs, with the
+    mark of a secret that proves who may give its episodes up.
     `code`, the sha256 of the agent's files, labels the episodes it begins.
     """
 
@@ -89,10 +90,11 @@ class AsyncSwarmClient(Connectable):
         self._transport = Transport(url)
         self._token = token
         self._code = code
-        self._identity = ClientIdentity(url, owner or f"{socket.gethostname()}:{os.getpid()}")
+        self._secret = secrets.token_hex(32)
+        mark = f":{fingerprint(self._secret)}"
         self.url = self._transport.url
         """The server's address."""
-        self.owner = self._identity.owner
+        self.owner = (owner or f"{socket.gethostname()}:{os.getpid()}")[: _MOST_OWNER - len(mark)] + mark
         """Who begins the client's episodes, as the server's records have it."""
 
     async def __aenter__(self) -> Self:
@@ -104,7 +106,6 @@ class AsyncSwarmClient(Connectable):
 
     async def close(self) -> None:
         """Close all connections."""
-        self._identity.leave()
         await self._transport.close()
 
     async def status(self, *, within_s: float | None = None) -> Status:
@@ -193,10 +194,6 @@ class AsyncSwarmClient(Connectable):
             await self._post(TaskListKnown, "/streams/tasks", named.request(with_ids=True))
         return named
 
-    async def take_over(self) -> None:
-        """Have the server give up what killed clients of this machine left open; beginning an episode does it too."""
-        await self._identity.enter(self._release)
-
     async def erase(self, secret: str, episodes: Sequence[str]) -> Erasure:
         """Delete the tokens of episodes whose owner's name has the `fingerprint` of this secret (`swarm.wire`)."""
         return await self._post(Erasure, "/owners/erase", EraseRequest(secret=secret, episodes=tuple(episodes)))
@@ -206,7 +203,8 @@ class AsyncSwarmClient(Connectable):
 
         Returns how many episodes that were.
         """
-        return (await self._release(self._identity.secret, reason)).episodes
+        asked = ReleaseRequest(secret=self._secret, reason=reason)
+        return (await self._post(Released, "/owners/release", asked)).episodes
 
     async def episodes(self, limit: int = 100) -> EpisodeList:
         """Return the newest episodes."""
@@ -326,13 +324,7 @@ class AsyncSwarmClient(Connectable):
         return await self._transport.ask(kind.model_validate, "POST", path, self._token, body)
 
     async def _begin(self, asked: BeginRequest) -> Lease:
-        await self.take_over()
         return await self._post(Lease, "/episodes", asked.model_copy(update={"code": self._code}))
-
-    async def _release(self, secret: str, reason: ReleaseReason = "owner_died") -> Released:
-        found = await self._post(Released, "/owners/release", ReleaseRequest(secret=secret, reason=reason))
-        log.info("event=took_over episodes=%d", found.episodes)
-        return found
 
     async def _require(self, job: Job, status: Status) -> None:
         """Raise JobConflict unless the loaded job means what this one does, though another release digested it."""

@@ -124,7 +124,6 @@ class SwarmClient(_Blocking, Connectable):
         named: StreamTasks[TaskT] = self._run(AsyncSwarmClient.register_tasks, list(tasks), stream)
         return named
 
-    take_over = _blocking(AsyncSwarmClient.take_over)
     erase = _blocking(AsyncSwarmClient.erase)
     give_up_open = _blocking(AsyncSwarmClient.give_up_open)
     episodes = _blocking(AsyncSwarmClient.episodes)

@@ -22,7 +22,7 @@ import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -62,6 +62,9 @@ RETRY_TIMEOUT_S: Final = 60.0
 WITHDRAW_S = 30.0
 """How long a leader's episode waits for the others' room before it is given back."""
 _LONGEST_WAIT_S: Final = 2.0
+_ANSWER_S: Final = 0.5
+"""How long a cancelled begin is waited for."""
+_NO_TEAM: Final = "another member of its team had no room, or could not begin"
 _PASSING: Final = (Unreachable, EngineUnavailable, Throttled)
 _OVER: Final = (LeaseLost, EpisodeEnded, NotFound)
 
@@ -344,8 +347,7 @@ class _TeamLoop(PlayLoop[Team, Mapping[str, Result]]):
         try:
             yield begun
         except BaseException:
-            reason = "another member of its team had no room, or could not begin"
-            await run_shielded(*(episode.abort(reason) for episode in begun.values()))
+            await run_shielded(*(episode.abort(_NO_TEAM) for episode in begun.values()))
             raise
 
     async def _lead(self, begun: dict[str, Episode[Any]]) -> str:
@@ -358,7 +360,8 @@ class _TeamLoop(PlayLoop[Team, Mapping[str, Result]]):
                 if role not in self._named:
                     self._named[role] = await client.register_tasks(self._tasks, self._stream)
                 allowed_s = self._allowed_s + WITHDRAW_S
-                begun[role] = await client.begin_next(self._named[role], wait_s=WAIT_S, timeout_s=allowed_s)
+                begin = client.begin_next(self._named[role], wait_s=WAIT_S, timeout_s=allowed_s)
+                begun[role] = await _shield_begin(begin)
                 return role
             except JobFinished:
                 self._note_finished(role)
@@ -371,7 +374,7 @@ class _TeamLoop(PlayLoop[Team, Mapping[str, Result]]):
         begin = partial(self._clients[role].begin, leader.task, stream=self._stream, timeout_s=self._allowed_s)
         while role not in self._finished:
             try:
-                begun[role] = await begin(wait_s=wait_s)
+                begun[role] = await _shield_begin(begin(wait_s=wait_s))
                 return
             except JobFinished:
                 self._note_finished(role)
@@ -383,7 +386,7 @@ class _TeamLoop(PlayLoop[Team, Mapping[str, Result]]):
 
     async def _evaluate(self, begun: dict[str, Episode[Any]], role: str, task: HasId) -> None:
         begin = partial(self._clients[role].begin, task, kind="eval", stream=self._stream)
-        begun[role] = await begin(wait_s=WAIT_S, timeout_s=self._allowed_s)
+        begun[role] = await _shield_begin(begin(wait_s=WAIT_S, timeout_s=self._allowed_s))
 
     def _note_finished(self, role: str) -> None:
         if role not in self._finished:
@@ -489,3 +492,16 @@ async def _require_members(clients: Mapping[str, AsyncSwarmClient], leader: str 
             f"expected one group_size in the jobs of all members, as a team plays each task equally often at every "
             f"server; found {found}; give their jobs the same (episodes_per_step may differ)"
         )
+
+
+async def _shield_begin(begin: Coroutine[Any, Any, Episode[Any]]) -> Episode[Any]:
+    """Return what is begun; one that is begun while its wait is cancelled is given back, and not left to its lease."""
+    beginning = asyncio.create_task(begin)
+    try:
+        return await asyncio.shield(beginning)
+    except asyncio.CancelledError:
+        done, _ = await asyncio.wait({beginning}, timeout=_ANSWER_S)
+        beginning.cancel()  # one that still waits for room leaves the line
+        if done and not beginning.cancelled() and beginning.exception() is None:
+            await run_shielded(beginning.result().abort(_NO_TEAM))
+        raise
