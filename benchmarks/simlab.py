@@ -17,9 +17,7 @@ The bars. Studies of knobs that do nothing, for each kind of ugly noise and mixt
 effect; called equivalent at the margin in at most 5 %. 95 % intervals hold the truth 93 to 97 % of the time. Where a
 share is of too few to tell, it is marked with a question mark and neither kept nor missed. Confounds and traps: none is
 a result. Killed controllers: the same verdicts, no duplicate, no orphan, at every event. Budgets: never exceeded; what
-cannot be afforded is refused with a price that is enough. People: every wish carried out and told, every lock kept. At
-equal budget: regret below random search, TPE, ASHA and greedy; false claims far below greedy and single-seed readers;
-half the run-hours of the classical design or less for a right answer. What misses a bar is published as it is.
+cannot be afforded is refused with a price that is enough. What misses a bar is published as it is.
 """
 
 from __future__ import annotations
@@ -37,16 +35,12 @@ from simlab.scores import Progress, SuiteOutcome, to_stderr
 from simlab.suites import (
     baits,
     budget,
-    control,
-    curves,
     effects,
     equivalence,
     faults,
     inquiries,
     null,
     planners,
-    regret,
-    rivals,
     search,
     traps,
 )
@@ -145,13 +139,9 @@ SUITES: dict[str, Suite] = {
     faults.NAME: _sized(lambda *sizes, **how: faults.measure(sizes[0], sizes[1], every=sizes[2], **how), (1, 8, 10),
                         (3, 80, 1)),
     budget.NAME: _sized(budget.measure, (4,), (24,)),
-    control.NAME: _sized(control.measure, (5,), (50,)),
     planners.NAME: _sized(planners.measure, (2,), (30,)),
-    search.NAME: _sized(search.measure, (5,), (60,)),
-    regret.NAME: _sized(regret.measure, (2, 0), (40, 40)),
-    curves.NAME: _sized(curves.measure, (1,), (30,)),
+    search.NAME: _sized(search.measure, (7,), (84,)),
     inquiries.NAME: _inquiries(None),
-    rivals.NAME: _sized(rivals.measure, (1,), (33,)),
 }  # fmt: skip
 
 

@@ -38,14 +38,6 @@ LEAST, MOST = 0.02, 0.98
 _NORMAL = NormalDist()
 
 
-class Course(Protocol):
-    """How a run rose, and fell."""
-
-    def at(self, share: float) -> float:
-        """Return its success after a share of its training."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Played:
     """What one run came to, as it was measured: shares of solved episodes, evaluation noise included."""
@@ -56,8 +48,6 @@ class Played:
     collapsed: bool = False
     peak: float | None = None
     """Success that a collapsed run had reached before; None for one that did not collapse."""
-    course: Course | None = None
-    """Its curve, where the world plants one; None for the usual rise to what it came to."""
 
 
 class World(Protocol):
