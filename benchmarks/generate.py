@@ -17,8 +17,7 @@ repeat has prompts of its own. Ratios are medians over the repeats of our tokens
 - vllm: ahead of it with up to a million weights, at least 0.85 of it with 5 million, at every N;
 - conversations of 8 turns, each going on from all before: at least 2 times continuous batching, which shares prefixes.
 
-Log-probs of all are compared with a plain forward first. Where a step of ours spends its time is printed beside it, and
-what a second thread gives; neither is judged.
+Log-probs of all are compared with a plain forward first. What a second thread gives is printed, and is not judged.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ CHECKED = 2
 """Answers of each warm-up that are compared with a plain forward."""
 TOLERANCE = 1e-4
 MILLION = 1_500_000
-WARM_UP, PROFILED, AGAIN = -1, -2, -3
-"""Numbers of the repeats that are not compared."""
+WARM_UP = -1
+"""Number of the repeat that is not compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,26 +101,25 @@ def main() -> int:
     options.add_argument("--vllm-python", help="Python of an environment with vLLM")
     arguments = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="ajet-generate-") as folder:
-        rows, breakdowns = measure(Path(folder), arguments)
-    figures = {"threads": arguments.threads, "rows": rows, "breakdown": breakdowns, **circumstances(arguments)}
+        rows = measure(Path(folder), arguments)
+    figures = {"threads": arguments.threads, "rows": rows, **circumstances(arguments)}
     print_figures(figures)
     return concluded("generate", figures, goals_missed(rows), arguments)
 
 
-def measure(folder: Path, options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return a row for every model and load, and where our steps spend their time."""
-    rows, breakdowns = [], []
+def measure(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return a row for every model and load."""
+    rows = []
     loads: Sequence[Load] = (*EQUALS, *RAGGED)
     for shape in SHAPES[:1] if options.quick else SHAPES:
         repeats = 2 if options.quick else shape.repeats
         with match(folder / shape.name, shape, options.threads, options.vllm_python) as fields:
             rows += [compared(fields, load, repeats) for load in (loads[1:4] if options.quick else loads)]
             rows.append(compared(fields.without("static", "padded"), CONVERSATIONS, repeats))
-            breakdowns += [breakdown(fields, load) for load in loads[2:]]
     if not options.quick and options.threads == 1:
         with match(folder / "two threads", SHAPES[-1], 2, None) as fields:
             rows.append(compared(fields, RAGGED[1], SHAPES[-1].repeats))
-    return rows, breakdowns
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,15 +239,6 @@ def deviation(model: Any, prompt: Sequence[int], answer: Any) -> float:
     return float((found - torch.tensor(answer.logprobs)).abs().max())
 
 
-def breakdown(fields: Match, load: Load) -> dict[str, Any]:
-    """Return the shares of the time in which our engine answers `load`, by part."""
-    from rig.profile import shares
-
-    ours = fields.contestants["ours"]
-    parts = shares(ours, lambda: sum(played(fields, load, ours, PROFILED)), requests_of(fields, load, AGAIN))
-    return {"model": fields.shape.name, "load": load.name, "shares": parts}
-
-
 def goals_missed(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return the goals of the module's docstring that `rows` miss."""
     missed = []
@@ -288,13 +277,6 @@ def print_figures(figures: dict[str, Any]) -> None:
         ratios = [f"{row['ours over'][name]:.2f}" if name in row["ours over"] else "" for name in names[1:]]
         table.add_row(row["model"], name, *speeds, *ratios)
     console.print(table)
-    parts = Table(title="where our engine's time goes, percent")
-    first = figures["breakdown"][0]["shares"]
-    for column in ("model", "load", *first):
-        parts.add_column(column, justify="left" if column in ("model", "load") else "right")
-    for row in figures["breakdown"]:
-        parts.add_row(row["model"], row["load"], *(f"{100 * share:.0f}" for share in row["shares"].values()))
-    console.print(parts)
     console.print("full size: python benchmarks/generate.py --json --check --vllm-python PATH")
 
 

@@ -187,7 +187,7 @@ def _chapters() -> Iterator[str]:
     if (found := figures_of(REAL.figures)) is not None:
         yield from _head(REAL, "studies")
         for way in dict.fromkeys(row["way"] for row in found["resampled"]):
-            rows = [row for row in found["resampled"] if row["rules"] == "after" and row["way"] == way]
+            rows = [row for row in found["resampled"] if row["way"] == way]
             yield _worst(REAL, f"drawn from the {way}", rows, "studies", lambda row: f"{row['n']} seeds")
     if (found := figures_of(INQUIRIES.figures)) is not None:
         yield from _head(INQUIRIES, "inquiries")

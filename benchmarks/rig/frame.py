@@ -6,7 +6,7 @@ import argparse
 import json
 import platform
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -59,3 +59,25 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterat
         if place == 0:
             yield f"|{'---|' * len(head)}"
     yield ""
+
+
+def figure_lines(figures: Mapping[str, Any], *, full_size: str) -> Iterator[str]:
+    """Yield the figures as text, a line each, and how to get those of full size after a quick run."""
+    for name, value in figures.items():
+        if name in {"machine", "processor", "versions", "commit", "date", "quick"}:
+            continue
+        if isinstance(value, Mapping):
+            yield f"  {name}"
+            yield from (f"    {found:>10}  {part}" for part, found in _flat(value))
+        else:
+            yield f"  {value:>10}  {name}"
+    if figures["quick"]:
+        yield f"\na quick run; the full one: {full_size}"
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}: ")
+        else:
+            yield f"{before}{name}", value
