@@ -34,9 +34,7 @@ from random import Random
 from statistics import median
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rig.frame import circumstances, concluded, parser
+from rig.frame import circumstances, concluded, parser, show_table
 
 CONTEXT = 1024
 SLOTS = 128
@@ -265,19 +263,19 @@ def goals(row: Mapping[str, Any]) -> list[tuple[str, float, bool]]:
 
 def print_figures(figures: dict[str, Any]) -> None:
     """Print the tables."""
-    rows, console = figures["rows"], Console(width=120)
+    rows, shown = figures["rows"], []
     names = list(dict.fromkeys(name for row in rows for name in row["tokens per second"]))
-    threads = f"torch threads and cores: {figures['threads']}"
-    table = Table(title=f"sampled tokens per second ({threads}; {figures['machine']['platform']})")
-    for column in ("model", "load", *names, *(f"ours/{name}" for name in names if name != "ours")):
-        table.add_column(column, justify="left" if column in ("model", "load") else "right")
     for row in rows:
-        name = row["load"] + (f", {row['threads']} threads" if row["threads"] != figures["threads"] else "")
+        load = row["load"] + (f", {row['threads']} threads" if row["threads"] != figures["threads"] else "")
         speeds = [f"{row['tokens per second'][name]:,}" if name in row["tokens per second"] else "" for name in names]
         ratios = [f"{row['ours over'][name]:.2f}" if name in row["ours over"] else "" for name in names[1:]]
-        table.add_row(row["model"], name, *speeds, *ratios)
-    console.print(table)
-    console.print("full size: python benchmarks/generate.py --json --check --vllm-python PATH")
+        shown.append([row["model"], load, *speeds, *ratios])
+    threads = f"torch threads and cores: {figures['threads']}"
+    show_table(
+        f"sampled tokens per second ({threads}; {figures['machine']['platform']})",
+        ("model", "load", *names, *(f"ours/{name}" for name in names if name != "ours")), shown, left=2,
+    )  # fmt: skip
+    print("full size: python benchmarks/generate.py --json --check --vllm-python PATH")
 
 
 def progress(text: str) -> None:

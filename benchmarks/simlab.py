@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rig.calibration_page import write_page
-from rig.frame import RESULTS, circumstances, parser
+from rig.frame import RESULTS, circumstances, earlier, parser
 from simlab.scores import Progress, SuiteOutcome, to_stderr
 from simlab.suites import (
     baits,
@@ -44,8 +44,6 @@ from simlab.suites import (
     search,
     traps,
 )
-
-from research.installation.machine import cores
 
 NAME = "simlab"
 FLOWN = ("date", "commit")
@@ -77,10 +75,9 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    options = parser(__doc__, quick="a size for CI")
+    options = parser(__doc__, quick="a size for CI", parallel=True)
     options.add_argument("--suite", action="append", choices=SUITES, help="only this suite")
     options.add_argument("--inquiries", type=int, help="of the suite of inquiries so many (default: all of its size)")
-    options.add_argument("--workers", type=int, default=cores(), help="processes (default: all cores)")
     return options.parse_args()
 
 
@@ -90,8 +87,7 @@ def _write(figures: dict[str, Any]) -> None:
 
 
 def _before() -> dict[str, Any]:
-    path = RESULTS / f"{NAME}.json"
-    value: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    value = earlier(NAME)
     for suite in value.get("suites", {}).values():  # one that is kept stays of the version that flew it
         for key in FLOWN:
             suite.setdefault(key, value[key])

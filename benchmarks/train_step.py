@@ -30,9 +30,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rig.frame import circumstances, concluded, parser
+from rig.frame import circumstances, concluded, parser, show_table
 from rig.in_process import MEMBERS, Workload, batch_of, conversations, ids_of
 
 SCALE = 16
@@ -151,17 +149,15 @@ def goals_missed(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def show(figures: dict[str, Any]) -> None:
     """Print the tables."""
-    console = Console(width=120)
-    table = Table(title=f"one update, one thread, lengths divided by {figures['scale']}")
-    columns = ("workload", "layout", "groups", "ids", "forward ids", "trained", "ms", "us per id")
-    columns += ("token ratio", "wall ratio", "wall/token")
-    for column in columns:
-        table.add_column(column, justify="left" if column in ("workload", "layout") else "right")
-    for row in figures["layouts"]:
-        table.add_row(*(f"{row[name]:,}" if isinstance(row[name], int) else str(row[name]) for name in columns))
-    console.print(table)
-    console.print(f"machine: {figures['machine']}")
-    console.print("full size: python benchmarks/train_step.py --json --check")
+    columns = ("workload", "layout", "groups", "ids", "forward ids", "trained", "ms", "us per id", "token ratio",
+               "wall ratio", "wall/token")  # fmt: skip
+    rows = (
+        [f"{row[name]:,}" if isinstance(row[name], int) else str(row[name]) for name in columns]
+        for row in figures["layouts"]
+    )
+    show_table(f"one update, one thread, lengths divided by {figures['scale']}", columns, rows, left=2)
+    print(f"machine: {figures['machine']}")
+    print("full size: python benchmarks/train_step.py --json --check")
 
 
 def progress(text: str) -> None:

@@ -19,7 +19,6 @@ misses one is published as it is. Full size, on two cores: some 20 minutes, half
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
@@ -29,8 +28,6 @@ from typing import Any
 from rig.frame import circumstances, concluded, parser
 from rig.simulated_verdicts import ALPHA, Procedure, Rules, World, promised, simulate
 from simlab.scores import Bar, Measured, counted, to_stderr, work
-
-from research.installation.machine import cores
 
 TWO_ARMS, FIVE_ARMS, QUICK = 2000, 400, 60
 """Studies of a row."""
@@ -70,7 +67,8 @@ class Row:
 
 def main() -> int:
     """Simulate, print, and write what the options ask."""
-    options = _options()
+    quick = f"{QUICK} studies a row, and no five arms but of the mixture"
+    options = parser(__doc__, quick=quick, parallel=True).parse_args()
     started = time.monotonic()
     found = work("verdicts", _measured, _rows(options.quick), workers=options.workers, tell=to_stderr)
     for table in sorted({(row["arms"], row["n"]) for row in found}):
@@ -81,12 +79,6 @@ def main() -> int:
         print("full size: python benchmarks/verdicts.py --json")
     figures = {"circumstances": circumstances(options), "seconds": round(seconds, 1), "rows": found}
     return concluded("verdicts", figures, missed(found), options)
-
-
-def _options() -> argparse.Namespace:
-    options = parser(__doc__, quick=f"{QUICK} studies a row, and no five arms but of the mixture")
-    options.add_argument("--workers", type=int, default=cores(), help="processes (default: all cores)")
-    return options.parse_args()
 
 
 def _rows(quick: bool) -> list[Row]:

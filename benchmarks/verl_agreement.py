@@ -32,9 +32,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rig.frame import RESULTS, circumstances, concluded, parser
+from rig.frame import RESULTS, circumstances, concluded, parser, show_table
 from rig.plots import Curve, band, draw
 from rig.training import made
 from rig.verl_agreement import (
@@ -127,14 +125,13 @@ def goals_missed(figures: Mapping[str, Any]) -> list[str]:
 
 def show(figures: Mapping[str, Any]) -> None:
     """Print the figures."""
-    table = Table(title="success, mean and 95 % interval over seeds; differences with their 90 % interval")
-    for name in ("", *BACKENDS, "verl less local", "verdict"):
-        table.add_column(name, justify="left" if name == "" else "right", no_wrap=True)
-    for environment, own in figures["environments"].items():
-        for measure, found in own["verdicts"].items():
-            cells = (_shown(own["arms"][backend][measure]) for backend in BACKENDS)
-            table.add_row(f"{environment}: {measure}", *cells, _difference(found), found["verdict"])
-    Console(width=130).print(table)
+    rows = [
+        (f"{environment}: {measure}", *(_shown(own["arms"][backend][measure]) for backend in BACKENDS),
+         _difference(found), found["verdict"])
+        for environment, own in figures["environments"].items() for measure, found in own["verdicts"].items()
+    ]  # fmt: skip
+    title = "success, mean and 95 % interval over seeds; differences with their 90 % interval"
+    show_table(title, ("", *BACKENDS, "verl less local", "verdict"), rows)
     for each in figures["trainings"]:
         print(f"{each['environment']}, {each['backend']}, seed {each['seed']}: {each['before']:.3f} to "
               f"{each['end']:.3f}, boot {each['boot_s']} s, training {each['train_s']} s")  # fmt: skip

@@ -100,7 +100,7 @@ def _simlab(figures: Figures) -> Iterator[Headline]:
     yield figure("baits taken", "baits", "baits taken", lower=True, goal=0)
     yield figure("traps that became a result", "traps", "traps that became a result", lower=True, goal=0)
     yield figure("same verdicts after a kill", "faults", "same verdicts after a kill", lower=False, goal=1)
-    yield figure("regret of a search, whole loop", "search", "regret", lower=True)
+    yield figure("regret of a search in planted worlds", "search", "regret in planted worlds", lower=True)
     yield figure("searches with a claim of the wrong sign", "search", "searches with a claim of the wrong sign",
                  lower=True)  # fmt: skip
 

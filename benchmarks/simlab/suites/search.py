@@ -47,6 +47,8 @@ class Searched:
     regret: float | None
     """(best - chosen) / (best - control); None where nothing is to be gained. Chosen is the best supported arm, or the
     control."""
+    possible: float
+    """What the best gains over the control."""
     screened: int
     run_hours: float
     within: bool
@@ -118,6 +120,7 @@ def read(landed: FlightResult) -> Searched:
         refused=landed.refused,
         claims=made,
         regret=1 - chosen / possible if possible > 1e-9 else None,
+        possible=possible,
         screened=len(state.runs_in("screen")),
         run_hours=landed.run_hours,
         within=state.worked_s <= state.budget_s + 2.0,
@@ -127,14 +130,17 @@ def read(landed: FlightResult) -> Searched:
 def figures(found: Sequence[Searched]) -> list[Measured]:
     """Return what the searches amount to."""
     hopeful = [one for one in found if one.regret is not None]
+    planted = [one for one in hopeful if not one.kind.startswith(RECORDED)]
     nothing = [one for one in found if one.regret is None]
     return [
         share("searches of nothing with a false claim", [any(c.false for c in one.claims) for one in nothing],
               Bar("at most", MOST_FALSE)),
         share("searches with a claim of the wrong sign", [any(c.false for c in one.claims) for one in hopeful]),
-        mean("regret", [one.regret for one in hopeful if one.regret is not None]),
+        mean("regret in planted worlds", [one.regret for one in planted if one.regret is not None]),
         *(mean(f"regret, {kind}", [one.regret for one in hopeful if one.kind == kind and one.regret is not None])
           for kind in KINDS if kind != "nothing"),
+        *(mean(f"what the best gains, {kind}", [one.possible for one in found if one.kind == kind])
+          for kind in KINDS if kind.startswith(RECORDED)),
         share("searches beyond their budget", [not one.within for one in found], Bar("at most", 0.0)),
         share("searches refused", [one.refused is not None for one in found]),
         mean("run-hours", [one.run_hours for one in found]),
