@@ -120,7 +120,7 @@ def _inquiries(count: int | None) -> Suite:
     """Return the suite of inquiries, which take long; of so many where it is said."""
 
     def suite(is_quick: bool, workers: int, tell: Progress) -> SuiteOutcome:
-        usual, every = (4, 60) if is_quick else (300, 10)
+        usual, every = (4, 120) if is_quick else (300, 20)
         return inquiries.measure(usual if count is None else count, 1, every=every, workers=workers, tell=tell)
 
     return suite

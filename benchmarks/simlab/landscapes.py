@@ -110,10 +110,6 @@ class Recorded:
         search = recorded.search[len(passed) - 1]
         return Played(recorded.before, search, recorded.after if passed[-1] == whole else search)
 
-    def hours(self, configuration: Configuration, steps: int | None = None) -> float:
-        """Return the machine hours of a run, the same for each step."""
-        return self.seconds(configuration, self.steps if steps is None else steps) / 3600
-
     def seconds(self, configuration: Configuration, steps: int, neighbours: int = 0) -> float:
         """Return the seconds of a run, of one that was not recorded those of the base; neighbours cost it nothing."""
         runs = self.runs.get(self._place(configuration)) or self.runs[self._place({})]

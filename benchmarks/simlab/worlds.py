@@ -75,10 +75,6 @@ class World(Protocol):
         """Return what the run of a configuration with a seed comes to after `steps` (default: all)."""
         ...
 
-    def hours(self, configuration: Configuration, steps: int | None = None) -> float:
-        """Return the machine hours of one run alone on its machine."""
-        ...
-
     def seconds(self, configuration: Configuration, steps: int, neighbours: int = 0) -> float:
         """Return the wall time of one run beside so many others."""
         ...
@@ -269,10 +265,6 @@ class Planted:
             collapsed=collapsed,
             peak=self._reached(configuration, seed, steps) if collapsed else None,
         )
-
-    def hours(self, configuration: Configuration, steps: int | None = None) -> float:
-        """Return the machine hours of one run alone on its machine."""
-        return self.seconds(configuration, self.steps if steps is None else steps) / 3600
 
     def seconds(self, configuration: Configuration, steps: int, neighbours: int = 0) -> float:
         """Return the wall time of a run beside so many others."""

@@ -49,7 +49,6 @@ class Searched:
     control."""
     possible: float
     """What the best gains over the control."""
-    screened: int
     run_hours: float
     within: bool
     """Whether the budget was kept."""
@@ -121,7 +120,6 @@ def read(landed: FlightResult) -> Searched:
         claims=made,
         regret=1 - chosen / possible if possible > 1e-9 else None,
         possible=possible,
-        screened=len(state.runs_in("screen")),
         run_hours=landed.run_hours,
         within=state.worked_s <= state.budget_s + 2.0,
     )
