@@ -26,10 +26,6 @@ class Interval:
     low: float
     high: float
 
-    def shown(self, digits: int = 3) -> str:
-        """Return `0.512 [0.490, 0.534]`."""
-        return f"{self.mean:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
-
     def figures(self) -> dict[str, float | None]:
         """Return it as JSON values; an end that is not finite is null."""
         ends = {"mean": self.mean, "low": self.low, "high": self.high}

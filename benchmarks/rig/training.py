@@ -1,6 +1,4 @@
-"""Whole trainings as processes of their own.
-
-One whole training as processes of its own, with every step's metrics and when it was done.
+"""One whole training as processes of its own, with every step's metrics and when it was done.
 
     python -m rig.training run FOLDER      trains what FOLDER/training.json says; writes FOLDER/trained.json
     python -m rig.training serve FOLDER    the swarm server of `run`, which also writes FOLDER/steps.jsonl
@@ -22,7 +20,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +28,7 @@ from typing import Any
 import psutil
 
 from research.installation.home import Home
-from swarm.client import Agent, AsyncSwarmClient
-from swarm.environments.base import PlainEnvironment
+from swarm.client import AsyncSwarmClient
 from swarm.environments.play import agent_of
 from swarm.environments.registry import get_built_in
 from swarm.job import Job, TinyModel
@@ -127,34 +124,28 @@ def _serve(folder: Path) -> None:
     process.main(["--directory", str(folder / "server"), "--models", order["models"]])
 
 
-def run(folder: Path, agents: Callable[[PlainEnvironment], Agent] = agent_of) -> Trained:
-    """Carry out the training of a folder, played by one of the agents."""
+def run(folder: Path) -> Trained:
+    """Carry out the training of a folder, played by the built-in agent."""
     server = subprocess.Popen([sys.executable, "-m", "rig.training", "serve", str(folder)], cwd=BENCHMARKS)
     try:
-        return asyncio.run(_trained(folder, server, agents))
+        return asyncio.run(_trained(folder, server))
     finally:
         server.terminate()
         server.wait(60)
 
 
-async def _trained(
-    folder: Path, server: subprocess.Popen[bytes], agents: Callable[[PlainEnvironment], Agent]
-) -> Trained:
+async def _trained(folder: Path, server: subprocess.Popen[bytes]) -> Trained:
     job = Job.model_validate(json.loads((folder / "training.json").read_text())["job"])
     url, token = _address(server, folder / "server")
     async with AsyncSwarmClient(url, token) as client:
         await client.ensure_training(job)
         began, before = time.time(), _cpu_s(server)
-        await _play(client, job, agents)
+        environment = get_built_in(job.environment)
+        tasks = list(environment.tasks("train"))
+        random.Random(job.seed).shuffle(tasks)
+        await client.rollout(agent_of(environment), tasks, concurrency=job.max_concurrency)
         cpu_s = _cpu_s(server) - before
     return Trained(_steps(folder / "steps.jsonl", began), cpu_s)
-
-
-async def _play(client: AsyncSwarmClient, job: Job, agents: Callable[[PlainEnvironment], Agent]) -> None:
-    environment = get_built_in(job.environment)
-    tasks = list(environment.tasks("train"))
-    random.Random(job.seed).shuffle(tasks)
-    await client.rollout(agents(environment), tasks, concurrency=job.max_concurrency)
 
 
 def _cpu_s(server: subprocess.Popen[bytes]) -> float:
