@@ -8,8 +8,8 @@
 
 Llama models of about 0.15, 1 and 5 million random weights (fp32, from a seed) answer requests that all come at once,
 with sampling at temperature 1 and the log-prob of every token; nobody stops early. Contestants hold the same weights,
-run on the same cores with as many torch threads (one, if `--threads` does not say otherwise), and take turns; each
-repeat has prompts of its own. Ratios are medians over the repeats of our tokens per second over theirs:
+run on the same core with one torch thread, and take turns; each repeat has prompts of its own. Ratios are medians over
+the repeats of our tokens per second over theirs:
 
 - static: a batch by hand over transformers' forward; at equal lengths at least 0.9 (it is not judged on ragged ones);
 - continuous: continuous batching of transformers; ahead of it at every N of ragged requests;
@@ -17,7 +17,7 @@ repeat has prompts of its own. Ratios are medians over the repeats of our tokens
 - vllm: ahead of it with up to a million weights, at least 0.85 of it with 5 million, at every N;
 - conversations of 8 turns, each going on from all before: at least 2 times continuous batching, which shares prefixes.
 
-Log-probs of all are compared with a plain forward first. What a second thread gives is printed, and is not judged.
+Log-probs of all are compared with a plain forward first.
 """
 
 from __future__ import annotations
@@ -95,12 +95,11 @@ CONVERSATIONS = Load("8 turns", 8, (256, 256), (24, 24), turns=8)
 def main() -> int:
     """Run the benchmark; return the exit code."""
     options = parser(__doc__, quick="the tiny model, fewer requests and repeats")
-    options.add_argument("--threads", type=int, default=1, help="torch threads and cores of each contestant")
     options.add_argument("--vllm-python", help="Python of an environment with vLLM")
     arguments = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="ajet-generate-") as folder:
         rows = measure(Path(folder), arguments)
-    figures = {"threads": arguments.threads, "rows": rows, **circumstances(arguments)}
+    figures = {"threads": 1, "rows": rows, **circumstances(arguments)}
     print_figures(figures)
     return concluded("generate", figures, goals_missed(rows), arguments)
 
@@ -111,12 +110,9 @@ def measure(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     loads: Sequence[Load] = (*EQUALS, *RAGGED)
     for shape in SHAPES[:1] if options.quick else SHAPES:
         repeats = 2 if options.quick else shape.repeats
-        with match(folder / shape.name, shape, options.threads, options.vllm_python) as fields:
+        with match(folder / shape.name, shape, options.vllm_python) as fields:
             rows += [compared(fields, load, repeats) for load in (loads[1:4] if options.quick else loads)]
             rows.append(compared(fields.without("static", "padded"), CONVERSATIONS, repeats))
-    if not options.quick and options.threads == 1:
-        with match(folder / "two threads", SHAPES[-1], 2, None) as fields:
-            rows.append(compared(fields, RAGGED[1], SHAPES[-1].repeats))
     return rows
 
 
@@ -125,7 +121,6 @@ class Match:
     """Contestants over one model, by name, and one more copy of it to check their log-probs with."""
 
     shape: Shape
-    threads: int
     contestants: Mapping[str, Any]
     reference: Any
 
@@ -136,15 +131,15 @@ class Match:
 
 
 @contextmanager
-def match(folder: Path, shape: Shape, threads: int, vllm_python: str | None) -> Iterator[Match]:
-    """Make the model, and everybody over a copy of it; threads started from here on stay on `threads` cores."""
+def match(folder: Path, shape: Shape, vllm_python: str | None) -> Iterator[Match]:
+    """Make the model, and everybody over a copy of it; threads started from here on stay on one core."""
     cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(cores)[:threads])
+    os.sched_setaffinity(0, sorted(cores)[:1])
     import torch
     from rig.engines import VLLM, Continuous, Ours, Padded, Static, saved_model
 
-    torch.set_num_threads(threads)
-    progress(f"{shape.name}, {threads} threads: making the model and the contestants")
+    torch.set_num_threads(1)
+    progress(f"{shape.name}: making the model and the contestants")
     load = saved_model(folder, CONTEXT, **shape.sizes)
     with ExitStack() as stack:
         contestants: dict[str, Any] = {
@@ -154,10 +149,10 @@ def match(folder: Path, shape: Shape, threads: int, vllm_python: str | None) -> 
             "padded": Padded(load()),
         }
         if vllm_python:
-            contestants["vllm"] = VLLM(vllm_python, folder, SLOTS, CONTEXT, threads)
+            contestants["vllm"] = VLLM(vllm_python, folder, SLOTS, CONTEXT)
         for contestant in contestants.values():
             stack.callback(contestant.close)
-        yield Match(shape, threads, contestants, load())
+        yield Match(shape, contestants, load())
     os.sched_setaffinity(0, cores)
 
 
@@ -174,7 +169,7 @@ def compared(fields: Match, load: Load, repeats: int) -> dict[str, Any]:
         "model": fields.shape.name,
         "weights": sum(parameter.numel() for parameter in fields.reference.parameters()),
         "load": load.name,
-        "threads": fields.threads,
+        "threads": 1,
         "tokens": tokens,
         "tokens per second": {name: round(tokens / median(values)) for name, values in warm.items()},
         "ours over": {
@@ -251,8 +246,6 @@ def goals_missed(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def goals(row: Mapping[str, Any]) -> list[tuple[str, float, bool]]:
     """Return what a row is judged by: against whom, which ratio at least, and whether it must be exceeded."""
-    if row["threads"] != 1:
-        return []
     if row["load"] == CONVERSATIONS.name:
         return [("continuous", 2.0, False)]
     if row["load"].startswith("equal"):
@@ -266,13 +259,11 @@ def print_figures(figures: dict[str, Any]) -> None:
     rows, shown = figures["rows"], []
     names = list(dict.fromkeys(name for row in rows for name in row["tokens per second"]))
     for row in rows:
-        load = row["load"] + (f", {row['threads']} threads" if row["threads"] != figures["threads"] else "")
         speeds = [f"{row['tokens per second'][name]:,}" if name in row["tokens per second"] else "" for name in names]
         ratios = [f"{row['ours over'][name]:.2f}" if name in row["ours over"] else "" for name in names[1:]]
-        shown.append([row["model"], load, *speeds, *ratios])
-    threads = f"torch threads and cores: {figures['threads']}"
+        shown.append([row["model"], row["load"], *speeds, *ratios])
     show_table(
-        f"sampled tokens per second ({threads}; {figures['machine']['platform']})",
+        f"sampled tokens per second, one thread ({figures['machine']['platform']})",
         ("model", "load", *names, *(f"ours/{name}" for name in names if name != "ours")), shown, left=2,
     )  # fmt: skip
     print("full size: python benchmarks/generate.py --json --check --vllm-python PATH")

@@ -131,10 +131,6 @@ def traffic(played: Played) -> dict[str, Any]:
         "bytes an episode": _both(own, played.episodes),
         "bytes a call": _both(played.granted(CALL), len(played.granted(CALL))),
         "bytes up of the first and the last call": [round(turns[0]), round(turns[-1])],
-        "tokens a call": {
-            "prompt": round(played.prompt_tokens / len(played.granted(CALL))),
-            "sampled": round(played.sampled_tokens / len(played.granted(CALL))),
-        },
     }
 
 
@@ -153,11 +149,8 @@ def delta(played: Played) -> dict[str, Any]:
         "turns": played.shape.turns,
         "at once": played.shape.concurrency,
         "characters asked": played.shape.asked,
-        "rows an episode": {name: rows[name] / played.episodes for name in ("episodes", "nodes")},
-        "rows a step": {name: rows[name] / steps for name in ("steps", "events")},
         "commits an episode": round((after.commits - before.commits) / played.episodes, 2),
         "stored bytes an episode": round((held["episodes"] + held["nodes"]) / played.episodes),
-        "file grew by, bytes an episode": round((after.file - before.file) / played.episodes),
         "bytes beside the tokens of a call": round((held["nodes"] - tokens) / rows["nodes"], 1)
         if rows["nodes"]
         else None,

@@ -158,14 +158,13 @@ _TOKENS = "SELECT COALESCE(SUM(LENGTH(context)), 0) / 4, COALESCE(SUM(LENGTH(sam
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A store at one moment: rows and bytes by table, tokens in them, commits so far, bytes of the file."""
+    """A store at one moment: rows and bytes by table, tokens in them, commits so far."""
 
     rows: Mapping[str, int]
     payload: Mapping[str, int]
     context: int
     sampled: int
     commits: int
-    file: int
     written: int
     """Bytes that the kernel counts as written to a disk by the server's process: log, write-ahead log and database."""
 
@@ -178,14 +177,12 @@ def look(database: Path, pid: int) -> Held:
             return tuple(reader.execute(query).fetchone())
 
         context, sampled = one(_TOKENS)
-        (pages,), (size,) = one("PRAGMA page_count"), one("PRAGMA page_size")
         return Held(
             rows={table: one(f"SELECT COUNT(*) FROM {table}")[0] for table in TABLES},
             payload=dict(reader.execute(_PAYLOAD).fetchall()),
             context=context,
             sampled=sampled,
             commits=one("SELECT COALESCE(SUM(written), 0) FROM trainings")[0],
-            file=pages * size,
             written=psutil.Process(pid).io_counters().write_bytes,
         )
 
@@ -216,8 +213,6 @@ class Played:
     before: Held
     after: Held
     passed: list[Exchange]
-    prompt_tokens: int = 0
-    sampled_tokens: int = 0
 
     @property
     def episodes(self) -> int:
@@ -238,7 +233,7 @@ async def play(server: ServerProcess, folder: Path, job: Job, shape: Shape) -> P
             played = Played(shape, job, before, before, relay.passed)
             async with AsyncSwarmClient(relay.url, server.token) as client:
                 tasks = [NamedTask(f"task-{number}") for number in range(job.tasks_per_step)]
-                agent = _agent(shape, played)
+                agent = _agent(shape)
                 await client.rollout(agent, tasks, concurrency=shape.concurrency)
         while not (await admin.status()).finished:  # noqa: ASYNC110 - in another process
             await asyncio.sleep(0.05)
@@ -247,32 +242,28 @@ async def play(server: ServerProcess, folder: Path, job: Job, shape: Shape) -> P
     return played
 
 
-def _agent(shape: Shape, played: Played) -> Callable[[Episode[Any]], Awaitable[float]]:
+def _agent(shape: Shape) -> Callable[[Episode[Any]], Awaitable[float]]:
     async def agent(episode: Episode[Any]) -> float:
         async with _WAYS[shape.way](episode) as answer:
             said: list[dict[str, str]] = []
             for turn in range(shape.turns):
                 said.append({"role": "user", "content": passage(turn, shape.asked)})
-                text, prompt, sampled = await answer(said)
+                text = await answer(said)
                 said.append({"role": "assistant", "content": text})
-                played.prompt_tokens += prompt
-                played.sampled_tokens += sampled
                 await asyncio.sleep(shape.silent_s)
         return 1.0
 
     return agent
 
 
-Answer = Callable[[list[Any]], Awaitable[tuple[str, int, int]]]
-"""Returns the answer's text, the tokens of its prompt, and its own."""
+Answer = Callable[[list[Any]], Awaitable[str]]
+"""Returns the answer's text."""
 
 
 @asynccontextmanager
 async def _by_ajet(episode: Episode[Any]) -> AsyncIterator[Answer]:
-    async def answer(said: list[Any]) -> tuple[str, int, int]:
-        reply = await episode.chat(said)
-        usage = reply.raw["usage"]
-        return reply.content, usage["prompt_tokens"], usage["completion_tokens"]
+    async def answer(said: list[Any]) -> str:
+        return (await episode.chat(said)).content
 
     yield answer
 
@@ -281,10 +272,9 @@ async def _by_ajet(episode: Episode[Any]) -> AsyncIterator[Answer]:
 async def _by_openai(episode: Episode[Any]) -> AsyncIterator[Answer]:
     async with episode.openai() as sdk:
 
-        async def answer(said: list[Any]) -> tuple[str, int, int]:
+        async def answer(said: list[Any]) -> str:
             reply = await sdk.chat.completions.create(model=episode.model, messages=said)
-            assert reply.usage is not None
-            return reply.choices[0].message.content or "", reply.usage.prompt_tokens, reply.usage.completion_tokens
+            return reply.choices[0].message.content or ""
 
         yield answer
 
@@ -293,16 +283,11 @@ async def _by_openai(episode: Episode[Any]) -> AsyncIterator[Answer]:
 async def _by_openai_streamed(episode: Episode[Any]) -> AsyncIterator[Answer]:
     async with episode.openai() as sdk:
 
-        async def answer(said: list[Any]) -> tuple[str, int, int]:
-            text, usage = "", None
+        async def answer(said: list[Any]) -> str:
             stream = await sdk.chat.completions.create(
                 model=episode.model, messages=said, stream=True, stream_options={"include_usage": True}
             )
-            async for event in stream:
-                text += "".join(choice.delta.content or "" for choice in event.choices)
-                usage = event.usage or usage
-            assert usage is not None
-            return text, usage.prompt_tokens, usage.completion_tokens
+            return "".join([choice.delta.content or "" async for event in stream for choice in event.choices])
 
         yield answer
 
