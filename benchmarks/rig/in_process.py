@@ -141,7 +141,7 @@ def _run(folder: Path) -> Trained:
 
 
 MEMBERS = 8
-"""Conversations of a group."""
+"""Conversations of a group where nothing else is said."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +154,7 @@ class Workload:
     turns: int
     groups: int = 1
     thought: int = 0
+    members: int = MEMBERS
 
     @property
     def name(self) -> str:
@@ -176,7 +177,7 @@ def conversations(load: Workload, scale: int, vocabulary: int) -> list[tuple[str
     played = []
     for group in range(load.groups):
         task = words(load.prompt)
-        for _ in range(MEMBERS):
+        for _ in range(load.members):
             turns: list[tuple[tuple[int, ...], ...]] = [
                 (words(load.thought), words(load.answer - load.thought), words(load.observed))
             ]
