@@ -1,9 +1,10 @@
 """Landscapes of real trainings, as worlds: a search of them has a best that nobody planted.
 
-What is recorded (`landscape_data/`): trainings of the tiny model at every place of a grid, each with several seeds, and
-of each how many hidden tasks it solved before and after, and how many search tasks at some rungs in between. A run here
-is one of the recorded runs of its configuration, which one by the run's seed; the truth is their mean. So noise is the
-real one, of as many seeds as were recorded, and the best is the best of what was recorded: the highest of noisy means.
+What was recorded (`landscape_data/`, by `benchmarks/landscape.py` of commit 5ed0d2b): trainings of the tiny model at
+every place of a grid, each with several seeds, and of each how many hidden tasks it solved before and after, and how
+many search tasks at some rungs in between. A run here is one of the recorded runs of its configuration, which one by
+the run's seed; the truth is their mean. So noise is the real one, of as many seeds as were recorded, and the best is
+the best of what was recorded: the highest of noisy means.
 
 A run with a learning rate of 0, by which a study begins, stays where it was. Does not know hidden scores before the
 last step: a shorter run shows the search tasks in their place, and what it had at the last recorded rung that it
