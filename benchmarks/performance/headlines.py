@@ -8,7 +8,7 @@ turns, and half of a 99th percentile. Counts that must be exact have none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -25,6 +25,8 @@ class Headline:
     lower_is_better: bool = False
     goal: float | None = None
     text: str = ""
+    at: tuple[str, str] | None = None
+    """Commit and day of its measurement, where they are not those of the whole file."""
 
     @property
     def better(self) -> str:
@@ -91,7 +93,10 @@ def exact(name: str, value: float, text: str = "") -> Headline:
 
 def _simlab(figures: Figures) -> Iterator[Headline]:
     def figure(name: str, suite: str, key: str, *, lower: bool, goal: float | None = None) -> Headline:
-        return interval(name, row_with(figures["suites"][suite]["figures"], name=key), lower=lower, goal=goal)
+        own = figures["suites"][suite]
+        headline = interval(name, row_with(own["figures"], name=key), lower=lower, goal=goal)
+        at = (own["commit"], own["date"])
+        return headline if at == (figures["commit"], figures["date"]) else replace(headline, at=at)
 
     false = "mixture: studies with a false claim"
     yield figure("ugly nulls with a false claim", "null", false, lower=True, goal=0.05)
@@ -100,7 +105,11 @@ def _simlab(figures: Figures) -> Iterator[Headline]:
     yield figure("baits taken", "baits", "baits taken", lower=True, goal=0)
     yield figure("traps that became a result", "traps", "traps that became a result", lower=True, goal=0)
     yield figure("same verdicts after a kill", "faults", "same verdicts after a kill", lower=False, goal=1)
+    yield figure("regret of a search, wherever there is something to gain", "search", "regret", lower=True)
     yield figure("regret of a search in planted worlds", "search", "regret in planted worlds", lower=True)
+    for grid in ("arith", "guess"):
+        kind = f"recorded trainings of {grid}"
+        yield figure(f"regret of a search on {kind}", "search", f"regret, {kind}", lower=True)
     yield figure("searches with a claim of the wrong sign", "search", "searches with a claim of the wrong sign",
                  lower=True)  # fmt: skip
 
@@ -201,6 +210,20 @@ def _scale(figures: Figures) -> Iterator[Headline]:
     yield ratio("bytes stored of an episode of 8 turns", stored, lower=True, text=f"{stored:,}")
 
 
+def _powers(figures: Figures) -> Iterator[Headline]:
+    proofs = figures["proofs"]
+    for arm, gain in proofs["teams"]["comparisons"].items():
+        yield interval(f"teams: gain of both learning over the {arm}", {**gain, "value": gain["difference"]}, goal=0)
+    for task, gap in proofs["cocktail"]["tasks"].items():
+        name = f"cocktail: {task}, one model of three less one of its own ({gap['verdict']})"
+        yield interval(name, {**gap, "value": gap["estimate"]}, goal=None if gap["verdict"] == "equivalent" else 0)
+    faults, reload = proofs["faults"], proofs["reload"]
+    value = faults["verdict"]["disturbed"] - faults["verdict"]["undisturbed"]
+    name = f"faults: reward with {faults['kills']} clients killed less undisturbed"
+    yield interval(name, {**faults["verdict"], "value": value})
+    yield seconds("reload: from save to first play, s", reload["reload"]["median s"], reload["goal s"])
+
+
 def _generate(figures: Figures) -> Iterator[Headline]:
     for other in ("static", "continuous", "vllm"):
         rows = [row for row in figures["rows"] if other in row["ours over"]]
@@ -270,7 +293,7 @@ HEADLINES: Mapping[str, Callable[[Figures], Iterator[Headline]]] = {
     "simlab": _simlab, "verdicts": _verdicts, "metric_verdicts": _metric_verdicts, "inquiries": _inquiries,
     "real_noise": _real_noise, "first_study": _first_study, "evaluation_cost": _evaluation_cost,
     "orchestration": _orchestration, "server_capacity": _server_capacity,
-    "soak": _soak, "scale": _scale, "generate": _generate, "train_step": _train_step, "gpu": _gpu,
+    "soak": _soak, "scale": _scale, "powers": _powers, "generate": _generate, "train_step": _train_step, "gpu": _gpu,
     "merge_ratio": _merge_ratio, "against_trl": _against_trl, "real_model": _real_model,
     "verl_backend": _verl_backend, "verl_agreement": _verl_agreement, "sandbox": _sandbox,
 }  # fmt: skip

@@ -72,6 +72,7 @@ BENCHMARKS = (
     Benchmark("server_capacity", "How many calls does a server carry?", 6),
     Benchmark("soak", "Is a sample lost or trained twice when processes are killed?", 6, ("--minutes", "5")),
     Benchmark("scale", "What does an episode send and store?", 4),
+    Benchmark("powers", "Do the powers of the swarm hold what they promise?", 75),
     Benchmark("generate", "How fast does the local engine generate, beside others?", 8),
     Benchmark("train_step", "How much faster is an update on merged calls?", 7),
     Benchmark("gpu", "And on a GPU?", 4, missing=no_gpu),
@@ -130,10 +131,10 @@ class Entry:
 
 def entries(result: Result) -> list[Entry]:
     """Return the entries of a result."""
-    at = (result.commit or "unknown", result.date or "unknown")
+    whole = (result.commit or "unknown", result.date or "unknown")
     return [
-        Entry(result.name, headline.name, *at, float(f"{headline.value:.4g}"), float(f"{headline.noise:.2g}"),
-              headline.better)
+        Entry(result.name, headline.name, *(headline.at or whole), float(f"{headline.value:.4g}"),
+              float(f"{headline.noise:.2g}"), headline.better)
         for headline in result.headlines
     ]  # fmt: skip
 
@@ -193,5 +194,6 @@ def _rows(benchmark: Benchmark, result: Result, history: Sequence[Entry]) -> Ite
         before = previous(history, now)
         was = "" if before is None else f"{before.value:g}" + (" **(worse now)**" if now.is_worse_than(before) else "")
         goal = "" if headline.goal is None else f"{headline.goal:g}" + (" **missed**" if headline.missed else "")
-        cells = (headline.name, headline.text or f"{headline.value:.4g}", was, goal)
+        when = "" if headline.at is None else f"; {now.date} at {now.commit}"
+        cells = (headline.name, (headline.text or f"{headline.value:.4g}") + when, was, goal)
         yield "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"

@@ -28,12 +28,7 @@ from typing import (
 
 from research.installation.servers import Binding, start_swarm, stop_swarm
 from rig.plots import interval
-from rig.training import ONE_THREAD
-from studies.records.alpha import allocate_single_round
-from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
-from studies.records.procedure import InterimAnalysis, Prediction
-from studies.verdicts.inputs import ArmData
-from studies.verdicts.rules import judge
+from rig.training import ONE_THREAD, judged
 from swarm.client import AsyncSwarmClient
 from swarm.environments.base import PlainEnvironment, Task
 from swarm.environments.play import agent_of
@@ -159,7 +154,6 @@ MEASURES: Final[Mapping[str, Callable[[ServedTraining], float]]] = {
     "curve": lambda training: training.curve,
 }
 MEANINGS: Final = {"end": "success on held-out tasks after the last step", "curve": "mean training success"}
-_KEPT: Final = ("verdict", "reason", "estimate", "low", "high", "level", "p", "test", "equivalence")
 
 
 def of_environment(environment: str, trainings: Sequence[ServedTraining], held_out: int) -> dict[str, Any]:
@@ -190,36 +184,12 @@ def _figures(arm: Sequence[ServedTraining]) -> dict[str, Any]:
 def _verdict(
     environment: str, measure: str, arms: Mapping[str, Sequence[ServedTraining]], held_out: int
 ) -> dict[str, Any]:
-    seeds = len(arms["local"])
-    data = {
-        backend: ArmData(
-            {f"{backend}-{each.seed}": MEASURES[measure](each) for each in arm},
-            {f"{backend}-{each.seed}": each.seed for each in arm},
-        )
-        for backend, arm in arms.items()
-    }
-    found = judge(allocate_single_round(_design(environment, measure, seeds, held_out)), measure, data, look=1)
-    told = found.model_dump(mode="json")
-    return {"margin": MARGINS[measure], **{name: told[name] for name in _KEPT}}
-
-
-def _design(environment: str, measure: str, seeds: int, held_out: int) -> Design:
-    names: tuple[Backend, ...] = ("local", "verl")
+    values = {backend: {each.seed: MEASURES[measure](each) for each in arm} for backend, arm in arms.items()}
     margin = MARGINS[measure]
-    claim = Hypothesis(
-        id=measure, statement=f"The backend verl learns {environment} better than local: {MEANINGS[measure]}.",
-        variable="backend", control="local", treatment="verl", direction="increase",
-        prediction=Prediction(low=-margin, high=margin, probability=0.05),
-    )  # fmt: skip
-    return Design(
-        question=f"Does the backend verl learn {environment} as local does?", environment=environment, base_job={},
-        control_arm="local", hypotheses=(claim,),
-        arms=tuple(Arm(name=name, overrides={"backend": name}) for name in names),
-        seeds=tuple(range(1, seeds + 1)), metric=Metric(meaning=MEANINGS[measure], episodes=held_out),
-        test="paired", alpha=ALPHA, looks=(InterimAnalysis(seeds=seeds, alpha=ALPHA),), equivalence_margin=margin,
-        budget=Budget(wall_clock_s=1), price=Price(runs=1, parallel=1, seconds_per_run=1, total_s=1, basis="none"),
-        multiplicity="none", shared_seeds=True,
-    )  # fmt: skip
+    verdict = judged(
+        environment, values, meaning=MEANINGS[measure], episodes=held_out, test="paired", alpha=ALPHA, margin=margin
+    )
+    return {"margin": margin, **verdict}
 
 
 BACKENDS: Final[tuple[Backend, ...]] = ("local", "verl")

@@ -134,6 +134,7 @@ def figures(found: Sequence[Searched]) -> list[Measured]:
         share("searches of nothing with a false claim", [any(c.false for c in one.claims) for one in nothing],
               Bar("at most", MOST_FALSE)),
         share("searches with a claim of the wrong sign", [any(c.false for c in one.claims) for one in hopeful]),
+        mean("regret", [one.regret for one in hopeful if one.regret is not None]),
         mean("regret in planted worlds", [one.regret for one in planted if one.regret is not None]),
         *(mean(f"regret, {kind}", [one.regret for one in hopeful if one.kind == kind and one.regret is not None])
           for kind in KINDS if kind != "nothing"),
