@@ -43,9 +43,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rig.frame import RESULTS, circumstances, concluded, parser
+from rig.frame import RESULTS, circumstances, concluded, parser, show_table
 from rig.plots import Curve, band, draw, interval
 from rig.training import Trained, TrainingProcess, made
 
@@ -214,16 +212,14 @@ def goals_missed(figures: dict[str, Any]) -> list[str]:
 
 def show(figures: dict[str, Any]) -> None:
     """Print the figures."""
-    table = Table(title=f"whole GRPO steps of 128 episodes, {figures['steps']} steps, {figures['seeds']} seeds")
-    columns = ("", "steps/min", "x TRL", "x TRL, CPU", "s/step", "generate", "update", "other", "CPU s",
-               "reward/step", "less TRL's, 95 %", "gain/min")  # fmt: skip
-    for name in columns:
-        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
-    for environment, found in {**figures["environments"], **figures["larger model"]}.items():
-        for name, own in found.items():
-            table.add_row(*_row(f"{environment}: {name}", own))
-        table.add_section()
-    Console(width=160).print(table)
+    columns = ("", "steps/min", "x TRL", "x TRL, CPU", "s/step", "generate", "update", "other", "CPU s", "reward/step",
+               "less TRL's, 95 %", "gain/min")  # fmt: skip
+    rows = [
+        _row(f"{environment}: {name}", own)
+        for environment, found in {**figures["environments"], **figures["larger model"]}.items()
+        for name, own in found.items()
+    ]
+    show_table(f"whole GRPO steps of 128 episodes, {figures['steps']} steps, {figures['seeds']} seeds", columns, rows)
     print(f"on {figures['machine']}; TRL {figures['versions']['trl']}")
     if figures["quick"]:
         print("a quick run; the full one: python benchmarks/against_trl.py --json --check")

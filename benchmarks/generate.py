@@ -8,8 +8,8 @@
 
 Llama models of about 0.15, 1 and 5 million random weights (fp32, from a seed) answer requests that all come at once,
 with sampling at temperature 1 and the log-prob of every token; nobody stops early. Contestants hold the same weights,
-run on the same cores with as many torch threads (one, if `--threads` does not say otherwise), and take turns; each
-repeat has prompts of its own. Ratios are medians over the repeats of our tokens per second over theirs:
+run on the same core with one torch thread, and take turns; each repeat has prompts of its own. Ratios are medians over
+the repeats of our tokens per second over theirs:
 
 - static: a batch by hand over transformers' forward; at equal lengths at least 0.9 (it is not judged on ragged ones);
 - continuous: continuous batching of transformers; ahead of it at every N of ragged requests;
@@ -17,8 +17,7 @@ repeat has prompts of its own. Ratios are medians over the repeats of our tokens
 - vllm: ahead of it with up to a million weights, at least 0.85 of it with 5 million, at every N;
 - conversations of 8 turns, each going on from all before: at least 2 times continuous batching, which shares prefixes.
 
-Log-probs of all are compared with a plain forward first. Where a step of ours spends its time is printed beside it, and
-what a second thread gives; neither is judged.
+Log-probs of all are compared with a plain forward first.
 """
 
 from __future__ import annotations
@@ -35,9 +34,7 @@ from random import Random
 from statistics import median
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rig.frame import circumstances, concluded, parser
+from rig.frame import circumstances, concluded, parser, show_table
 
 CONTEXT = 1024
 SLOTS = 128
@@ -47,8 +44,8 @@ CHECKED = 2
 """Answers of each warm-up that are compared with a plain forward."""
 TOLERANCE = 1e-4
 MILLION = 1_500_000
-WARM_UP, PROFILED, AGAIN = -1, -2, -3
-"""Numbers of the repeats that are not compared."""
+WARM_UP = -1
+"""Number of the repeat that is not compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,30 +95,25 @@ CONVERSATIONS = Load("8 turns", 8, (256, 256), (24, 24), turns=8)
 def main() -> int:
     """Run the benchmark; return the exit code."""
     options = parser(__doc__, quick="the tiny model, fewer requests and repeats")
-    options.add_argument("--threads", type=int, default=1, help="torch threads and cores of each contestant")
     options.add_argument("--vllm-python", help="Python of an environment with vLLM")
     arguments = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="ajet-generate-") as folder:
-        rows, breakdowns = measure(Path(folder), arguments)
-    figures = {"threads": arguments.threads, "rows": rows, "breakdown": breakdowns, **circumstances(arguments)}
+        rows = measure(Path(folder), arguments)
+    figures = {"threads": 1, "rows": rows, **circumstances(arguments)}
     print_figures(figures)
     return concluded("generate", figures, goals_missed(rows), arguments)
 
 
-def measure(folder: Path, options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return a row for every model and load, and where our steps spend their time."""
-    rows, breakdowns = [], []
+def measure(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return a row for every model and load."""
+    rows = []
     loads: Sequence[Load] = (*EQUALS, *RAGGED)
     for shape in SHAPES[:1] if options.quick else SHAPES:
         repeats = 2 if options.quick else shape.repeats
-        with match(folder / shape.name, shape, options.threads, options.vllm_python) as fields:
+        with match(folder / shape.name, shape, options.vllm_python) as fields:
             rows += [compared(fields, load, repeats) for load in (loads[1:4] if options.quick else loads)]
             rows.append(compared(fields.without("static", "padded"), CONVERSATIONS, repeats))
-            breakdowns += [breakdown(fields, load) for load in loads[2:]]
-    if not options.quick and options.threads == 1:
-        with match(folder / "two threads", SHAPES[-1], 2, None) as fields:
-            rows.append(compared(fields, RAGGED[1], SHAPES[-1].repeats))
-    return rows, breakdowns
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +121,6 @@ class Match:
     """Contestants over one model, by name, and one more copy of it to check their log-probs with."""
 
     shape: Shape
-    threads: int
     contestants: Mapping[str, Any]
     reference: Any
 
@@ -140,15 +131,15 @@ class Match:
 
 
 @contextmanager
-def match(folder: Path, shape: Shape, threads: int, vllm_python: str | None) -> Iterator[Match]:
-    """Make the model, and everybody over a copy of it; threads started from here on stay on `threads` cores."""
+def match(folder: Path, shape: Shape, vllm_python: str | None) -> Iterator[Match]:
+    """Make the model, and everybody over a copy of it; threads started from here on stay on one core."""
     cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(cores)[:threads])
+    os.sched_setaffinity(0, sorted(cores)[:1])
     import torch
     from rig.engines import VLLM, Continuous, Ours, Padded, Static, saved_model
 
-    torch.set_num_threads(threads)
-    progress(f"{shape.name}, {threads} threads: making the model and the contestants")
+    torch.set_num_threads(1)
+    progress(f"{shape.name}: making the model and the contestants")
     load = saved_model(folder, CONTEXT, **shape.sizes)
     with ExitStack() as stack:
         contestants: dict[str, Any] = {
@@ -158,10 +149,10 @@ def match(folder: Path, shape: Shape, threads: int, vllm_python: str | None) -> 
             "padded": Padded(load()),
         }
         if vllm_python:
-            contestants["vllm"] = VLLM(vllm_python, folder, SLOTS, CONTEXT, threads)
+            contestants["vllm"] = VLLM(vllm_python, folder, SLOTS, CONTEXT)
         for contestant in contestants.values():
             stack.callback(contestant.close)
-        yield Match(shape, threads, contestants, load())
+        yield Match(shape, contestants, load())
     os.sched_setaffinity(0, cores)
 
 
@@ -178,7 +169,7 @@ def compared(fields: Match, load: Load, repeats: int) -> dict[str, Any]:
         "model": fields.shape.name,
         "weights": sum(parameter.numel() for parameter in fields.reference.parameters()),
         "load": load.name,
-        "threads": fields.threads,
+        "threads": 1,
         "tokens": tokens,
         "tokens per second": {name: round(tokens / median(values)) for name, values in warm.items()},
         "ours over": {
@@ -241,15 +232,6 @@ def deviation(model: Any, prompt: Sequence[int], answer: Any) -> float:
     return float((found - torch.tensor(answer.logprobs)).abs().max())
 
 
-def breakdown(fields: Match, load: Load) -> dict[str, Any]:
-    """Return the shares of the time in which our engine answers `load`, by part."""
-    from rig.profile import shares
-
-    ours = fields.contestants["ours"]
-    parts = shares(ours, lambda: sum(played(fields, load, ours, PROFILED)), requests_of(fields, load, AGAIN))
-    return {"model": fields.shape.name, "load": load.name, "shares": parts}
-
-
 def goals_missed(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return the goals of the module's docstring that `rows` miss."""
     missed = []
@@ -264,8 +246,6 @@ def goals_missed(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def goals(row: Mapping[str, Any]) -> list[tuple[str, float, bool]]:
     """Return what a row is judged by: against whom, which ratio at least, and whether it must be exceeded."""
-    if row["threads"] != 1:
-        return []
     if row["load"] == CONVERSATIONS.name:
         return [("continuous", 2.0, False)]
     if row["load"].startswith("equal"):
@@ -276,26 +256,17 @@ def goals(row: Mapping[str, Any]) -> list[tuple[str, float, bool]]:
 
 def print_figures(figures: dict[str, Any]) -> None:
     """Print the tables."""
-    rows, console = figures["rows"], Console(width=120)
+    rows, shown = figures["rows"], []
     names = list(dict.fromkeys(name for row in rows for name in row["tokens per second"]))
-    threads = f"torch threads and cores: {figures['threads']}"
-    table = Table(title=f"sampled tokens per second ({threads}; {figures['machine']['platform']})")
-    for column in ("model", "load", *names, *(f"ours/{name}" for name in names if name != "ours")):
-        table.add_column(column, justify="left" if column in ("model", "load") else "right")
     for row in rows:
-        name = row["load"] + (f", {row['threads']} threads" if row["threads"] != figures["threads"] else "")
         speeds = [f"{row['tokens per second'][name]:,}" if name in row["tokens per second"] else "" for name in names]
         ratios = [f"{row['ours over'][name]:.2f}" if name in row["ours over"] else "" for name in names[1:]]
-        table.add_row(row["model"], name, *speeds, *ratios)
-    console.print(table)
-    parts = Table(title="where our engine's time goes, percent")
-    first = figures["breakdown"][0]["shares"]
-    for column in ("model", "load", *first):
-        parts.add_column(column, justify="left" if column in ("model", "load") else "right")
-    for row in figures["breakdown"]:
-        parts.add_row(row["model"], row["load"], *(f"{100 * share:.0f}" for share in row["shares"].values()))
-    console.print(parts)
-    console.print("full size: python benchmarks/generate.py --json --check --vllm-python PATH")
+        shown.append([row["model"], row["load"], *speeds, *ratios])
+    show_table(
+        f"sampled tokens per second, one thread ({figures['machine']['platform']})",
+        ("model", "load", *names, *(f"ours/{name}" for name in names if name != "ours")), shown, left=2,
+    )  # fmt: skip
+    print("full size: python benchmarks/generate.py --json --check --vllm-python PATH")
 
 
 def progress(text: str) -> None:

@@ -29,10 +29,8 @@ from statistics import median
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from rig.engines import Continuous, Ours, Padded, Request
-from rig.frame import RESULTS, circumstances, concluded, parser
+from rig.frame import RESULTS, circumstances, concluded, parser, show_table
 from rig.in_process import MEMBERS, Workload, batch_of, conversations, ids_of
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -237,23 +235,18 @@ def goals_missed(figures: Mapping[str, Any]) -> list[str]:
 
 def show(figures: Mapping[str, Any]) -> None:
     """Print the tables."""
-    console = Console(width=140)
-    columns = ("workload", "layout", "groups", "ids", "forward ids", "seconds", "ids per second", "GiB beyond weights")
-    table = Table(title=f"one update, {figures['weights']:,} weights in bfloat16, {figures['gpu']}")
-    for column in (*columns, "token ratio", "wall ratio"):
-        table.add_column(column, justify="left" if column in ("workload", "layout") else "right")
-    for row in figures.get("updates", ()):
-        cells = [row.get(name, "-") for name in (*columns, "token ratio", "wall ratio")]
-        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in cells))
-    console.print(table)
-    speeds = Table(title="sampled tokens per second")
+    columns = ("workload", "layout", "groups", "ids", "forward ids", "seconds", "ids per second", "GiB beyond weights",
+               "token ratio", "wall ratio")  # fmt: skip
+    updates = [[row.get(name, "-") for name in columns] for row in figures.get("updates", ())]
+    rows = ([f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in cells] for cells in updates)
+    show_table(f"one update, {figures['weights']:,} weights in bfloat16, {figures['gpu']}", columns, rows, left=2)
     names = ("ours", "continuous", "padded")
-    for column in ("requests", *names, *(f"{name} off" for name in names)):
-        speeds.add_column(column, justify="right")
-    for row in figures.get("generation", ()):
-        found = [f"{row['tokens per second'][name]:,}" for name in names]
-        speeds.add_row(str(row["requests"]), *found, *(str(row["off a plain forward"][name]) for name in names))
-    console.print(speeds)
+    speeds = (
+        [str(row["requests"]), *(f"{row['tokens per second'][name]:,}" for name in names),
+         *(str(row["off a plain forward"][name]) for name in names)]
+        for row in figures.get("generation", ())
+    )  # fmt: skip
+    show_table("sampled tokens per second", ("requests", *names, *(f"{name} off" for name in names)), speeds)
 
 
 PARTS: Mapping[str, Callable[[bool], Iterator[dict[str, Any]]]] = {"updates": updates, "generation": generation}

@@ -18,7 +18,6 @@ are written after each cell; a cell that is not flown keeps what is there. Full 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Mapping
@@ -26,10 +25,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rig.campaign_verdicts import INQUIRIES, NOISES, WORDS, InquiryCell, InquiryTally, missed, percent, simulate
-from rig.frame import RESULTS, circumstances, concluded, parser
+from rig.frame import circumstances, concluded, earlier, parser
 from simlab.scores import to_stderr, work
-
-from research.installation.machine import cores
 
 NAME = "inquiries"
 QUICK = 20
@@ -72,7 +69,7 @@ class Batch:
 def main() -> int:
     """Simulate, print, and write what the options ask."""
     options = _options()
-    rows: dict[str, Any] = {row["name"]: row for row in _before()["rows"]}
+    rows: dict[str, Any] = {row["name"]: row for row in earlier(NAME).get("rows", ())}
     flown = {key: circumstances(options)[key] for key in ("date", "commit", "quick")}
     for name in options.cell or CELLS:
         began = time.monotonic()
@@ -87,17 +84,10 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    options = parser(__doc__, quick=f"{QUICK} inquiries a cell, too few to tell anything")
+    options = parser(__doc__, quick=f"{QUICK} inquiries a cell, too few to tell anything", parallel=True)
     options.add_argument("--cell", action="append", choices=CELLS, metavar="NAME", help="only this one, such as "
                          f"{next(iter(CELLS))!r}")  # fmt: skip
-    options.add_argument("--workers", type=int, default=cores(), help="processes (default: all cores)")
     return options.parse_args()
-
-
-def _before() -> dict[str, Any]:
-    path = RESULTS / f"{NAME}.json"
-    value: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"rows": []}
-    return value
 
 
 def _figures(rows: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:

@@ -26,9 +26,7 @@ Goals, all exact: each study is concluded with a report, each run collected once
 charged to it than the time that passed, everything that is stored verifies, each server trained as many steps and
 episodes as asked and none twice, no slot is held and no process left after `ajet up --stop`; the disturbed study has
 the same runs and verdicts as the other; each kind was met.
-How far what the runs measured lies apart is said and has no goal: two trainings of one seed play their episodes in
-another order, killed or not. A machine that others use makes all of it longer: the quick one took 15 minutes on two
-cores at a load of 12.
+A machine that others use makes all of it longer: the quick one took 15 minutes on two cores at a load of 12.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ from pathlib import Path
 from typing import Any
 
 from rig.frame import circumstances, concluded, parser
-from rig.installations import Ending, Installation, Killer, apart, differences, ending, left, victims
+from rig.installations import Ending, Installation, Killer, differences, ending, left, victims
 
 NAME = "kills"
 LOOK_S = 0.2
@@ -87,7 +85,7 @@ def measured(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         *overcharged("disturbed", hit, before_s + disturbed_s),
     ]  # fmt: skip
     account = {"seed": arguments.seed, "seconds": seconds, **told(hit, killer, disturbed.started)}
-    return {**account, "verdicts": hit.verdicts, "apart": apart(peaceful, hit), "missed": faults}
+    return {**account, "verdicts": hit.verdicts, "missed": faults}
 
 
 def asked(arguments: argparse.Namespace) -> list[str]:
@@ -172,14 +170,11 @@ def table(figures: dict[str, Any]) -> str:
     """Return the figures as text."""
     kinds = ", ".join(f"{times} {kind}" for kind, times in figures["killed by kind"].items())
     ends = ", ".join(f"{times} {code}" for code, times in figures["ends of attempts"].items())
-    gap = figures["apart"]
     return "\n".join([
         f"{figures['seconds']['undisturbed']:.0f} s undisturbed, {figures['seconds']['disturbed']:.0f} s disturbed",
         f"killed {figures['killed']}: {kinds}",
         f"{figures['runs']} runs in {figures['attempts']} attempts ({ends}), {figures['given up']} given up; "
         f"{figures['controllers']} controllers, {figures['supervisors']} supervisors",
-        f"hidden success of {gap['runs']} runs: {gap['identical']} identical, {gap['mean']:.3f} apart in the mean, "
-        f"{gap['most']:.3f} at most; means of all {gap['of the means of all']:.4f} apart",
         *(f"missed: {each}" for each in figures["missed"]),
     ])  # fmt: skip
 

@@ -22,7 +22,6 @@ minutes of one core.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -30,12 +29,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rig.curve_verdicts import CurveStudy, simulate
-from rig.frame import RESULTS, circumstances, concluded, parser
+from rig.frame import circumstances, concluded, earlier, parser
 from rig.simulated_verdicts import ALPHA
 from simlab.curves import CELLS, PACES, RATES, CurveWorld, Quantity, truth
 from simlab.scores import Bar, Measured, counted, to_stderr, work
-
-from research.installation.machine import cores
 
 NAME = "metric_verdicts"
 STUDIES, QUICK = 900, 40
@@ -93,7 +90,7 @@ class CurveRow:
 def main() -> int:
     """Simulate, print, and write what the options ask."""
     options = _options()
-    found: dict[str, Any] = _before()["metrics"] if options.metric else {}
+    found: dict[str, Any] = earlier(NAME).get("metrics", {}) if options.metric else {}
     for name in options.metric or METRICS:
         began = time.monotonic()
         rows = work(name, _measured, _rows(name, options.quick), workers=options.workers, tell=to_stderr)
@@ -116,16 +113,9 @@ def _figures(found: Mapping[str, Any], options: argparse.Namespace) -> dict[str,
 
 
 def _options() -> argparse.Namespace:
-    options = parser(__doc__, quick=f"{QUICK} studies a row, of 5 seeds")
+    options = parser(__doc__, quick=f"{QUICK} studies a row, of 5 seeds", parallel=True)
     options.add_argument("--metric", action="append", choices=METRICS, help="only this one")
-    options.add_argument("--workers", type=int, default=cores(), help="processes (default: all cores)")
     return options.parse_args()
-
-
-def _before() -> dict[str, Any]:
-    path = RESULTS / f"{NAME}.json"
-    value: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"metrics": {}}
-    return value
 
 
 def _rows(name: Quantity, quick: bool) -> list[CurveRow]:

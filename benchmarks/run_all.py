@@ -1,14 +1,13 @@
 """What does every benchmark measure today, and is anything worse than at the last version?
 
     python benchmarks/run_all.py                one benchmark after another: hours on two cores
-    python benchmarks/run_all.py --only soak    only this one (again: --only overlap ...)
+    python benchmarks/run_all.py --only soak    only this one (again: --only scale ...)
     python benchmarks/run_all.py --render       measures nothing: docs/performance.md from what is there
 
 Each benchmark writes its figures to benchmarks/results/. Its headline figures are compared with those of the last other
 version in benchmarks/results/history/headlines.csv and added to them, and docs/performance.md is rendered anew. What is
-worse by more than the noise of both is named. Exit code 1 where something is worse, or a benchmark failed. What ships
-with the project (`landscape`) is measured only by name; what needs something that is not here (a pretrained model) is
-skipped with the reason.
+worse by more than the noise of both is named. Exit code 1 where something is worse, or a benchmark failed. What needs
+something that is not here (a pretrained model) is skipped with the reason.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def _recorded(benchmark: Benchmark, folder: Path, past: Path) -> list[str]:
 
 
 def _chosen(only: Sequence[str] | None) -> list[Benchmark]:
-    return [each for each in BENCHMARKS if (each.name in only if only else not each.ships)]
+    return [each for each in BENCHMARKS if not only or each.name in only]
 
 
 def _arguments() -> argparse.Namespace:

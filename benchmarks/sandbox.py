@@ -1,8 +1,8 @@
-"""What does a container cost a client, against a plain process: to start, on each call, in memory, and to clear away?
+"""What does a container cost a client, against a plain process: to start, and on each call?
 
     python benchmarks/sandbox.py            about six minutes; needs a Docker Engine and a base image
-    python benchmarks/sandbox.py --quick    about one minute: fewer repeats, shorter stretches, 8 at once
-    python benchmarks/sandbox.py --json     also writes benchmarks/results/sandbox.{json,svg}
+    python benchmarks/sandbox.py --quick    about one minute: fewer repeats, shorter stretches
+    python benchmarks/sandbox.py --json     also writes benchmarks/results/sandbox.json
     python benchmarks/sandbox.py --check    exit code 1 unless the goal below is met
 
 The server is `python -m swarm.server` with the fake backend, whose engine answers at once. Containers are those of a
@@ -13,8 +13,6 @@ those of the process sandbox, speaking to the server themselves. All comparisons
   and where they go: until the launch returns, until the client's Python begins, imports, until the call.
 - Calls: calls/s and median latency of one client at 1, 8 and 64 connections: a process at the server, a process at a
   gateway's socket, a container behind relay and gateway. Ratios are medians over the repeats.
-- Many at once: 50 containers, then 50 processes, launched 8 at a time; launches a second until each has made its first
-  call, memory each, and seconds to end and remove all.
 
 Goal: a median of under 1 s from a container's launch to its first model call.
 """
@@ -27,18 +25,17 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rig.contained_clients import FILES, Containers, Loop, Place, Processes, at_once, first_call, said
-from rig.frame import RESULTS, circumstances, concluded, parser
+from anyio.from_thread import start_blocking_portal
+from rig.contained_clients import FILES, Containers, Place, Processes, first_call, said
+from rig.frame import circumstances, concluded, figure_lines, parser
 from rig.load import ASKED, HEAD, Conversation
-from rig.plots import COLORS
 from rig.servers import ServerProcess, begin, serving, start
 
 from research.installation.home import Home
@@ -48,7 +45,6 @@ from sandboxes.docker.engine import connect
 
 STARTS_GOAL_S = 1.0
 CONNECTIONS = (1, 8, 64)
-LAUNCHED_AT_ONCE = 8
 WAYS = ("process", "process at the gateway", "container")
 
 
@@ -59,11 +55,10 @@ class Size:
     starts: int
     repeats: int
     seconds: float
-    many: int
 
 
-FULL = Size(starts=15, repeats=5, seconds=3.0, many=50)
-QUICK = Size(starts=3, repeats=1, seconds=1.0, many=8)
+FULL = Size(starts=15, repeats=5, seconds=3.0)
+QUICK = Size(starts=3, repeats=1, seconds=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +68,6 @@ class Bench:
     server: ServerProcess
     containers: Containers
     processes: Processes
-    folder: Path
 
     @property
     def places(self) -> Mapping[str, Place]:
@@ -83,19 +77,14 @@ class Bench:
 
 def main() -> int:
     """Run the benchmark; return the exit code."""
-    arguments = parser(__doc__, quick="fewer repeats, shorter stretches, 8 at once").parse_args()
+    arguments = parser(__doc__, quick="fewer repeats, shorter stretches").parse_args()
     size = QUICK if arguments.quick else FULL
     began = time.monotonic()
     with bench() as made:
-        figures = {
-            "start": starts(made, size),
-            "calls": calls(made, size),
-            f"{size.many} at once": {name: many(made, name, size.many) for name in made.places},
-        }
+        figures: dict[str, Any] = {"start": starts(made, size), "calls": calls(made, size)}
     figures |= {"seconds in all": round(time.monotonic() - began), **circumstances(arguments)}
-    print(table(figures))
-    if arguments.json:
-        draw(figures, RESULTS / "sandbox.svg")
+    print(f"clients in containers against plain processes, on {figures['machine']}\n")
+    print("\n".join(figure_lines(figures, full_size="python benchmarks/sandbox.py")))
     return concluded("sandbox", figures, goals_missed(figures), arguments)
 
 
@@ -106,15 +95,13 @@ def bench() -> Iterator[Bench]:
     with tempfile.TemporaryDirectory(prefix="ajet-sandbox-") as place:
         folder = Path(place)
         image = ensure_client_image(engine, Home.locate().prepare(), note)
-        loop = Loop()
-        with serving("swarm", folder / "swarm") as server:
+        with serving("swarm", folder / "swarm") as server, start_blocking_portal() as portal:
             asyncio.run(start(server))
-            containers = Containers(folder, engine, image.id, server, loop)
+            containers = Containers(folder, engine, image.id, server, portal)
             try:
-                yield Bench(server, containers, Processes(folder, sys.executable, server), folder)
+                yield Bench(server, containers, Processes(folder, sys.executable, server))
             finally:
                 containers.end()
-                loop.close()
 
 
 def note(line: str) -> None:
@@ -191,86 +178,12 @@ def _compared(seen: Mapping[tuple[str, int], list[dict[str, float]]], connection
     }
 
 
-def many(made: Bench, name: str, count: int) -> dict[str, Any]:
-    """Launch many clients that stay, weigh them, and end them."""
-    place, began = made.places[name], time.time()
-    with at_once(LAUNCHED_AT_ONCE) as do:
-        launches: list[Callable[[], Any]] = [
-            partial(first_call, place, f"many-{name}-{number}", STAY="1") for number in range(count)
-        ]
-        handles = do(launches)
-    last = max(said(handle, "FIRST CALL")["calls"] for handle in handles)
-    memory = place.memory()
-    ends = time.monotonic()
-    place.end()
-    note(f"{count} of kind {name}: ended")
-    return {
-        "clients a second": round(count / (last - began), 2),
-        "MiB each": memory,
-        "seconds to end and remove one": round((time.monotonic() - ends) / count, 3),
-    }
-
-
 def goals_missed(figures: Mapping[str, Any]) -> list[str]:
     """Return the goal of the module's docstring if `figures` miss it."""
     found = figures["start"]["seconds"]["container"]["to the first call"]
     if found < STARTS_GOAL_S:
         return []
     return [f"{found:.3f} s from a container's launch to its first model call, the goal is {STARTS_GOAL_S:g} s"]
-
-
-def table(figures: Mapping[str, Any]) -> str:
-    """Return the figures as text."""
-    lines = [f"clients in containers against plain processes, on {figures['machine']}", ""]
-    for name in [name for name, value in figures.items() if isinstance(value, dict) and name != "versions"]:
-        lines.append(f"  {name}")
-        lines += [f"    {value:>8}  {part}" for part, value in _flat(figures[name])]
-    if figures["quick"]:
-        lines += ["", "a quick run; the full one: python benchmarks/sandbox.py"]
-    return "\n".join(lines)
-
-
-def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{before}{name}: ")
-        else:
-            yield f"{before}{name}", value
-
-
-def draw(figures: Mapping[str, Any], path: Path) -> None:
-    """Draw where the start goes and what calls cost, as an SVG that is the same for the same values."""
-    import matplotlib as mpl
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    plain = {"svg.hashsalt": path.stem, "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10}
-    with mpl.rc_context(plain):
-        figure = Figure(figsize=(9.2, 3.5), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        _draw_starts(left, figures["start"]["seconds"])
-        _draw_calls(right, figures["calls"])
-        for axes in (left, right):
-            axes.spines[["top", "right"]].set_visible(False)
-            axes.legend(frameon=False, fontsize=8)
-        FigureCanvasSVG(figure).print_svg(path, metadata={"Date": None})
-
-
-def _draw_starts(axes: Any, seconds: Mapping[str, Mapping[str, float]]) -> None:
-    places, done = list(seconds), dict.fromkeys(seconds, 0.0)
-    for number, part in enumerate([part for part in seconds[places[0]] if part != "to the first call"]):
-        widths = [seconds[place][part] for place in places]
-        axes.barh(places, widths, left=[done[place] for place in places], color=COLORS[number], label=part)
-        done = {place: done[place] + seconds[place][part] for place in places}
-    axes.axvline(STARTS_GOAL_S, color="#646c75", linewidth=0.8, linestyle=":")
-    axes.set(title="start to first model call", xlabel="seconds (dotted: the goal)")
-
-
-def _draw_calls(axes: Any, found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
-    for number, way in enumerate(WAYS):
-        rates = [one["calls per second"][way] for one in found.values()]
-        axes.plot([str(count) for count in CONNECTIONS], rates, "o-", color=COLORS[number], label=way)
-    axes.set(title="calls per second of one client", xlabel="connections", ylim=(0, None))
 
 
 if __name__ == "__main__":

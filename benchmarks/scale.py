@@ -1,4 +1,4 @@
-"""What does an episode send and store, and a parameter weigh?
+"""What does an episode send and store?
 
     python benchmarks/scale.py            about four minutes
     python benchmarks/scale.py --quick    about one minute: fewer episodes, 8 turns at most
@@ -8,11 +8,10 @@ Counts and bytes, on a swarm server in a process of its own (backend `fake`, rea
 the real clients (ours and OpenAI's) and a relay between them that counts (`rig/scale_measured.py`):
 
 - requests and bytes up and down for an episode and a call, with 1, 8 and 32 turns whose history grows, whole and
-  streamed an id at a time, and what a container's gateway adds to them;
+  streamed an id at a time;
 - rows, commits and bytes of the store for an episode and a step, what the server's process wrote to its disk by the
   kernel's count, and what is left once a checkpoint was saved;
-- heartbeats of episodes whose agents are silent;
-- bytes of a parameter in a checkpoint and in published weights, from the safetensors files of a tiny model.
+- heartbeats of episodes whose agents are silent.
 
 Bytes are those of HTTP, without TCP's and IP's headers. There is no goal.
 """
@@ -27,7 +26,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rig import scale_measured
 from rig.frame import circumstances, concluded, markdown_table, parser
 from rig.scale_measured import BEAT, BEGIN, CALL, END, Exchange, Played, Shape, play
 from rig.servers import ServerProcess, serving
@@ -63,20 +61,11 @@ def text(figures: Mapping[str, Any]) -> Iterator[str]:
             "KB written to disk an episode, over stored",
             "stored: bytes of an episode, of a step; of a call beside its tokens")  # fmt: skip
     yield from markdown_table(head, map(_store_row, figures["store"]))
-    weights = ((name, *_weights(row)) for name, row in figures["weights"].items())
-    yield from markdown_table(
-        ("trained", "bytes of a parameter in a checkpoint: weights, optimiser", "published"), weights
-    )
-    beats, gateway = figures["heartbeats"], figures["gateway"]
+    beats = figures["heartbeats"]
     yield (
         f"- A silent episode sends {beats['in a lease']:.1f} heartbeats in `lease_ttl_s` "
         f"({beats['an episode']:.0f} in {beats['silent for, s']:g} s of a lease of {beats['lease_ttl_s']:g} s), each "
         f"{beats['bytes up']:.0f} bytes up and {beats['bytes down']:.0f} down."
-    )
-    yield (
-        f"- A container's gateway passes each request on, one for one. A call's bytes change by "
-        f"{gateway[CALL]['up']:+.0f} up and {gateway[CALL]['down']:+.0f} down, an episode's beginning by "
-        f"{gateway[BEGIN]['up']:+.0f} up: the run's token takes a placeholder's place."
     )
 
 
@@ -86,14 +75,8 @@ def measure(folder: Path, *, quick: bool) -> dict[str, Any]:
         played = _played(server, folder / "server", quick=quick)
     return {
         "traffic": [traffic(one) for name, one in played.items() if name[0].isdigit() and "long" not in name],
-        "gateway": _added(played["behind a gateway"]),
         "store": [delta(played[name]) for name in played if name.endswith((" ajet", "at a time", "checkpoint"))],
         "heartbeats": _heartbeats(played["silent"]),
-        "weights": {
-            "all weights, fp32": scale_measured.measured(folder / "fp32", "float32"),
-            "all weights, bf16": scale_measured.measured(folder / "bf16", "bfloat16"),
-            "LoRA of rank 16, bf16": scale_measured.measured(folder / "lora", "bfloat16", lora_rank=16),
-        },
     }
 
 
@@ -117,7 +100,6 @@ def _played(server: ServerProcess, folder: Path, *, quick: bool) -> dict[str, Pl
         **{f"{number} ajet": (Shape(number), job) for number in turns},
         **{f"{number} openai": (Shape(number, "openai"), small) for number in turns},
         **{f"{number} openai, streamed": (Shape(number, "openai, streamed"), small) for number in turns},
-        "behind a gateway": (Shape(8, contained=True), small),
         "8 long ajet": (Shape(8, asked=LONG), job),
         "one at a time": (Shape(8, concurrency=1), small),
         "after a checkpoint": (Shape(8), job.model_copy(update=rotated)),
@@ -128,21 +110,6 @@ def _played(server: ServerProcess, folder: Path, *, quick: bool) -> dict[str, Pl
         print(f"playing: {name}", file=sys.stderr, flush=True)
         found[name] = asyncio.run(play(server, folder, wanted.model_copy(update={"seed": seed}), shape))
     return found
-
-
-def _added(played: Played) -> dict[str, Any]:
-    """Return by how many bytes a gateway changes what goes up and down, by kind of request."""
-    before, behind = _means(played.passed), _means(played.behind)
-    return {
-        kind: {way: round(behind[kind][way] - size, 1) for way, size in sizes.items()} for kind, sizes in before.items()
-    }
-
-
-def _means(passed: Sequence[Exchange]) -> dict[str, dict[str, float]]:
-    return {
-        kind: {way: fmean(getattr(each, way) for each in passed if each.kind == kind) for way in ("up", "down")}
-        for kind in sorted({each.kind for each in passed})
-    }
 
 
 def calls_by_turn(played: Played) -> list[float]:
@@ -164,10 +131,6 @@ def traffic(played: Played) -> dict[str, Any]:
         "bytes an episode": _both(own, played.episodes),
         "bytes a call": _both(played.granted(CALL), len(played.granted(CALL))),
         "bytes up of the first and the last call": [round(turns[0]), round(turns[-1])],
-        "tokens a call": {
-            "prompt": round(played.prompt_tokens / len(played.granted(CALL))),
-            "sampled": round(played.sampled_tokens / len(played.granted(CALL))),
-        },
     }
 
 
@@ -186,11 +149,8 @@ def delta(played: Played) -> dict[str, Any]:
         "turns": played.shape.turns,
         "at once": played.shape.concurrency,
         "characters asked": played.shape.asked,
-        "rows an episode": {name: rows[name] / played.episodes for name in ("episodes", "nodes")},
-        "rows a step": {name: rows[name] / steps for name in ("steps", "events")},
         "commits an episode": round((after.commits - before.commits) / played.episodes, 2),
         "stored bytes an episode": round((held["episodes"] + held["nodes"]) / played.episodes),
-        "file grew by, bytes an episode": round((after.file - before.file) / played.episodes),
         "bytes beside the tokens of a call": round((held["nodes"] - tokens) / rows["nodes"], 1)
         if rows["nodes"]
         else None,
@@ -224,11 +184,6 @@ def _store_row(row: Mapping[str, Any]) -> tuple[str, ...]:
         f"{row['bytes of an episode row']:.0f}, {row['bytes of step rows']:,}; "
         + ("tokens are gone" if beside is None else f"{beside:.0f}"),
     )
-
-
-def _weights(found: Mapping[str, Any]) -> tuple[str, str]:
-    checkpoint = found["checkpoint, bytes a parameter"]
-    return f"{checkpoint['model']:.2f}, {checkpoint['optimizer']:.2f}", f"{found['published, bytes a parameter']:.2f}"
 
 
 if __name__ == "__main__":

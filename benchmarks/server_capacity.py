@@ -21,14 +21,13 @@ makes load, several together are measured, whose calls/s are printed:
   compared with what was served; it is not rendered, not tokenised and not written again. What a token of history and
   what a new token cost is printed beside it.
 
-Memory per open episode and a breakdown of the CPU time by part of the server are printed, and not judged.
+Memory per open episode is printed, and not judged.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import pstats
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -39,7 +38,7 @@ from statistics import linear_regression, median
 from typing import Any
 
 import psutil
-from rig.frame import circumstances, concluded, parser
+from rig.frame import circumstances, concluded, figure_lines, parser
 from rig.load import Conversation, LoadProcess, request
 from rig.servers import ServerProcess, begin, serving, session, start
 from rig.slow_tools import slow_tools
@@ -65,12 +64,11 @@ class Size:
     repeats: int
     seconds: float
     grown_repeats: int
-    profiled_s: float
     slow_steps: int
 
 
-FULL = Size(repeats=7, seconds=6.0, grown_repeats=7, profiled_s=10.0, slow_steps=12)
-QUICK = Size(repeats=3, seconds=2.0, grown_repeats=3, profiled_s=4.0, slow_steps=4)
+FULL = Size(repeats=7, seconds=6.0, grown_repeats=7, slow_steps=12)
+QUICK = Size(repeats=3, seconds=2.0, grown_repeats=3, slow_steps=4)
 
 
 def main() -> int:
@@ -79,7 +77,8 @@ def main() -> int:
     size = QUICK if arguments.quick else FULL
     with tempfile.TemporaryDirectory(prefix="ajet-capacity-") as folder:
         figures = {**measure(Path(folder), size), **circumstances(arguments)}
-    print(table(figures))
+    print(f"one server process, {EPISODES} open episodes, {TURNS} turns, on {figures['machine']}\n")
+    print("\n".join(figure_lines(figures, full_size="python benchmarks/server_capacity.py")))
     return concluded("server_capacity", figures, goals_missed(figures), arguments)
 
 
@@ -96,10 +95,7 @@ def measure(folder: Path, size: Size) -> dict[str, Any]:
     with serving("swarm", folder / "slow") as server:
         slow = slow_tools(server, size.slow_steps)
     growth = _growth(folder, size)
-    return {
-        **throughput, **together, **latency, "slow tools": slow, "memory": memory, "growth": growth,
-        "breakdown": _breakdown(folder, size),
-    }  # fmt: skip
+    return {**throughput, **together, **latency, "slow tools": slow, "memory": memory, "growth": growth}
 
 
 def _opened(server: ServerProcess) -> tuple[list[str], bytes, dict[str, float]]:
@@ -238,40 +234,6 @@ def _costs(
     return [(values[0][0], median(cost for _, cost in values)) for values in seen]
 
 
-PARTS = (
-    ("uvicorn/", "HTTP"), ("h11", "HTTP"), ("httptools", "HTTP"), ("starlette", "HTTP"), ("fastapi", "HTTP"),
-    ("swarm/server/http", "HTTP"), ("swarm/server/keys", "keys"), ("jwt", "keys"),
-    ("swarm/timelines", "timelines"), ("swarm/backends/fake", "fake renderer"), ("rig/", "fake engine"),
-    ("swarm/store", "store"), ("sqlalchemy", "store"), ("sqlite", "store"), ("swarm/server/dialect", "dialect"),
-    ("pydantic", "dialect"), ("json/", "dialect"), ("swarm/answers", "answers"), ("swarm/server", "calls and leases"),
-    ("asyncio", "event loop"), ("contextlib", "calls and leases"),
-)  # fmt: skip
-
-
-def _breakdown(folder: Path, size: Size) -> dict[str, float]:
-    """Return each part's share of the main thread's CPU time, by cProfile, which inflates small Python functions."""
-    stats = folder / "profile"
-    with serving("swarm", folder / "profiled", str(stats)) as server:
-        asyncio.run(start(server))
-        with _load(server, asyncio.run(begin(server, EPISODES))) as load:
-            load.do("saturate", CONNECTIONS, size.profiled_s)
-    shares: dict[str, float] = {}
-    for function, (_, _, own, _, callers) in pstats.Stats(str(stats)).stats.items():  # type: ignore[attr-defined]
-        if function[0] != "~":
-            _add(shares, function, own)
-            continue
-        for caller, (_, _, own_there, _) in callers.items():  # a builtin counts as the part that calls it
-            _add(shares, caller, own_there)
-    whole = sum(shares.values())
-    return {part: round(own / whole, 3) for part, own in sorted(shares.items(), key=lambda pair: -pair[1])}
-
-
-def _add(shares: dict[str, float], function: tuple[str, int, str], own: float) -> None:
-    path = f"{function[0]}:{function[2]}"
-    part = next((part for mark, part in PARTS if mark in path), "other")
-    shares[part] = shares.get(part, 0.0) + own
-
-
 def goals_missed(figures: dict[str, Any]) -> list[str]:
     """Return the goals of the module's docstring that `figures` miss."""
     ratio, added = figures["ratio of calls per second"], figures["added p50 ms"]
@@ -289,30 +251,6 @@ def goals_missed(figures: dict[str, Any]) -> list[str]:
     if growth > GROWTH:
         missed.append(f"turn {GROWN_TURNS} costs {growth:.2f} times the first one's CPU, the goal is {GROWTH:g}")
     return missed
-
-
-def table(figures: dict[str, Any]) -> str:
-    """Return the figures as text."""
-    lines = [f"one server process, {EPISODES} open episodes, {TURNS} turns, on {figures['machine']}", ""]
-    for name, value in figures.items():
-        if name in {"machine", "processor", "versions", "commit", "date", "quick"}:
-            continue
-        if not isinstance(value, dict):
-            lines.append(f"  {value:>10}  {name}")
-            continue
-        lines.append(f"  {name}")
-        lines += [f"    {found:>10}  {part}" for part, found in _flat(value)]
-    if figures["quick"]:
-        lines += ["", "a quick run; the full one: python benchmarks/server_capacity.py"]
-    return "\n".join(lines)
-
-
-def _flat(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{before}{name}: ")
-        else:
-            yield f"{before}{name}", value
 
 
 if __name__ == "__main__":

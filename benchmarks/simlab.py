@@ -17,9 +17,7 @@ The bars. Studies of knobs that do nothing, for each kind of ugly noise and mixt
 effect; called equivalent at the margin in at most 5 %. 95 % intervals hold the truth 93 to 97 % of the time. Where a
 share is of too few to tell, it is marked with a question mark and neither kept nor missed. Confounds and traps: none is
 a result. Killed controllers: the same verdicts, no duplicate, no orphan, at every event. Budgets: never exceeded; what
-cannot be afforded is refused with a price that is enough. People: every wish carried out and told, every lock kept. At
-equal budget: regret below random search, TPE, ASHA and greedy; false claims far below greedy and single-seed readers;
-half the run-hours of the classical design or less for a right answer. What misses a bar is published as it is.
+cannot be afforded is refused with a price that is enough. What misses a bar is published as it is.
 """
 
 from __future__ import annotations
@@ -32,26 +30,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rig.calibration_page import write_page
-from rig.frame import RESULTS, circumstances, parser
+from rig.frame import RESULTS, circumstances, earlier, parser
 from simlab.scores import Progress, SuiteOutcome, to_stderr
 from simlab.suites import (
     baits,
     budget,
-    control,
-    curves,
     effects,
     equivalence,
     faults,
     inquiries,
     null,
     planners,
-    regret,
-    rivals,
     search,
     traps,
 )
-
-from research.installation.machine import cores
 
 NAME = "simlab"
 FLOWN = ("date", "commit")
@@ -83,10 +75,9 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    options = parser(__doc__, quick="a size for CI")
+    options = parser(__doc__, quick="a size for CI", parallel=True)
     options.add_argument("--suite", action="append", choices=SUITES, help="only this suite")
     options.add_argument("--inquiries", type=int, help="of the suite of inquiries so many (default: all of its size)")
-    options.add_argument("--workers", type=int, default=cores(), help="processes (default: all cores)")
     return options.parse_args()
 
 
@@ -96,8 +87,7 @@ def _write(figures: dict[str, Any]) -> None:
 
 
 def _before() -> dict[str, Any]:
-    path = RESULTS / f"{NAME}.json"
-    value: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    value = earlier(NAME)
     for suite in value.get("suites", {}).values():  # one that is kept stays of the version that flew it
         for key in FLOWN:
             suite.setdefault(key, value[key])
@@ -130,7 +120,7 @@ def _inquiries(count: int | None) -> Suite:
     """Return the suite of inquiries, which take long; of so many where it is said."""
 
     def suite(is_quick: bool, workers: int, tell: Progress) -> SuiteOutcome:
-        usual, every = (4, 60) if is_quick else (300, 10)
+        usual, every = (4, 120) if is_quick else (300, 20)
         return inquiries.measure(usual if count is None else count, 1, every=every, workers=workers, tell=tell)
 
     return suite
@@ -145,13 +135,9 @@ SUITES: dict[str, Suite] = {
     faults.NAME: _sized(lambda *sizes, **how: faults.measure(sizes[0], sizes[1], every=sizes[2], **how), (1, 8, 10),
                         (3, 80, 1)),
     budget.NAME: _sized(budget.measure, (4,), (24,)),
-    control.NAME: _sized(control.measure, (5,), (50,)),
     planners.NAME: _sized(planners.measure, (2,), (30,)),
-    search.NAME: _sized(search.measure, (5,), (60,)),
-    regret.NAME: _sized(regret.measure, (2, 0), (40, 40)),
-    curves.NAME: _sized(curves.measure, (1,), (30,)),
+    search.NAME: _sized(search.measure, (7,), (84,)),
     inquiries.NAME: _inquiries(None),
-    rivals.NAME: _sized(rivals.measure, (1,), (33,)),
 }  # fmt: skip
 
 

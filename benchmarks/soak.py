@@ -39,7 +39,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rig.frame import circumstances, concluded, parser
+from rig.frame import circumstances, concluded, figure_lines, parser
 from rig.soak_agents import GROUP_SIZE
 from sqlalchemy import create_engine
 
@@ -69,10 +69,10 @@ def main() -> int:
             asyncio.run(soak.run(60 * minutes))
         finally:
             soak.end()
-        figures = {"minutes": minutes, "seed": arguments.seed, **balance(soak)}
-    print(table(figures))
+        figures = {"minutes": minutes, "seed": arguments.seed, **balance(soak), **circumstances(arguments)}
+    print("\n".join(figure_lines(figures, full_size="python benchmarks/soak.py --minutes 5")))
     missed = [f"{found} {name}" for name, found in figures["must be zero"].items() if found]
-    return concluded("soak", {**figures, **circumstances(arguments)}, missed, arguments)
+    return concluded("soak", figures, missed, arguments)
 
 
 def _arguments() -> argparse.Namespace:
@@ -361,23 +361,6 @@ def _weights(directory: Path) -> list[tuple[int, list[tuple[str, int]]]]:
 
 def _spread(seconds: list[float]) -> dict[str, float]:
     return {"median": round(median(seconds), 2), "worst": round(max(seconds), 2)}
-
-
-def table(figures: dict[str, Any]) -> str:
-    """Return the figures as text."""
-    lines = []
-    for name, value in figures.items():
-        if not isinstance(value, dict):
-            lines.append(f"{value:>10}  {name}")
-            continue
-        lines.append(name)
-        for part, found in value.items():
-            if not isinstance(found, dict):
-                lines.append(f"{found:>10}  {part}")
-                continue
-            sums = ", ".join(f"{number} {what}" for what, number in found.items() if what != "episodes")
-            lines.append(f"{found['episodes']:>10}  {part} ({sums})")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -30,9 +30,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rig.frame import circumstances, concluded, parser
+from rig.frame import circumstances, concluded, parser, show_table
 from rig.in_process import MEMBERS, Workload, batch_of, conversations, ids_of
 
 SCALE = 16
@@ -45,8 +43,6 @@ BUDGET = 8192
 REPEATS, QUICK_REPEATS = 5, 3
 QUICK_TURNS = 8
 LINEAR, TREE, AT_20 = 0.85, 0.8, 9.0
-EXPLAINED = 20
-"""Turns of the conversations whose time is broken down."""
 
 
 WORKLOADS = (
@@ -74,7 +70,6 @@ def main() -> int:
         "layouts": rows,
         **circumstances(arguments),
     }
-    figures["breakdown"] = breakdown(next((load for load in loads if load.turns == EXPLAINED), loads[-1]))
     show(figures)
     return concluded("train_step", figures, goals_missed(rows), arguments)
 
@@ -140,23 +135,6 @@ def learners_of(layouts: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def breakdown(load: Workload) -> dict[str, Any]:
-    """Return where an update of each layout spends its time, by the profiler: microseconds for each of its ids."""
-    from rig.in_process import PARTS, spent
-
-    played, learners = conversations(load, SCALE, SIZES["vocab_size"]), learners_of(load.layouts)
-    ids, parts = ids_of(played), {}
-    for layout, learner in learners.items():
-        progress(f"{load.name}: where the time of {layout} goes")
-        batch = batch_of(played, layout)
-        learner.update(batch)
-        found = spent(lambda learner=learner, batch=batch: learner.update(batch), SIZES["vocab_size"])
-        parts["unmerged" if layout == "none" else layout] = {
-            part: round(1e6 * found[part] / ids[layout], 2) for part in PARTS
-        }
-    return {"workload": load.name, "microseconds per id": parts}
-
-
 def goals_missed(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return the goals of the module's docstring that `rows` miss."""
     missed = []
@@ -171,25 +149,15 @@ def goals_missed(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def show(figures: dict[str, Any]) -> None:
     """Print the tables."""
-    console = Console(width=120)
-    table = Table(title=f"one update, one thread, lengths divided by {figures['scale']}")
-    columns = ("workload", "layout", "groups", "ids", "forward ids", "trained", "ms", "us per id")
-    columns += ("token ratio", "wall ratio", "wall/token")
-    for column in columns:
-        table.add_column(column, justify="left" if column in ("workload", "layout") else "right")
-    for row in figures["layouts"]:
-        table.add_row(*(f"{row[name]:,}" if isinstance(row[name], int) else str(row[name]) for name in columns))
-    console.print(table)
-    explained = figures["breakdown"]
-    parts = Table(title=f"where the time goes, microseconds per id, {explained['workload']}")
-    names = list(next(iter(explained["microseconds per id"].values())))
-    for column in ("layout", *names):
-        parts.add_column(column, justify="left" if column == "layout" else "right")
-    for layout, spent in explained["microseconds per id"].items():
-        parts.add_row(layout, *(str(spent[name]) for name in names))
-    console.print(parts)
-    console.print(f"machine: {figures['machine']}")
-    console.print("full size: python benchmarks/train_step.py --json --check")
+    columns = ("workload", "layout", "groups", "ids", "forward ids", "trained", "ms", "us per id", "token ratio",
+               "wall ratio", "wall/token")  # fmt: skip
+    rows = (
+        [f"{row[name]:,}" if isinstance(row[name], int) else str(row[name]) for name in columns]
+        for row in figures["layouts"]
+    )
+    show_table(f"one update, one thread, lengths divided by {figures['scale']}", columns, rows, left=2)
+    print(f"machine: {figures['machine']}")
+    print("full size: python benchmarks/train_step.py --json --check")
 
 
 def progress(text: str) -> None:

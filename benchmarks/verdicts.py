@@ -1,26 +1,24 @@
-"""How often are verdicts wrong under ugly noise, and what do they see: by the rules of before, and by those of today?
+"""How often are verdicts wrong under ugly noise, and what do they see, by the rules alone?
 
     python benchmarks/verdicts.py [--quick] [--json] [--check] [--workers N]
 
 Simulated studies with a planted truth are judged by the shipped `studies.verdicts.rules.judge`, look by look, as
 the loop does: a hypothesis that is decided gets no more runs. Each kind of ugliness is a cell, the last one draws a
-mixture for each study. *Before* is what designs locked until the rules changed, and is still judged by the shipped
-code: one variance that the noise bank has a part in, shared seeds, looks from 2 seeds on, no rule of collapse. *After*
-is what they lock now. `paired` is what is locked where seeds are shared.
+mixture for each study. *After* (the rules changed once) is what designs lock: Welch's test, or one variance of all of
+more arms than two; `paired` is what is locked where seeds are shared.
 
 Each cell has studies without a difference and studies with the effect that so many seeds promise to see, which is the
 margin of equivalence. A verdict is scored against the truth that it speaks of, that of the trainings that do not
 collapse or that of all, and an equivalence that is said not to be zero says that there is a difference; `read of all`
 is how often it would be false if it were read as one about all trainings.
 
-Goals of the rules of today, in every cell: false claims in at most 5 % of null studies, the wrong sign in at most 1 %,
+Goals, in every cell: false claims in at most 5 % of null studies, the wrong sign in at most 1 %,
 called equivalent at the margin in at most 5 %, and power of at least 75 %, so that silence keeps none of them. What
 misses one is published as it is. Full size, on two cores: some 20 minutes, half of it for five arms.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
@@ -30,8 +28,6 @@ from typing import Any
 from rig.frame import circumstances, concluded, parser
 from rig.simulated_verdicts import ALPHA, Procedure, Rules, World, promised, simulate
 from simlab.scores import Bar, Measured, counted, to_stderr, work
-
-from research.installation.machine import cores
 
 TWO_ARMS, FIVE_ARMS, QUICK = 2000, 400, 60
 """Studies of a row."""
@@ -44,8 +40,6 @@ CELLS: dict[str, World | None] = {
     "correlation 0.6": World(correlation=0.6),
     "correlation -0.6": World(correlation=-0.6),
     "near the ceiling": World(ceiling=True),
-    "bank half the truth": World(bank=0.5),
-    "bank twice the truth": World(bank=2.0),
     "collapses alike, 15 %": World(collapses=(0.15, 0.15)),
     "collapses alike, never seen": World(collapses=(0.15, 0.15), bank_sees=False),
     "collapses in one arm, 15 %": World(collapses=(0.0, 0.15), bank_sees=False),
@@ -73,7 +67,8 @@ class Row:
 
 def main() -> int:
     """Simulate, print, and write what the options ask."""
-    options = _options()
+    quick = f"{QUICK} studies a row, and no five arms but of the mixture"
+    options = parser(__doc__, quick=quick, parallel=True).parse_args()
     started = time.monotonic()
     found = work("verdicts", _measured, _rows(options.quick), workers=options.workers, tell=to_stderr)
     for table in sorted({(row["arms"], row["n"]) for row in found}):
@@ -86,23 +81,17 @@ def main() -> int:
     return concluded("verdicts", figures, missed(found), options)
 
 
-def _options() -> argparse.Namespace:
-    options = parser(__doc__, quick=f"{QUICK} studies a row, and no five arms but of the mixture")
-    options.add_argument("--workers", type=int, default=cores(), help="processes (default: all cores)")
-    return options.parse_args()
-
-
 def _rows(quick: bool) -> list[Row]:
     two = [_row(cell, rules, n, 1, QUICK if quick else TWO_ARMS, planted)
            for cell in CELLS for n in (3, 5, 8) for rules in _rules(cell) for planted in (False, True)]  # fmt: skip
-    five = [_row(cell, rules, n, 4, QUICK // 6 if quick else FIVE_ARMS, planted)
+    five = [_row(cell, "after", n, 4, QUICK // 6 if quick else FIVE_ARMS, planted)
             for cell in (["mixture"] if quick else CELLS)
-            for n, planted in ((3, False), (5, False), (5, True)) for rules in ("before", "after")]  # fmt: skip
+            for n, planted in ((3, False), (5, False), (5, True))]  # fmt: skip
     return [*two, *five]
 
 
 def _rules(cell: str) -> tuple[Rules, ...]:
-    return ("before", "after", "paired") if "correlation" in cell else ("before", "after")
+    return ("after", "paired") if "correlation" in cell else ("after",)
 
 
 def _row(cell: str, rules: Rules, n: int, treatments: int, studies: int, planted: bool) -> Row:
@@ -141,7 +130,7 @@ def _percent(row: dict[str, Any] | None, name: str) -> str:
 
 
 def missed(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return which goals the rules of today miss, in words; of the rules of before nothing is asked any more."""
+    """Return which goals are missed, in words; of `paired` nothing is asked."""
     goals = [figure for row in rows if row["rules"] == "after" for figure in _goals(row)]
     return [figure.words() for figure in goals if figure.kept is False]
 

@@ -12,12 +12,9 @@ built-in agents play over HTTP. Both backends run in the environment that AJET_V
 The seed is that of sampling and of the tasks' order. Two engines draw other tokens with it: a pair shares its order of
 tasks and no more.
 
-Each finished training is a line of benchmarks/results/verl_agreement.jsonl (`--trainings`) at once; the same command
-goes on from there.
-
 Judged is success on 216 held-out tasks after the last step, and the mean of training success over all steps, by the
 verdict that studies get (`studies/verdicts`, paired by seed, two one-sided tests) with the margins of
-`rig/agreement/margins.py`, which were written down before any training.
+`rig/verl_agreement.py`, which were written down before any training.
 
 Goals: every one of these verdicts is `equivalent`, and both backends learn: the interval of what each gains lies above
 its margin, or being equal would say little.
@@ -25,19 +22,17 @@ its margin, or being equal would say little.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rig.frame import RESULTS, circumstances, concluded, parser
+from rig.frame import RESULTS, circumstances, concluded, parser, show_table
 from rig.plots import Curve, band, draw
 from rig.training import made
 from rig.verl_agreement import (
@@ -45,7 +40,6 @@ from rig.verl_agreement import (
     MARGINS,
     AgreementSize,
     ServedTraining,
-    TrainingsFile,
     job_of,
     of_environment,
     trained,
@@ -61,14 +55,11 @@ QUICK = AgreementSize(("guess", "arith"), seeds=1, steps=2, episodes_per_step=16
 
 def main() -> int:
     """Run the benchmark; return the exit code."""
-    options = _options()
+    options = parser(__doc__, quick="few steps, one seed").parse_args()
     os.environ["AJET_VERL_PYTHON"] = require_verl()
     size = QUICK if options.quick else FULL
     with tempfile.TemporaryDirectory(prefix="ajet-agreement-") as temporary:
-        folder = Path(temporary)
-        given: Path | None = options.trainings
-        kept = given or (folder / "trainings.jsonl" if options.quick else RESULTS / f"{NAME}.jsonl")
-        found = _all_trained(TrainingsFile(kept, size), size, folder)
+        found = _all_trained(size, Path(temporary))
     figures = {**_figures(found, size), **circumstances(options)}
     show(figures)
     if options.json:
@@ -76,23 +67,19 @@ def main() -> int:
     return concluded(NAME, figures, goals_missed(figures), options)
 
 
-def _options() -> argparse.Namespace:
-    options = parser(__doc__, quick="few steps, one seed")
-    options.add_argument("--trainings", type=Path, help="file of the trainings that are done, to go on with")
-    return options.parse_args()
-
-
-def _all_trained(file: TrainingsFile, size: AgreementSize, folder: Path) -> list[ServedTraining]:
-    """Train what is missing in a file, one after another; return all of it."""
-    models = folder / "models"
-    for environment, backend, seed in list(file.missing()):
+def _all_trained(size: AgreementSize, folder: Path) -> list[ServedTraining]:
+    """Train seed by seed, the backends in turns, neither always first; return all trainings."""
+    models, found = folder / "models", []
+    for environment in size.environments:
         made(environment, models, TinyModel(head_size=32))
-        place, began = folder / f"{environment}-{backend}-{seed}", time.monotonic()
-        done = trained(place, models, job_of(environment, backend, seed, size), size.held_out)
-        file.append(done)
-        ends = f"{done.before:.3f} to {done.end:.3f}, mean of the curve {done.curve:.3f}"
-        print(f"{environment}, {backend}, seed {seed}: {ends}; {time.monotonic() - began:.0f} s", file=sys.stderr)
-    return file.done()
+    for seed, environment in product(range(size.seeds), size.environments):
+        for backend in BACKENDS if seed % 2 == 0 else BACKENDS[::-1]:
+            place, began = folder / f"{environment}-{backend}-{seed}", time.monotonic()
+            done = trained(place, models, job_of(environment, backend, seed, size), size.held_out)
+            found.append(done)
+            ends = f"{done.before:.3f} to {done.end:.3f}, mean of the curve {done.curve:.3f}"
+            print(f"{environment}, {backend}, seed {seed}: {ends}; {time.monotonic() - began:.0f} s", file=sys.stderr)
+    return found
 
 
 def _figures(found: Sequence[ServedTraining], size: AgreementSize) -> dict[str, Any]:
@@ -104,7 +91,7 @@ def _figures(found: Sequence[ServedTraining], size: AgreementSize) -> dict[str, 
         "environments": {name: of_environment(name, found, size.held_out) for name in size.environments}
         if judged
         else {},
-        "trainings": [each.value() for each in found],
+        "trainings": [asdict(each) for each in found],
     }
 
 
@@ -138,14 +125,13 @@ def goals_missed(figures: Mapping[str, Any]) -> list[str]:
 
 def show(figures: Mapping[str, Any]) -> None:
     """Print the figures."""
-    table = Table(title="success, mean and 95 % interval over seeds; differences with their 90 % interval")
-    for name in ("", *BACKENDS, "verl less local", "verdict"):
-        table.add_column(name, justify="left" if name == "" else "right", no_wrap=True)
-    for environment, own in figures["environments"].items():
-        for measure, found in own["verdicts"].items():
-            cells = (_shown(own["arms"][backend][measure]) for backend in BACKENDS)
-            table.add_row(f"{environment}: {measure}", *cells, _difference(found), found["verdict"])
-    Console(width=130).print(table)
+    rows = [
+        (f"{environment}: {measure}", *(_shown(own["arms"][backend][measure]) for backend in BACKENDS),
+         _difference(found), found["verdict"])
+        for environment, own in figures["environments"].items() for measure, found in own["verdicts"].items()
+    ]  # fmt: skip
+    title = "success, mean and 95 % interval over seeds; differences with their 90 % interval"
+    show_table(title, ("", *BACKENDS, "verl less local", "verdict"), rows)
     for each in figures["trainings"]:
         print(f"{each['environment']}, {each['backend']}, seed {each['seed']}: {each['before']:.3f} to "
               f"{each['end']:.3f}, boot {each['boot_s']} s, training {each['train_s']} s")  # fmt: skip

@@ -23,9 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rig.frame import circumstances, concluded, parser
+from rig.frame import circumstances, concluded, parser, show_table
 from rig.training import BENCHMARKS, ONE_THREAD, made
 from rig.verl_pair import require_verl
 
@@ -93,11 +91,11 @@ def _medians(rounds: Sequence[Mapping[str, Any]], backend: str) -> dict[str, flo
 
 def show(figures: Mapping[str, Any]) -> None:
     """Print the figures."""
-    table = Table("", *BACKENDS, title="medians over rounds")
-    table.add_row("boot, s", *(f"{figures['boot, s'][name]:.1f}" for name in BACKENDS))
-    for what in figures["medians"]["local"]:
-        table.add_row(what, *(f"{figures['medians'][name][what]:,.3f}" for name in BACKENDS))
-    Console(width=120).print(table)
+    rows = [("boot, s", *(f"{figures['boot, s'][name]:.1f}" for name in BACKENDS))]
+    rows += [
+        (what, *(f"{figures['medians'][name][what]:,.3f}" for name in BACKENDS)) for what in figures["medians"]["local"]
+    ]
+    show_table("medians over rounds", ("", *BACKENDS), rows)
     print(f"verl over local, within rounds: {figures['verl over local, within rounds']}")
     print(f"measured on {figures['machine']}")
 

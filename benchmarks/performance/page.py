@@ -45,15 +45,13 @@ class Benchmark:
     """One script of `benchmarks/`.
 
     `name` is that of the script and of its result file, `minutes` what it takes about on two cores, `options` what its
-    command has beside `--json`. What `ships` is recorded once and is run only by name. `missing` says what is needed
-    and not here, None where it can be run.
+    command has beside `--json`. `missing` says what is needed and not here, None where it can be run.
     """
 
     name: str
     title: str
     minutes: int
     options: tuple[str, ...] = ()
-    ships: bool = False
     missing: Callable[[], str | None] | None = None
 
     @property
@@ -71,7 +69,6 @@ BENCHMARKS = (
     Benchmark("first_study", "How long does a first study take?", 6),
     Benchmark("evaluation_cost", "What do evaluations during training cost?", 5),
     Benchmark("orchestration", "What does orchestration cost?", 12),
-    Benchmark("learning_curves", "Does the whole stack learn?", 18),
     Benchmark("server_capacity", "How many calls does a server carry?", 6),
     Benchmark("soak", "Is a sample lost or trained twice when processes are killed?", 6, ("--minutes", "5")),
     Benchmark("scale", "What does an episode send and store?", 4),
@@ -80,13 +77,11 @@ BENCHMARKS = (
     Benchmark("train_step", "How much faster is an update on merged calls?", 7),
     Benchmark("gpu", "And on a GPU?", 4, missing=no_gpu),
     Benchmark("merge_ratio", "Does merging save the ids that the formula says?", 1),
-    Benchmark("overlap", "What does rollout beside learning bring?", 9),
     Benchmark("against_trl", "How fast are whole steps, beside TRL's?", 6),
     Benchmark("real_model", "How long does a step of a pretrained model take?", 15, missing=training.missing),
     Benchmark("verl_backend", "What does a step of the backend verl take?", 15, missing=verl.missing),
     Benchmark("verl_agreement", "Does the backend verl learn what local learns?", 60, missing=verl.missing),
     Benchmark("sandbox", "What does a container cost a client?", 6),
-    Benchmark("landscape", "What are searches compared on?", 40, ships=True),
 )
 """In the page's order."""
 
@@ -112,12 +107,8 @@ def load(name: str, folder: Path = RESULTS) -> Result | None:
     if not path.exists():
         return None
     figures: Mapping[str, Any] = json.loads(path.read_text())
-    parts = [part["recorded"] for part in figures.get("environments", {}).values() if "recorded" in part]
-    apart = sorted(parts, key=lambda recorded: recorded["date"], reverse=True)
-    around = next(
-        (one for one in (figures.get("circumstances"), figures, *apart) if one and "date" in one), {"date": None}
-    )
-    return None if around.get("quick") else Result(name, figures, around["date"], around.get("commit"))
+    around: Mapping[str, Any] = figures.get("circumstances", figures)
+    return None if around.get("quick") else Result(name, figures, around.get("date"), around.get("commit"))
 
 
 @dataclass(frozen=True)
@@ -140,10 +131,10 @@ class Entry:
 
 def entries(result: Result) -> list[Entry]:
     """Return the entries of a result."""
-    at = (result.commit or "unknown", result.date or "unknown")
+    whole = (result.commit or "unknown", result.date or "unknown")
     return [
-        Entry(result.name, headline.name, *at, float(f"{headline.value:.4g}"), float(f"{headline.noise:.2g}"),
-              headline.better)
+        Entry(result.name, headline.name, *(headline.at or whole), float(f"{headline.value:.4g}"),
+              float(f"{headline.noise:.2g}"), headline.better)
         for headline in result.headlines
     ]  # fmt: skip
 
@@ -203,5 +194,6 @@ def _rows(benchmark: Benchmark, result: Result, history: Sequence[Entry]) -> Ite
         before = previous(history, now)
         was = "" if before is None else f"{before.value:g}" + (" **(worse now)**" if now.is_worse_than(before) else "")
         goal = "" if headline.goal is None else f"{headline.goal:g}" + (" **missed**" if headline.missed else "")
-        cells = (headline.name, headline.text or f"{headline.value:.4g}", was, goal)
+        when = "" if headline.at is None else f"; {now.date} at {now.commit}"
+        cells = (headline.name, (headline.text or f"{headline.value:.4g}") + when, was, goal)
         yield "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"

@@ -18,7 +18,6 @@ job asks for, and the episodes that are listed are as many as the server says we
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
 import subprocess
@@ -27,6 +26,8 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -34,7 +35,8 @@ from typing import Any, Final
 
 import psutil
 
-from research.installation.servers import SwarmProcess, start_swarm, stop_swarm
+from powers.reload import client, served
+from research.installation.servers import SwarmProcess
 from studies.statistics.comparison import is_constant, is_equivalent, two_one_sided, welch
 from swarm.client import AsyncSwarmClient, SwarmClient
 from swarm.environments import get_environment
@@ -42,6 +44,7 @@ from swarm.environments.play import agent_of
 from swarm.job import Job
 from swarm.wire import EpisodeSummary
 
+SEEDS, STEPS = 5, 120
 KILL_EVERY_S: Final = 5.0
 MARGIN: Final = 0.1
 ALPHA: Final = 0.05
@@ -51,19 +54,7 @@ MOST_S: Final = 600.0
 """A training that takes so long hangs, which is a fault."""
 _LOOK_S: Final = 0.1
 _PLAYS: Final = "swarm.environments"
-
-
-@dataclass(frozen=True, slots=True)
-class FaultSize:
-    """How much to train."""
-
-    seeds: int
-    steps: int
-    episodes_per_step: int = 64
-
-
-FULL = FaultSize(seeds=5, steps=120)
-QUICK = FaultSize(seeds=2, steps=3)
+_TRAINED: Final = ("in_step", "consumed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,34 +70,37 @@ class FaultyTraining:
     kills: int
     begun: int
     ends: dict[str, int]
-    faults: tuple[str, ...]
+    faults: list[str]
     """What does not add up in its balance sheet."""
 
 
 def measure(quick: bool) -> dict[str, Any]:
     """Train both arms; return the figures and the verdict."""
-    size = QUICK if quick else FULL
-    found: list[FaultyTraining] = []
+    seeds, steps = (2, 3) if quick else (SEEDS, STEPS)
+    trainings: list[FaultyTraining] = []
     with tempfile.TemporaryDirectory(prefix="ajet-faults-", ignore_cleanup_errors=True) as folder:
-        for seed in range(size.seeds):
+        for seed in range(seeds):
             for disturbed in (False, True) if seed % 2 == 0 else (True, False):  # neither arm always comes first
-                found.append(trained(Path(folder), size, seed, disturbed=disturbed))
-                print(found[-1], file=sys.stderr, flush=True)
+                trainings.append(trained(Path(folder), steps, seed, disturbed=disturbed))
+                print(trainings[-1], file=sys.stderr, flush=True)
+    judged = verdict(trainings)
+    faults = [f"seed {training.seed}: {fault}" for training in trainings for fault in training.faults]
     return {
-        "seeds": size.seeds,
-        "steps": size.steps,
+        "seeds": seeds,
+        "steps": steps,
         "kill every s": KILL_EVERY_S,
-        "kills": sum(one.kills for one in found),
-        "gain": fmean(one.reward - one.untrained for one in found if not one.disturbed),
-        "verdict": verdict(found),
-        "balance faults": [f"seed {one.seed}: {fault}" for one in found for fault in one.faults],
-        "trainings": [asdict(one) for one in found],
+        "kills": sum(training.kills for training in trainings),
+        "gain": fmean(training.reward - training.untrained for training in trainings if not training.disturbed),
+        "verdict": judged,
+        "balance faults": faults,
+        "trainings": [asdict(training) for training in trainings],
+        "goals": {"equivalent under kills": bool(judged["equivalent"]), "every balance sheet closes": not faults},
     }
 
 
-def verdict(found: list[FaultyTraining]) -> dict[str, Any]:
+def verdict(trainings: Sequence[FaultyTraining]) -> dict[str, Any]:
     """Return the comparison of the arms: disturbed less undisturbed."""
-    calm, hit = ([one.reward for one in found if one.disturbed is disturbed] for disturbed in (False, True))
+    calm, hit = ([one.reward for one in trainings if one.disturbed is disturbed] for disturbed in (False, True))
     means = {"undisturbed": fmean(calm), "disturbed": fmean(hit)}
     if is_constant(calm) and is_constant(hit):
         return {**means, "equivalent": None, "why": "no arm varies: no interval can be had"}
@@ -114,44 +108,26 @@ def verdict(found: list[FaultyTraining]) -> dict[str, Any]:
     return {**means, **judged.model_dump(mode="json"), "equivalent": is_equivalent(judged)}
 
 
-def trained(folder: Path, size: FaultSize, seed: int, *, disturbed: bool) -> FaultyTraining:
+def trained(folder: Path, steps: int, seed: int, *, disturbed: bool) -> FaultyTraining:
     """Carry one training out in an installation of its own; its model is made once for all."""
     home = folder / f"{'disturbed' if disturbed else 'calm'}-{seed}"
-    server = start_swarm(home / "swarm", models=folder / "models", port=0)
-    clients: list[subprocess.Popen[bytes]] = []
-    try:
-        job = Job(environment="arith", seed=seed, steps=size.steps, episodes_per_step=size.episodes_per_step)
-        with SwarmClient(server.url, server.admin_token) as control:
-            control.ensure_training(job)
-            untrained = asyncio.run(evaluated(server))
-            began = time.monotonic()
-            clients = [started(home, seed, number) for number in range(CLIENTS)]
+    job = Job(environment="arith", seed=seed, steps=steps, episodes_per_step=64)
+    with served(home, folder / "models", job) as (server, control):
+        untrained = asyncio.run(evaluated(server))
+        began = time.monotonic()
+        with ExitStack() as stack:
+            options = ("--restart", "--environment", "arith", "--concurrency", "16", "--seed")
+            clients = [stack.enter_context(client(home, *options, str(10 * seed + n))) for n in range(CLIENTS)]
             kills = watched(control, clients, random.Random(seed) if disturbed else None)
             seconds = time.monotonic() - began
-            for client in clients:
-                client.wait(60)
+            for process in clients:
+                process.wait(60)
         reward = asyncio.run(evaluated(server))
         begun, ends, faults = asyncio.run(balance(server, job))
-        return FaultyTraining(seed, disturbed, untrained, reward, round(seconds, 1), kills, begun, ends, tuple(faults))
-    finally:
-        for client in clients:
-            if client.poll() is None:
-                client.kill()
-                client.wait()
-        stop_swarm(server)
+    return FaultyTraining(seed, disturbed, untrained, reward, round(seconds, 1), kills, begun, ends, faults)
 
 
-def started(home: Path, seed: int, number: int) -> subprocess.Popen[bytes]:
-    """Start a client that is started again where it dies."""
-    command = [sys.executable, "-m", "research", "client", "run", "--restart", "--sandbox", "process"]
-    options = ["--environment", "arith", "--concurrency", "16", "--seed", str(10 * seed + number)]
-    with (home / f"client-{number}.log").open("wb") as log:
-        return subprocess.Popen(
-            [*command, *options], env={**os.environ, "AJET_HOME": str(home)}, stdout=log, stderr=log
-        )
-
-
-def watched(control: SwarmClient, clients: list[subprocess.Popen[bytes]], rng: random.Random | None) -> int:
+def watched(control: SwarmClient, clients: Sequence[subprocess.Popen[bytes]], rng: random.Random | None) -> int:
     """Wait for the job's end, and kill meanwhile where there is a generator to draw from; return the kills."""
     began, kills, due = time.monotonic(), 0, time.monotonic() + KILL_EVERY_S
     while not control.status().finished:
@@ -164,67 +140,61 @@ def watched(control: SwarmClient, clients: list[subprocess.Popen[bytes]], rng: r
     return kills
 
 
-def players(clients: list[subprocess.Popen[bytes]]) -> list[psutil.Process]:
+def players(clients: Sequence[subprocess.Popen[bytes]]) -> list[psutil.Process]:
     """Return the processes that play now."""
-    found = []
-    for client in clients:
-        try:
-            for child in psutil.Process(client.pid).children():
-                if _PLAYS in child.cmdline() and child.status() != psutil.STATUS_ZOMBIE:
-                    found.append(child)
-        except psutil.NoSuchProcess:
-            continue
-    return sorted(found, key=lambda process: process.pid)
+    playing: list[psutil.Process] = []
+    for process in clients:
+        with suppress(psutil.NoSuchProcess):
+            children = psutil.Process(process.pid).children()
+            playing += [one for one in children if _PLAYS in one.cmdline() and one.status() != psutil.STATUS_ZOMBIE]
+    return sorted(playing, key=lambda process: process.pid)
 
 
 async def evaluated(server: SwarmProcess) -> float:
-    """Return the mean reward of the trained policy."""
+    """Return the mean reward of the present policy."""
     environment = get_environment("arith")
     tasks = list(environment.tasks("search"))
-    chosen = [tasks[place % len(tasks)] for place in range(EVALUATED)]
-    async with AsyncSwarmClient(server.url, server.admin_token) as client:
-        played: list[float] = []
-        for start in range(0, EVALUATED, len(tasks)):
-            results = await client.evaluate(agent_of(environment), chosen[start : start + len(tasks)])
-            played += [result.reward for result in results]
-    return fmean(played)
+    rewards: list[float] = []
+    async with AsyncSwarmClient(server.url, server.admin_token) as admin:
+        while len(rewards) < EVALUATED:
+            results = await admin.evaluate(agent_of(environment), tasks[: EVALUATED - len(rewards)])
+            rewards += [result.reward for result in results]
+    return fmean(rewards)
 
 
 async def balance(server: SwarmProcess, job: Job) -> tuple[int, dict[str, int], list[str]]:
     """Return how many episodes were begun, where they went, and what does not add up."""
-    async with AsyncSwarmClient(server.url, server.admin_token) as client:
-        episodes = (await client.episodes(10_000)).episodes
+    async with AsyncSwarmClient(server.url, server.admin_token) as admin:
+        episodes = (await admin.episodes(10_000)).episodes
     begun = begun_of(server)
-    ends = Counter(_end(one) for one in episodes)
     faults = [f"{one.id} is {one.state}" for one in episodes if one.state in ("open", "prepared")]
-    faults += [f"{one.id} was {one.state} for no reason" for one in episodes if _unexplained(one)]
-    trained = Counter(one.step for one in episodes if one.state in ("in_step", "consumed"))
-    wanted = dict.fromkeys(range(1, job.steps + 1), job.episodes_per_step)
-    if dict(trained) != wanted:
-        faults.append(f"expected {job.episodes_per_step} episodes in each of {job.steps} steps, found {dict(trained)}")
+    faults += [f"{one.id} was {one.state} for no reason" for one in episodes if _is_unexplained(one)]
+    batches = Counter(one.step for one in episodes if one.state in _TRAINED)
+    if dict(batches) != dict.fromkeys(range(1, job.steps + 1), job.episodes_per_step):
+        faults.append(f"expected {job.episodes_per_step} episodes in each of {job.steps} steps, found {dict(batches)}")
     if begun != len(episodes):
         faults.append(f"the server says that {begun} episodes were begun, and lists {len(episodes)}")
     if len({one.id for one in episodes}) != len(episodes):
         faults.append("an episode is listed twice")
-    return begun, dict(sorted(ends.items())), faults
+    return begun, dict(sorted(Counter(map(_end, episodes)).items())), faults
 
 
 def begun_of(server: SwarmProcess) -> int:
     """Return how many episodes were begun, by the server's own counter."""
-    asked = urllib.request.Request(f"{server.url}/metrics", headers={"Authorization": f"Bearer {server.admin_token}"})
-    with urllib.request.urlopen(asked, timeout=10) as answer:
+    request = urllib.request.Request(f"{server.url}/metrics", headers={"Authorization": f"Bearer {server.admin_token}"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
         lines = answer.read().decode().splitlines()
     return int(float(next(line.split()[-1] for line in lines if line.startswith("ajet_episodes_begun_total"))))
 
 
 def _end(one: EpisodeSummary) -> str:
-    if one.state in ("in_step", "consumed"):
+    if one.state in _TRAINED:
         return "trained"
     if one.state == "ended":
         return "evaluated" if one.kind == "eval" else "ended, not trained"
     return one.state if one.state == "aborted" else f"{one.state}: {one.reason}"
 
 
-def _unexplained(one: EpisodeSummary) -> bool:
+def _is_unexplained(one: EpisodeSummary) -> bool:
     unexplained = one.state in ("fenced", "dropped") and not one.reason
     return unexplained or (one.state == "ended" and one.kind == "train")

@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from research.installation.servers import start_swarm, stop_swarm
+from research.installation.servers import SwarmProcess, start_swarm, stop_swarm
 from swarm.client import SwarmClient
 from swarm.environments.user_code import code_hash
 from swarm.job import Job
@@ -48,66 +48,66 @@ async def agent(episode):
 def measure(quick: bool) -> dict[str, Any]:
     """Save again and again, both ways; return the seconds from each save to the first play of its code."""
     saves = QUICK_SAVES if quick else SAVES
+    job = Job(backend="fake", environment="arith", steps=1_000_000, episodes_per_step=8, group_size=2)
     with tempfile.TemporaryDirectory(prefix="ajet-reload-", ignore_cleanup_errors=True) as folder:
         home = Path(folder)
-        server = start_swarm(home / "swarm", models=home / "models", port=0)
-        try:
-            with SwarmClient(server.url, server.admin_token) as control:
-                control.ensure_training(
-                    Job(backend="fake", environment="arith", steps=1_000_000, episodes_per_step=8, group_size=2)
-                )
-                reloaded = by_reload(control, home, saves)
-                by_hand = stopped_and_started(control, home, saves)
-        finally:
-            stop_swarm(server)
+        with served(home, home / "models", job) as (_, control):
+            reloaded = by_reload(control, home, saves)
+            by_hand = stopped_and_started(control, home, saves)
     return {
-        "saves": saves,
-        "goal s": GOAL_S,
-        "reload": _told(reloaded),
-        "by hand": _told(by_hand),
-        "reload, all under the goal": max(reloaded) < GOAL_S,
-    }
+        "saves": saves, "goal s": GOAL_S, "reload": _summary(reloaded), "by hand": _summary(by_hand),
+        "goals": {"every save is played within the goal": max(reloaded) < GOAL_S},
+    }  # fmt: skip
 
 
 def by_reload(control: SwarmClient, home: Path, saves: int) -> list[float]:
     """Return the seconds of each save under `--reload`."""
-    agent, found = saved(home, 0), []
-    with client(home, "--reload"):
-        awaited(control, agent)
+    agent, seconds = saved(home, 0), []
+    with client(home, str(home / "mine"), "--concurrency", "8", "--reload"):
+        wait_for_play(control, agent)
         for number in range(1, saves + 1):
             time.sleep(BETWEEN_S)
             began = time.monotonic()
-            awaited(control, saved(home, number))
-            found.append(time.monotonic() - began)
-    return found
+            wait_for_play(control, saved(home, number))
+            seconds.append(time.monotonic() - began)
+    return seconds
 
 
 def stopped_and_started(control: SwarmClient, home: Path, saves: int) -> list[float]:
     """Return the seconds of each save where the client is stopped and started again."""
-    found: list[float] = []
+    seconds: list[float] = []
     began, agent, offset = 0.0, saved(home, 1000), 1001
     for number in range(saves + 1):
-        with client(home):
-            awaited(control, agent)
+        with client(home, str(home / "mine"), "--concurrency", "8"):
+            wait_for_play(control, agent)
             if number:
-                found.append(time.monotonic() - began)
+                seconds.append(time.monotonic() - began)
             time.sleep(BETWEEN_S)
             began = time.monotonic()
             agent = saved(home, offset + number)
-    return found
+    return seconds
 
 
 @contextmanager
-def client(home: Path, *options: str) -> Iterator[None]:
-    """Run a client while inside; end it as Ctrl-C does."""
-    command = [sys.executable, "-m", "research", "client", "run", str(home / "mine"), "--sandbox", "process"]
-    with (home / "client.log").open("ab") as log:
-        process = subprocess.Popen(
-            [*command, "--concurrency", "8", *options], env={**os.environ, "AJET_HOME": str(home)},
-            stdout=log, stderr=log,
-        )  # fmt: skip
+def served(home: Path, models: Path, job: Job) -> Iterator[tuple[SwarmProcess, SwarmClient]]:
+    """Have a server of an installation train a job while inside."""
+    server = start_swarm(home / "swarm", models=models, port=0)
     try:
-        yield
+        with SwarmClient(server.url, server.admin_token) as control:
+            control.ensure_training(job)
+            yield server, control
+    finally:
+        stop_swarm(server)
+
+
+@contextmanager
+def client(home: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a client of an installation while inside; end it as Ctrl-C does."""
+    command = [sys.executable, "-m", "research", "client", "run", "--sandbox", "process", *options]
+    with (home / "client.log").open("ab") as log:
+        process = subprocess.Popen(command, env={**os.environ, "AJET_HOME": str(home)}, stdout=log, stderr=log)
+    try:
+        yield process
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(MOST_S)
@@ -121,18 +121,15 @@ def saved(home: Path, worth: int) -> str:
     return code_hash(folder)
 
 
-def awaited(control: SwarmClient, code: str) -> None:
+def wait_for_play(control: SwarmClient, code: str) -> None:
     """Wait for the first play of a code."""
     deadline = time.monotonic() + MOST_S
-    while not any(one.code == code for one in control.episodes(32).episodes):
+    while not any(episode.code == code for episode in control.episodes(32).episodes):
         if time.monotonic() > deadline:
             raise TimeoutError(f"no play of code {code[:12]} began within {MOST_S:g} s")
         time.sleep(_LOOK_S)
 
 
-def _told(seconds: list[float]) -> dict[str, Any]:
-    return {
-        "median s": round(median(seconds), 3),
-        "most s": round(max(seconds), 3),
-        "all s": [round(s, 3) for s in seconds],
-    }
+def _summary(seconds: list[float]) -> dict[str, Any]:
+    each = [round(s, 3) for s in seconds]
+    return {"median s": round(median(seconds), 3), "most s": max(each), "all s": each}

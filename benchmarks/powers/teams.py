@@ -17,22 +17,20 @@ Each run has servers of its own: a server that was given the same job before wou
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-import math
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
-from types import ModuleType
+from runpy import run_path
+from types import SimpleNamespace
 from typing import Any
 
-from studies.statistics.comparison import Runs, compare, t_quantile
+from studies.statistics.comparison import Runs, compare, mean_interval
 from swarm.client import AsyncSwarmClient
 from swarm.client.teams import Team
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "speaker_listener"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "speaker_listener" / "train.py"
 FROZEN = {"learning_rate": 0.0}
 ARMS: Mapping[str, Mapping[str, Any]] = {
     "joint": {},
@@ -48,83 +46,61 @@ def measure(quick: bool) -> dict[str, Any]:
     seeds, steps = (2, 3) if quick else (SEEDS, STEPS)
     began = time.monotonic()
     runs = asyncio.run(_trained(seeds, steps))
-    found = {
+    gains = {arm: _compared(runs, arm) for arm in ARMS if arm != "joint"}
+    middle = mean_interval([run["shuffled"] for run in runs if run["arm"] == "joint"])
+    assert middle is not None  # of two seeds or more
+    return {
         "seeds": seeds,
         "steps": steps,
         "runs": runs,
-        "comparisons": {arm: _compared(runs, arm) for arm in ARMS if arm != "joint"},
-        "shuffled hints": _against_chance([run["shuffled"] for run in runs if run["arm"] == "joint"]),
-        "frozen members are bit-equal": all(run["still"] for run in runs),
+        "comparisons": gains,
+        "shuffled hints": {"mean": middle.mean, "low": middle.low, "high": middle.high, "chance": CHANCE},
+        "goals": {
+            "joint beats each frozen member": all((gain["low"] or 0.0) > 0.0 for gain in gains.values()),
+            "with other hints it falls to chance": middle.low <= CHANCE,
+            "frozen members are bit-equal": all(run["still"] for run in runs),
+        },
         "seconds": round(time.monotonic() - began),
     }
-    return {**found, "holds": None if quick else _holds(found)}
 
 
 async def _trained(seeds: int, steps: int) -> list[dict[str, Any]]:
-    example = _example()
-    with tempfile.TemporaryDirectory(prefix="ajet-teams-") as temporary:
-        runs: list[dict[str, Any]] = []
+    example = SimpleNamespace(**run_path(str(EXAMPLE)))
+    runs: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="ajet-teams-") as folder:
         for seed, arm in [(seed, arm) for seed in range(seeds) for arm in ARMS]:
             jobs = example.jobs_of(steps, seed, **ARMS[arm])
-            async with example.served(Path(temporary), jobs, f"-{arm.replace(' ', '-')}-{seed}") as clients:
+            async with example.served(Path(folder), jobs, f"-{arm.replace(' ', '-')}-{seed}") as clients:
                 runs.append(await _run(example, clients, arm, seed))
             print(f"{len(runs)}/{seeds * len(ARMS)}  {runs[-1]}", file=sys.stderr, flush=True)
-        return runs
+    return runs
 
 
-async def _run(example: ModuleType, clients: Mapping[str, AsyncSwarmClient], arm: str, seed: int) -> dict[str, Any]:
+async def _run(example: Any, clients: Mapping[str, AsyncSwarmClient], arm: str, seed: int) -> dict[str, Any]:
     """Train one arm with one seed on servers that never trained before; measure the team."""
     began = time.monotonic()
     hidden = example.WORLD.tasks("hidden")
     start = await example.success(clients, hidden)
     summary = await Team.rollout(clients, example.WORLD.tasks("train"), example.play)
+    frozen = [(await clients[role].status()).stillness for role in ARMS[arm]]
     return {
         "arm": arm, "seed": seed, "before": start, "after": await example.success(clients, hidden),
         "shuffled": await example.success(clients, hidden, shuffled=True), "plays": summary.plays,
-        "trained": dict(summary.trained), "dropped": dict(summary.dropped), "still": await _still(clients, ARMS[arm]),
+        "trained": dict(summary.trained), "dropped": dict(summary.dropped),
+        "still": all(one is not None and one.before is not None and one.before == one.after for one in frozen),
         "seconds": round(time.monotonic() - began),
     }  # fmt: skip
 
 
-async def _still(clients: Mapping[str, AsyncSwarmClient], frozen: Mapping[str, Any]) -> bool:
-    """Return whether the weights of each frozen member are what they were."""
-    told = [(await clients[role].status()).stillness for role in frozen]
-    return all(one is not None and one.before is not None and one.before == one.after for one in told)
-
-
 def _compared(runs: Sequence[Mapping[str, Any]], arm: str) -> dict[str, Any]:
-    """Return joint training less an arm with a frozen member, seed by seed."""
-    found = compare("paired", _runs(runs, arm), _runs(runs, "joint"))
-    if found is None:
-        return {"difference": None}
-    low, high = found.interval(0.95)
-    return {"test": found.test, "difference": found.estimate, "low": low, "high": high, "p": found.p}
+    """Return joint training less an arm with a frozen member, seed by seed; no numbers where no seed differs."""
+    pair = compare("paired", _runs(runs, arm), _runs(runs, "joint"))
+    if pair is None:
+        return {"difference": None, "low": None, "high": None}
+    low, high = pair.interval(0.95)
+    return {"test": pair.test, "difference": pair.estimate, "low": low, "high": high, "p": pair.p}
 
 
 def _runs(runs: Sequence[Mapping[str, Any]], arm: str) -> Runs:
-    own = [run for run in runs if run["arm"] == arm]
-    names = {f"{arm} {run['seed']}": run for run in own}
-    return Runs({name: run["after"] for name, run in names.items()}, {name: run["seed"] for name, run in names.items()})
-
-
-def _against_chance(shares: Sequence[float]) -> dict[str, float]:
-    """Return the mean over the seeds with its 95 % t-interval."""
-    middle, error = fmean(shares), stdev(shares) / math.sqrt(len(shares))
-    reach = t_quantile(0.975, len(shares) - 1) * error
-    return {"mean": middle, "low": middle - reach, "high": middle + reach, "chance": CHANCE}
-
-
-def _holds(found: Mapping[str, Any]) -> bool:
-    shuffled = found["shuffled hints"]
-    better = all((one.get("low") or 0.0) > 0.0 for one in found["comparisons"].values())
-    fallen = shuffled["low"] <= CHANCE
-    return bool(better and fallen and found["frozen members are bit-equal"])
-
-
-def _example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("speaker_listener_train", EXAMPLE / "train.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    own = {f"{arm} {run['seed']}": run for run in runs if run["arm"] == arm}
+    return Runs({name: run["after"] for name, run in own.items()}, {name: run["seed"] for name, run in own.items()})

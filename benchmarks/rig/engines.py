@@ -259,11 +259,11 @@ class Continuous:
 class VLLM:
     """vLLM in a process of another environment, its engine in that very process; it times itself."""
 
-    def __init__(self, python: str, folder: Path, slots: int, context: int, threads: int) -> None:
+    def __init__(self, python: str, folder: Path, slots: int, context: int) -> None:
         quiet = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
         settings = {
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_HOST_IP": "127.0.0.1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(threads),
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
         }  # fmt: skip
         command = [python, str(_VLLM), str(folder), str(slots), str(context)]
         environment = {**os.environ, **quiet, **settings}

@@ -1,31 +1,25 @@
-"""An agent for `--agent`: tells when it was imported and when it made its first model call; waits if asked to.
+"""An agent for `--agent`: tells when it was imported and when it made its first model call.
 
 What it prints is one line of JSON, of seconds since 1970: containers and processes of a machine share its clock.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import time
 from typing import Any
 
 IMPORTED_AT = time.time()
-
-
-WAITS_S = 600.0
 QUESTION = [{"role": "user", "content": "a number from 1 to 99"}]
 
 
 async def agent(episode: Any) -> float:
-    """Make one call; with STAY in the environment, stay afterwards until ended."""
+    """Make one call."""
     calls_at = time.time()
     await episode.chat(QUESTION)
     stamps = {"began": _began_at(), "imported": IMPORTED_AT, "calls": calls_at, "answered": time.time()}
     print("FIRST CALL", json.dumps(stamps), flush=True)
-    if "STAY" in os.environ:
-        await asyncio.sleep(WAITS_S)
     return 1.0
 
 

@@ -6,24 +6,39 @@ import argparse
 import json
 import platform
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
 from research.controller.session import collect_versions
-from research.installation.machine import describe
+from research.installation.machine import cores, describe
 
 RESULTS = Path(__file__).parents[1] / "results"
 
 
-def parser(documentation: str | None, *, quick: str) -> argparse.ArgumentParser:
-    """Return a parser of the options all benchmarks share; `quick` says what is left out then."""
+def parser(documentation: str | None, *, quick: str, parallel: bool = False) -> argparse.ArgumentParser:
+    """Return a parser of the options all benchmarks share; `quick` says what is left out then.
+
+    One that is `parallel` also asks for `workers`.
+    """
     options = argparse.ArgumentParser(description=documentation, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--quick", action="store_true", help=quick)
     options.add_argument("--json", action="store_true", help="write the figures to benchmarks/results/")
     options.add_argument("--check", action="store_true", help="exit code 1 when a goal is missed")
+    if parallel:
+        options.add_argument("--workers", type=int, default=cores(), help="processes (default: all cores)")
     return options
+
+
+def earlier(name: str) -> dict[str, Any]:
+    """Return the figures of a benchmark that were written before; nothing without any."""
+    path = RESULTS / f"{name}.json"
+    figures: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return figures
 
 
 def concluded(name: str, figures: dict[str, Any], missed: Sequence[str], options: argparse.Namespace) -> int:
@@ -59,3 +74,35 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterat
         if place == 0:
             yield f"|{'---|' * len(head)}"
     yield ""
+
+
+def figure_lines(figures: Mapping[str, Any], *, full_size: str) -> Iterator[str]:
+    """Yield the figures as text, a line each, and how to get those of full size after a quick run."""
+    for name, value in figures.items():
+        if name in {"machine", "processor", "versions", "commit", "date", "quick"}:
+            continue
+        if isinstance(value, Mapping):
+            yield f"  {name}"
+            yield from (f"    {found:>10}  {part}" for part, found in _flat(value))
+        else:
+            yield f"  {value:>10}  {name}"
+    if figures["quick"]:
+        yield f"\na quick run; the full one: {full_size}"
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}: ")
+        else:
+            yield f"{before}{name}", value
+
+
+def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
+    """Print a table; all columns but the first `left` are aligned to the right."""
+    table = Table(title=title)
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="left" if place < left else "right", no_wrap=True)
+    for cells in rows:
+        table.add_row(*cells)
+    Console(width=160).print(table)

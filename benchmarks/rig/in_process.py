@@ -1,6 +1,4 @@
-"""The same training in one process, and where an update spends its time.
-
-The same training by the local backend alone: engine, learner and call trees in one process, without a server.
+"""The same training by the local backend alone: engine, learner and call trees in one process, without a server.
 
     python -m rig.in_process run FOLDER    trains what FOLDER/training.json says; writes FOLDER/trained.json
 
@@ -19,9 +17,6 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
-
-from torch.profiler import ProfilerActivity, profile
 
 from rig.training import Step, Trained
 from swarm.backends.local.backend import LocalBackend
@@ -146,7 +141,7 @@ def _run(folder: Path) -> Trained:
 
 
 MEMBERS = 8
-"""Conversations of a group."""
+"""Conversations of a group where nothing else is said."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +154,7 @@ class Workload:
     turns: int
     groups: int = 1
     thought: int = 0
+    members: int = MEMBERS
 
     @property
     def name(self) -> str:
@@ -181,7 +177,7 @@ def conversations(load: Workload, scale: int, vocabulary: int) -> list[tuple[str
     played = []
     for group in range(load.groups):
         task = words(load.prompt)
-        for _ in range(MEMBERS):
+        for _ in range(load.members):
             turns: list[tuple[tuple[int, ...], ...]] = [
                 (words(load.thought), words(load.answer - load.thought), words(load.observed))
             ]
@@ -232,35 +228,6 @@ def ids_of(played: Sequence[tuple[str, list[Node]]]) -> dict[str, int]:
         "linear": sum(linear for linear, _ in counts),
         "tree": sum(map(tree_tokens, trees)),
     }
-
-
-PARTS = ("layers", "attention", "vocabulary", "optimiser", "between kernels")
-_ATTENTION = ("flash_attention", "lerp", "logaddexp", "sigmoid")
-_OPTIMISER = ("adamw", "_foreach", "linalg_vector_norm")
-
-
-def spent(work: Callable[[], Any], vocabulary: int) -> dict[str, float]:
-    """Return the seconds of `work`: of kernels by kind (one that touches `vocabulary` entries is of the head and the
-    loss), and the rest, which is Python and dispatch, the profiler's own included."""
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
-        begun = time.perf_counter()
-        work()
-        seconds = time.perf_counter() - begun
-    found = dict.fromkeys(PARTS, 0.0)
-    for event in profiled.key_averages(group_by_input_shape=True):
-        if event.key.startswith("aten::"):
-            found[_part(event.key, event.input_shapes, vocabulary)] += event.self_cpu_time_total / 1e6
-    found["between kernels"] = seconds - sum(found.values())
-    return found
-
-
-def _part(name: str, shapes: list[Any], vocabulary: int) -> str:
-    if any(word in name for word in _OPTIMISER):
-        return "optimiser"
-    if any(word in name for word in _ATTENTION):
-        return "attention"
-    of_vocabulary = any(isinstance(shape, list) and vocabulary in shape for shape in shapes)
-    return "vocabulary" if of_vocabulary and "embedding" not in name else "layers"
 
 
 if __name__ == "__main__":

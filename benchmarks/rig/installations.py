@@ -20,9 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from math import nan
 from pathlib import Path
-from statistics import mean
 from types import TracebackType
 from typing import (
     Any,
@@ -233,7 +231,6 @@ _LINGERING_S = 10.0
 """For processes that were told to end."""
 
 
-METRIC = "hidden/success"
 _EVERY = 10_000_000
 
 
@@ -256,10 +253,6 @@ class Ending:
     def verdicts(self) -> list[tuple[str, str, str]]:
         """What was claimed of each hypothesis, in which phase."""
         return [(verdict.hypothesis, verdict.phase, verdict.verdict) for verdict in self.state.verdicts]
-
-    def values(self) -> dict[str, float]:
-        """Return what each run measured."""
-        return {name: run.measurements[METRIC].value for name, run in self.state.runs.items() if run.collected}
 
     def faults(self) -> Iterator[str]:
         """Yield what no study may end with, in words."""
@@ -298,17 +291,6 @@ def differences(calm: Ending, disturbed: Ending) -> Iterator[str]:
         yield f"{len(calm.state.runs)} runs undisturbed, {len(disturbed.state.runs)} others disturbed"
     if calm.verdicts != disturbed.verdicts:
         yield f"undisturbed {calm.verdicts}, disturbed {disturbed.verdicts}"
-
-
-def apart(calm: Ending, disturbed: Ending) -> dict[str, Any]:
-    """Return how far what the same runs measured lies apart: trainings of one seed are never alike bit by bit."""
-    mine, other = calm.values(), disturbed.values()
-    both = sorted(mine.keys() & other.keys())
-    gaps = [mine[name] - other[name] for name in both] or [nan]
-    return {
-        "runs": len(both), "identical": gaps.count(0.0), "mean": mean(map(abs, gaps)), "most": max(map(abs, gaps)),
-        "of the means of all": abs(mean(gaps)),
-    }  # fmt: skip
 
 
 def unbalanced(installation: Installation, state: StudyState, run: RunState) -> Iterator[str]:

@@ -21,7 +21,6 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean, variance
 from typing import (
@@ -30,7 +29,6 @@ from typing import (
 )
 
 from rig.simulated_verdicts import SD, Procedure, judged, rate_of, sign_said
-from studies.records.procedure import Noise
 from studies.records.verdict import Verdict
 from studies.verdicts.inputs import ArmData
 
@@ -59,11 +57,6 @@ class Game:
     def sd(self) -> float:
         """Noise between seeds, as the bank would say it: that of all agents."""
         return math.sqrt(fmean(variance(runs) for runs in self.runs.values()))
-
-    @cached_property
-    def df(self) -> int:
-        """Degrees of freedom behind it."""
-        return sum(len(runs) - 1 for runs in self.runs.values())
 
 
 @cache
@@ -105,8 +98,7 @@ def _study(procedure: Procedure, game: Game, way: Way, effect: float, margin: fl
     residuals = game.residuals if way != "normal five" else _normal(game, rng)
     pool = [value for found in residuals.values() for value in found]
     first, second = rng.sample(sorted(residuals), 2)
-    noise = Noise(sd=game.sd, df=game.df, episodes=1, basis="all agents on the game")
-    design = Procedure(procedure.rules, procedure.seeds, margin=margin).design(noise, None)
+    design = Procedure(procedure.rules, procedure.seeds, margin=margin).design(None)
     arms = {"control": (residuals[first], 0.0), "arm1": (residuals[second], effect)}
     runs = {
         name: [_MIDDLE + shift + value for value in rng.choices(pool if way == "game" else own, k=procedure.seeds)]
@@ -121,31 +113,6 @@ def _normal(game: Game, rng: random.Random) -> dict[str, list[float]]:
         agent: tuple(rng.gauss(0, math.sqrt(variance(runs))) for _ in runs) for agent, runs in sorted(game.runs.items())
     }
     return Game(game.name, drawn).residuals
-
-
-def as_published(procedure: Procedure) -> dict[str, Any]:
-    """Return how the pairs of agents are judged on their real five seeds, and how often one seed each contradicts them.
-
-    A contradiction: the difference of one run of each agent has the other sign than that of their means; all 25 choices
-    of a run each count. Nobody knows the truth of these pairs: a claim may be false.
-    """
-    pairs = [(game, pair) for game in games() for pair in combinations(sorted(game.runs), 2)]
-    claimed = against = against_claimed = 0
-    for game, (first, second) in pairs:
-        control, treatment = game.runs[first], game.runs[second]
-        noise = Noise(sd=game.sd, df=game.df, episodes=1, basis="all agents on the game")
-        design = Procedure(procedure.rules, 5, margin=procedure.margin * game.sd / SD).design(noise, None)
-        data = {"control": _arm("control", control), "arm1": _arm("arm1", treatment)}
-        claim = judged(design, data)[0].verdict in ("supported", "refuted")
-        sign = fmean(treatment) - fmean(control)
-        other = sum((b - a) * sign < 0 for a, b in product(control, treatment))
-        claimed, against, against_claimed = claimed + claim, against + other, against_claimed + other * claim
-    choices = 25
-    return {
-        "rules": procedure.rules, "pairs": len(pairs), "claimed": rate_of(claimed, len(pairs)),
-        "one_seed_contradicts": against / (choices * len(pairs)),
-        "one_seed_contradicts_a_claim": against_claimed / (choices * claimed) if claimed else None,
-    }  # fmt: skip
 
 
 def _arm(name: str, values: Sequence[float]) -> ArmData:

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import re
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -29,12 +28,8 @@ import psutil
 
 from rig.load import passage
 from rig.servers import ServerProcess
-from sandboxes.gateway.gateway import PORTS, SERVER_PORT, Gateway
-from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Upstream
-from swarm.backends.protocols import Batch, TrainEpisode
 from swarm.client import AsyncSwarmClient, Episode, NamedTask
-from swarm.job import Job, TinyModel
-from swarm.timelines.node import TrainRow
+from swarm.job import Job
 
 Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
@@ -153,11 +148,6 @@ def over_tcp(url: str) -> Connect:
     return lambda: asyncio.open_connection(host, int(port))
 
 
-def over_socket(path: str) -> Connect:
-    """Return what connects to a Unix socket."""
-    return lambda: asyncio.open_unix_connection(path)
-
-
 TABLES = ("episodes", "nodes", "steps", "events", "streams", "task_lists", "checkpoints", "trainings")
 _PAYLOAD = """
     SELECT m.tbl_name, SUM(s.payload) FROM dbstat s JOIN sqlite_master m ON m.name = s.name GROUP BY m.tbl_name
@@ -168,14 +158,13 @@ _TOKENS = "SELECT COALESCE(SUM(LENGTH(context)), 0) / 4, COALESCE(SUM(LENGTH(sam
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A store at one moment: rows and bytes by table, tokens in them, commits so far, bytes of the file."""
+    """A store at one moment: rows and bytes by table, tokens in them, commits so far."""
 
     rows: Mapping[str, int]
     payload: Mapping[str, int]
     context: int
     sampled: int
     commits: int
-    file: int
     written: int
     """Bytes that the kernel counts as written to a disk by the server's process: log, write-ahead log and database."""
 
@@ -188,14 +177,12 @@ def look(database: Path, pid: int) -> Held:
             return tuple(reader.execute(query).fetchone())
 
         context, sampled = one(_TOKENS)
-        (pages,), (size,) = one("PRAGMA page_count"), one("PRAGMA page_size")
         return Held(
             rows={table: one(f"SELECT COUNT(*) FROM {table}")[0] for table in TABLES},
             payload=dict(reader.execute(_PAYLOAD).fetchall()),
             context=context,
             sampled=sampled,
             commits=one("SELECT COALESCE(SUM(written), 0) FROM trainings")[0],
-            file=pages * size,
             written=psutil.Process(pid).io_counters().write_bytes,
         )
 
@@ -215,24 +202,17 @@ class Shape:
     silent_s: float = 0.0
     asked: int = 240
     """Characters of each of the agent's own messages."""
-    contained: bool = False
-    """Behind a container's gateway."""
 
 
 @dataclass(slots=True)
 class Played:
-    """What became of a shape: what passed before the client and before the server, and the store around it."""
+    """What became of a shape: what passed between client and server, and the store around it."""
 
     shape: Shape
     job: Job
     before: Held
     after: Held
     passed: list[Exchange]
-    behind: list[Exchange]
-    prompt_tokens: int = 0
-    sampled_tokens: int = 0
-    said: int = 0
-    """Bytes of text that the policy said, all calls together."""
 
     @property
     def episodes(self) -> int:
@@ -249,11 +229,11 @@ async def play(server: ServerProcess, folder: Path, job: Job, shape: Shape) -> P
     async with AsyncSwarmClient(server.url, server.token) as admin:
         await admin.ensure_training(job)
         before = look(folder / DATABASE, server.pid)
-        async with _through(server, folder, contained=shape.contained) as (outer, inner, token):
-            played = Played(shape, job, before, before, outer.passed, inner.passed)
-            async with AsyncSwarmClient(outer.url, token) as client:
+        async with Relay(over_tcp(server.url)) as relay:
+            played = Played(shape, job, before, before, relay.passed)
+            async with AsyncSwarmClient(relay.url, server.token) as client:
                 tasks = [NamedTask(f"task-{number}") for number in range(job.tasks_per_step)]
-                agent = _agent(shape, played)
+                agent = _agent(shape)
                 await client.rollout(agent, tasks, concurrency=shape.concurrency)
         while not (await admin.status()).finished:  # noqa: ASYNC110 - in another process
             await asyncio.sleep(0.05)
@@ -262,48 +242,28 @@ async def play(server: ServerProcess, folder: Path, job: Job, shape: Shape) -> P
     return played
 
 
-@asynccontextmanager
-async def _through(server: ServerProcess, folder: Path, *, contained: bool) -> AsyncIterator[tuple[Relay, Relay, str]]:
-    """Stand between: yield the relay that the client meets, the one that the server meets, and the client's key."""
-    async with AsyncExitStack() as stack:
-        inner = await stack.enter_async_context(Relay(over_tcp(server.url)))
-        if not contained:
-            yield inner, inner, server.token
-            return
-        upstream = Upstream(inner.url, server.token, lambda _: None)
-        exchange = folder / "exchange"
-        await stack.enter_async_context(Gateway(exchange, upstream=upstream, log=folder / "egress.jsonl"))
-        outer = await stack.enter_async_context(Relay(over_socket(str(exchange / PORTS[SERVER_PORT]))))
-        yield outer, inner, PLACEHOLDER
-
-
-def _agent(shape: Shape, played: Played) -> Callable[[Episode[Any]], Awaitable[float]]:
+def _agent(shape: Shape) -> Callable[[Episode[Any]], Awaitable[float]]:
     async def agent(episode: Episode[Any]) -> float:
         async with _WAYS[shape.way](episode) as answer:
             said: list[dict[str, str]] = []
             for turn in range(shape.turns):
                 said.append({"role": "user", "content": passage(turn, shape.asked)})
-                text, prompt, sampled = await answer(said)
+                text = await answer(said)
                 said.append({"role": "assistant", "content": text})
-                played.prompt_tokens += prompt
-                played.sampled_tokens += sampled
-                played.said += len(text.encode())
                 await asyncio.sleep(shape.silent_s)
         return 1.0
 
     return agent
 
 
-Answer = Callable[[list[Any]], Awaitable[tuple[str, int, int]]]
-"""Returns the answer's text, the tokens of its prompt, and its own."""
+Answer = Callable[[list[Any]], Awaitable[str]]
+"""Returns the answer's text."""
 
 
 @asynccontextmanager
 async def _by_ajet(episode: Episode[Any]) -> AsyncIterator[Answer]:
-    async def answer(said: list[Any]) -> tuple[str, int, int]:
-        reply = await episode.chat(said)
-        usage = reply.raw["usage"]
-        return reply.content, usage["prompt_tokens"], usage["completion_tokens"]
+    async def answer(said: list[Any]) -> str:
+        return (await episode.chat(said)).content
 
     yield answer
 
@@ -312,10 +272,9 @@ async def _by_ajet(episode: Episode[Any]) -> AsyncIterator[Answer]:
 async def _by_openai(episode: Episode[Any]) -> AsyncIterator[Answer]:
     async with episode.openai() as sdk:
 
-        async def answer(said: list[Any]) -> tuple[str, int, int]:
+        async def answer(said: list[Any]) -> str:
             reply = await sdk.chat.completions.create(model=episode.model, messages=said)
-            assert reply.usage is not None
-            return reply.choices[0].message.content or "", reply.usage.prompt_tokens, reply.usage.completion_tokens
+            return reply.choices[0].message.content or ""
 
         yield answer
 
@@ -324,16 +283,11 @@ async def _by_openai(episode: Episode[Any]) -> AsyncIterator[Answer]:
 async def _by_openai_streamed(episode: Episode[Any]) -> AsyncIterator[Answer]:
     async with episode.openai() as sdk:
 
-        async def answer(said: list[Any]) -> tuple[str, int, int]:
-            text, usage = "", None
+        async def answer(said: list[Any]) -> str:
             stream = await sdk.chat.completions.create(
                 model=episode.model, messages=said, stream=True, stream_options={"include_usage": True}
             )
-            async for event in stream:
-                text += "".join(choice.delta.content or "" for choice in event.choices)
-                usage = event.usage or usage
-            assert usage is not None
-            return text, usage.prompt_tokens, usage.completion_tokens
+            return "".join([choice.delta.content or "" async for event in stream for choice in event.choices])
 
         yield answer
 
@@ -343,71 +297,6 @@ _WAYS: dict[Way, Callable[[Episode[Any]], AbstractAsyncContextManager[Answer]]] 
     "openai": _by_openai,
     "openai, streamed": _by_openai_streamed,
 }
-
-
-Dtype = Literal["float32", "bfloat16"]
-MODEL = TinyModel(hidden_size=256, layers=4, warm_start_steps=0)
-
-
-def measured(folder: Path, dtype: Dtype, lora_rank: int = 0) -> dict[str, Any]:
-    """Return bytes by file and by parameter of a checkpoint, and of the weights that are exported from it."""
-    from swarm.backends.local.model_files import write_model
-
-    job = Job(backend="local", model=MODEL, dtype=dtype, lora_rank=lora_rank, device="cpu", max_context=64)
-    saved, to = folder / "saved", folder / "exported"
-    to.mkdir(parents=True)
-    asyncio.run(_learned(job, folder / "models", saved))
-    write_model(job, folder / "models", saved, to, apart=bool(lora_rank), say=lambda _: None)
-    checkpoint = {path.stem: tensors(path) for path in sorted(saved.glob("*.safetensors"))}
-    published = tensors(next(to.glob("*model.safetensors")))
-    parameters = checkpoint["model"]["elements"]
-    return {
-        "trained parameters": parameters,
-        "checkpoint, bytes a parameter": {
-            name: round(checkpoint[name]["bytes"] / parameters, 4) for name in ("model", "optimizer")
-        },
-        "published, bytes a parameter": round(published["bytes"] / published["elements"], 4),
-        "published parameters": published["elements"],
-        "bytes beside the tensors": sum(path.stat().st_size for path in saved.iterdir())
-        - sum(checkpoint[name]["bytes"] for name in ("model", "optimizer")),
-    }
-
-
-def tensors(path: Path) -> dict[str, int]:
-    """Return how many elements a safetensors file holds, and the bytes of these alone, by its own header."""
-    with path.open("rb") as file:
-        header: Mapping[str, Any] = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    found = [entry for name, entry in header.items() if name != "__metadata__"]
-    return {
-        "elements": sum(_product(entry["shape"]) for entry in found),
-        "bytes": sum(entry["data_offsets"][1] - entry["data_offsets"][0] for entry in found),
-    }
-
-
-def _product(shape: list[int]) -> int:
-    found = 1
-    for size in shape:
-        found *= size
-    return found
-
-
-async def _learned(job: Job, models: Path, saved: Path) -> None:
-    """Make the model, one step of its optimiser, and a checkpoint."""
-    from swarm.backends.local import LocalBackend
-
-    backend = LocalBackend(job, models)
-    await backend.start()
-    try:
-        await asyncio.to_thread(backend.learner.update, Batch(1, (_episode(0, 0.0), _episode(1, 1.0))))
-        await asyncio.to_thread(backend.learner.save, saved)
-    finally:
-        await backend.stop()
-
-
-def _episode(number: int, reward: float) -> TrainEpisode:
-    ids = (5, 6, 7, 8 + number)
-    row = TrainRow(ids, sampled=(0, 0, 1, 1), logprobs=(0.0, 0.0, -1.0, -1.0), versions=(-1, -1, 0, 0))
-    return TrainEpisode(f"e{number}", "g", reward, (row,))
 
 
 BEGIN = "POST /episodes"

@@ -1,18 +1,15 @@
-"""Servers under test as processes.
+"""Servers under test as processes: the swarm server with an instant fake engine, and a bare FastAPI route.
 
-The servers under test as processes: the swarm server with an instant fake engine, and a bare FastAPI route.
-
-python -m rig.servers swarm DIRECTORY [PROFILE]     the real `swarm.server`; PROFILE gets cProfile's figures
-python -m rig.servers prose DIRECTORY [PROFILE]     the same with a real tokenizer and chat template
-python -m rig.servers pieces DIRECTORY              `prose` with longer answers, an id at a time
-python -m rig.servers bare DIRECTORY                one route that answers every POST with DIRECTORY/body.json
+python -m rig.servers swarm DIRECTORY     the real `swarm.server`
+python -m rig.servers prose DIRECTORY     the same with a real tokenizer and chat template
+python -m rig.servers pieces DIRECTORY    `prose` with longer answers, an id at a time
+python -m rig.servers bare DIRECTORY      one route that answers every POST with DIRECTORY/body.json
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import cProfile
 import functools
 import importlib
 import json
@@ -102,13 +99,9 @@ def prose_renderer() -> Renderer:
 
 def main() -> None:
     """Serve until a signal."""
-    kind, directory, *profile = sys.argv[1:]
+    kind, directory = sys.argv[1:]
     if kind == "bare":
         _bare(Path(directory))
-    elif profile:
-        with cProfile.Profile(time.thread_time) as profiler:  # waiting costs nothing
-            _swarm(directory, kind)
-        profiler.dump_stats(profile[0])
     else:
         _swarm(directory, kind)
 
@@ -162,12 +155,12 @@ class ServerProcess:
 
 
 @contextlib.contextmanager
-def serving(kind: str, directory: Path, *arguments: str) -> Iterator[ServerProcess]:
+def serving(kind: str, directory: Path) -> Iterator[ServerProcess]:
     """Run a server until the block ends; its log goes to DIRECTORY/log."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "rig.servers", kind, str(directory), *arguments],
+            [sys.executable, "-m", "rig.servers", kind, str(directory)],
             cwd=Path(__file__).parents[1], stderr=log, stdout=log,
         )  # fmt: skip
     try:

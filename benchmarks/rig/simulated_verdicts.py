@@ -28,13 +28,11 @@ from studies.records.procedure import CollapseRule, InterimAnalysis, Noise, Pred
 from studies.records.runs import Conditions, TrainingCurve
 from studies.records.verdict import Equivalence, Verdict
 from studies.statistics.comparison import Test
-from studies.statistics.sequential import spend_alpha
 from studies.verdicts.inputs import ArmData
 from studies.verdicts.rules import judge
 
 SEED = 20261120
 ALPHA = 0.05
-BANK_DF = 20
 _KNOWN_DF = 10_000
 """Of a bank that knows the noise."""
 START, END, SD, EPISODES = 0.2, 0.6, 0.05, 512
@@ -46,15 +44,13 @@ DROP = 0.4 * sum(LOST) / 2
 """What a collapsed training lacks, on average: the bank's word where it saw one."""
 _CURVE_ERROR = 0.03
 """Standard error of a mean on a training curve, of some 256 episodes."""
-_OLD_LOOKS: Mapping[int, tuple[int, ...]] = {3: (3,), 5: (2, 3, 5), 8: (3, 5, 8)}
-"""When designs of before were looked at, by their number of seeds."""
 _MOST_LOOKS = 3
 _EXACT = 1e-9
 
-Rules = Literal["before", "after", "paired"]
-"""What a design locks. `before`: one variance that the bank has a part in, shared seeds, looks from 2 seeds, no rule of
-collapse. `after`: Welch's test (of more arms than two: one variance of all), seeds of each arm's own, looks from 3, a
-rule of collapse. `paired`: as `after`, with shared seeds and the paired test."""
+Rules = Literal["after", "paired"]
+"""What a design locks. `after` (the rules of today, named so since they changed): Welch's test (of more arms than two:
+one variance of all), seeds of each arm's own, looks from 3, a rule of collapse. `paired`: the same with shared seeds
+and the paired test."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +69,6 @@ class World:
     correlation: float = 0.0
     """Of runs of arm 1 with those of another arm that have their seed."""
     ceiling: bool = False
-    bank: float = 1.0
-    """What the bank says of the noise, over the truth."""
     bank_sees: bool = True
     """Whether the bank's runs collapse as the control's do."""
 
@@ -123,7 +117,6 @@ def drawn(number: int) -> World:
         tails="t3" if source.random() < 0.3 else "normal",
         correlation=source.uniform(-0.6, 0.6),
         ceiling=ceiling,
-        bank=2 ** source.uniform(-1.0, 1.0),
         bank_sees=source.random() < 0.5,
     )
 
@@ -141,28 +134,22 @@ class Procedure:
     @property
     def test(self) -> Test:
         """The test that it locks."""
-        if self.rules == "before":
-            return "pooled"
         return "paired" if self.rules == "paired" else "welch" if self.treatments == 1 else "common"
 
     @property
     def looks(self) -> tuple[InterimAnalysis, ...]:
         """When it is looked at."""
-        if self.rules == "before":
-            return spend_alpha(_OLD_LOOKS[self.seeds], ALPHA)
         return plan_analyses(self.seeds, _MOST_LOOKS)
 
-    def design(self, noise: Noise, drop: float | None) -> Design:
-        """Return the design that is judged by; `noise` and `drop` are what the bank says."""
-        known: dict[str, Any] = {"noise": noise, "equivalence_margin": self.margin}
-        if self.rules != "before":
-            known["collapse"] = CollapseRule(drop=drop)
+    def design(self, collapse: CollapseRule | None) -> Design:
+        """Return the design that is judged by."""
+        known = {"equivalence_margin": self.margin, "collapse": collapse}
         return _blank(replace(self, margin=0.1)).model_copy(update=known)
 
 
 @cache
 def _blank(procedure: Procedure) -> Design:
-    """Return a design without the bank's word, built once: thousands of studies differ in nothing else."""
+    """Return a design without its margin and rule, built once: thousands of studies differ in nothing else."""
     numbers = range(1, procedure.treatments + 1)
     arms = (Arm(name="control", overrides={}), *(Arm(name=f"arm{n}", overrides={"knob": n}) for n in numbers))
     return Design(
@@ -297,7 +284,8 @@ def simulate(procedure: Procedure, world: World | None, studies: int, *, planted
         margin = procedure.margin * base.louder
         own = replace(base, effect=margin if planted else 0.0)
         rng = random.Random(f"{SEED} {procedure} {world} {planted} {number}")
-        design = replace(procedure, margin=margin).design(*_bank(rng, own))
+        collapse = CollapseRule(drop=DROP if own.bank_sees and own.collapses[0] > 0 else None)
+        design = replace(procedure, margin=margin).design(collapse)
         runs: dict[str, list[SimulatedRun]] = {arm.name: [] for arm in design.arms}
         for _ in design.seeds:
             shared = rng.gauss(0, 1)
@@ -348,17 +336,6 @@ def training(world: World, treated: bool, shared: float, share: bool, rng: rando
     start = START + rng.gauss(0, math.sqrt(START * (1 - START) / EPISODES))
     return SimulatedRun(end, TrainingCurve(start=start, end=end, plays=EPISODES, first=first, peak=peak, last=last,
                                 error=_CURVE_ERROR))  # fmt: skip
-
-
-def _bank(rng: random.Random, world: World) -> tuple[Noise, float | None]:
-    """Return a bank that was itself estimated, from `BANK_DF` degrees of freedom, and what it says of a collapse.
-
-    A bank of before holds the spread of all its runs, collapsed ones among them; today's leaves them out.
-    """
-    measured = math.sqrt(sum(rng.gauss(0, 1) ** 2 for _ in range(BANK_DF)) / BANK_DF)
-    saw = world.bank_sees and world.collapses[0] > 0
-    sd = world.bank * world.sd * measured
-    return Noise(sd=sd, df=BANK_DF, episodes=EPISODES, basis="simulated"), DROP if saw else None
 
 
 def data_of(design: Design, name: str, runs: Sequence[SimulatedRun]) -> ArmData:

@@ -1,6 +1,4 @@
-"""Whole trainings as processes of their own.
-
-One whole training as processes of its own, with every step's metrics and when it was done.
+"""One whole training as processes of its own, with every step's metrics and when it was done.
 
     python -m rig.training run FOLDER      trains what FOLDER/training.json says; writes FOLDER/trained.json
     python -m rig.training serve FOLDER    the swarm server of `run`, which also writes FOLDER/steps.jsonl
@@ -22,16 +20,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 
 from research.installation.home import Home
-from swarm.client import Agent, AsyncSwarmClient
-from swarm.environments.base import PlainEnvironment
+from studies.records.alpha import allocate_single_round
+from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
+from studies.records.procedure import InterimAnalysis, Prediction
+from studies.verdicts.inputs import ArmData
+from studies.verdicts.rules import judge
+from swarm.client import AsyncSwarmClient
 from swarm.environments.play import agent_of
 from swarm.environments.registry import get_built_in
 from swarm.job import Job, TinyModel
@@ -78,7 +81,7 @@ class TrainingProcess:
         folder.mkdir(parents=True)
         (folder / "training.json").write_text(json.dumps(dict(order)))
         self._folder = folder
-        with (folder / "log").open("wb") as log:
+        with (folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", f"rig.{kind}", "run", str(folder)],
                 cwd=BENCHMARKS, stdout=log, stderr=log, env={**os.environ, **ONE_THREAD}, start_new_session=True,
@@ -127,34 +130,41 @@ def _serve(folder: Path) -> None:
     process.main(["--directory", str(folder / "server"), "--models", order["models"]])
 
 
-def run(folder: Path, agents: Callable[[PlainEnvironment], Agent] = agent_of) -> Trained:
-    """Carry out the training of a folder, played by one of the agents."""
-    server = subprocess.Popen([sys.executable, "-m", "rig.training", "serve", str(folder)], cwd=BENCHMARKS)
+@contextmanager
+def serving(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str, str]]:
+    """Run the swarm server of a folder, which has a `training.json`, while inside; yield it, its URL and admin token.
+
+    It writes to the folder's `log`, beside whoever else does.
+    """
+    with (folder / "log").open("ab") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "rig.training", "serve", str(folder)],
+            cwd=BENCHMARKS, stdout=log, stderr=log, env={**os.environ, **ONE_THREAD},
+        )  # fmt: skip
     try:
-        return asyncio.run(_trained(folder, server, agents))
+        yield server, *_address(server, folder)
     finally:
         server.terminate()
         server.wait(60)
 
 
-async def _trained(
-    folder: Path, server: subprocess.Popen[bytes], agents: Callable[[PlainEnvironment], Agent]
-) -> Trained:
+def run(folder: Path) -> Trained:
+    """Carry out the training of a folder, played by the built-in agent."""
+    with serving(folder) as (server, url, token):
+        return asyncio.run(_trained(folder, server, url, token))
+
+
+async def _trained(folder: Path, server: subprocess.Popen[bytes], url: str, token: str) -> Trained:
     job = Job.model_validate(json.loads((folder / "training.json").read_text())["job"])
-    url, token = _address(server, folder / "server")
     async with AsyncSwarmClient(url, token) as client:
         await client.ensure_training(job)
         began, before = time.time(), _cpu_s(server)
-        await _play(client, job, agents)
+        environment = get_built_in(job.environment)
+        tasks = list(environment.tasks("train"))
+        random.Random(job.seed).shuffle(tasks)
+        await client.rollout(agent_of(environment), tasks, concurrency=job.max_concurrency)
         cpu_s = _cpu_s(server) - before
     return Trained(_steps(folder / "steps.jsonl", began), cpu_s)
-
-
-async def _play(client: AsyncSwarmClient, job: Job, agents: Callable[[PlainEnvironment], Agent]) -> None:
-    environment = get_built_in(job.environment)
-    tasks = list(environment.tasks("train"))
-    random.Random(job.seed).shuffle(tasks)
-    await client.rollout(agents(environment), tasks, concurrency=job.max_concurrency)
 
 
 def _cpu_s(server: subprocess.Popen[bytes]) -> float:
@@ -177,28 +187,72 @@ def _step(at: float, metrics: Mapping[str, float]) -> Step:
     )
 
 
-def _address(server: subprocess.Popen[bytes], directory: Path) -> tuple[str, str]:
-    path, deadline = directory / "server.json", time.monotonic() + BOOT_S
+def _address(server: subprocess.Popen[bytes], folder: Path) -> tuple[str, str]:
+    path, deadline = folder / "server" / "server.json", time.monotonic() + BOOT_S
     while not path.exists():
         if server.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError("the swarm server did not start")
+            raise RuntimeError(f"the swarm server did not start:\n{(folder / 'log').read_text()[-2000:]}")
         time.sleep(0.02)
-    token = json.loads((directory / "tokens.json").read_text())["admin"]
+    token = json.loads((folder / "server" / "tokens.json").read_text())["admin"]
     return str(json.loads(path.read_text())["url"]), str(token)
 
 
-def made(environment: str, models: Path, spec: TinyModel | None = None) -> Path:
-    """Make a tiny model (the default one) of an environment, in its own process; return the folder of models."""
+def made(environment: str, models: Path, spec: TinyModel | None = None, *, environments: Path | None = None) -> Path:
+    """Make a tiny model (the default one) of an environment, in its own process; return the folder of models.
+
+    `environments` is where one lies that is not built in.
+    """
     print(f"making the tiny model of {environment}", file=sys.stderr)
     spec = spec or TinyModel()
     subprocess.run(
         [
             sys.executable, "-m", "swarm.backends.tiny_model", "--environment", environment, "--models", str(models),
-            "--spec", spec.model_dump_json(),
+            "--spec", spec.model_dump_json(), *(("--environments", str(environments)) if environments else ()),
         ],
         check=True, cwd=BENCHMARKS, stdout=subprocess.DEVNULL,
     )  # fmt: skip
     return models
+
+
+_KEPT = ("verdict", "reason", "estimate", "low", "high", "level", "p", "test", "equivalence")
+
+
+def judged(
+    name: str,
+    arms: Mapping[str, Mapping[int, float]],
+    *,
+    meaning: str,
+    episodes: int,
+    test: Literal["welch", "paired"],
+    alpha: float,
+    margin: float,
+) -> dict[str, Any]:
+    """Return the shipped verdict on what trainings of two arms measured, each by its seed; the control comes first.
+
+    A value is a share of `episodes`. The claim is of an increase; seeds are shared where the test is `paired`.
+    """
+    control, treatment = arms
+    claim = Hypothesis(
+        id=name, statement=f"{treatment} is better than {control}: {meaning}.", variable="arm", control=control,
+        treatment=treatment, direction="increase", prediction=Prediction(low=-margin, high=margin, probability=0.5),
+    )  # fmt: skip
+    seeds = len(arms[control])
+    design = Design(
+        question=f"Is {treatment} better than {control}?", environment=name, base_job={}, control_arm=control,
+        hypotheses=(claim,), arms=tuple(Arm(name=arm, overrides={"arm": arm}) for arm in arms),
+        seeds=tuple(range(1, seeds + 1)), metric=Metric(meaning=meaning, episodes=episodes), test=test, alpha=alpha,
+        looks=(InterimAnalysis(seeds=seeds, alpha=alpha),), equivalence_margin=margin, budget=Budget(wall_clock_s=1),
+        price=Price(runs=1, parallel=1, seconds_per_run=1, total_s=1, basis="none"), multiplicity="none",
+        shared_seeds=test == "paired",
+    )  # fmt: skip
+    data = {
+        arm: ArmData(
+            {f"{arm}-{seed}": value for seed, value in values.items()}, {f"{arm}-{seed}": seed for seed in values}
+        )
+        for arm, values in arms.items()
+    }
+    verdict = judge(allocate_single_round(design), name, data, look=1).model_dump(mode="json")
+    return {field: verdict[field] for field in _KEPT}
 
 
 NAME = "smollm2-135m"

@@ -1,36 +1,23 @@
-"""Trainings of either backend, and the verdict on what they differ by.
+"""Trainings of either backend, and the verdict on what they differ by: what `verl_agreement.py` holds for equal.
 
-What `verl_agreement.py` holds for equal, written down before any training was made for it.
-
-Success is a share, 0 to 1. Training alone moves it by 0.2 to 0.4 in these jobs (`learning_curves.py`): a margin of 0.1
-is well below what is learned, and about twice what 216 plays and five seeds can tell apart.
-
-One training of either backend as its users run it: a swarm server as `ajet swarm start` begins one, scripted agents
-over HTTP, and evaluations of held-out tasks by the same server before the first step and after the last one.
-
-Servers of both backends run with the Python of `AJET_VERL_PYTHON`, so that nothing differs but the backend. Each
-training has a server, a Ray and a vLLM of its own: a server that ends a training ends its Ray, too.
-
-The verdict on two backends: the project's own, on trainings that share their seeds in pairs.
+One training is as users of a backend run it: a swarm server as `ajet swarm start` begins one, scripted agents over
+HTTP, and evaluations of held-out tasks by the same server before the first step and after the last one. Servers of both
+backends run with the Python of `AJET_VERL_PYTHON`, so that nothing differs but the backend. Each training has a server,
+a Ray and a vLLM of its own: a server that ends a training ends its Ray, too.
 
 A claim for each environment and each of `MARGINS`: that of a two-armed study with the test `paired`, judged by
-`studies.verdicts`. The backends agree where every one of them is `equivalent`.
-
-Trainings written down one by one, so that a comparison that was interrupted goes on where it was.
-
-The first line of the file says what was trained, each other one is a finished training. A process that is killed loses
-the training it was at; the next one cuts half a line off and goes on. A file of other settings is refused.
+`studies.verdicts`. The backends agree where every one of them is `equivalent`. Margins were written down before any
+training was made for it. Success is a share, 0 to 1. Training alone moves it by 0.2 to 0.4 in these jobs: a margin of
+0.1 is well below what is learned, and about twice what 216 plays and five seeds can tell apart.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import product
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import (
@@ -41,12 +28,7 @@ from typing import (
 
 from research.installation.servers import Binding, start_swarm, stop_swarm
 from rig.plots import interval
-from rig.training import ONE_THREAD
-from studies.records.alpha import allocate_single_round
-from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
-from studies.records.procedure import InterimAnalysis, Prediction
-from studies.verdicts.inputs import ArmData
-from studies.verdicts.rules import judge
+from rig.training import ONE_THREAD, judged
 from swarm.client import AsyncSwarmClient
 from swarm.environments.base import PlainEnvironment, Task
 from swarm.environments.play import agent_of
@@ -101,20 +83,6 @@ class ServedTraining:
     def curve(self) -> float:
         """Mean of training success over all steps."""
         return fmean(self.success)
-
-    @property
-    def name(self) -> tuple[str, Backend, int]:
-        """Which one it is."""
-        return self.environment, self.backend, self.seed
-
-    def value(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, value: dict[str, Any]) -> ServedTraining:
-        """Return what `value` gave."""
-        return cls(**{**value, "success": tuple(value["success"])})
 
 
 def job_of(environment: str, backend: Backend, seed: int, size: AgreementSize) -> Job:
@@ -186,7 +154,6 @@ MEASURES: Final[Mapping[str, Callable[[ServedTraining], float]]] = {
     "curve": lambda training: training.curve,
 }
 MEANINGS: Final = {"end": "success on held-out tasks after the last step", "curve": "mean training success"}
-_KEPT: Final = ("verdict", "reason", "estimate", "low", "high", "level", "p", "test", "equivalence")
 
 
 def of_environment(environment: str, trainings: Sequence[ServedTraining], held_out: int) -> dict[str, Any]:
@@ -217,78 +184,12 @@ def _figures(arm: Sequence[ServedTraining]) -> dict[str, Any]:
 def _verdict(
     environment: str, measure: str, arms: Mapping[str, Sequence[ServedTraining]], held_out: int
 ) -> dict[str, Any]:
-    seeds = len(arms["local"])
-    data = {
-        backend: ArmData(
-            {f"{backend}-{each.seed}": MEASURES[measure](each) for each in arm},
-            {f"{backend}-{each.seed}": each.seed for each in arm},
-        )
-        for backend, arm in arms.items()
-    }
-    found = judge(allocate_single_round(_design(environment, measure, seeds, held_out)), measure, data, look=1)
-    told = found.model_dump(mode="json")
-    return {"margin": MARGINS[measure], **{name: told[name] for name in _KEPT}}
-
-
-def _design(environment: str, measure: str, seeds: int, held_out: int) -> Design:
-    names: tuple[Backend, ...] = ("local", "verl")
+    values = {backend: {each.seed: MEASURES[measure](each) for each in arm} for backend, arm in arms.items()}
     margin = MARGINS[measure]
-    claim = Hypothesis(
-        id=measure, statement=f"The backend verl learns {environment} better than local: {MEANINGS[measure]}.",
-        variable="backend", control="local", treatment="verl", direction="increase",
-        prediction=Prediction(low=-margin, high=margin, probability=0.05),
-    )  # fmt: skip
-    return Design(
-        question=f"Does the backend verl learn {environment} as local does?", environment=environment, base_job={},
-        control_arm="local", hypotheses=(claim,),
-        arms=tuple(Arm(name=name, overrides={"backend": name}) for name in names),
-        seeds=tuple(range(1, seeds + 1)), metric=Metric(meaning=MEANINGS[measure], episodes=held_out),
-        test="paired", alpha=ALPHA, looks=(InterimAnalysis(seeds=seeds, alpha=ALPHA),), equivalence_margin=margin,
-        budget=Budget(wall_clock_s=1), price=Price(runs=1, parallel=1, seconds_per_run=1, total_s=1, basis="none"),
-        multiplicity="none", shared_seeds=True,
-    )  # fmt: skip
+    verdict = judged(
+        environment, values, meaning=MEANINGS[measure], episodes=held_out, test="paired", alpha=ALPHA, margin=margin
+    )
+    return {"margin": margin, **verdict}
 
 
 BACKENDS: Final[tuple[Backend, ...]] = ("local", "verl")
-
-
-class TrainingsFile:
-    """The file of the trainings of one size."""
-
-    def __init__(self, path: Path, size: AgreementSize) -> None:
-        self._path, self._size = path, size
-        whole = path.read_text() if path.exists() else ""
-        lines = whole[: whole.rfind("\n") + 1]
-        if not lines:
-            lines = json.dumps(settings(size)) + "\n"
-        if lines != whole:
-            path.write_text(lines)
-        if json.loads(lines.splitlines()[0]) != settings(size):
-            raise SystemExit(f"expected {path} to hold trainings of these settings, found others: move it away")
-
-    def done(self) -> list[ServedTraining]:
-        """Return what is finished, in the order in which it was trained."""
-        return [ServedTraining.of(json.loads(line)) for line in self._path.read_text().splitlines()[1:]]
-
-    def missing(self) -> Iterator[tuple[str, Backend, int]]:
-        """Yield what is not: seed by seed, the backends in turns, neither always first."""
-        found = {training.name for training in self.done()}
-        for seed, environment in product(range(self._size.seeds), self._size.environments):
-            for backend in BACKENDS if seed % 2 == 0 else BACKENDS[::-1]:
-                if (environment, backend, seed) not in found:
-                    yield environment, backend, seed
-
-    def append(self, training: ServedTraining) -> None:
-        """Write one down."""
-        with self._path.open("a") as file:
-            file.write(json.dumps(training.value()) + "\n")
-
-
-def settings(size: AgreementSize) -> Mapping[str, Any]:
-    """Return what must agree where a file is gone on with."""
-    jobs = {
-        name: job_of(name, "local", 0, size).model_dump(mode="json", exclude={"backend", "seed", "tracking"})
-        for name in size.environments
-    }
-    found: dict[str, Any] = json.loads(json.dumps({"size": asdict(size), "margins": dict(MARGINS), "jobs": jobs}))
-    return found

@@ -9,7 +9,7 @@ against the one that its verdict says it speaks of (`Verdict.scope`); the other 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +17,7 @@ from simlab.scores import Bar, Measured, counted
 from simlab.sim_run import Flight, FlightResult, fly
 from simlab.worlds import Configuration
 from studies import RunState, StudyState
-from studies.records.design import CONFIGURATION, Arm, Design, Hypothesis
+from studies.records.design import Arm, Design, Hypothesis
 from studies.records.verdict import Scope, Verdict
 
 _EXACT = 1e-9
@@ -29,7 +29,6 @@ class FlownClaim:
 
     flight: str
     hypothesis: str
-    variable: str
     truth: float
     """True mean of the treatment minus that of the control, of the trainings that the verdict speaks of."""
     truth_kept: float
@@ -51,12 +50,8 @@ class FlownClaim:
     n: tuple[int, int]
     collapsed: tuple[int, int]
     """Trainings of the control and of the treatment that were found to have collapsed."""
-    look: int
-    probability: float
     brier: float | None
     within_prediction: bool | None
-    violations: tuple[str, ...]
-    exploratory: bool
 
     @property
     def difference(self) -> int:
@@ -104,21 +99,15 @@ class FlightRecord:
     status: str
     refused: str | None
     claims: tuple[FlownClaim, ...]
-    reason: str
     run_hours: float
     worked_s: float
     budget_s: float
     launches: int
     duplicates: int
     orphans: int
-    invalid: Mapping[str, int]
-    """Runs given up, by code."""
     launched_runs: int
     accounted_runs: int
     """Launched runs that are measured or given up with a code; or open, all attempts ended, where the study stands."""
-    phases: Mapping[str, int]
-    """Launched runs by what they were for."""
-    lock: str | None
     refusals: int
     """Actions of the planner that were refused."""
 
@@ -148,29 +137,19 @@ def record(landed: FlightResult) -> FlightRecord:
     """Return what is kept of a flight."""
     state = landed.state
     launched = [run for run in state.every_run.values() if run.attempts]
-    invalid: dict[str, int] = {}
-    phases: dict[str, int] = {}
-    for run in launched:
-        phases[run.spec.phase] = phases.get(run.spec.phase, 0) + 1
-        if run.invalid is not None:
-            invalid[run.invalid[0]] = invalid.get(run.invalid[0], 0) + 1
     return FlightRecord(
         flight=landed.flight.name,
         status=state.status,
         refused=landed.refused,
         claims=claims(landed),
-        reason=state.concluded_reason or state.stopped_reason or "",
         run_hours=landed.run_hours,
         worked_s=state.worked_s,
         budget_s=state.budget_s,
         launches=landed.starts.total(),
         duplicates=len(landed.duplicates),
         orphans=len(landed.orphans),
-        invalid=invalid,
         launched_runs=len(launched),
         accounted_runs=sum(_accounted(state, run) for run in launched),
-        phases=phases,
-        lock=state.design_hash,
         refusals=sum(len(act.rejected) for act in state.planner_acts),
     )
 
@@ -225,7 +204,6 @@ def _claim(landed: FlightResult, design: Design, hypothesis: Hypothesis, verdict
     return FlownClaim(
         flight=landed.flight.name,
         hypothesis=hypothesis.id,
-        variable=hypothesis.variable if hypothesis.variable != CONFIGURATION else "+".join(sorted(hypothesis.declared)),
         truth=kept if verdict.scope == "not_collapsed" else whole,
         truth_kept=kept,
         truth_all=whole,
@@ -240,12 +218,8 @@ def _claim(landed: FlightResult, design: Design, hypothesis: Hypothesis, verdict
         level=verdict.level,
         n=(verdict.n_control, verdict.n_treatment),
         collapsed=(control, treatment),
-        look=verdict.look,
-        probability=hypothesis.prediction.probability,
         brier=verdict.brier,
         within_prediction=verdict.within_prediction,
-        violations=verdict.violations,
-        exploratory=verdict.exploratory,
     )
 
 

@@ -91,7 +91,6 @@ NO_FAULTS = Faults()
 
 
 TRACKED = "tracked.json"
-DURING = "evaluation-during.json"
 SIMULATED = "simulated"
 """What marks files, labels and machines of this simulator."""
 SEEN: Mapping[str, Any] = {
@@ -113,8 +112,6 @@ class SimulatedFiles:
     final: dict[str, Any] | None
     tracked: dict[str, Any] | None
     outcome: dict[str, Any] | None
-    during: dict[str, Any] | None = None
-    """Its evaluations during training, where its metric has a schedule."""
     log: str = "simulated attempt: training is over\n"
     code: int = 0
     """Exit code."""
@@ -151,35 +148,16 @@ def remains(world: World, order: AttemptSpec, seconds: float) -> tuple[Played, S
             "stages": {"train": seconds},
             "seen": SEEN,
         },
-        during=_during(order, played, steps),
     )
 
 
 def evaluation(order: AttemptSpec, version: int, share: float) -> dict[str, Any]:
     """Return an evaluator's answer in which a share of all episodes is solved."""
-    return _evaluation(order, version, share, order.spec.metric.episodes, order.spec.seed)
-
-
-def _during(order: AttemptSpec, played: Played, steps: int) -> dict[str, Any] | None:
-    """Return what the evaluator during training wrote; None where the metric looks at nothing in between."""
-    spec, schedule = order.spec, order.spec.metric.schedule
-    if schedule is None:
-        return None
-    found = []
-    for version in schedule.steps(spec.job):
-        share = _of_batch(_success(played, version / steps), schedule.episodes, f"{order.tracking_id} during {version}")
-        found.append(_evaluation(order, version, share, schedule.episodes, spec.seed + version))
-    return {"evaluations": found}
-
-
-def _evaluation(order: AttemptSpec, version: int, share: float, count: int, seed: int) -> dict[str, Any]:
-    spec, solved = order.spec, round(share * count)
-    episodes = [
-        {"task_id": task, "sample": sample, "success": (number * _STRIDE + seed) % count < solved, "reward": 0.0}
-        for number, (task, sample) in enumerate(_plays(spec.environment, spec.metric.split, count, seed))
-    ]
-    for episode in episodes:
-        episode["reward"] = float(bool(episode["success"]))
+    spec, count = order.spec, order.spec.metric.episodes
+    solved, episodes = round(share * count), []
+    for number, (task, sample) in enumerate(_plays(spec.environment, spec.metric.split, count, spec.seed)):
+        success = (number * _STRIDE + spec.seed) % count < solved
+        episodes.append({"task_id": task, "sample": sample, "success": success, "reward": float(success)})
     return {
         "environment": spec.environment, "split": spec.metric.split, "policy_version": version, "episodes": episodes,
     }  # fmt: skip
@@ -191,7 +169,6 @@ def write(folder: AttemptFolder, left: SimulatedFiles) -> None:
     files = {
         folder.evaluation("initial"): left.initial,
         folder.evaluation("final"): left.final,
-        folder.path / DURING: left.during,
         folder.path / TRACKED: left.tracked,
     }
     texts = {path: text_of(value) for path, value in files.items() if value is not None}
@@ -272,8 +249,6 @@ def _success(played: Played, share: float) -> float:
 
     A run that collapses has risen to its peak by the middle of its training, and is at its end by the last fifth.
     """
-    if played.course is not None:
-        return played.course.at(share)
     if played.peak is None:
         return played.initial + (played.hidden - played.initial) * _risen(share)
     if share <= _HELD:

@@ -38,14 +38,6 @@ LEAST, MOST = 0.02, 0.98
 _NORMAL = NormalDist()
 
 
-class Course(Protocol):
-    """How a run rose, and fell."""
-
-    def at(self, share: float) -> float:
-        """Return its success after a share of its training."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Played:
     """What one run came to, as it was measured: shares of solved episodes, evaluation noise included."""
@@ -56,8 +48,6 @@ class Played:
     collapsed: bool = False
     peak: float | None = None
     """Success that a collapsed run had reached before; None for one that did not collapse."""
-    course: Course | None = None
-    """Its curve, where the world plants one; None for the usual rise to what it came to."""
 
 
 class World(Protocol):
@@ -83,10 +73,6 @@ class World(Protocol):
 
     def run(self, configuration: Configuration, seed: int, steps: int | None = None) -> Played:
         """Return what the run of a configuration with a seed comes to after `steps` (default: all)."""
-        ...
-
-    def hours(self, configuration: Configuration, steps: int | None = None) -> float:
-        """Return the machine hours of one run alone on its machine."""
         ...
 
     def seconds(self, configuration: Configuration, steps: int, neighbours: int = 0) -> float:
@@ -279,10 +265,6 @@ class Planted:
             collapsed=collapsed,
             peak=self._reached(configuration, seed, steps) if collapsed else None,
         )
-
-    def hours(self, configuration: Configuration, steps: int | None = None) -> float:
-        """Return the machine hours of one run alone on its machine."""
-        return self.seconds(configuration, self.steps if steps is None else steps) / 3600
 
     def seconds(self, configuration: Configuration, steps: int, neighbours: int = 0) -> float:
         """Return the wall time of a run beside so many others."""

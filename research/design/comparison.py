@@ -4,7 +4,7 @@ The promise (smallest effect of interest, power, looks, evaluation size, metric)
 `study.created`; older studies have the defaults. A draft is sound (every arm is a valid job that differs from the
 control in what is declared) and has no seeds yet.
 
-The numbers of a screen were chosen by simulation on `simlab.families.LEARNED_ON` and judged on other worlds
+The numbers of a screen were chosen by simulation; what searches come to is measured on other worlds
 (`benchmarks/simlab.py`, docs/calibration.md). A screening run is half as long as a whole one and the best go to fresh
 seeds: halves favour what learns quickly and ends low.
 """

@@ -7,7 +7,7 @@ values are, whether runs are independent and which hypotheses are claims.
   `contrast`, sum c_i m_i with variance sum v_i, v_i = c_i^2 s_i^2 / n_i, and df = (sum v_i)^2 / sum(v_i^2 / (n_i - 1)).
   `compare` names the test that was made; a switch of test looks at variances only, never at means.
 - `pooled` (one variance, shared with the noise bank) is kept only for the verdicts of older logs: it makes 6 to 15 %
-  false claims (`benchmarks/verdicts.py`).
+  false claims.
 - Multiplicity: Dunnett among the arms of a family, Benjamini-Hochberg 1995 among m families by their smallest corrected
   p; the R chosen families are judged at R alpha / m (Benjamini & Bogomolov 2014, JRSS B 76; Benjamini & Yekutieli 2005,
   JASA 100). A claim is made exactly when its interval leaves out zero.
@@ -173,8 +173,7 @@ def welch(control: Sequence[float], treatment: Sequence[float], *, instead: str 
 def common(control: Sequence[float], treatment: Sequence[float], others: Sequence[Sequence[float]]) -> Comparison:
     """Return the comparison with the variance of all arms; Welch's where one of the two is much wider than the rest.
 
-    No arm is left out of the variance for its spread: a test that admits what agrees admits what is small by chance
-    (`benchmarks/verdicts.py` compares both).
+    No arm is left out of the variance for its spread: a test that admits what agrees admits what is small by chance.
     """
     arms = [Source.of(values) for values in (control, treatment)]
     pool = sum((Source.of(values) for values in others if len(values) >= 2), arms[0] + arms[1])

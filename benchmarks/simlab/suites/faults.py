@@ -1,22 +1,24 @@
 """Does a study end the same whatever is killed, and are all its runs accounted for whatever breaks?
 
 *Kills*: one study's controller is killed at each of its events, before the event is written and right after, and
-another controller goes on. Verdicts must be the same to the byte, no attempt may be started twice, none left running.
+another controller goes on. Locks and verdicts must be the same to the byte, no attempt may be started twice, none left
+running.
 *Breakage*: attempts crash, hang, run out of memory, vanish, die while they write, end twice, or show their log late;
 sandboxes refuse for a while; clocks differ. Every launched run must be measured or given up with a code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from simlab.scores import Bar, Measured, Progress, SuiteOutcome, counted, share, silent, work
 from simlab.sim_records import FlightRecord, flown
-from simlab.sim_run import Flight, FlightResult, fly, fly_killed
+from simlab.sim_run import Flight, fly, fly_killed
 from simlab.sim_sandbox import Faults, Rates
 from simlab.worlds import ASKS, MainEffect, Planted
+from studies import StudyState
 
 NAME = "faults"
 QUESTION = "Does a study end the same whatever is killed, and are all runs accounted for whatever breaks?"
@@ -30,8 +32,9 @@ RUNS = 45
 class Kill:
     """One way to be killed."""
 
+    study: Callable[[int], Flight]
     number: int
-    """The study."""
+    """Of the study."""
     at: int
     """The event, from 0 for the first after the study's creation."""
     written: bool
@@ -45,10 +48,8 @@ class Survived:
     flight: str
     at: int
     written: bool
-    reached: bool
-    """Whether there was such an event."""
     same: bool
-    """Whether the verdicts are those of the flight that nothing happened to, to the byte."""
+    """Whether locks and verdicts of all rounds are those of the flight that nothing happened to, to the byte."""
     duplicates: int
     orphans: int
 
@@ -84,27 +85,38 @@ def _comparison(number: int) -> Flight:
     return Flight(f"faults-{number}", ask.topic, world)
 
 
-def kills(number: int, every: int = 1) -> list[Kill]:
-    """Return the kills of one study, at each `every`-th event."""
-    events = _unharmed(number)[0] - 1
-    return [Kill(number, at, written) for at in range(0, events, every) for written in (False, True)]
+def kills(study: Callable[[int], Flight], number: int, every: int = 1) -> list[Kill]:
+    """Return the kills of one study, at each `every`-th event, before it is written and after it."""
+    events = _unharmed(study, number)[0] - 1
+    return [Kill(study, number, at, written) for at in range(0, events, every) for written in (False, True)]
 
 
-def survive(kill: Kill) -> Survived:
-    """Fly a study whose controller is killed."""
-    flight, (_, expected) = study(kill.number), _unharmed(kill.number)
+def survive(kill: Kill) -> Survived | None:
+    """Fly a study whose controller is killed; None if it has fewer events."""
+    flight, (_, expected) = kill.study(kill.number), _unharmed(kill.study, kill.number)
     found = fly_killed(flight, kill.at, written=kill.written)
     if found is None:
-        return Survived(flight.name, kill.at, kill.written, False, False, 0, 0)
-    same = bool(expected) and _verdicts(found) == expected
-    return Survived(flight.name, kill.at, kill.written, True, same, len(found.duplicates), len(found.orphans))
+        return None
+    same = bool(expected) and _decided(found.state) == expected
+    return Survived(flight.name, kill.at, kill.written, same, len(found.duplicates), len(found.orphans))
+
+
+def survivors(name: str, wanted: Sequence[Kill], workers: int, tell: Progress) -> list[Survived]:
+    """Return what came of kills, in so many processes."""
+    return [one for one in work(f"{name}, kills", survive, wanted, workers=workers, tell=tell) if one is not None]
 
 
 @cache
-def _unharmed(number: int) -> tuple[int, list[object]]:
-    """Return how many events a study has to which nothing happens, and its verdicts."""
+def _unharmed(study: Callable[[int], Flight], number: int) -> tuple[int, list[object]]:
+    """Return how many events a study has to which nothing happens, and what was locked and decided in it."""
     landed = fly(study(number))
-    return landed.state.event_count, _verdicts(landed)
+    return landed.state.event_count, _decided(landed.state)
+
+
+def _decided(state: StudyState) -> list[object]:
+    return [
+        [each.design_hash, *(verdict.model_dump(mode="json") for verdict in each.verdicts)] for each in state.rounds
+    ]
 
 
 def broken(count: int, first: int = 0) -> list[Flight]:
@@ -133,13 +145,12 @@ def _broken(number: int) -> Flight:
 
 def figures(survived: Sequence[Survived], records: Sequence[FlightRecord]) -> list[Measured]:
     """Return what the flights amount to."""
-    reached = [one for one in survived if one.reached]
     claims = [claim for one in records for claim in one.claims]
     runs = sum(one.launched_runs for one in records)
     return [
-        share("same verdicts after a kill", [one.same for one in reached], Bar("at least", 1.0)),
-        share("kills with a duplicate launch", [one.duplicates > 0 for one in reached], Bar("at most", 0.0)),
-        share("kills with an orphan", [one.orphans > 0 for one in reached], Bar("at most", 0.0)),
+        share("same verdicts after a kill", [one.same for one in survived], Bar("at least", 1.0)),
+        share("kills with a duplicate launch", [one.duplicates > 0 for one in survived], Bar("at most", 0.0)),
+        share("kills with an orphan", [one.orphans > 0 for one in survived], Bar("at most", 0.0)),
         counted("launched runs accounted for", sum(one.accounted_runs for one in records), runs, Bar("at least", 1.0)),
         share("broken studies with a duplicate or an orphan", [one.duplicates + one.orphans > 0 for one in records],
               Bar("at most", 0.0)),
@@ -147,18 +158,14 @@ def figures(survived: Sequence[Survived], records: Sequence[FlightRecord]) -> li
     ]  # fmt: skip
 
 
-def _verdicts(landed: FlightResult) -> list[object]:
-    return [verdict.model_dump(mode="json") for verdict in landed.state.verdicts]
-
-
 def measure(studies: int, count: int, *, every: int = 1, workers: int = 1, tell: Progress = silent) -> SuiteOutcome:
     """Kill the controllers of so many studies at every `every`-th event, fly `count` broken ones, and count."""
-    all_kills = [kill for number in range(studies) for kill in kills(number, every)]
-    survived = work(f"{NAME}, kills", survive, all_kills, workers=workers, tell=tell)
+    wanted = [kill for number in range(studies) for kill in kills(study, number, every)]
+    survived = survivors(NAME, wanted, workers, tell)
     records = work(f"{NAME}, breakage", flown, broken(count), workers=workers, tell=tell)
     rows = [
         {"study": one.flight, "event": one.at, "written": one.written, "same": one.same}
         for one in survived
-        if one.reached and not one.same
+        if not one.same
     ]
     return SuiteOutcome(NAME, QUESTION, len(survived) + len(records), figures(survived, records), rows)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, Literal
 
 from research.planners.protocol import Planner
@@ -22,7 +22,8 @@ from simlab.planners import Follower, InquiringLiar, Pair
 from simlab.scores import Bar, Measured, Progress, SuiteOutcome, counted, mean, share, silent, work
 from simlab.sim_clock import SimClock
 from simlab.sim_records import FlownClaim, claims_of
-from simlab.sim_run import Flight, FlightResult, fly, fly_killed, rules
+from simlab.sim_run import Flight, FlightResult, fly, rules
+from simlab.suites.faults import Survived, kills, survivors
 from simlab.worlds import Collapse, Effect, JointEffect, MainEffect, Planted, Scalar
 from studies import StudyState
 from studies.records.alpha import ALPHA
@@ -65,19 +66,14 @@ ASKERS: Sequence[Asker] = ("rules", "follower", "rules", "liar")
 class FlownInquiry:
     """What came of an inquiry."""
 
-    flight: str
     kind: str
-    asker: str
-    refused: str | None
     rounds: tuple[tuple[FlownClaim, ...], ...]
     overdrawn: bool
     """Whether rounds without an effect of a kind spent more than alpha, up to the first false claim of the kind."""
-    runs: int
     within: bool
     """Whether the budget was kept."""
     duplicates: int
     orphans: int
-    reason: str
 
     @property
     def claims(self) -> list[FlownClaim]:
@@ -162,17 +158,12 @@ def record(landed: FlightResult) -> FlownInquiry:
     locked = [each for each in state.rounds if each.design is not None]
     found = tuple(tuple(claims_of(landed, each)) for each in locked)
     return FlownInquiry(
-        flight=landed.flight.name,
         kind=KINDS[number % len(KINDS)],
-        asker=str(state.planner["name"]),
-        refused=landed.refused,
         rounds=found,
         overdrawn=any(overdrawn(locked, found, kind) for kind in (0, 1)),
-        runs=sum(bool(run.attempts) for run in state.every_run.values()),
         within=state.worked_s <= state.budget_s + _SECOND_S,
         duplicates=len(landed.duplicates),
         orphans=len(landed.orphans),
-        reason=state.concluded_reason or state.stopped_reason or "",
     )
 
 
@@ -199,62 +190,13 @@ def _differs(claim: FlownClaim) -> bool:
     return claim.promised is not None and abs(claim.truth) > claim.promised - _EXACT
 
 
-@dataclass(frozen=True, slots=True)
-class InquiryKill:
-    """One way to kill an inquiry's controller."""
-
-    number: int
-    at: int
-    """The event, from 0 for the first after the study's creation."""
-    written: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SurvivedInquiry:
-    """What came of an inquiry whose controller was killed."""
-
-    at: int
-    written: bool
-    same: bool
-    """Whether locks and verdicts of all rounds are those of the inquiry that nothing happened to, to the byte."""
-    duplicates: int
-    orphans: int
-
-
-def kills(number: int, every: int) -> list[InquiryKill]:
-    """Return the kills of one inquiry, at each `every`-th event, before it is written and after it in turn."""
-    return [InquiryKill(number, at, bool(at // every % 2)) for at in range(0, _unharmed(number)[0] - 1, every)]
-
-
-def survive(kill: InquiryKill) -> SurvivedInquiry | None:
-    """Fly an inquiry whose controller is killed; None if it has fewer events."""
-    found = fly_killed(_killed(kill.number), kill.at, written=kill.written)
-    if found is None:
-        return None
-    same = bool(_unharmed(kill.number)[1]) and _decided(found.state) == _unharmed(kill.number)[1]
-    return SurvivedInquiry(kill.at, kill.written, same, len(found.duplicates), len(found.orphans))
-
-
-def _killed(number: int) -> Flight:
+def killed(number: int) -> Flight:
     """Return an inquiry of effects, of three rounds."""
     [flight] = flights(1, KINDS.index("effects") + len(KINDS) * len(ASKERS) * 2 * number, (3,))
     return replace(flight, name=f"inquiries-killed-{number}")
 
 
-@cache
-def _unharmed(number: int) -> tuple[int, list[object]]:
-    """Return how many events an inquiry has to which nothing happens, and what was locked and decided in it."""
-    landed = fly(_killed(number))
-    return landed.state.event_count, _decided(landed.state)
-
-
-def _decided(state: StudyState) -> list[object]:
-    return [
-        [each.design_hash, *(verdict.model_dump(mode="json") for verdict in each.verdicts)] for each in state.rounds
-    ]
-
-
-def figures(records: Sequence[FlownInquiry], survived: Sequence[SurvivedInquiry]) -> list[Measured]:
+def figures(records: Sequence[FlownInquiry], survived: Sequence[Survived]) -> list[Measured]:
     """Return what the inquiries amount to."""
     judged = [one for one in records if one.claims]
     everything = [claim for one in judged for claim in one.claims]
@@ -305,10 +247,9 @@ def _row(number: int, found: Sequence[Sequence[FlownClaim]]) -> Mapping[str, Any
     }  # fmt: skip
 
 
-def measure(count: int, killed: int, *, every: int = 1, workers: int = 1, tell: Progress = silent) -> SuiteOutcome:
-    """Fly so many inquiries, kill the controllers of `killed` at every `every`-th event, and count."""
+def measure(count: int, number: int, *, every: int = 1, workers: int = 1, tell: Progress = silent) -> SuiteOutcome:
+    """Fly so many inquiries, kill the controllers of `number` at every `every`-th event, and count."""
     records = work(NAME, inquired, flights(count), workers=workers, tell=tell)
-    wanted = [kill for number in range(killed) for kill in kills(number, every)]
-    survived = [one for one in work(f"{NAME}, kills", survive, wanted, workers=workers, tell=tell) if one is not None]
-    told = figures(records, survived)
-    return SuiteOutcome(NAME, QUESTION, len(records) + len(wanted), told, rows(records))
+    wanted = [kill for place in range(number) for kill in kills(killed, place, every)]
+    figured = figures(records, survivors(NAME, wanted, workers, tell))
+    return SuiteOutcome(NAME, QUESTION, len(records) + len(wanted), figured, rows(records))

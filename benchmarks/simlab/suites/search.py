@@ -1,8 +1,8 @@
 """Does a question for the best values end near the best, with claims that are true, when the whole loop flies it?
 
 Topics that ask which values are best, in worlds with main effects, an optimum inside a ladder, pairs that matter
-together, thresholds, and nothing at all. The loop screens, confirms on fresh seeds, and claims. Other ways to search
-are compared at equal budget in the suite `regret`, which does not fly the loop.
+together, thresholds, and nothing at all, and on two grids of real trainings that were recorded. The loop screens,
+confirms on fresh seeds, and claims.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from research.proposals.arms import value_text
+from simlab.landscapes import NAMES, Recorded
 from simlab.scores import Bar, Measured, Progress, SuiteOutcome, mean, share, silent, work
 from simlab.sim_records import FlownClaim, claims, place_of
 from simlab.sim_run import Flight, FlightResult, fly
@@ -18,7 +20,7 @@ from simlab.worlds import Effect, Hill, Interaction, JointEffect, Planted, Scala
 
 NAME = "search"
 QUESTION = "Does a question for the best values end near the best, with claims that are true?"
-TOPIC = "What is the best learning rate, group size and epochs on the guessing game?"
+PLACES = {"guess": "the guessing game", "arith": "arith"}
 KNOBS: dict[str, tuple[Scalar, ...]] = {
     "learning_rate": (3e-4, 1e-3, 3e-3),
     "group_size": (2, 4, 8, 16),
@@ -27,7 +29,10 @@ KNOBS: dict[str, tuple[Scalar, ...]] = {
 BASE: dict[str, Scalar] = {"learning_rate": 1e-3, "group_size": 8, "epochs": 1}
 RUNS = 60
 """Whole runs that the budget pays for."""
-KINDS = ("main effects", "optimum inside", "pair", "threshold", "nothing")
+RECORDED = "recorded trainings of "
+KINDS = (
+    "main effects", "optimum inside", "pair", "threshold", "nothing", *(RECORDED + name for name in NAMES),
+)  # fmt: skip
 MOST_FALSE = 0.05
 
 
@@ -42,7 +47,8 @@ class Searched:
     regret: float | None
     """(best - chosen) / (best - control); None where nothing is to be gained. Chosen is the best supported arm, or the
     control."""
-    screened: int
+    possible: float
+    """What the best gains over the control."""
     run_hours: float
     within: bool
     """Whether the budget was kept."""
@@ -54,19 +60,29 @@ def flights(count: int, first: int = 0) -> list[Flight]:
 
 
 def _flight(number: int) -> Flight:
-    source = random.Random(number)
-    world = Planted(
-        seed=10_000_000 + number,
-        knobs=KNOBS,
-        base=BASE,
-        effects=_effects(KINDS[number % len(KINDS)], source),
-        centre=0.4,
-        seed_sd=0.03,
-        rung_correlation=0.7,
-        steps=8,
+    kind = KINDS[number % len(KINDS)]
+    world: Planted | Recorded
+    if kind.startswith(RECORDED):
+        place = kind.removeprefix(RECORDED)
+        world = Recorded.load(place, number)
+    else:
+        place = "guess"
+        world = Planted(
+            seed=10_000_000 + number,
+            knobs=KNOBS,
+            base=BASE,
+            effects=_effects(kind, random.Random(number)),
+            centre=0.6 if kind == "optimum inside" else 0.4,  # its control must learn, or seems to collapse
+            seed_sd=0.03,
+            rung_correlation=0.7,
+            steps=8,
+        )
+    *fields, last = (
+        f"{name.replace('_', ' ')} {' vs '.join(map(value_text, values))}" for name, values in world.knobs.items()
     )
-    budget_s = RUNS * world.seconds(BASE, world.steps) / 2
-    return Flight(f"search-{number}", TOPIC, world, budget_s=budget_s)
+    topic = f"What is the best {', '.join(fields)} and {last} on {PLACES[place]}?"
+    budget_s = RUNS * world.seconds(world.base, world.steps) / 2
+    return Flight(f"search-{number}", topic, world, budget_s=budget_s, base=dict(world.base))
 
 
 def _effects(kind: str, source: random.Random) -> tuple[Effect, ...]:
@@ -92,39 +108,38 @@ def searched(flight: Flight) -> Searched:
 def read(landed: FlightResult) -> Searched:
     """Return what a search came to."""
     state, world = landed.state, landed.flight.world
-    made = claims(landed)
-    gains = [_gain(landed, claim) for claim in made if claim.verdict == "supported"]
-    possible = best(world)[1] - world.true_value(BASE)
-    chosen = max(gains, default=0.0)
+    assert isinstance(world, Planted | Recorded)
+    made, control = claims(landed), world.true_value(world.base)
+    supported = [claim.hypothesis for claim in made if claim.verdict == "supported"]
+    chosen = max((world.true_value(place_of(landed, name)) - control for name in supported), default=0.0)
+    possible = best(world)[1] - control
     return Searched(
         flight=landed.flight.name,
         kind=KINDS[int(landed.flight.name.rsplit("-", 1)[1]) % len(KINDS)],
         refused=landed.refused,
         claims=made,
         regret=1 - chosen / possible if possible > 1e-9 else None,
-        screened=len(state.runs_in("screen")),
+        possible=possible,
         run_hours=landed.run_hours,
         within=state.worked_s <= state.budget_s + 2.0,
     )
 
 
-def _gain(landed: FlightResult, claim: FlownClaim) -> float:
-    """Return what the claimed arm truly gains over the control."""
-    place = place_of(landed, claim.hypothesis)
-    return landed.flight.world.true_value(place) - landed.flight.world.true_value(BASE)
-
-
 def figures(found: Sequence[Searched]) -> list[Measured]:
     """Return what the searches amount to."""
     hopeful = [one for one in found if one.regret is not None]
+    planted = [one for one in hopeful if not one.kind.startswith(RECORDED)]
     nothing = [one for one in found if one.regret is None]
     return [
         share("searches of nothing with a false claim", [any(c.false for c in one.claims) for one in nothing],
               Bar("at most", MOST_FALSE)),
         share("searches with a claim of the wrong sign", [any(c.false for c in one.claims) for one in hopeful]),
         mean("regret", [one.regret for one in hopeful if one.regret is not None]),
+        mean("regret in planted worlds", [one.regret for one in planted if one.regret is not None]),
         *(mean(f"regret, {kind}", [one.regret for one in hopeful if one.kind == kind and one.regret is not None])
-          for kind in KINDS[:-1]),
+          for kind in KINDS if kind != "nothing"),
+        *(mean(f"what the best gains, {kind}", [one.possible for one in found if one.kind == kind])
+          for kind in KINDS if kind.startswith(RECORDED)),
         share("searches beyond their budget", [not one.within for one in found], Bar("at most", 0.0)),
         share("searches refused", [one.refused is not None for one in found]),
         mean("run-hours", [one.run_hours for one in found]),
