@@ -248,7 +248,6 @@ def check(text: str, reward: str | None, home: Home, bounds: PlayBounds, note: N
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         faults=tuple(found),
         calls_per_episode=typical.calls if typical else None,
-        characters_per_episode=typical.characters if typical else None,
         environment_seconds_per_episode=typical.seconds if typical else None,
     )
     if known.calls_per_episode is not None or found:
