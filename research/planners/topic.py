@@ -117,7 +117,7 @@ _VALUE = r"(?:v|n(?!F(?!n)))f?"
 _GAP = r"(?:|[akf:.]*[sr,{to}][akf:.srt,]*|[akf:.srt,e]*e[akf:.st,]*r[akf:.srt,]*)"
 """What stands between values that are listed; past an effect only `than` goes on: a penalty of 0.1 helps, or 0.01?"""
 _SEVERAL = f"{_VALUE}{_GAP.format(to='t')}{_VALUE}(?:{_GAP.format(to='')}{_VALUE})*"
-_MENTION = re.compile(rf"f[at:]*(?:{_SEVERAL}|{_VALUE})|f[akfst:.,e]*[:.,]{_SEVERAL}|{_SEVERAL}|{_VALUE}|f")
+_MENTION = re.compile(rf"f[atf:]*(?:{_SEVERAL}|{_VALUE})|f[akfst:.,e]*[:.,]{_SEVERAL}|{_SEVERAL}|{_VALUE}|f")
 """One field with its values, over the letters of `_Parser._spell`: f its name, F another's; v its value, n a number;
 a `of`, s `or`, r `than`, t `to`, k what says nothing, e an effect, x anything else; marks are `,`, `:` or `.`."""
 
