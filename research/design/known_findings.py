@@ -280,14 +280,13 @@ def _describe_differences(*sides: Sequence[KnownFinding]) -> Iterator[str]:
         one, other = ({value(entry.conditions) for entry in side} for side in sides)
         return [] if one == other else [f"{name}: {' or '.join(sorted(one))} against {' or '.join(sorted(other))}"]
 
+    def describe(name: str, where: FindingConditions) -> str:
+        return canonical(where.fields[name]) if name in where.fields else "usual"
+
     yield from differ("environment", lambda where: where.environment)
     yield from differ("model", lambda where: where.model) or differ("model or backend", lambda where: where.model_key)
     for name in sorted({name for side in sides for entry in side for name in entry.conditions.fields}):
-        yield from differ(name, partial(_describe_field, name))
-
-
-def _describe_field(name: str, where: FindingConditions) -> str:
-    return canonical(where.fields[name]) if name in where.fields else "usual"
+        yield from differ(name, partial(describe, name))
 
 
 @dataclass(frozen=True, slots=True)

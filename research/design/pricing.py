@@ -311,7 +311,7 @@ def make_pricing(
 
 
 def median_seconds(log: EventLog, exclude: str = "") -> dict[str, float]:
-    """Return the median seconds of the newest studies' attempts at each job, by price key, without study `besides`.
+    """Return the median seconds of the newest studies' attempts at each job, by price key, but for study `exclude`.
 
     Only runs whose evaluations had the usual number of episodes count: the price of others is computed from theirs.
     """

@@ -59,8 +59,6 @@ class MeasuredEnvironment(BaseModel):
     """What its check without a model found; None with a model, and where a version that kept none wrote it."""
     calls_per_episode: float | None = None
     """Model calls; without a model those of demonstrations, else of the oracle, else of random answers."""
-    characters_per_episode: float | None = None
-    """Of the whole conversation, without a model."""
     environment_seconds_per_episode: float | None = None
     """Seconds of the environment's own code."""
     prompt_tokens: float | None = None

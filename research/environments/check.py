@@ -191,7 +191,9 @@ def play_alone(name: str, home: Home, packages: Sequence[Path], bounds: PlayBoun
     if "refused" in facts:
         raise BadEnvironment(facts["refused"])
     if process.returncode and _HUNG in stderr:
-        where = _find_hanging_line(stderr, home.environments / name / CODE)
+        stacks, own = stderr[stderr.rindex(_HUNG) :].splitlines(), home.environments / name / CODE
+        frames = [frame for line in stacks if (frame := _FRAME.search(line)) and own in Path(frame[1]).parents]
+        where = f" ({Path(frames[0][1]).name}, line {frames[0][2]})" if frames else ""  # the innermost of its code
         faults.append(f"{last}: the play did not end within {bounds.play_s:g} s{where}")
     elif late.is_set():
         faults.append(f"{last}: all plays together did not end within {bounds.seconds:g} s")
@@ -199,13 +201,6 @@ def play_alone(name: str, home: Home, packages: Sequence[Path], bounds: PlayBoun
         ending = f"{describe_exit(process.returncode)}; it last said: {last_lines(stderr, 1, 300) or 'nothing'}"
         faults.append(f"{last}: its code ended its process {ending}")
     return Plays(players, tuple(faults), facts.get("example"))
-
-
-def _find_hanging_line(stderr: str, folder: Path) -> str:
-    """Return the innermost line of the environment's code that a play hung at, in brackets; nothing where none did."""
-    stacks = stderr[stderr.rindex(_HUNG) :].splitlines()
-    frames = [frame for line in stacks if (frame := _FRAME.search(line)) and folder in Path(frame[1]).parents]
-    return f" ({Path(frames[0][1]).name}, line {frames[0][2]})" if frames else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +243,6 @@ def check(text: str, reward: str | None, home: Home, bounds: PlayBounds, note: N
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         faults=tuple(found),
         calls_per_episode=typical.calls if typical else None,
-        characters_per_episode=typical.characters if typical else None,
         environment_seconds_per_episode=typical.seconds if typical else None,
     )
     if known.calls_per_episode is not None or found:

@@ -55,7 +55,11 @@ class AccessPolicy:
             return self._check_task_list(request.body)
         if (held := _HELD.fullmatch(request.path)) is None:
             return "a route that no client needs"
-        return self._check_end(request.body) if held[1] == "end" else None
+        if held[1] != "end":
+            return None
+        if not isinstance(request.body, dict):
+            return "an end that is none"
+        return None if request.body.get("weight", WEIGHT) == WEIGHT else "a weight it was not given"
 
     def _check_begin(self, body: Any) -> str | None:
         if not isinstance(body, dict):
@@ -77,8 +81,3 @@ class AccessPolicy:
             return "a stream it was not given"
         named = body.get("digest") if isinstance(body, dict) else None
         return None if named == self._digest else "a task list that is not the one it was given"
-
-    def _check_end(self, body: Any) -> str | None:
-        if not isinstance(body, dict):
-            return "an end that is none"
-        return None if body.get("weight", WEIGHT) == WEIGHT else "a weight it was not given"

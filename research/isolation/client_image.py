@@ -103,16 +103,11 @@ def _find_imports(source: bytes, name: str, top: Path) -> Iterator[Path]:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        for each in names:
-            if each.split(".")[0] == "swarm":
-                yield from _files(each, top)
-
-
-def _files(module: str, top: Path) -> Iterator[Path]:
-    parts = module.split(".")
-    for depth in range(1, len(parts) + 1):
-        place = top.joinpath(*parts[:depth])
-        yield from (path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file())
+        for module in names:
+            parts = module.split(".")
+            places = [top.joinpath(*parts[:depth]) for depth in range(1, len(parts) + 1) if parts[0] == "swarm"]
+            files = (path for place in places for path in (place.with_suffix(".py"), place / "__init__.py"))
+            yield from (path for path in files if path.is_file())
 
 
 def _read_record(home: Home) -> Mapping[str, Any]:

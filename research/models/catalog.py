@@ -132,21 +132,24 @@ class CatalogEntry:
 
 def read_catalog(models: Path) -> list[CatalogEntry]:
     """Return what is known of each model that can be fetched, in their order."""
-    return [_describe_model(model, models / model.name) for model in FETCHABLE.values()]
-
-
-def _describe_model(model: DownloadableModel, folder: Path) -> CatalogEntry:
-    here = folder.exists()
-    problem = find_damage(folder) if here else None
-    return CatalogEntry(
-        name=model.name,
-        state="damaged" if problem else "fetched" if here else "not fetched",
-        folder=folder,
-        bytes=sum(path.stat().st_size for path in folder.glob("*") if path.is_file()) if here else model.model_bytes,
-        download_bytes=model.download_bytes,
-        parameters=model.parameters,
-        licence=model.licence,
-        source=model.requirement,
-        about=model.about,
-        problem=problem,
-    )
+    entries = []
+    for model in FETCHABLE.values():
+        folder = models / model.name
+        here = folder.exists()
+        problem = find_damage(folder) if here else None
+        size = sum(path.stat().st_size for path in folder.glob("*") if path.is_file()) if here else model.model_bytes
+        entries.append(
+            CatalogEntry(
+                name=model.name,
+                state="damaged" if problem else "fetched" if here else "not fetched",
+                folder=folder,
+                bytes=size,
+                download_bytes=model.download_bytes,
+                parameters=model.parameters,
+                licence=model.licence,
+                source=model.requirement,
+                about=model.about,
+                problem=problem,
+            )
+        )
+    return entries

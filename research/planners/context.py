@@ -192,40 +192,36 @@ class PlannerContext:
         return known | ({"last_action_refused": self.rejected} if self.rejected else {})
 
     def _stage_facts(self) -> dict[str, Any]:
-        match self.stage:
-            case "propose":
-                return self._propose_facts() | self._setup_facts()
-            case "design":
-                return self._design_facts() | self._setup_facts() | self._claim_facts()
-            case "conclude":
-                arms = [asdict(arm) for arm in self.arms]
-                verdicts = [verdict.model_dump(mode="json", include=_SHOWN_OF_VERDICT) for verdict in self.verdicts]
-                judged = self._metric_facts() if self.metric.unit else {}  # of what its numbers are counted in
-                known: dict[str, Any] = {"arms": arms} | self._claim_facts()
-                return known | {"verdicts": verdicts, "budget": self._budget_facts()} | judged
-
-    def _propose_facts(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {}
+        if self.stage == "conclude":
+            arms = [asdict(arm) for arm in self.arms]
+            verdicts = [verdict.model_dump(mode="json", include=_SHOWN_OF_VERDICT) for verdict in self.verdicts]
+            judged = self._metric_facts() if self.metric.unit else {}  # of what its numbers are counted in
+            return (
+                {"arms": arms} | self._claim_facts() | {"verdicts": verdicts, "budget": self._budget_facts()} | judged
+            )
+        if self.stage == "design":
+            defaults = {spec.name: spec.default for spec in self.fields if spec.name != MODEL}
+            facts = {"job_defaults": defaults} | self._fixed_facts()
+            if self.search:
+                facts |= {"search": True, "sensible_values": {spec.name: list(spec.ladder) for spec in self.fields}}
+            if self.not_tested:
+                facts |= {"left_out_by_the_hypotheses": self.not_tested}
+            if self.noise:
+                facts |= {"sd_between_seeds": {name: round(noise.sd, 4) for name, noise in self.noise.items()}}
+            return facts | self._setup_facts() | self._claim_facts()
         fields = [
             {"name": spec.name, "default": spec.default, "sensible_values": list(spec.ladder), "does": spec.description}
             for spec in self.fields
         ]
-        facts: dict[str, Any] = {"job_fields": fields} | self._fixed_facts()
+        facts = {"job_fields": fields} | self._fixed_facts()
         facts |= {"metrics": {flag_syntax(kind): kind.title for kind in kinds().values()}}
         if self.code_allowed:
-            return facts | {"reward_examples": examples(known.name for known in self.environments)}
-        why = NO_REWARD_NOW if self.plays_seen else "its runs are in no containers"
-        return facts | {"reward_function": f"may not be proposed in this study: {why}"}
-
-    def _design_facts(self) -> dict[str, Any]:
-        defaults = {spec.name: spec.default for spec in self.fields if spec.name != MODEL}
-        facts: dict[str, Any] = {"job_defaults": defaults} | self._fixed_facts()
-        if self.search:
-            facts |= {"search": True, "sensible_values": {spec.name: list(spec.ladder) for spec in self.fields}}
-        if self.not_tested:
-            facts |= {"left_out_by_the_hypotheses": self.not_tested}
-        if self.noise:
-            facts |= {"sd_between_seeds": {name: round(noise.sd, 4) for name, noise in self.noise.items()}}
-        return facts
+            facts |= {"reward_examples": examples(known.name for known in self.environments)}
+        else:
+            why = NO_REWARD_NOW if self.plays_seen else "its runs are in no containers"
+            facts |= {"reward_function": f"may not be proposed in this study: {why}"}
+        return facts | self._setup_facts()
 
     def _fixed_facts(self) -> dict[str, Any]:
         return {"fixed_by_the_user": dict(self.fixed)} if self.fixed else {}

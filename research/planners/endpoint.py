@@ -165,25 +165,21 @@ class RetryingEndpoint:
     def make_error(self, error: EndpointError, model: str) -> PlannerFailed:
         """Return the failure that a person is told: expected, found, what to do."""
         expected, status = f"expected an OpenAI-compatible endpoint at {self._endpoint.where}", error.status
-        waited, check = f"found no answer within {self._timeout_s:g} s", "check --planner-model and the endpoint"
+        whys: dict[object, str] = {
+            "timeout": f"found no answer within {self._timeout_s:g} s; try again or another --planner-model",
+            "unreachable": "found nothing that answers there; start it, correct OPENAI_BASE_URL, "
+            "or use --planner rules",
+            "dropped": "found a connection that broke off; try again, and check OPENAI_BASE_URL and the network",
+            "unrecorded": f"found {error.text}; record it with AJET_PLANNER_RECORD, or ask without AJET_PLANNER_REPLAY",
+            404: "found 404; check --planner-model and OPENAI_BASE_URL",
+            429: "it refuses for now (429, rate or credit); try again later",
+        } | {code: f"it refuses the key ({code}); check OPENAI_API_KEY" for code in (401, 403)}
         if error.kind == "unrecorded":
             expected = f"expected the request in {self._endpoint.where}"
-            why = f"found {error.text}; record it with AJET_PLANNER_RECORD, or ask without AJET_PLANNER_REPLAY"
-        elif error.kind == "timeout":
-            why = f"{waited}; try again or another --planner-model"
-        elif error.kind == "unreachable":
-            why = "found nothing that answers there; start it, correct OPENAI_BASE_URL, or use --planner rules"
-        elif error.kind == "dropped":
-            why = "found a connection that broke off; try again, and check OPENAI_BASE_URL and the network"
-        elif status in (401, 403):
-            why = f"it refuses the key ({status}); check OPENAI_API_KEY"
         elif status == 404:
             expected = f"{expected} with model {model!r}"
-            why = "found 404; check --planner-model and OPENAI_BASE_URL"
-        elif status == 429:
-            why = "it refuses for now (429, rate or credit); try again later"
-        else:
-            why = f"found {error.text if status is None else f'status {status}: {error.text}'}; {check}"
+        text = error.text if status is None else f"status {status}: {error.text}"
+        why = whys.get(error.kind) or whys.get(status) or f"found {text}; check --planner-model and the endpoint"
         again = f" (after {self._failed + 1} tries with pauses)" if self._failed else ""
         return PlannerFailed(f"{expected}; {why}{again}")
 

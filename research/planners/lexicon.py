@@ -152,20 +152,20 @@ def cut(text: str) -> list[Token]:
     """Return a text's words (as stems), numbers and marks; places are those of the text."""
     plain = "".join(form if len(form := unicodedata.normalize("NFKC", char).lower()) == 1 else char for char in text)
     plain = re.sub(r"_|(?<=[^\W_])-(?=[a-z])|(?<=\bdr)\.|[()\[\]]", " ", _LISTED.sub("/", plain))
-    return [_make_token(found) for found in _TOKEN.finditer(plain)]
-
-
-def _make_token(found: re.Match[str]) -> Token:
-    text, at = found[0], found.span()
-    if found["share"]:
-        return Token("share", text, at, float(re.match(_NUMBER, text)[0]) / 100)  # type: ignore[index]  # it begins so
-    if found["number"]:
-        whole = text.lstrip("+-").isdecimal() and len(text) <= 15
-        return Token("number", text, at, int(text) if whole else float(text))
-    if found["mark"]:
-        return Token("mark", text, at)
-    word = text.replace("’", "'")
-    return Token("word", "not" if word.endswith("n't") else stem(word.partition("'")[0]), at)
+    tokens = []
+    for match in _TOKEN.finditer(plain):
+        text, at = match[0], match.span()
+        if match["share"]:
+            tokens.append(Token("share", text, at, float(text.rstrip("%percnt \t")) / 100))
+        elif match["number"]:
+            whole = text.lstrip("+-").isdecimal() and len(text) <= 15
+            tokens.append(Token("number", text, at, int(text) if whole else float(text)))
+        elif match["mark"]:
+            tokens.append(Token("mark", text, at))
+        else:
+            word = text.replace("’", "'")
+            tokens.append(Token("word", "not" if word.endswith("n't") else stem(word.partition("'")[0]), at))
+    return tokens
 
 
 Vocabulary = dict[tuple[str, ...], Token]

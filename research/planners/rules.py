@@ -62,7 +62,9 @@ class RulesPlanner:
     def act(self, context: PlannerContext, check: Check) -> PlannerTurn:
         """Return the due action, with its refusal if `check` refuses it; BadTopic if the topic cannot be read."""
         if context.stage == "conclude":
-            return PlannerTurn(_conclude(context))
+            judged = "; ".join(f"{verdict.hypothesis} is {verdict.verdict}" for verdict in context.verdicts)
+            reason = f"Every hypothesis of the locked design has its verdict: {judged}."
+            return PlannerTurn(Conclude(reason=reason[:1000]))
         if context.campaign is not None:
             return _plan_next_round(context, context.campaign, check)
         plan = _TopicPlan.of(context, _read_topic(context))
@@ -87,11 +89,6 @@ def _plan_next_round(context: PlannerContext, campaign: CampaignFacts, check: Ch
             return turn
         first = first or turn
     return first or PlannerTurn(Conclude(reason="The rules have no further question about what was asked."))
-
-
-def _conclude(context: PlannerContext) -> Conclude:
-    judged = "; ".join(f"{verdict.hypothesis} is {verdict.verdict}" for verdict in context.verdicts)
-    return Conclude(reason=f"Every hypothesis of the locked design has its verdict: {judged}."[:1000])
 
 
 def _read_topic(context: PlannerContext) -> ParsedTopic:
@@ -260,7 +257,9 @@ class _TopicPlan:
         """Return the claim on the arm of so many contrasts' `at`th treatments; its fields differ together."""
         claim = None if expected else self._plan.claim
         if expected is None:
-            rises = [_rises(each.control, each.treatments[at]) for each in about]
+            # Words have no order, and their priors no direction.
+            sizes = [(each.control, each.treatments[at]) for each in about]
+            rises = [any(isinstance(side, str) for side in pair) or pair[1] > pair[0] for pair in sizes]  # type: ignore[operator]
             known = [predict(each.field, rises=up, claim=claim) for each, up in zip(about, rises, strict=True)]
             lows, highs, chances = zip(*known, strict=True)
             expected = min(lows), max(highs), sum(chances) / len(chances)
@@ -298,11 +297,6 @@ def _format_setting(variable: str, value: Setting) -> str:
     if isinstance(value, tuple):
         return ", ".join(_format_setting(entry.field, entry.value) for entry in value)
     return f"{variable} = {value_text(value)}"
-
-
-def _rises(control: Scalar, treatment: Scalar) -> bool:
-    """Return whether the treatment is the larger value; words have no order, and their priors no direction."""
-    return isinstance(treatment, str) or isinstance(control, str) or treatment > control
 
 
 def _describe_values(plan: ValuePlan) -> list[str]:

@@ -117,9 +117,10 @@ _VALUE = r"(?:v|n(?!F(?!n)))f?"
 _GAP = r"(?:|[akf:.]*[sr,{to}][akf:.srt,]*|[akf:.srt,e]*e[akf:.st,]*r[akf:.srt,]*)"
 """What stands between values that are listed; past an effect only `than` goes on: a penalty of 0.1 helps, or 0.01?"""
 _SEVERAL = f"{_VALUE}{_GAP.format(to='t')}{_VALUE}(?:{_GAP.format(to='')}{_VALUE})*"
-_MENTION = re.compile(rf"f[at:]*(?:{_SEVERAL}|{_VALUE})|f[akfst:.,e]*[:.,]{_SEVERAL}|{_SEVERAL}|{_VALUE}|f")
+_MENTION = re.compile(rf"f[atf:]*(?:{_SEVERAL}|{_VALUE})|f[akfst:.,e]*[:.,]{_SEVERAL}|{_SEVERAL}|{_VALUE}|f")
 """One field with its values, over the letters of `_Parser._spell`: f its name, F another's; v its value, n a number;
 a `of`, s `or`, r `than`, t `to`, k what says nothing, e an effect, x anything else; marks are `,`, `:` or `.`."""
+_NAMED = re.compile(r"f[at:]*[nv]")
 
 
 @dataclass(slots=True)
@@ -237,6 +238,8 @@ class _Parser:
         match = _MENTION.match(letters, at) if field else None
         if match is None or not {"f", "v"} & {*match[0]}:
             return None
+        if token.kind == "number" and match[0][1:2] != "f" and _NAMED.search(match[0]):
+            return None  # 1, 2 or 4 and clip ratio 0.1: the values of another one
         span = range(at, match.end())
         atoms = [place for place in span if letters[place] in "nv"]
         gaps = [letters[first + 1 : second] for first, second in pairwise(atoms)]
@@ -293,14 +296,16 @@ class _Parser:
 
     def _drop_plain_defaults(self, mentions: Sequence[_Mention]) -> list[_Mention]:
         """Return the mentions without what all arms have anyway, such as GRPO: it is no part of the question."""
-        asked = list(mentions)
+        plain, asked = list[_Mention](), list[_Mention]()
         for mention in mentions:
-            facts, others = self._facts[mention.field], [entry.field for entry in asked].count(mention.field) > 1
+            facts = self._facts[mention.field]
             usual = facts.is_categorical and set(mention.values) == {facts.default} == {facts.ladder[0]}
-            if usual and not mention.named and not others:
-                asked.remove(mention)
+            (plain if usual and not mention.named else asked).append(mention)
+        varied = {mention.field for mention in asked}
+        for mention in plain:
+            if mention.field not in varied:
                 self._use(mention.places)
-        return asked
+        return [mention for mention in mentions if mention in asked or mention.field in varied]
 
     def _order_values(self, mention: _Mention) -> tuple[Scalar, ...]:
         """Return the values that are compared, the control first."""

@@ -150,7 +150,17 @@ def choose_values(
             f"{value_text(ladder[0])} vs {value_text(ladder[-1])}'"
         )
     if values:
-        return _pair_value(values[0], sense, facts)
+        (value,) = values
+        if sense in (None, "on") and value == default:
+            sizes = {rung: math.log(float(rung)) if float(rung) > 0 else -20.0 for rung in (value, *ladder)}
+            return value, max(ladder, key=lambda rung: abs(sizes[rung] - sizes[value]))
+        beyond = value != default and (float(value) > float(default)) == (sense == "up")
+        if sense == "off" or (sense in ("up", "down") and not beyond):
+            raise BadTopic(
+                f"expected two values of {facts.name} to compare; found {value_text(value)} and a direction that leads "
+                f"away from it; name both, such as '{facts.synonyms[0]} A vs B'"
+            )
+        return default, value
     if sense == "off":
         return ladder[-1], ladder[0]
     rungs = list(ladder if sense != "down" else reversed(ladder))
@@ -161,20 +171,6 @@ def choose_values(
     if facts.given:  # one side is what the user's job has
         return (default, rungs[-1]) if place < len(rungs) - 1 else (rungs[0], default)
     return rungs[max(0, place - 1)] if place < len(rungs) - 1 else rungs[0], rungs[-1]
-
-
-def _pair_value(value: Scalar, sense: Sense | None, facts: FieldSpec) -> tuple[Scalar, Scalar]:
-    """Return one value with what it is compared with: the default, which a direction has to lead away from."""
-    if sense in (None, "on") and value == facts.default:
-        sizes = {rung: math.log(float(rung)) if float(rung) > 0 else -20.0 for rung in (value, *facts.ladder)}
-        return value, max(facts.ladder, key=lambda rung: abs(sizes[rung] - sizes[value]))
-    beyond = value != facts.default and (float(value) > float(facts.default)) == (sense == "up")
-    if (sense in ("up", "down") and not beyond) or sense == "off":
-        raise BadTopic(
-            f"expected two values of {facts.name} to compare; found {value_text(value)} and a direction that leads "
-            f"away from it; name both, such as '{facts.synonyms[0]} A vs B'"
-        )
-    return facts.default, value
 
 
 _REUSED = ("minibatches", 4, frozenset({"minibatches", "epochs"}), "because a first update has nothing to clip")
