@@ -273,7 +273,7 @@ def find_tree_obstacle(policy: Policy) -> str | None:
     for probe in _PROBE:
         places = torch.arange(len(probe))
         ids = torch.tensor([text[place] for place in probe])
-        rows.append(Row(-1, "probe", ids, places, places, torch.zeros(len(probe)), places))
+        rows.append(Row(-1, ids, places, places, torch.zeros(len(probe)), places))
     packed = PackedRows(sort_depth_first(rows))
     with torch.no_grad(), policy.lock.writing():
         try:
