@@ -85,8 +85,11 @@ def choose_attention(skeleton: Any) -> Attention:
             f"expected a model whose attention can be chosen, found that {skeleton.config.model_type} has its own "
             f"alone: choose another model"
         )
-    soft_caps = getattr(skeleton.config.get_text_config(decoder=True), "attn_logit_softcapping", None)
-    return "sdpa" if skeleton._supports_sdpa and switches and not soft_caps else "eager"
+    return "sdpa" if skeleton._supports_sdpa and switches and not _has_soft_caps(skeleton.config) else "eager"
+
+
+def _has_soft_caps(config: Any) -> bool:
+    return bool(getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None))
 
 
 def _limits(folder: Path, config: Any) -> Iterator[tuple[str, int]]:
