@@ -52,35 +52,21 @@ class PolicyDifference:
         self._lightest = min(self._lightest, other._lightest)
 
     def metrics(self) -> Mapping[str, float]:
+        """Return Pearson's correlation of MiniMax-M1 (arXiv 2506.13585), Kong's effective sample size as a part of the
+        tokens, and means over tokens."""
         tokens = max(1, self._tokens)
         mean = dict(zip(_SUMS, (self._sums / tokens).tolist(), strict=True))
-        return {
-            **self._probabilities(mean, tokens),
-            **self._weights(mean),
-            "rollout_corr/kl": mean["q-p log"],
-            "rollout_corr/k3_kl": mean["k3"],
-            "rollout_corr/chi2_token": mean["ratio2"] - 1 if self._tokens else 0.0,
-        }
-
-    def _probabilities(self, mean: Mapping[str, float], tokens: int) -> dict[str, float]:
-        """The two probabilities: |p - q| and Pearson's correlation (MiniMax-M1, arXiv 2506.13585)."""
-        bessel = tokens / max(1, tokens - 1)
-        spread = max(0.0, mean["gap2"] - mean["gap"] ** 2) * bessel
+        spread = max(0.0, mean["gap2"] - mean["gap"] ** 2) * (tokens / max(1, tokens - 1))
         p2, q2 = mean["p2"] - mean["p"] ** 2, mean["q2"] - mean["q"] ** 2
         scale = math.sqrt(p2) * math.sqrt(q2) if p2 > 0 and q2 > 0 else 0.0
         shared = mean["pq"] - mean["p"] * mean["q"]
+        squares = mean["w2"] / (mean["w"] + _ESS_EPSILON) ** 2
         return {
             "training/rollout_probs_diff_valid": float(self._tokens > 0),
             "training/rollout_probs_diff_mean": mean["gap"],
             "training/rollout_probs_diff_max": self._worst,
             "training/rollout_probs_diff_std": math.sqrt(spread),
             "training/rollout_actor_probs_pearson_corr": max(-1.0, min(1.0, shared / scale)) if scale else 0.0,
-        }
-
-    def _weights(self, mean: Mapping[str, float]) -> dict[str, float]:
-        """The correction's weights; effective sample size: Kong's, as a part of the tokens."""
-        squares = mean["w2"] / (mean["w"] + _ESS_EPSILON) ** 2
-        return {
             "rollout_corr/rollout_is_mean": mean["w"],
             "rollout_corr/rollout_is_max": self._heaviest,
             "rollout_corr/rollout_is_min": self._lightest if self._tokens else 0.0,
@@ -90,6 +76,9 @@ class PolicyDifference:
             "rollout_corr/rollout_is_ratio_fraction_low": mean["low"],
             "rollout_corr/rollout_is_oob_ratio": mean["high"] + mean["low"],
             "rollout_corr/rollout_rs_masked_fraction": mean["masked"],
+            "rollout_corr/kl": mean["q-p log"],
+            "rollout_corr/k3_kl": mean["k3"],
+            "rollout_corr/chi2_token": mean["ratio2"] - 1 if self._tokens else 0.0,
         }
 
 

@@ -63,7 +63,8 @@ class UpdateSums:
         self._drift += (proximal - present).sum().item()
         self._clipped += clipped.sum().item()
         self._dual_clipped += dual_clipped.sum().item()
-        if self._is_first_pass(episodes):
+        # whether this optimiser step is the first with these episodes: minibatches are whole episodes
+        if all(self._seen.setdefault(number, self.steps) == self.steps for number in episodes.unique().tolist()):
             self._once += len(versions)
             self._age += int((self._version - versions).sum())
             begun = present if self.steps == 0 else tokens.proximal
@@ -73,10 +74,6 @@ class UpdateSums:
             gaps = (present - rollout)[versions == self._version]
             self.fresh += len(gaps)
             self._error += gaps.abs().clamp(max=LOG_RATIO_BOUND).exp().sum().item()
-
-    def _is_first_pass(self, episodes: Tensor) -> bool:
-        """Return whether this optimiser step is the first with these episodes: minibatches are whole episodes."""
-        return all(self._seen.setdefault(number, self.steps) == self.steps for number in episodes.unique().tolist())
 
     def merge(self, other: UpdateSums) -> None:
         """Add the sums of other tokens of the same optimiser steps, as another rank took them."""

@@ -24,13 +24,12 @@ from swarm.timelines.node import TrainRow
 class Row:
     """One row to train: `ids` (T,) are fed to the model, which at `places` (K,) predicts the sampled `targets` (K,).
 
-    episode: its episode's number in the batch; group: that one's group. rollout, versions (K,): the engine's log-probs
+    episode: its episode's number in the batch. rollout, versions (K,): the engine's log-probs
     of the targets and the policy versions it had. proximal, reference (K,): their log-probs under the weights the
     update began with and under the frozen reference, once somebody computed them. The rest is as `Tokens` has it.
     """
 
     episode: int
-    group: str
     ids: Tensor
     places: Tensor
     targets: Tensor
@@ -102,7 +101,6 @@ def _row(number: int, episode: TrainEpisode, row: TrainRow) -> Row:
     return Row(
         calls=torch.tensor(row.calls)[torch.from_numpy(found)] if row.calls else None,
         episode=number,
-        group=episode.group,
         ids=torch.from_numpy(ids[: found[-1]]),
         places=torch.from_numpy(found - 1),
         targets=torch.from_numpy(ids[found]),

@@ -85,8 +85,11 @@ def choose_attention(skeleton: Any) -> Attention:
             f"expected a model whose attention can be chosen, found that {skeleton.config.model_type} has its own "
             f"alone: choose another model"
         )
-    soft_caps = getattr(skeleton.config.get_text_config(decoder=True), "attn_logit_softcapping", None)
-    return "sdpa" if skeleton._supports_sdpa and switches and not soft_caps else "eager"
+    return "sdpa" if skeleton._supports_sdpa and switches and not _has_soft_caps(skeleton.config) else "eager"
+
+
+def _has_soft_caps(config: Any) -> bool:
+    return bool(getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None))
 
 
 def _limits(folder: Path, config: Any) -> Iterator[tuple[str, int]]:
@@ -182,29 +185,23 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def require_room(folder: Path, skeleton: Any, job: Job, device: torch.device) -> None:
-    """Raise BackendError, with all figures, without room on `device`, or in the host's memory: weights cross it."""
-    own, host = device_needs(skeleton, job), host_needs(skeleton, job)
-    if device.type == "cpu":
-        host = {**own, "copy to undo an update": host["copy to undo an update"]}
-    else:
-        _require(folder, own, job, device)
-    _require(folder, host, job, torch.device("cpu"))
-
-
-def _require(folder: Path, needed: Mapping[str, int], job: Job, device: torch.device) -> None:
-    total, free = sum(needed.values()), free_bytes(device)
-    if total > free:
-        parts = ", ".join(f"{name} {_format_size(size)}" for name, size in needed.items() if size)
-        ways = [
-            "take a smaller model",
-            *(["dtype bfloat16"] if job.dtype == "float32" else []),
-            *([] if job.lora_rank else ["a lora_rank"]),
-            "a smaller kv_cache_bytes",
-        ]
-        raise BackendError(
-            f"the model in {folder} needs {total:,} bytes on {device.type} ({parts}) and {free:,} are free: "
-            f"{', '.join(ways)}"
-        )
+    """Raise BackendError, with all figures, without room on `device` for what training takes at least."""
+    needed, free = dict(device_needs(skeleton, job)), free_bytes(device)
+    if device.type == "cpu" and job.epochs * job.minibatches > 1:
+        needed["copy to undo an update"] = 3 * _count_numbers(_trainable_weights(skeleton)) * _MASTER
+    if (total := sum(needed.values())) <= free:
+        return
+    parts = ", ".join(f"{name} {_format_size(size)}" for name, size in needed.items() if size)
+    ways = [
+        "take a smaller model",
+        *(["dtype bfloat16"] if job.dtype == "float32" else []),
+        *([] if job.lora_rank else ["a lora_rank"]),
+        "a smaller kv_cache_bytes",
+    ]
+    raise BackendError(
+        f"the model in {folder} needs {total:,} bytes on {device.type} ({parts}) and {free:,} are free: "
+        f"{', '.join(ways)}"
+    )
 
 
 def _format_size(size: int) -> str:
@@ -213,26 +210,17 @@ def _format_size(size: int) -> str:
 
 def device_needs(skeleton: Any, job: Job) -> Mapping[str, int]:
     """Return the bytes that each part takes at least on the device that computes."""
-    weights, trained = list(skeleton.parameters()), _trainable_weights(skeleton)
+    trained = _trainable_weights(skeleton)
     numbers, served = _count_numbers(trained), _count_bytes(trained)
     lower = job.dtype != "float32"
     one = slot_bytes(_cache_shape(skeleton), getattr(torch, job.dtype), job.max_context)
     return {
-        "weights": _count_bytes(weights),
+        "weights": _count_bytes(skeleton.parameters()),
         "gradients": numbers * _MASTER + (served if lower else 0),
         "optimiser": 2 * numbers * _MASTER,
         "fp32 copy of the weights": numbers * _MASTER if lower else 0,
         "reference": served if job.kl_coef > 0 and not job.lora_rank else 0,
         "key-value cache": min(job.max_concurrency, max(1, job.kv_cache_bytes // one)) * one,
-    }
-
-
-def host_needs(skeleton: Any, job: Job) -> Mapping[str, int]:
-    """Return the bytes that the host's memory must have, wherever the model computes."""
-    several = job.epochs * job.minibatches > 1
-    return {
-        "weights": _count_bytes(skeleton.parameters()),
-        "copy to undo an update": 3 * _count_numbers(_trainable_weights(skeleton)) * _MASTER if several else 0,
     }
 
 

@@ -8,7 +8,7 @@ Layouts: `linear` and `none` go row by row. `tree` computes what rows share once
 `swarm.backends.local.tree_attention` and a small tree's features equal those of its rows): each row's path through the
 packed ids is its own ids, in depth-first order, which is the rows' dictionary order; a shared sampled token is one id,
 trained as often as rows have it. `auto` takes trees where rows hold `PAYS` times their ids. Rows are padded, or packed
-end to end as trees that share nothing. Each change of layout is logged with its reason.
+end to end as trees that share nothing.
 """
 
 from __future__ import annotations
@@ -224,7 +224,6 @@ class Layout:
                 type(policy.model).__name__,
                 self._obstacle,
             )
-        self._last_layout: str | None = None
         self._chosen: list[bool] = []
 
     def micro_batches(self, rows: Sequence[Row]) -> Iterator[PaddedRows | PackedRows]:
@@ -243,18 +242,13 @@ class Layout:
         return {"merge/layout_tree": sum(chosen) / max(1, len(chosen))}
 
     def _trees(self, rows: Sequence[Row]) -> list[list[Branch]] | None:
-        reason = "the job says so" if self._merging in ("linear", "none") else self._obstacle
-        if reason is not None:
-            self._record("rows", "unknown", reason)
-            return None
-        trees = list(split_branches(sort_depth_first(rows), self._tokens))
-        ratio = sum(len(row.ids) for row in rows) / sum(branch.added for tree in trees for branch in tree)
-        if self._merging == "auto" and ratio < PAYS:
-            self._record("rows", f"{ratio:.3f}", f"a tree pays from {PAYS}")
-            return None
-        self._record(
-            "tree", f"{ratio:.3f}", f"a tree pays from {PAYS}" if self._merging == "auto" else "the job says so"
-        )
+        trees = None
+        if self._obstacle is None and self._merging in ("auto", "tree"):
+            trees = list(split_branches(sort_depth_first(rows), self._tokens))
+            ratio = sum(len(row.ids) for row in rows) / sum(branch.added for tree in trees for branch in tree)
+            if self._merging == "auto" and ratio < PAYS:
+                trees = None
+        self._chosen.append(trees is not None)
         return trees
 
     def _rows(self, rows: Sequence[Row]) -> Iterator[PaddedRows | PackedRows]:
@@ -266,12 +260,6 @@ class Layout:
         else:
             alone = [Branch(row, 0) for micro in padded for row in micro.rows]
             yield from map(PackedRows, split_branches(alone, self._tokens))
-
-    def _record(self, layout: str, ratio: str, reason: str) -> None:
-        self._chosen.append(layout == "tree")
-        if layout != self._last_layout:
-            log.info("event=merging layout=%s merging=%s ratio=%s reason=%r", layout, self._merging, ratio, reason)
-        self._last_layout = layout
 
 
 def find_tree_obstacle(policy: Policy) -> str | None:
@@ -285,7 +273,7 @@ def find_tree_obstacle(policy: Policy) -> str | None:
     for probe in _PROBE:
         places = torch.arange(len(probe))
         ids = torch.tensor([text[place] for place in probe])
-        rows.append(Row(-1, "probe", ids, places, places, torch.zeros(len(probe)), places))
+        rows.append(Row(-1, ids, places, places, torch.zeros(len(probe)), places))
     packed = PackedRows(sort_depth_first(rows))
     with torch.no_grad(), policy.lock.writing():
         try:

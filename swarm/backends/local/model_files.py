@@ -107,7 +107,10 @@ def write_model(
     model = read_model(base, torch.float32, "eager")
     began = provenance(read_model(base, getattr(torch, job.dtype), "eager"), load_renderer(base).template)
     say("reading the checkpoint")
-    learned = _read_trained_weights(job, source)
+    if job.backend == "verl":  # whose names are peft's
+        learned = {name.removeprefix(_AROUND_PEFT): weight for name, weight in checkpoint.read_model(source).items()}
+    else:
+        learned = dict(checkpoint.read(source).sets["model"])
     if job.lora_rank:
         add_adapter(model, rank=job.lora_rank, alpha=job.lora_alpha, seed=job.seed)
     _load_weights(model, learned, base)
@@ -138,13 +141,6 @@ def _require_unchanged(job: Job, base: Path) -> None:
             f"expected the model in {base} as training began with it (sha256 {spec.sha256[:12]}), found it changed "
             f"({found[:12]}): put the former files back"
         )
-
-
-def _read_trained_weights(job: Job, source: Path) -> Mapping[str, Tensor]:
-    """Return the trained weights of a checkpoint, by the names that they have in the plain model or on it."""
-    if job.backend == "verl":
-        return {name.removeprefix(_AROUND_PEFT): weight for name, weight in checkpoint.read_model(source).items()}
-    return checkpoint.read(source).sets["model"]
 
 
 @torch.no_grad()

@@ -81,24 +81,44 @@ def join(device: str, rank: int, world: int, store: TCPStore) -> None:
 
 def make_engine(folder: Path, job: Job, device: str) -> Any:
     """Return verl's engine for a model, made and sharded over the ranks of the group; all of them must call it."""
-    made = make_worker(folder, job, device)
-    build = made.engine._build_lora_module
+    from verl.trainer.config import CheckpointConfig
+    from verl.workers.config import TrainingWorkerConfig
+    from verl.workers.engine_workers import TrainingWorker
+
+    if device == "cpu":
+        _register_cpu()
+    model, engine, optimizer = _configurations(folder, job, device)
+    worker: Any = TrainingWorker(
+        TrainingWorkerConfig(
+            model_type="language_model",
+            model_config=model,
+            engine_config=engine,
+            optimizer_config=optimizer,
+            checkpoint_config=CheckpointConfig(),
+        )
+    )
+    build = worker.engine._build_lora_module
 
     def build_seeded(module: Any) -> Any:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(job.seed)  # an adapter is drawn from it alone, as the local backend's is
             return build(module)
 
-    made.engine._build_lora_module = build_seeded
-    load_model(made)
-    return made.engine
-
-
-def load_model(worker: Any) -> None:
+    worker.engine._build_lora_module = build_seeded
     if worker.engine.is_param_offload_enabled:
         _wait_for_moves()
     with enter_mode(worker.engine, nullcontext()):
         worker.reset()
+    return worker.engine
+
+
+@cache
+def _register_cpu() -> None:
+    """Tell verl, once in a process, that its FSDP engine runs on a CPU."""
+    from verl.workers.engine.base import EngineRegistry
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+
+    EngineRegistry.register(model_type="language_model", backend=["fsdp2"], device="cpu")(FSDPEngineWithLMHead)
 
 
 def _wait_for_moves() -> None:
@@ -117,33 +137,6 @@ def _wait_for_moves() -> None:
 
     fsdp_utils.offload_fsdp2_model_to_cpu = move_weights
     transformer_impl.offload_fsdp_optimizer = move_moments
-
-
-def make_worker(folder: Path, job: Job, device: str) -> Any:
-    from verl.trainer.config import CheckpointConfig
-    from verl.workers.config import TrainingWorkerConfig
-    from verl.workers.engine_workers import TrainingWorker
-
-    _register(device)
-    model, engine, optimizer = _configurations(folder, job, device)
-    config = TrainingWorkerConfig(
-        model_type="language_model",
-        model_config=model,
-        engine_config=engine,
-        optimizer_config=optimizer,
-        checkpoint_config=CheckpointConfig(),
-    )
-    return TrainingWorker(config)
-
-
-@cache
-def _register(device: str) -> None:
-    """Tell verl that its FSDP engines run on a CPU."""
-    from verl.workers.engine.base import EngineRegistry
-    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
-
-    if device == "cpu":
-        EngineRegistry.register(model_type="language_model", backend=["fsdp2"], device="cpu")(FSDPEngineWithLMHead)
 
 
 def _configurations(folder: Path, job: Job, device: str) -> tuple[Any, Any, Any]:
@@ -370,37 +363,21 @@ class Sequences:
         return values[self._rows, self._columns]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenBatch:
-    """What verl's loss is called with, of M > 0 tokens; all tensors are (M,).
+def policy_loss(
+    job: Job, tokens: Tokens, present: Tensor, proximal: Tensor, correction: Tensor
+) -> tuple[Tensor, float, float]:
+    """Return verl's loss () of M > 0 tokens, with its factors and its mode of adding up so chosen that tokens' weights
+    hold, and the parts of the tokens that verl says it clipped, above and below.
 
-    present: log-probs with gradient; proximal: those that the clip compares with; correction: off-policy factors.
+    present: log-probs with gradient; proximal: those that the clip compares with; correction: off-policy factors; (M,).
     """
-
-    tokens: Tokens
-    present: Tensor
-    proximal: Tensor
-    correction: Tensor
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LossOutput:
-    """A loss () with its gradient, and the parts of the tokens that verl says it clipped."""
-
-    loss: Tensor
-    clipped: float
-    clipped_lower: float
-
-
-def policy_loss(job: Job, part: TokenBatch) -> LossOutput:
-    """Return verl's loss of a part, with its factors and its mode of adding up so chosen that tokens' weights hold."""
     from verl.trainer.ppo.core_algos import get_policy_loss_fn
 
     name = verl_names(job).loss
     assert name is not None
-    tokens, sequences = part.tokens, Sequences(part.tokens.episodes)
+    sequences = Sequences(tokens.episodes)
     kept = torch.ones_like(tokens.episodes) if tokens.kept is None else tokens.kept.long()
-    mask, weighed, factors = sequences.pad(kept), sequences.pad(tokens.weights), sequences.pad(part.correction)
+    mask, weighed, factors = sequences.pad(kept), sequences.pad(tokens.weights), sequences.pad(correction)
     advantages = sequences.pad(tokens.advantages)
     if name == "bypass_mode":  # which ignores factors, and is in proportion to the advantages
         advantages = advantages * weighed
@@ -409,8 +386,8 @@ def policy_loss(job: Job, part: TokenBatch) -> LossOutput:
     else:
         factors = factors * weighed
     loss, metrics = get_policy_loss_fn(name)(
-        old_log_prob=sequences.pad(part.proximal),
-        log_prob=sequences.pad(part.present),
+        old_log_prob=sequences.pad(proximal),
+        log_prob=sequences.pad(present),
         advantages=advantages,
         response_mask=mask,
         loss_agg_mode="token-sum",
@@ -418,7 +395,7 @@ def policy_loss(job: Job, part: TokenBatch) -> LossOutput:
         rollout_is_weights=factors,
     )
     clipped, lower = (float(metrics.get(f"actor/{each}", 0.0)) for each in ("pg_clipfrac", "pg_clipfrac_lower"))
-    return LossOutput(loss, clipped, lower)
+    return loss, clipped, lower
 
 
 def _actor_config(job: Job, name: str) -> Any:

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from swarm.backends.protocols import Chunk, DiskFull, GenerationRequest, RequestLost, require_readable
+from swarm.backends.protocols import Chunk, GenerationRequest, RequestLost, require_readable
 from swarm.backends.verl.processes import DeviceScheduler
 from swarm.backends.verl.replica import RayReplica
 from swarm.backends.verl.types import Delivery, GenerateCommand, ReplicaDied, ReplicaSpec
@@ -286,7 +286,7 @@ class ReplicatedEngine:
 
     def publish(self, version: int, buckets: Sequence[Any]) -> None:
         """Have every replica that serves load buckets; return once each confirmed `version`, or died. Blocks.
-        DiskFull without room: the same again is possible; another BackendError is the end of the engine."""
+        BackendError where one cannot load, which is the end of the engine."""
         published = PublishedWeights(version, tuple(buckets))
         with self._lock:
             if self._failure or self._stopped:
@@ -297,10 +297,6 @@ class ReplicatedEngine:
             errors = [
                 error for error in pool.map(lambda life: self._load_weights(life, published), lives.values()) if error
             ]
-        if full := [error for error in errors if isinstance(error, DiskFull)]:
-            if len(full) == len(errors):
-                raise DiskFull(f"version {version} waits for room: {full[0]}")
-            errors = [error for error in errors if error not in full]
         if errors:
             self.fail(f"version {version} could not be published: {errors[0]}")
             raise BackendError(self._failure or "")

@@ -253,22 +253,20 @@ class VerlLearner(PolicyLearner):
     def _advantages(
         self, episodes: Sequence[TrainEpisode], counts: Sequence[Mapping[int, int]]
     ) -> tuple[list[float], Mapping[int, Mapping[int, float]]]:
-        """Return what `call_advantages` does, or each episode's advantage by the estimator that the job names."""
+        """Return what `call_advantages` does, or each episode's advantage by the estimator that the job names. Raises
+        BackendError for one whose calls have rewards of their own."""
         if self._names.estimator is None:
             return super()._advantages(episodes, counts)
-        rewards = [self._outcome(episode) for episode in episodes]
+        for episode in episodes:
+            if len({call.reward for call in episode.call_rewards}) > 1:
+                raise BackendError(
+                    f"episode {episode.episode_id}: expected one reward, as verl.advantage_estimator "
+                    f"{self._names.estimator} compares episodes; found rewards of single calls: give it one, or leave "
+                    "the estimator out"
+                )
+        rewards = [episode_reward(episode) for episode in episodes]
         groups, tokens = [episode.group for episode in episodes], [sum(own.values()) for own in counts]
         return self._call_all("advantages", rewards, groups, tokens)[0], {}
-
-    def _outcome(self, episode: TrainEpisode) -> float:
-        """Return an episode's one reward; raise BackendError where its calls have their own."""
-        if len({each.reward for each in episode.call_rewards}) > 1:
-            raise BackendError(
-                f"episode {episode.episode_id}: expected one reward, as verl.advantage_estimator "
-                f"{self._names.estimator} compares episodes; found rewards of single calls: give it one, or leave "
-                "the estimator out"
-            )
-        return episode_reward(episode)
 
     def _needs_proximal(self, rows: Sequence[Row]) -> bool:
         return not self._names.bypass and (self._names.correction is not None or super()._needs_proximal(rows))

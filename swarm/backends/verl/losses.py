@@ -24,7 +24,7 @@ from swarm.algorithms.learner import CPU
 from swarm.algorithms.losses import Surrogate
 from swarm.algorithms.objective import Objective, UpdateSums
 from swarm.algorithms.rows import Row, Tokens, flatten_tokens
-from swarm.backends.verl.adapter import TokenBatch, policy_loss, verl_names
+from swarm.backends.verl.adapter import policy_loss, verl_names
 from swarm.job import Job
 
 
@@ -174,17 +174,14 @@ class VerlLoss(ObjectiveLoss):
         self._bypass = verl_names(job).bypass
 
     def _share(self, present: Tensor, entropy: Tensor, tokens: Tokens, reference: Tensor | None) -> Tensor:
-        own = self._token_batch(present, tokens)
-        found = policy_loss(self._job, own)
-        self.sums.add(pg_loss=found.loss)
-        # verl tells parts of all tokens, and our sums are over tokens: each counts as the part
-        told = [torch.full_like(own.present, part) for part in (found.clipped, found.clipped_lower)]
-        terms = Surrogate(own.present.detach(), *told)
-        self.sums.add_tokens(tokens, own.present, own.proximal, terms, own.correction)
-        return self._objective.add_bonuses(found.loss, own.present, entropy, tokens, reference, self.sums)
-
-    def _token_batch(self, present: Tensor, tokens: Tokens) -> TokenBatch:
         if self._bypass:
-            return TokenBatch(tokens, present, tokens.rollout, torch.ones_like(tokens.rollout))
-        proximal = self._objective.proximal(present, tokens)
-        return TokenBatch(tokens, present, proximal, self._objective.correction(proximal, tokens))
+            proximal, correction = tokens.rollout, torch.ones_like(tokens.rollout)
+        else:
+            proximal = self._objective.proximal(present, tokens)
+            correction = self._objective.correction(proximal, tokens)
+        loss, *clipped = policy_loss(self._job, tokens, present, proximal, correction)
+        self.sums.add(pg_loss=loss)
+        # verl tells parts of all tokens, and our sums are over tokens: each counts as the part
+        terms = Surrogate(present.detach(), *[torch.full_like(present, part) for part in clipped])
+        self.sums.add_tokens(tokens, present, proximal, terms, correction)
+        return self._objective.add_bonuses(loss, present, entropy, tokens, reference, self.sums)

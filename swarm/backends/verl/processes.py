@@ -2,7 +2,7 @@
 
 - Environment: an allow-list. Nothing of the server's own (`AJET_*`, keys of trackers, tokens of hubs) is in a Ray
   started here, nor Ray's token in what a replica starts; PYTHONPATH says where this package is and nothing else.
-- Output of children is kept in memory, bounded, beginning and end, and never holds them up for long.
+- The end of what children print is kept in memory, and they are never held up for long.
 - One lasting thread runs what is bound to the thread that begins it, in the order of the calls.
 - Devices shared by learner and generation: nobody begins to boot in a learner's turn, and it begins once nobody boots.
 """
@@ -85,10 +85,8 @@ class OneThread:
             self._calls.get()()
 
 
-FIRST: Final = 1000
-"""Lines that are kept of the beginning."""
-LAST: Final = 200
-"""Lines that are kept of the end."""
+LAST: Final = 1000
+"""Lines that are kept."""
 LONGEST: Final = 2000
 """Characters that are kept of a line."""
 _QUOTED: Final = 8
@@ -100,8 +98,7 @@ class ChildOutput:
 
     def __init__(self) -> None:
         self._reading, self._writing = os.pipe()
-        self._first: list[str] = []
-        self._last: deque[str] = deque(maxlen=LAST)
+        self._lines: deque[str] = deque(maxlen=LAST)
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._read, name="output", daemon=True)
         self._thread.start()
@@ -125,7 +122,7 @@ class ChildOutput:
         """Return the lines that are kept, oldest first; wait so long for those who print to be gone."""
         self._thread.join(wait_s)
         with self._lock:
-            return [*self._first, *self._last]
+            return list(self._lines)
 
     def quote_last(self, wait_s: float = 1.0) -> str:
         """Return its last lines as one, or that there are none."""
@@ -143,12 +140,8 @@ class ChildOutput:
 
     def _keep(self, lines: list[bytes]) -> None:
         with self._lock:
-            for line in lines:
-                text = line.decode(errors="replace")[:LONGEST]
-                if text and len(self._first) < FIRST:
-                    self._first.append(text)
-                elif text:
-                    self._last.append(text)
+            texts = [line.decode(errors="replace")[:LONGEST] for line in lines]
+            self._lines.extend(text for text in texts if text)
 
 
 _NAMES: Final = frozenset(

@@ -22,7 +22,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from swarm.backends.protocols import NO_ROOM, Chunk, DiskFull, Finish, Sampling
+import torch
+
+from swarm.backends.protocols import Chunk, Finish, Sampling
 from swarm.backends.verl import vllm
 from swarm.backends.verl.processes import ChildOutput, forget_secrets
 from swarm.backends.verl.types import Delivery, GenerateCommand, Piece, ReplicaDied, ReplicaSpec
@@ -222,22 +224,14 @@ class Replica:
         self._sleeping = True
 
     async def load(self, version: int, buckets: Sequence[Any]) -> int:
-        """Load weights from references to buckets, and serve them as `version`, which is returned. DiskFull, nothing
-        changed, without room for the first; ReplicaDied for others."""
+        """Load weights from references to buckets, and serve them as `version`, which is returned."""
         running, model = self._require_runner(), self._require_model()
-        first = await asyncio.to_thread(_write_bucket, await buckets[0]) if buckets else None
         await running.pause()
         if self._sleeping:
             await model.wake("weights")
         await model.begin_weights()
-        if first is not None:
-            await _load_from(model, first)
-        for bucket in buckets[1:]:
-            try:
-                folder = await asyncio.to_thread(_write_bucket, await bucket)
-            except DiskFull as error:  # half is loaded
-                raise ReplicaDied(str(error)) from error
-            await _load_from(model, folder)
+        for bucket in buckets:
+            await _load_bucket(model, await bucket)
         if missing := await model.finish_weights():
             raise BackendError(
                 f"expected all weights of {self._spec.folder}, found none named {', '.join(missing[:3])}"
@@ -260,38 +254,14 @@ class Replica:
         return self._model
 
 
-_BUCKET: Final = "bucket.pt"
-
-
-async def _load_from(model: vllm.VllmStream, folder: Path) -> None:
-    try:
-        await model.load_bucket(str(folder / _BUCKET))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _write_bucket(bucket: dict[str, Any]) -> Path:
-    """Write a bucket where workers can map it, in memory if there is room; DiskFull, with nothing left, without any."""
-    import torch
-
+async def _load_bucket(model: vllm.VllmStream, bucket: dict[str, Any]) -> None:
+    """Load a bucket from a file that workers can map, in memory if there is room."""
     size = sum(weight.numel() * weight.element_size() for weight in bucket.values())
     in_memory = _SHARED.is_dir() and shutil.disk_usage(_SHARED).free > size + _SPARE
-    place = _SHARED if in_memory else Path(tempfile.gettempdir())
-    folder: Path | None = None
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="ajet-weights-", dir=place))
-        with (folder / _BUCKET).open("wb") as file:
-            torch.save(dict(bucket), file)  # workers read plain types alone
-    except BaseException as error:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
-            raise DiskFull(
-                f"{place} has no room for {size:,} bytes of weights that a replica is to load: free space there, "
-                "or let TMPDIR name a folder that has it"
-            ) from error
-        raise
-    return folder
+    with tempfile.TemporaryDirectory(prefix="ajet-weights-", dir=_SHARED if in_memory else None) as folder:
+        path = Path(folder) / "bucket.pt"
+        await asyncio.to_thread(torch.save, dict(bucket), path)  # workers read plain types alone
+        await model.load_bucket(str(path))
 
 
 BOOT_S: Final = 1800.0

@@ -66,15 +66,6 @@ def token_bytes(folder: Path, dtype: str) -> int:
     return int(2 * text["num_hidden_layers"] * heads * head_size(folder) * (4 if dtype == "float32" else 2))
 
 
-def require_positions(folder: Path, max_context: int) -> None:
-    """Raise BackendError where a model was made for fewer positions than `max_context`."""
-    positions = text_config(folder).get("max_position_embeddings")
-    if positions and max_context > positions:
-        raise BackendError(
-            f"expected max_context of at most {positions}, as {folder} was made for, found {max_context}"
-        )
-
-
 FIRST: Final = Version("0.24")
 BEYOND: Final = Version("0.32")
 _BLOCK: Final = 32
@@ -192,12 +183,6 @@ def require_servable(spec: ReplicaSpec) -> None:
             "not bring back once it has slept: leave colocated out"
         )
     require_heads(head_size(folder), str(folder), spec.device)
-    require_positions(folder, spec.max_context)
-    if spec.device == "cpu" and spec.kv_cache_bytes < (needed := context_bytes(spec)):
-        raise BackendError(
-            f"expected kv_cache_bytes of at least {needed}, as one sequence of max_context {spec.max_context} takes, "
-            f"found {spec.kv_cache_bytes}: raise it, or lower max_context"
-        )
 
 
 def cache_bytes(spec: ReplicaSpec) -> int:

@@ -28,7 +28,6 @@ from verl.plugin.platform.platform_manager import PlatformRegistry
 from swarm.algorithms.objective import UpdateSums
 from swarm.backends.local import checkpoint
 from swarm.backends.local.policy import trainable_parameters
-from swarm.backends.protocols import DiskFull
 from swarm.backends.verl import adapter
 from swarm.backends.verl.adapter import RolloutCorrection
 from swarm.backends.verl.losses import ObjectiveLoss, select_sampled
@@ -315,25 +314,11 @@ class Rank:
         self._read = None
 
     def export_weights(self) -> list[Any]:
-        """Return rank 0's references to buckets of full tensors; DiskFull, once all exchanged, without room."""
+        """Return rank 0's references to buckets of full tensors, which all ranks exchange."""
         import ray
 
         adapter.release(self._engine)  # an update that ran out of memory may have left some
-        found: list[Any] = []
-        full: Exception | None = None
-        for bucket in self._buckets():
-            try:
-                if self._rank == 0 and full is None:
-                    found.append(ray.put(bucket))
-            except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError) as error:
-                full, found = error, []
-        if full is not None:
-            said = " ".join(str(full).split())[:200]
-            raise DiskFull(
-                "Ray's object store, and the disk that it spills to, have no room for the weights that are published: "
-                f"free space under /tmp or where Ray keeps its session; it said: {said}"
-            )
-        return found
+        return [ray.put(bucket) for bucket in self._buckets() if self._rank == 0]
 
     def _buckets(self) -> Iterator[Bucket]:
         bucket = Bucket()

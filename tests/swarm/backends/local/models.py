@@ -228,7 +228,7 @@ def _places(policy: Policy, rows: Sequence[Row], temperature: float) -> Tensor:
 def row(ids: Sequence[int], trained: Sequence[int] = ()) -> Row:
     """A row that predicts a sampled id at each of the places `trained`, at all of them where none are given."""
     places = torch.tensor(trained or range(len(ids)))
-    return Row(0, "g", torch.tensor(ids), places, places % 2, -1.0 - places, torch.zeros(len(places), dtype=torch.long))
+    return Row(0, torch.tensor(ids), places, places % 2, -1.0 - places, torch.zeros(len(places), dtype=torch.long))
 
 
 def grow(rng: random.Random, prompt: Sequence[int], calls: int, vocabulary: int) -> list[Node]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.protocols import Chunk, DiskFull, GenerationRequest, RequestLost, Sampling
+from swarm.backends.protocols import Chunk, GenerationRequest, RequestLost, Sampling
 from swarm.backends.verl import engine as engine_module
 from swarm.backends.verl import processes
 from swarm.backends.verl.backend import _use_devices
@@ -218,16 +218,6 @@ async def test_what_cannot_be_answered_reaches_no_replica(two: World, asked: Gen
     assert not any(fake.orders for fake in two.made)
 
 
-async def test_publishing_without_room_serves_the_older_version_and_succeeds_again(two: World) -> None:
-    full, other = two.made
-    full.full = 1
-    with pytest.raises(DiskFull, match=r"version 1 .*/tmp"):
-        await asyncio.to_thread(two.engine.publish, 1, ["bucket"])
-    assert (two.engine.version, two.engine.failure(), full.loaded, full.dead) == (0, None, [], False)
-    await asyncio.to_thread(two.engine.publish, 1, ["bucket"])
-    assert (two.engine.version, full.loaded, other.loaded) == (1, [1], [1, 1])
-
-
 async def test_requests_wait_while_replicas_rest_and_go_on_with_the_next_weights(two: World) -> None:
     before = await two.open()
     await asyncio.to_thread(two.engine.sleep)
@@ -269,16 +259,6 @@ async def test_who_dies_is_made_again_once_the_learner_s_turn_is_over(two: World
     await until(lambda: len(two.engine._serving_instances()) == 2)
     assert two.last(0).loaded == [1]
     assert two.engine.failure() is None
-
-
-async def test_without_room_for_one_replica_s_weights_it_rests_on_and_the_same_again_wakes_it(two: World) -> None:
-    await asyncio.to_thread(two.engine.sleep)
-    two.made[1].full = 1
-    with pytest.raises(DiskFull):
-        await asyncio.to_thread(two.engine.publish, 1, [])
-    assert [fake.resting for fake in two.made] == [False, True]
-    await asyncio.to_thread(two.engine.publish, 1, [])
-    assert [fake.resting for fake in two.made] == [False, False]
 
 
 async def test_what_is_over_does_not_rest_and_who_waits_is_told(two: World) -> None:
@@ -374,7 +354,6 @@ class FakeReplica:
         self.cancelled: list[int] = []
         self.loaded: list[int] = []
         self.unbootable = self.dead = self.unloadable = False
-        self.full = 0
         self.booted = self.resting = self.restless = False
         self.asleep_until: asyncio.Event | None = None
         self._found: asyncio.Queue[Delivery | None] = asyncio.Queue()
@@ -419,9 +398,6 @@ class FakeReplica:
     def load(self, version: int, buckets: Sequence[Any]) -> None:
         if self.dead:
             raise ReplicaDied("it was shot")
-        if self.full:
-            self.full -= 1
-            raise DiskFull("/tmp has no room: free space there")
         if self.unloadable:
             raise BackendError("expected all weights, missed lm_head")
         self.version = version

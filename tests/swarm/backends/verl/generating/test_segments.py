@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
-import tempfile
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.protocols import Chunk, DiskFull, Sampling
+from swarm.backends.protocols import Chunk, Sampling
 from swarm.backends.verl import replica as replica_module
 from swarm.backends.verl.replica import Outbox, Replica, RequestRunner, finish_reason, remaining_sampling
 from swarm.backends.verl.types import GenerateCommand, Piece, ReplicaDied, ReplicaSpec
@@ -228,20 +228,11 @@ class Model:
         self.called.append(f"wake {what}")
 
 
-@pytest.fixture
-def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Where buckets are written, which is as full as the list says, write by write; beyond it there is room."""
-    full: list[bool] = []
-    make = tempfile.mkdtemp
-
-    def made(prefix: str, dir: Path) -> str:
-        folder = make(prefix=prefix, dir=tmp_path)
-        if full and full.pop(0):
-            (Path(folder) / replica_module._BUCKET).symlink_to("/dev/full")
-        return folder
-
-    monkeypatch.setattr(replica_module.tempfile, "mkdtemp", made)
-    return full
+@pytest.fixture(autouse=True)
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where buckets are written."""
+    monkeypatch.setattr(replica_module, "_SHARED", tmp_path)
+    return tmp_path
 
 
 def replica_of(model: Model) -> Replica:
@@ -254,45 +245,36 @@ async def arriving(bucket: dict[str, Any]) -> dict[str, Any]:
     return bucket
 
 
-async def test_without_room_for_the_first_bucket_nothing_is_stopped_or_changed(disk: list[bool]) -> None:
-    model = Model()
-    replica = replica_of(model)
-    disk.append(True)
-    with pytest.raises(DiskFull):
-        await replica.load(1, [arriving(BUCKET)])
-    assert (model.called, replica._require_runner().version, replica._require_runner()._open.is_set()) == ([], 0, True)
-    assert await replica.load(1, [arriving(BUCKET)]) == 1
-    assert torch.equal(model.loaded["w"], BUCKET["w"])
-
-
-async def test_without_room_for_a_later_bucket_the_replica_is_over(disk: list[bool], tmp_path: Path) -> None:
+async def test_buckets_are_loaded_one_by_one_and_leave_no_file(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model()
     assert await replica_of(model).load(2, [arriving({"a": torch.ones(2)}), arriving(BUCKET)]) == 2
     assert set(model.loaded) == {"a", "w"}
-    disk += [False, True]
-    with pytest.raises(ReplicaDied, match="no room for 16,384 bytes"):
-        await replica_of(Model()).load(3, [arriving({"a": torch.ones(2)}), arriving(BUCKET)])
-    assert os.listdir(tmp_path) == []
+    assert torch.equal(model.loaded["w"], BUCKET["w"])
+
+    def full(bucket: object, path: Path) -> None:
+        path.touch()
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="no space left"):
+        await replica_of(Model()).load(3, [arriving(BUCKET)])
+    assert os.listdir(shared) == []
 
 
 LOADED = ["begin_weights", "load_bucket", "finish_weights"]
 
 
-async def test_one_that_rests_wakes_for_its_weights_and_for_its_cache_once_they_are_there(disk: list[bool]) -> None:
+async def test_one_that_rests_wakes_for_its_weights_and_for_its_cache_once_they_are_there() -> None:
     model = Model()
     replica = replica_of(model)
     await replica.sleep()
-    assert (model.called, replica._require_runner()._open.is_set()) == (["sleep"], False)
-    disk.append(True)
-    with pytest.raises(DiskFull):
-        await replica.load(1, [arriving(BUCKET)])
     assert (model.called, replica._require_runner()._open.is_set()) == (["sleep"], False)
     assert await replica.load(1, [arriving(BUCKET)]) == 1
     assert model.called == ["sleep", "wake weights", *LOADED, "wake kv_cache", "forget"]
     assert replica._require_runner()._open.is_set()
 
 
-async def test_one_that_is_awake_loads_without_waking_anything(disk: list[bool]) -> None:
+async def test_one_that_is_awake_loads_without_waking_anything() -> None:
     model = Model()
     await replica_of(model).load(1, [arriving(BUCKET)])
     assert model.called == [*LOADED, "forget"]

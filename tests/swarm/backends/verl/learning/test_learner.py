@@ -17,7 +17,7 @@ import transformers
 
 from swarm.backends.local.loading import hash_stream
 from swarm.backends.local.model_files import write_model
-from swarm.backends.protocols import Batch, DiskFull, NotFinite
+from swarm.backends.protocols import Batch, NotFinite
 from swarm.backends.verl import adapter
 from swarm.backends.verl.backend import _hash_weights
 from swarm.backends.verl.learner import TrainerGroup, VerlLearner
@@ -245,41 +245,6 @@ def test_weights_come_by_name_and_their_hash_is_that_of_all_at_once(
     assert list(found) == sorted(found)
     assert "lm_head.weight" in found
     assert _hash_weights(learner) == hash_stream(found.items(), zero=0)
-
-
-def test_a_full_object_store_is_no_room_and_the_ranks_go_on(ranks: Ranks, llama: Path) -> None:
-    import ray
-
-    learner = ranks.learner(llama, job(), 2)
-    rank = learner.group._actors[0]
-    ray.get(rank.__ray_call__.remote(_fill))
-    with pytest.raises(DiskFull, match=r"object store.* no room .*under /tmp"):
-        learner.export_weights()
-    ray.get(rank.__ray_call__.remote(_empty))
-    assert exported(learner)
-    assert learner.group.poll_failure() is None
-
-
-def _fill(rank: Any) -> None:
-    import ray
-
-    from swarm.backends.verl import worker
-
-    rank.put, rank.bytes = ray.put, worker.BUCKET_BYTES
-    worker.BUCKET_BYTES = 1 << 12  # several buckets: those after the one that finds no room are exchanged too
-
-    def full(_: Any) -> None:
-        raise ray.exceptions.OutOfDiskError
-
-    ray.put = full
-
-
-def _empty(rank: Any) -> None:
-    import ray
-
-    from swarm.backends.verl import worker
-
-    ray.put, worker.BUCKET_BYTES = rank.put, rank.bytes
 
 
 def test_the_port_at_which_ranks_meet_is_taken_from_when_it_is_told(ranks: Ranks) -> None:
