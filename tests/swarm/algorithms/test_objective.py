@@ -74,18 +74,6 @@ def test_micro_batches_of_any_cut_add_up(fields: dict[str, Any], seed: int, orde
     assert dict(sums.metrics()) == pytest.approx(dict(straight.metrics()))
 
 
-@pytest.mark.parametrize("fields", _JOBS)
-def test_a_token_of_weight_0_adds_nothing(fields: dict[str, Any]) -> None:
-    job = Job(**fields)
-    logits, tokens = make_tokens(_COUNTS)
-    loss, gradient = _parts(job, logits, replace(tokens, weights=tokens.weights * (tokens.episodes != 2)))
-    others = tokens.episodes != 2
-    expected, plain = _parts(job, logits[others], select(tokens, others.nonzero()[:, 0]))
-    assert torch.allclose(loss, expected)
-    assert torch.allclose(gradient[others], plain)
-    assert gradient[~others].abs().max() == 0
-
-
 @pytest.mark.parametrize("algorithm", ["grpo", "gspo"])
 @pytest.mark.parametrize("correction", ["truncate", "mask"])
 def test_a_single_step_on_stale_tokens_weighs_each_by_its_ratio_and_never_clips(
@@ -103,15 +91,6 @@ def test_a_single_step_on_stale_tokens_weighs_each_by_its_ratio_and_never_clips(
     assert torch.allclose(gradient, expected)
     assert sums.metrics()["actor/pg_clipfrac"] == 0
     assert sums.metrics()["actor/ppo_kl"] == 0
-
-
-@pytest.mark.parametrize("correction", ["truncate", "mask", "off"])
-def test_several_steps_at_staleness_0_clip_against_the_engine_s_log_probs_and_weigh_nothing(correction: str) -> None:
-    logits, tokens = make_tokens(_COUNTS)
-    tokens = replace(tokens, proximal=None)
-    _, gradient = _parts(Job(epochs=2, rollout_correction=correction), logits, tokens)
-    _, plain = _parts(Job(rollout_correction="off"), logits, tokens)
-    assert torch.equal(gradient, plain)
 
 
 _GENERATOR = torch.Generator().manual_seed(0)
@@ -138,13 +117,6 @@ def test_ratios_far_apart_stay_finite_in_value_and_gradient() -> None:
     assert loss.isfinite()
     assert present.grad is not None
     assert present.grad.isfinite().all()
-
-
-def test_entropy_without_a_gradient_is_the_same() -> None:
-    logprobs = _random(200, 5).log_softmax(-1)
-    with torch.no_grad():
-        assert torch.equal(losses.entropy(logprobs), -(logprobs.exp() * logprobs).sum(-1))
-        assert losses.entropy(logprobs[:0]).shape == (0,)
 
 
 VOCABULARY = 7
@@ -221,29 +193,6 @@ def test_epochs_do_not_count_a_token_twice() -> None:
     assert changed == {"actor/ppo_kl"}
 
 
-def test_later_minibatches_are_compared_only_where_the_beginning_is_known() -> None:
-    tokens, present = _made()
-    first, second = (tokens.episodes < 2).nonzero()[:, 0], (tokens.episodes >= 2).nonzero()[:, 0]
-
-    def begun(proximal: bool) -> UpdateSums:
-        sums = UpdateSums(5, 2.0)
-        for places in (first, second):
-            own = select(tokens, places)
-            _add(sums, own if proximal else replace(own, proximal=None), present[places])
-            sums.steps += 1
-        return sums
-
-    unknown, alone = begun(False).metrics(), UpdateSums(5, 2.0)
-    _add(alone, select(tokens, first), present[first])
-    assert unknown["rollout_corr/kl"] == alone.metrics()["rollout_corr/kl"]
-    both = torch.cat([present[first], tokens.proximal[second]])  # type: ignore[index]
-    expected = (torch.cat([tokens.rollout[first], tokens.rollout[second]]) - both).mean().item()
-    assert begun(True).metrics()["rollout_corr/kl"] == pytest.approx(expected)
-    assert (
-        unknown["offpolicy/token_weighted_policy_age"] == begun(True).metrics()["offpolicy/token_weighted_policy_age"]
-    )
-
-
 def test_a_token_s_age_is_counted_from_the_version_the_update_began_with() -> None:
     tokens, present = _made()
     tokens = replace(tokens, versions=torch.tensor([5, 5, 4, 3, 5, 5, 5, 5, 5, 5, 1, 2, 2, 2]))
@@ -266,15 +215,6 @@ def test_the_mismatch_is_over_tokens_of_the_update_s_own_version_in_its_first_st
     assert sums.metrics()["training/token_mult_prob_error"] == pytest.approx(expected)
 
 
-def test_weights_that_mask_everything_leave_no_sample() -> None:
-    tokens, present = _made()
-    sums = UpdateSums(5, 2.0)
-    _add(sums, tokens, present, torch.zeros_like(present))
-    found = sums.metrics()
-    assert found["rollout_corr/rollout_is_eff_sample_size"] == 0
-    assert found["rollout_corr/rollout_rs_masked_fraction"] == 1
-
-
 def test_the_batch_s_metrics_describe_its_advantages_and_groups() -> None:
     episodes = tuple(
         TrainEpisode(str(i), group, reward, ())
@@ -287,23 +227,6 @@ def test_the_batch_s_metrics_describe_its_advantages_and_groups() -> None:
         "critic/advantages/min": -1.0,
         "batch/constant_groups": 1.0,
     }
-
-
-@pytest.mark.parametrize(
-    ("fields", "stale", "proximal", "sequences"),
-    [
-        ({}, True, False, False), ({"epochs": 2, "max_staleness": 1}, False, False, False),
-        ({"epochs": 2}, True, True, False), ({"minibatches": 2, "rollout_correction": "mask"}, True, True, False),
-        ({"minibatches": 2, "rollout_correction": "off"}, True, False, False),
-        ({"algorithm": "gspo"}, False, False, False), ({"algorithm": "gspo", "epochs": 2}, False, False, True),
-        ({"algorithm": "gspo", "rollout_correction": "off"}, False, False, True),
-    ],
-)  # fmt: skip
-def test_what_nothing_else_knows_is_computed_apart(
-    fields: dict[str, Any], stale: bool, proximal: bool, sequences: bool
-) -> None:
-    objective = Objective(Job(**fields))
-    assert (objective.needs_proximal(stale=stale), objective.needs_sequences) == (proximal, sequences)
 
 
 IDS = torch.arange(6)
@@ -349,21 +272,6 @@ def test_the_replica_that_is_off_or_serves_an_older_version_is_named() -> None:
     assert_golden(found)
     assert_golden(said(0.5, 0.0, replicas=lambda rows: {0: replicas[0]}, version=7))
     assert "No replica serves" in said(0.5, 0.0, replicas=lambda rows: {}, version=7)
-
-
-def test_replicas_are_held_to_temperature_1_and_the_sides_to_the_job_s() -> None:
-    rows = [mismatch.MismatchRow(IDS, PLACES, (TRUTH / 2)[PLACES] + 0.5, (TRUTH / 2)[PLACES])]
-    replicas = {0: mismatch.ReplicaScores(0, [TRUTH[PLACES]])}
-    found = mismatch.diagnose_mismatch(rows, third, 2.0, 1.1, "float32", lambda rows: replicas)
-    assert "The engine moved" in found
-    assert "replica 0 is 1 away now" in found
-
-
-def test_replicas_are_not_asked_where_the_engine_did_not_move() -> None:
-    def never(rows: object) -> dict[int, mismatch.ReplicaScores]:
-        raise AssertionError
-
-    assert "The learner moved" in said(0.0, 0.5, replicas=never)
 
 
 def row(gap: float, versions: list[int]) -> tuple[Row, Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import string
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from swarm.backends.fake import FakeBackend, FakeRenderer, fake_logprob, fake_top
 from swarm.backends.protocols import Chunk, Finish, GenerationRequest, Sampling
 from swarm.calls.call import KEPT_S, Call, CallState, RetryCache
-from swarm.calls.generation import AnswerGeneration, SampledPiece, TextStream, read_message, short_name
+from swarm.calls.generation import AnswerGeneration, SampledPiece, TextStream, short_name
 from swarm.calls.prompts import SamplingPlan
 from swarm.rendering.json_formats import Llama3Format, MistralFormat
 from swarm.rendering.messages import AnswerFormat, ToolCall, assemble_answer
@@ -34,16 +33,6 @@ def test_short_names_are_nine_letters_and_digits_and_differ(texts: list[str]) ->
     assert len(set(names)) == len(texts)
     assert all(len(name) == 9 and set(name) <= set(string.ascii_letters + string.digits) for name in names)
     assert names == [short_name(text) for text in texts]
-
-
-def test_ids_are_read_again_as_a_message_with_its_thought_and_its_calls() -> None:
-    renderer = FakeRenderer()
-    said = '<think>add</think>So:<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call><|end|>'
-    found = read_message(renderer, "<|assistant|>", renderer.encode(said))
-    assert (found["reasoning_content"], str(found["content"]).strip()) == ("add", "So:")
-    (call,) = found["tool_calls"]
-    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("add", {"a": 1})
-    assert read_message(renderer, "<|assistant|>", renderer.encode("5<|end|>")) == {"role": "assistant", "content": "5"}
 
 
 decode = FakeRenderer().decode
@@ -146,18 +135,6 @@ def test_a_call_without_its_client_comes_first_then_one_that_goes_on_then_one_th
         assert found(retries, "k") is call
         call.state = CallState.FAILED
     assert (found(retries, "k"), found(retries, "other")) == (None, None)
-
-
-def test_a_call_that_goes_on_is_found_however_long_it_takes(clock: Clock) -> None:
-    retries = RetryCache(clock)
-    slow = add(retries, "slow", Standing())
-    clock.now += 100 * KEPT_S
-    add(retries, "other", Standing())
-    assert found(retries, "slow") is slow
-    slow.state, slow.over_at = CallState.SERVED, clock.now
-    clock.now += KEPT_S - 1
-    add(retries, "other", Standing())
-    assert found(retries, "slow") is slow
 
 
 @given(lasting=st.lists(st.floats(0, 3 * KEPT_S), max_size=30))
@@ -329,23 +306,8 @@ def test_an_answer_that_may_call_once_ends_with_its_first_call(
     assert (found.finish, len(found.reply.call_ids), len(found.reply.tokens)) == ("stop", 1, len(first))
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"mistral-lists"}))
-@pytest.mark.parametrize("space", ["", "\n"])
-def test_an_answer_that_ends_behind_its_only_call_is_whole(family: str, space: str) -> None:
-    answers, first, _ = FAMILIES[family]
-    tokens = [text.encode() for text in [*first, *([space] if space else [])]]
-    found = generated(tokens, (), sampling_plan(one_call=True), answers=answers)
-    assert found.ids == [*range(1, len(tokens) + 1), END]
-    assert len(found.answer.tool_calls) == len(found.reply.call_ids) == 1
-
-
 @pytest.mark.parametrize("streamed", [False, True])
 def test_an_answer_that_ends_inside_a_character_behind_a_stop_string_was_stopped_by_it(streamed: bool) -> None:
     tokens = [b"a ", b"stop", "🙂".encode()[:2]]
     found = generated(tokens, (), sampling_plan(("stop",), streamed=streamed), whole=False)
     assert (found.answer.content, found.finish, found.reply.stop, found.ids) == ("a ", "stop", "stop", [1, 2])
-
-
-def test_what_is_beyond_the_end_is_counted() -> None:
-    found = generated([b"stop", *[b"x"] * 9], (), sampling_plan(("stop",)))
-    assert (found.reply.sampled_tokens, found.sampled) == (1, 11)

@@ -102,18 +102,6 @@ async def test_only_the_dead_are_taken_over_from_and_once(tmp_path: Path) -> Non
     alive.wait()
 
 
-async def test_clients_of_one_process_and_name_leave_each_other_alone(tmp_path: Path) -> None:
-    released = Released()
-    many = [ClientIdentity(URL, "same", tmp_path) for _ in range(3)]
-    for one in many:
-        await one.enter(released)
-    assert released.names == []
-    assert len({one.owner for one in many}) == 3
-    for one in many:
-        one.leave()
-    assert records(tmp_path) == []
-
-
 @pytest.mark.parametrize(("refusal", "again"), [
     (EngineUnavailable("boots"), True), (InvalidKey("a wrong token"), True), (Forbidden("a door"), False),
 ])  # fmt: skip
@@ -166,15 +154,6 @@ def test_a_server_that_was_killed_is_not_there_though_its_record_is(tmp_path: Pa
     for kind in (SwarmClient, AsyncSwarmClient):
         with pytest.raises(Unreachable, match=f"{url}.*--name speaker`"):
             kind.from_home("speaker", home=tmp_path)
-
-
-@pytest.mark.slow
-def test_a_server_that_is_stopped_in_its_tracks_is_there(tmp_path: Path) -> None:
-    with running(server_folder(tmp_path), "--port", "0") as (process, url):
-        process.send_signal(signal.SIGSTOP)
-        with SwarmClient.from_home(home=tmp_path) as client:
-            assert client.url == url
-        process.send_signal(signal.SIGCONT)
 
 
 def test_a_server_starts_though_a_client_looks_for_it_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

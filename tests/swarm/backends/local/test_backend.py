@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from swarm.backends.fake import FakeBackend
 from swarm.backends.local import LocalBackend, loading
@@ -33,17 +32,6 @@ from tests.swarm.backends.local.models import KINDS, forced_logprobs, make_model
 
 def _job(folder: Path, **fields: Any) -> Job:
     return Job(**{"model": PathModel(path=str(folder)), "max_context": 64, "max_concurrency": 4, **fields})
-
-
-@pytest.mark.parametrize(("said", "found"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
-async def test_threads_that_wait_leave_the_cores_to_others_unless_a_person_says_otherwise(
-    said: str | None, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OMP_WAIT_POLICY", said or "")
-    if said is None:
-        monkeypatch.delenv("OMP_WAIT_POLICY")
-    async with running(_job(save_folder(tmp_path / "small")), tmp_path / "models"):
-        assert os.environ["OMP_WAIT_POLICY"] == found
 
 
 @pytest.mark.parametrize(
@@ -185,17 +173,6 @@ async def test_an_engine_whose_weights_are_others_moved(learning_backend: LocalB
     assert twin._fused is not None
     learning_backend.policy._fused = twin._fused
     assert ". The engine moved: " in await stopped(learning_backend)
-
-
-@pytest.mark.parametrize("whole", [True, False], ids=["always", "with gradients"])
-async def test_a_learner_whose_forward_is_off_moved(learning_backend: LocalBackend, whole: bool) -> None:
-    features = learning_backend.policy.features
-
-    def off(*ids: Any, **inputs: Any) -> Tensor:
-        return features(*ids, **inputs) * (1.5 if whole or torch.is_grad_enabled() else 1.0)
-
-    learning_backend.policy.features = off  # type: ignore[method-assign]
-    assert ". The learner moved: " in await stopped(learning_backend)
 
 
 def test_a_plain_model_computes_what_the_model_does_whose_weights_it_has(learning_backend: LocalBackend) -> None:

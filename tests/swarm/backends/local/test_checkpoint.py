@@ -69,14 +69,6 @@ def test_what_is_lost_is_said_with_its_reason(tmp_path: Path, monkeypatch: pytes
     assert "`linear`" in str(found.trees_lost)
 
 
-@pytest.mark.slow
-def test_an_adapter_is_told_from_the_weights_below_it(tmp_path: Path) -> None:
-    folder = save_folder(tmp_path / "m")
-    whole, adapted = (checked(job(folder, lora_rank=rank), tmp_path / "out.json") for rank in (0, 2))
-    assert adapted.parameters == whole.parameters > adapted.trained_parameters > 0
-    assert adapted.fused == (adapted.fused_lost is None)
-
-
 @pytest.mark.parametrize(
     ("template", "tools", "thinking"),
     [

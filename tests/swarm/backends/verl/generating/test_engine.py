@@ -8,8 +8,6 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from swarm.backends.protocols import Chunk, DiskFull, GenerationRequest, RequestLost, Sampling
 from swarm.backends.verl import engine as engine_module
@@ -181,16 +179,6 @@ async def test_a_boot_that_fails_is_told_and_leaves_nothing() -> None:
     assert len(world.made) == 2
 
 
-async def test_a_request_that_a_replica_loses_is_lost_alone(two: World) -> None:
-    first, second = two.ask(), two.ask()
-    await until(lambda: all(fake.orders for fake in two.made))
-    two.made[0].lose("vLLM ended the answer early")
-    two.made[1].answer()
-    with pytest.raises(RequestLost, match="early"):
-        await first
-    await second
-
-
 async def test_silence_while_requests_are_open_is_a_death(two: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "SILENCE_S", -1.0)
     waiting = await two.open()
@@ -287,16 +275,6 @@ async def test_who_dies_is_made_again_once_the_learner_s_turn_is_over(two: World
     assert two.engine.failure() is None
 
 
-async def test_without_room_for_one_replica_s_weights_it_rests_on_and_the_same_again_wakes_it(two: World) -> None:
-    await asyncio.to_thread(two.engine.sleep)
-    two.made[1].full = 1
-    with pytest.raises(DiskFull):
-        await asyncio.to_thread(two.engine.publish, 1, [])
-    assert [fake.resting for fake in two.made] == [False, True]
-    await asyncio.to_thread(two.engine.publish, 1, [])
-    assert [fake.resting for fake in two.made] == [False, False]
-
-
 async def test_what_is_over_does_not_rest_and_who_waits_is_told(two: World) -> None:
     await asyncio.to_thread(two.engine.sleep)
     waiting = await two.open()
@@ -329,11 +307,6 @@ def turn(world: World, learner: FakeLearner, update: Callable[[], None]) -> None
 
 def failing() -> None:
     raise BackendError("it broke down")
-
-
-async def test_a_turn_that_ends_well_leaves_waking_to_who_publishes(two: World) -> None:
-    await asyncio.to_thread(turn, two, FakeLearner(), lambda: None)
-    assert all(fake.resting for fake in two.made)
 
 
 async def test_an_update_that_fails_has_the_weights_of_before_serve_again(two: World) -> None:
@@ -369,15 +342,6 @@ def test_the_session_that_asked_longest_ago_is_forgotten_first(monkeypatch: pyte
     assert len(router._places) == 2
     assert router.choose("a", {0: 9, 1: 0}) == 0
     assert router.choose("b", {0: 9, 1: 0}) == 1
-
-
-@given(
-    st.lists(st.tuples(st.text("abcde", max_size=1), st.dictionaries(st.integers(0, 3), st.integers(0, 9), min_size=1)))
-)
-def test_whoever_is_chosen_serves(asked: list[tuple[str, dict[int, int]]]) -> None:
-    router = Router()
-    for session, load in asked:
-        assert router.choose(session, load) in load
 
 
 class FakeReplica:

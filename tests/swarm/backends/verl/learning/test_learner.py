@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import socket
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ import transformers
 from swarm.backends.local.loading import hash_stream
 from swarm.backends.local.model_files import write_model
 from swarm.backends.protocols import Batch, DiskFull, NotFinite
-from swarm.backends.verl import adapter
 from swarm.backends.verl.backend import _hash_weights
 from swarm.backends.verl.learner import TrainerGroup, VerlLearner
 from swarm.rendering.messages import BackendError
@@ -293,15 +290,6 @@ def _empty(rank: Any) -> None:
     from swarm.backends.verl import worker
 
     ray.put, worker.BUCKET_BYTES = rank.put, rank.bytes
-
-
-def test_the_port_at_which_ranks_meet_is_taken_from_when_it_is_told(ranks: Ranks) -> None:
-    store = adapter.rendezvous("127.0.0.1", begin=True)
-    with pytest.raises(OSError, match="in use"), closing(socket.create_server(("", store.port))):
-        pass
-    joined = adapter.rendezvous("127.0.0.1", store.port, begin=False)
-    store.set("met", "yes")
-    assert joined.get("met") == b"yes"
 
 
 def test_why_a_rank_refused_is_told_though_ray_answers_nothing_more() -> None:

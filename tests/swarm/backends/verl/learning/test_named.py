@@ -139,12 +139,6 @@ def test_what_a_critic_learns_by_is_a_part_of_what_a_training_learns() -> None:
     assert _job(own).continues(_job({**own, "trainers": 2}))
 
 
-def test_what_names_still_leave_to_the_job_is_taken() -> None:
-    assert _job({"advantage_estimator": "grpo_passk"}, normalize_advantage=False, clip_ratio=0.1, dual_clip=3.0)
-    assert _job({"policy_loss": "vanilla"}, algorithm="dr_grpo", dual_clip=3.0, rollout_correction="off", kl_coef=0.1)
-    assert _job({"policy_loss": "gspo", "rollout_correction": "decoupled_geo_rs"}, clip_ratio=3e-4, algorithm="rloo")
-
-
 def test_jobs_keep_their_digests_are_read_from_records_and_go_on_only_under_the_same_names() -> None:
     assert _job({"trainers": 2}).value()["verl"] == Job(backend="verl", verl={"trainers": 2}).value()["verl"]
     assert not {"advantage_estimator", "policy_loss", "rollout_correction"} & set(_job({"trainers": 2}).value()["verl"])
@@ -154,11 +148,6 @@ def test_jobs_keep_their_digests_are_read_from_records_and_go_on_only_under_the_
         assert named.continues(_job(verl))
         assert not named.continues(_job({}))
         assert not _job({}).continues(named)
-
-
-@pytest.mark.parametrize("name", _BY_EPISODES)
-def test_where_nothing_was_sampled_there_is_no_advantage(name: str) -> None:
-    assert adapter.advantages(_job({"advantage_estimator": name}), [1.0, 0.0], ["g", "g"], [0, 0]) == [0.0, 0.0]
 
 
 def test_the_names_are_verl_s() -> None:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -38,14 +37,6 @@ def test_tensors_come_back_as_they_were_and_their_bytes_lie_beside_the_pickle() 
     for name, tensor in TENSORS.items():
         assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape)
         assert torch.equal(found[name], tensor)
-
-
-def test_all_callers_share_a_thread_that_is_none_of_theirs() -> None:
-    thread = processes.OneThread("one")
-    with ThreadPoolExecutor(4) as callers:
-        ran = set(callers.map(lambda _: thread.call(threading.get_ident), range(40)))
-    assert len(ran) == 1
-    assert threading.get_ident() not in ran
 
 
 @pytest.mark.parametrize("error", [ValueError("a line"), KeyboardInterrupt()])
