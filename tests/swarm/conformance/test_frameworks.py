@@ -151,13 +151,6 @@ async def test_an_agent_plays_two_rounds_that_are_captured_as_the_engine_saw_the
         await assert_trained_once(served, lease, [turn, "both sunny", "welcome"], **drift)
 
 
-async def test_a_blocking_agent_plays(tmp_path: Path) -> None:
-    async with serving(tmp_path, roomy(), script=saying(TURN, "both sunny")) as served:
-        lease = await served.begin()
-        await asyncio.to_thread(graph(lease).invoke, {"messages": [("user", "hi")]})
-        await assert_trained_once(served, lease, [TURN, "both sunny"], start=1, clean=1)
-
-
 async def test_agents_at_once_in_one_episode_keep_their_conversations_apart(tmp_path: Path) -> None:
     async with serving(tmp_path, roomy(), script=saying(TURN, "both sunny")) as served:
         lease = await served.begin()

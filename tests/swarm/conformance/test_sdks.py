@@ -232,19 +232,6 @@ async def test_a_silent_stream_of_each_protocol_says_that_it_lives(tmp_path: Pat
         await eventually(lambda: len(served.backend.engine.seen), lambda seen: seen == 2)
 
 
-@pytest.mark.parametrize("kind", ["train", "eval"])
-async def test_an_effort_that_no_model_here_is_given_is_left_out_and_counted(tmp_path: Path, kind: str) -> None:
-    async with serving(tmp_path, roomy(), script=saying("x")) as served:
-        lease = await served.begin(kind=kind)
-        async with claude(lease) as other, gpt(lease) as sdk:
-            await sdk.chat.completions.create(model=MODEL, messages=HI, reasoning_effort="high")
-            await sdk.responses.create(model=MODEL, input="hi", reasoning={"effort": "high"})
-            await other.messages.create(model=MODEL, max_tokens=9, messages=HI, output_config={"effort": "high"})
-        counts = served.server.training.rollout.counts
-        names = ("reasoning_effort", "reasoning.effort", "output_config.effort")
-        assert [counts[f"left_out_{name}"] for name in names] == [1, 1, 1]
-
-
 async def chat(sdk: Any, model: str = MODEL, **fields: Any) -> str:
     reply = await sdk.chat.completions.create(model=model, messages=HI, **fields)
     return str(reply.choices[0].message.content)
@@ -298,16 +285,6 @@ async def test_errors_are_the_sdk_s_own_classes(
         off = await refusal(errors.InternalServerError, lease)
         assert off.status_code == 503
         assert off.code == "engine_unavailable" if name == "openai" else off.type == "overloaded_error"
-
-
-async def test_what_the_server_does_not_keep_is_not_found(tmp_path: Path) -> None:
-    async with serving(tmp_path, roomy(), script=saying("x")) as served, gpt(await served.begin()) as sdk:
-        first = await sdk.responses.create(model=MODEL, input="hi", store=True)
-        with pytest.raises(openai.BadRequestError) as refused:
-            await sdk.responses.create(model=MODEL, input="again", previous_response_id=first.id)
-        assert refused.value.param == "previous_response_id"
-        with pytest.raises(openai.NotFoundError):
-            await sdk.responses.retrieve(first.id)
 
 
 @pytest.mark.parametrize(("sdk_of", "ask"), [(gpt, chat), (claude, message)])
