@@ -98,17 +98,6 @@ def code_file(folder: Path, text: str) -> str:
 QUESTIONS = [{"id": f"q{n}", "data": {"question": f"{n}?"}} for n in range(3)]
 
 
-@pytest.mark.parametrize("environment", ["guess", "arith"])
-async def test_play_trains_to_the_last_step_and_sums_up_in_one_line(environment: str, tmp_path: Path) -> None:
-    async with serving(tmp_path, job(environment=environment, episodes_per_step=8)) as served:
-        code, out, err = await run(served, "play", "--environment", environment, "--concurrency", "4")
-        status = await served.status()
-    assert (code, err) == (0, "")
-    (line,) = out.splitlines()
-    assert json.loads(line)["episodes"] == 16
-    assert (status["finished"], status["step"]) == (True, 2)
-
-
 async def test_evaluate_writes_what_every_hidden_episode_was_worth(tmp_path: Path) -> None:
     out = tmp_path / "out" / "hidden.json"
     out.parent.mkdir()

@@ -117,17 +117,6 @@ async def test_a_silent_stream_shows_signs_of_life_and_a_gone_listener_is_forgot
         await eventually(lambda: len(asyncio.all_tasks()), lambda tasks: tasks <= before)
 
 
-async def test_who_asks_for_the_head_alone_does_not_hold_the_connection(tmp_path: Path) -> None:
-    async with serving(tmp_path, start=False) as served, asyncio.timeout(DEADLINE_S):
-        reader, writer = await served.connect()
-        for asked_for, status in (("HEAD /events", b"405"), ("GET /health", b"200")):
-            head = f"{asked_for} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {served.admin}\r\n\r\n"
-            writer.write(head.encode())
-            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 " + status)
-        writer.close()
-        await writer.wait_closed()
-
-
 @given(st.integers(1, 5), st.integers(0, 12), st.data())
 async def test_nothing_is_lost_unsaid(kept: int, count: int, data: st.DataObject) -> None:
     ring = EventRing(kept)

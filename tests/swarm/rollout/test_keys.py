@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.errors import Forbidden, InvalidKey, ServerFailed
-from swarm.rollout.keys import EPISODE_LIFE_S, ROLE_LIFE_S, Claims, Keys, ServerDirectory, require_permission
+from swarm.rollout.keys import EPISODE_LIFE_S, ROLE_LIFE_S, Keys, ServerDirectory, require_permission
 from swarm.rollout.state import (
     MOST_S,
     TRANSITIONS,
@@ -26,7 +26,6 @@ from swarm.rollout.state import (
     StateMachine,
 )
 from swarm.server.__main__ import _Uvicorn
-from swarm.store.tables import StoredEvent
 from swarm.wire import BeginRequest
 from swarm.wire import ServerState as S
 from tests.swarm.server.support import Clock, job
@@ -43,13 +42,6 @@ def walk(machine: StateMachine, *states: S) -> StateMachine:
 def reached(state: S) -> StateMachine:
     paths = {S.OFFLINE: [], S.FAILED: [S.BOOTING, S.FAILED]}
     return walk(StateMachine(), *paths.get(state, LIFE[: LIFE.index(state) + 1] if state in LIFE else []))
-
-
-def test_a_life_is_told_to_the_listener_and_kept() -> None:
-    heard: list[StoredEvent] = []
-    walk(StateMachine(heard.append), *LIFE)
-    assert [change.details["to"] for change in heard] == LIFE
-    assert heard[0].details == {"from": "OFFLINE", "to": "BOOTING", "reason": None}
 
 
 @pytest.mark.parametrize(("source", "target"), [p for p in itertools.product(S, S) if p[1] not in TRANSITIONS[p[0]]])
@@ -137,13 +129,6 @@ def test_damaged_files_are_said_in_one_line(tmp_path: Path) -> None:
 
 def bearer(key: str) -> str:
     return f"Bearer {key}"
-
-
-def test_a_key_says_what_it_was_made_for() -> None:
-    keys = Keys()
-    assert keys.read(keys.role_key("viewer")) == Claims("role", role="viewer")
-    assert keys.read(keys.model_key("e", 3)) == Claims("model", episode="e", fencing_token=3)
-    assert keys.read(keys.lease_key("e", 3)) == Claims("lease", episode="e", fencing_token=3)
 
 
 def test_a_name_stands_behind_an_episodes_key_alone() -> None:
