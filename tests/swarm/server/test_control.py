@@ -64,16 +64,6 @@ async def test_a_reward_must_be_a_number_and_a_malformed_begin_names_its_field(s
         assert (answer.status, answer.code, answer.body["error"]["param"]) == (400, "invalid_request", field)
 
 
-async def test_a_client_that_goes_away_leaves_the_line(served: Served) -> None:
-    for task in "aabb":
-        await served.begin(task)
-    line = served.rollout.admission
-    waiting = asyncio.create_task(served.begin("c", wait_s=30))
-    await eventually(lambda: len(line), lambda length: length == 1)
-    waiting.cancel()
-    await eventually(lambda: len(line), lambda length: length == 0)
-
-
 async def test_a_request_cut_short_leaves_the_server_well(served: Served) -> None:
     for path in ("/episodes", "/v1/chat/completions"):
         _, writer = await served.connect()
@@ -209,18 +199,6 @@ async def learning(served: Served) -> None:
 
 def versions(batch: Batch) -> set[int]:
     return {v for episode in batch.episodes for row in episode.rows for v in row.versions if v >= 0}
-
-
-async def test_a_generation_goes_on_through_an_update_under_the_new_weights(tmp_path: Path) -> None:
-    async with serving(tmp_path, overlapping(), script=lambda *_: "a long answer", chunk_size=1) as served:
-        lease = await served.begin("e")
-        served.backend.engine.hold()
-        call = asyncio.create_task(served.chat(lease, "hi"))
-        await eventually(lambda: served.backend.engine.active, lambda active: active == 1)
-        served.backend.learner.update(Batch(0, ()))
-        served.backend.publish()
-        served.backend.engine.release()
-        assert (await call).body["system_fingerprint"] == "policy-1"
 
 
 async def test_who_holds_up_a_batch_with_an_old_group_is_fenced_and_others_are_not(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import types
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock
 
 import aiohttp
 import pytest
@@ -25,7 +24,7 @@ from swarm.backends.fake import EOS_ID, EOS_TEXT, FakeRenderer
 from swarm.client import AsyncSwarmClient
 from swarm.errors import InvalidRequest, NotFound, StoreUnavailable, Unreachable
 from swarm.server import Keys, SwarmServer, inspection
-from swarm.server.inspection import Inspection, ParquetExport, token_texts, training_trace, with_texts
+from swarm.server.inspection import Inspection, ParquetExport, token_texts, training_trace
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, TokenSpan
 from tests.lazily import lazy
 from tests.swarm.server.support import Answer, Served, eventually, serving
@@ -86,17 +85,6 @@ async def test_open_episodes_and_those_that_are_over_are_one_list(served: Served
     assert (listed[1].reward, listed[1].success) == (0.5, True)
     kept = await Inspection(served.server).list_exportable()
     assert list(kept.names) == [first["episode_id"], second["episode_id"]]
-
-
-async def test_what_is_over_and_not_yet_written_is_listed_as_over(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lease = await served.begin("t")
-    stale = await served.server.written.episodes(10)
-    await served.verb(lease, "abort", {"reason": "gone"})
-    monkeypatch.setattr(served.server.written, "episodes", AsyncMock(return_value=stale))
-    (listed,) = (await Inspection(served.server).episodes()).episodes
-    assert (listed.id, listed.state) == (lease["episode_id"], "aborted")
 
 
 async def test_without_an_engine_what_was_written_is_seen_without_texts(served: Served, tmp_path: Path) -> None:
@@ -179,17 +167,6 @@ def test_the_texts_joined_are_the_text(text: str, ended: bool) -> None:
     assert "".join(texts) == text + (EOS_TEXT if ended else "")
 
 
-@given(st.lists(st.integers(0, 255), max_size=12))
-def test_every_id_has_a_text_whatever_the_bytes(ids: list[int]) -> None:
-    texts = token_texts(RENDERER, ids)
-    assert len(texts) == len(ids)
-    assert sum(character != "\ufffd" for text in texts for character in text) <= len(ids)
-
-
-def test_a_character_cut_off_at_the_end_is_seen() -> None:
-    assert token_texts(RENDERER, list("a€".encode())[:-1]) == ("a", "", "�")
-
-
 def test_a_tokenizer_that_drops_leading_spaces_loses_none_inside() -> None:
     assert "".join(token_texts(Trimming(), list(b"one  two three"))) == "one  two three"
     assert "".join(token_texts(Trimming(), list(b" two"), before=list(b"one"))) == " two"
@@ -206,14 +183,6 @@ def record(*sampled: Sequence[int]) -> EpisodeRecord:
     )  # fmt: skip
     known = {"id": "e", "task_id": "t", "stream": "s", "kind": "train", "owner": "o", "state": "open", "group": None}
     return EpisodeRecord(**known, calls=len(calls), tokens=0, record=calls)
-
-
-def test_special_ids_and_cut_answers_are_marked() -> None:
-    first, second, silent = with_texts(record((66, EOS_ID), (67,), ()), RENDERER).record
-    assert first.context.texts == ("A", EOS_TEXT)
-    assert first.context.special == (1,)
-    assert first.sampled.special == (1,)
-    assert (first.truncated, second.truncated, silent.truncated) == (False, True, True)
 
 
 LARGE = 64 << 20
@@ -440,11 +409,6 @@ def test_each_call_has_what_it_was_shown_and_said_where_its_ids_can_be_read() ->
     texts = ("<|assistant|>4?", f"yes{EOS_TEXT}")
     assert (turn["metadata"]["prompt_text"], turn["metadata"]["sampled_text"]) == texts
     assert "prompt_text" not in training_trace(record)["turns"][1]["metadata"]
-
-
-def test_calls_that_were_withdrawn_leave_no_hole() -> None:
-    record = episode(call(1, None, (1,), (2,)), call(4, 1, (3,), (4,)))
-    assert [turn["prompt_token_ids"] for turn in training_trace(record)["turns"]] == [[1], [1, 2, 3]]
 
 
 def test_a_call_that_sampled_nothing_is_left_out_but_stays_context() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -46,15 +45,6 @@ def as_first(url: str) -> sa.Engine:
         connection.execute(sa.text(f"insert into nodes values (1, 0, null, '', {blob}, {blob}, {blob}, {blob})"))
         connection.execute(sa.text("update alembic_version set version_num = '0001'"))
     return engine
-
-
-def test_a_new_store_is_of_the_newest_schema(url: str) -> None:
-    engine = open_database(url, HERE)
-    made = shape(engine)
-    assert made["version"] == [NEWEST]
-    assert made.keys() - {"version"} == METADATA.tables.keys()
-    assert "episodes_whole" in str(made["episodes"]["indexes"])
-    engine.dispose()
 
 
 def test_a_store_of_the_first_schema_is_brought_over_with_all_its_rows(url: str) -> None:
@@ -200,25 +190,6 @@ def test_the_pages_of_a_log_are_those_that_sqlite_counts(
             grow(connection, max(0, pages))
             found = count_wal_pages(log_of(path))
             assert found == connection.execute("pragma wal_checkpoint(PASSIVE)").fetchone()[1]
-
-
-@pytest.mark.slow
-async def test_the_log_of_a_store_stays_small_and_all_is_there(sqlite_url: str) -> None:
-    log = log_of(Path(sa.make_url(sqlite_url).database or ""))
-    async with opened(sqlite_url) as (store, _):
-        await store.write(began("e"))
-
-        async def pages_after_another(place: int) -> int:
-            await store.write(CallCaptured("e", node(place, size=20_000)))  # some 60 pages
-            return count_wal_pages(log)
-
-        places = itertools.count()
-        for _ in range(60):
-            await pages_after_another(next(places))
-        await eventually(lambda: pages_after_another(next(places)), lambda pages: pages < wal.USUAL_PAGES)
-        record = await store.episode("e")
-        assert record is not None
-        assert len(record.record) == next(places)
 
 
 async def test_no_commit_waits_until_the_log_is_brought_over(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

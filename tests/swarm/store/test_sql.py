@@ -17,7 +17,6 @@ from swarm.store import retention, writer
 from swarm.store.archive import Archive
 from swarm.store.changes import BatchScheduled, CallCaptured, CheckpointEvaluated, CheckpointSaved, StepMeasured
 from swarm.store.tables import (
-    StoredEvent,
     StreamRow,
     best_of,
     choose_kept_steps,
@@ -145,13 +144,6 @@ async def test_episodes_are_shown_with_their_states_and_tokens(url: str) -> None
         assert await store.episode("nobody") is None
 
 
-async def test_events_are_kept(url: str) -> None:
-    async with opened(url) as (store, _):
-        store.note(StoredEvent("state", 1.5, {"to": "ROLLING"}), StoredEvent("recovered", 2.5, {"step": 3}))
-    rows = execute(url, "select kind, at, details from events order by serial")
-    assert rows == [("state", 1.5, '{"to": "ROLLING"}'), ("recovered", 2.5, '{"step": 3}')]
-
-
 async def test_a_text_no_database_takes_is_written_without_what_it_refuses(url: str) -> None:
     async with opened(url) as (store, _):
         await store.write(*played("a", task_id="a\0b", owner="\0"), ended("a", group="a\0b#1"))
@@ -239,11 +231,6 @@ def test_logprobs_come_back_exactly(values: list[float]) -> None:
     assert [math.copysign(1, value) for value in back] == [math.copysign(1, value) for value in values]
 
 
-def test_an_id_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(OverflowError):
-        pack_ints([2**31])
-
-
 def evaluation(step: int, solved: int, episodes: int = 8, reward: float = 0.0) -> EvaluationSummary:
     return EvaluationSummary(step=step, episodes=episodes, reward=reward, success=solved / episodes)
 
@@ -258,13 +245,6 @@ def test_of_evaluations_of_one_size_the_best_is_the_first_with_most_successes(so
 def test_of_few_episodes_a_perfect_score_is_worth_less_than_a_good_one_of_many() -> None:
     assert best_of([evaluation(1, 61, 64), evaluation(2, 4, 4)]) == evaluation(1, 61, 64)
     assert best_of([evaluation(1, 20, 64), evaluation(2, 4, 4)]) == evaluation(2, 4, 4)
-
-
-def test_reward_decides_where_success_is_not_known_and_what_knows_it_goes_before() -> None:
-    unknown = [EvaluationSummary(step=step, episodes=4, reward=reward) for step, reward in ((1, -3.0), (2, -1.0))]
-    assert best_of(unknown) == unknown[1]
-    assert best_of([*unknown, evaluation(3, 0)]) == evaluation(3, 0)
-    assert best_of([]) is None
 
 
 @given(
@@ -291,15 +271,6 @@ async def test_a_checkpoint_that_is_saved_again_keeps_its_evaluation(url: str) -
         await store.write(CheckpointSaved(1, "again"))
     async with opened(url) as (_, recovered):
         assert (recovered.checkpoints, recovered.evaluations) == ([(1, "again")], [evaluation(1, 3)])
-
-
-async def test_a_step_that_is_settled_and_not_learned_is_not_told(url: str) -> None:
-    async with opened(url) as (store, _):
-        for step in (1, 2):
-            await store.write(*played(f"e{step}"), ended(f"e{step}"))
-            await store.write(BatchScheduled(step, (f"e{step}",)), StepMeasured(step, {"timing_s/gen": 1.0}))
-        await store.write(StepMeasured(1, {"timing_s/gen": 1.0, "training/global_step": 1.0}))
-        assert [step for step, _ in await store.history(0, 10)] == [1]
 
 
 async def test_what_was_measured_long_ago_is_forgotten(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,11 +16,9 @@ from tests.swarm.timelines.families import FAMILIES, Call, make_renderer, make_t
 START, CLEAN, REALIGN, FORK = Drift.START, Drift.CLEAN, Drift.REALIGN, Drift.FORK
 ALL = list(FAMILIES)
 CALLING = [name for name in ALL if not name.startswith("gemma")]
-PARALLEL = [name for name in CALLING if FAMILIES[name].parallel]
 THINKING = [name for name in ALL if FAMILIES[name].thinks]
 HM = "hm, let me see"
 PARIS: Call = ("weather", {"city": "Paris", "days": 3})
-ROME: Call = ("weather", {"city": "Rome"})
 
 
 def desk(name: str, *tools: dict[str, Any], spaced: bool = False) -> Desk:
@@ -73,22 +71,6 @@ def test_a_run_of_tool_calls_is_one_row(name: str) -> None:
     assert settled(at) == (2 if name == "mistral" else 1)
 
 
-@pytest.mark.parametrize("name", PARALLEL)
-def test_parallel_calls_without_words_are_one_row(name: str) -> None:
-    at = desk(name, WEATHER)
-    tool_run(at, PARIS, ROME)
-    assert at.drift[1:4] == ([REALIGN] * 3 if name == "mistral" else [CLEAN] * 3)
-    assert settled(at) == (2 if name == "mistral" else 1)
-
-
-@pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "glm4"])
-def test_words_beside_a_call_are_kept(name: str) -> None:
-    at = desk(name, WEATHER)
-    tool_run(at, PARIS, content="Let me see.")
-    assert at.drift == [START, CLEAN, CLEAN, CLEAN, CLEAN]
-    assert settled(at) == 1
-
-
 def test_words_a_template_leaves_out_beside_a_call_are_a_fork() -> None:
     at = desk("llama3", WEATHER)
     history = [user("What is the weather in Paris?")]
@@ -139,13 +121,6 @@ def test_arguments_that_come_back_in_other_json_are_the_same_call(name: str) -> 
         assert plan.drift is (REALIGN if "days" in str(arguments)[:6] else CLEAN)
 
 
-def test_an_answer_without_thinking_is_continued_though_the_template_would_show_empty_thinking_last() -> None:
-    at = desk("qwen3")
-    assert "<think>" in at.renderer.render([user("a"), {"role": "assistant", "content": "b"}], generation_prompt=False)
-    chat(at)
-    assert at.drift == [START, CLEAN, CLEAN]
-
-
 def test_empty_thinking_that_the_template_leaves_out_is_realigned() -> None:
     at = desk("qwen3")
     plan = at.tree.prompt([user("a")])
@@ -188,31 +163,6 @@ def test_special_tokens_in_what_is_said_change_no_served_id(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name != "gemma2"])
-def test_sub_agents_start_anew_and_share_their_prefix_in_the_packed_tree(name: str) -> None:
-    at = desk(name)
-    told = system("You are a helpful assistant. " * 5)
-    for task in ("one", "two"):
-        first = at.serve([told, user(task)], "Good.")
-        at.serve([told, user(task), first.message, user("more")], "Good.")
-    assert at.drift[0] is at.drift[2] is START
-    moved = name == "mistral"  # its system prompt stands before the last question
-    assert at.drift[1] is at.drift[3] is (FORK if moved else REALIGN if name == "gpt-oss" else CLEAN)
-    rows = settled(at)
-    assert rows == (4 if moved else 2)
-    assert tree_tokens([at.tree.nodes]) < sum(len(row.ids) for row in linear_rows(at.tree.nodes)) - 10
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_a_retry_is_a_branch_and_either_answer_can_go_on(name: str) -> None:
-    at = desk(name)
-    first, second = (at.serve([user("a")], words) for words in ("one", "two"))
-    for served in (first, second):
-        at.serve([user("a"), served.message, user("b")], "Good.")
-        assert at.calls[-1].node.parent is served.node
-    assert settled(at) == 2
-
-
-@pytest.mark.parametrize("name", [name for name in ALL if name != "gemma2"])
 @pytest.mark.parametrize("change", [
     lambda history: [history[0], user("So far it was sunny. b"), history[-1]],
     lambda history: [system("Be short."), *history[1:]],
@@ -250,16 +200,6 @@ def test_ids_that_no_text_is_encoded_to_are_realigned_and_trained_as_sampled(nam
     assert at.drift == [START, REALIGN, REALIGN]
     assert at.calls[1].prompt[: len(first.prompt) + len(ids)] == (*first.prompt, *ids)
     assert settled(at) == 1
-
-
-def test_glm_ends_a_turn_by_opening_the_next_role() -> None:
-    at = desk("glm4", WEATHER)
-    first = at.serve([user("a")], "one")
-    assert at.renderer.decode(first.node.sampled[-1:], special=True) == "<|user|>"
-    second = at.serve([user("a"), first.message, user("b")], calls=[PARIS])
-    assert at.renderer.decode(second.node.sampled[-1:], special=True) == "<|observation|>"
-    shown = at.renderer.decode([*first.prompt, *first.node.sampled, *second.node.context], special=True)
-    assert shown.endswith("one<|user|>\nb<|assistant|>")
 
 
 def test_glm_that_opened_another_role_than_the_one_that_follows_forks() -> None:

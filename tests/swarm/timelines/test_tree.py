@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from swarm.backends.fake import EOS_ID, FakeRenderer
-from swarm.rendering.messages import BackendError, Message, Tool
+from swarm.rendering.messages import Message, Tool
 from swarm.timelines import CallTree, Drift, Node, canonical, normalise
 from tests.swarm.timelines.agents import TrimmingRenderer
 from tests.swarm.timelines.desk import user
@@ -38,12 +38,6 @@ def serve(
     prompt = tree.prompt(messages, tools)
     count = len(sampled)
     return tree.add(prompt, sampled, [-0.5] * count, [0] * count, text=text, answer=said(text))
-
-
-def test_a_first_call_is_the_template_of_its_messages(tree: CallTree) -> None:
-    prompt = tree.prompt([user("hi")])
-    assert prompt.drift is Drift.START
-    assert prompt.prompt_ids == (*b"<|user|>hi", EOS_ID, *b"<|assistant|>")
 
 
 def test_a_continued_history_keeps_the_served_ids_and_adds_only_what_is_new(tree: CallTree) -> None:
@@ -74,12 +68,6 @@ def test_the_longest_known_history_is_continued_and_what_else_was_answered_is_co
     prompt = tree.prompt([*history, said(later), user("c")])
     assert (prompt.parent, prompt.drift) == (served[parent], drift)
     assert (later.encode() in bytes(i for i in prompt.context if i != EOS_ID)) is (parent + 1 < calls or calls == 1)
-
-
-def test_a_second_conversation_and_few_shot_examples_are_starts(tree: CallTree) -> None:
-    assert tree.prompt([user("q"), said("example"), user("a")]).drift is Drift.START
-    serve(tree, [user("a")], "1")
-    assert tree.prompt([user("other")]).drift is Drift.START
 
 
 def test_a_template_that_trims_answers_is_bridged_and_realigned() -> None:
@@ -152,15 +140,6 @@ def test_of_two_calls_that_said_the_same_the_first_is_continued(tree: CallTree) 
     assert tree.prompt([user("a"), said("1"), user("b")]).parent is first
 
 
-def test_a_tree_of_nodes_alone_gives_rows_and_plans_anew(tree: CallTree) -> None:
-    serve(tree, [user("a")], "1")
-    serve(tree, [user("a"), said("1"), user("b")], "2")
-    again = CallTree(FakeRenderer(), tree.nodes)
-    assert (again.nodes, again.drift) == (tree.nodes, tree.drift)
-    node = serve(again, [user("a"), said("1"), user("b")], "2")
-    assert (node.index, node.parent) == (2, None)
-
-
 def test_an_earlier_message_that_comes_back_in_another_form_is_looked_at_again() -> None:
     tree = CallTree(FakeRenderer())
     serve(tree, [user("a")], "1")
@@ -183,11 +162,6 @@ def test_drift_is_counted_when_the_call_finished_and_not_before(tree: CallTree) 
     serve(tree, [user("a"), said("1"), user("b")], "2")
     serve(tree, [user("a"), said("7"), user("b")], "2")
     assert tree.drift == {Drift.START: 1, Drift.CLEAN: 1, Drift.REALIGN: 0, Drift.FORK: 1}
-
-
-def test_what_the_template_refuses_is_refused() -> None:
-    with pytest.raises(BackendError, match="text content"):
-        CallTree(FakeRenderer()).prompt([{"role": "user", "content": {"no": "text"}}])
 
 
 def test_ids_without_their_log_probs_are_refused(tree: CallTree) -> None:
@@ -219,13 +193,6 @@ def test_an_answer_cut_at_a_stop_string_keeps_all_that_was_sampled(tree: CallTre
     prompt = tree.prompt([user("a"), said("one"), user("b")])
     assert (prompt.parent, prompt.drift) == (node, Drift.REALIGN)
     assert prompt.prompt_ids[: len(node.path_ids())] == tuple(node.path_ids())
-
-
-def test_tool_results_in_the_words_of_a_user_are_told_apart_by_their_tag(tree: CallTree) -> None:
-    first = serve(tree, [user("a")], "1")
-    prompt = tree.prompt([user("a"), said("1"), user("<tool_response>a\n</tool_response>")])
-    assert (prompt.parent, prompt.drift) == (first, Drift.CLEAN)
-    assert prompt.prompt_text.count("<tool_response>a") == 1
 
 
 def call(arguments: Any, *, id_: str | None = "1", name: str = "f") -> dict[str, Any]:
@@ -269,19 +236,6 @@ def test_absent_null_and_split_fields_ids_and_the_form_of_arguments_do_not_matte
 ], ids=itertools.count())  # fmt: skip
 def test_another_role_text_name_argument_tool_or_number_of_calls_does(one: Any, other: Any) -> None:
     assert canonical(one) != canonical(other)
-
-
-def test_malformed_tool_calls_are_compared_as_they_are() -> None:
-    odd: Any
-    for odd in ("f", [None], ["f"], [{"function": "f"}], [{"custom": {}}], 7):
-        message = {"role": "assistant", "content": "", "tool_calls": odd}
-        assert canonical(message) == canonical(dict(message))
-        assert normalise(message)["tool_calls"] == odd
-
-
-def test_normalised_messages_have_text_content_and_no_nulls() -> None:
-    assert normalise({"role": "user", "content": None, "name": None}) == {"role": "user", "content": ""}
-    assert normalise({"role": "", "content": "", "n": 0}) == {"role": "", "content": "", "n": 0}
 
 
 @pytest.mark.parametrize(
