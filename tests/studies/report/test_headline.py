@@ -68,16 +68,6 @@ def test_a_verdict_says_what_to_do_and_what_to_ask_next_with_one_interval_at_one
     assert answer.sentence.count(" % interval") == 1
 
 
-def test_an_inconclusive_study_says_what_it_could_have_seen_and_asks_for_the_seeds_that_see_it(tmp_path: Path) -> None:
-    head = headline(with_means(tmp_path, 0.55, 0.57, 0.05).whole(promised()))
-    said = re.search(r"about (0\.\d+) or more .* 0\.050 takes (\d+) seeds", head.answers[0].practice)
-    assert float(said[1]) > 0.05
-    seeds = int(said[2])
-    assert seeds > 5
-    minutes = int(head.next.command.rpartition(" ")[2].removesuffix("m"))
-    assert minutes == min(8 * 15, -(-15 * seeds // 5))
-
-
 def test_arms_that_trained_unequally_are_named_in_the_verdict(tmp_path: Path) -> None:
     claim = hypothesis(variable="steps", control=10, treatment=40)
     arms = tuple(Arm(name=f"steps={value}", overrides={"steps": value}) for value in (10, 40))
@@ -109,14 +99,6 @@ def test_what_was_changed_after_it_was_fixed_is_said_first(study: Synthetic) -> 
     first, _, _ = pages(study)[0].partition("**Asked:**")
     assert edited.warnings[1] in first
     assert_golden("\n".join(edited.warnings))
-
-
-def test_of_several_hypotheses_each_has_an_answer_and_values_that_were_tried_are_not_asked_next(tmp_path: Path) -> None:
-    claims = (hypothesis("h1", 16), hypothesis("h2", 64))
-    means = {"group_size=4": 0.5, "group_size=16": 0.6, "group_size=64": 0.61}
-    head = headline(Synthetic(tmp_path, means=means).whole(design(claims)))
-    assert "group_size 4 vs 16 on guess" in head.next.command
-    assert [answer.hypothesis for answer in head.answers] == ["h1", "h2"]
 
 
 def test_what_is_asked_next_keeps_equal_episodes_the_aim_and_the_command_where_words_cannot_ask(tmp_path: Path) -> None:
@@ -158,17 +140,6 @@ def test_an_open_question_is_answered_whichever_way_it_goes(tmp_path: Path) -> N
     assert "against the prediction" in state.verdicts[0].reason
     assert "against the prediction" not in "".join(rules(state))
     assert list_next_questions(state)[0].why == "whether 1 goes further"
-
-
-def test_what_is_asked_next_is_what_was_compiled_and_no_value_beyond_one_that_a_round_tried(study: Synthetic) -> None:
-    """Of an older study, which compiled nothing, it is a plan that runs nothing."""
-    state = study.whole()
-    first = list_next_questions(state)[0].command
-    assert "16 vs 64" in first
-    assert headline(state).next.command == first.replace("ajet research", "ajet study plan")
-    assert headline(replace(state, asked_next={"why": "nothing", "command": ""})).next.command == ""
-    known = replace(state, rounds_before=(replace(state, design=design((hypothesis("h1", 64),))),))
-    assert "4 vs 16" in list_next_questions(known)[0].command
 
 
 def test_too_few_trainings_that_did_not_collapse_are_told_in_practice() -> None:
@@ -274,15 +245,6 @@ def test_files_that_are_gone_or_damaged_are_named_and_of_a_run_that_was_given_up
 
 
 METRIC = Metric(meaning="share of hidden tasks solved", episodes=512)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(None, "–"), (0.4, "0.4 s"), (9.96, "10.0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (272, "4 min 32 s"),
-     (3599.7, "1 h 00 min"), (11_100, "3 h 05 min"), (200_000, "55 h 33 min")],
-)  # fmt: skip
-def test_durations_are_said_as_people_say_them(seconds: float | None, said: str) -> None:
-    assert wording.duration(seconds) == said
 
 
 def test_numbers_keep_their_sign_and_three_decimals_and_commands_can_be_pasted() -> None:
