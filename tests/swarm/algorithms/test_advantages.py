@@ -39,11 +39,6 @@ def test_a_constant_group_and_a_group_of_one_have_exactly_no_advantage(reward: f
     assert found[1] > 0 > found[0]
 
 
-@given(st.floats(-1e6, 1e6), st.integers(1, 9), st.sampled_from(ALGORITHMS))
-def test_a_batch_of_equal_rewards_has_exactly_no_advantage(reward: float, size: int, by: str) -> None:
-    assert _by(by, [(reward, f"g{i % 2}", 1 + i) for i in range(size)]) == [0.0] * size
-
-
 _EPISODE, _TOKEN = Job(), Job(loss_weighting="token")
 _CONSTANT = Job(algorithm="dr_grpo", max_context=100, loss_weighting="token")
 

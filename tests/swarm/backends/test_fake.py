@@ -19,15 +19,6 @@ JOB = Job(backend="fake", seed=7)
 PROMPT = tuple(b"a number from 1 to 9")
 
 
-async def test_closing_the_iterator_cancels_the_request() -> None:
-    backend = FakeBackend(JOB, script=lambda *_: "abcdef", chunk_size=1)
-    chunks = backend.engine.generate(GenerationRequest("r", PROMPT, Sampling(9)))
-    await anext(chunks)
-    assert backend.engine.active == 1
-    await chunks.aclose()
-    assert (backend.engine.active, backend.engine.cancelled) == (0, 1)
-
-
 def batch() -> Batch:
     row = TrainRow((1, 2, 3), (0, 1, 1), (0.0, -0.1, -0.2), (-1, 0, 0))
     return Batch(1, (TrainEpisode("e", "g", 1.0, (row,)),))

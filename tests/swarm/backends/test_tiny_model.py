@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from jinja2 import Template
 
 from swarm.backends import tiny_model as tiny
-from swarm.environments import Demonstration, Message, get_environment
-from swarm.job import Job, TinyModel
+from swarm.environments import Message, get_environment
+from swarm.job import TinyModel
 from swarm.rendering.messages import ToolCall, assemble_answer
 from swarm.rendering.renderer import HFRenderer
 from swarm.timelines import CallTree, Drift
@@ -145,16 +145,6 @@ def test_models_of_earlier_environments_stay_as_they_were(
     found = [tokenizer.backend_tokenizer.to_str(), json.dumps([ids.tolist(), labels.tolist()])]
     hashes = [hashlib.sha256(text.encode()).hexdigest()[:16] for text in found]
     assert [tiny.tiny_hash(TinyModel(), environment), *hashes] == [name, vocabulary, batch]
-
-
-def test_a_call_fits_the_default_job() -> None:
-    market = get_environment("market")
-    tokenizer = tiny._tokenizer(market)
-    play = Demonstration(market.game(market.tasks("train")[0]).opening(), market.game(market.tasks("train")[0]).tools)
-    answer = market.oracle(market.tasks("train")[0], play.messages)
-    asked, told = tiny.encode_plays(tokenizer, [play, Demonstration([*play.messages, answer], play.tools)])
-    assert told[: len(asked)] == asked
-    assert len(told) - len(asked) - 2 <= 10 < Job().max_tokens
 
 
 def test_a_number_is_one_token_and_codes_of_numbers_hold_their_order(

@@ -63,14 +63,6 @@ async def test_a_run_that_is_resumed_has_the_same_curve(kind: Kind, start: Start
     assert await curve(resumed, range(2, 4)) == expected
 
 
-async def test_where_no_checkpoint_is_nothing_is_loaded(kind: Kind, backend: Backend, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    for folder in ("nowhere", "empty"):
-        with pytest.raises(BackendError):
-            backend.learner.load(tmp_path / folder)
-    assert backend.learner.version == 0
-
-
 @pytest.mark.needs("hashes")
 async def test_a_damaged_checkpoint_is_refused_and_changes_nothing(kind: Kind, start: Start, tmp_path: Path) -> None:
     backend: Backend = await start(**MINIBATCHES)

@@ -48,22 +48,6 @@ async def test_a_greedy_answer_is_the_plain_loop_s_token_by_token(kind: Kind, ba
         assert ids == [*answer.prompt, *answer.ids]
 
 
-@pytest.mark.slow
-@pytest.mark.needs("exact")
-async def test_neither_order_nor_company_change_an_answer(kind: Kind, start: Start) -> None:
-    backend = await start()
-    asked = [(ids, Sampling(max_tokens=5, seed=i)) for i, ids in enumerate(ragged(6))]
-    asked += [(ids, _GREEDY) for ids in ragged(3, seed=1)]
-    together = await ask_all(backend, asked)
-    backwards = (await ask_all(await start(), asked[::-1]))[::-1]
-    lonely = await start(max_concurrency=1)
-    alone = [await ask(lonely, ids, rule) for ids, rule in asked]
-    for other in (backwards, alone):
-        assert [answer.ids for answer in other] == [answer.ids for answer in together]
-        for one, two in zip(other, together, strict=True):
-            assert one.logprobs == pytest.approx(two.logprobs, abs=kind.tolerance)
-
-
 @pytest.mark.needs("model", "exact")
 async def test_a_conversation_that_goes_on_is_as_if_it_were_read_anew(kind: Kind, start: Start) -> None:
     backend, fresh = await start(), await start()

@@ -25,7 +25,6 @@ algorithm_config = lazy("verl.trainer.config.algorithm")
 core_algos = lazy("verl.trainer.ppo.core_algos")
 rollout_corr_helper = lazy("verl.trainer.ppo.rollout_corr_helper")
 debug = lazy("verl.utils.debug.metrics")
-functional = lazy("verl.utils.torch_functional")
 configs = lazy("verl.workers.config")
 _SEEDS = range(2)
 _VOCABULARY = 9
@@ -250,15 +249,6 @@ def test_k3_has_a_gradient_far_from_the_reference_where_verl_s_has_none() -> Non
     assert (expected.item(), found.item()) == (10.0, pytest.approx(math.exp(4) - 5))
     assert _gradient(theirs).item() == 0
     assert _gradient(ours).item() == pytest.approx(1 - math.exp(4))
-
-
-def test_the_entropy_and_its_gradient() -> None:
-    batch = _made(0)
-    ours, theirs = batch.logits.clone().requires_grad_(), batch.logits.clone().requires_grad_()
-    found, expected = losses.entropy(ours.log_softmax(-1)), functional.entropy_from_logits(theirs)
-    assert torch.allclose(found, expected, atol=1e-6)
-    torch.autograd.backward([found.sum(), expected.sum()])
-    assert torch.allclose(_gradient(ours), _gradient(theirs), atol=1e-6)
 
 
 def test_kl_and_entropy_add_to_the_loss_as_verl_adds_them() -> None:

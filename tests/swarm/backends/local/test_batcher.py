@@ -25,15 +25,6 @@ def _batcher(policy: Policy, slots: int = 4, positions: int = 96, seed: int = 0)
     return Batcher(policy, slots=slots, positions=positions, seed=seed)
 
 
-def test_a_long_prompt_fed_in_pieces_beside_short_ones_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batcher_module, "_CHUNK", 7)
-    monkeypatch.setattr(batcher_module, "_WASTE", 3)
-    policy = models.make_policy()
-    prompts = [[5] * 60, *models.make_prompts(5)]
-    for generation in models.generate(_batcher(policy), prompts, Sampling(max_tokens=5)):
-        models.assert_forced(policy, generation)
-
-
 def _count_fed(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     fed: list[int] = []
     plain = policy.decode
@@ -136,25 +127,6 @@ def test_a_group_s_shared_prompt_is_computed_once_and_changes_no_answer(monkeypa
         models.assert_forced(policy, turn)
     tails = [1 + len(ids) - len(opening) for ids in siblings]
     assert sum(fed) <= len(opening) + sum(tails) + 4 * 5 + 3 * max(tails)  # once, the rest, the answers, padding
-
-
-def test_an_update_makes_a_running_group_compute_its_shared_prompt_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = models.make_policy()
-    batcher = _batcher(policy)
-    opening = [i % models.VOCABULARY for i in range(64)]
-    generations = models.generate(batcher, [[*opening, tail] for tail in range(4)], 4, steps=0)
-    while not all(len(generation.fresh) >= 2 for generation in generations):
-        batcher.step()
-    _change_weights(policy)
-    fed = _count_fed(policy, monkeypatch)
-    while batcher.busy:
-        batcher.step()
-    assert len(opening) < sum(fed) < 2 * len(opening)
-    for generation in generations:
-        kept = [token for token in generation.fresh if token.version == 1]
-        start = len(generation.ids) - len(kept)
-        expected = models.forced_logprobs(policy, generation.ids[:start], generation.ids[start:])
-        assert [token.logprob for token in kept] == pytest.approx(expected, abs=_TOLERANCE)
 
 
 def test_several_revisions_are_all_followed_and_each_token_bears_its_version() -> None:

@@ -202,28 +202,3 @@ async def test_steps_that_break_in_company_alone_break_the_engine_in_the_end(mon
         answers = await _ask_all(engine, [[1, 2], [3, 4]])
         assert all(type(answer) is BackendError and "room for two" in str(answer) for answer in answers)
         assert sizes.count(2) == 3, "what everybody survives alone is no request's fault, and may pass"
-
-
-async def test_a_step_that_breaks_once_costs_nobody_anything(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = _poisoned_policy()
-    batcher = _six(policy)
-    async with _serving(policy, _six(policy)) as engine:
-        undisturbed = await _ask_all(engine, [[1, 2], [3, 4]])
-    plain, calls = batcher._extend, 0
-
-    def shaky(rows: Any, features: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls % 4 == 0:
-            raise RuntimeError("once in a while")
-        return plain(rows, features)
-
-    monkeypatch.setattr(batcher, "_extend", shaky)
-    async with _serving(policy, batcher) as engine:
-        answers = await _ask_all(engine, [[1, 2], [3, 4]])
-        assert engine.failure() is None
-    for expected, found in zip(undisturbed, answers, strict=True):
-        assert not isinstance(expected, BaseException)
-        assert not isinstance(found, BaseException), found
-        assert found[0] == expected[0]
-        assert found[1] == pytest.approx(expected[1], abs=5e-5)

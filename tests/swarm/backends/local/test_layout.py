@@ -51,30 +51,12 @@ def test_auto_packs_what_shares_enough_within_the_budget(rows: list[Row], budget
     assert laid_out([]) == []
 
 
-@pytest.mark.parametrize(
-    ("merging", "layout"), [("tree", plans.PackedRows), ("linear", plans.PaddedRows), ("none", plans.PaddedRows)]
-)
-def test_a_job_may_fix_the_layout(merging: str, layout: type) -> None:
-    for rows in (ALIKE, APART):
-        assert {type(micro) for micro in laid_out(rows, merging=merging)} == {layout}
-
-
 def test_ragged_rows_are_packed_end_to_end_in_place_of_padding() -> None:
     ragged = [row(list(range(10 * n, 11 * n + 1))) for n in range(1, 40)]
     [micro] = laid_out(ragged, merging="linear")
     assert isinstance(micro, plans.PackedRows)
     assert micro.tokens == sum(len(each.ids) for each in ragged)
     assert {segment.parent for segment in micro.tree.segments} == {-1}
-
-
-@pytest.mark.parametrize("merging", ["auto", "tree"])
-def test_a_model_of_another_attention_gets_rows_with_a_reason(merging: str, caplog: pytest.LogCaptureFixture) -> None:
-    model = models.make_model()
-    model.set_attn_implementation("eager")
-    with caplog.at_level(logging.INFO, plans.__name__):
-        assert {type(micro) for micro in laid_out(ALIKE, Policy(model), merging=merging)} == {plans.PaddedRows}
-    assert "layout=rows" in caplog.text
-    assert "not transformers' SDPA" in caplog.text
 
 
 def test_on_a_gpu_there_are_rows_side_by_side_and_no_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -151,14 +133,6 @@ def test_every_place_is_reached_through_its_own_row(drawn: list[list[int]]) -> N
                 index = before[index]
             assert path[::-1] == each.ids[: place + 1].tolist()
     assert next(places, None) is None
-
-
-@given(ROWS)
-def test_every_shared_prefix_is_there_once(drawn: list[list[int]]) -> None:
-    rows = [row(ids) for ids in drawn]
-    packed = plans.PackedRows(plans.sort_depth_first(rows))
-    assert packed.tokens == len(prefixes(rows))
-    assert sorted(map(id, packed.rows)) == sorted(map(id, rows))
 
 
 @given(ROWS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -12,17 +11,15 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from swarm.algorithms.advantages import advantages, group_relative
 from swarm.algorithms.losses import minibatches
 from swarm.algorithms.objective import Objective
-from swarm.algorithms.rows import Tokens, flatten_tokens, set_call_advantages, train_rows
+from swarm.algorithms.rows import Tokens
 from swarm.backends.local.checkpoint import read
 from swarm.backends.local.learner import LocalLearner
 from swarm.backends.local.policy import Policy
-from swarm.backends.protocols import Batch, CallReward, TrainEpisode
+from swarm.backends.protocols import Batch, TrainEpisode
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 from swarm.timelines.node import TrainRow
@@ -101,17 +98,6 @@ def _untimed(metrics: Mapping[str, float]) -> dict[str, float]:
     return {key: value for key, value in metrics.items() if not key.startswith("timing_s/") and "per_s" not in key}
 
 
-@given(st.integers(1, 10), st.integers(0, 99))
-def test_an_episode_weighs_the_same_with_one_timeline_and_with_many(timelines: int, seed: int) -> None:
-    policy, rng = models.make_policy(), random.Random(seed)
-    row = models.make_row(policy, rng, 2, drift=0.2)
-    others = models.make_batch(policy, episodes=3, seed=seed, drift=0.2).episodes
-    once = TrainEpisode("e", "g0", 2.5, (row,))
-    told, _ = _updated(_job(), Batch(0, (once, *others)))
-    often, _ = _updated(_job(), Batch(0, (replace(once, rows=(row,) * timelines), *others)))
-    assert torch.allclose(told, often, atol=1e-5)
-
-
 def test_every_epoch_steps_over_all_its_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = models.make_policy()
     learner = LocalLearner(policy, _job(epochs=3, minibatches=3), {})
@@ -183,20 +169,6 @@ def _poisoned(poison: float | None) -> Callable[..., torch.Tensor]:
         return found + (0 * every).sum().sqrt() if poison is None else found * poison
 
     return loss
-
-
-def test_each_token_has_the_advantage_of_its_call() -> None:
-    row = TrainRow((9, 1, 2, 9, 3), (0, 1, 1, 0, 1), (0.0, -1.0, -1.0, 0.0, -1.0), (-1, 0, 0, -1, 0), (-1, 4, 4, -1, 7))
-    plain = TrainRow((9, 1), (0, 1), (0.0, -1.0), (-1, 0))
-    episodes = [
-        TrainEpisode("a", "g", 0.0, (row,), 1.0, (CallReward(4, 1.0), CallReward(7, 2.0))),
-        TrainEpisode("b", "g", 0.0, (plain,)),
-    ]
-    rows = train_rows(episodes)
-    set_call_advantages(rows[0], {4: 0.5, 7: -0.25})
-    flat = [one for own in rows for one in own]
-    tokens = flatten_tokens(flat, [9.0, 3.0], [1.0, 1.0], torch.device("cpu"))
-    assert tokens.advantages.tolist() == [0.5, 0.5, -0.25, 3.0]
 
 
 def _aged(batch: Batch, shift: float) -> Batch:

@@ -58,30 +58,6 @@ def test_an_adapter_learns_what_its_base_keeps_still_for_and_a_checkpoint_holds_
     assert all(".lora_B" in name for name in moved), "at B = 0 the gradient of A is zero"
 
 
-@pytest.mark.parametrize("merging", ["linear", "tree"])
-def test_recomputation_learns_the_same_weights(merging: str) -> None:
-    weights = []
-    for thrifty in (False, True):
-        job = _job(gradient_checkpointing=thrifty, kl_coef=0.1, merging=merging)
-        policy = _policy(job)
-        LocalLearner(policy, job, {}).update(models.make_batch(policy, drift=0.2))
-        weights.append(torch.cat([weight.flatten() for weight in policy.model.parameters()]))
-    assert torch.equal(*weights)
-
-
-def test_the_tokens_of_an_update_are_counted() -> None:
-    for fields in ({}, {"epochs": 3}):
-        job = _job(**fields, merging="linear", micro_batch_tokens=16)
-        policy = _policy(job)
-        batch = models.make_batch(policy)
-        metrics = LocalLearner(policy, job, {}).update(batch)
-        rows = [row for episode in batch.episodes for row in episode.rows]
-        assert metrics["tokens/trained"] == sum(sum(row.sampled) for row in rows)
-        fed = sum(max(t for t, flag in enumerate(row.sampled) if flag) for row in rows)
-        assert metrics["tokens/forward"] >= job.epochs * fed
-        assert metrics["tokens/forward"] < job.epochs * fed * 1.3
-
-
 _PATIENCE_S = 180.0
 
 

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from research.own_process import keep_to_one_thread, thread_variables
+from research.own_process import thread_variables
 from swarm.backends.local import loading
 from swarm.backends.local.learner import LocalLearner
 from swarm.job import Job
@@ -57,11 +55,6 @@ def test_trees_on_a_gpu_are_refused_before_anything_is_read(monkeypatch: pytest.
     for device in ("auto", "cuda"):
         with pytest.raises(BackendError, match=r"auto, linear or none on cuda, .* found tree: .*device to cpu"):
             loading.load_policy(tmp_path / "none", Job(device=device, merging="tree"))
-
-
-def test_a_context_beyond_the_model_s_positions_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match=r"at most 256, .* found 999: set max_context to 256 or less"):
-        loading.load_policy(_saved(tmp_path), Job(max_context=999))
 
 
 def test_damaged_files_and_another_shape_are_refused(tmp_path: Path) -> None:
@@ -188,13 +181,6 @@ def test_a_server_takes_the_cores_it_can_use_of_its_share(
     )
 
 
-@given(st.integers(0, 10**12), st.integers(1, 64), st.integers(1, 500))
-def test_runs_at_once_never_take_more_than_all_cores_or_one_thread_each(parameters: int, runs: int, cores: int) -> None:
-    found = loading.count_threads(parameters, {loading.RUNS_AT_ONCE: str(runs)}, cores)
-    assert found is not None
-    assert found == 1 or (found * runs <= cores and found * loading.A_THREAD <= parameters)
-
-
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
@@ -216,15 +202,3 @@ def test_a_study_s_server_is_told_with_how_many_runs_it_shares_the_machine(
     assert "event=threads" in caplog.text
     assert "model's size" in caplog.text
     assert "cores=6 runs_at_once=2" in caplog.text
-
-
-def test_a_number_set_by_hand_reaches_the_server_of_a_study_as_it_is(
-    told: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("os.environ", {loading.SET_BY_HAND: "5"})
-    keep_to_one_thread()
-    assert thread_variables(3) == {}
-    with caplog.at_level(logging.INFO):
-        loading.choose_threads(TINY)
-    assert told == []
-    assert "OMP_NUM_THREADS is set" in caplog.text

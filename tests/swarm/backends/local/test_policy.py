@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -184,23 +183,6 @@ def test_an_adapter_is_served_as_it_is_trained(kind: str) -> None:
     for seed in range(2):
         _train(policy, seed)
         _assert_own(policy, atol=1e-4)
-    assert policy.fused
-
-
-@pytest.mark.parametrize(
-    "change",
-    [lambda model: add_adapter(model, rank=2, alpha=4.0, seed=0), lambda model: model.to(torch.float64)],
-    ids=["adapter", "type"],
-)
-def test_a_later_adapter_and_another_type_end_it_until_it_is_fused_again(change: Callable[[Any], None]) -> None:
-    policy = _fused(_make("llama"))
-    with policy.rewriting():
-        change(policy.model)
-    _train(policy)
-    _assert_own(policy)
-    assert not policy.fused
-    policy.fuse()
-    _assert_own(policy)
     assert policy.fused
 
 

@@ -20,7 +20,7 @@ from swarm.backends.local.micro_batch import PackedRows, PaddedRows, sort_depth_
 from swarm.backends.local.policy import Policy
 from swarm.backends.local.tree_attention import TreeMask
 from swarm.backends.protocols import Sampling
-from tests.swarm.backends.local.models import KINDS, VOCABULARY, generate, make_policy, row
+from tests.swarm.backends.local.models import VOCABULARY, generate, make_policy, row
 
 IDS = st.lists(st.integers(0, 2), min_size=1, max_size=9)
 ROWS = st.lists(IDS, min_size=1, max_size=8)
@@ -95,18 +95,6 @@ def test_long_paths_are_right_where_the_kernel_cuts_them_into_tiles() -> None:
     expected = outcome(nn.functional.scaled_dot_product_attention(*inputs, attn_mask=sees(packed)), inputs)
     for pairs in PAIRS.values():
         assert gap(outcome(attend(inputs, packed.tree, None, pairs), inputs), expected) < 1e-5
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
-def test_a_models_features_are_those_of_the_rows(kind: str, pairs: int | None) -> None:
-    rng = random.Random(0)
-    rows = [row([rng.randrange(2) for _ in range(rng.randint(1, 12))]) for _ in range(30)]
-    packed = PackedRows(sort_depth_first(rows))
-    assert packed.tokens < 0.6 * sum(len(each.ids) for each in rows)
-    policy = make_policy(kind)
-    with torch.no_grad(), masking(pairs):
-        assert torch.allclose(packed.features(policy), PaddedRows(packed.rows).features(policy), atol=1e-5)
 
 
 def test_threads_with_and_without_trees_share_a_module() -> None:

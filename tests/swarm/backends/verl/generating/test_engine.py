@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -82,19 +81,6 @@ async def test_requests_spread_and_sessions_stay(two: World) -> None:
     for fake in two.made:
         fake.answer()
     await asyncio.gather(*asked, *sticky)
-
-
-async def test_closing_the_iterator_tells_the_replica_and_finishing_does_not(two: World) -> None:
-    async with aclosing(two.engine.generate(request())) as chunks:
-        task = asyncio.ensure_future(anext(chunks))
-        await until(lambda: two.made[0].orders)
-        two.made[0].answer(finish=False)
-        await task
-    assert len(two.made[0].cancelled) == 1
-    done = await two.open()
-    two.made[0].answer()
-    await done
-    assert len(two.made[0].cancelled) == 1
 
 
 async def test_a_dead_replica_s_requests_are_lost_and_it_comes_back_with_the_published_weights(two: World) -> None:
@@ -325,13 +311,6 @@ async def test_an_update_whose_weights_are_lost_leaves_no_request_waiting(two: W
     for ended in (waiting, two.ask()):
         with pytest.raises(BackendError, match=r"it broke down; .*rank 0"):
             await ended
-
-
-def test_a_session_whose_replica_is_gone_moves_and_stays_there() -> None:
-    router = Router()
-    assert router.choose("a", {0: 0, 1: 1}) == 0
-    assert router.choose("a", {1: 5}) == 1
-    assert router.choose("a", {0: 0, 1: 5}) == 1
 
 
 def test_the_session_that_asked_longest_ago_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:

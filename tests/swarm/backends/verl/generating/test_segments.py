@@ -228,17 +228,6 @@ async def arriving(bucket: dict[str, Any]) -> dict[str, Any]:
     return bucket
 
 
-async def test_without_room_for_the_first_bucket_nothing_is_stopped_or_changed(disk: list[bool]) -> None:
-    model = Model()
-    replica = replica_of(model)
-    disk.append(True)
-    with pytest.raises(DiskFull):
-        await replica.load(1, [arriving(BUCKET)])
-    assert (model.called, replica._require_runner().version, replica._require_runner()._open.is_set()) == ([], 0, True)
-    assert await replica.load(1, [arriving(BUCKET)]) == 1
-    assert torch.equal(model.loaded["w"], BUCKET["w"])
-
-
 async def test_a_later_bucket_waits_for_room_within_a_bound(disk: list[bool], tmp_path: Path) -> None:
     model = Model()
     disk += [False, True, True]
