@@ -50,12 +50,6 @@ def fed(
     return [*pieces, stream.finish()], stream
 
 
-@given(st.text(alphabet="aé漢🙂", max_size=20), st.integers(1, 3))
-def test_no_piece_holds_half_a_character(text: str, size: int) -> None:
-    pieces, _ = fed([*text.encode()], size)
-    assert all("\ufffd" not in piece for piece in pieces)
-
-
 @given(st.lists(st.sampled_from([*"a🙂漢é".encode(), 0x80, 0xFF]), max_size=80), st.integers(1, 30))
 def test_broken_bytes_stream_as_they_decode_in_the_end(raw: list[int], size: int) -> None:
     pieces, _ = fed(raw, size)

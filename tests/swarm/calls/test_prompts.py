@@ -173,13 +173,6 @@ def test_a_job_that_neutralises_samples_its_own_way_and_counts(field: str, ask: 
     assert lenient.counts == {f"neutralised_{field}": 1}
 
 
-@pytest.mark.parametrize("kind", ["train", "eval"])
-def test_limits_stops_and_seeds_are_always_honoured(kind: EpisodeKind) -> None:
-    found = judged(asking(max_tokens=3, seed=9, stop=("x",)), kind)
-    assert (found.sampling.max_tokens, found.sampling.seed, found.stops) == (3, 9, ("x",))
-    assert judged(asking(max_tokens=99), kind).sampling.max_tokens == 16
-
-
 @pytest.mark.parametrize(("asked", "found"), [(None, 10), (99, 10), (16, 10), (12, 12), (3, 3)])
 def test_an_answer_takes_what_is_left_unless_its_caller_asked_for_more(asked: int | None, found: int) -> None:
     plan = judged(asking(max_tokens=asked), "train").limit_to_context(JOB, asked, JOB.max_context - 10)

@@ -31,9 +31,9 @@ from swarm.client.episode import Result, RolloutSummary
 from swarm.client.rollout import MOST_MISPLAYS, find_retry_after_s
 from swarm.client.transport import Transports
 from swarm.environments import Outcome
-from swarm.errors import JobConflict, ServerFailed, StoreUnavailable, SwarmError
+from swarm.errors import JobConflict, StoreUnavailable, SwarmError
 from swarm.wire import Ack, ServerState
-from tests.swarm.factories import HI, good
+from tests.swarm.factories import HI
 from tests.swarm.server.support import Served, job, serving
 
 TASKS = [NamedTask("a"), NamedTask("b")]
@@ -280,12 +280,6 @@ async def test_an_engine_stopped_before_the_end_loses_the_play_and_not_the_rollo
     await client.ensure_training(job(steps=3))
     summary = await playing
     assert (summary.episodes, summary.dropped) == (12, {"lease_lost": 1})
-
-
-async def test_a_server_that_fails_ends_the_rollout_with_its_reason(served: Served, client: AsyncSwarmClient) -> None:
-    served.backend.learner.fail_next = "loss is NaN"
-    with pytest.raises(ServerFailed, match="loss is NaN"):
-        await client.rollout(good, TASKS, concurrency=8)
 
 
 async def test_who_lost_the_race_to_load_a_job_is_told_so(tmp_path: Path) -> None:

@@ -290,19 +290,6 @@ async def test_both_members_train_on_every_play_with_their_own_rewards_however_t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("speaker", "listener"), [(2, 8), (8, 2), (4, 6)])
-async def test_members_take_batches_of_their_size_by_their_clock(tmp_path: Path, speaker: int, listener: int) -> None:
-    sizes = {"speaker": speaker, "listener": listener}
-    jobs = {role: {"episodes_per_step": size, "steps": 24 // size} for role, size in sizes.items()}
-    async with pair(tmp_path, **jobs) as both:
-        summary = await Team.rollout(both.clients, TASKS, play, concurrency=CONCURRENCY)
-        assert (summary.trained, summary.dropped) == ({"speaker": 24, "listener": 24}, {})
-        assert await both.trained() == dict.fromkeys("abcdef", 4)
-        steps = {role: (await client.status()).step for role, client in both.clients.items()}
-        assert steps == {role: fields["steps"] for role, fields in jobs.items()}
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("first", ["speaker", "listener"])
 async def test_a_member_whose_job_is_finished_plays_on_untrained_until_others_are(tmp_path: Path, first: str) -> None:
     async with pair(tmp_path, **{first: {"steps": 1}}) as both:

@@ -19,7 +19,6 @@ from swarm.client.sync_client import SyncTeam
 from swarm.client.threads import Bridge, background
 from swarm.errors import (
     EngineUnavailable,
-    EpisodeEnded,
     InvalidRequest,
     JobConflict,
     JobFinished,
@@ -77,22 +76,6 @@ async def test_a_client_of_a_release_that_lacks_a_field_is_no_conflict(served: S
     sent = job().model_dump(mode="json", exclude={"mismatch_limit"})
     answer = await served.post("/job", served.admin, sent)
     assert (answer.status, answer.body["job_digest"]) == (200, job().digest())
-
-
-async def test_an_episode_by_hand(served: Served, client: AsyncSwarmClient) -> None:
-    episode = await client.begin(TASKS[0])
-    assert (episode.task, episode.kind, episode.lease.task_id) == (TASKS[0], "train", "a")
-    assert episode.base_url == f"{served.url}/v1"
-    reply = await episode.chat(ASK, max_tokens=5)
-    assert reply.content in {"3", "4", "5"}
-    assert reply.raw["choices"][0]["message"]["content"] == reply.content
-    assert (await episode.heartbeat()).state == "open"
-    with pytest.raises(InvalidRequest) as refused:
-        await episode.chat(ASK, logit_bias={"5": 100})
-    assert refused.value.param == "logit_bias"
-    assert [(await episode.end(0.5)).state for _ in range(2)] == ["ended", "ended"]
-    with pytest.raises(EpisodeEnded):
-        await episode.chat(ASK)
 
 
 async def test_an_agent_of_openai_s_api_goes_the_way_of_its_client(served: Served) -> None:

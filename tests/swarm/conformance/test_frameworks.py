@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from tests.lazily import lazy
 from tests.swarm.conformance.support import (
@@ -39,10 +38,6 @@ smolagents = lazy("smolagents")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*create_react_agent.*")]
 TURN = "let me see\n" + PAIR
 Lease = dict[str, Any]
-
-
-class City(BaseModel):
-    name: str
 
 
 def weather(city: str) -> str:
@@ -171,26 +166,6 @@ async def test_a_handoff_starts_a_conversation_of_its_own(tmp_path: Path) -> Non
             desk = agents.Agent(name="desk", instructions="pass on", handoffs=[poet], model=model)
             assert (await agents.Runner.run(desk, "hi")).final_output == "a poem"
         await assert_trained_once(served, lease, [calls("transfer_to_poet"), "a poem"], start=1, fork=1)
-
-
-@pytest.mark.parametrize("protocol", ["chat", "responses"])
-@pytest.mark.parametrize(
-    ("output", "answer", "neutralised"),
-    [
-        (lambda: City, calls("final_result", name="Bonn"), "tool_choice"),
-        (lambda: pydantic_ai.NativeOutput(City), '{"name": "Bonn"}', "response_format"),
-    ],
-    ids=["by a tool", "by a format"],
-)
-async def test_structured_output_is_neutralised_in_training_and_counted(
-    tmp_path: Path, protocol: str, output: Callable[[], Any], answer: str, neutralised: str
-) -> None:
-    async with serving(tmp_path, roomy(foreign_sampling="neutralise"), script=saying(answer)) as served:
-        lease = await served.begin()
-        agent = pydantic_ai.Agent(policy(protocol, lease), output_type=output())
-        assert (await agent.run("which?")).output == City(name="Bonn")
-        assert served.server.training.rollout.counts[f"neutralised_{neutralised}"] == 1
-        await assert_trained_once(served, lease, [answer], start=1)
 
 
 CODE = [f"Thought: so.\n<code>\n{code}\n</code>" for code in ('print(weather("Bonn"))', 'final_answer("sunny")')]

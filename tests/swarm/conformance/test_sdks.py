@@ -327,26 +327,6 @@ async def test_a_stream_that_breaks_raises(tmp_path: Path, sdk_of: Client) -> No
         assert len(seen) > 1
 
 
-@pytest.mark.slow
-async def test_anthropic_s_tool_runner_plays_without_the_thread_it_offers(tmp_path: Path) -> None:
-    @anthropic.beta_async_tool
-    async def weather(city: str) -> str:
-        """Tells the weather.
-
-        Args:
-            city: where.
-        """
-        return f"{city}: sun"
-
-    async with serving(tmp_path, roomy(), script=saying(TURN, "both sunny")) as served:
-        lease = await served.begin()
-        async with claude(lease, max_retries=0) as sdk:
-            runner = sdk.beta.messages.tool_runner(model=MODEL, max_tokens=4000, messages=HI, tools=[weather])
-            last = await runner.until_done()
-        assert last.content[-1].text == "both sunny"
-        await assert_trained_once(served, lease, [TURN, "both sunny"], start=1, clean=1)
-
-
 class Weather(BaseModel):
     sky: Literal["sun", "rain"]
     windy: bool

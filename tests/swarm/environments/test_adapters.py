@@ -98,13 +98,6 @@ def test_the_package_judges_its_own_answer_best_and_none_as_worth_nothing(name: 
     assert [judged(address, task, answer) for answer in answers] == [1.0, 0.0]
 
 
-def test_generators_together_say_which_a_task_is_of_and_take_options_by_name() -> None:
-    environment = adapt("reasoning-gym:chain_sum+leg_counting?chain_sum.max_terms=2")
-    tasks = [environment.generate(seed) for seed in range(4)]
-    assert [task.kind for task in tasks] == ["chain_sum", "leg_counting"] * 2
-    assert all(str(task.data["question"]).count("+") <= 1 for task in tasks[::2])
-
-
 @pytest.mark.slow
 def test_a_task_is_its_question_without_the_answer_and_any_process_makes_the_entry_again() -> None:
     task = adapt("reasoning-gym:leg_counting").generate(11)
@@ -120,25 +113,12 @@ def test_a_task_is_its_question_without_the_answer_and_any_process_makes_the_ent
     assert other.stdout.strip() == str(task.data["question"]).strip()
 
 
-@pytest.mark.parametrize("address", ["reasoning-gym:graph_color", "gymnasium:Blackjack-v1"])
-def test_what_does_not_say_one_best_answer_has_no_oracle_and_no_demonstrations(address: str) -> None:
-    environment = adapt(address)
-    assert not environment.has("oracle")
-    assert not environment.has("imitate")
-
-
 def begun(address: str, seed: int) -> ArenaGame:
     environment = adapt(address)
     game = environment.game(environment.generate(seed))
     assert isinstance(game, ArenaGame)
     game.opening()
     return game
-
-
-def test_a_game_is_played_over_turns_and_the_package_says_what_follows() -> None:
-    (following,) = begun("textarena:Mastermind-v0", 5).answer(said("[1 2 3 4]"))
-    assert following["role"] == "user"
-    assert "black peg(s)" in following["content"]
 
 
 def test_a_second_invalid_move_ends_the_game_as_the_package_has_it_and_before_that_it_is_worth_nothing() -> None:

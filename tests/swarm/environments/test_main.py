@@ -142,17 +142,6 @@ async def test_evaluate_during_plays_whenever_training_waits_and_writes_all_of_i
         assert [episode["task_id"] for episode in each["episodes"]] == [task.id for task in chosen]
 
 
-async def test_a_wrong_token_and_a_server_that_fails_midway_end_the_player_with_the_reason(tmp_path: Path) -> None:
-    async with serving(tmp_path, job(steps=1000)) as served:
-        asked = words(served, "play", "--environment", "guess")
-        code, _, err = await asyncio.to_thread(main, *asked, token="forged")
-        assert (code, err.count("\n")) == (3, 1)
-        served.backend.learner.fail_next = "loss is NaN"
-        code, _, err = await run(served, "play", "--environment", "guess")
-    assert (code, err.count("\n")) == (3, 1)
-    assert "loss is NaN" in err
-
-
 @pytest.mark.parametrize("signalled", [signal.SIGINT, signal.SIGTERM])
 async def test_an_interrupted_player_gives_its_episodes_up(tmp_path: Path, signalled: signal.Signals) -> None:
     """Those it knows of, at once; a lease granted while it was leaving runs out by itself."""

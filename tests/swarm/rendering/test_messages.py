@@ -135,15 +135,6 @@ def test_what_is_neither_call_nor_mark_is_all_in_words_and_thinking(answers: Ans
     assert "".join(said.split()) == "".join(text.split())
 
 
-@formats
-def test_words_stream_as_they_come(answers: AnswerFormat) -> None:
-    reader = answers.reader("", TOOLS)
-    fed = [list(reader.feed(part)) for part in ("Hello", " there", " <", "t>")]
-    assert fed[:2] == [[Words("Hello")], [Words(" there")]]
-    assert fed[2] in ([Words(" ")], [Words(" <")])
-    assert "".join(piece.text for pieces in fed for piece in pieces if isinstance(piece, Words)) == "Hello there <t>"
-
-
 @pytest.mark.slow
 def test_a_long_call_fed_by_the_character_is_not_read_again_each_time() -> None:
     """A reader that scanned its buffer at each feed would take some 10^10 steps here."""
