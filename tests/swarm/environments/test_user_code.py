@@ -37,17 +37,6 @@ def loaded(code: Path, item: str = "", *, kind: Kind = "folder", place: str = "e
 
 
 @pytest.mark.parametrize(
-    ("item", "text"),
-    [("World", WORLD), ("made", WORLD + "made = World()\n"), ("make", WORLD + "def make():\n    return World()\n")],
-)
-def test_a_class_an_instance_or_a_function_can_be_named_and_the_one_of_a_file_needs_no_name(
-    item: str, text: str, tmp_path: Path
-) -> None:
-    assert loaded(tmp_path, item, environment=HEAD + text + "class Other(World):\n    pass\n") == "world"
-    assert loaded(tmp_path, environment=HEAD + WORLD) == "world"
-
-
-@pytest.mark.parametrize(
     ("text", "item", "said"),
     [
         ("", "", "expected one subclass of Environment in environment.py; found none"),

@@ -58,11 +58,6 @@ def test_a_file_in_place_of_a_folder_is_told_as_one(tmp_path: Path, name: str, w
     assert words in said
 
 
-def test_the_model_below_a_hub_s_cache_is_pointed_at(tmp_path: Path) -> None:
-    inner = whole_folder(tmp_path / "models--a--b" / "snapshots" / "abc")
-    assert f"give {inner}" in refusal(tmp_path / "models--a--b")
-
-
 @pytest.mark.parametrize(("spoil", "words"), [
     (lambda m: (m / "config.json").unlink(), "holds no config.json"),
     (lambda m: (m / "config.json").rename(m / "adapter_config.json"), "an adapter alone"),

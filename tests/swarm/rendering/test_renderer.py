@@ -116,16 +116,6 @@ def test_a_prompt_is_whole_and_not_padded_whatever_a_trainer_left_in_the_tokeniz
     assert load_renderer(tmp_path).encode("a word " * 40) == plain
 
 
-def test_a_developer_is_a_system_where_the_template_knows_no_developer() -> None:
-    told = [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "hi"}]
-    system = [{**told[0], "role": "system"}, told[1]]
-    for name in ("qwen3", "llama3", "gemma"):
-        renderer = make_renderer(name)
-        assert renderer.render(told, generation_prompt=True) == renderer.render(system, generation_prompt=True)
-    text = make_renderer("gpt-oss").render(told, generation_prompt=True)
-    assert "<|start|>developer<|message|># Instructions" in text
-
-
 def asked(call_id: str | None, result_id: str | None) -> str:
     """Render a call and its result with Mistral's template, which takes ids of nine characters only."""
     call = {"id": call_id, "type": "function", "function": {"name": "f", "arguments": {}}}

@@ -30,7 +30,7 @@ from swarm.rollout.state import Admission, StateMachine
 from swarm.rollout.teams import IN_DOUBT_S
 from swarm.store.changes import EpisodeClosed, EpisodePrepared
 from swarm.store.reading import RecoveredState
-from swarm.store.tables import EpisodeRow, Sample
+from swarm.store.tables import Sample
 from swarm.timelines import CallTree, Drift, Node
 from swarm.wire import BeginRequest, EndAck, EndRequest, EpisodeKind, EpisodeRecord, EpisodeState, PrepareRequest
 from swarm.wire import ServerState as S
@@ -111,17 +111,6 @@ async def test_training_needs_room_and_a_job_that_goes_on_and_an_evaluation_neit
     with pytest.raises(JobFinished):
         await scene.begin("a")
     await scene.begin("a", kind="eval")
-
-
-async def test_what_waits_in_line_is_lost_when_the_server_was_restarted(scene: Scene) -> None:
-    open_, *_ = await scene.fill()
-    begun = await waiting(scene, "c")
-    scene.machine.transition_to(S.OFFLINE)
-    scene.rollout.fail(EngineUnavailable("the engine was stopped"))
-    with pytest.raises(EngineUnavailable):
-        await begun
-    with pytest.raises(LeaseLost, match="was lost when the server was restarted"):
-        await Scene().end(open_)  # the next life, where its beginning was not written
 
 
 async def test_groups_nobody_goes_on_with_make_room_as_soon_as_nothing_else_can(scene: Scene) -> None:
@@ -265,22 +254,6 @@ async def test_an_end_that_could_not_be_written_leaves_the_episode_open_to_be_en
     scene.store.fail = None
     assert (await scene.end(episode)).state == "ended"
     assert len(scene.closed()) == scene.rollout.groups.collected == 1
-
-
-async def test_whatever_closes_an_episode_is_written_with_its_reason(scene: Scene) -> None:
-    aborted, silent, fenced = await scene.begin("a"), await scene.begin("a"), await scene.begin("b")
-    await scene.rollout.abort(claims(aborted), "no longer wanted")
-    await scene.rollout.abort(claims(aborted), "once more")
-    await scene.end(silent)
-    scene.rollout.fence(fenced, "lease_expired")
-    began = [change for change in scene.store.changes if isinstance(change, EpisodeRow)]
-    assert [(change.episode, change.group) for change in began] == [
-        (aborted.id, "a#1"), (silent.id, "a#1"), (fenced.id, "b#2"),
-    ]  # fmt: skip
-    assert [(change.episode, change.state, change.fencing_token, change.reason) for change in scene.closed()] == [
-        (aborted.id, "aborted", 1, "no longer wanted"), (silent.id, "ended", 1, None),
-        (silent.id, "dropped", 1, "no_calls"), (fenced.id, "fenced", 2, "lease_expired"),
-    ]  # fmt: skip
 
 
 async def test_a_pool_too_small_for_a_batch_fails_with_its_reason_instead_of_spinning(scene: Scene) -> None:

@@ -145,12 +145,6 @@ def test_a_name_stands_behind_an_episodes_key_alone() -> None:
         keys.read_header(bearer(f"{model[:-2]}xx/solver"))
 
 
-@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer  ", "Basic abc", "Bearer abc", "Bearer a.b.c"])
-def test_no_key_and_nonsense_are_refused(header: str | None) -> None:
-    with pytest.raises(InvalidKey):
-        Keys().read_header(header)
-
-
 def test_a_key_outlives_the_longest_play_and_expires_even_when_it_was_read_before(clock: Clock) -> None:
     keys = Keys(clock=clock)
     key, began = keys.lease_key("e", 1), clock.now

@@ -28,30 +28,6 @@ async def test_a_wrong_route_and_a_wrong_method_are_openai_errors(served: Served
     assert (wrong.status, wrong.body["error"]["type"]) == (405, "invalid_request_error")
 
 
-async def test_end_abort_and_heartbeat_can_be_repeated_and_late_calls_are_told(served: Served) -> None:
-    lease = await served.begin("a")
-    await served.chat(lease, "hi")
-    assert (await served.verb(lease, "heartbeat")).body["state"] == "open"
-    for _ in range(2):
-        ended = (await served.end(lease)).body
-        assert (ended["episode_id"], ended["state"]) == (lease["episode_id"], "ended")
-    lates = [await served.verb(lease, verb) for verb in ("heartbeat", "abort")]
-    for late in (*lates, await served.chat(lease, "x")):
-        assert (late.status, late.code) == (410, "episode_ended")
-    lease = await served.begin("a")
-    for _ in range(2):
-        assert (await served.verb(lease, "abort", {"reason": "gave up"})).body["state"] == "aborted"
-    assert (await served.end(lease)).status == 410
-
-
-async def test_a_fenced_owner_gets_409_and_need_not_try_again(served: Served) -> None:
-    lease = await served.begin("a")
-    rollout = served.rollout
-    rollout.fence(next(iter(rollout.leases)), "test")
-    for late in (await served.end(lease), await served.chat(lease, "x"), await served.verb(lease, "heartbeat")):
-        assert (late.status, late.code, late.headers["x-should-retry"]) == (409, "lease_lost", "false")
-
-
 async def test_a_reward_must_be_a_number_and_a_malformed_begin_names_its_field(served: Served) -> None:
     lease = await served.begin("a")
     for reward in (None, "much", float("nan"), float("inf")):

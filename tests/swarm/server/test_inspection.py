@@ -25,7 +25,7 @@ from swarm.client import AsyncSwarmClient
 from swarm.errors import InvalidRequest, NotFound, StoreUnavailable, Unreachable
 from swarm.server import Keys, SwarmServer, inspection
 from swarm.server.inspection import Inspection, ParquetExport, token_texts, training_trace
-from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, TokenSpan
+from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
 from tests.lazily import lazy
 from tests.swarm.server.support import Answer, Served, eventually, serving
 
@@ -72,19 +72,6 @@ async def test_refused_calls_are_seen_by_episode_and_code_open_and_over(served: 
     assert listed["episodes"][0]["refusal"] == over.refusal == snapshot["refusal"] == ended.body["refusal"]
     assert "temperature" in str(over.refusal)
     assert snapshot["refusals"] == refusals
-
-
-async def test_open_episodes_and_those_that_are_over_are_one_list(served: Served) -> None:
-    first, second = await served.begin("t"), await served.begin("t")
-    await served.chat(first, "one")
-    await served.end(first, 0.5, success=True)
-    await served.chat(second, "two")
-    listed = EpisodeList.model_validate(await served.get("/episodes", "viewer")).episodes
-    assert [(one.id, one.state) for one in listed] == [(second["episode_id"], "open"), (first["episode_id"], "ended")]
-    assert [(one.calls, one.tokens) for one in listed] == [(1, 2), (1, 5)]
-    assert (listed[1].reward, listed[1].success) == (0.5, True)
-    kept = await Inspection(served.server).list_exportable()
-    assert list(kept.names) == [first["episode_id"], second["episode_id"]]
 
 
 async def test_without_an_engine_what_was_written_is_seen_without_texts(served: Served, tmp_path: Path) -> None:

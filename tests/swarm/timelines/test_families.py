@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from swarm.rendering.messages import BackendError
 from swarm.timelines import Drift, linear_rows, tree_tokens, unmerged_rows
 from tests.swarm.timelines.checks import check_packed, check_rows
 from tests.swarm.timelines.desk import WEATHER, Desk, system, user
@@ -69,20 +68,6 @@ def test_a_run_of_tool_calls_is_one_row(name: str) -> None:
     expected = {"mistral": [START, REALIGN, REALIGN, REALIGN, FORK], "gpt-oss": [START, CLEAN, CLEAN, CLEAN, REALIGN]}
     assert at.drift == expected.get(name, [START, CLEAN, CLEAN, CLEAN, CLEAN])
     assert settled(at) == (2 if name == "mistral" else 1)
-
-
-def test_words_a_template_leaves_out_beside_a_call_are_a_fork() -> None:
-    at = desk("llama3", WEATHER)
-    history = [user("What is the weather in Paris?")]
-    plan = at.tree.prompt(history, at.tools)
-    text = 'Let me see. {"name": "weather", "parameters": {"city": "Paris"}}<|eom_id|>'
-    sampled = at.renderer.encode(text)
-    node = at.tree.make_node(plan, sampled, [-1.0] * len(sampled), [0] * len(sampled), text=text)
-    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}}
-    answer = {"role": "assistant", "content": "Let me see.", "tool_calls": [call]}
-    at.tree.keep(plan, node, answer)
-    result = {"role": "tool", "tool_call_id": "1", "content": "sunny"}
-    assert at.tree.prompt([*history, answer, result], at.tools).drift is FORK
 
 
 @pytest.mark.parametrize("name", THINKING)
@@ -209,10 +194,3 @@ def test_glm_that_opened_another_role_than_the_one_that_follows_forks() -> None:
     assert at.drift == [START, FORK]
     assert "<|observation|>" not in at.renderer.decode(at.calls[1].prompt, special=True)
     assert settled(at) == 2
-
-
-def test_parallel_calls_a_template_cannot_show_are_refused_clearly() -> None:
-    at = desk("llama3", WEATHER)
-    calls = [{"id": n, "type": "function", "function": {"name": "weather", "arguments": "{}"}} for n in "12"]
-    with pytest.raises(BackendError, match="single tool-calls"):
-        at.tree.prompt([user("a"), {"role": "assistant", "content": None, "tool_calls": calls}], at.tools)

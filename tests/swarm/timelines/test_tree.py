@@ -48,15 +48,6 @@ def test_a_continued_history_keeps_the_served_ids_and_adds_only_what_is_new(tree
     assert bytes(i for i in prompt.context if i != EOS_ID) == b"<|user|>b<|assistant|>"
 
 
-def test_served_ids_survive_even_where_their_text_would_be_encoded_differently(tree: CallTree) -> None:
-    broken = [0xE4, 0xB8, EOS_ID]  # half a character: decoded to U+FFFD, whose encoding is other bytes
-    text = FakeRenderer().decode(broken)
-    first = serve(tree, [user("a")], text, ids=broken)
-    prompt = tree.prompt([user("a"), said(text), user("b")])
-    assert prompt.drift is Drift.REALIGN
-    assert list(prompt.prompt_ids[: len(first.path_ids())]) == first.path_ids()
-
-
 @pytest.mark.parametrize(("calls", "later", "parent", "drift"), [
     (2, "2", 1, Drift.CLEAN), (2, "REWRITTEN", 0, Drift.FORK), (1, "PUT IN", 0, Drift.CLEAN),
 ])  # fmt: skip
@@ -112,32 +103,12 @@ def test_calls_planned_at_once_with_new_tools_are_both_gone_on_with() -> None:
         assert tree.prompt([user(text), said("ok"), user("more")], tools).parent is node
 
 
-def test_calls_of_one_episode_interleave(tree: CallTree) -> None:
-    root = serve(tree, [user("a")], "1")
-    left, right = (tree.prompt([user("a"), said("1"), user(name)]) for name in "bc")
-    second = tree.make_node(left, [50, EOS_ID], [-0.5] * 2, [0] * 2, text="2")
-    third = tree.make_node(right, [51, EOS_ID], [-0.5] * 2, [0] * 2, text="3")
-    assert tree.nodes == [root]
-    tree.keep(right, third, said("3"))
-    fourth = serve(tree, [user("a"), said("1"), user("c"), said("3"), user("d")], "4")
-    tree.keep(left, second, said("2"))
-    assert tree.nodes == [root, second, third, fourth]
-    assert [node.index for node in tree.nodes] == [0, 1, 2, 3]
-    assert (second.parent, third.parent, fourth.parent) == (root, root, third)
-
-
 def test_a_call_that_was_not_kept_leaves_a_gap_and_no_trace(tree: CallTree) -> None:
     lost = tree.prompt([user("a")])
     tree.make_node(lost, [49, EOS_ID], [-0.5] * 2, [0] * 2, text="1")
     kept = serve(tree, [user("x")], "2")
     assert (kept.index, tree.nodes) == (1, [kept])
     assert tree.prompt([user("a"), said("1"), user("b")]).parent is None
-
-
-def test_of_two_calls_that_said_the_same_the_first_is_continued(tree: CallTree) -> None:
-    first = serve(tree, [user("a")], "1")
-    serve(tree, [user("a")], "1")
-    assert tree.prompt([user("a"), said("1"), user("b")]).parent is first
 
 
 def test_an_earlier_message_that_comes_back_in_another_form_is_looked_at_again() -> None:
@@ -153,15 +124,6 @@ def test_an_earlier_message_that_comes_back_in_another_form_is_looked_at_again()
     for form in ("1\n", "1", " 1"):
         prompt = tree.prompt([user("a"), said(form), user("b"), said("2"), user("c")])
         assert (prompt.parent, prompt.drift) == (second, Drift.CLEAN)
-
-
-def test_drift_is_counted_when_the_call_finished_and_not_before(tree: CallTree) -> None:
-    tree.prompt([user("a")])
-    assert sum(tree.drift.values()) == 0
-    serve(tree, [user("a")], "1")
-    serve(tree, [user("a"), said("1"), user("b")], "2")
-    serve(tree, [user("a"), said("7"), user("b")], "2")
-    assert tree.drift == {Drift.START: 1, Drift.CLEAN: 1, Drift.REALIGN: 0, Drift.FORK: 1}
 
 
 def test_ids_without_their_log_probs_are_refused(tree: CallTree) -> None:
@@ -183,16 +145,6 @@ def test_a_template_that_hides_a_new_message_is_rendered_whole() -> None:
     assert prompt.drift is Drift.FORK
     text = SecretiveRenderer().render(messages, generation_prompt=True)
     assert prompt.prompt_ids == tuple(FakeRenderer().encode(text))
-
-
-def test_an_answer_cut_at_a_stop_string_keeps_all_that_was_sampled(tree: CallTree) -> None:
-    prompt = tree.prompt([user("a")])
-    sampled = list(b"one STOP")
-    node = tree.make_node(prompt, sampled, [-0.5] * len(sampled), [0] * len(sampled), text="one STOP")
-    tree.keep(prompt, node, said("one "))
-    prompt = tree.prompt([user("a"), said("one"), user("b")])
-    assert (prompt.parent, prompt.drift) == (node, Drift.REALIGN)
-    assert prompt.prompt_ids[: len(node.path_ids())] == tuple(node.path_ids())
 
 
 def call(arguments: Any, *, id_: str | None = "1", name: str = "f") -> dict[str, Any]:

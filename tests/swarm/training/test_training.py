@@ -193,17 +193,6 @@ async def test_a_backend_that_breaks_anywhere_fails_the_server_with_the_reason(
         assert (told.code, place in told.message) == ("server_failed", True)
 
 
-async def test_a_tracker_that_breaks_fails_the_server(tmp_path: Path) -> None:
-    class FullDisk(RecordingTracker):
-        def log(self, step: int, metrics: Mapping[str, float]) -> None:
-            raise OSError("no space left on device")
-
-    async with serving(tmp_path, tracker=lambda _: FullDisk()) as served:
-        await served.play_step()
-        status = await served.until(state="FAILED")
-        assert "no space left" in status["reason"]
-
-
 async def test_a_tracker_that_cannot_finish_is_told_and_the_engine_can_start_again(tmp_path: Path) -> None:
     class FullDisk(RecordingTracker):
         def finish(self) -> None:

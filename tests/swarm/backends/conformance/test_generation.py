@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.protocols import Backend, GenerationRequest, Sampling
+from swarm.backends.protocols import Backend, Sampling
 from swarm.rendering.messages import RequestRefused
 from tests.swarm.backends.conformance.kinds import Answer, Kind, Oracle, ask, ask_all, drawn_from, prompt
 
@@ -59,17 +59,6 @@ async def test_a_conversation_that_goes_on_is_as_if_it_were_read_anew(kind: Kind
         assert answer.ids == again.ids
         assert_forced(kind, oracle, answer)
         ids = [*ids, *answer.ids, *range(turn, turn + 9)]
-
-
-async def test_chunks_carry_a_logprob_for_each_id_and_one_version(kind: Kind, backend: Backend) -> None:
-    chunks = [
-        chunk
-        async for chunk in backend.engine.generate(GenerationRequest("r", prompt(backend, 1), Sampling(max_tokens=40)))
-    ]
-    assert all(chunk.ids and len(chunk.ids) == len(chunk.logprobs) for chunk in chunks)
-    assert all(value <= 0 for chunk in chunks for value in chunk.logprobs)
-    assert {chunk.version for chunk in chunks} == {backend.learner.version} == {0}
-    assert [chunk.finish is None for chunk in chunks] == [True] * (len(chunks) - 1) + [False]
 
 
 @pytest.mark.needs("model")

@@ -60,16 +60,6 @@ def merged(calls: Sequence[kinds.Answer]) -> TrainRow:
     return TrainRow(rows[-1].ids, tuple(sampled), tuple(logprobs), tuple(versions))
 
 
-@pytest.mark.needs("learns")
-async def test_an_update_tells_what_verl_s_readers_look_for(kind: Kind, backend: Backend) -> None:
-    metrics = backend.learner.update(await played(backend))
-    await asyncio.to_thread(backend.publish)
-    assert set(metrics) >= PROMISED
-    assert all(math.isfinite(value) for value in metrics.values())
-    assert metrics["training/rollout_probs_diff_max"] < 10 * kind.tolerance, "learner and engine disagree"
-    assert metrics["actor/grad_norm"] > 0
-
-
 @pytest.mark.needs("model", "learns")
 async def test_what_was_rewarded_becomes_likelier(kind: Kind, start: Start) -> None:
     backend: Backend = await start()

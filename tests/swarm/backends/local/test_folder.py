@@ -18,7 +18,6 @@ from swarm.job import Job, PathModel
 from swarm.models import folder_hash
 from swarm.models.card import CARD
 from swarm.rendering.messages import BackendError
-from swarm.server.service import make_backend
 from tests.swarm.backends.conformance.kinds import Oracle
 from tests.swarm.backends.local.models import KINDS, make_batch, make_model, make_tokenizer, running
 
@@ -184,8 +183,3 @@ async def test_a_folder_that_is_not_what_was_exported_is_refused(tmp_path: Path)
     (copied / CARD).write_text("{")
     with pytest.raises(BackendError, match="no card"):
         await begun(a_job(own, start_from=str(copied)), tmp_path / "models")
-
-
-def test_a_backend_that_begins_with_no_folder_says_so(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match=r"start_from.*backend fake"):
-        make_backend(Job(backend="fake", start_from="/models/mine"), tmp_path)

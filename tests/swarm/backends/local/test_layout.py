@@ -99,18 +99,6 @@ def test_a_model_that_takes_no_tree_gets_rows(monkeypatch: pytest.MonkeyPatch) -
     assert "takes no tree" in (plans.find_tree_obstacle(policy) or "")
 
 
-def test_a_layout_is_logged_when_it_changes_and_counted_each_time(caplog: pytest.LogCaptureFixture) -> None:
-    plan = plans.Layout(models.make_policy(), Job())
-    with caplog.at_level(logging.INFO, plans.__name__):
-        for rows in (ALIKE, ALIKE, APART, ALIKE):
-            list(plan.micro_batches(rows))
-    assert [record.message.split(" merging")[0] for record in caplog.records] == [
-        f"event=merging layout={layout}" for layout in ("tree", "rows", "tree")
-    ]
-    assert plan.metrics() == {"merge/layout_tree": 0.75, "merge/layout_ratio": pytest.approx((3 * 32 / 11 + 1) / 4)}
-    assert plan.metrics() == {"merge/layout_tree": 0.0}
-
-
 IDS = st.lists(st.integers(0, 2), min_size=1, max_size=9)
 ROWS = st.lists(IDS, min_size=1, max_size=8)
 

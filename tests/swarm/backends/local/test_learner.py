@@ -13,10 +13,8 @@ import pytest
 import torch
 
 from swarm.algorithms.advantages import advantages, group_relative
-from swarm.algorithms.losses import minibatches
 from swarm.algorithms.objective import Objective
 from swarm.algorithms.rows import Tokens
-from swarm.backends.local.checkpoint import read
 from swarm.backends.local.learner import LocalLearner
 from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import Batch, TrainEpisode
@@ -96,27 +94,6 @@ def test_episodes_of_weight_0_change_neither_gradient_nor_metrics_nor_what_follo
 
 def _untimed(metrics: Mapping[str, float]) -> dict[str, float]:
     return {key: value for key, value in metrics.items() if not key.startswith("timing_s/") and "per_s" not in key}
-
-
-def test_every_epoch_steps_over_all_its_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = models.make_policy()
-    learner = LocalLearner(policy, _job(epochs=3, minibatches=3), {})
-    seen: list[list[int]] = []
-
-    def watching(*asked: Any) -> Any:
-        for chosen in minibatches(*asked):
-            seen.append(chosen)
-            yield chosen
-
-    monkeypatch.setattr("swarm.algorithms.learner.minibatches", watching)
-    learner.update(models.make_batch(policy, episodes=8))
-    for epoch in range(3):
-        assert sorted(i for part in seen[3 * epoch : 3 * epoch + 3] for i in part) == list(range(8))
-    assert seen[:3] != seen[3:6]
-    learner.save(tmp_path / "c")
-    steps = {value.item() for key, value in read(tmp_path / "c").sets["optimizer"].items() if key.endswith("/step")}
-    assert steps == {9.0}
-    assert learner.version == 1
 
 
 @pytest.mark.parametrize("weighting", ["episode", "token"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from research.own_process import thread_variables
 from swarm.backends.local import loading
 from swarm.backends.local.learner import LocalLearner
 from swarm.job import Job
@@ -179,26 +177,3 @@ def test_a_server_takes_the_cores_it_can_use_of_its_share(
         )
         == expected
     )
-
-
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    found: list[int] = []
-    monkeypatch.setattr(torch, "set_num_threads", found.append)
-    monkeypatch.setattr(loading, "_count_cores", lambda: 6)
-    monkeypatch.delenv(loading.SET_BY_HAND, raising=False)
-    monkeypatch.delenv(loading.RUNS_AT_ONCE, raising=False)
-    return found
-
-
-def test_a_study_s_server_is_told_with_how_many_runs_it_shares_the_machine(
-    told: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name, value in thread_variables(2).items():
-        monkeypatch.setenv(name, value)
-    with caplog.at_level(logging.INFO):
-        loading.choose_threads(REAL)
-    assert told == [3]
-    assert "event=threads" in caplog.text
-    assert "model's size" in caplog.text
-    assert "cores=6 runs_at_once=2" in caplog.text
