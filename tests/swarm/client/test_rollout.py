@@ -253,7 +253,7 @@ async def test_an_agent_that_never_calls_the_model_is_not_evaluated(client: Asyn
     async def broken(_: Episode[Any]) -> float:
         raise NameError("name 'jsn' is not defined")
 
-    with pytest.raises(AgentFailed, match="64 plays in a row failed; the last one with NameError"):
+    with pytest.raises(AgentFailed, match=r"6\d plays in a row failed; the last one with NameError"):
         await client.evaluate(broken, [NamedTask(str(number)) for number in range(99)], concurrency=4)
 
 
