@@ -26,11 +26,6 @@ from tests.studies.raw import append, event_hash
 from tests.studies.synthetic import Synthetic, Ticking, design
 
 STUDY = "s-1"
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=8,
-).filter(lambda value: "\\ud" not in ascii(value))  # lone surrogates have no UTF-8
 
 
 @pytest.fixture

@@ -330,33 +330,6 @@ async def test_a_play_that_fails_is_aborted_everywhere_counted_and_played_again(
     assert both.rollout("listener").counts["aborted"] == 2
 
 
-@pytest.mark.slow
-async def test_a_rollout_that_was_cancelled_gives_its_episodes_up_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    async with pair(tmp_path, **{role: {"steps": 3} for role in REWARDS}) as both:
-        plays, reached = iter(range(100)), asyncio.Event()
-
-        async def stuck(team: Team) -> Mapping[str, Any]:
-            if next(plays) >= 5:
-                reached.set()
-                await asyncio.Event().wait()
-            return await play(team)
-
-        playing = asyncio.create_task(Team.rollout(both.clients, TASKS, stuck, concurrency=2))
-        await reached.wait()
-        playing.cancel()
-        await asyncio.gather(playing, return_exceptions=True)
-        for role in REWARDS:  # of a play that was just ending, the members agree whether it counts
-            await eventually(
-                partial(both.records, role),
-                lambda records: not {record.state for record in records} & {"open", "prepared"},
-            )
-        before = sum(record.state not in ("aborted", "fenced") for record in await both.records("speaker"))
-        summary = await Team.rollout(both.clients, TASKS, play, concurrency=CONCURRENCY)
-        assert before >= 4
-        assert summary.plays == 12 - before
-        assert await both.trained() == dict.fromkeys("abcdef", 2)
-
-
 @pytest.mark.parametrize(("answer", "found"), [
     (1.0, "float 1.0"), (None, "NoneType None"), ({"speaker": 1.0}, "'speaker'"),
     ({"speaker": 1.0, "listener": 1.0, "judge": 1.0}, "'judge'"),

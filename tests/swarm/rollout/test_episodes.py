@@ -242,20 +242,6 @@ async def test_an_end_tells_what_is_dropped_with_it_and_another_end_is_refused(s
     assert [closed.sample.reward for closed in scene.closed() if closed.episode == played.id and closed.sample] == [1.0]
 
 
-async def test_an_end_that_could_not_be_written_leaves_the_episode_open_to_be_ended_again(scene: Scene) -> None:
-    episode = await play(scene)
-    scene.clock.now += 29
-    scene.store.fail = "the disk is full"
-    with pytest.raises(StoreUnavailable, match="disk is full"):
-        await scene.end(episode)
-    assert scene.rollout.groups.collected == 0
-    scene.clock.now += 29
-    scene.rollout.sweep()
-    scene.store.fail = None
-    assert (await scene.end(episode)).state == "ended"
-    assert len(scene.closed()) == scene.rollout.groups.collected == 1
-
-
 async def test_a_pool_too_small_for_a_batch_fails_with_its_reason_instead_of_spinning(scene: Scene) -> None:
     scene.rollout.groups._most_bytes = 500
     waiting = asyncio.create_task(scene.rollout.wait_until(lambda: scene.rollout.groups.complete))
@@ -358,19 +344,6 @@ def begun(clock: Clock, name: str = "e") -> tuple[Leases, LeasedEpisode, Claims]
     leases = Leases(30.0, clock)
     episode = leases.begin(name, BeginRequest(task_id="t"), "t", CallTree(FakeRenderer()))
     return leases, episode, Claims("lease", episode=name, fencing_token=episode.fencing_token)
-
-
-def test_a_lease_runs_out_after_its_time_unless_it_is_renewed_or_a_call_is_in_flight(clock: Clock) -> None:
-    leases, episode, claims = begun(clock)
-    for _ in range(2):
-        clock.now += 29
-        leases.find_and_renew(claims)
-    assert leases.find_expired() == []
-    clock.now += 30
-    assert leases.find_expired() == [episode]
-    episode.calls.add(FakeCall())
-    clock.now += 1000
-    assert leases.find_expired() == []
 
 
 def test_a_fenced_owner_is_told_that_the_lease_is_lost_whatever_they_do() -> None:

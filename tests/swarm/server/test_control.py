@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.protocols import Batch, CallReward
+from swarm.backends.protocols import CallReward
 from swarm.job import Job
 from swarm.server import make_app
 from swarm.store.writer import open_store
@@ -167,14 +167,6 @@ async def test_of_a_team_they_are_prepared_and_committed_through_a_restart_too(t
 
 def overlapping(**fields: Any) -> Job:
     return job(**{"steps": 3, "max_staleness": 1, **fields})
-
-
-async def learning(served: Served) -> None:
-    await eventually(lambda: served.backend.learner.learning, bool)
-
-
-def versions(batch: Batch) -> set[int]:
-    return {v for episode in batch.episodes for row in episode.rows for v in row.versions if v >= 0}
 
 
 async def test_who_holds_up_a_batch_with_an_old_group_is_fenced_and_others_are_not(tmp_path: Path) -> None:

@@ -159,19 +159,6 @@ def test_a_tokenizer_that_drops_leading_spaces_loses_none_inside() -> None:
     assert "".join(token_texts(Trimming(), list(b" two"), before=list(b"one"))) == " two"
 
 
-def record(*sampled: Sequence[int]) -> EpisodeRecord:
-    calls = tuple(
-        CallRecord(
-            index=number, parent=number - 1 if number else None, drift="clean",
-            context=TokenSpan(ids=(65, EOS_ID), texts=()),
-            sampled=TokenSpan(ids=tuple(ids), texts=(), logprobs=(-0.1,) * len(ids), versions=(0,) * len(ids)),
-        )
-        for number, ids in enumerate(sampled)
-    )  # fmt: skip
-    known = {"id": "e", "task_id": "t", "stream": "s", "kind": "train", "owner": "o", "state": "open", "group": None}
-    return EpisodeRecord(**known, calls=len(calls), tokens=0, record=calls)
-
-
 LARGE = 64 << 20
 """Bytes that no buffer between a server and a client takes."""
 

@@ -18,11 +18,8 @@ from swarm.job import Job
 from swarm.rendering.messages import BackendError
 from swarm.server.model_endpoint import STREAM_TIMEOUTS, StreamTimeouts
 from swarm.timelines import Node
-from tests.lazily import lazy
 from tests.swarm.server.agents import GuidedBackend
 from tests.swarm.server.support import MODEL, Served, eventually, job, serving
-
-openai = lazy("openai")
 
 
 @pytest.fixture

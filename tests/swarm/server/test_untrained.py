@@ -279,7 +279,6 @@ async def test_a_header_that_says_neither_is_refused_by_its_name(served: Served)
 
 HEADER, KEY, BOTH = "header", "key", "both"
 TRAINS_SOLVER = job(max_tokens=50, train_agents=["solver"])
-"""Who makes each call, and whether it goes on with the conversation or begins one."""
 
 
 @pytest.fixture

@@ -226,37 +226,6 @@ async def test_a_start_while_the_engine_still_stops_boots_it_afterwards(tmp_path
         assert slow.stopped
 
 
-class Unloading(FakeBackend):
-    """Frees what it loaded at once, and takes its time to end, as an engine's thread does."""
-
-    def __init__(self, wanted: Job) -> None:
-        super().__init__(wanted)
-        self.go = asyncio.Event()
-
-    @property
-    def provenance(self) -> Mapping[str, str]:
-        if self.stopped:
-            raise BackendError("nothing is loaded")
-        return {"initial_policy": "ab"}
-
-    async def stop(self) -> None:
-        await super().stop()
-        await self.go.wait()
-
-
-async def test_a_server_that_is_stopping_says_its_status_until_it_is_off(tmp_path: Path) -> None:
-    async with serving(tmp_path, backend=Unloading) as served:
-        await served.until(state="ROLLING")
-        backend = served.backend
-        assert isinstance(backend, Unloading)
-        stopping = asyncio.create_task(served.server.stop())
-        await eventually(lambda: backend.stopped, bool)
-        said = await served.status()
-        backend.go.set()
-        await stopping
-        assert (said["state"], said["provenance"]) == ("OFFLINE", {"initial_policy": "ab"})
-
-
 class Slow(FakeBackend):
     def __init__(self, wanted: Job) -> None:
         super().__init__(wanted)
@@ -371,17 +340,6 @@ def test_an_evaluation_knows_success_where_every_episode_said_it(outcomes: Outco
     told: Mapping[str, float] = evaluation_metrics(found)
     assert parse_evaluation(7, told) == found
     assert parse_evaluation(7, {"critic/rewards/mean": 1.0}) is None
-
-
-async def test_who_finds_no_place_and_who_looks_are_told_that_an_evaluation_is_waited_for(tmp_path: Path) -> None:
-    async with serving(tmp_path, job(evaluate_after=(1,), evaluation_episodes=2)) as served:
-        await due(served, 1, 2)
-        refused = await served.post("/episodes", served.admin, {"task_id": "a", "wait_s": 0})
-        assert_golden(refused.message)
-        status = await eventually(served.status, lambda status: status["waiting"] is not None)
-        assert_golden(status["waiting"])
-        await served.evaluate(True, True)
-        await served.until(awaited_evaluations=0, waiting=None)
 
 
 async def test_who_evaluates_ends_with_a_server_that_failed_and_after_a_while_with_one_that_is_off(

@@ -148,13 +148,6 @@ async def test_finished_and_cancelled_requests_free_their_guides(engine: LocalEn
 ALL_MARKS = ["<tool_call>", "</tool_call>", "<think>", "</think>", "[TOOL_CALLS]", "[ARGS]", "<arg_key>", "</arg_key>",
          "<arg_value>", "</arg_value>"]  # fmt: skip
 LISTS = MistralFormat(thinks=False, lists=True)
-LISTED = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "sizes": {"type": "array", "items": {"type": "integer"}}},
-    "required": ["name", "sizes"],
-    "additionalProperties": False,
-}
-JSON = f"start: %json {json.dumps(LISTED)}"
 
 
 def tokenizer(marks: Sequence[str] = (), *, special: bool = False) -> Any:

@@ -27,7 +27,6 @@ from tests.swarm.backends.verl.learning import support
 from tests.swarm.backends.verl.learning.support import Ranks
 
 core_algos = lazy("verl.trainer.ppo.core_algos")
-actor = lazy("verl.workers.config.actor")
 transformers = lazy("transformers")
 adapter = lazy("swarm.backends.verl.adapter")
 
