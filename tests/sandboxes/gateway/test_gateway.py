@@ -199,18 +199,6 @@ async def test_a_server_that_cannot_be_reached_or_goes_away_is_an_error_that_cli
         assert both.counts == {"unreachable": 1}
 
 
-async def test_a_server_that_is_started_anew_is_found_again_over_the_agents_open_connection(tmp_path: Path) -> None:
-    seen = Seen()
-    async with serving(seen) as port:
-        pass
-    async with opened(tmp_path, port) as both, both.raw() as agent:
-        statuses = [await agent.status(GET)]
-        async with serving(seen, port):
-            statuses.append(await agent.status(GET))
-        statuses.append(await agent.status(GET))
-    assert statuses == [503, 200, 503]
-
-
 def certify(folder: Path) -> None:
     """Make two authorities, `ca` and `other`, and a certificate of a server by the first."""
 
@@ -635,20 +623,6 @@ async def test_an_upstream_that_is_no_plain_address_is_refused(tmp_path: Path, u
             pass
 
 
-async def test_what_is_collected_to_be_judged_counts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task list may be large, and each of hundreds of connections may send one slowly."""
-    monkeypatch.setattr(reverse_proxy, "MOST_BYTES_AT_ONCE", 1000)
-    async with recorded(tmp_path) as (both, _):
-
-        async def answered(status: int) -> bool:
-            return await both.post("/streams/tasks", b"1" * 600) == status
-
-        async with both.raw() as slow:
-            slow.writer.write(b"POST /streams/tasks HTTP/1.1\r\nhost: a\r\ncontent-length: 600\r\n\r\n[")
-            await eventually(lambda: answered(503))
-        await eventually(lambda: answered(200))
-
-
 async def test_a_sandbox_sends_so_much_and_more_when_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reverse_proxy, "MOST_BYTES_AT_ONCE", 1000)
     arrived, answer = asyncio.Event(), asyncio.Event()
@@ -669,6 +643,3 @@ async def test_a_sandbox_sends_so_much_and_more_when_answered(tmp_path: Path, mo
         assert await first == 200
         assert await both.post("/v1/chat/completions", b"x" * 600) == 200
         assert both.counts == {"forwarded": 2, "too_much_at_once": 1}
-
-
-# At paths longer than kernels take

@@ -17,7 +17,7 @@ from swarm.rollout.groups import Groups
 from swarm.rollout.staleness import BatchSelection
 from swarm.rollout.streams import DeficitRoundRobin, Streams
 from swarm.rollout.task_sampler import Group, bytes_of
-from swarm.store.tables import Sample, StreamRow, TaskListRow
+from swarm.store.tables import Sample, StreamRow
 from swarm.timelines import Drift, Node
 from tests.swarm.server.support import Clock, job
 
@@ -46,26 +46,6 @@ def sample(alive: Groups, name: str, reward: float = 0.0) -> Sample:
 def play(alive: Groups, name: str, task: str, reward: float = 0.0, stream: str = "default") -> list[Sample]:
     assert begin(alive, name, task, stream) is not None
     return alive.end(sample(alive, name, reward))
-
-
-def test_a_task_that_fails_more_often_than_it_ends_is_skipped_with_what_was_played_of_it() -> None:
-    alive = groups()
-    alive.list_tasks(TaskListRow("default", "d", ("a", "b")))
-
-    def begin_next(name: str) -> Group:
-        found = alive.find_next_place("default", "d")
-        assert found is not None
-        alive.join(*found[:1], name, found[1])
-        return found[0]
-
-    begin_next("good")
-    alive.end(sample(alive, "good"))
-    for number in range(6):
-        assert begin_next(f"e{number}").task_id == "a"
-        skipped = alive.fail(f"e{number}")
-    assert skipped
-    assert [group.ended[0].episode for group in alive.drop_idle()] == ["good"]
-    assert begin_next("next").task_id == "b"
 
 
 def test_rewards_are_compared_as_the_exact_numbers_that_were_sent() -> None:
