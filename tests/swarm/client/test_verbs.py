@@ -17,13 +17,7 @@ from swarm.client import AsyncSwarmClient, Episode, NamedTask, SwarmClient, Sync
 from swarm.client import rollout as loop
 from swarm.client.sync_client import SyncTeam
 from swarm.client.threads import Bridge, background
-from swarm.errors import (
-    EngineUnavailable,
-    InvalidRequest,
-    JobConflict,
-    JobFinished,
-    Unreachable,
-)
+from swarm.errors import EngineUnavailable, InvalidRequest, JobConflict, JobFinished, Unreachable
 from swarm.job import Job
 from swarm.wire import ServerState
 from tests.swarm.server.support import Served, job, serving

@@ -7,18 +7,7 @@ import json
 import pytest
 
 from swarm.rendering.messages import Answer, AnswerFormat, ToolCall
-from tests.swarm.rendering.support import (
-    CALL,
-    GLM,
-    HARMONY,
-    JSON,
-    LLAMA3,
-    MISTRAL,
-    PYTHON,
-    THINK,
-    XML,
-    read,
-)
+from tests.swarm.rendering.support import CALL, GLM, HARMONY, JSON, LLAMA3, MISTRAL, PYTHON, THINK, XML, read
 
 NOW = ToolCall("clock", "{}")
 

@@ -18,13 +18,7 @@ from hypothesis import strategies as st
 
 from swarm.errors import Forbidden, InvalidKey, ServerFailed
 from swarm.rollout.keys import EPISODE_LIFE_S, ROLE_LIFE_S, Keys, ServerDirectory, require_permission
-from swarm.rollout.state import (
-    MOST_S,
-    TRANSITIONS,
-    GenerationGate,
-    LeaseClock,
-    StateMachine,
-)
+from swarm.rollout.state import MOST_S, TRANSITIONS, GenerationGate, LeaseClock, StateMachine
 from swarm.server.__main__ import _Uvicorn
 from swarm.wire import BeginRequest
 from swarm.wire import ServerState as S

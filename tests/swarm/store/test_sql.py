@@ -16,14 +16,7 @@ from swarm.job import Job
 from swarm.store import retention, writer
 from swarm.store.archive import Archive
 from swarm.store.changes import BatchScheduled, CallCaptured, CheckpointEvaluated, CheckpointSaved, StepMeasured
-from swarm.store.tables import (
-    best_of,
-    choose_kept_steps,
-    pack_floats,
-    pack_ints,
-    unpack_floats,
-    unpack_ints,
-)
+from swarm.store.tables import best_of, choose_kept_steps, pack_floats, pack_ints, unpack_floats, unpack_ints
 from swarm.store.writer import Store
 from swarm.wire import EvaluationSummary
 from tests.swarm.store.support import began, ended, execute, job, node, opened, played, reopened, train_step
