@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from jinja2 import Template
 
 from swarm.backends import tiny_model as tiny
-from swarm.environments import Message, get_environment
+from swarm.environments import get_environment
 from swarm.job import TinyModel
 from swarm.rendering.messages import ToolCall, assemble_answer
 from swarm.rendering.renderer import HFRenderer
@@ -28,12 +28,6 @@ from swarm.timelines import CallTree, Drift
 pytestmark = pytest.mark.slow
 
 SPEC = TinyModel(hidden_size=16, layers=1, warm_start_steps=3)
-PLAY: list[Message] = [
-    {"role": "user", "content": "above 4 below 15"},
-    {"role": "assistant", "content": "9"},
-    {"role": "user", "content": "below 9"},
-    {"role": "assistant", "content": "12"},
-]
 
 
 @pytest.fixture(scope="module")
@@ -59,18 +53,6 @@ for file in sys.argv[1:3]:  # forked, so that torch is imported once; it was not
 sys.exit(max(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)))
 """
 """Runs the command with the arguments from the third on in two processes at once; what each prints is in a file."""
-
-
-def test_transformers_loads_it_from_the_folder_alone(folder: Path) -> None:
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    assert model.config.model_type == "llama"
-    assert not model.config.tie_word_embeddings
-    assert model.config.head_dim >= 16
-    assert len(tokenizer) == model.config.vocab_size
-    assert model.config.eos_token_id == tokenizer.eos_token_id
-    rendered = tokenizer.apply_chat_template(PLAY[:1], tokenize=False, add_generation_prompt=True)
-    assert rendered == "<|im_start|>user\nabove 4 below 15<|im_end|><|im_start|>assistant\n"
 
 
 def test_the_same_spec_gives_the_same_weights_whatever_the_number_of_threads(folder: Path, tmp_path: Path) -> None:
@@ -171,21 +153,6 @@ def test_an_answer_and_what_follows_are_encoded_apart(
         for part in (messages, messages[:1], messages[1:])
     )
     assert whole == left + right
-
-
-def test_imitation_teaches_to_answer_with_a_number(tmp_path: Path) -> None:
-    made = tiny.ensure_tiny(TinyModel(hidden_size=32, layers=1, warm_start_steps=60), "arith", tmp_path)
-    model, tokenizer = (
-        transformers.AutoModelForCausalLM.from_pretrained(made),
-        transformers.AutoTokenizer.from_pretrained(made),
-    )
-    question: list[Message] = [{"role": "user", "content": "7+12"}]
-    prompt = tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=True)
-    ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)["input_ids"]
-    with torch.no_grad():
-        chances = torch.softmax(model(input_ids=ids).logits[0, -1], -1)
-    numbers = tokenizer.convert_tokens_to_ids([str(number) for number in range(tiny.LARGEST_NUMBER + 1)])
-    assert float(chances[numbers].sum()) > 0.9
 
 
 ADD: dict[str, Any] = {
