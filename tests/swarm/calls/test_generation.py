@@ -38,10 +38,8 @@ def test_short_names_are_nine_letters_and_digits_and_differ(texts: list[str]) ->
 decode = FakeRenderer().decode
 
 
-def fed(
-    ids: list[int], size: int, stops: tuple[str, ...] = (), *, incremental: bool = True
-) -> tuple[list[str], TextStream]:
-    stream = TextStream(decode, stops, incremental=incremental)
+def fed(ids: list[int], size: int, stops: tuple[str, ...] = ()) -> tuple[list[str], TextStream]:
+    stream = TextStream(decode, stops, incremental=True)
     pieces = []
     for start in range(0, len(ids), size):
         pieces.append(stream.feed(ids[start : start + size]))

@@ -271,12 +271,8 @@ TestOverlap = Overlap.TestCase
 TestOverlap.settings = settings(stateful_step_count=40)
 
 
-def selection(*slacks: int, batches: int, needed: int = 2) -> BatchSelection:
-    return BatchSelection([Counter({"s": needed})] * batches, needed, [("s", slack) for slack in slacks])
-
-
 def test_a_batch_leaves_room_for_what_later_batches_could_not_all_take() -> None:
-    found = selection(1, 1, 1, 1, 2, 2, batches=3)
+    found = BatchSelection([Counter({"s": 2})] * 3, 2, [("s", slack) for slack in (1, 1, 1, 1, 2, 2)])
     assert not found.take("s", 2)  # four places have one batch after this one, which takes two
     assert [found.take("s", 1) for _ in range(3)] == [True, True, False]
     assert found.whole

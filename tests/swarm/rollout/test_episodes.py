@@ -369,22 +369,22 @@ def test_only_so_many_closed_episodes_are_remembered(monkeypatch: pytest.MonkeyP
 
 
 class Room:
-    def __init__(self, **free: int) -> None:
-        self.free = free
+    def __init__(self) -> None:
+        self.free = 0
         self.returned: list[str] = []
         self.refusal: SwarmError | None = None
         self.line: Admission[str] = Admission(self.returned.append)
 
-    def attempt(self, name: str, kind: str) -> str | None:
+    def attempt(self, name: str) -> str | None:
         if self.refusal is not None:
             raise self.refusal
-        if self.free.get(kind, 0) < 1:
+        if self.free < 1:
             return None
-        self.free[kind] -= 1
+        self.free -= 1
         return name
 
-    def wait(self, name: str, kind: str = "x", wait_s: float = 10.0) -> asyncio.Task[str | None]:
-        return asyncio.create_task(self.line.admit(lambda: self.attempt(name, kind), wait_s))
+    def wait(self, name: str) -> asyncio.Task[str | None]:
+        return asyncio.create_task(self.line.admit(lambda: self.attempt(name), 10.0))
 
 
 async def queued(line: Admission[str], count: int) -> None:
@@ -397,7 +397,7 @@ async def test_a_refusal_reaches_the_waiter_and_a_place_given_to_one_who_just_le
     room = Room()
     gone = room.wait("a")
     await queued(room.line, 1)
-    room.free["x"] = 1
+    room.free = 1
     room.line.admit_waiting()
     gone.cancel()
     with contextlib.suppress(asyncio.CancelledError):

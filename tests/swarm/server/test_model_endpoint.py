@@ -16,7 +16,6 @@ import pytest
 from swarm.backends.fake import FakeBackend
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
-from swarm.server.model_endpoint import STREAM_TIMEOUTS, StreamTimeouts
 from swarm.timelines import Node
 from tests.swarm.server.agents import GuidedBackend
 from tests.swarm.server.support import MODEL, Served, eventually, job, serving
@@ -76,15 +75,11 @@ async def test_a_stream_that_nobody_reads_does_not_hold_a_step_for_ever(tmp_path
 
 
 @contextlib.asynccontextmanager
-async def speaking(
-    folder: Path, says: str, *, patience: StreamTimeouts = STREAM_TIMEOUTS, guided: bool = True, **fields: Any
-) -> AsyncIterator[Served]:
-    wanted = job(**{"max_tokens": 1000, "max_context": 10_000, **fields})
-
+async def speaking(folder: Path, says: str) -> AsyncIterator[Served]:
     def make(loaded: Job) -> FakeBackend:
-        return GuidedBackend(loaded, script=lambda *_: says, guided=guided)
+        return GuidedBackend(loaded, script=lambda *_: says)
 
-    async with serving(folder, wanted, backend=make, patience=patience) as running:
+    async with serving(folder, job(max_tokens=1000, max_context=10_000), backend=make) as running:
         yield running
 
 

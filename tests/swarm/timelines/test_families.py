@@ -41,10 +41,10 @@ def chat(at: Desk, turns: int = 3, reasoning: str = "", *, dropped: bool = False
         history = [*history, message, user(f"and {turn}?")]
 
 
-def tool_run(at: Desk, *calls: Call, reasoning: str = "", content: str = "") -> None:
+def tool_run(at: Desk, *calls: Call, reasoning: str = "") -> None:
     history = [system("You call tools."), user("What is the weather in Paris?")]
     for _ in range(3):
-        served = at.serve(history, content, reasoning, calls)
+        served = at.serve(history, "", reasoning, calls)
         assert len(served.results) == len(calls)
         history = [*history, served.message, *served.results]
     history.append(at.serve(history, "It is sunny.", reasoning).message)

@@ -25,16 +25,8 @@ def said(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
-def serve(
-    tree: CallTree,
-    messages: list[dict[str, Any]],
-    text: str,
-    *,
-    cut: bool = False,
-    ids: list[int] | None = None,
-    tools: Any = (),
-) -> Node:
-    sampled = ids if ids is not None else [*text.encode()] + ([] if cut else [EOS_ID])
+def serve(tree: CallTree, messages: list[dict[str, Any]], text: str, *, tools: Any = ()) -> Node:
+    sampled = [*text.encode(), EOS_ID]
     prompt = tree.prompt(messages, tools)
     count = len(sampled)
     return tree.add(prompt, sampled, [-0.5] * count, [0] * count, text=text, answer=said(text))
