@@ -19,7 +19,6 @@ from sandboxes import DockerSandbox, Exit, SandboxError, spec
 from sandboxes.docker import container, launch
 from sandboxes.docker.archive import pack
 from sandboxes.docker.container import ContainerHandle
-from sandboxes.docker.engine import EngineRefusal
 from sandboxes.spec import wait_until
 from tests.sandboxes.containing import DEADLINE_S, SLEEPER, Box, held
 
@@ -128,17 +127,6 @@ def test_a_container_whose_folder_is_gone_is_adopted_and_not_started_twice(box: 
     assert (ended.wait(DEADLINE_S), ended.logs()) == (Exit("finished", 0), "once\n")
 
 
-def test_only_what_was_started_is_listed_oldest_first(box: Box) -> None:
-    for name in ("b", "a"):
-        box.run("pass", name)
-    (box.root / "c").mkdir()
-    shutil.copy(box.root / "a" / "spec.json", box.root / "c" / "spec.json")
-    assert [handle.name for handle in box.sandbox.list({"study": "s"})] == ["b", "a"]
-    assert box.sandbox.list({"study": "other"}) == []
-    assert box.sandbox.adopt("c") is None
-    assert box.sandbox.adopt("d") is None
-
-
 def test_reaping_stops_and_settles_what_bears_the_labels_and_touches_nothing_else(box: Box, tmp_path: Path) -> None:
     other = DockerSandbox(tmp_path / "other", box.engine)
     try:
@@ -205,36 +193,6 @@ def test_what_is_removed_in_a_launch_is_one_line_and_leaves_nothing(box: Box, mo
             box.run("pass", archive=pack({"word": b"here"}))
     assert box.held == []
     assert box.run("pass").wait(DEADLINE_S) == Exit("finished", 0)
-
-
-def test_a_container_whose_removal_got_stuck_is_lost(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The state, in which an engine gives no log, cannot be provoked: it is faked."""
-    handle = box.run(SLEEPER)
-    monkeypatch.setattr(container, "inspect", lambda *_: {"State": {"Status": "dead", "Running": False}})
-    assert handle.poll() == Exit("lost", None)
-    assert box.held == []
-
-
-def test_a_container_being_removed_says_nothing_and_is_no_error(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine refuses the log of a container that somebody removes at that moment."""
-    handle = box.run(SLEEPER)
-
-    def refuses(*_: object, **__: object) -> bytes:
-        raise EngineRefusal("can not get logs from container which is dead or marked for removal")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(container, "read_log", refuses)
-        patched.setattr(container, "GOES_S", 0.1)
-        with pytest.raises(EngineRefusal, match="marked for removal"):
-            handle.logs()
-        for status in ("removing", "dead"):
-            found: Any = {"State": {"Status": status, "Running": False}}
-            patched.setattr(container, "inspect", lambda *_, found=found: found)
-            assert handle.logs() == ""
-        patched.setattr(container, "inspect", lambda *_: None)
-        assert handle.logs() == ""
-    box.api.remove_container(box.in_engine(), force=True)
-    assert handle.wait(DEADLINE_S) == Exit("lost", None)
 
 
 @pytest.mark.parametrize("listens", [True, False], ids=["silent", "gone"])

@@ -2,11 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from studies.records.design import CONFIGURATION
 from studies.records.statements import sentences, statement
-from studies.verdicts.wording import find_unequal_training, question_of, unequal_episodes
+from studies.verdicts.wording import find_unequal_training, question_of
 from tests.golden import assert_golden
 from tests.studies.measured import MeasuredStudy, measured_design, metric
 from tests.studies.synthetic import Synthetic
@@ -39,14 +37,3 @@ def test_a_study_knows_what_was_asked_and_what_is_left_out(study: Synthetic, tmp
     question = question_of(study.state())
     assert question.not_tested == ()
     assert_golden("\n".join(question.tested))
-
-
-def test_a_claim_names_its_measure() -> None:
-    kinds = (metric("seconds", 0.7), metric("area"), metric("collapse"), metric("success"), None)
-    assert_golden("\n".join(statement("a", 1, 2, "decrease", chosen) for chosen in kinds))
-
-
-@pytest.mark.parametrize(("left", "right", "said"), [(100, 100, None), (1280, 5120, "training episodes: 1,280 with a")])
-def test_arms_with_other_episodes_are_named_with_both_amounts(left: float, right: float, said: str | None) -> None:
-    found = unequal_episodes(("a", left), ("b", right))
-    assert found is said if said is None else str(found).startswith(said)

@@ -21,10 +21,6 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_without_packages_there_is_what_ajet_has() -> None:
-    assert backend_names() == ("local", "fake", "verl")
-
-
 def test_names_are_listed_after_ajets_own_and_nothing_is_imported(outside: Path) -> None:
     (outside / "outside_of_ajet.py").write_text("raise RuntimeError('imported')")
     assert backend_names() == ("local", "fake", "verl", "broken", "failing", "outside")

@@ -35,11 +35,6 @@ def test_any_two_streams_have_labels_of_their_own_that_any_tracker_takes(streams
     assert all(re.fullmatch(r"[A-Za-z0-9._+-]{1,71}", label) for label in labels)
 
 
-def test_a_plain_name_is_its_own_label() -> None:
-    assert stream_label("math.v2") == "math.v2"
-    assert stream_label("a/b\nc").startswith("a_b_c+")
-
-
 @pytest.mark.parametrize(("kind", "text", "line"), [
     (Job, '{"grupsize": 4}', "grupsize: there is no such field"),
     (Job, '{"steps": -1}', "steps: expected a value greater than or equal to 1, found -1"),

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import resource
 from collections.abc import Iterator
@@ -58,16 +57,6 @@ def test_a_command_that_fails_or_does_not_exist_is_an_error_with_its_code(box: B
     assert "/no/such/command" in missing.logs()
 
 
-def test_what_goes_wrong_in_pid_1_itself_is_an_error_and_told_in_the_output(box: Box) -> None:
-    exchange = box.root.parent / "exchange"
-    exchange.mkdir(mode=0o755)
-    (exchange / "a.sock").touch()
-    handle = box.run("", exchange=exchange, ports={70_000: "a.sock"})
-    assert handle.wait(DEADLINE_S) == Exit("error", 1)
-    assert handle.logs().startswith("\n[PID 1 says: Traceback")
-    assert "port must be 0-65535" in handle.logs()
-
-
 def test_the_time_limit_kills_what_ignores_the_request_and_what_it_left_is_collected(
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,20 +96,6 @@ def test_stop_asks_first_and_collects_what_the_command_then_leaves(box: Box) -> 
     assert handle.stop() == Exit("stopped", 0), "stop is idempotent"
 
 
-def test_stop_kills_what_ignores_it_and_still_collects(box: Box) -> None:
-    handle = box.up("open('results/a', 'w').write('a'); " + STUBBORN, results={"a": 1})
-    assert handle.stop(grace_s=0.1) == Exit("stopped", -9)
-    assert handle.results()["a"].size == 1
-    assert box.held == []
-
-
-def test_a_paused_container_can_be_stopped(box: Box) -> None:
-    handle = box.up()
-    box.api.pause(box.in_engine())
-    assert handle.poll() is None
-    assert handle.stop().reason == "stopped"
-
-
 def test_an_end_from_outside_is_not_our_stop(box: Box) -> None:
     names = ("killed", "asked", "removed")
     killed, asked, removed = (box.up(name=name, results={"a": 1}) for name in names)
@@ -146,15 +121,6 @@ def test_a_container_that_is_overdue_is_killed_by_the_controller(box: Box, monke
     ended = handle.wait(DEADLINE_S)
     assert ended is not None
     assert ended.reason == "timeout"
-
-
-def test_a_container_that_a_busy_engine_started_late_is_not_overdue(box: Box) -> None:
-    handle = box.run(SLEEPER, time_limit_s=600.0)
-    started = box.root / "one" / "started.json"
-    value = json.loads(started.read_text())
-    started.write_text(json.dumps({**value, "started_at": value["started_at"] - 600 - 40}))
-    assert handle.poll() is None
-    assert not (box.root / "one" / "stop.json").exists()
 
 
 @contextmanager

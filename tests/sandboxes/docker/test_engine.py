@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxes.docker.engine import ContainerEngine, EngineNotFound, connect, find, find_lacks, offers_gpus
+from sandboxes.docker.engine import ContainerEngine, EngineNotFound, connect, find, find_lacks
 
 ABLE: dict[str, Any] = {
     "KernelVersion": os.uname().release,
@@ -185,9 +185,3 @@ def test_a_limit_or_a_filter_that_the_engine_does_not_set_is_something_it_lacks(
     facts: dict[str, Any], lacks: int
 ) -> None:
     assert len(find_lacks({**ABLE, **facts})) == lacks
-
-
-def test_gpus_are_offered_by_nvidias_runtime_or_by_named_devices() -> None:
-    assert not offers_gpus({"Runtimes": {"runc": {}}, "DiscoveredDevices": [{"Source": "cdi", "ID": "acme.com/x=0"}]})
-    assert offers_gpus({"Runtimes": {"runc": {}, "nvidia": {}}})
-    assert offers_gpus({"DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=GPU-8f1c"}]})

@@ -75,13 +75,6 @@ def test_words_and_counts_that_pid_1_does_not_say_are_not_believed() -> None:
     assert read_frames(lines({**END, "more": "x" * LINE_BYTES}), {}).ending is None, "a line too long is none"
 
 
-def test_what_is_no_frame_is_kept_as_trouble_within_bounds() -> None:
-    report = read_frames(b"Traceback (most recent call last):\n" * 1000 + b"x" * 100_000, {})
-    assert report.trouble.startswith("Traceback")
-    assert len(report.trouble) <= TROUBLE_BYTES
-    assert report.ending is None
-
-
 @given(st.binary(max_size=300) | st.lists(st.dictionaries(st.sampled_from(
     ["exit", "code", "dropped", "oom_kills", "result", "data", "sha256", "refused"]
 ), st.none() | st.integers() | st.sampled_from(["a", "error", "MTIz"]) | st.lists(st.integers())), max_size=6).map(
@@ -90,10 +83,6 @@ def test_what_is_no_frame_is_kept_as_trouble_within_bounds() -> None:
 def test_no_log_whatsoever_breaks_the_reader(log: bytes) -> None:
     report = read_frames(log, {"a": 3})
     assert report.results.keys() | report.refused.keys() == {"a"}
-
-
-def test_a_line_nested_beyond_reason_is_trouble() -> None:
-    assert read_frames(b"[" * 16_000 + b"\n" + lines(END), {}).ending == Ending("error", 3, 5, 1)
 
 
 ASKED = {"asked_at": 1.0}

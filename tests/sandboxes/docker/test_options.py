@@ -81,12 +81,6 @@ def test_the_engines_log_holds_the_worst_output_and_the_frames_behind_it(most: i
     assert output + results < launch.log_bytes(one) < 4 * (output + results)
 
 
-def test_gpus_are_asked_for_by_uuid() -> None:
-    [request] = launch.container_options(replace(SPEC, gpus=("GPU-1-2",)), "i", volume=None)["device_requests"]
-    assert (request["DeviceIDs"], request["Count"]) == (["GPU-1-2"], 0)
-    assert "gpu" in request["Capabilities"][0]
-
-
 def test_labels_say_whose_it_is_and_the_specs_own_cannot_stand_in_for_ours() -> None:
     made = launch.labels(replace(SPEC, labels={"installation": "forged", "study": "s"}), "mine", "container")
     assert made["ajet.installation"] == "mine"

@@ -92,43 +92,6 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], list[dict[s
     return frames[0], frames[1:], out.decode()
 
 
-CROWD = """
-import os, time
-if (leader := os.fork()) == 0:
-    os.setpgid(0, 0)
-    crowd = []
-    for _ in range(30):
-        crowd.append(os.fork())
-        if crowd[-1] == 0: time.sleep(600)
-    with open('crowd', 'w') as file: print(*crowd, file=file)
-    os.killpg(0, 9)
-os.waitpid(leader, 0)
-with open('crowd') as file: left = list(map(int, file.read().split()))
-while left:
-    try:
-        os.kill(left[-1], 0)
-        time.sleep(0.01)
-    except ProcessLookupError:
-        left.pop()
-"""
-
-
-@pytest.mark.slow
-def test_of_many_orphans_that_die_at_once_none_stays_unburied(workspace: Path) -> None:
-    """One signal may tell of any number of deaths."""
-    end, _, output = ended(in_namespace(workspace, CROWD, "init.REAPED_AT_ONCE = 1"))
-    assert (end["exit"], output) == ("finished", "")
-
-
-@pytest.mark.slow
-def test_a_port_without_a_socket_is_told_and_does_not_keep_the_command_from_running(workspace: Path) -> None:
-    process = in_namespace(workspace, "print('ran')", ports={"0": str(workspace / "none.sock")})
-    end, _, output = ended(process)
-    assert end["exit"] == "finished"
-    assert f"[no socket at {workspace}/none.sock after 0 s]" in output
-    assert output.endswith("ran\n")
-
-
 @pytest.mark.slow
 def test_a_request_from_outside_while_it_waits_for_its_sockets_ends_it(workspace: Path) -> None:
     process = in_namespace(

@@ -18,7 +18,6 @@ import psutil
 import pytest
 
 from sandboxes import Exit, Handle, ProcessSandbox, SandboxError, SandboxSpec
-from sandboxes.process import session_members
 from sandboxes.shim import LOG_BYTES
 from sandboxes.spec import wait_until
 
@@ -132,16 +131,6 @@ def test_eight_processes_that_run_one_name_start_it_once(ground: Ground) -> None
         list(pool.map(lambda racer: racer.communicate(b"go\n"), racers))
     assert [racer.returncode for racer in racers] == [0] * 8
     assert ground.adopt().wait(DEADLINE_S) == Exit("finished", 0)
-    assert (ground.folder / "starts").read_text() == "x"
-
-
-def test_running_a_name_again_adopts_it_while_it_runs_and_after(ground: Ground) -> None:
-    code = "open('starts','a').write('x'); import os,time\nwhile not os.path.exists('go'): time.sleep(0.01)"
-    first = ground.run(code)
-    assert ground.run(code).poll() is None
-    (ground.folder / "go").touch()
-    assert first.wait(DEADLINE_S) == Exit("finished", 0)
-    assert ground.run(code).poll() == Exit("finished", 0)
     assert (ground.folder / "starts").read_text() == "x"
 
 
@@ -267,53 +256,12 @@ def test_stop_touches_no_process_of_another_session(ground: Ground) -> None:
         bystander.wait()
 
 
-LEADER = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); input()'])"
-
-
-def test_members_are_the_leader_and_its_children_of_this_very_session() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", LEADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-    ) as leader:
-
-        def pids(began: float, *, leader_lives: bool = True) -> set[int]:
-            return {member.pid for member in session_members(leader.pid, began, leader_lives=leader_lives)}
-
-        assert leader.stdout is not None
-        assert leader.stdout.readline() == b"1\n"
-        began = psutil.Process(leader.pid).create_time()
-        assert pids(began) == {leader.pid, *(child.pid for child in psutil.Process(leader.pid).children())}
-        assert pids(began + 100) == {leader.pid}, "a process older than the session is of an earlier one"
-        assert pids(began, leader_lives=False) == set(), "a living process has a dead leader's number"
-        assert pids(psutil.boot_time() - 100) == set(), "nothing outlives a reboot"
-        leader.communicate(b"\n")
-
-
-def test_a_shim_told_to_terminate_stops_its_command(ground: Ground) -> None:
-    handle = ground.run(SLEEPER)
-    child = ground.pid()
-    os.kill(ground.shim, signal.SIGTERM)
-    assert handle.wait(DEADLINE_S) == Exit("stopped", -signal.SIGTERM)
-    assert not lives(child)
-
-
 def test_a_flood_of_output_is_bounded_and_its_end_is_kept(ground: Ground) -> None:
     code = f"import sys\nfor i in range({4 * LOG_BYTES} // 64): sys.stdout.write('x' * 63 + '\\n')\nprint('the end')"
     handle = ground.run(code)
     assert handle.wait(DEADLINE_S) == Exit("finished", 0)
     assert handle.logs().endswith("the end\n")
     assert sum(file.stat().st_size for file in (ground.root / "one").glob("output*")) < 3 * LOG_BYTES
-
-
-def zombies() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if child.status() == psutil.STATUS_ZOMBIE]
-
-
-def test_a_sandbox_that_ended_leaves_no_zombie_and_no_process(ground: Ground) -> None:
-    before = set(zombies())  # other tests' of this process
-    ground.ended("pass")
-    shim = ground.shim
-    assert wait_until(lambda: not lives(shim), DEADLINE_S)
-    assert set(zombies()) <= before
 
 
 def test_a_damaged_end_is_named_and_left_as_it_is(ground: Ground) -> None:

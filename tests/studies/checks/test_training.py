@@ -12,9 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies import StudyState
-from studies.checks.conditions import extract_conditions
 from studies.checks.training import (
-    WINDOW_EPISODES,
     collapse_rate,
     count_without_signal,
     detect_collapse,
@@ -34,7 +32,6 @@ from tests.studies.synthetic import studies
 stats = lazy("scipy.stats")
 BATCH = 128
 RULE = CollapseRule()
-SHARES = st.floats(0, 1)
 
 
 def rows(shares: Sequence[float], batch: float = BATCH) -> list[dict[str, Any]]:
@@ -82,31 +79,6 @@ def test_a_training_collapsed_that_ends_below_its_beginning_or_broke_down_and_no
     assert training_curve([{"step": 1, "metrics": {}}], 0.5, 0.5, 512) == TrainingCurve(start=0.5, end=0.5, plays=512)
 
 
-@given(st.lists(SHARES, min_size=1, max_size=60), SHARES, SHARES, st.sampled_from([8, 64, 128, 512]))
-def test_a_course_is_of_whole_windows_and_its_peak_is_no_lower_than_its_ends(
-    shares: list[float], start: float, end: float, batch: int
-) -> None:
-    found = training_curve(rows(shares, batch), start, end, 512)
-    windows = math.ceil(WINDOW_EPISODES / batch)
-    assert (found.peak is None) == (len(shares) < 3 * windows)
-    if found.peak is not None:
-        assert max(found.first, found.last) - 1e-12 <= found.peak <= max(shares) + 1e-12
-        assert found.error >= math.sqrt(0.25 / batch / windows) - 1e-12
-
-
-@given(SHARES, SHARES, SHARES, SHARES, SHARES, st.floats(0.001, 0.2))
-def test_a_training_that_never_gained_collapses_only_below_its_beginning(
-    start: float, end: float, first: float, last: float, peak: float, error: float
-) -> None:
-    curve = {"first": first, "peak": max(first, last, peak), "last": last, "error": error}
-    known = TrainingCurve(start=start, end=end, plays=512, **curve)
-    if known.peak == known.first == known.last and end >= start:
-        assert detect_collapse(Conditions(course=known), RULE) is None
-    harsher = CollapseRule(lost=0.4, errors=2.0)
-    if detect_collapse(Conditions(course=known), RULE) is not None:
-        assert detect_collapse(Conditions(course=known), harsher) is not None, "a milder rule finds no more"
-
-
 @given(st.integers(0, 12), st.integers(0, 12))
 def test_the_limits_of_a_rate_are_the_exact_ones(count: int, more: int) -> None:
     of = count + more
@@ -146,13 +118,6 @@ def clauses(state: StudyState) -> tuple[str, ...]:
     return unequal_drops(state, state.design.hypotheses[0])
 
 
-def test_arms_that_lost_alike_or_runs_that_count_as_worst_say_nothing(state: StudyState) -> None:
-    assert clauses(state) == ()
-    assert clauses(lost(lost(state, CONTROL, 1), TREATMENT, 1)) == ()
-    design = state.design.model_copy(update={"counted_as_worst": ("broke",)})
-    assert clauses(lost(replace(state, design=design), TREATMENT, 1, "broke")) == ()
-
-
 def test_one_arms_lost_run_is_told_in_the_headline_and_among_the_threats(finished: tuple[StudyState, Path]) -> None:
     state = lost(finished[0], TREATMENT, 1)
     (clause,) = clauses(state)
@@ -160,43 +125,6 @@ def test_one_arms_lost_run_is_told_in_the_headline_and_among_the_threats(finishe
     assert clause in headline(state).answers[0].sentence
     said = [remark.text for remark in threats(state, gather(*finished)) if remark.level == "threat"]
     assert any(clause in text for text in said)
-
-
-@pytest.mark.parametrize("code", ["budget_exhausted", "vetoed"])
-def test_runs_that_the_study_itself_cut_short_are_no_threat(state: StudyState, code: str) -> None:
-    state = lost(state, TREATMENT, 2, code)
-    cut = {
-        name: replace(run, attempts=(*run.attempts[:-1], replace(run.attempts[-1], status="stopped")))
-        for name, run in state.runs.items()
-        if run.invalid is not None
-    }
-    assert len(cut) == 2
-    assert clauses(replace(state, runs={**state.runs, **cut})) == ()
-
-
-STEPS = st.lists(st.tuples(st.integers(1, 16), st.integers(0, 16)), min_size=1, max_size=8)
-
-
-def signal_in(history: list[dict[str, Any]]) -> Any:
-    part = {"episodes": [{"task_id": "t", "sample": 0, "success": True}], "policy_version": len(history)}
-    rows = [{"step": step, "metrics": metrics} for step, metrics in enumerate(history, start=1)]
-    return extract_conditions(rows, part, part)["signal_steps"]
-
-
-@given(STEPS)
-def test_a_step_teaches_where_not_all_groups_are_constant(steps: list[tuple[int, int]]) -> None:
-    history = [
-        {"batch/groups": float(groups), "batch/constant_groups": float(min(groups, constant))}
-        for groups, constant in steps
-    ]
-    assert signal_in(history) == sum(constant < groups for groups, constant in steps)
-
-
-def test_an_algorithm_that_compares_across_groups_learns_from_constant_ones() -> None:
-    constant = {"batch/groups": 4.0, "batch/constant_groups": 4.0}
-    assert signal_in([constant]) == 0
-    assert signal_in([{**constant, "critic/advantages/max": 1.0, "critic/advantages/min": -1.0}]) == 1
-    assert signal_in([constant, {}]) is None, "a step that does not say"
 
 
 def test_runs_that_had_nothing_to_learn_from_are_counted_by_arm_and_told(finished: tuple[StudyState, Path]) -> None:

@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from studies import Event, EventLog, EventType, HeadMoved, LogCorrupt, StoreError, StudyLog, UnknownStudy, fold
 from studies.log import event_log
-from studies.log.event import GENESIS
 from studies.log.event_log import LOCK_FILE, lock_error, write_lock
 from tests.golden import assert_golden, refused
 from tests.studies.processes import COMMAND, start
@@ -27,12 +26,6 @@ from tests.studies.raw import append, event_hash
 from tests.studies.synthetic import Synthetic, Ticking, design
 
 STUDY = "s-1"
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=8,
-).filter(lambda value: "\\ud" not in ascii(value))  # lone surrogates have no UTF-8
-PAYLOADS = st.dictionaries(st.text(max_size=8).filter(lambda s: "\\ud" not in ascii(s)), JSON, max_size=4)
 
 
 @pytest.fixture
@@ -48,28 +41,6 @@ def tamper(path: Path, statement: str, *values: object) -> None:
     with sqlite3.connect(path) as connection:
         assert connection.execute(statement, values).rowcount > 0
     connection.close()
-
-
-def test_what_is_appended_is_read_back_in_order(log: EventLog) -> None:
-    events = fill(log, 5)
-    assert log.read(STUDY) == events
-    assert [event.seq for event in events] == [1, 2, 3, 4, 5]
-    first = events[0]
-    assert (first.prev_hash, first.ts, first.actor) == (GENESIS, "2031-03-04T09:30:01.500Z", "system")
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(st.sampled_from(EventType), PAYLOADS, st.sampled_from(["s-a", "s-b"])), max_size=8))
-@pytest.mark.slow
-def test_any_sequence_of_appends_verifies(appends: list[tuple[EventType, dict[str, Any], str]]) -> None:
-    log = EventLog("sqlite://", clock=Ticking())
-    for kind, payload, study in appends:
-        append(log, study, kind, payload)
-    for study in log.studies():
-        events = log.read(study)
-        assert [e.payload for e in events] == [p for _, p, s in appends if s == study]
-        assert all(event_hash(event) == event.hash for event in events)
-    log.close()
 
 
 @pytest.mark.parametrize(
@@ -220,15 +191,6 @@ def test_a_url_that_cannot_be_opened_is_one_clear_line(url: str, named: str) -> 
     assert "\n" not in str(caught.value)
 
 
-def test_a_read_only_log_can_be_read_but_not_written(log: EventLog, path: Path) -> None:
-    events = fill(log, 2)
-    read_only = EventLog(f"sqlite:///file:{path}?mode=ro&uri=true")
-    assert read_only.read(STUDY) == events
-    with pytest.raises(StoreError, match="folder writable"):
-        fill(read_only, 1)
-    read_only.close()
-
-
 @pytest.mark.slow
 def test_a_full_disk_is_reported_and_loses_nothing_durable(path: Path) -> None:
     """A real writer meets a real limit on file size, as on a full disk; what it had said to be durable stays."""
@@ -307,26 +269,6 @@ def test_a_postgresql_that_is_silent_for_too_long_is_given_up(monkeypatch: pytes
     with pytest.raises(psycopg.OperationalError):
         waits.send(0)
     assert closed == [True]
-
-
-def test_it_sees_at_every_event_what_a_whole_reading_sees(study: Synthetic) -> None:
-    study.create()
-    following = StudyLog(study.log, study.study)
-    study.lock()
-    for spec in study.plan()[:3]:
-        study.run(spec)
-        assert following.state() == fold(study.log.read(study.study))
-    study.judge()
-    assert following.state() == study.state()
-    assert following.state() is following.state()
-
-
-def test_a_study_that_is_not_there_is_none(study: Synthetic) -> None:
-    following = StudyLog(study.log, study.study)
-    with pytest.raises(UnknownStudy):
-        following.state()
-    study.create()
-    assert following.state().event_count == 1
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +20,7 @@ from studies.records.procedure import (
     Selection,
 )
 from studies.records.runs import confirm_spec, noise_hash, noise_spec, replicate_spec, screen_spec
-from studies.records.statements import claims, select_arms
+from studies.records.statements import claims
 from studies.records.verdict import Verdict
 from tests.golden import refused
 from tests.studies.synthetic import Synthetic, design, hypothesis
@@ -114,19 +113,6 @@ def amend(s: Synthetic, **changes: Any) -> Event:
     return s.append(EventType.DESIGN_AMENDED, amendment={"kind": "note", "reason": "x", **changes})
 
 
-def test_a_noise_plan_stands_before_the_design_and_an_attempt_at_its_run_is_no_launch_of_the_design(
-    study: Synthetic,
-) -> None:
-    study.create()
-    noise(study, seconds_per_run=7.0)
-    plan(study, spec := noise_spec(study.study, PLAN, noise_hash(PLAN), 5))
-    study.launch(spec)
-    state = study.state()
-    assert (state.status, state.noise_plan, state.noise_seconds) == ("planning", PLAN, 7.0)
-    assert [run.spec.phase for run in state.runs.values()] == ["noise"]
-    assert state.first_launch is None
-
-
 def test_a_screen_leads_to_arms_and_claims(study: Synthetic) -> None:
     state = screened(study).state()
     assert (state.locked_design, state.design_hash) == (study.design, study.design.hash())
@@ -140,16 +126,6 @@ def test_a_screen_leads_to_arms_and_claims(study: Synthetic) -> None:
     assert [h.id for h in state.hypotheses] == ["s1", "s2"]
 
 
-def test_the_control_is_no_claim_of_a_screen_and_one_knob_is_a_claim_about_its_field() -> None:
-    same = Arm(name="group_size=4+epochs=1", overrides={"group_size": 4, "epochs": 1})
-    selection = Selection(kept=(same.name, WIDE.name), scores={}, reason="x")
-    assert select_arms(searching(), (same, WIDE), selection) == (WIDE,)
-    one = searching().model_copy(update={"screen": SCREEN.model_copy(update={"knobs": SCREEN.knobs[:1]})})
-    arm = Arm(name="group_size=16", overrides={"group_size": 16})
-    (claim,) = claims(one, (arm,))
-    assert (claim.variable, claim.control, claim.treatment, claim.direction) == ("group_size", 4, 16, "increase")
-
-
 def test_later_looks_replace_earlier_ones_in_the_open(study: Synthetic) -> None:
     begun(study, looked())
     judge(study)
@@ -159,34 +135,6 @@ def test_later_looks_replace_earlier_ones_in_the_open(study: Synthetic) -> None:
     state = study.state()
     assert [[v.look for v in found] for found in (state.interim, state.verdicts, state.superseded)] == [[1], [2], []]
     assert state.status == "judged"
-
-
-@pytest.mark.parametrize(("action", "settled"), [("continue", False), ("settle", True), ("replicate", True)])
-def test_a_decision_settles_a_hypothesis_or_does_not(study: Synthetic, action: str, settled: bool) -> None:
-    begun(study, looked())
-    judge(study)
-    assert not study.state().is_settled("h1")
-    decide(study, action)
-    assert study.state().is_settled("h1") is settled
-
-
-def test_a_replication_has_a_verdict_of_its_own(study: Synthetic) -> None:
-    arm = replicated(study)[1].arm
-    state = study.state()
-    assert [v.phase for v in (*state.verdicts, *state.replications)] == ["confirm", "replicate"]
-    assert [run.spec.environment for run in state.runs_of(arm, "replicate")] == ["arith"]
-    assert state.runs_of(arm) == ()
-
-
-def test_an_amendment_knows_whether_results_came_before_it(study: Synthetic) -> None:
-    begun(study)
-    amend(study)
-    study.run(study.plan()[0])
-    amend(study, kind="budget", value=1234.0)
-    state = study.state()
-    assert [entry.after_data for entry in state.amendments] == [False, True]
-    assert state.budget_s == 1234.0
-    assert state.amendments[1].actor == "system"
 
 
 @pytest.mark.parametrize("phase", ["confirm", "replicate"])
@@ -255,34 +203,6 @@ def test_a_verdict_falls_when_a_run_of_its_seeds_is_launched_or_given_up_for_it_
     assert study.state().verdicts == ()
 
 
-def test_a_whole_study_folds_to_what_was_written(study: Synthetic) -> None:
-    state = study.whole()
-    assert (state.status, state.topic, state.design) == ("concluded", study.topic, study.design)
-    assert len(state.runs) == 10
-    assert all(run.status == "collected" and run.active is None for run in state.runs.values())
-    assert [verdict.verdict for verdict in state.verdicts] == ["supported"]
-    assert state.values("group_size=16").keys() == {run.run_id for run in state.runs_of("group_size=16")}
-    events = study.log.read(study.study)
-    assert (state.event_count, state.head_hash) == (len(events), events[-1].hash)
-    assert state.locked.seq < state.first_launch.seq
-    assert state.elapsed_s == pytest.approx(1.5 * (state.event_count - 1))
-
-
-def test_the_status_moves_as_the_study_does(study: Synthetic) -> None:
-    steps: list[tuple[str, Callable[[], object]]] = [
-        ("planning", study.create),
-        ("running", study.lock),
-        ("stopped", lambda: study.append(EventType.STUDY_STOPPED, reason="by the user")),
-        ("running", lambda: study.append(EventType.STUDY_RESUMED, command=["ajet", "study", "resume"])),
-        ("judged", lambda: ([study.run(spec) for spec in study.plan()], study.judge())),
-        ("concluded", study.conclude),
-    ]
-    for status, step in steps:
-        step()
-        assert study.state().status == status
-    assert study.state().resumed_count == 1
-
-
 def test_a_run_moves_from_planned_to_collected_with_every_attempt_kept(study: Synthetic) -> None:
     spec = ready(study)[0]
     steps: list[tuple[str, Callable[[], object]]] = [
@@ -296,20 +216,6 @@ def test_a_run_moves_from_planned_to_collected_with_every_attempt_kept(study: Sy
         assert (run.status, run.active is not None) == (status, status == "running")
     assert [(a.number, a.status, a.code) for a in run.attempts] == [(1, "lost", "LOST"), (2, "finished", "")]
     assert run.seconds == pytest.approx(sum(a.seconds or 0 for a in run.attempts))
-
-
-def test_a_run_knows_when_what_happened_to_it(study: Synthetic) -> None:
-    first, second, *_ = ready(study)
-    study.launch(first)
-    running = study.state().runs[first.run_id]
-    assert (running.attempts[0].ended, running.settled) == ("", "")
-    ended, collected = study.end(first), study.collect(first)
-    given_up = study.append(EventType.RUN_INVALIDATED, run_id=second.run_id, code="vetoed", reason="not needed")
-    planned = [event.ts for event in study.log.read(study.study) if event.type is EventType.RUN_PLANNED]
-    runs = study.state().runs
-    assert [run.planned for run in runs.values()] == planned
-    assert (runs[first.run_id].attempts[0].ended, runs[first.run_id].settled) == (ended.ts, collected.ts)
-    assert runs[second.run_id].settled == given_up.ts
 
 
 def test_an_invalid_run_is_kept_but_counts_for_nothing(study: Synthetic) -> None:
@@ -337,24 +243,6 @@ def test_a_verdict_falls_when_the_data_it_rests_on_change(study: Synthetic) -> N
     assert len(study.state().verdicts) == 1  # a run without data changes no verdict
 
 
-def test_a_report_stands_until_anything_happens_after_it(study: Synthetic) -> None:
-    study.whole()
-    built = {"markdown": {"path": "report.md", "sha256": "a"}, "html": {"path": "report.html", "sha256": "b"}}
-    study.append(EventType.REPORT_BUILT, **built)
-    assert study.state().report == built
-    study.append(EventType.STUDY_RESUMED, command=[])
-    assert study.state().report is None
-
-
-def test_waits_before_a_stop_or_a_resumption_are_not_worked(study: Synthetic) -> None:
-    study.create()
-    study.lock()  # five events so far, 1.5 s apart
-    study.append(EventType.STUDY_STOPPED, reason="by the user")
-    study.append(EventType.STUDY_RESUMED, command=[])
-    assert study.state().worked_s == pytest.approx(6.0)
-    assert study.state().elapsed_s == pytest.approx(9.0)
-
-
 def test_every_prefix_of_a_log_folds_and_a_state_that_somebody_holds_stays_as_it_is(study: Synthetic) -> None:
     study.whole()
     events, state, held = study.log.read(study.study), None, []
@@ -369,23 +257,6 @@ def test_every_prefix_of_a_log_folds_and_a_state_that_somebody_holds_stays_as_it
 def test_a_fold_of_nothing_is_no_study() -> None:
     with pytest.raises(UnknownStudy):
         fold([])
-
-
-def test_how_a_copy_at_wandb_stands_is_told_of_an_attempt_also_after_the_conclusion(study: Synthetic) -> None:
-    state = study.whole()
-    run_id = next(iter(state.runs))
-    about = {"run_id": run_id, "attempt": 1, "url": "https://wandb.example/r"}
-    before = state.runs[run_id].attempts[0]
-    assert (before.url, before.standing, before.standing_reason) == ("", "", "")
-    study.append(EventType.ATTEMPT_COPIED, **about, standing="sending")
-    study.append(EventType.ATTEMPT_COPIED, **about, standing="failed", reason="W&B shows 3 of 4 steps")
-    found = study.state()
-    said = {"url": about["url"], "standing": "failed", "standing_reason": "W&B shows 3 of 4 steps"}
-    assert found.runs[run_id].attempts == (replace(before, **said),)
-    assert found.verdicts == state.verdicts, "nothing follows from a copy"
-    for word, standing in (("same", "sent"), ("differs", "sent"), ("lacking", "failed")):  # of logs that compared
-        study.append(EventType.ATTEMPT_COPIED, **about, standing=word)
-        assert study.state().runs[run_id].attempts[0].standing == standing
 
 
 def propose(s: Synthetic, name: str = "h1") -> Event:

@@ -93,11 +93,6 @@ def test_a_killed_holder_of_this_host_is_followed_at_once(url: str) -> None:
         assert (lease.fencing_token, lease.believed) == (2, True)
 
 
-def test_a_process_that_bears_a_dead_holders_number_is_another_one() -> None:
-    assert not HERE.is_gone()
-    assert replace(HERE, started_s=HERE.started_s - 100).is_gone()
-
-
 @pytest.mark.parametrize("before", [elsewhere("far"), replace(HERE, boot="the boot before")], ids=["host", "boot"])
 def test_a_silent_holder_that_cannot_be_seen_is_watched_for_the_ttl(
     leases: ControllerLeases, clock: Seconds, before: Holder
@@ -124,16 +119,6 @@ def test_a_holder_of_another_host_that_gives_a_sign_of_life_keeps_its_lease(
         leases.take(STUDY, HERE, sleep=later)
     assert clock.now < 5000 + TTL_S
     far.check()
-
-
-def test_a_lease_that_was_given_back_is_free_at_once_and_never_believed_again(leases: ControllerLeases) -> None:
-    with renew_in_background(leases.take(STUDY, elsewhere("far"))) as first:
-        first.check()
-    with pytest.raises(ControllerLeaseLost):
-        first.check()
-    assert leases.take(STUDY, HERE, sleep=never).fencing_token == 2
-    with pytest.raises(ControllerLeaseLost):
-        first.renew()
 
 
 def test_a_holder_whose_lease_was_taken_is_told_by_whom_and_stays_without(

@@ -71,14 +71,6 @@ def test_a_denial_stops_the_study_also_a_paused_one(locked: Synthetic) -> None:
     assert ask(locked) != digest, "the same question asked again"
 
 
-def test_a_later_question_takes_the_place_of_an_open_one_and_a_conclusion_leaves_none(locked: Synthetic) -> None:
-    digests = [ask(locked), ask(locked, "look 1")]
-    state = locked.state()
-    assert [each.digest for each in state.questions] == digests
-    assert (state.open_question, state.approvals) == (state.questions[-1], ())
-    assert locked.conclude().open_question is None
-
-
 ASKED: dict[str, tuple[dict[str, Any], str]] = {
     "out of number": ({"number": 2}, "question 1"), "about no lock": ({"lock": "ab" * 32}, "locked"),
     "of another study": ({"study": "another"}, "another"), "under another's digest": ({"digest": "0" * 64}, "digest"),
@@ -164,15 +156,6 @@ def test_what_cannot_follow_is_refused(study: Synthetic, kind: EventType, payloa
     study.append(kind, **payload, **TURN)
     with refused(LogCorrupt, named):
         study.state()
-
-
-def test_before_the_lock_a_question_may_be_answered_and_nothing_else_noted(study: Synthetic) -> None:
-    study.create()
-    assert not study.state().takes_notes
-    note(study, "Which?", 0, EventType.PLANNER_ASKED)
-    assert study.state().takes_notes
-    study.append(EventType.DESIGN_AMENDED, amendment=NOTE)
-    assert study.state().amendments[0].amendment.reason == "Yes."
 
 
 def test_before_the_lock_nobody_notes_unasked(study: Synthetic) -> None:

@@ -81,24 +81,6 @@ def test_a_machine_that_cannot_be_written_down_is_said_at_once(log: EventLog, mo
     assert Slots(log, "here").take(SlotRequest("s", "s-a1", "/home", 1)).slot == Slot(1, 1)
 
 
-def test_a_machine_has_as_many_slots_as_runs_go_at_once_and_machines_have_their_own(
-    log: EventLog, slots: Slots
-) -> None:
-    other = Slots(log, "other")
-    taken = [slots.take(ask("s", 3, f"a{number}")).slot for number in range(4)]
-    assert taken == [Slot(1, 3), Slot(2, 3), Slot(3, 3), None]
-    assert other.take(ask("o", 1)).slot == Slot(1, 1)
-    assert [row.host for row in slots.rows()] == [HOST] * 4 + ["other"]
-
-
-def test_an_attempt_has_one_slot_however_often_it_is_taken(slots: Slots) -> None:
-    first, again = slots.take(ask("s", 2)), slots.take(ask("s", 2))
-    assert first.slot == again.slot
-    assert first.claim < again.claim
-    (row,) = slots.rows()
-    assert row == again
-
-
 def test_a_study_stands_in_the_line_once_and_keeps_its_place_whichever_run_is_next(slots: Slots) -> None:
     held = slots.take(ask("s", 1))
     turns = [slots.take(ask("waits", 1, attempt)).turn for attempt in ("a1", "a2", "a1")]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies.metrics import Asked, Refused, Results, Value, kind_named, kind_of, kinds, other_environment
-from studies.metrics.base import Curve, by_episodes, by_seconds
+from studies.metrics.base import Curve, by_episodes
 from studies.records.design import GAIN, SUCCESS, Metric, Schedule
 from studies.records.runs import screen_metric
 from tests.golden import refused
@@ -120,18 +120,6 @@ def test_a_solved_task_costs_the_tokens_of_all_plays_up_to_the_cut(solved: int, 
     assert found[f"{metric.key}/initial"] == Value(24.0, 20)
 
 
-def test_tokens_that_nobody_counted_and_a_cut_that_nobody_gave_are_refused() -> None:
-    kind = kind_named("tokens")
-    assert kind.define(replace(ASKED, tokens=256)).worst == 256.0
-    for asked in (ASKED, replace(ASKED, threshold=0.0)):
-        with pytest.raises(Refused, match=r"--metric tokens:200"):
-            kind.define(asked)
-    before, after = part(0, 2), part(1, 4)
-    del after["episodes"][3]["tokens"]
-    with refused(Refused, "1 of 20"):
-        kind.measure(kind.define(replace(ASKED, tokens=256)), Results(before, after))
-
-
 def test_success_elsewhere_is_of_another_environment_and_needs_its_name_and_its_evaluation() -> None:
     kind = kind_named("transfer")
     metric = kind.define(replace(ASKED, of="words"))
@@ -189,14 +177,6 @@ def even(ys: Sequence[float]) -> Curve:
     return Curve(tuple(100.0 * at for at in range(len(ys))), tuple(ys))
 
 
-@given(SHARES)
-def test_the_area_lies_between_the_least_and_the_most_and_below_a_line_is_no_more(ys: list[float]) -> None:
-    curve, horizon = even(ys), 100.0 * (len(ys) - 1)
-    whole, below = curve.area(horizon), curve.area(horizon, 0.5)
-    assert min(ys) - 1e-12 <= whole <= max(ys) + 1e-12
-    assert below <= min(whole, 0.5) + 1e-12
-
-
 @given(SHARES, st.floats(0.05, 0.95))
 def test_a_line_is_crossed_where_the_mean_of_three_reaches_it_and_not_before(ys: list[float], line: float) -> None:
     curve = even(ys)
@@ -209,12 +189,6 @@ def test_a_line_is_crossed_where_the_mean_of_three_reaches_it_and_not_before(ys:
         assert 100.0 * max(0, first - 1) - 1e-9 <= found <= 100.0 * first + 1e-9
 
 
-@given(st.lists(st.floats(0, 1), min_size=4, max_size=12).map(sorted), st.floats(0.05, 0.5), st.floats(0, 0.4))
-def test_a_higher_line_is_crossed_no_earlier(ys: list[float], line: float, more: float) -> None:
-    low, high = even(ys).crossing(line), even(ys).crossing(line + more)
-    assert high is None or (low is not None and low <= high)
-
-
 def test_a_straight_curve_has_the_area_and_the_crossing_of_a_line() -> None:
     curve = even([0.0, 0.25, 0.5, 0.75, 1.0])
     assert curve.area(400.0) == pytest.approx(0.5)
@@ -223,15 +197,6 @@ def test_a_straight_curve_has_the_area_and_the_crossing_of_a_line() -> None:
     assert curve.area(400.0, 0.5) == pytest.approx(0.375)
     assert curve.crossing(0.5) == pytest.approx(200.0)
     assert curve.crossing(0.6) == pytest.approx(240.0)
-
-
-def test_episodes_and_seconds_are_those_of_training_alone() -> None:
-    history = rows(4)
-    for row in history:
-        row["metrics"]["timing_s/step"] = 0.5 * row["step"]
-    run = Results(part(0, 0), part(4, 16), [part(1, 4), part(2, 8)], history)
-    assert by_episodes(run) == Curve((0.0, 16.0, 32.0, 64.0), (0.0, 0.2, 0.4, 0.8))
-    assert by_seconds(run).xs == (0.0, 0.5, 1.5, 5.0)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from studies.checks.conditions import find_differing_fields
 from studies.records.alpha import (
     MOST_ROUNDS,
     AlphaAllocation,
@@ -17,7 +16,7 @@ from studies.records.alpha import (
     allocate_single_round,
     weights,
 )
-from studies.records.design import BUILT_IN, REWARD, Arm, Design, Metric, RunSpec, Schedule
+from studies.records.design import BUILT_IN, Design, Metric, RunSpec, Schedule
 from studies.records.procedure import InterimAnalysis
 from studies.records.runs import add_evaluation_steps
 from swarm.job import Job
@@ -34,12 +33,6 @@ def test_code_is_part_of_the_lock_to_the_last_byte_and_without_any_the_hash_is_w
     locked = coded_design()
     assert locked.hash() != coded_design(SOURCE + "\n").hash()
     assert Design.model_validate(locked.model_dump(mode="json")).hash() == locked.hash()
-
-
-def test_an_arm_tells_its_reward_from_its_job_fields() -> None:
-    arm = Arm(name="a", overrides={REWARD: "dense", "group_size": 4})
-    assert (arm.reward, arm.job_overrides) == ("dense", {"group_size": 4})
-    assert Arm(name="b", overrides={"group_size": 4}).reward == BUILT_IN
 
 
 @pytest.mark.parametrize("code", [{}, {"other": SOURCE}, {"dense": SOURCE, "spare": SOURCE}, {BUILT_IN: SOURCE}])
@@ -87,15 +80,6 @@ def test_a_schedule_gives_a_job_growing_steps_before_its_last_near_its_marks(
         assert step == 1 or abs(step * 4 * groups - nearest) <= 2 * groups
     assert Job.from_record(found).evaluate_after == tuple(after)
     assert {**plain, **({"evaluate_after": after, "evaluation_episodes": 8} if after else {})} == found
-
-
-def test_when_it_is_evaluated_is_no_difference_between_jobs() -> None:
-    assert add_evaluation_steps(job(10, 4), PLAIN) == job(10, 4)
-    few, many = job(10, 4), job(10, 4) | {"episodes_per_step": 32}
-    both = [add_evaluation_steps(each, scheduled(48)) for each in (few, many)]
-    assert both[0]["evaluate_after"] != both[1]["evaluate_after"]
-    assert find_differing_fields(both) == ("episodes_per_step",)
-    assert find_differing_fields([few, add_evaluation_steps(few, scheduled(48))]) == ()
 
 
 DIFFERENCE = RoundOutcome(differences=True, equivalences=False)

@@ -68,16 +68,6 @@ def test_a_verdict_says_what_to_do_and_what_to_ask_next_with_one_interval_at_one
     assert answer.sentence.count(" % interval") == 1
 
 
-def test_an_inconclusive_study_says_what_it_could_have_seen_and_asks_for_the_seeds_that_see_it(tmp_path: Path) -> None:
-    head = headline(with_means(tmp_path, 0.55, 0.57, 0.05).whole(promised()))
-    said = re.search(r"about (0\.\d+) or more .* 0\.050 takes (\d+) seeds", head.answers[0].practice)
-    assert float(said[1]) > 0.05
-    seeds = int(said[2])
-    assert seeds > 5
-    minutes = int(head.next.command.rpartition(" ")[2].removesuffix("m"))
-    assert minutes == min(8 * 15, -(-15 * seeds // 5))
-
-
 def test_arms_that_trained_unequally_are_named_in_the_verdict(tmp_path: Path) -> None:
     state = with_means(tmp_path, 0.66, 0.52).whole(promised())
     unlike = ("unequal_steps: a has 10, b has 40 as its training steps", "hardware: a has x, b has y as its hardware")
@@ -270,15 +260,6 @@ def test_files_that_are_gone_or_damaged_are_named_and_of_a_run_that_was_given_up
 
 
 METRIC = Metric(meaning="share of hidden tasks solved", episodes=512)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(None, "–"), (0.4, "0.4 s"), (9.96, "10.0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (272, "4 min 32 s"),
-     (3599.7, "1 h 00 min"), (11_100, "3 h 05 min"), (200_000, "55 h 33 min")],
-)  # fmt: skip
-def test_durations_are_said_as_people_say_them(seconds: float | None, said: str) -> None:
-    assert wording.duration(seconds) == said
 
 
 def test_numbers_keep_their_sign_and_three_decimals_and_commands_can_be_pasted() -> None:

@@ -13,8 +13,8 @@ from studies.records.design import CONFIGURATION, Arm
 from studies.records.verdict import PlannerMessage
 from studies.report.build import render_report
 from studies.report.evidence import gather
-from studies.report.summary import describe_recipe, list_surprises, why_ended
-from studies.verdicts.recipe import find_untested_pairs, recipes
+from studies.report.summary import describe_recipe, list_surprises
+from studies.verdicts.recipe import recipes
 from tests.golden import assert_golden
 from tests.studies.asked_on import Inquiry
 from tests.studies.report.pages import Page, section
@@ -54,10 +54,6 @@ def test_each_round_stands_with_its_reason_level_table_and_figures(told: Inquiry
     assert_golden(section(markdown, "Round 2 of").partition("![")[0])
 
 
-def test_the_ledgers_say_what_each_round_had_and_handed_on(told: Inquiry, markdown: str) -> None:
-    assert_golden(section(markdown, "The error ledgers"))
-
-
 def test_every_run_act_and_decision_of_every_round_is_accounted_for(told: Inquiry, markdown: str) -> None:
     state = told.state
     runs = markdown[markdown.index("## Every run") :]
@@ -67,12 +63,6 @@ def test_every_run_act_and_decision_of_every_round_is_accounted_for(told: Inquir
     assert all(decision.reason in runs for each in state.rounds for decision in each.decisions)
     seconds = sum(run.seconds for run in state.every_run.values())
     assert f"{round(seconds // 60)} min" in runs[runs.index("Time in runs, all attempts added up") :][:80]
-
-
-def test_every_figure_is_written_shown_and_of_a_name_of_its_own(told: Inquiry, markdown: str, html: str) -> None:
-    written = {path.name for path in (told.folder / "figures").iterdir()}
-    assert {f"figures/{name}" for name in written} == set(re.findall(r"\((figures/[^)]+)\)", markdown))
-    assert Counter(re.findall(r'<figure id="([^"]+)"', html)) == Counter(name.removesuffix(".svg") for name in written)
 
 
 def test_the_page_is_whole_fetches_nothing_and_shows_words_as_words(inquiry: Inquiry, html: str) -> None:
@@ -115,17 +105,7 @@ def test_what_a_planner_writes_is_quoted_below_the_results_and_held_to_the_claim
     assert page.rindex("**Verdict:**") < last
 
 
-def test_how_far_an_inquiry_is_and_what_ended_it_is_said(inquiry: Inquiry) -> None:
-    running = inquiry.until(lambda state: state.round == 2 and bool(state.verdicts))
-    assert "**How far it is:**" in render_report(running.state, inquiry.folder)["report.md"]
-    first = inquiry.state.rounds[0]
-    over = replace(first, concluded_reason="judged", settings={**first.settings, "max_runs": len(first.runs)})
-    assert f" {len(first.runs)} runs" in why_ended(over)
-    assert_golden(f"{why_ended(running.state)}\n{why_ended(over)}")
-
-
 RATE = "learning_rate"
-SHOWN = {"verdict": "supported", "estimate": 0.2, "low": 0.1, "high": 0.3}
 
 
 def compared(
@@ -184,26 +164,3 @@ def test_a_recipe_holds_of_each_setting_what_the_last_confirmation_of_a_comparis
         assert better(*rounds) == expected
     taken_back = replace(third, rounds_before=(first, again), design=None, verdicts=())
     assert_golden("\n".join((*describe_recipe(inquiry.state), *describe_recipe(taken_back))))
-
-
-def test_values_are_said_to_hold_together_only_where_each_was_tried_with_those_before_it(inquiry: Inquiry) -> None:
-    first, _, third = inquiry.state.rounds
-    later = replace(third, verdicts=(third.verdicts[0].model_copy(update=SHOWN),))
-    base = {**later.design.base_job, RATE: 0.003}
-    without = replace(later, design=later.design.model_copy(update={"base_job": base}))
-    for second, untested in ((later, False), (without, True)):
-        designs = {each.round: each.design for each in (first, second)}
-        (found,) = (recipe for recipe in recipes((first, second)) if recipe.environment == "arith")
-        assert any(find_untested_pairs(found.values, designs)) == untested
-        assert [list(value.fields) for value in found.values] == [[RATE], ["episodes_per_step"]]
-    assert_golden("\n".join(describe_recipe(replace(without, rounds_before=(first,)))))
-
-
-def test_a_search_that_goes_on_from_the_best_of_another_adds_to_its_recipe(inquiry: Inquiry) -> None:
-    first, second, third = inquiry.state.rounds
-    begin, found = {RATE: 0.001, "group_size": 8}, {RATE: 0.003, "group_size": 16}
-    begun = compared(first, begin, found, begin, **SHOWN)
-    nearer = compared(second, {RATE: 0.003}, {RATE: 0.01}, found, **SHOWN)
-    assert better(begun, nearer) == [(1, {"group_size": 16}, {"group_size": 8}), (2, {RATE: 0.01}, {RATE: 0.003})]
-    elsewhere = compared(third, {RATE: 0.0003}, {RATE: 0.01}, {RATE: 0.0003, "group_size": 16}, **SHOWN)
-    assert better(begun, elsewhere) == [(1, found, begin)]

@@ -17,8 +17,8 @@ from studies.report import build_report
 from studies.report.build import render_report
 from studies.report.claims import describe_authorship, find_escapes
 from studies.report.design_tables import collapse_table
-from studies.report.evidence import REWARDS, SUCCESS, Evidence, gather, other_metrics
-from studies.report.figure_data import curves, hidden_curves, shifts
+from studies.report.evidence import REWARDS, SUCCESS, Evidence, gather
+from studies.report.figure_data import curves, shifts
 from studies.report.measures import facts_table, others_table
 from studies.report.run_tables import arm_table
 from studies.report.summary import headline
@@ -119,21 +119,6 @@ def test_a_time_is_told_in_its_unit_with_the_share_that_got_there_and_that_would
     made.whole(measured_design(metric("episodes", 0.7)))
     assert "It speaks of trainings" not in headline(made.state()).answers[0].sentence, "nothing of it was locked"
     assert threat_of(made, "every run with")
-
-
-def test_the_hidden_curve_has_every_look_the_threshold_and_the_horizon(episodes: MeasuredStudy) -> None:
-    found = hidden_curves(episodes.state(), evidence(episodes))
-    assert (found.threshold, found.horizon, found.unit) == (0.7, 5120.0, "training episodes")
-    assert [x for x, _ in found.arms[0].seeds[0].points] == list(range(0, 5121, 512))
-    assert "![Hidden success](figures/hidden-curves.svg)" in page(episodes)
-
-
-def test_other_measures_stand_beside_with_differences_and_no_claim(episodes: MeasuredStudy) -> None:
-    """Without the one that was locked, and the mean reward, which is success again; no surprise where they agree."""
-    assert_golden(section(page(episodes), "Other measures"))
-    assert "other measures of" not in page(episodes)
-    others = {metric.key: metric for metric in other_metrics(episodes.state())}
-    assert others["hidden/tokens_per_solved"].worst == 256, "cut at what a play may take"
 
 
 class Telling(MeasuredStudy):

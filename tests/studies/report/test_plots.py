@@ -6,14 +6,11 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from studies.report import figure_data, plots
-from studies.report.plots import wrap_name
 from studies.report.theme import style
 from studies.statistics.comparison import mean_interval
 from studies.verdicts.wording import DecidingInterval
@@ -117,36 +114,6 @@ def test_text_crosses_nothing_stays_within_the_figure_and_has_names_of_arms_whol
     said = " ".join(" ".join(text.split()) for text, _ in boxes)
     assert NAMES[0] in said
     assert NAMES[2] in said or name == "curves of two arms"
-
-
-def test_a_name_of_several_parts_is_broken_between_them_and_loses_nothing() -> None:
-    name = "learning_rate=0.003+group_size=4+temperature=0.7"
-    assert wrap_name(name, 30) == ["learning_rate=0.003+", "group_size=4+temperature=0.7"]
-    assert wrap_name("", 29) == [""]
-
-
-def test_margin_and_prediction_are_drawn_and_named() -> None:
-    canvas = drawn(DRAWN["forecasts"])
-    spans = [patch.get_extents().transformed(canvas.axes[0].transData.inverted()) for patch in canvas.axes[0].patches]
-    ends = sorted((round(span.x0, 6), round(span.x1, 6)) for span in spans)
-    assert ends == [(-0.05, 0.05), (0.02, 0.2)]
-    said = {text.get_text() for text in texts(canvas)}
-    assert {"predicted, 80 %", "observed, 95 % interval", "too small to matter (±0.05)"} <= said
-    without = drawn(lambda salt: plots.draw_effects(effects(margin=None), salt))
-    assert not any("too small" in text.get_text() for text in texts(without))
-
-
-numbers = st.floats(-1, 1).map(lambda value: round(value, 3))
-
-
-@settings(max_examples=8)
-@given(numbers, numbers, st.none() | numbers, st.floats(0, 0.5), st.none() | st.floats(0.001, 0.3))
-@pytest.mark.slow
-def test_whatever_is_predicted_and_observed_no_text_is_crossed(
-    low: float, high: float, estimate: float | None, half: float, margin: float | None
-) -> None:
-    data = effects(effect(min(low, high), max(low, high), estimate, half), margin=margin)
-    assert crossings(drawn(lambda salt: plots.draw_effects(data, salt))) == []
 
 
 @pytest.mark.slow

@@ -9,18 +9,15 @@ import pytest
 from studies import EventType, ReportError, StudyState
 from studies.checks.conditions import find_confounders
 from studies.log.event_log import LOCK_FILE
-from studies.records.design import CONFIGURATION, Arm, Design, RunSpec
+from studies.records.design import Design, RunSpec
 from studies.records.procedure import (
     CollapseRule,
     EnvironmentRecord,
     InterimAnalysis,
-    Knob,
     Noise,
     PowerTarget,
     Replication,
     Rule,
-    Rung,
-    Screen,
     Watchdog,
 )
 from studies.report import design_tables
@@ -30,7 +27,7 @@ from studies.report.elements import Table
 from studies.report.evidence import Evidence, gather
 from studies.report.next_question import reached_power
 from studies.report.run_tables import warn_custom_environments, warn_sandboxes
-from studies.report.validity import checks, warn_noise
+from studies.report.validity import warn_noise
 from studies.verdicts.judge import judge_hypothesis, verdict_follows
 from tests.golden import assert_golden
 from tests.studies.report.pages import missing, pages, said, said_of, section
@@ -47,12 +44,6 @@ def with_job(state: StudyState, arm: str, **changes: object) -> StudyState:
         if run.spec.arm == arm
     }
     return replace(state, runs={**state.runs, **runs})
-
-
-def test_a_clean_study_passes_every_check(finished: Finished) -> None:
-    state, folder = finished
-    assert {remark.level for remark in checks(state, gather(state, folder))} == {"passed", "note"}
-    assert find_confounders(state) == {}
 
 
 def test_a_confound_between_the_arms_is_named(finished: Finished) -> None:
@@ -257,10 +248,6 @@ def test_what_was_locked_is_no_deviation_and_a_lock_file_that_was_edited_is_told
 
 
 NOISE = Noise(sd=0.031, df=24, evaluation_sd=0.019, episodes=512, correlation=0.1, pairs=12, basis="three studies")
-SCREEN = Screen(
-    knobs=(Knob(field="group_size", values=(4, 8)), Knob(field="learning_rate", values=(0.001, 0.003))),
-    sampler="surface", candidates=4, initial=2, rungs=(Rung(steps=10, keep=2), Rung(steps=40, keep=1)), seed=77,
-)  # fmt: skip
 
 
 def full(**changes: Any) -> Design:
@@ -283,14 +270,3 @@ def test_all_that_was_fixed_is_told_with_kill_conditions_first_and_an_old_design
     assert_golden("\n\n".join(map(text, (*facts, looks, rules, stakes, design_tables.limits_table(limits)))))
     assert design_tables.analyses_table(old) is design_tables.rules_table(old) is None
     assert design_tables.limits_table(None) is design_tables.stakes_table(old.hypotheses) is None
-
-
-def test_a_screen_is_described_before_there_are_arms_and_a_configuration_differs_in_its_fields() -> None:
-    alone = {"screen": SCREEN, "arms": (Arm(name="control", overrides={}),), "control_arm": "control"}
-    searched = Design(**(dict(full()) | alone | {"hypotheses": ()}))
-    values = {"group_size": 8, "learning_rate": 0.003}
-    claim = hypothesis(variable=CONFIGURATION, control={"group_size": 4, "learning_rate": 0.001}, treatment=values)
-    arms = (Arm(name="control", overrides=claim.control), Arm(name="c1", overrides=values))
-    found = Design(**(dict(design()) | {"hypotheses": (claim,), "arms": arms, "control_arm": "control"}))
-    assert design_tables.what_differs(searched) == design_tables.what_differs(found) == "group_size, learning_rate"
-    assert_golden(design_tables.describe_screen(SCREEN))

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from research.scheduler import steps
 from studies import EventType
 from studies.records.alpha import Exploration, exploration_spec
 from studies.report.summary import ASK_RULE
@@ -37,14 +36,6 @@ def in_round_2(inquiry: Inquiry, attempts: int) -> Inquiry:
             and not any(run.active for run in state.runs.values())
         )
     )
-
-
-@pytest.mark.slow
-def test_an_inquiry_that_is_stopped_before_the_lock_of_a_round_says_so_and_keeps_what_is_known(
-    inquiry: Inquiry, tmp_path: Path
-) -> None:
-    page = built(in_round_2(inquiry, 2).then(EventType.STUDY_STOPPED, reason="nobody waits"), tmp_path / "s")
-    assert "No design is locked" in section(page, "Round 2 of at most 3")
 
 
 def test_a_round_that_is_given_up_is_told_and_its_runs_are_accounted_for(inquiry: Inquiry, tmp_path: Path) -> None:
@@ -99,21 +90,3 @@ def test_what_was_tried_without_a_claim_is_labelled_and_its_runs_are_accounted_f
     (row,) = [line for line in page.split("\n") if line.startswith(f"| 2 | {spec.run_id} |")]
     assert row.endswith("| explore |")
     assert "<i>stable" not in (tmp_path / "s" / "report.html").read_text()
-
-
-def test_the_rule_by_which_nothing_more_is_asked_is_the_loops() -> None:
-    assert steps.ASK_RULE == ASK_RULE
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("standing", ["failed", "sent"])
-def test_a_copy_of_an_earlier_rounds_log_that_is_looked_at_later_is_told_in_its_round(
-    inquiry: Inquiry, tmp_path: Path, standing: str
-) -> None:
-    first = next(iter(inquiry.state.rounds[0].runs.values()))
-    about = {"run_id": first.run_id, "attempt": 1, "url": "https://wandb.example/x", "standing": standing}
-    page = built(inquiry.then(EventType.ATTEMPT_COPIED, **about, reason="step 3"), tmp_path / "s")
-    assert f"| {first.run_id} | 1 | https://wandb.example/x |" in page
-    note = f"W&amp;B's copy of run {first.run_id}, attempt 1 was not whole"
-    first_round = page[page.index("## Round 1 of") : page.index("## Round 2 of")]
-    assert (note in first_round) == (standing == "failed")

@@ -9,7 +9,7 @@ import pytest
 
 from studies import Event, EventType, StudyState
 from studies.records.design import Arm, Design, RunSpec
-from studies.records.procedure import Amendment, InterimAnalysis, Replication
+from studies.records.procedure import Amendment, InterimAnalysis
 from studies.records.runs import Conditions
 from studies.records.verdict import Verdict
 from studies.statistics.sequential import spend_alpha
@@ -172,18 +172,6 @@ def test_an_exclusion_that_the_lock_does_not_name_passes_only_by_an_amendment_be
     assert found == before if concluded else found.excluded == {f"{CONTROL}: client_died": 1}
 
 
-def test_an_amendment_that_no_verdict_waited_for_takes_none_back(study: Synthetic) -> None:
-    specs = study.begin(locked(hypotheses=CLAIMS, looks=(), multiplicity="dunnett_bh"))
-    run(study, specs[:-1])
-    give_up(study, specs[-1], "client_died")
-    first, second = (judge_hypothesis(study.state(), name, look=1) for name in ("h1", "h2"))
-    assert (first.verdict, second.verdict) == ("supported", "invalid")
-    amend(study, "client_died")
-    state = study.state()
-    assert judge_hypothesis(state, "h1", look=1) == first
-    assert judge_hypothesis(state, "h2", look=1).verdict != "invalid"
-
-
 def test_a_hypothesis_settled_at_an_earlier_look_keeps_its_p_and_later_looks_recompute(study: Synthetic) -> None:
     study.means |= {TREATMENT: 0.9, "group_size=8": 0.53}
     specs = study.begin(locked(hypotheses=CLAIMS, looks=spend_alpha((3, 5)), multiplicity="dunnett_bh"))
@@ -215,12 +203,6 @@ def test_what_the_design_does_not_have_or_claims_nothing_is_not_judged(study: Sy
     ):
         with pytest.raises(ValueError, match=named):
             judge_hypothesis(study.state(), **({"hypothesis": "h1", "look": 1} | wrong))
-
-
-def test_a_replication_that_was_not_run_is_invalid_and_counts_nothing(study: Synthetic) -> None:
-    chosen = locked(replication=Replication(environment="other", seeds=(7, 8)))
-    found = judge_hypothesis(run(study, study.begin(chosen)), "h1", look=1, phase="replicate")
-    assert (found.verdict, found.n_control, found.phase) == ("invalid", 0, "replicate")
 
 
 @pytest.mark.parametrize("vetoed", ["before the second look", "between two verdicts of one look"])

@@ -14,7 +14,6 @@ from studies.records.alpha import allocate_single_round as staked
 from studies.records.design import Design, Hypothesis
 from studies.records.procedure import InterimAnalysis, Noise, Prediction, Replication
 from studies.records.verdict import Verdict, VerdictName
-from studies.statistics.comparison import compare
 from studies.statistics.sequential import dunnett_p, spend_alpha
 from studies.verdicts.forecasts import brier, calibration
 from studies.verdicts.inputs import ArmData
@@ -95,14 +94,6 @@ def test_a_predicted_decrease_and_swapped_arms_are_mirrors(a: list[float], b: li
         assert (up.estimate, up.low, up.p) == pytest.approx((-back.estimate, -back.high, back.p), abs=1e-9)
 
 
-@given(SHARES, SHARES, TESTS, st.integers(-3, 3))
-def test_shifting_every_value_changes_no_verdict(a: list[float], b: list[float], test: str, shift: int) -> None:
-    there = verdict(a, b, design(test=test))
-    moved = verdict([x + shift for x in a], [x + shift for x in b], design(test=test))
-    if there.p is None or abs(there.p - 0.05) > 1e-6:
-        assert moved.verdict == there.verdict
-
-
 @given(SHARES, SHARES, TESTS)
 def test_a_smaller_alpha_never_makes_a_claim_that_a_larger_one_does_not(
     a: list[float], b: list[float], test: str
@@ -118,12 +109,6 @@ def test_a_clear_effect_is_supported_with_the_numbers_of_its_test() -> None:
     numbers = (found.mean_control, found.mean_treatment, found.sd_treatment, found.estimate, found.brier)
     assert numbers == pytest.approx((fmean(LOW), fmean(HIGH), stdev(HIGH), fmean(HIGH) - fmean(LOW), 0.3**2))
     assert_golden(found.reason)
-
-
-@pytest.mark.parametrize(("shift", "inside"), [(0.0, True), (0.5, False), (-0.5, False)])
-def test_an_estimate_outside_the_predicted_interval_is_said_to_be(shift: float, inside: bool) -> None:
-    claim = hypothesis("h1", 8, prediction=Prediction(low=0.05, high=0.2, probability=0.5))
-    assert verdict(LOW, [x + shift for x in HIGH], design(claims=(claim,))).within_prediction is inside
 
 
 REASONS: dict[str, tuple[list[float], list[float], Design, str, dict[str, Any]]] = {
@@ -156,14 +141,6 @@ def test_two_arms_without_variance_have_no_test_even_with_a_bank(test: str) -> N
     assert (apart.low, apart.p, apart.df, apart.brier, apart.estimate) == (None, None, None, None, 1.0)
     assert same.sd_control == 0.0
     assert_golden(f"{same.reason}\n{apart.reason}")
-
-
-@pytest.mark.parametrize("values", [data([], HIGH), data([0.5], HIGH), data(LOW, [0.6]), data([], []), {}])
-def test_fewer_than_two_runs_are_no_arm(values: dict[str, ArmData]) -> None:
-    found = judged(design(), values)
-    assert (found.verdict, found.low, found.high, found.p, found.brier) == ("invalid", None, None, None, None)
-    assert "at least 2" in found.reason
-    assert values or (found.n_control, found.estimate) == (0, None)
 
 
 def test_a_locked_exclusion_is_counted_an_unnamed_end_or_too_many_make_the_verdict_invalid() -> None:
@@ -310,32 +287,12 @@ def test_the_hash_changes_with_every_input_and_with_nothing_else() -> None:
     assert judged(design(), base, threats=["a: b"]).inputs_sha256 == hashes[0]
 
 
-@pytest.mark.parametrize(("test", "alpha"), [("pooled", 0.05), ("welch", 0.2), ("paired", 0.01)])
-def test_its_numbers_are_those_of_the_comparison_with_its_bank_and_level(test: str, alpha: float) -> None:
-    arms = data(LOW, HIGH, MIDDLE)
-    found = judged(design(8, 16, test=test, alpha=alpha), arms)
-    runs = [arms[name].runs(0.0) for name in (CONTROL, FIRST, SECOND)]
-    direct = compare(test, runs[0], runs[1], others=[runs[2].numbers], noise=BANK)
-    assert (found.p, found.df, found.sd_pooled) == (pytest.approx(direct.p), direct.df, direct.sd)
-    assert (found.low, found.high, found.level) == pytest.approx((*direct.interval(1 - alpha), 1 - alpha))
-
-
 def ended(name: VerdictName, estimate: float | None = 0.1) -> Verdict:
     return verdict([0.1, 0.2], [0.4, 0.5]).model_copy(update={"verdict": name, "estimate": estimate})
 
 
 def said(probability: float, **changes: Any) -> Prediction:
     return Prediction(**({"low": 0.05, "high": 0.2, "level": 0.8, "probability": probability} | changes))
-
-
-@given(st.lists(st.sampled_from(["supported", "refuted"]), min_size=2, max_size=20))
-def test_a_planner_that_says_the_base_rate_every_time_has_no_skill(outcomes: list[VerdictName]) -> None:
-    rate = outcomes.count("supported") / len(outcomes)
-    found = calibration([(said(rate), ended(outcome)) for outcome in outcomes])
-    if 0 < rate < 1:
-        assert found.skill == pytest.approx(0, abs=1e-9)
-    else:
-        assert found.skill is None
 
 
 def test_figures_without_anything_behind_them_are_missing_and_a_probability_is_scored_by_what_came() -> None:
@@ -350,16 +307,3 @@ def test_figures_without_anything_behind_them_are_missing_and_a_probability_is_s
     assert brier(0.7, "inconclusive") is brier(0.7, "invalid") is None
     found = calibration([(said(1.0), ended("supported")), (said(0.0), ended("refuted"))])
     assert (found.brier, found.constant, found.skill) == (0.0, 0.25, 1.0)
-
-
-def test_intervals_are_counted_where_an_estimate_may_be_trusted() -> None:
-    pairs = [
-        (said(0.5), ended("supported", 0.1)),
-        (said(0.5, level=0.6), ended("inconclusive", 0.3)),
-        (said(0.5), ended("invalid", 0.1)),
-        (said(0.5), ended("invalid", None)),
-    ]
-    found = calibration(pairs)
-    assert (found.intervals, found.predictions, found.coverage.mean) == (2, 4, 0.5)
-    assert found.mean_level == pytest.approx(0.7)
-    assert found.coverage.low == pytest.approx(0.0945, abs=1e-4)  # Wilson 1927: 1 of 2

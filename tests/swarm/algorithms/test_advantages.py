@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -15,28 +14,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.algorithms.advantages import advantages, call_advantages, constant_groups, episode_reward, whiten
+from swarm.algorithms.advantages import advantages, call_advantages
 from swarm.algorithms.losses import token_weights
 from swarm.algorithms.rows import flatten_tokens, train_rows
-from swarm.backends.local.micro_batch import PaddedRows, pad_rows
+from swarm.backends.local.micro_batch import pad_rows
 from swarm.backends.protocols import CallReward, TrainEpisode
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 from swarm.timelines.node import TrainRow
 
 ALGORITHMS = ("grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gspo")
-_EPISODES = st.lists(
-    st.tuples(st.integers(-5, 5).map(float), st.sampled_from("abc"), st.integers(1, 9)), min_size=1, max_size=12
-)
 
 
 def _by(algorithm: str, episodes: list[tuple[float, str, int]], **fields: Any) -> list[float]:
     rewards, groups, tokens = zip(*episodes, strict=True)
     return advantages(Job(algorithm=algorithm, **fields), rewards, groups, tokens)
-
-
-def test_an_episode_without_tokens_does_not_make_a_constant_batch_vary() -> None:
-    assert whiten([0.1, 0.1, 0.1, 7.0], [3, 1, 2, 0])[:3] == [0.0, 0.0, 0.0]
 
 
 @given(st.floats(-1e6, 1e6), st.integers(1, 9), st.sampled_from(["grpo", "dr_grpo", "rloo", "gspo"]))
@@ -45,35 +37,6 @@ def test_a_constant_group_and_a_group_of_one_have_exactly_no_advantage(reward: f
     found = _by(by, [*others, *[(reward, "g", 4)] * size])
     assert found[2:] == [0.0] * size
     assert found[1] > 0 > found[0]
-
-
-@given(st.floats(-1e6, 1e6), st.integers(1, 9), st.sampled_from(ALGORITHMS))
-def test_a_batch_of_equal_rewards_has_exactly_no_advantage(reward: float, size: int, by: str) -> None:
-    assert _by(by, [(reward, f"g{i % 2}", 1 + i) for i in range(size)]) == [0.0] * size
-
-
-@given(_EPISODES, st.sampled_from(ALGORITHMS), st.randoms(use_true_random=False))
-def test_the_order_of_episodes_does_not_matter(
-    episodes: list[tuple[float, str, int]], algorithm: str, rng: random.Random
-) -> None:
-    order = rng.sample(range(len(episodes)), len(episodes))
-    straight, shuffled = _by(algorithm, episodes), _by(algorithm, [episodes[i] for i in order])
-    assert shuffled == pytest.approx([straight[i] for i in order], abs=1e-9)
-
-
-@given(_EPISODES, st.sampled_from(ALGORITHMS), st.floats(-100, 100))
-def test_rewards_may_all_be_shifted(episodes: list[tuple[float, str, int]], algorithm: str, shift: float) -> None:
-    moved = [(reward + shift, group, tokens) for reward, group, tokens in episodes]
-    assert _by(algorithm, moved) == pytest.approx(_by(algorithm, episodes), abs=1e-6)
-
-
-def test_constant_groups_are_counted_once_each() -> None:
-    assert constant_groups([1.0, 1.0, 0.0, 1.0, 3.0], ["a", "a", "b", "b", "c"]) == 2
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_an_empty_batch_has_none(algorithm: str) -> None:
-    assert advantages(Job(algorithm=algorithm), [], [], []) == []
 
 
 _EPISODE, _TOKEN = Job(), Job(loss_weighting="token")
@@ -95,12 +58,6 @@ def test_weights_are_shares_and_nothing_else(episodes: list[tuple[int, float]], 
     for (count, weight, value), (other_count, other_weight, other) in pairwise(heavy):
         scale = count / other_count if job is _EPISODE else 1
         assert value * scale / weight == pytest.approx(other / other_weight)
-
-
-@pytest.mark.parametrize("job", [_EPISODE, _TOKEN, _CONSTANT])
-def test_a_minibatch_of_nothing_has_weights_of_0(job: Job) -> None:
-    assert token_weights(job, [4, 0], [0.0, 1.0]) == [0.0, 0.0]
-    assert token_weights(job, [], []) == []
 
 
 rewards = st.floats(-100, 100, allow_nan=False)
@@ -175,11 +132,6 @@ def test_by_agent_each_is_compared_with_itself_in_other_episodes() -> None:
     assert calls[2] == pytest.approx({0: 1 / 3, 1: 0.0})  # c played in no other episode
 
 
-def test_an_episode_is_worth_the_mean_of_its_calls() -> None:
-    assert episode_reward(made("g", 1.0, 0.0)) == 0.5
-    assert episode_reward(made("g", reward=3.0)) == 3.0
-
-
 _CPU = torch.device("cpu")
 _rows = st.lists(st.booleans(), min_size=1, max_size=12).map(lambda flags: [False, *flags])
 _flagged = st.lists(st.lists(_rows, min_size=1, max_size=4), min_size=1, max_size=6)
@@ -221,16 +173,6 @@ def test_sampled_tokens_are_trained_once_with_all_of_their_own(flags: list[list[
             (int(a), round(float(b), 6), float(c), round(float(d), 6)) for a, b, c, d in zip(*columns, strict=True)
         ]
     assert sorted(found) == expected
-
-
-def test_a_target_stands_right_after_its_place() -> None:
-    episode = _episode(0, [[False, True, False, True, False], [False, False, True]])
-    rows = sorted(train_rows([episode])[0], key=lambda row: -len(row.ids))
-    micro, tokens = PaddedRows(rows), flatten_tokens(rows, [1.0], [1.0], _CPU)
-    ids = [row.ids for row in episode.rows]
-    assert micro.ids.tolist() == [[*ids[0][:3]], [*ids[1][:2], 0]]
-    assert micro.places.tolist() == [0, 2, 4]
-    assert tokens.targets.tolist() == [ids[0][1], ids[0][3], ids[1][2]]
 
 
 @pytest.mark.parametrize(

@@ -72,18 +72,6 @@ def test_micro_batches_of_any_cut_add_up(fields: dict[str, Any], seed: int, orde
     assert dict(sums.metrics()) == pytest.approx(dict(straight.metrics()))
 
 
-@pytest.mark.parametrize("fields", _JOBS)
-def test_a_token_of_weight_0_adds_nothing(fields: dict[str, Any]) -> None:
-    job = Job(**fields)
-    logits, tokens = make_tokens(_COUNTS)
-    loss, gradient = _parts(job, logits, replace(tokens, weights=tokens.weights * (tokens.episodes != 2)))
-    others = tokens.episodes != 2
-    expected, plain = _parts(job, logits[others], select(tokens, others.nonzero()[:, 0]))
-    assert torch.allclose(loss, expected)
-    assert torch.allclose(gradient[others], plain)
-    assert gradient[~others].abs().max() == 0
-
-
 @pytest.mark.parametrize("algorithm", ["grpo", "gspo"])
 @pytest.mark.parametrize("correction", ["truncate", "mask"])
 def test_a_single_step_on_stale_tokens_weighs_each_by_its_ratio_and_never_clips(
@@ -101,15 +89,6 @@ def test_a_single_step_on_stale_tokens_weighs_each_by_its_ratio_and_never_clips(
     assert torch.allclose(gradient, expected)
     assert sums.metrics()["actor/pg_clipfrac"] == 0
     assert sums.metrics()["actor/ppo_kl"] == 0
-
-
-@pytest.mark.parametrize("correction", ["truncate", "mask", "off"])
-def test_several_steps_at_staleness_0_clip_against_the_engine_s_log_probs_and_weigh_nothing(correction: str) -> None:
-    logits, tokens = make_tokens(_COUNTS)
-    tokens = replace(tokens, proximal=None)
-    _, gradient = _parts(Job(epochs=2, rollout_correction=correction), logits, tokens)
-    _, plain = _parts(Job(rollout_correction="off"), logits, tokens)
-    assert torch.equal(gradient, plain)
 
 
 _GENERATOR = torch.Generator().manual_seed(0)
@@ -136,13 +115,6 @@ def test_ratios_far_apart_stay_finite_in_value_and_gradient() -> None:
     assert loss.isfinite()
     assert present.grad is not None
     assert present.grad.isfinite().all()
-
-
-def test_entropy_without_a_gradient_is_the_same() -> None:
-    logprobs = _random(200, 5).log_softmax(-1)
-    with torch.no_grad():
-        assert torch.equal(losses.entropy(logprobs), -(logprobs.exp() * logprobs).sum(-1))
-        assert losses.entropy(logprobs[:0]).shape == (0,)
 
 
 VOCABULARY = 7
@@ -198,16 +170,6 @@ def test_an_update_without_tokens_has_finite_metrics() -> None:
     assert set(batch_metrics(Batch(0, ()), []).values()) == {0.0}
 
 
-@pytest.mark.parametrize("value", [0.0, -1e-9, -60.0, -1e30])
-def test_metrics_stay_finite_for_any_log_prob(value: float) -> None:
-    tokens, present = _made()
-    extreme = torch.full_like(present, value)
-    for begun, rollout in ((extreme, tokens.rollout), (present, extreme), (extreme, extreme)):
-        sums = UpdateSums(5, 2.0)
-        _add(sums, replace(tokens, rollout=rollout), begun, torch.zeros_like(present))
-        assert all(math.isfinite(found) for found in sums.metrics().values())
-
-
 def test_epochs_do_not_count_a_token_twice() -> None:
     tokens, present = _made()
     once, twice = UpdateSums(5, 2.0), UpdateSums(5, 2.0)
@@ -217,38 +179,6 @@ def test_epochs_do_not_count_a_token_twice() -> None:
     _add(twice, tokens, present - 0.5)
     changed = {name for name, value in twice.metrics().items() if value != once.metrics()[name]}
     assert changed == {"actor/ppo_kl"}
-
-
-def test_later_minibatches_are_compared_only_where_the_beginning_is_known() -> None:
-    tokens, present = _made()
-    first, second = (tokens.episodes < 2).nonzero()[:, 0], (tokens.episodes >= 2).nonzero()[:, 0]
-
-    def begun(proximal: bool) -> UpdateSums:
-        sums = UpdateSums(5, 2.0)
-        for places in (first, second):
-            own = select(tokens, places)
-            _add(sums, own if proximal else replace(own, proximal=None), present[places])
-            sums.steps += 1
-        return sums
-
-    unknown, alone = begun(False).metrics(), UpdateSums(5, 2.0)
-    _add(alone, select(tokens, first), present[first])
-    assert unknown["rollout_corr/kl"] == alone.metrics()["rollout_corr/kl"]
-    both = torch.cat([present[first], tokens.proximal[second]])  # type: ignore[index]
-    expected = (torch.cat([tokens.rollout[first], tokens.rollout[second]]) - both).mean().item()
-    assert begun(True).metrics()["rollout_corr/kl"] == pytest.approx(expected)
-    assert (
-        unknown["offpolicy/token_weighted_policy_age"] == begun(True).metrics()["offpolicy/token_weighted_policy_age"]
-    )
-
-
-def test_a_token_s_age_is_counted_from_the_version_the_update_began_with() -> None:
-    tokens, present = _made()
-    tokens = replace(tokens, versions=torch.tensor([5, 5, 4, 3, 5, 5, 5, 5, 5, 5, 1, 2, 2, 2]))
-    sums = UpdateSums(5, 2.0)
-    _add(sums, tokens, present)
-    found = sums.metrics()
-    assert found["offpolicy/token_weighted_policy_age"] == pytest.approx((1 + 2 + 4 + 3 * 3) / 14)
 
 
 def test_the_mismatch_is_over_tokens_of_the_update_s_own_version_in_its_first_step() -> None:
@@ -264,15 +194,6 @@ def test_the_mismatch_is_over_tokens_of_the_update_s_own_version_in_its_first_st
     assert sums.metrics()["training/token_mult_prob_error"] == pytest.approx(expected)
 
 
-def test_weights_that_mask_everything_leave_no_sample() -> None:
-    tokens, present = _made()
-    sums = UpdateSums(5, 2.0)
-    _add(sums, tokens, present, torch.zeros_like(present))
-    found = sums.metrics()
-    assert found["rollout_corr/rollout_is_eff_sample_size"] == 0
-    assert found["rollout_corr/rollout_rs_masked_fraction"] == 1
-
-
 def test_the_batch_s_metrics_describe_its_advantages_and_groups() -> None:
     episodes = tuple(
         TrainEpisode(str(i), group, reward, ())
@@ -285,23 +206,6 @@ def test_the_batch_s_metrics_describe_its_advantages_and_groups() -> None:
         "critic/advantages/min": -1.0,
         "batch/constant_groups": 1.0,
     }
-
-
-@pytest.mark.parametrize(
-    ("fields", "stale", "proximal", "sequences"),
-    [
-        ({}, True, False, False), ({"epochs": 2, "max_staleness": 1}, False, False, False),
-        ({"epochs": 2}, True, True, False), ({"minibatches": 2, "rollout_correction": "mask"}, True, True, False),
-        ({"minibatches": 2, "rollout_correction": "off"}, True, False, False),
-        ({"algorithm": "gspo"}, False, False, False), ({"algorithm": "gspo", "epochs": 2}, False, False, True),
-        ({"algorithm": "gspo", "rollout_correction": "off"}, False, False, True),
-    ],
-)  # fmt: skip
-def test_what_nothing_else_knows_is_computed_apart(
-    fields: dict[str, Any], stale: bool, proximal: bool, sequences: bool
-) -> None:
-    objective = Objective(Job(**fields))
-    assert (objective.needs_proximal(stale=stale), objective.needs_sequences) == (proximal, sequences)
 
 
 @pytest.mark.parametrize(

@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.fake import EOS_TEXT, FakeBackend, FakeRenderer, number_script
-from swarm.backends.protocols import Batch, Chunk, GenerationRequest, Sampling, TrainEpisode
+from swarm.backends.fake import EOS_TEXT, FakeBackend, FakeRenderer
+from swarm.backends.protocols import Batch, GenerationRequest, Sampling, TrainEpisode
 from swarm.job import Job
 from swarm.rendering.messages import BackendError, Reasoning, ToolCall, Words
 from swarm.timelines.node import TrainRow
 
 JOB = Job(backend="fake", seed=7)
 PROMPT = tuple(b"a number from 1 to 9")
-
-
-async def generated(backend: FakeBackend, sampling: Sampling) -> list[Chunk]:
-    return [chunk async for chunk in backend.engine.generate(GenerationRequest("r", PROMPT, sampling))]
-
-
-async def test_closing_the_iterator_cancels_the_request() -> None:
-    backend = FakeBackend(JOB, script=lambda *_: "abcdef", chunk_size=1)
-    chunks = backend.engine.generate(GenerationRequest("r", PROMPT, Sampling(9)))
-    await anext(chunks)
-    assert backend.engine.active == 1
-    await chunks.aclose()
-    assert (backend.engine.active, backend.engine.cancelled) == (0, 1)
 
 
 def batch() -> Batch:
@@ -48,12 +34,6 @@ async def test_an_update_makes_a_version_and_refuses_to_overlap_with_generation(
     with pytest.raises(BackendError, match="generation during"):
         backend.learner.update(batch())
     await chunks.aclose()
-
-
-def test_the_number_script_stays_between_the_numbers_of_the_prompt() -> None:
-    guesses = {int(number_script("from 3 to 6", random.Random(seed))) for seed in range(64)}
-    assert guesses == {3, 4, 5, 6}
-    assert number_script("no number", random.Random(0)).isdigit()
 
 
 def test_a_checkpoint_tells_what_its_weights_were_trained_on(tmp_path: Path) -> None:
@@ -101,9 +81,3 @@ def test_what_a_scripted_model_writes_is_read_back(thought: str, said: str, call
     sampled = whole.removeprefix(prompt).removesuffix(EOS_TEXT)
     pieces = [*reader.feed(sampled), *reader.finish()]
     assert pieces == [*([Reasoning(thought)] if thought else []), *([Words(said)] if said else []), *called]
-
-
-@pytest.mark.parametrize("content", [None, 5, [{"type": "image_url"}]])
-def test_content_that_is_no_text_is_refused(content: object) -> None:
-    with pytest.raises(BackendError, match="text content"):
-        FakeRenderer().render([{"role": "user", "content": content}], generation_prompt=True)

@@ -19,22 +19,15 @@ from hypothesis import strategies as st
 from jinja2 import Template
 
 from swarm.backends import tiny_model as tiny
-from swarm.backends.local import LocalBackend
-from swarm.environments import Demonstration, Message, get_environment
-from swarm.job import Job, TinyModel
-from swarm.rendering.messages import BackendError, ToolCall, assemble_answer
+from swarm.environments import get_environment
+from swarm.job import TinyModel
+from swarm.rendering.messages import ToolCall, assemble_answer
 from swarm.rendering.renderer import HFRenderer
 from swarm.timelines import CallTree, Drift
 
 pytestmark = pytest.mark.slow
 
 SPEC = TinyModel(hidden_size=16, layers=1, warm_start_steps=3)
-PLAY: list[Message] = [
-    {"role": "user", "content": "above 4 below 15"},
-    {"role": "assistant", "content": "9"},
-    {"role": "user", "content": "below 9"},
-    {"role": "assistant", "content": "12"},
-]
 
 
 @pytest.fixture(scope="module")
@@ -62,18 +55,6 @@ sys.exit(max(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)))
 """Runs the command with the arguments from the third on in two processes at once; what each prints is in a file."""
 
 
-def test_transformers_loads_it_from_the_folder_alone(folder: Path) -> None:
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    assert model.config.model_type == "llama"
-    assert not model.config.tie_word_embeddings
-    assert model.config.head_dim >= 16
-    assert len(tokenizer) == model.config.vocab_size
-    assert model.config.eos_token_id == tokenizer.eos_token_id
-    rendered = tokenizer.apply_chat_template(PLAY[:1], tokenize=False, add_generation_prompt=True)
-    assert rendered == "<|im_start|>user\nabove 4 below 15<|im_end|><|im_start|>assistant\n"
-
-
 def test_the_same_spec_gives_the_same_weights_whatever_the_number_of_threads(folder: Path, tmp_path: Path) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -85,28 +66,6 @@ def test_the_same_spec_gives_the_same_weights_whatever_the_number_of_threads(fol
     assert again.name == folder.name
     for name in ("model.safetensors", "tokenizer.json"):
         assert (again / name).read_bytes() == (folder / name).read_bytes()
-
-
-def test_the_name_depends_on_spec_environment_and_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {tiny.tiny_hash(SPEC, "guess"), tiny.tiny_hash(SPEC, "arith"), tiny.tiny_hash(TinyModel(), "guess")}
-    monkeypatch.setattr(tiny, "_VERSION", tiny._VERSION + 1)
-    assert len(names | {tiny.tiny_hash(SPEC, "guess")}) == 4
-
-
-def test_a_model_that_is_there_is_not_made_again(folder: Path) -> None:
-    written = (folder / "model.safetensors").stat().st_mtime_ns
-    steps: list[int] = []
-    assert tiny.ensure_tiny(SPEC, "guess", folder.parent, lambda done, of: steps.append(done)) == folder
-    assert steps == []
-    assert (folder / "model.safetensors").stat().st_mtime_ns == written
-
-
-def test_progress_counts_every_step_and_torchs_random_numbers_are_left_alone(tmp_path: Path) -> None:
-    torch.manual_seed(3)
-    before, seen = torch.get_rng_state(), list[tuple[int, int]]()
-    tiny.ensure_tiny(SPEC, "arith", tmp_path, lambda done, of: seen.append((done, of)))
-    assert seen == [(1, 3), (2, 3), (3, 3)]
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_model_that_breaks_while_it_is_made_leaves_no_folder(tmp_path: Path) -> None:
@@ -170,16 +129,6 @@ def test_models_of_earlier_environments_stay_as_they_were(
     assert [tiny.tiny_hash(TinyModel(), environment), *hashes] == [name, vocabulary, batch]
 
 
-def test_a_call_fits_the_default_job() -> None:
-    market = get_environment("market")
-    tokenizer = tiny._tokenizer(market)
-    play = Demonstration(market.game(market.tasks("train")[0]).opening(), market.game(market.tasks("train")[0]).tools)
-    answer = market.oracle(market.tasks("train")[0], play.messages)
-    asked, told = tiny.encode_plays(tokenizer, [play, Demonstration([*play.messages, answer], play.tools)])
-    assert told[: len(asked)] == asked
-    assert len(told) - len(asked) - 2 <= 10 < Job().max_tokens
-
-
 def test_a_number_is_one_token_and_codes_of_numbers_hold_their_order(
     tokenizer: transformers.PreTrainedTokenizerFast,
 ) -> None:
@@ -193,12 +142,6 @@ def test_a_number_is_one_token_and_codes_of_numbers_hold_their_order(
     assert not torch.equal(codes(), codes(seed=1))
 
 
-@given(text=st.text())
-def test_any_text_comes_back_from_its_ids(tokenizer: transformers.PreTrainedTokenizerFast, text: str) -> None:
-    ids = tokenizer.encode(text, add_special_tokens=False)
-    assert tokenizer.decode(ids) == text.encode("utf-8", "replace").decode()
-
-
 @given(first=st.text(), second=st.text())
 def test_an_answer_and_what_follows_are_encoded_apart(
     tokenizer: transformers.PreTrainedTokenizerFast, first: str, second: str
@@ -210,37 +153,6 @@ def test_an_answer_and_what_follows_are_encoded_apart(
         for part in (messages, messages[:1], messages[1:])
     )
     assert whole == left + right
-
-
-def test_imitation_teaches_to_answer_with_a_number(tmp_path: Path) -> None:
-    made = tiny.ensure_tiny(TinyModel(hidden_size=32, layers=1, warm_start_steps=60), "arith", tmp_path)
-    model, tokenizer = (
-        transformers.AutoModelForCausalLM.from_pretrained(made),
-        transformers.AutoTokenizer.from_pretrained(made),
-    )
-    question: list[Message] = [{"role": "user", "content": "7+12"}]
-    prompt = tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=True)
-    ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)["input_ids"]
-    with torch.no_grad():
-        chances = torch.softmax(model(input_ids=ids).logits[0, -1], -1)
-    numbers = tokenizer.convert_tokens_to_ids([str(number) for number in range(tiny.LARGEST_NUMBER + 1)])
-    assert float(chances[numbers].sum()) > 0.9
-
-
-async def test_a_context_beyond_it_is_refused_before_it_is_made(tmp_path: Path) -> None:
-    backend = LocalBackend(Job(backend="local", max_context=4096), tmp_path)
-    with pytest.raises(BackendError, match=r"at most 2048, .* found 4096"):
-        await backend.start()
-    assert os.listdir(tmp_path) == []
-
-
-def test_heads_are_as_wide_as_the_spec_says_and_the_usual_model_keeps_its_name(tmp_path: Path) -> None:
-    wide = TinyModel(head_size=32, warm_start_steps=0)
-    assert tiny.tiny_hash(TinyModel(), "guess") == tiny.tiny_hash(TinyModel.from_record(TinyModel().value()), "guess")
-    assert tiny.tiny_hash(wide, "guess") != tiny.tiny_hash(TinyModel(warm_start_steps=0), "guess")
-    assert "head_size" not in TinyModel().value()
-    config = json.loads((tiny.ensure_tiny(wide, "guess", tmp_path) / "config.json").read_text())
-    assert (config["head_dim"], config["num_attention_heads"]) == (32, 2)
 
 
 ADD: dict[str, Any] = {
@@ -268,17 +180,6 @@ def renderer() -> HFRenderer:
 def test_without_tools_it_says_as_ever(renderer: HFRenderer, messages: list[dict[str, str]], opened: bool) -> None:
     before = Template(FIRST).render(messages=messages, add_generation_prompt=opened)
     assert renderer.render(messages, generation_prompt=opened) == before
-
-
-def test_tools_are_shown_behind_the_system_prompt(renderer: HFRenderer) -> None:
-    system, user = {"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}
-    shown = renderer.render([system, user], tools=[ADD], generation_prompt=True)
-    assert shown.startswith("<|im_start|>system\nbe brief\n<tools>\n")
-    assert json.dumps(ADD["function"]) in shown
-    assert shown.count("<|im_start|>") == 3
-    alone = renderer.render([user], tools=[ADD], generation_prompt=True)
-    assert alone.startswith("<|im_start|>system\n<tools>\n")
-    assert len(renderer.encode(alone)) < 250  # words it does not know are bytes, and its context is short
 
 
 @pytest.mark.parametrize("arguments", ['{"a": 1}', '{"a": "é\\"<x>\\n"}', "{}"])

@@ -135,13 +135,6 @@ async def test_a_request_that_is_sent_again_finds_its_generation(served: Served,
     assert kinds(served) == {"CallCaptured": 1}
 
 
-async def test_requests_that_were_not_sent_again_are_calls_of_their_own(served: Served) -> None:
-    client = Client(served, await served.begin())
-    replies = [await client.ask(sent_before) for sent_before in (None, 0, 0, None)]
-    assert len({text(reply) for reply in replies}) == len({reply["id"] for reply in replies}) == 4
-    assert [node.parent for node in only(served).tree.nodes] == [None] * 4
-
-
 async def test_another_body_or_episode_is_never_answered_by_a_call(served: Served) -> None:
     first, second = Client(served, await served.begin()), Client(served, await served.begin())
     replies = [await first.ask(0), await first.ask(1, seed=1), await second.ask(1)]

@@ -38,22 +38,14 @@ def test_short_names_are_nine_letters_and_digits_and_differ(texts: list[str]) ->
 decode = FakeRenderer().decode
 
 
-def fed(
-    ids: list[int], size: int, stops: tuple[str, ...] = (), *, incremental: bool = True
-) -> tuple[list[str], TextStream]:
-    stream = TextStream(decode, stops, incremental=incremental)
+def fed(ids: list[int], size: int, stops: tuple[str, ...] = ()) -> tuple[list[str], TextStream]:
+    stream = TextStream(decode, stops, incremental=True)
     pieces = []
     for start in range(0, len(ids), size):
         pieces.append(stream.feed(ids[start : start + size]))
         if stream.stopped:
             break
     return [*pieces, stream.finish()], stream
-
-
-@given(st.text(alphabet="aé漢🙂", max_size=20), st.integers(1, 3))
-def test_no_piece_holds_half_a_character(text: str, size: int) -> None:
-    pieces, _ = fed([*text.encode()], size)
-    assert all("\ufffd" not in piece for piece in pieces)
 
 
 @given(st.lists(st.sampled_from([*"a🙂漢é".encode(), 0x80, 0xFF]), max_size=80), st.integers(1, 30))
@@ -135,18 +127,6 @@ def test_a_call_without_its_client_comes_first_then_one_that_goes_on_then_one_th
         assert found(retries, "k") is call
         call.state = CallState.FAILED
     assert (found(retries, "k"), found(retries, "other")) == (None, None)
-
-
-def test_a_call_that_goes_on_is_found_however_long_it_takes(clock: Clock) -> None:
-    retries = RetryCache(clock)
-    slow = add(retries, "slow", Standing())
-    clock.now += 100 * KEPT_S
-    add(retries, "other", Standing())
-    assert found(retries, "slow") is slow
-    slow.state, slow.over_at = CallState.SERVED, clock.now
-    clock.now += KEPT_S - 1
-    add(retries, "other", Standing())
-    assert found(retries, "slow") is slow
 
 
 @given(lasting=st.lists(st.floats(0, 3 * KEPT_S), max_size=30))
@@ -318,23 +298,8 @@ def test_an_answer_that_may_call_once_ends_with_its_first_call(
     assert (found.finish, len(found.reply.call_ids), len(found.reply.tokens)) == ("stop", 1, len(first))
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"mistral-lists"}))
-@pytest.mark.parametrize("space", ["", "\n"])
-def test_an_answer_that_ends_behind_its_only_call_is_whole(family: str, space: str) -> None:
-    answers, first, _ = FAMILIES[family]
-    tokens = [text.encode() for text in [*first, *([space] if space else [])]]
-    found = generated(tokens, (), sampling_plan(one_call=True), answers=answers)
-    assert found.ids == [*range(1, len(tokens) + 1), END]
-    assert len(found.answer.tool_calls) == len(found.reply.call_ids) == 1
-
-
 @pytest.mark.parametrize("streamed", [False, True])
 def test_an_answer_that_ends_inside_a_character_behind_a_stop_string_was_stopped_by_it(streamed: bool) -> None:
     tokens = [b"a ", b"stop", "🙂".encode()[:2]]
     found = generated(tokens, (), sampling_plan(("stop",), streamed=streamed), whole=False)
     assert (found.answer.content, found.finish, found.reply.stop, found.ids) == ("a ", "stop", "stop", [1, 2])
-
-
-def test_what_is_beyond_the_end_is_counted() -> None:
-    found = generated([b"stop", *[b"x"] * 9], (), sampling_plan(("stop",)))
-    assert (found.reply.sampled_tokens, found.sampled) == (1, 11)

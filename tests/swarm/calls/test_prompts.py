@@ -84,20 +84,6 @@ async def test_an_episode_that_ends_meanwhile_has_no_call(served: Served, render
     assert served.rollout.counts["calls"] == 0
 
 
-async def test_a_call_whose_prompt_is_encoded_for_long_keeps_its_lease(
-    served: Served, renderer: SlowRenderer, clock: Clock
-) -> None:
-    """Nothing else is heard of its client: many long prompts wait for their turn."""
-    lease = await served.begin()
-    asked = asyncio.create_task(served.chat(lease, LONG_WORDS))
-    assert await asyncio.to_thread(renderer.begun.wait, 120)
-    clock.now += 10 * WIDE.lease_ttl_s
-    served.rollout.sweep()
-    renderer.go_on.set()
-    assert (await asked).text == "yes"
-    assert (await served.end(lease)).status == 200
-
-
 @pytest.mark.parametrize("turns", [[LONG_WORDS, "hi"], ["hi", LONG_WORDS], [LONG_WORDS, LONG_WORDS]])
 async def test_a_prompt_is_the_same_whether_its_texts_are_encoded_at_once_or_beside(turns: list[str]) -> None:
     at_once, beside = CallTree(FakeRenderer()), CallTree(FakeRenderer())
@@ -187,18 +173,6 @@ def test_a_job_that_neutralises_samples_its_own_way_and_counts(field: str, ask: 
     assert lenient.counts == {f"neutralised_{field}": 1}
 
 
-def test_a_training_call_may_say_what_the_job_says_anyway() -> None:
-    same = asking(temperature=0.7, top_p=1.0, top_k=-1)
-    assert judged(same, "train").sampling == judged(CompletionRequest(()), "train").sampling
-
-
-@pytest.mark.parametrize("kind", ["train", "eval"])
-def test_limits_stops_and_seeds_are_always_honoured(kind: EpisodeKind) -> None:
-    found = judged(asking(max_tokens=3, seed=9, stop=("x",)), kind)
-    assert (found.sampling.max_tokens, found.sampling.seed, found.stops) == (3, 9, ("x",))
-    assert judged(asking(max_tokens=99), kind).sampling.max_tokens == 16
-
-
 @pytest.mark.parametrize(("asked", "found"), [(None, 10), (99, 10), (16, 10), (12, 12), (3, 3)])
 def test_an_answer_takes_what_is_left_unless_its_caller_asked_for_more(asked: int | None, found: int) -> None:
     plan = judged(asking(max_tokens=asked), "train").limit_to_context(JOB, asked, JOB.max_context - 10)
@@ -214,20 +188,6 @@ def test_an_evaluation_that_gives_no_seed_is_given_another_one_for_each_call_and
     shared.version = 1
     assert sampling_plan(CompletionRequest(()), "eval", shared, backend, "").sampling.seed not in seeds
     assert judged(CompletionRequest(()), "train").sampling.seed is None
-
-
-def test_an_evaluation_samples_as_it_asks() -> None:
-    found = judged(
-        CompletionRequest((), sampling=RequestedSampling(temperature=0.0, top_p=0.5, top_k=3), logprobs=4), "eval"
-    ).sampling
-    assert (found.temperature, found.top_p, found.top_k, found.top_logprobs) == (0.0, 0.5, 3, 4)
-    assert judged(CompletionRequest(()), "eval").sampling.temperature == 0.7
-
-
-@pytest.mark.parametrize("kind", ["train", "eval"])
-def test_a_model_that_may_call_no_tool_sees_none(kind: EpisodeKind) -> None:
-    assert judged(CompletionRequest((), tools=(ADD,), tool_choice=ToolChoice("none")), kind).tools == ()
-    assert judged(CompletionRequest((), tools=(ADD,)), kind).tools == (ADD,)
 
 
 def test_a_response_format_becomes_a_grammar_where_the_engine_is_guided() -> None:
@@ -246,9 +206,3 @@ def test_a_forced_tool_becomes_a_grammar_of_that_tool_alone() -> None:
     assert grammar is not None
     assert "sub" in grammar
     assert "add" not in grammar
-
-
-def test_each_of_several_answers_has_a_seed_of_its_own() -> None:
-    found = judged(asking(seed=7), "train")
-    assert [found.for_choice(choice).sampling.seed for choice in range(3)] == [7, 8, 9]
-    assert judged(CompletionRequest(()), "train").for_choice(2).sampling.seed is None

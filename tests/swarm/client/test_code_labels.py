@@ -34,17 +34,6 @@ async def test_a_label_is_kept_exported_and_counted_in_the_step_that_trained_it(
     assert {json.loads(line)["code"] for line in lines} == {OLD, NEW}
 
 
-async def test_a_label_outlives_the_server(tmp_path: Path) -> None:
-    async with serving(tmp_path, job()) as served, AsyncSwarmClient(served.url, served.admin, code=OLD) as client:
-        episode = await client.begin(NamedTask("a"))
-        await good(episode)
-        await episode.end(1.0)
-    async with serving(tmp_path, job()) as served, AsyncSwarmClient(served.url, served.admin) as client:
-        assert (await client.episode(episode.id)).code == OLD
-        (pooled,) = [sample for group in served.server.training.rollout.groups for sample in group.ended]
-        assert pooled.code == OLD, "so that the step which trains it counts it"
-
-
 async def test_code_that_is_replaced_has_what_it_left_fenced_and_can_end_nothing(served: Served) -> None:
     async with (
         AsyncSwarmClient(served.url, served.admin, owner="keeper") as keeper,

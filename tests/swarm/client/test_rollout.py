@@ -16,8 +16,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from swarm.client import (
     AgentFailed,
@@ -30,12 +28,12 @@ from swarm.client import (
     plain_agent,
 )  # fmt: skip
 from swarm.client.episode import Result, RolloutSummary
-from swarm.client.rollout import MOST_MISPLAYS, MOST_WAIT_S, LimitPauses, find_retry_after_s, is_server_error
+from swarm.client.rollout import MOST_MISPLAYS, find_retry_after_s
 from swarm.client.transport import Transports
 from swarm.environments import Outcome
-from swarm.errors import JobConflict, LeaseLost, ServerFailed, StoreUnavailable, SwarmError
+from swarm.errors import JobConflict, StoreUnavailable, SwarmError
 from swarm.wire import Ack, ServerState
-from tests.swarm.factories import HI, good
+from tests.swarm.factories import HI
 from tests.swarm.server.support import Served, job, serving
 
 TASKS = [NamedTask("a"), NamedTask("b")]
@@ -284,27 +282,6 @@ async def test_an_engine_stopped_before_the_end_loses_the_play_and_not_the_rollo
     assert (summary.episodes, summary.dropped) == (12, {"lease_lost": 1})
 
 
-async def test_a_fenced_play_is_counted_and_played_again(served: Served, client: AsyncSwarmClient) -> None:
-    async def agent(episode: Episode[Any]) -> float:
-        await episode.chat(HI)
-        rollout = served.server.training.rollout
-        if not rollout.counts["fenced"]:
-            (found,) = [open_ for open_ in rollout.leases if open_.id == episode.id]
-            rollout.fence(found, "lease_expired")
-            with pytest.raises(LeaseLost):
-                await episode.chat(HI)
-        return 1.0
-
-    summary = await client.rollout(agent, TASKS, concurrency=4)
-    assert (summary.episodes, summary.dropped) == (12, {"lease_lost": 1})
-
-
-async def test_a_server_that_fails_ends_the_rollout_with_its_reason(served: Served, client: AsyncSwarmClient) -> None:
-    served.backend.learner.fail_next = "loss is NaN"
-    with pytest.raises(ServerFailed, match="loss is NaN"):
-        await client.rollout(good, TASKS, concurrency=8)
-
-
 async def test_who_lost_the_race_to_load_a_job_is_told_so(tmp_path: Path) -> None:
     async with serving(tmp_path, start=False) as served, AsyncSwarmClient(served.url, served.admin) as client:
         start = served.server.start
@@ -326,10 +303,6 @@ class Carrier(Exception):
         self.response = SimpleNamespace(status_code=status, headers=named)
 
 
-class Coded(Exception):
-    code = 512
-
-
 class Listed(Exception):
     status, headers = 429, ("Retry-After", "7")
 
@@ -349,21 +322,6 @@ def caused_by(cause: Exception) -> Exception:
 ])  # fmt: skip
 def test_rate_limits_are_known_by_what_the_libraries_errors_carry(error: Exception, found: float | None) -> None:
     assert find_retry_after_s(error) == found
-
-
-def test_a_code_of_an_agents_own_error_is_no_servers_status() -> None:
-    assert [is_server_error(error) for error in (Coded(), Carrier(499), Carrier(500), Carrier(600))] == [
-        False, False, True, True,
-    ]  # fmt: skip
-
-
-@given(st.lists(st.floats(min_value=0, max_value=1e6), min_size=1, max_size=40))
-def test_pauses_are_bounded_no_shorter_than_was_asked_and_begin_anew_after_a_good_play(asked: list[float]) -> None:
-    pauses = LimitPauses()
-    for seconds in asked:
-        assert min(seconds, MOST_WAIT_S) <= pauses.extend(seconds) <= MOST_WAIT_S
-    pauses.reset()
-    assert pauses.extend(0.0) <= 0.5
 
 
 PAGE = Path(__file__).parents[3] / "docs" / "agents.md"

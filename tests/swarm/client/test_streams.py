@@ -93,18 +93,6 @@ async def test_a_client_with_other_tasks_is_refused_by_the_streams_name_and_told
     assert (await client.begin_next(known)).task.id == "a"
 
 
-async def test_a_tool_that_takes_some_drain_times_is_trained(tmp_path: Path) -> None:
-    async def agent(episode: Episode[Any]) -> float:
-        await episode.chat(HI)
-        await asyncio.sleep(0.5)
-        return 1.0
-
-    wanted = job(steps=2, drain_timeout_s=0.2)
-    async with serving(tmp_path, wanted) as served, AsyncSwarmClient(served.url, served.admin) as client:
-        summary = await client.rollout(agent, TASKS[:2], concurrency=4)
-    assert (summary.episodes, summary.dropped) == (8, {})
-
-
 async def test_a_mix_of_streams_is_exact_in_every_batch_whoever_is_faster(tmp_path: Path) -> None:
     async def agent(episode: Episode[Any]) -> float:
         await episode.chat(HI)

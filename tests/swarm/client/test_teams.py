@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from swarm.client import AgentFailed, AsyncSwarmClient, Earned, Episode, NamedTask, SwarmClient
+from swarm.client import AgentFailed, AsyncSwarmClient, Episode, NamedTask, SwarmClient
 from swarm.client import teams as team_members
-from swarm.client.rollout import run_shielded
 from swarm.client.sync_client import SyncTeam
 from swarm.client.teams import Team
 from swarm.errors import InvalidRequest, ServerFailed, StoreUnavailable, TeamAborted, Unreachable
@@ -25,7 +24,7 @@ from swarm.rollout.teams import Resolver
 from swarm.wire import ServerState
 from tests.golden import refused
 from tests.swarm.factories import HI
-from tests.swarm.server.support import DEADLINE_S, Served, eventually, job, serving
+from tests.swarm.server.support import Served, eventually, job, serving
 
 TASKS = [NamedTask(name) for name in "abcdef"]
 CONCURRENCY = 6
@@ -270,19 +269,6 @@ async def test_both_members_train_on_every_play_with_their_own_rewards_however_t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("speaker", "listener"), [(2, 8), (8, 2), (4, 6)])
-async def test_members_take_batches_of_their_size_by_their_clock(tmp_path: Path, speaker: int, listener: int) -> None:
-    sizes = {"speaker": speaker, "listener": listener}
-    jobs = {role: {"episodes_per_step": size, "steps": 24 // size} for role, size in sizes.items()}
-    async with pair(tmp_path, **jobs) as both:
-        summary = await Team.rollout(both.clients, TASKS, play, concurrency=CONCURRENCY)
-        assert (summary.trained, summary.dropped) == ({"speaker": 24, "listener": 24}, {})
-        assert await both.trained() == dict.fromkeys("abcdef", 4)
-        steps = {role: (await client.status()).step for role, client in both.clients.items()}
-        assert steps == {role: fields["steps"] for role, fields in jobs.items()}
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("first", ["speaker", "listener"])
 async def test_a_member_whose_job_is_finished_plays_on_untrained_until_others_are(tmp_path: Path, first: str) -> None:
     async with pair(tmp_path, **{first: {"steps": 1}}) as both:
@@ -305,26 +291,6 @@ async def test_a_member_that_fails_stops_the_team_and_leaves_nothing_open(tmp_pa
         assert speaker.state is not ServerState.FAILED
 
 
-async def test_what_lacks_a_member_is_given_back_though_its_play_is_cancelled_as_it_begins_to() -> None:
-    given_back: list[int] = []
-
-    class FakeEpisode:
-        def __init__(self, number: int) -> None:
-            self._number = number
-
-        async def abort(self, reason: str) -> None:
-            await asyncio.sleep(0)
-            given_back.append(self._number)
-
-    episodes: list[Any] = [FakeEpisode(number) for number in range(2)]
-    giving_back = asyncio.create_task(run_shielded(*(episode.abort("") for episode in episodes)))
-    await asyncio.sleep(0)  # it has begun, and nothing else has
-    giving_back.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await giving_back
-    assert given_back == [0, 1]
-
-
 async def test_a_play_that_fails_is_aborted_everywhere_counted_and_played_again(both: Pair) -> None:
     plays = iter(range(100))
 
@@ -341,63 +307,6 @@ async def test_a_play_that_fails_is_aborted_everywhere_counted_and_played_again(
     assert await both.trained() == dict.fromkeys("abcd", 2)
     assert both.rollout("speaker").counts["aborted"] >= 2
     assert both.rollout("listener").counts["aborted"] == 2
-
-
-@pytest.mark.slow
-async def test_leases_of_a_slow_play_are_kept_at_every_member(tmp_path: Path) -> None:
-    """For more than twice the lease of one of them, whichever it is, nothing is called."""
-    for short in REWARDS:
-        jobs = {role: {"steps": 1, **({"lease_ttl_s": 0.6} if role == short else {})} for role in REWARDS}
-        async with pair(tmp_path / short, **jobs) as both:
-
-            async def slow(team: Team, short: str = short) -> Mapping[str, Any]:
-                first = team[short].last_call
-                await eventually(lambda: team[short].last_call, lambda now: now > first + 1.5)
-                return await play(team)
-
-            async with asyncio.timeout(DEADLINE_S):  # what is lost is played again, for ever
-                summary = await Team.rollout(both.clients, TASKS, slow, concurrency=4)
-            assert (summary.plays, summary.dropped) == (4, {})
-
-
-async def test_a_lease_lost_at_one_member_gives_the_others_up_too(both: Pair) -> None:
-    async def agent(team: Team) -> Mapping[str, Any]:
-        rollout = both.rollout("listener")
-        if not rollout.counts["fenced"]:
-            (found,) = [open_ for open_ in rollout.leases if open_.id == team["listener"].id]
-            rollout.fence(found, "lease_expired")
-        return await play(team)
-
-    summary = await Team.rollout(both.clients, TASKS, agent, concurrency=CONCURRENCY)
-    assert summary.dropped == {"lease_lost": 1}
-    assert await both.trained() == dict.fromkeys("abcd", 2)
-
-
-@pytest.mark.slow
-async def test_a_rollout_that_was_cancelled_gives_its_episodes_up_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    async with pair(tmp_path, **{role: {"steps": 3} for role in REWARDS}) as both:
-        plays, reached = iter(range(100)), asyncio.Event()
-
-        async def stuck(team: Team) -> Mapping[str, Any]:
-            if next(plays) >= 5:
-                reached.set()
-                await asyncio.Event().wait()
-            return await play(team)
-
-        playing = asyncio.create_task(Team.rollout(both.clients, TASKS, stuck, concurrency=2))
-        await reached.wait()
-        playing.cancel()
-        await asyncio.gather(playing, return_exceptions=True)
-        for role in REWARDS:  # of a play that was just ending, the members agree whether it counts
-            await eventually(
-                partial(both.records, role),
-                lambda records: not {record.state for record in records} & {"open", "prepared"},
-            )
-        before = sum(record.state not in ("aborted", "fenced") for record in await both.records("speaker"))
-        summary = await Team.rollout(both.clients, TASKS, play, concurrency=CONCURRENCY)
-        assert before >= 4
-        assert summary.plays == 12 - before
-        assert await both.trained() == dict.fromkeys("abcdef", 2)
 
 
 @pytest.mark.parametrize(("answer", "found"), [
@@ -422,23 +331,6 @@ async def test_an_answer_without_reward_for_each_role_ends_all_in_one_line(both:
     for role, client in both.clients.items():
         assert (await client.status()).open_episodes == 0
         assert both.rollout(role).counts["ended"] == 0
-
-
-async def alone(team: Team) -> Mapping[str, float]:
-    await team["speaker"].chat(HI)
-    return REWARDS
-
-
-async def broken(_: Team) -> Mapping[str, float]:
-    raise RuntimeError("tool broke")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("agent", "why"), [(alone, "call of 'listener'"), (broken, "tool broke")])
-async def test_an_agent_that_calls_no_member_or_always_fails_ends_the_rollout(both: Pair, agent: Any, why: str) -> None:
-    with pytest.raises(AgentFailed, match=why):
-        await Team.rollout(both.clients, TASKS, agent, concurrency=2)
-    assert [both.rollout(role).counts["ended"] for role in REWARDS] == [0, 0]
 
 
 async def test_members_that_can_be_no_team_are_refused_before_anything_is_begun(tmp_path: Path) -> None:
@@ -507,15 +399,3 @@ async def test_plain_functions_play_teams_too(both: Pair) -> None:
     evaluated, summary = await asyncio.to_thread(blocking)
     assert [result.rewards["speaker"] for result in evaluated] == [1.0, 1.0]
     assert summary.trained == {"speaker": 8, "listener": 8}
-
-
-async def test_what_single_calls_of_a_member_earned_is_kept_with_its_end(both: Pair) -> None:
-    async def credited(team: Team) -> Mapping[str, Any]:
-        await play(team)
-        return {"speaker": Earned(0.25, by_call={0: 1.0}), "listener": 0.5}
-
-    await Team.rollout(both.clients, TASKS, credited, concurrency=CONCURRENCY)
-    for role, earned in (("speaker", 1.0), ("listener", None)):
-        ended = [each for each in await both.records(role) if each.reward is not None]
-        record = await both.clients[role].episode(ended[0].id)
-        assert [call.reward for call in record.record] == [earned]

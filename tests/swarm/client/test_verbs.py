@@ -17,15 +17,7 @@ from swarm.client import AsyncSwarmClient, Episode, NamedTask, SwarmClient, Sync
 from swarm.client import rollout as loop
 from swarm.client.sync_client import SyncTeam
 from swarm.client.threads import Bridge, background
-from swarm.errors import (
-    EngineUnavailable,
-    EpisodeEnded,
-    InvalidRequest,
-    JobConflict,
-    JobFinished,
-    Throttled,
-    Unreachable,
-)
+from swarm.errors import EngineUnavailable, InvalidRequest, JobConflict, JobFinished, Unreachable
 from swarm.job import Job
 from swarm.wire import ServerState
 from tests.swarm.server.support import Served, job, serving
@@ -80,22 +72,6 @@ async def test_a_client_of_a_release_that_lacks_a_field_is_no_conflict(served: S
     assert (answer.status, answer.body["job_digest"]) == (200, job().digest())
 
 
-async def test_an_episode_by_hand(served: Served, client: AsyncSwarmClient) -> None:
-    episode = await client.begin(TASKS[0])
-    assert (episode.task, episode.kind, episode.lease.task_id) == (TASKS[0], "train", "a")
-    assert episode.base_url == f"{served.url}/v1"
-    reply = await episode.chat(ASK, max_tokens=5)
-    assert reply.content in {"3", "4", "5"}
-    assert reply.raw["choices"][0]["message"]["content"] == reply.content
-    assert (await episode.heartbeat()).state == "open"
-    with pytest.raises(InvalidRequest) as refused:
-        await episode.chat(ASK, logit_bias={"5": 100})
-    assert refused.value.param == "logit_bias"
-    assert [(await episode.end(0.5)).state for _ in range(2)] == ["ended", "ended"]
-    with pytest.raises(EpisodeEnded):
-        await episode.chat(ASK)
-
-
 async def test_an_agent_of_openai_s_api_goes_the_way_of_its_client(served: Served) -> None:
     """A proxy that names itself as the host, below a path of its own: the server cannot know where it is reached."""
 
@@ -131,16 +107,6 @@ async def test_a_task_that_no_server_can_know_is_refused_before_it_is_sent(clien
     for refused in (client.begin(task), client.begin(task, kind="eval"), client.rollout(agent, [task])):
         with pytest.raises(InvalidRequest, match=r"^(task_id|ids\.0): "):
             await refused
-
-
-async def test_no_room_is_throttled_with_a_time_to_try_again(client: AsyncSwarmClient) -> None:
-    for task in TASKS[:2]:
-        for _ in range(2):
-            await client.begin(task)
-    with pytest.raises(Throttled) as refused:
-        await client.begin(TASKS[2])
-    assert refused.value.retry_after is not None
-    assert refused.value.retry_after > 0
 
 
 async def test_a_rollout_fills_groups_until_the_job_is_finished_and_evaluation_goes_on(
@@ -256,13 +222,6 @@ def test_the_blocking_client_has_every_verb_of_the_other_with_its_signature() ->
                 assert not inspect.iscoroutinefunction(getattr(blocking, name))
 
 
-def test_all_blocking_clients_of_a_process_share_one_thread_that_nobody_waits_for() -> None:
-    for _ in range(3):
-        SwarmClient("http://127.0.0.1:9", "key").close()
-    (thread,) = [one for one in threading.enumerate() if one.name == "swarm-client"]
-    assert thread.daemon
-
-
 def test_what_an_interrupt_cancels_cleans_up_before_it_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, cleaned = threading.Event(), threading.Event()
 
@@ -282,18 +241,3 @@ def test_what_an_interrupt_cancels_cleans_up_before_it_is_raised(monkeypatch: py
     with pytest.raises(KeyboardInterrupt):
         background().run(work())
     assert cleaned.is_set()
-
-
-def test_what_is_interrupted_before_it_began_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None: ...
-
-    def interrupted(_: object) -> None:
-        raise KeyboardInterrupt
-
-    bridge, never = Bridge(asyncio.new_event_loop()), work()
-    monkeypatch.setattr(concurrent.futures.Future, "result", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        bridge.run(never)
-    bridge.loop.run_until_complete(asyncio.sleep(0))
-    bridge.loop.close()
-    assert inspect.getcoroutinestate(never) == inspect.CORO_CLOSED

@@ -18,7 +18,7 @@ import pytest
 
 from research.cli.agent_files import CommandLine, agent_file
 from tests.swarm.clients.packages import COMMAND_LINES, HERE, SWE_AGENT
-from tests.swarm.conformance.support import THOUGHT, assert_trained_once, calls, roomy, saying
+from tests.swarm.conformance.support import assert_trained_once, calls, roomy, saying
 from tests.swarm.server.support import MODEL, Served, serving
 
 pytestmark = pytest.mark.slow
@@ -58,18 +58,6 @@ async def run(folder: Path, *command: str | Path, **variables: str) -> str:
 
 def python(packages: Path) -> Mapping[str, str]:
     return {"PYTHONPATH": str(packages), "LITELLM_LOCAL_MODEL_COST_MAP": "True", "MSWEA_SILENT_STARTUP": "1"}
-
-
-@pytest.mark.parametrize("thought", ["", THOUGHT], ids=["plain", "thinking"])
-@pytest.mark.parametrize("keep", ["objects", "dumped"])
-async def test_a_loop_on_litellm_sends_back_what_it_kept_of_an_answer(tmp_path: Path, keep: str, thought: str) -> None:
-    packages = SWE_AGENT.there()
-    turns = [thought + "let me see\n" + calls("weather", city="Bonn"), "sunny"]
-    async with playing(tmp_path, *turns) as (served, lease):
-        loop = (sys.executable, "-S", HERE / "litellm_loop.py")
-        said = await run(tmp_path, *loop, lease["base_url"], lease["api_key"], keep, **python(packages))
-        assert said.splitlines()[-1] == "sunny"
-        await assert_trained_once(served, lease, turns, start=1, clean=1)
 
 
 @pytest.mark.parametrize(

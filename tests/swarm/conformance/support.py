@@ -14,7 +14,6 @@ from tests.swarm.server.support import Served, job
 
 THOUGHT = "<think>\nhm\n</think>\n\n"
 """How the model writes that it thought `hm`."""
-WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
 
 def roomy(**fields: Any) -> Job:

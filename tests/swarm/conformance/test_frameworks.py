@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from tests.lazily import lazy
 from tests.swarm.conformance.support import (
     PAIR,
     THOUGHT,
-    assert_exact,
     assert_trained_once,
     calls,
     drifts,
@@ -39,10 +37,6 @@ smolagents = lazy("smolagents")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*create_react_agent.*")]
 TURN = "let me see\n" + PAIR
 Lease = dict[str, Any]
-
-
-class City(BaseModel):
-    name: str
 
 
 def weather(city: str) -> str:
@@ -149,55 +143,6 @@ async def test_an_agent_plays_two_rounds_that_are_captured_as_the_engine_saw_the
         lease = await served.begin()
         assert await play(lease, "hi", "thanks") == ["both sunny", "welcome"]
         await assert_trained_once(served, lease, [turn, "both sunny", "welcome"], **drift)
-
-
-async def test_a_blocking_agent_plays(tmp_path: Path) -> None:
-    async with serving(tmp_path, roomy(), script=saying(TURN, "both sunny")) as served:
-        lease = await served.begin()
-        await asyncio.to_thread(graph(lease).invoke, {"messages": [("user", "hi")]})
-        await assert_trained_once(served, lease, [TURN, "both sunny"], start=1, clean=1)
-
-
-async def test_agents_at_once_in_one_episode_keep_their_conversations_apart(tmp_path: Path) -> None:
-    async with serving(tmp_path, roomy(), script=saying(TURN, "both sunny")) as served:
-        lease = await served.begin()
-        await asyncio.gather(*(langgraph(lease, text) for text in ("hi", "ho")))
-        found = tree(served, lease)
-        assert sorted(len(node.path()) for node in found.nodes) == [1, 1, 2, 2]
-        assert drifts(found) == {"start": 2, "clean": 2}
-        assert_exact(served, found)
-
-
-async def test_a_handoff_starts_a_conversation_of_its_own(tmp_path: Path) -> None:
-    """The poet has another system prompt and other tools: what was said is its history, but no continuation."""
-    async with serving(tmp_path, roomy(), script=saying(calls("transfer_to_poet"), "a poem")) as served:
-        lease = await served.begin()
-        async with openai.AsyncOpenAI(base_url=lease["base_url"], api_key=lease["api_key"]) as client:
-            model = agents.OpenAIResponsesModel(model=MODEL, openai_client=client)
-            poet = agents.Agent(name="poet", instructions="rhyme", model=model)
-            desk = agents.Agent(name="desk", instructions="pass on", handoffs=[poet], model=model)
-            assert (await agents.Runner.run(desk, "hi")).final_output == "a poem"
-        await assert_trained_once(served, lease, [calls("transfer_to_poet"), "a poem"], start=1, fork=1)
-
-
-@pytest.mark.parametrize("protocol", ["chat", "responses"])
-@pytest.mark.parametrize(
-    ("output", "answer", "neutralised"),
-    [
-        (lambda: City, calls("final_result", name="Bonn"), "tool_choice"),
-        (lambda: pydantic_ai.NativeOutput(City), '{"name": "Bonn"}', "response_format"),
-    ],
-    ids=["by a tool", "by a format"],
-)
-async def test_structured_output_is_neutralised_in_training_and_counted(
-    tmp_path: Path, protocol: str, output: Callable[[], Any], answer: str, neutralised: str
-) -> None:
-    async with serving(tmp_path, roomy(foreign_sampling="neutralise"), script=saying(answer)) as served:
-        lease = await served.begin()
-        agent = pydantic_ai.Agent(policy(protocol, lease), output_type=output())
-        assert (await agent.run("which?")).output == City(name="Bonn")
-        assert served.server.training.rollout.counts[f"neutralised_{neutralised}"] == 1
-        await assert_trained_once(served, lease, [answer], start=1)
 
 
 CODE = [f"Thought: so.\n<code>\n{code}\n</code>" for code in ('print(weather("Bonn"))', 'final_answer("sunny")')]

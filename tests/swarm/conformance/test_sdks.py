@@ -6,10 +6,8 @@ What each field of a protocol means is held by `tests/swarm/dialects`; here, tha
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,27 +18,13 @@ from swarm.job import TinyModel
 from swarm.server import connections
 from swarm.server.model_endpoint import StreamTimeouts
 from tests.lazily import lazy
-from tests.swarm.conformance.support import (
-    PAIR,
-    THOUGHT,
-    WEATHER,
-    assert_trained_once,
-    drifts,
-    roomy,
-    saying,
-    spoken,
-    tree,
-)
+from tests.swarm.conformance.support import drifts, roomy, saying, spoken, tree
 from tests.swarm.server.support import MODEL, eventually, job, serving
 
 anthropic = lazy("anthropic")
 openai = lazy("openai")
-TURN = THOUGHT + "let me see\n" + PAIR
-SYSTEM, DESCRIPTION = "be brief", "Tells the weather."
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 Lease = dict[str, Any]
-Spoken = dict[str, Any]
-"""A message of the conversation in no protocol's form: role, text, thought, calls (id, arguments) or call."""
 
 
 def gpt(lease: Lease, **how: Any) -> AbstractAsyncContextManager[Any]:
@@ -50,167 +34,6 @@ def gpt(lease: Lease, **how: Any) -> AbstractAsyncContextManager[Any]:
 def claude(lease: Lease, **how: Any) -> AbstractAsyncContextManager[Any]:
     root = lease["base_url"].removesuffix("/v1")
     return anthropic.AsyncAnthropic(base_url=root, api_key=lease["api_key"], **how)
-
-
-def in_chat(one: Spoken) -> dict[str, Any]:
-    message = {"role": one["role"], "content": one["text"]}
-    if "call" in one:
-        message["tool_call_id"] = one["call"]
-    if "calls" in one:
-        message["reasoning_content"] = one["thought"]
-        message["tool_calls"] = [
-            {"id": call, "type": "function", "function": {"name": "weather", "arguments": json.dumps(given)}}
-            for call, given in one["calls"]
-        ]
-    return message
-
-
-def of_chat(message: Any) -> Spoken:
-    found = {"role": "assistant", "text": message.content or ""}
-    if message.tool_calls:
-        pairs = [(call.id, json.loads(call.function.arguments)) for call in message.tool_calls]
-        found |= {"thought": message.reasoning_content, "calls": pairs}
-    return found
-
-
-CHAT_TOOL = {"name": "weather", "description": DESCRIPTION, "parameters": WEATHER}
-
-
-async def by_chat(lease: Lease, conversation: Sequence[Spoken], *, streamed: bool = False) -> Spoken:
-    messages: Any = [{"role": "system", "content": SYSTEM}, *map(in_chat, conversation)]
-    asked: Any = {"model": MODEL, "messages": messages, "tools": [{"type": "function", "function": CHAT_TOOL}]}
-    async with gpt(lease) as sdk:
-        if not streamed:
-            return of_chat((await sdk.chat.completions.create(**asked)).choices[0].message)
-        async with sdk.chat.completions.stream(**asked) as stream:
-            kinds = {event.type async for event in stream}
-            message = (await stream.get_final_completion()).choices[0].message
-    assert {"content.delta", "content.done"} <= kinds
-    assert bool(message.tool_calls) == ("tool_calls.function.arguments.done" in kinds)
-    return of_chat(message)
-
-
-def in_responses(one: Spoken) -> list[dict[str, Any]]:
-    if "call" in one:
-        return [{"type": "function_call_output", "call_id": one["call"], "output": one["text"]}]
-    items: list[dict[str, Any]] = [{"role": one["role"], "content": one["text"]}]
-    if "calls" in one:
-        thought = [{"type": "reasoning_text", "text": one["thought"]}]
-        items.insert(0, {"type": "reasoning", "id": "rs", "summary": [], "content": thought})
-        items += [
-            {"type": "function_call", "call_id": call, "name": "weather", "arguments": json.dumps(given)}
-            for call, given in one["calls"]
-        ]
-    return items
-
-
-async def by_responses(lease: Lease, conversation: Sequence[Spoken], *, streamed: bool = False) -> Spoken:
-    items: Any = [item for one in conversation for item in in_responses(one)]
-    asked: Any = {"model": MODEL, "instructions": SYSTEM, "input": items, "tools": [{"type": "function", **CHAT_TOOL}]}
-    async with gpt(lease) as sdk:
-        if streamed:
-            async with sdk.responses.stream(**asked) as stream:
-                kinds = {event.type async for event in stream}
-                response = await stream.get_final_response()
-            assert {"response.output_text.delta", "response.completed"} <= kinds
-        else:
-            response = await sdk.responses.create(**asked)
-    assert (response.status, response.instructions, response.model_extra) == ("completed", SYSTEM, {"store": False})
-    found: Spoken = {"role": "assistant", "text": response.output_text}
-    pairs = [(item.call_id, json.loads(item.arguments)) for item in response.output if item.type == "function_call"]
-    if pairs:
-        assert [item.type for item in response.output] == ["reasoning", "message", "function_call", "function_call"]
-        found |= {"thought": response.output[0].content[0].text, "calls": pairs}
-    return found
-
-
-def in_messages(one: Spoken, signatures: dict[str, str]) -> dict[str, Any]:
-    if "call" in one:
-        return {
-            "role": "user",
-            "content": [{"type": "tool_result", "tool_use_id": one["call"], "content": one["text"]}],
-        }
-    blocks: list[dict[str, Any]] = [{"type": "text", "text": one["text"]}]
-    if "calls" in one:
-        thought = one["thought"]
-        blocks.insert(0, {"type": "thinking", "thinking": thought, "signature": signatures[thought]})
-        blocks += [{"type": "tool_use", "id": call, "name": "weather", "input": given} for call, given in one["calls"]]
-    return {"role": one["role"], "content": blocks}
-
-
-MESSAGES_ASK: dict[str, Any] = {
-    "model": MODEL,
-    "system": SYSTEM,
-    "tools": [{"name": "weather", "description": DESCRIPTION, "input_schema": WEATHER}],
-}
-
-
-async def by_messages(lease: Lease, conversation: Sequence[Spoken], *, streamed: bool = False, **fields: Any) -> Spoken:
-    """Ask; the prompt has as many tokens as the SDK is told when it counts them."""
-    signatures: dict[str, str] = lease.setdefault("signatures", {})
-    asked: Any = {**MESSAGES_ASK, "messages": [in_messages(one, signatures) for one in conversation]}
-    async with claude(lease) as sdk:
-        counted = await sdk.messages.count_tokens(**asked)
-        if streamed:
-            async with sdk.messages.stream(**asked, max_tokens=4000) as stream:
-                kinds = {event.type async for event in stream}
-                message = await stream.get_final_message()
-            assert {"text", "message_stop"} <= kinds
-        else:
-            message = await sdk.messages.create(**asked, max_tokens=4000, **fields)
-    assert message.usage.input_tokens + (message.usage.cache_read_input_tokens or 0) == counted.input_tokens
-    found: Spoken = {"role": "assistant", "text": "".join(b.text for b in message.content if b.type == "text")}
-    pairs = [(block.id, block.input) for block in message.content if block.type == "tool_use"]
-    assert message.stop_reason == ("tool_use" if pairs else "end_turn")
-    if pairs:
-        (thought,) = [block for block in message.content if block.type == "thinking"]
-        signatures[thought.thinking] = thought.signature
-        found |= {"thought": thought.thinking, "calls": pairs}
-    return found
-
-
-Ask = Callable[..., Awaitable[Spoken]]
-PROTOCOLS: list[Ask] = [by_chat, by_responses, by_messages]
-OMITTED = partial(by_messages, thinking={"type": "adaptive", "display": "omitted"})
-
-
-async def play(lease: Lease, *asks: Ask) -> list[Spoken]:
-    """Ask in turn, each time with the whole conversation; return the answers."""
-    conversation: list[Spoken] = [{"role": "user", "text": "hi"}]
-    answers = []
-    for ask in asks:
-        answers.append(answer := await ask(lease, conversation))
-        results = [
-            {"role": "tool", "call": call, "text": f"{given['city']}: sun"} for call, given in answer.get("calls", ())
-        ]
-        conversation += [answer, *(results or [{"role": "user", "text": "go on"}])]
-    return answers
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", PROTOCOLS)
-async def test_a_conversation_may_change_its_protocol_at_every_turn(tmp_path: Path, first: Ask) -> None:
-    async with serving(tmp_path, roomy(), script=saying(TURN, "both sunny", "yes", "no")) as served:
-        lease = await served.begin()
-        if first is not by_messages:  # whoever speaks this protocol needs the signature of what was thought
-            await by_messages(lease, [{"role": "user", "text": "hi"}])
-            assert lease["signatures"].keys() == {"hm"}
-        before = len(served.backend.engine.seen)
-        turn, *_ = await play(lease, first, *PROTOCOLS)
-        assert [given for _, given in turn["calls"]] == [{"city": "Bonn"}, {"city": "Rome"}]
-        assert (turn["thought"], turn["text"]) == ("hm", "let me see")
-        found = [TURN] * before + [TURN, "both sunny", "yes", "no"]
-        await assert_trained_once(served, lease, found, start=1 + before, clean=3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ask", [*(partial(ask, streamed=True) for ask in PROTOCOLS), OMITTED])
-async def test_an_answer_that_is_streamed_or_omits_its_thinking_comes_back_as_it_was(tmp_path: Path, ask: Ask) -> None:
-    async with serving(tmp_path, roomy(), script=saying(TURN, "both sunny"), chunk_size=3) as served:
-        lease = await served.begin()
-        turn, last = await play(lease, ask, ask)
-        assert (turn["thought"], len(turn["calls"]), last["text"]) == ("" if ask is OMITTED else "hm", 2, "both sunny")
-        await assert_trained_once(served, lease, [TURN, "both sunny"], start=1, clean=1)
 
 
 @pytest.mark.slow
@@ -230,19 +53,6 @@ async def test_a_silent_stream_of_each_protocol_says_that_it_lives(tmp_path: Pat
             assert await messages.get_final_text() == "at last"
             assert (await responses.get_final_response()).output_text == "at last"
         await eventually(lambda: len(served.backend.engine.seen), lambda seen: seen == 2)
-
-
-@pytest.mark.parametrize("kind", ["train", "eval"])
-async def test_an_effort_that_no_model_here_is_given_is_left_out_and_counted(tmp_path: Path, kind: str) -> None:
-    async with serving(tmp_path, roomy(), script=saying("x")) as served:
-        lease = await served.begin(kind=kind)
-        async with claude(lease) as other, gpt(lease) as sdk:
-            await sdk.chat.completions.create(model=MODEL, messages=HI, reasoning_effort="high")
-            await sdk.responses.create(model=MODEL, input="hi", reasoning={"effort": "high"})
-            await other.messages.create(model=MODEL, max_tokens=9, messages=HI, output_config={"effort": "high"})
-        counts = served.server.training.rollout.counts
-        names = ("reasoning_effort", "reasoning.effort", "output_config.effort")
-        assert [counts[f"left_out_{name}"] for name in names] == [1, 1, 1]
 
 
 async def chat(sdk: Any, model: str = MODEL, **fields: Any) -> str:
@@ -300,16 +110,6 @@ async def test_errors_are_the_sdk_s_own_classes(
         assert off.code == "engine_unavailable" if name == "openai" else off.type == "overloaded_error"
 
 
-async def test_what_the_server_does_not_keep_is_not_found(tmp_path: Path) -> None:
-    async with serving(tmp_path, roomy(), script=saying("x")) as served, gpt(await served.begin()) as sdk:
-        first = await sdk.responses.create(model=MODEL, input="hi", store=True)
-        with pytest.raises(openai.BadRequestError) as refused:
-            await sdk.responses.create(model=MODEL, input="again", previous_response_id=first.id)
-        assert refused.value.param == "previous_response_id"
-        with pytest.raises(openai.NotFoundError):
-            await sdk.responses.retrieve(first.id)
-
-
 @pytest.mark.parametrize(("sdk_of", "ask"), [(gpt, chat), (claude, message)])
 async def test_a_request_the_sdk_sends_again_is_generated_once(tmp_path: Path, sdk_of: Client, ask: Any) -> None:
     async with serving(tmp_path, roomy(), script=saying("once")) as served:
@@ -348,26 +148,6 @@ async def test_a_stream_that_breaks_raises(tmp_path: Path, sdk_of: Client) -> No
                 await read(sdk)
         assert "lease_lost" in (str(broken.value) + str(broken.value.body))
         assert len(seen) > 1
-
-
-@pytest.mark.slow
-async def test_anthropic_s_tool_runner_plays_without_the_thread_it_offers(tmp_path: Path) -> None:
-    @anthropic.beta_async_tool
-    async def weather(city: str) -> str:
-        """Tells the weather.
-
-        Args:
-            city: where.
-        """
-        return f"{city}: sun"
-
-    async with serving(tmp_path, roomy(), script=saying(TURN, "both sunny")) as served:
-        lease = await served.begin()
-        async with claude(lease, max_retries=0) as sdk:
-            runner = sdk.beta.messages.tool_runner(model=MODEL, max_tokens=4000, messages=HI, tools=[weather])
-            last = await runner.until_done()
-        assert last.content[-1].text == "both sunny"
-        await assert_trained_once(served, lease, [TURN, "both sunny"], start=1, clean=1)
 
 
 class Weather(BaseModel):

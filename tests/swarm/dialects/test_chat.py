@@ -53,11 +53,6 @@ def test_every_honoured_field_is_read() -> None:
     assert (wishes.stop, wishes.json_schema, wishes.others) == (("a", "b"), {"type": "array"}, others)
 
 
-def test_alternatives_of_zero_still_ask_for_log_probs() -> None:
-    assert parse(logprobs=True, top_logprobs=0).logprobs == 0
-    assert parse(logprobs=True).logprobs == 0
-
-
 def test_messages_are_read_as_templates_want_them() -> None:
     ask = parse(
         {"role": "developer", "content": "Be brief."},
@@ -178,13 +173,3 @@ def test_what_litellm_stored_of_an_answer_is_taken_back() -> None:
     }  # fmt: skip
     for stored in ({"refusal": "no"}, {"citations": ["x"]}):
         assert refused(HI, {**plain, STORED: stored}) == f"messages.1.{STORED}.{next(iter(stored))}"
-
-
-def test_advice_to_the_model_is_left_out_and_told() -> None:
-    assert parse(reasoning_effort="low", verbosity="high").left_out == ("reasoning_effort", "verbosity")
-    assert parse(verbosity="medium").left_out == ()
-
-
-def test_an_answer_says_nothing_of_a_refusal_that_there_is_none() -> None:
-    whole = CHAT.format_reply("n", MODEL, parse(logprobs=True), [reply([Words("x")])])
-    assert b"refusal" not in whole

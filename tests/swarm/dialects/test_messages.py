@@ -209,11 +209,6 @@ def test_thinking_that_is_not_ours_is_refused(block: dict[str, Any], place: str)
     assert found.value.param == f"messages.1.content.0.{place}"
 
 
-def test_redacted_thinking_is_read_where_this_server_sealed_it() -> None:
-    block = {"type": "redacted_thinking", "data": seal("hm")}
-    assert turns(USER, {"role": "assistant", "content": [block]}, USER)[1]["reasoning_content"] == "hm"
-
-
 def test_a_count_shows_the_model_what_a_call_would() -> None:
     asked = {"model": MODEL, "messages": [USER], "system": "be brief", "tools": [TOOL]}
     counted = parse_count(json.dumps(asked).encode(), MODEL)

@@ -40,11 +40,6 @@ def call_of(number: int) -> dict[str, Any]:
     return {"id": f"call{number}", "type": "function", "function": {"name": "add", "arguments": "{}"}}
 
 
-def test_a_string_is_one_message_of_the_user_and_instructions_come_first() -> None:
-    assert parse().messages == (USER,)
-    assert parse(instructions="be brief").messages == ({"role": "system", "content": "be brief"}, USER)
-
-
 def test_the_items_of_one_turn_are_one_assistant_message() -> None:
     items = [
         USER,
@@ -161,17 +156,6 @@ def test_log_probs_of_the_words_are_served_where_they_are_asked_for() -> None:
     (part,) = whole(DIALECT, body(**asked), found)["output"][1]["content"]
     likeliest = {"token": "4", "logprob": -3.0, "bytes": [52]}
     assert part["logprobs"] == [{**likeliest, "top_logprobs": [likeliest]}]
-
-
-def test_log_probs_stream_with_their_pieces() -> None:
-    writer = DIALECT.writer(NAME, MODEL, parse(include=["message.output_text.logprobs"]), 0, 40)
-    raw = writer.opening() + writer.piece(0, Words("a"), [Token("a", -1.0)])
-    raw += writer.piece(0, Words(""), [Token("<e>", -2.0)]) + writer.finish(0, reply([Words("a")]))
-    seen = events(raw)
-    (delta,) = [event for event in seen if event["type"] == "response.output_text.delta"]
-    (done,) = [event for event in seen if event["type"] == "response.output_text.done"]
-    assert [token["logprob"] for token in delta["logprobs"]] == [-1.0]
-    assert [token["logprob"] for token in done["logprobs"]] == [-1.0, -2.0]
 
 
 def test_reasoning_comes_back_sealed_or_shown_but_never_changed() -> None:

@@ -101,12 +101,6 @@ def test_words_and_numbers_that_are_none_are_refused(own: dict[str, Any], expect
     assert expected in str(caught.value)
 
 
-def test_whole_numbers_and_other_letters_mean_the_same(tmp_path: Path) -> None:
-    own = {"reward_range": [0, 2], "solved_at": 1, "synonyms": ("The ECHO",)}
-    known = write_tasks(type("Own", (Echo,), own)(), b"", tmp_path)
-    assert (known["reward_range"], known["solved_at"], known["synonyms"]) == ([0.0, 2.0], 1.0, ["the echo"])
-
-
 def drawn() -> dict[Split, tuple[Task, ...]]:
     return {split: tuple(Echo().tasks(split)) for split in SPLITS}
 

@@ -54,16 +54,6 @@ def test_a_file_named_like_a_known_module_does_not_take_its_place(tmp_path: Path
     assert json.loads("4") == 4
 
 
-def test_dataclasses_with_annotations_as_text_work_in_a_loaded_file(tmp_path: Path) -> None:
-    place = written(
-        tmp_path,
-        "from __future__ import annotations\nfrom dataclasses import dataclass, field\nfrom typing import ClassVar\n\n"
-        "@dataclass\nclass Note:\n    kind: ClassVar[str] = 'note'\n    text: str = 'x'\n\n"
-        "def agent(episode):\n    return Note()\n",
-    )
-    assert load(place, "agent", takes="episode")(None).text == "x"
-
-
 @pytest.mark.parametrize(("text", "expected"), [
     ("def agent(episode:\n    return 1\n", ("line 1", "never closed")),
     ("import no_such_package_here\n", ("'no_such_package_here'", "--requirements")),
@@ -87,15 +77,6 @@ def test_what_is_no_file_of_python_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     written(tmp_path, "def agent(episode):\n    return 1\n")
     assert repr(place) in refusal(place)
-
-
-async def test_plain_and_async_functions_are_called_alike() -> None:
-    async def later(value: int) -> int:
-        return value + 1
-
-    assert await call(later, 1) == 2
-    assert await call(lambda value: value + 1, 1) == 2
-    assert await call(lambda value: later(value), 1) == 2
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), StopIteration(1), KeyboardInterrupt()])

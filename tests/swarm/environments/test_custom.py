@@ -150,15 +150,6 @@ def test_a_process_that_looks_in_a_folder_finds_what_lies_there_also_of_a_built_
     assert get_environment("guess").title == "the guessing game"
 
 
-def test_one_is_found_by_who_asks_in_any_way_also_while_somebody_goes_through_all(tmp_path: Path) -> None:
-    names = [brought_in(tmp_path, name=name, title=name).name for name in ("first", "second")]
-    add_folder(tmp_path)
-    found = environments().get(names[0])
-    assert found is not None
-    assert found.title == "first"
-    assert [name for name in environments() if names[1] in environments()] == ["guess", "arith", "market", names[0]]
-
-
 @pytest.mark.parametrize("name", [
     "../x@000000000000", "x/y@000000000000", "@", "x@", "x@y", "X@000000000000", f"{'x' * 300}@000000000000",
     "x@000000000000/..", "x\0@000000000000", "guess@0", ".x@000000000000",

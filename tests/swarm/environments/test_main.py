@@ -98,17 +98,6 @@ def code_file(folder: Path, text: str) -> str:
 QUESTIONS = [{"id": f"q{n}", "data": {"question": f"{n}?"}} for n in range(3)]
 
 
-@pytest.mark.parametrize("environment", ["guess", "arith"])
-async def test_play_trains_to_the_last_step_and_sums_up_in_one_line(environment: str, tmp_path: Path) -> None:
-    async with serving(tmp_path, job(environment=environment, episodes_per_step=8)) as served:
-        code, out, err = await run(served, "play", "--environment", environment, "--concurrency", "4")
-        status = await served.status()
-    assert (code, err) == (0, "")
-    (line,) = out.splitlines()
-    assert json.loads(line)["episodes"] == 16
-    assert (status["finished"], status["step"]) == (True, 2)
-
-
 async def test_evaluate_writes_what_every_hidden_episode_was_worth(tmp_path: Path) -> None:
     out = tmp_path / "out" / "hidden.json"
     out.parent.mkdir()
@@ -151,17 +140,6 @@ async def test_evaluate_during_plays_whenever_training_waits_and_writes_all_of_i
     for each in found:
         (chosen,) = rounds(get_environment("guess").tasks("hidden"), 5, 7 + each["policy_version"])
         assert [episode["task_id"] for episode in each["episodes"]] == [task.id for task in chosen]
-
-
-async def test_a_wrong_token_and_a_server_that_fails_midway_end_the_player_with_the_reason(tmp_path: Path) -> None:
-    async with serving(tmp_path, job(steps=1000)) as served:
-        asked = words(served, "play", "--environment", "guess")
-        code, _, err = await asyncio.to_thread(main, *asked, token="forged")
-        assert (code, err.count("\n")) == (3, 1)
-        served.backend.learner.fail_next = "loss is NaN"
-        code, _, err = await run(served, "play", "--environment", "guess")
-    assert (code, err.count("\n")) == (3, 1)
-    assert "loss is NaN" in err
 
 
 @pytest.mark.parametrize("signalled", [signal.SIGINT, signal.SIGTERM])

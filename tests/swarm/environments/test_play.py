@@ -10,7 +10,7 @@ import random
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,7 +36,7 @@ from swarm.environments import (
     tool,
     tool_result,
 )
-from swarm.environments.adapters import ADAPTERS, adapt, slug
+from swarm.environments.adapters import ADAPTERS, adapt
 from swarm.environments.base import split_of
 from swarm.environments.play import (
     MOST_CHARACTERS,
@@ -178,13 +178,6 @@ async def test_a_play_of_several_turns_carries_calls_and_their_results(kind: typ
     assert outcome == Outcome(1.0, True)
 
 
-async def test_a_game_without_tools_offers_none_and_one_that_answers_nothing_is_over() -> None:
-    game = Quiz(following=lambda _: None)
-    game.tools = ()
-    _, outcome, episode = await played(game, said("7"))
-    assert (outcome.reward, episode.options) == (1.0, [{}])
-
-
 async def test_a_full_context_ends_the_play_with_its_worth_so_far_and_a_task_that_does_not_fit_is_no_play() -> None:
     game = Quiz(following=lambda _: [{"role": "user", "content": "go on"}])
     messages, outcome, _ = await played(game, said("7"), ContextExceeded("it is full"))
@@ -295,14 +288,6 @@ def test_any_real_number_within_a_range_is_a_reward_and_none_other(low: int, rew
             judge_outcome(environment, Outcome(reward, success=False))  # type: ignore[arg-type]
 
 
-def test_the_scalars_of_numpy_are_numbers() -> None:
-    numpy = pytest.importorskip("numpy")
-    outcome = Outcome(numpy.float32(0.5), numpy.bool_(True), {"turns": numpy.int64(3)})
-    found = judge_outcome(World(), outcome)
-    assert (found.reward, found.success, found.facts) == (0.5, True, {"turns": 3.0})
-    assert [type(value) for value in (found.reward, found.success, found.facts["turns"])] == [float, bool, float]
-
-
 SPLITS: tuple[Split, ...] = get_args(Split)
 NAMES = sorted(environments())
 
@@ -312,30 +297,12 @@ def environment(request: pytest.FixtureRequest) -> Environment:
     return get_environment(request.param)
 
 
-def outcomes(environment: Environment, plays: int, split: Split = "hidden") -> Iterator[Outcome]:
-    rng = random.Random(0)
-    tasks = environment.tasks(split)
-    for _ in range(plays):
-        task = rng.choice(tasks)
-        game = environment.game(task)
-        for message in environment.imitate(task, rng):
-            if message["role"] == "assistant":
-                game.answer(message)
-        yield game.outcome()
-
-
 def test_ids_and_problems_are_unique_over_all_splits_and_come_in_the_same_order(environment: Environment) -> None:
     tasks = [task for split in SPLITS for task in environment.tasks(split)]
     assert len(environment.tasks("hidden")) >= 200
     assert len({task.id for task in tasks}) == len({json.dumps(task.data, sort_keys=True) for task in tasks})
     assert len({task.id for task in tasks}) == len(tasks)
     assert tasks == [task for split in SPLITS for task in type(environment)().tasks(split)]
-
-
-def test_the_scripted_player_is_mediocre_and_a_reward_of_1_means_success(environment: Environment) -> None:
-    found = list(outcomes(environment, 2000))
-    assert 0.2 < sum(outcome.success for outcome in found) / len(found) < 0.5
-    assert all(0.0 <= outcome.reward <= 1.0 and outcome.success == (outcome.reward == 1.0) for outcome in found)
 
 
 def test_a_demonstration_is_what_the_game_said_and_the_same_for_the_same_random_numbers(
@@ -361,21 +328,9 @@ def test_splits_have_about_their_shares_and_are_fixed_for_good() -> None:
     assert known == ["train", "hidden", "hidden", "search", "train", "hidden"]
 
 
-def test_a_kind_of_task_is_told_of_every_task_and_each_has_enough_to_tell_it_apart(environment: Environment) -> None:
-    kinds = Counter(task.kind for task in environment.tasks("hidden"))
-    assert kinds.total() == len(environment.tasks("hidden"))
-    assert min(kinds.values()) >= 20, kinds
-
-
 @pytest.mark.parametrize("scheme", ADAPTERS)
 def test_a_missing_package_is_told_with_the_line_to_type(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     adapter = ADAPTERS[scheme]
     monkeypatch.setitem(sys.modules, adapter.package, None)
     with refused(InvalidRequest, adapter.package, adapter.example, f"pip install '{adapter.requirement}'"):
         adapt(adapter.example)
-
-
-def test_a_long_address_is_cut_to_a_name() -> None:
-    name = slug("reasoning-gym:" + "+".join(["leg_counting"] * 9))
-    assert len(name) <= 64
-    assert name[-1].isalnum()

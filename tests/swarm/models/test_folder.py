@@ -16,7 +16,7 @@ from swarm.errors import InvalidRequest
 from swarm.models import folder as hashing
 from swarm.models import folder_hash, model_place, require_model_folder
 from tests.golden import assert_golden
-from tests.swarm.models.folders import weights_file, whole_folder
+from tests.swarm.models.folders import whole_folder
 
 
 def refusal(path: str | Path) -> str:
@@ -56,11 +56,6 @@ def test_a_file_in_place_of_a_folder_is_told_as_one(tmp_path: Path, name: str, w
     said = refusal(tmp_path / name)
     assert "found the file" in said
     assert words in said
-
-
-def test_the_model_below_a_hub_s_cache_is_pointed_at(tmp_path: Path) -> None:
-    inner = whole_folder(tmp_path / "models--a--b" / "snapshots" / "abc")
-    assert f"give {inner}" in refusal(tmp_path / "models--a--b")
 
 
 @pytest.mark.parametrize(("spoil", "words"), [
@@ -104,14 +99,6 @@ def test_a_template_in_the_tokenizer_s_settings_or_among_several_is_one(tmp_path
     require_model_folder(folder)
 
 
-def test_weights_in_several_files_pass(tmp_path: Path) -> None:
-    folder = whole_folder(tmp_path / "m")
-    weights_file(folder / "model-2.safetensors", 7)
-    names = {"w": "model.safetensors", "v": "model-2.safetensors"}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
-    require_model_folder(folder)
-
-
 PARTS = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
@@ -140,15 +127,6 @@ def test_any_change_of_any_part_changes_it(tmp_path_factory: pytest.TempPathFact
     assert folder_hash(folder) != before
 
 
-def test_a_part_that_is_renamed_or_gone_changes_it(tmp_path: Path) -> None:
-    folder = whole_folder(tmp_path / "m")
-    before = folder_hash(folder)
-    (folder / "model.safetensors").rename(folder / "model-1.safetensors")
-    renamed = folder_hash(folder)
-    (folder / "model-1.safetensors").unlink()
-    assert len({before, renamed, folder_hash(folder)}) == 3
-
-
 def test_a_file_of_the_same_size_and_time_is_not_read_again(tmp_path: Path) -> None:
     folder = aged(whole_folder(tmp_path / "m"))
     before = folder_hash(folder, tmp_path)
@@ -160,11 +138,6 @@ def test_a_file_of_the_same_size_and_time_is_not_read_again(tmp_path: Path) -> N
     assert folder_hash(folder) != before, "without a memory it is read"
     os.utime(weights, ns=(state.st_atime_ns, state.st_mtime_ns + 1))
     assert folder_hash(folder, tmp_path) == folder_hash(folder)
-
-
-def test_a_file_that_may_change_again_within_its_time_is_not_remembered(tmp_path: Path) -> None:
-    folder_hash(whole_folder(tmp_path / "m"), tmp_path)
-    assert not (tmp_path / "hashes.json").exists()
 
 
 @pytest.mark.parametrize("memory", ["{", "[]", '{"PATH": 3}', '{"PATH": [1]}'])

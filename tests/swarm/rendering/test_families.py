@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
-from swarm.rendering.messages import Answer, AnswerFormat, ToolCall, Words
-from tests.swarm.rendering.support import (
-    CALL,
-    GLM,
-    HARMONY,
-    JSON,
-    LLAMA3,
-    MISTRAL,
-    PYTHON,
-    THINK,
-    TOOLS,
-    XML,
-    read,
-    read_parts,
-)
+from swarm.rendering.messages import Answer, AnswerFormat, ToolCall
+from tests.swarm.rendering.support import CALL, GLM, HARMONY, JSON, LLAMA3, MISTRAL, PYTHON, THINK, XML, read
 
 NOW = ToolCall("clock", "{}")
 
@@ -82,13 +68,6 @@ def test_calls_thinking_and_what_is_broken_or_cut_are_read_as_the_family_writes_
     assert read(answers, text, prompt) == expected
 
 
-def test_llama_json_that_is_no_call_streams() -> None:
-    reader = LLAMA3.reader("", TOOLS)
-    assert reader.feed('{"na') == ()
-    assert reader.feed('rrow": 1') == (Words('{"narrow": 1'),)
-    assert reader.feed("}") == (Words("}"),)
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -136,16 +115,3 @@ def test_values_of_no_known_type_are_json_if_they_can_be() -> None:
         ('["\\ud800"]', '"[\\"\\\\ud800\\"]"'),
     ):
         assert read(GLM, text.format(value)).tool_calls == (ToolCall("other", f'{{"a": {as_json}}}'),)
-
-
-def test_a_schema_that_says_nothing_of_an_argument_is_no_obstacle() -> None:
-    vaguely: tuple[Any, ...] = (None, {"a": True}, {"a": {}})
-    for given_properties in vaguely:
-        vague = {"function": {"name": "f", "parameters": {"type": "object", "properties": given_properties}}}
-        text = "<tool_call>f<arg_key>a</arg_key><arg_value>5</arg_value></tool_call>"
-        assert read(GLM, text, tools=[vague]).tool_calls == (ToolCall("f", '{"a": 5}'),)
-        assert GLM.grammar([vague])
-
-
-def test_thinking_that_was_only_begun_says_nothing() -> None:
-    assert read_parts(THINK, ["<think>", "\n\n"]) == []

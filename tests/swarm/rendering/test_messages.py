@@ -71,10 +71,6 @@ def test_arguments_keep_the_models_own_writing() -> None:
     assert read(HERMES, text).tool_calls == (ToolCall("weather", arguments),)
 
 
-def test_words_after_a_call_are_words() -> None:
-    assert read_parts(HERMES, [f"{ONE}\n\nDone.\n"]) == [CALL, Words("\n\nDone.\n")]
-
-
 def test_marks_are_words_of_a_model_that_does_not_think_and_without_tools() -> None:
     assert read(HermesFormat(thinks=False), "<think>5</think>") == Answer("<think>5</think>")
     assert read(HERMES, ONE, tools=()) == Answer(ONE)
@@ -128,12 +124,6 @@ def test_a_call_has_a_name_and_a_json_object_for_arguments(answers: AnswerFormat
 
 
 @formats
-@given(texts, st.sampled_from(PROMPTS))
-def test_without_tools_nothing_is_a_call(answers: AnswerFormat, text: str, prompt: str) -> None:
-    assert read(answers, text, prompt, tools=()).tool_calls == ()
-
-
-@formats
 @given(texts)
 def test_what_is_neither_call_nor_mark_is_all_in_words_and_thinking(answers: AnswerFormat, text: str) -> None:
     pieces = read_parts(answers, [text])
@@ -143,20 +133,6 @@ def test_what_is_neither_call_nor_mark_is_all_in_words_and_thinking(answers: Ans
     for mark in ("<think>", "</think>", "[THINK]", "[/THINK]"):
         text, said = text.replace(mark, ""), said.replace(mark, "")
     assert "".join(said.split()) == "".join(text.split())
-
-
-@formats
-def test_plain_words_come_back_as_they_are(answers: AnswerFormat) -> None:
-    assert read_parts(answers, ["Two lines,\n", "and a < b. \n"]) == [Words("Two lines,\nand a < b. \n")]
-
-
-@formats
-def test_words_stream_as_they_come(answers: AnswerFormat) -> None:
-    reader = answers.reader("", TOOLS)
-    fed = [list(reader.feed(part)) for part in ("Hello", " there", " <", "t>")]
-    assert fed[:2] == [[Words("Hello")], [Words(" there")]]
-    assert fed[2] in ([Words(" ")], [Words(" <")])
-    assert "".join(piece.text for pieces in fed for piece in pieces if isinstance(piece, Words)) == "Hello there <t>"
 
 
 @pytest.mark.slow

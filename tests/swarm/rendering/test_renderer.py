@@ -22,19 +22,10 @@ from tests.swarm.backends.local.models import make_tokenizer
 from tests.swarm.timelines.families import FAMILIES, make_renderer, train
 from tests.swarm.timelines.families import make_tokenizer as make_tokenizer_of
 
-_RENDERER = HFRenderer(make_tokenizer())
-_MESSAGES = [{"role": "user", "content": "7 or 8?"}, {"role": "assistant", "content": "8"}]
-
 
 @cache
 def train_of(name: str, spaced: bool) -> Any:
     return train(FAMILIES[name].specials, spaced=spaced)
-
-
-def test_messages_are_rendered_by_the_template() -> None:
-    text = "<|im_start|>user\n7 or 8?<|im_end|>\n<|im_start|>assistant\n8<|im_end|>\n"
-    assert _RENDERER.render(_MESSAGES, generation_prompt=False) == text
-    assert _RENDERER.render(_MESSAGES[:1], generation_prompt=True).endswith("<|im_start|>assistant\n")
 
 
 def test_what_ends_an_assistant_message_is_read_from_the_template() -> None:
@@ -43,22 +34,6 @@ def test_what_ends_an_assistant_message_is_read_from_the_template() -> None:
     renderer = HFRenderer(tokenizer)
     assert renderer.decode([renderer.eos_id], special=True) == "<|im_end|>"
     assert renderer.encode("<|im_end|>") == [renderer.eos_id]
-
-
-def test_special_tokens_are_recognised_and_left_out_of_decoded_text() -> None:
-    ids = _RENDERER.encode(_RENDERER.render(_MESSAGES, generation_prompt=False))
-    assert ids.count(_RENDERER.eos_id) == 2
-    assert _RENDERER.decode(ids) == "user\n7 or 8?\nassistant\n8\n"
-
-
-@given(st.text(max_size=40).filter(lambda text: "<|" not in text))
-def test_text_survives_encoding(text: str) -> None:
-    assert _RENDERER.decode(_RENDERER.encode(text)) == text
-
-
-def test_messages_the_template_refuses_raise_with_its_reason() -> None:
-    with pytest.raises(BackendError, match="no such role"):
-        _RENDERER.render([{"role": "forbidden", "content": ""}], generation_prompt=True)
 
 
 def test_a_tokenizer_without_a_template_is_refused(tmp_path: Path) -> None:
@@ -141,24 +116,6 @@ def test_a_prompt_is_whole_and_not_padded_whatever_a_trainer_left_in_the_tokeniz
     assert load_renderer(tmp_path).encode("a word " * 40) == plain
 
 
-def test_a_developer_is_a_system_where_the_template_knows_no_developer() -> None:
-    told = [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "hi"}]
-    system = [{**told[0], "role": "system"}, told[1]]
-    for name in ("qwen3", "llama3", "gemma"):
-        renderer = make_renderer(name)
-        assert renderer.render(told, generation_prompt=True) == renderer.render(system, generation_prompt=True)
-    text = make_renderer("gpt-oss").render(told, generation_prompt=True)
-    assert "<|start|>developer<|message|># Instructions" in text
-
-
-def test_tools_are_shown_as_the_template_shows_them() -> None:
-    tool = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object", "properties": {}}}}
-    messages = [{"role": "user", "content": "hi"}]
-    shown = make_renderer("qwen3").render(messages, tools=[tool], generation_prompt=True)
-    assert f"<tools>\n{json.dumps(tool)}\n</tools>" in shown
-    assert "<tools>" not in make_renderer("qwen3").render(messages, tools=[], generation_prompt=True)
-
-
 def asked(call_id: str | None, result_id: str | None) -> str:
     """Render a call and its result with Mistral's template, which takes ids of nine characters only."""
     call = {"id": call_id, "type": "function", "function": {"name": "f", "arguments": {}}}
@@ -212,13 +169,6 @@ def test_what_was_encoded_is_forgotten_when_there_is_too_much_of_it(monkeypatch:
         text = f"number {number}<|im_end|>\n{number}"
         assert remembered.ids(text) == inner.encode(text, add_special_tokens=False).ids
         assert sum(map(len, remembered._cache)) <= 50 + 2 * len(text)
-
-
-def test_a_named_choice_of_templates_is_read_whole() -> None:
-    tokenizer = make_tokenizer_of(FAMILIES["qwen2.5"])
-    tokenizer.chat_template = {"default": "{{ messages[0].content }}", "tool_use": tokenizer.chat_template}
-    tokenizer.chat_template["default"] = tokenizer.chat_template["tool_use"]
-    assert HFRenderer(tokenizer).answers.name == "hermes"
 
 
 def test_text_is_not_cut_before_a_token_that_takes_the_space_before_it() -> None:

@@ -17,7 +17,7 @@ from swarm.rollout.groups import Groups
 from swarm.rollout.staleness import BatchSelection
 from swarm.rollout.streams import DeficitRoundRobin, Streams
 from swarm.rollout.task_sampler import Group, bytes_of
-from swarm.store.tables import Sample, StreamRow, TaskListRow
+from swarm.store.tables import Sample, StreamRow
 from swarm.timelines import Drift, Node
 from tests.swarm.server.support import Clock, job
 
@@ -48,26 +48,6 @@ def play(alive: Groups, name: str, task: str, reward: float = 0.0, stream: str =
     return alive.end(sample(alive, name, reward))
 
 
-def test_a_task_that_fails_more_often_than_it_ends_is_skipped_with_what_was_played_of_it() -> None:
-    alive = groups()
-    alive.list_tasks(TaskListRow("default", "d", ("a", "b")))
-
-    def begin_next(name: str) -> Group:
-        found = alive.find_next_place("default", "d")
-        assert found is not None
-        alive.join(*found[:1], name, found[1])
-        return found[0]
-
-    begin_next("good")
-    alive.end(sample(alive, "good"))
-    for number in range(6):
-        assert begin_next(f"e{number}").task_id == "a"
-        skipped = alive.fail(f"e{number}")
-    assert skipped
-    assert [group.ended[0].episode for group in alive.drop_idle()] == ["good"]
-    assert begin_next("next").task_id == "b"
-
-
 def test_rewards_are_compared_as_the_exact_numbers_that_were_sent() -> None:
     alive = groups(batch_rule="varied_groups")
     play(alive, "e1", "a", 0.1 + 0.2)
@@ -75,16 +55,6 @@ def test_rewards_are_compared_as_the_exact_numbers_that_were_sent() -> None:
     play(alive, "e3", "b", 0.0)
     assert [dropped.episode for dropped in play(alive, "e4", "b", -0.0)] == ["e3", "e4"]
     assert alive.find_place("c") is not None
-
-
-def test_what_is_whole_beyond_the_batch_comes_first_in_the_next() -> None:
-    alive = groups(surplus_groups=1)
-    for number, task in enumerate("aabbcc"):
-        play(alive, f"e{number}", task)
-    assert [group.name for group in alive.take()] == ["a#1", "b#2"]
-    for number, task in enumerate("ddee", 6):
-        play(alive, f"e{number}", task)
-    assert [group.name for group in alive.take()] == ["c#3", "d#4"]
 
 
 STREAMS = "ab"
@@ -312,23 +282,6 @@ def test_a_batch_leaves_room_for_what_later_batches_could_not_all_take() -> None
     assert found.whole
 
 
-def test_what_must_be_learned_now_comes_before_what_was_done_first() -> None:
-    found = selection(0, 1, 1, batches=2)
-    assert [found.take("s", slack) for slack in (1, 1, 0)] == [True, False, True]
-    assert found.whole
-
-
-def test_what_is_too_old_is_taken_by_no_batch() -> None:
-    assert not selection(-1, 0, batches=2).fits("s", -1)
-
-
-@pytest.mark.parametrize(("staleness", "steps", "places"), [(0, 9, 2), (1, 9, 4), (3, 9, 8), (3, 2, 4), (3, 1, 2)])
-def test_as_many_batches_are_rolled_out_as_may_be_learned_in_time(staleness: int, steps: int, places: int) -> None:
-    alive = Groups(job(max_staleness=staleness, steps=steps), Clock())
-    begun = [begin(alive, f"e{number}", f"t{number // 2}") for number in range(2 * places + 1)]
-    assert [group is not None for group in begun] == [True] * (2 * places) + [False]
-
-
 @given(parts=st.lists(st.integers(1, 5), min_size=1, max_size=5), scale=st.integers(1, 3), batches=st.integers(1, 5))
 def test_shares_that_divide_the_batch_are_exact_in_every_batch(parts: list[int], scale: int, batches: int) -> None:
     shares = {f"s{number}": part / 7 for number, part in enumerate(parts)}
@@ -353,14 +306,6 @@ def test_a_stream_without_a_share_is_refused_where_streams_have_shares() -> None
     with pytest.raises(InvalidRequest, match=r"code, math.*'web'"):
         streams.check("web")
     Streams({}, 4, 0, 2).check("web")
-
-
-def test_new_shares_hold_from_the_next_place_that_is_taken() -> None:
-    streams = Streams({"a": 1, "b": 1}, 4, 0, 2)
-    streams.set_shares({"b": 1, "c": 1}, ["a", "b"])
-    assert window(streams) == {"b": 2, "c": 1}
-    streams.take_batch(Counter({"a": 1, "b": 2, "c": 1}))
-    assert window(streams) == {"b": 2, "c": 2}
 
 
 def test_the_cursor_counts_groups_that_were_played_to_their_end() -> None:
@@ -426,11 +371,3 @@ def test_a_server_that_dies_after_a_stream_lost_its_share_starts_again_and_keeps
     restarted.recover(streams.take_moved(), {"a": 1, "b": 1})
     restarted.readmit(["a", "a", "a"])
     assert Counter(restarted._window) == {"a": 3, "b": 1}
-
-
-def test_streams_with_curves_of_their_own_are_few_and_those_with_shares_first() -> None:
-    streams = Streams({"z": 1}, 4, 0, 2)
-    for number in range(100):
-        streams.count_group(f"s{number:02d}")
-    assert streams.charted[:2] == ("z", "s00")
-    assert len(streams.charted) == 32

@@ -17,7 +17,6 @@ from swarm.errors import (
     JobConflict,
     JobFinished,
     LeaseLost,
-    NotFound,
     StoreUnavailable,
     SwarmError,
     Throttled,
@@ -30,7 +29,7 @@ from swarm.rollout.rollout import Rollout
 from swarm.rollout.state import Admission, StateMachine
 from swarm.store.changes import EpisodeClosed, EpisodePrepared
 from swarm.store.reading import RecoveredState
-from swarm.store.tables import EpisodeRow, Sample, StreamRow
+from swarm.store.tables import Sample
 from swarm.timelines import CallTree, Drift, Node
 from swarm.wire import BeginRequest, EndAck, EndRequest, EpisodeKind, EpisodeRecord, EpisodeState, PrepareRequest
 from swarm.wire import ServerState as S
@@ -113,40 +112,6 @@ async def test_training_needs_room_and_a_job_that_goes_on_and_an_evaluation_neit
     await scene.begin("a", kind="eval")
 
 
-async def test_what_waits_in_line_is_dropped_when_a_job_is_finished(scene: Scene) -> None:
-    for episode in (await scene.fill())[:2]:
-        await scene.end(episode)
-    begun = await waiting(scene, "c")
-    scene.rollout.finish()
-    scene.rollout.notify()
-    with pytest.raises(JobFinished):
-        await begun
-    assert scene.rollout.counts["drop_job_finished"] == 2
-
-
-async def test_what_waits_in_line_is_lost_when_the_server_was_restarted(scene: Scene) -> None:
-    open_, *_ = await scene.fill()
-    begun = await waiting(scene, "c")
-    scene.machine.transition_to(S.OFFLINE)
-    scene.rollout.fail(EngineUnavailable("the engine was stopped"))
-    with pytest.raises(EngineUnavailable):
-        await begun
-    with pytest.raises(LeaseLost, match="was lost when the server was restarted"):
-        await Scene().end(open_)  # the next life, where its beginning was not written
-
-
-async def test_a_slow_client_has_more_time_before_its_first_call(scene: Scene) -> None:
-    slow, silent = await scene.begin(), await scene.begin()
-    scene.clock.now += 100
-    scene.rollout.sweep()
-    scene.call(slow)
-    scene.clock.now += 29
-    scene.rollout.sweep()
-    assert (await scene.end(slow)).state == "ended"
-    with pytest.raises(LeaseLost):
-        await scene.end(silent)
-
-
 async def test_groups_nobody_goes_on_with_make_room_once_they_are_idle(scene: Scene) -> None:
     for task in "ab":  # both places of the batch: one member each, of a client that is gone
         await scene.end(await play(scene, task))
@@ -203,29 +168,6 @@ async def test_who_holds_a_batch_up_is_fenced_once_its_time_is_over_and_its_plac
     for task in "aabb"[ended:]:
         await scene.end(await play(scene, task))
     assert scene.rollout.groups.complete
-
-
-async def test_who_never_calls_holds_places_that_others_wait_for_no_longer_than_heartbeats_give(scene: Scene) -> None:
-    held = [await scene.rollout.begin(BeginRequest(task_id=task, timeout_s=604_800)) for task in "aabb"]
-    scene.machine.transition_to(S.ROLLING_POST)
-    scene.rollout.begin_drain()
-    passes(scene, 700, *held)
-    assert scene.rollout.counts["fenced"] == 0
-    begun = await waiting(scene, "a")
-    scene.call(held[0])
-    passes(scene, 5, *held)
-    assert (await begun).task_id == "a"
-    assert scene.rollout.counts["drop_held_up_batch"] == 3
-
-
-async def test_heartbeats_alone_keep_one_that_told_no_limit_for_ten_minutes_after_its_last_call() -> None:
-    scene, (straggler,) = await draining(3)
-    passes(scene, 300, straggler)
-    scene.call(straggler)
-    passes(scene, 595, straggler)
-    assert scene.rollout.counts["fenced"] == 0
-    passes(scene, 5, straggler)
-    assert scene.rollout.counts["drop_held_up_batch"] == 1
 
 
 async def test_a_batch_in_which_all_are_still_at_work_has_no_stragglers() -> None:
@@ -297,45 +239,6 @@ async def test_an_end_tells_what_is_dropped_with_it_and_another_end_is_refused(s
     assert [closed.sample.reward for closed in scene.closed() if closed.episode == played.id and closed.sample] == [1.0]
 
 
-async def test_conversations_beside_an_episodes_first_are_counted_unless_agents_are_named(scene: Scene) -> None:
-    episode = await play(scene)
-    scene.call(episode)
-    await scene.end(episode)
-    assert scene.rollout.counts["side_conversations"] == 1
-    named = tuple(replace(node, agent="solver") for node in episode.tree.nodes)
-    assert replace(ended("e", "a#1"), nodes=named).side_conversations == 0
-
-
-async def test_an_end_that_could_not_be_written_leaves_the_episode_open_to_be_ended_again(scene: Scene) -> None:
-    episode = await play(scene)
-    scene.clock.now += 29
-    scene.store.fail = "the disk is full"
-    with pytest.raises(StoreUnavailable, match="disk is full"):
-        await scene.end(episode)
-    assert scene.rollout.groups.collected == 0
-    scene.clock.now += 29
-    scene.rollout.sweep()
-    scene.store.fail = None
-    assert (await scene.end(episode)).state == "ended"
-    assert len(scene.closed()) == scene.rollout.groups.collected == 1
-
-
-async def test_whatever_closes_an_episode_is_written_with_its_reason(scene: Scene) -> None:
-    aborted, silent, fenced = await scene.begin("a"), await scene.begin("a"), await scene.begin("b")
-    await scene.rollout.abort(claims(aborted), "no longer wanted")
-    await scene.rollout.abort(claims(aborted), "once more")
-    await scene.end(silent)
-    scene.rollout.fence(fenced, "lease_expired")
-    began = [change for change in scene.store.changes if isinstance(change, EpisodeRow)]
-    assert [(change.episode, change.group) for change in began] == [
-        (aborted.id, "a#1"), (silent.id, "a#1"), (fenced.id, "b#2"),
-    ]  # fmt: skip
-    assert [(change.episode, change.state, change.fencing_token, change.reason) for change in scene.closed()] == [
-        (aborted.id, "aborted", 1, "no longer wanted"), (silent.id, "ended", 1, None),
-        (silent.id, "dropped", 1, "no_calls"), (fenced.id, "fenced", 2, "lease_expired"),
-    ]  # fmt: skip
-
-
 async def test_a_pool_too_small_for_a_batch_fails_with_its_reason_instead_of_spinning(scene: Scene) -> None:
     scene.rollout.groups._most_bytes = 500
     waiting = asyncio.create_task(scene.rollout.wait_until(lambda: scene.rollout.groups.complete))
@@ -388,19 +291,6 @@ async def test_who_waits_for_a_store_that_does_not_answer_is_told_to_ask_again(m
     assert [closed.state for closed in scene.closed()] == ["ended"]
 
 
-async def test_shares_that_cannot_be_written_down_do_not_count() -> None:
-    scene = Scene(streams={"a": 1, "b": 1})
-    before = scene.rollout.streams()
-    scene.store.fail = "disk full"
-    with pytest.raises(StoreUnavailable):
-        await scene.rollout.set_shares({"a": 3, "b": 1})
-    assert scene.rollout.streams() == before
-    scene.store.fail = None
-    assert [stream.share for stream in (await scene.rollout.set_shares({"a": 3, "b": 1})).streams] == [0.75, 0.25]
-    written = {change.name: change.share for change in scene.store.changes if isinstance(change, StreamRow)}
-    assert written == {"a": 0.75, "b": 0.25}
-
-
 async def test_a_batch_that_falls_apart_while_calls_are_waited_for_is_waited_for_again(scene: Scene) -> None:
     for episode in await scene.fill():
         await scene.end(episode)
@@ -451,19 +341,6 @@ def begun(clock: Clock, name: str = "e") -> tuple[Leases, LeasedEpisode, Claims]
     leases = Leases(30.0, clock)
     episode = leases.begin(name, BeginRequest(task_id="t"), "t", CallTree(FakeRenderer()))
     return leases, episode, Claims("lease", episode=name, fencing_token=episode.fencing_token)
-
-
-def test_a_lease_runs_out_after_its_time_unless_it_is_renewed_or_a_call_is_in_flight(clock: Clock) -> None:
-    leases, episode, claims = begun(clock)
-    for _ in range(2):
-        clock.now += 29
-        leases.find_and_renew(claims)
-    assert leases.find_expired() == []
-    clock.now += 30
-    assert leases.find_expired() == [episode]
-    episode.calls.add(FakeCall())
-    clock.now += 1000
-    assert leases.find_expired() == []
 
 
 def test_a_fenced_owner_is_told_that_the_lease_is_lost_whatever_they_do() -> None:
@@ -627,17 +504,6 @@ async def test_an_episode_in_doubt_gives_its_place_up_after_the_drain_time_and_j
     partner = await scene.begin("a")
     assert [(group.name, len(group)) for group in scene.rollout.groups] == [("a#3", 2)]
     assert partner.id != in_doubt.id
-
-
-async def test_the_outcome_of_an_open_fenced_ended_or_unknown_episode_is_told(scene: Scene) -> None:
-    open_, fenced, ended = await scene.begin("a"), await scene.begin("a"), await scene.begin("b")
-    scene.rollout.fence(fenced, "lease_expired")
-    await scene.end(ended)
-    states = [(await scene.rollout.teams.outcome(claims(e))).state for e in (open_, fenced, ended)]
-    assert states == ["open", "fenced", "ended"]
-    scene.rollout.leases.closed.clear()
-    with pytest.raises(NotFound):
-        await scene.rollout.teams.outcome(claims(ended))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from swarm.wire import ServerState, fingerprint
+from swarm.wire import fingerprint
 from tests.swarm.server.support import Served, eventually, job, serving
 
 SECRET, OTHER = "a" * 64, "b" * 64
@@ -110,14 +110,6 @@ async def test_what_a_training_left_that_does_not_run_is_erased_and_it_goes_on(t
         for task in "bcddee":
             await played(served, task, reward=0.5)
         await served.until(finished=True)
-
-
-async def test_a_failed_server_erases_what_is_over(tmp_path: Path) -> None:
-    async with serving(tmp_path, job(**ROOMY)) as served:
-        aborted, pooled = await played(served, "a", reward=None), await played(served, "b")
-        served.server.machine.transition_to(ServerState.FAILED, "for a test")
-        found = await erase(served, aborted, pooled)
-        assert set(found["erased"]) == {aborted, pooled}
 
 
 async def test_nothing_is_made_where_nothing_was_trained(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import base64
 import errno
 import json
 import logging
-import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -150,22 +149,6 @@ async def test_who_says_nothing_or_half_of_a_request_is_not_waited_for(
         said += b"Content-Length: 500\r\n\r\n{"
     assert await sent(served, said) == b""
     assert LimitedHttp._dropped["silent"] == 1
-
-
-async def test_who_says_half_of_a_line_after_an_answer_is_not_waited_for(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    impatient(monkeypatch)
-    reader, writer = await served.connect()
-    writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-    head = await reader.readuntil(b"\r\n\r\n")
-    size = re.search(rb"content-length: (\d+)", head)
-    assert size is not None
-    await reader.readexactly(int(size[1]))
-    writer.write(b"\r\n")
-    assert await reader.read() == b""
-    assert LimitedHttp._dropped["silent"] == 1
-    writer.close()
 
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.protocols import Batch, CallReward
+from swarm.backends.protocols import CallReward
 from swarm.job import Job
 from swarm.server import make_app
 from swarm.store.writer import open_store
@@ -28,30 +28,6 @@ async def test_a_wrong_route_and_a_wrong_method_are_openai_errors(served: Served
     assert (wrong.status, wrong.body["error"]["type"]) == (405, "invalid_request_error")
 
 
-async def test_end_abort_and_heartbeat_can_be_repeated_and_late_calls_are_told(served: Served) -> None:
-    lease = await served.begin("a")
-    await served.chat(lease, "hi")
-    assert (await served.verb(lease, "heartbeat")).body["state"] == "open"
-    for _ in range(2):
-        ended = (await served.end(lease)).body
-        assert (ended["episode_id"], ended["state"]) == (lease["episode_id"], "ended")
-    lates = [await served.verb(lease, verb) for verb in ("heartbeat", "abort")]
-    for late in (*lates, await served.chat(lease, "x")):
-        assert (late.status, late.code) == (410, "episode_ended")
-    lease = await served.begin("a")
-    for _ in range(2):
-        assert (await served.verb(lease, "abort", {"reason": "gave up"})).body["state"] == "aborted"
-    assert (await served.end(lease)).status == 410
-
-
-async def test_a_fenced_owner_gets_409_and_need_not_try_again(served: Served) -> None:
-    lease = await served.begin("a")
-    rollout = served.rollout
-    rollout.fence(next(iter(rollout.leases)), "test")
-    for late in (await served.end(lease), await served.chat(lease, "x"), await served.verb(lease, "heartbeat")):
-        assert (late.status, late.code, late.headers["x-should-retry"]) == (409, "lease_lost", "false")
-
-
 async def test_a_reward_must_be_a_number_and_a_malformed_begin_names_its_field(served: Served) -> None:
     lease = await served.begin("a")
     for reward in (None, "much", float("nan"), float("inf")):
@@ -62,16 +38,6 @@ async def test_a_reward_must_be_a_number_and_a_malformed_begin_names_its_field(s
     for body, field in zip(begins, ("task_id", "task_id", "wait_s", "colour"), strict=True):
         answer = await served.post("/episodes", served.admin, body)
         assert (answer.status, answer.code, answer.body["error"]["param"]) == (400, "invalid_request", field)
-
-
-async def test_a_client_that_goes_away_leaves_the_line(served: Served) -> None:
-    for task in "aabb":
-        await served.begin(task)
-    line = served.rollout.admission
-    waiting = asyncio.create_task(served.begin("c", wait_s=30))
-    await eventually(lambda: len(line), lambda length: length == 1)
-    waiting.cancel()
-    await eventually(lambda: len(line), lambda length: length == 0)
 
 
 async def test_a_request_cut_short_leaves_the_server_well(served: Served) -> None:
@@ -200,26 +166,6 @@ async def test_of_a_team_they_are_prepared_and_committed_through_a_restart_too(t
 
 def overlapping(**fields: Any) -> Job:
     return job(**{"steps": 3, "max_staleness": 1, **fields})
-
-
-async def learning(served: Served) -> None:
-    await eventually(lambda: served.backend.learner.learning, bool)
-
-
-def versions(batch: Batch) -> set[int]:
-    return {v for episode in batch.episodes for row in episode.rows for v in row.versions if v >= 0}
-
-
-async def test_a_generation_goes_on_through_an_update_under_the_new_weights(tmp_path: Path) -> None:
-    async with serving(tmp_path, overlapping(), script=lambda *_: "a long answer", chunk_size=1) as served:
-        lease = await served.begin("e")
-        served.backend.engine.hold()
-        call = asyncio.create_task(served.chat(lease, "hi"))
-        await eventually(lambda: served.backend.engine.active, lambda active: active == 1)
-        served.backend.learner.update(Batch(0, ()))
-        served.backend.publish()
-        served.backend.engine.release()
-        assert (await call).body["system_fingerprint"] == "policy-1"
 
 
 async def test_who_holds_up_a_batch_with_an_old_group_is_fenced_and_others_are_not(tmp_path: Path) -> None:

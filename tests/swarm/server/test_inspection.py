@@ -17,8 +17,8 @@ from swarm.backends.fake import EOS_ID, EOS_TEXT, FakeRenderer
 from swarm.client import AsyncSwarmClient
 from swarm.errors import NotFound, StoreUnavailable, Unreachable
 from swarm.server import Keys, SwarmServer
-from swarm.server.inspection import Inspection, token_texts, with_texts
-from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, TokenSpan
+from swarm.server.inspection import Inspection, token_texts
+from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
 from tests.swarm.server.support import Served, serving
 
 
@@ -62,28 +62,6 @@ async def test_refused_calls_are_seen_by_episode_and_code_open_and_over(served: 
     assert listed["episodes"][0]["refusal"] == over.refusal == snapshot["refusal"] == ended.body["refusal"]
     assert "temperature" in str(over.refusal)
     assert snapshot["refusals"] == refusals
-
-
-async def test_open_episodes_and_those_that_are_over_are_one_list(served: Served) -> None:
-    first, second = await served.begin("t"), await served.begin("t")
-    await served.chat(first, "one")
-    await served.end(first, 0.5, success=True)
-    await served.chat(second, "two")
-    listed = EpisodeList.model_validate(await served.get("/episodes", "viewer")).episodes
-    assert [(one.id, one.state) for one in listed] == [(second["episode_id"], "open"), (first["episode_id"], "ended")]
-    assert [(one.calls, one.tokens) for one in listed] == [(1, 2), (1, 5)]
-    assert (listed[1].reward, listed[1].success) == (0.5, True)
-
-
-async def test_what_is_over_and_not_yet_written_is_listed_as_over(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lease = await served.begin("t")
-    stale = await served.server.written.episodes(10)
-    await served.verb(lease, "abort", {"reason": "gone"})
-    monkeypatch.setattr(served.server.written, "episodes", AsyncMock(return_value=stale))
-    (listed,) = (await Inspection(served.server).episodes()).episodes
-    assert (listed.id, listed.state) == (lease["episode_id"], "aborted")
 
 
 async def test_without_an_engine_what_was_written_is_seen_without_texts(served: Served, tmp_path: Path) -> None:
@@ -182,17 +160,6 @@ def test_the_texts_joined_are_the_text(text: str, ended: bool) -> None:
     assert "".join(texts) == text + (EOS_TEXT if ended else "")
 
 
-@given(st.lists(st.integers(0, 255), max_size=12))
-def test_every_id_has_a_text_whatever_the_bytes(ids: list[int]) -> None:
-    texts = token_texts(RENDERER, ids)
-    assert len(texts) == len(ids)
-    assert sum(character != "\ufffd" for text in texts for character in text) <= len(ids)
-
-
-def test_a_character_cut_off_at_the_end_is_seen() -> None:
-    assert token_texts(RENDERER, list("a€".encode())[:-1]) == ("a", "", "�")
-
-
 def test_a_tokenizer_that_drops_leading_spaces_loses_none_inside() -> None:
     assert "".join(token_texts(Trimming(), list(b"one  two three"))) == "one  two three"
     assert "".join(token_texts(Trimming(), list(b" two"), before=list(b"one"))) == " two"
@@ -209,11 +176,3 @@ def record(*sampled: Sequence[int]) -> EpisodeRecord:
     )  # fmt: skip
     known = {"id": "e", "task_id": "t", "stream": "s", "kind": "train", "owner": "o", "state": "open", "group": None}
     return EpisodeRecord(**known, calls=len(calls), tokens=0, record=calls)
-
-
-def test_special_ids_and_cut_answers_are_marked() -> None:
-    first, second, silent = with_texts(record((66, EOS_ID), (67,), ()), RENDERER).record
-    assert first.context.texts == ("A", EOS_TEXT)
-    assert first.context.special == (1,)
-    assert first.sampled.special == (1,)
-    assert (first.truncated, second.truncated, silent.truncated) == (False, True, True)

@@ -6,23 +6,19 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from swarm.backends.fake import FakeBackend, FakeRenderer
+from swarm.backends.fake import FakeBackend
 from swarm.job import Job
-from swarm.rendering.messages import BackendError, Message, Tool
-from swarm.server.model_endpoint import STREAM_TIMEOUTS, StreamTimeouts
+from swarm.rendering.messages import BackendError
 from swarm.timelines import Node
-from tests.lazily import lazy
-from tests.swarm.server.agents import ADD, GuidedBackend, called
+from tests.swarm.server.agents import GuidedBackend
 from tests.swarm.server.support import MODEL, Served, eventually, job, serving
-
-openai = lazy("openai")
 
 
 @pytest.fixture
@@ -78,19 +74,12 @@ async def test_a_stream_that_nobody_reads_does_not_hold_a_step_for_ever(tmp_path
         assert (await served.end(lease)).code == "lease_lost"
 
 
-TOOLS: list[Any] = [ADD]
-
-
 @contextlib.asynccontextmanager
-async def speaking(
-    folder: Path, says: str, *, patience: StreamTimeouts = STREAM_TIMEOUTS, guided: bool = True, **fields: Any
-) -> AsyncIterator[Served]:
-    wanted = job(**{"max_tokens": 1000, "max_context": 10_000, **fields})
-
+async def speaking(folder: Path, says: str) -> AsyncIterator[Served]:
     def make(loaded: Job) -> FakeBackend:
-        return GuidedBackend(loaded, script=lambda *_: says, guided=guided)
+        return GuidedBackend(loaded, script=lambda *_: says)
 
-    async with serving(folder, wanted, backend=make, patience=patience) as running:
+    async with serving(folder, job(max_tokens=1000, max_context=10_000), backend=make) as running:
         yield running
 
 
@@ -104,14 +93,6 @@ async def lines(served: Served, lease: dict[str, Any], **fields: Any) -> tuple[s
     body = {"model": MODEL, "messages": ASK, "stream": True, **fields}
     async with served.http.post(f"{lease['base_url']}/chat/completions", json=body, headers=headers) as response:
         return response.content_type, (await response.text()).split("\n\n")[:-1]
-
-
-async def test_an_answer_ends_with_its_first_call_where_no_more_are_wanted(tmp_path: Path) -> None:
-    async with speaking(tmp_path, called(a=1) + "\n" + called(a=2)) as served:
-        answer = await served.chat(await served.begin(), "2+2?", tools=TOOLS, parallel_tool_calls=False)
-        calls = answer.body["choices"][0]["message"]["tool_calls"]
-        assert [call["function"]["arguments"] for call in calls] == ['{"a": 1}']
-        assert bytes(nodes(served)[0].sampled).decode() == called(a=1)
 
 
 async def test_a_form_the_engine_cannot_hold_is_the_request_s_fault(tmp_path: Path) -> None:
@@ -171,23 +152,6 @@ async def test_an_agent_s_session_header_never_takes_the_place_of_the_key(served
     assert (await served.chat(mine, headers={"x-session-id": other["episode_id"]})).status == 200
     sizes = {episode.id: len(episode.tree.nodes) for episode in served.rollout.leases}
     assert sizes == {mine["episode_id"]: 1, other["episode_id"]: 0}
-
-
-class Toolless(FakeRenderer):
-    def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
-        return super().render(messages, generation_prompt=generation_prompt)
-
-
-async def test_tools_that_the_chat_template_does_not_show_are_counted_as_left_out(tmp_path: Path) -> None:
-    async with speaking(tmp_path, "x") as served:
-        counts, lease = served.rollout.counts, await served.begin()
-        await served.chat(lease, "hi", tools=TOOLS)
-        assert counts["left_out_tools"] == 0
-        served.backend.renderer = served.rollout.renderer = Toolless()
-        lease = await served.begin()
-        await served.chat(lease, "hi", tools=TOOLS)
-        await served.chat(lease, "hi")
-        assert counts["left_out_tools"] == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])

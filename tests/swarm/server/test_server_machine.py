@@ -858,8 +858,3 @@ def check_batch(batch: Batch, wanted: Job, rows: Mapping[str, Row]) -> None:
 ENDED = ("ended", "in_step", "dropped")
 TestServer = Server.TestCase
 TestServer.settings = settings(stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow])
-
-
-def test_the_fold_knows_what_must_not_happen() -> None:
-    with pytest.raises(AssertionError, match="waits"):
-        rows_of([EpisodeRow("e", "t", "default", "train", "me", "t#1", 0), BatchScheduled(1, ("e",))])

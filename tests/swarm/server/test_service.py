@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,7 @@ from typing import Any
 import pytest
 
 from swarm.job import Job
-from swarm.rollout import streams
 from swarm.server.service import default_store
-from swarm.wire import tasks_digest
 from tests.swarm.server.support import MODEL, Clock, Served, job, serving
 from tests.swarm.store.support import execute
 
@@ -60,17 +57,6 @@ async def test_a_training_that_begins_beside_checkpoints_says_so_in_status_and_l
         said = (await served.status())["fresh_start"]
     assert f"checkpoints/{first.digest()[:12]} (step 1; seed 9, not 0)" in said
     assert said in caplog.text
-
-
-async def test_transitions_and_recoveries_are_written_down_once_each(tmp_path: Path) -> None:
-    for _ in range(2):
-        async with serving(tmp_path) as served:
-            await served.play_to(1)
-    rows = execute(default_store(tmp_path), "select kind, details from events order by serial")
-    events = [(kind, json.loads(details)) for kind, details in rows]
-    life = ["BOOTING", "ROLLING", "ROLLING_POST", "WEIGHT_SYNCING", "ROLLING", "OFFLINE"]
-    assert [details["to"] for kind, details in events if kind == "state"] == [*life, "BOOTING", "ROLLING", "OFFLINE"]
-    assert [details for kind, details in events if kind == "recovered"] == [{"checkpoint": 0, "step": 1, "pool": 0}]
 
 
 async def test_without_any_checkpoint_that_loads_nothing_is_made_up(tmp_path: Path) -> None:
@@ -196,26 +182,3 @@ async def test_recovered_weights_are_bit_equal_to_uninterrupted_ones(tmp_path: P
     assert any(name.startswith("optimizer/") for name in found)
     different = [name for name, value in truth.items() if not torch.equal(value, found[name])]
     assert different == []
-
-
-@pytest.mark.slow
-async def test_streams_keep_their_curves_over_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first ones have them by the order in which they came, whatever their names and their task lists."""
-    monkeypatch.setattr(streams, "MOST_CHARTED", 2)
-    wanted = job(steps=3, episodes_per_step=6, group_size=2)
-
-    async def step(served: Served, number: int, *order: str) -> set[str]:
-        for stream in order:
-            for _ in range(2):
-                await served.play("t", stream=stream)
-        metrics = (await served.until(step=number))["metrics"]
-        return {name.split("/")[1] for name in metrics if name.startswith("stream/")}
-
-    async with serving(tmp_path, wanted) as served:
-        listed = {"stream": "code", "digest": tasks_digest(["t"]), "count": 1, "ids": ["t"]}
-        assert (await served.post("/streams/tasks", served.admin, listed)).status == 200
-        first = await step(served, 1, "web", "shell", "code")
-        assert first == {"web", "shell", "others+"}
-    for number in (2, 3):
-        async with serving(tmp_path, wanted) as served:
-            assert await step(served, number, "code", "shell", "web") == first

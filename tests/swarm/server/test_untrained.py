@@ -34,7 +34,6 @@ from tests.swarm.conformance.support import saying
 from tests.swarm.server.support import DEADLINE_S, MODEL, Answer, Served, eventually, job, serving
 from tests.swarm.store.support import FakeStore
 
-LONG = "x" * 20_000
 FULL = OSError(errno.ENOSPC, "No space left on device")
 NO_DESCRIPTOR = OSError(errno.EMFILE, "Too many open files")
 
@@ -272,18 +271,6 @@ async def test_what_it_sampled_is_context_for_what_goes_on_from_it(
         assert served.rollout.counts["calls_untrained"] == 2
 
 
-async def test_an_episode_of_such_calls_alone_is_dropped_with_its_reason(served: Served) -> None:
-    lease = await served.begin()
-    for turn in range(2):
-        await ask(served, lease, turn, way="field")
-    assert (await served.end(lease)).status == 200
-    counts = served.rollout.counts
-    assert (counts["drop_no_trained_calls"], counts["drop_no_calls"]) == (1, 0)
-    await fill(served)
-    await served.until(step=1)
-    assert lease["episode_id"] not in {one.episode_id for one in served.backend.learner.batches[0].episodes}
-
-
 async def test_a_header_that_says_neither_is_refused_by_its_name(served: Served) -> None:
     lease = await served.begin()
     refused = await served.chat(lease, headers={"x-ajet-train": "no"})
@@ -292,8 +279,6 @@ async def test_a_header_that_says_neither_is_refused_by_its_name(served: Served)
 
 HEADER, KEY, BOTH = "header", "key", "both"
 TRAINS_SOLVER = job(max_tokens=50, train_agents=["solver"])
-Turns = Sequence[tuple[str, bool]]
-"""Who makes each call, and whether it goes on with the conversation or begins one."""
 
 
 @pytest.fixture

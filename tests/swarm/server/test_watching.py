@@ -25,7 +25,7 @@ from schemathesis.specs.openapi.checks import (
 from swarm.client import AsyncSwarmClient
 from swarm.job import PathModel, TinyModel, Tracking
 from swarm.server.routes import openapi
-from swarm.server.watching import MOST_DROPS, MOST_OWNERS, MOST_STREAMS, HistoryQuery, exposition, model_in_words
+from swarm.server.watching import MOST_DROPS, MOST_OWNERS, MOST_STREAMS, exposition, model_in_words
 from swarm.snapshot import Snapshot
 from swarm.store.changes import StepMeasured
 from swarm.wire import ServerState
@@ -90,12 +90,6 @@ async def test_numbers_that_are_none_are_left_out(served: Served) -> None:
     (record,) = (await served.get("/history", "viewer"))["steps"]
     left = {"actor/even": 2.0, "training/global_step": 1.0}
     assert record["metrics"] == (await served.status())["metrics"] == left
-
-
-def test_names_are_exact_unless_they_end_in_a_star() -> None:
-    wanted = HistoryQuery(keys="a/b, stream/*").wants
-    assert [name for name in ("a/b", "a/bc", "a", "stream/x/y", "streams") if wanted(name)] == ["a/b", "stream/x/y"]
-    assert HistoryQuery().wants("anything")
 
 
 async def seen(served: Served, role: Any = "viewer") -> Snapshot:
@@ -177,18 +171,6 @@ async def test_it_says_why_a_step_is_not_done(tmp_path: Path) -> None:
         assert await waited(served) == [("nothing", None, None)]
         await served.server.stop()
         assert await waited(served) == [("engine", None, None)]
-
-
-async def test_what_a_stream_lacks_is_told_apart(tmp_path: Path) -> None:
-    wanted = job(streams={"x": 0.5, "y": 0.5}, episodes_per_step=8)
-    async with serving(tmp_path, wanted) as served:
-        for task in "aab":
-            await ended(served, await served.begin(task, owner="o", stream="x"))
-        await served.begin("b", owner="o", stream="x")
-        found = await waited(served)
-        texts = [wait.text for wait in (await seen(served)).waits]
-    assert found == [("episodes", "y", 4), ("episodes", "x", 1)]
-    assert_golden("\n".join(texts))
 
 
 async def test_an_evaluation_that_is_waited_for_comes_first_with_how_to_play_it(tmp_path: Path) -> None:

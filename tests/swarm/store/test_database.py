@@ -37,15 +37,6 @@ def as_first(url: str) -> sa.Engine:
     return engine
 
 
-def test_a_new_store_is_of_the_newest_schema(url: str) -> None:
-    engine = open_database(url, HERE)
-    made = shape(engine)
-    assert made["version"] == [NEWEST]
-    assert made.keys() - {"version"} == METADATA.tables.keys()
-    assert "episodes_whole" in str(made["episodes"]["indexes"])
-    engine.dispose()
-
-
 def test_a_store_of_the_first_schema_is_brought_over_with_all_its_rows(url: str) -> None:
     engine = as_first(url)
     with engine.connect() as connection:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from swarm.errors import ServerFailed, StoreUnavailable
 from swarm.store import database
-from swarm.store.database import check_store, connect
+from swarm.store.database import check_store
 from tests.swarm.store.support import HERE, began, opened, played
 
 SOON_S = 10.0
@@ -24,19 +24,6 @@ def test_an_address_where_nobody_answers_is_given_up(monkeypatch: pytest.MonkeyP
         with pytest.raises(ServerFailed, match=r"cannot be opened: .*timeout"):
             check_store(url, HERE)
         assert time.monotonic() - began_at < SOON_S
-
-
-@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
-def test_a_statement_is_bounded_and_what_the_url_says_stands(url: str) -> None:
-    def bound(address: str) -> str:
-        engine = connect(address)
-        with engine.connect() as connection:
-            found = str(connection.execute(sa.text("show statement_timeout")).scalar())
-        engine.dispose()
-        return found
-
-    assert bound(url) == f"{database.STATEMENT_S}s"
-    assert bound(f"{url}?options=-c statement_timeout=7s") == "7s"
 
 
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)

@@ -16,19 +16,10 @@ from swarm.job import Job
 from swarm.store import retention, writer
 from swarm.store.archive import Archive
 from swarm.store.changes import BatchScheduled, CallCaptured, CheckpointEvaluated, CheckpointSaved, StepMeasured
-from swarm.store.tables import (
-    StoredEvent,
-    StreamRow,
-    best_of,
-    choose_kept_steps,
-    pack_floats,
-    pack_ints,
-    unpack_floats,
-    unpack_ints,
-)
+from swarm.store.tables import best_of, choose_kept_steps, pack_floats, pack_ints, unpack_floats, unpack_ints
 from swarm.store.writer import Store
 from swarm.wire import EvaluationSummary
-from tests.swarm.store.support import began, ended, execute, facts, job, node, opened, played, reopened, train_step
+from tests.swarm.store.support import began, ended, execute, job, node, opened, played, reopened, train_step
 
 
 async def trained(url: str, wanted: Job, steps: int, first: int = 1) -> None:
@@ -98,31 +89,6 @@ async def test_a_job_that_keeps_more_checkpoints_goes_on_from_no_step_whose_toke
     assert 1 not in found.replay
 
 
-async def test_an_ended_episode_comes_back_whole(url: str) -> None:
-    first, other = node(0), node(2)
-    child = node(1, first)
-    async with opened(url) as (store, _):
-        await store.write(began("e", task_id="task 7", stream="math", owner="me"))
-        for each in (first, child, other):
-            await store.write(CallCaptured("e", each))
-        await store.write(ended("e", -0.25, "task 7#3", success=None, weight=0.5))
-    (sample,) = (await reopened(url)).pool
-    assert (sample.episode, sample.task_id, sample.stream, sample.owner) == ("e", "task 7", "math", "me")
-    assert (sample.group, sample.reward, sample.success, sample.weight) == ("task 7#3", -0.25, None, 0.5)
-    assert list(map(facts, sample.nodes)) == list(map(facts, (first, child, other)))
-    assert sample.nodes[1].parent is sample.nodes[0]
-
-
-async def test_of_what_was_written_of_a_stream_the_last_comes_back(url: str) -> None:
-    async with opened(url) as (store, _):
-        store.note(StreamRow("math", 0.4, 1, 0, 0.5), StreamRow("math", 0.5, 2, 1, -0.25, 3, (0, 2)))
-        store.note(StreamRow("code", None, 7, 7, 0.0))
-    assert (await reopened(url)).streams == [
-        StreamRow("code", None, 7, 7, 0.0),
-        StreamRow("math", 0.5, 2, 1, -0.25, 3, (0, 2)),
-    ]
-
-
 async def test_episodes_are_shown_with_their_states_and_tokens(url: str) -> None:
     async with opened(url) as (store, _):
         await store.write(*played("a", calls=3), ended("a"), *played("b", calls=1, kind="eval", group=None))
@@ -145,13 +111,6 @@ async def test_episodes_are_shown_with_their_states_and_tokens(url: str) -> None
         assert await store.episode("nobody") is None
 
 
-async def test_events_are_kept(url: str) -> None:
-    async with opened(url) as (store, _):
-        store.note(StoredEvent("state", 1.5, {"to": "ROLLING"}), StoredEvent("recovered", 2.5, {"step": 3}))
-    rows = execute(url, "select kind, at, details from events order by serial")
-    assert rows == [("state", 1.5, '{"to": "ROLLING"}'), ("recovered", 2.5, '{"step": 3}')]
-
-
 async def test_a_text_no_database_takes_is_written_without_what_it_refuses(url: str) -> None:
     async with opened(url) as (store, _):
         await store.write(*played("a", task_id="a\0b", owner="\0"), ended("a", group="a\0b#1"))
@@ -170,15 +129,6 @@ async def test_a_change_that_contradicts_fails_alone(url: str) -> None:
         assert [type(outcome) for outcome in outcomes] == [type(None), StoreRefused, type(None), StoreRefused]
         assert store.failure() is None
     assert [sample.episode for sample in (await reopened(url)).pool] == ["a", "b"]
-
-
-async def test_a_caller_that_gives_up_does_not_undo_the_write(url: str) -> None:
-    async with opened(url) as (store, _):
-        task = asyncio.create_task(store.write(*played("a"), ended("a")))
-        await asyncio.sleep(0)
-        task.cancel()
-        await store.write()
-    assert [sample.episode for sample in (await reopened(url)).pool] == ["a"]
 
 
 async def test_nothing_is_written_after_the_close(url: str) -> None:
@@ -239,32 +189,13 @@ def test_logprobs_come_back_exactly(values: list[float]) -> None:
     assert [math.copysign(1, value) for value in back] == [math.copysign(1, value) for value in values]
 
 
-def test_an_id_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(OverflowError):
-        pack_ints([2**31])
-
-
 def evaluation(step: int, solved: int, episodes: int = 8, reward: float = 0.0) -> EvaluationSummary:
     return EvaluationSummary(step=step, episodes=episodes, reward=reward, success=solved / episodes)
-
-
-@given(st.lists(st.integers(0, 8), min_size=1, max_size=20))
-def test_of_evaluations_of_one_size_the_best_is_the_first_with_most_successes(solved: list[int]) -> None:
-    best = best_of(evaluation(step, count) for step, count in enumerate(solved, 1))
-    assert best is not None
-    assert best.step == 1 + solved.index(max(solved))
 
 
 def test_of_few_episodes_a_perfect_score_is_worth_less_than_a_good_one_of_many() -> None:
     assert best_of([evaluation(1, 61, 64), evaluation(2, 4, 4)]) == evaluation(1, 61, 64)
     assert best_of([evaluation(1, 20, 64), evaluation(2, 4, 4)]) == evaluation(2, 4, 4)
-
-
-def test_reward_decides_where_success_is_not_known_and_what_knows_it_goes_before() -> None:
-    unknown = [EvaluationSummary(step=step, episodes=4, reward=reward) for step, reward in ((1, -3.0), (2, -1.0))]
-    assert best_of(unknown) == unknown[1]
-    assert best_of([*unknown, evaluation(3, 0)]) == evaluation(3, 0)
-    assert best_of([]) is None
 
 
 @given(
@@ -291,15 +222,6 @@ async def test_a_checkpoint_that_is_saved_again_keeps_its_evaluation(url: str) -
         await store.write(CheckpointSaved(1, "again"))
     async with opened(url) as (_, recovered):
         assert (recovered.checkpoints, recovered.evaluations) == ([(1, "again")], [evaluation(1, 3)])
-
-
-async def test_a_step_that_is_settled_and_not_learned_is_not_told(url: str) -> None:
-    async with opened(url) as (store, _):
-        for step in (1, 2):
-            await store.write(*played(f"e{step}"), ended(f"e{step}"))
-            await store.write(BatchScheduled(step, (f"e{step}",)), StepMeasured(step, {"timing_s/gen": 1.0}))
-        await store.write(StepMeasured(1, {"timing_s/gen": 1.0, "training/global_step": 1.0}))
-        assert [step for step, _ in await store.history(0, 10)] == [1]
 
 
 async def test_what_was_measured_long_ago_is_forgotten(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

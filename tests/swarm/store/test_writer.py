@@ -155,14 +155,6 @@ async def test_a_schema_that_is_not_this_versions_is_not_tried_again(url: str, s
         assert str(store.failure()) == str(refusal.value)
 
 
-async def test_a_database_that_became_read_only_is_refused_for_good(sqlite_url: str) -> None:
-    async with opened(sqlite_url) as (store, _):
-        await store.write(*played("a"), ended("a"))
-        sa.event.listen(store._engine, "begin", lambda c: c.exec_driver_sql("PRAGMA query_only=ON"))
-        with pytest.raises(StoreRefused, match=r"for good: .*readonly"):
-            await store.write(*played("b"))
-
-
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
 async def test_who_may_not_log_in_any_more_is_refused_for_good(url: str) -> None:
     role, engine = f"ajet_{uuid4().hex}", sa.create_engine(url, isolation_level="AUTOCOMMIT")

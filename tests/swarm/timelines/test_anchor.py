@@ -29,24 +29,6 @@ class CountingRenderer(FakeRenderer):
         return super().render(messages, tools=tools, generation_prompt=generation_prompt)
 
 
-class NumberingRenderer(FakeRenderer):
-    """Writes each message's number: what follows an answer depends on how much came before it."""
-
-    def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
-        numbered = [{**message, "content": f"{n}:{message['content']}"} for n, message in enumerate(messages)]
-        return super().render(numbered, tools=tools, generation_prompt=generation_prompt)
-
-
-class WholeRenderer(FakeRenderer):
-    """Refuses a history that does not count up."""
-
-    def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
-        told = [message["content"] for message in messages if message["role"] == "user" and message["content"] != "a"]
-        if told != [str(n) for n in range(len(told))]:
-            raise BackendError("not in order")
-        return super().render(messages, tools=tools, generation_prompt=generation_prompt)
-
-
 class StrictRenderer(FakeRenderer):
     """Refuses the result of a tool that nobody called before."""
 
@@ -75,18 +57,6 @@ def test_a_call_of_a_long_conversation_renders_no_more_than_one_of_a_short() -> 
         assert at.tree.prompt([*history, user("x")]).drift is Drift.CLEAN
         costs.append(renderer.shown)
     assert costs[0] == costs[1] < 40
-
-
-@pytest.mark.parametrize("renderer", [NumberingRenderer(), WholeRenderer()])
-def test_a_template_that_looks_far_back_is_shown_whole_histories(renderer: FakeRenderer) -> None:
-    at = Desk(FAKE, renderer)
-    chat(at, 24)
-    assert not at.tree.anchored
-    for number, call in enumerate(at.calls):
-        messages = [m for n, c in enumerate(at.calls[:number]) for m in (user(str(n)), c.message)]
-        text = renderer.render([*messages, user(str(number))], generation_prompt=True)
-        new = call.node.context[1:]
-        assert renderer.encode(text)[-len(new) :] == list(new)
 
 
 def test_a_template_that_refuses_an_anchored_history_alone_is_shown_the_whole() -> None:

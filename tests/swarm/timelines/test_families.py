@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from swarm.rendering.messages import BackendError
 from swarm.timelines import Drift, linear_rows, tree_tokens, unmerged_rows
 from tests.swarm.timelines.checks import check_packed, check_rows
 from tests.swarm.timelines.desk import WEATHER, Desk, system, user
@@ -16,11 +15,9 @@ from tests.swarm.timelines.families import FAMILIES, Call, make_renderer, make_t
 START, CLEAN, REALIGN, FORK = Drift.START, Drift.CLEAN, Drift.REALIGN, Drift.FORK
 ALL = list(FAMILIES)
 CALLING = [name for name in ALL if not name.startswith("gemma")]
-PARALLEL = [name for name in CALLING if FAMILIES[name].parallel]
 THINKING = [name for name in ALL if FAMILIES[name].thinks]
 HM = "hm, let me see"
 PARIS: Call = ("weather", {"city": "Paris", "days": 3})
-ROME: Call = ("weather", {"city": "Rome"})
 
 
 def desk(name: str, *tools: dict[str, Any], spaced: bool = False) -> Desk:
@@ -44,10 +41,10 @@ def chat(at: Desk, turns: int = 3, reasoning: str = "", *, dropped: bool = False
         history = [*history, message, user(f"and {turn}?")]
 
 
-def tool_run(at: Desk, *calls: Call, reasoning: str = "", content: str = "") -> None:
+def tool_run(at: Desk, *calls: Call, reasoning: str = "") -> None:
     history = [system("You call tools."), user("What is the weather in Paris?")]
     for _ in range(3):
-        served = at.serve(history, content, reasoning, calls)
+        served = at.serve(history, "", reasoning, calls)
         assert len(served.results) == len(calls)
         history = [*history, served.message, *served.results]
     history.append(at.serve(history, "It is sunny.", reasoning).message)
@@ -71,36 +68,6 @@ def test_a_run_of_tool_calls_is_one_row(name: str) -> None:
     expected = {"mistral": [START, REALIGN, REALIGN, REALIGN, FORK], "gpt-oss": [START, CLEAN, CLEAN, CLEAN, REALIGN]}
     assert at.drift == expected.get(name, [START, CLEAN, CLEAN, CLEAN, CLEAN])
     assert settled(at) == (2 if name == "mistral" else 1)
-
-
-@pytest.mark.parametrize("name", PARALLEL)
-def test_parallel_calls_without_words_are_one_row(name: str) -> None:
-    at = desk(name, WEATHER)
-    tool_run(at, PARIS, ROME)
-    assert at.drift[1:4] == ([REALIGN] * 3 if name == "mistral" else [CLEAN] * 3)
-    assert settled(at) == (2 if name == "mistral" else 1)
-
-
-@pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "glm4"])
-def test_words_beside_a_call_are_kept(name: str) -> None:
-    at = desk(name, WEATHER)
-    tool_run(at, PARIS, content="Let me see.")
-    assert at.drift == [START, CLEAN, CLEAN, CLEAN, CLEAN]
-    assert settled(at) == 1
-
-
-def test_words_a_template_leaves_out_beside_a_call_are_a_fork() -> None:
-    at = desk("llama3", WEATHER)
-    history = [user("What is the weather in Paris?")]
-    plan = at.tree.prompt(history, at.tools)
-    text = 'Let me see. {"name": "weather", "parameters": {"city": "Paris"}}<|eom_id|>'
-    sampled = at.renderer.encode(text)
-    node = at.tree.make_node(plan, sampled, [-1.0] * len(sampled), [0] * len(sampled), text=text)
-    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}}
-    answer = {"role": "assistant", "content": "Let me see.", "tool_calls": [call]}
-    at.tree.keep(plan, node, answer)
-    result = {"role": "tool", "tool_call_id": "1", "content": "sunny"}
-    assert at.tree.prompt([*history, answer, result], at.tools).drift is FORK
 
 
 @pytest.mark.parametrize("name", THINKING)
@@ -137,13 +104,6 @@ def test_arguments_that_come_back_in_other_json_are_the_same_call(name: str) -> 
         plan = at.tree.prompt([user("a"), sent, *first.results], at.tools)
         assert plan.parent is first.node
         assert plan.drift is (REALIGN if "days" in str(arguments)[:6] else CLEAN)
-
-
-def test_an_answer_without_thinking_is_continued_though_the_template_would_show_empty_thinking_last() -> None:
-    at = desk("qwen3")
-    assert "<think>" in at.renderer.render([user("a"), {"role": "assistant", "content": "b"}], generation_prompt=False)
-    chat(at)
-    assert at.drift == [START, CLEAN, CLEAN]
 
 
 def test_empty_thinking_that_the_template_leaves_out_is_realigned() -> None:
@@ -188,31 +148,6 @@ def test_special_tokens_in_what_is_said_change_no_served_id(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name != "gemma2"])
-def test_sub_agents_start_anew_and_share_their_prefix_in_the_packed_tree(name: str) -> None:
-    at = desk(name)
-    told = system("You are a helpful assistant. " * 5)
-    for task in ("one", "two"):
-        first = at.serve([told, user(task)], "Good.")
-        at.serve([told, user(task), first.message, user("more")], "Good.")
-    assert at.drift[0] is at.drift[2] is START
-    moved = name == "mistral"  # its system prompt stands before the last question
-    assert at.drift[1] is at.drift[3] is (FORK if moved else REALIGN if name == "gpt-oss" else CLEAN)
-    rows = settled(at)
-    assert rows == (4 if moved else 2)
-    assert tree_tokens([at.tree.nodes]) < sum(len(row.ids) for row in linear_rows(at.tree.nodes)) - 10
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_a_retry_is_a_branch_and_either_answer_can_go_on(name: str) -> None:
-    at = desk(name)
-    first, second = (at.serve([user("a")], words) for words in ("one", "two"))
-    for served in (first, second):
-        at.serve([user("a"), served.message, user("b")], "Good.")
-        assert at.calls[-1].node.parent is served.node
-    assert settled(at) == 2
-
-
-@pytest.mark.parametrize("name", [name for name in ALL if name != "gemma2"])
 @pytest.mark.parametrize("change", [
     lambda history: [history[0], user("So far it was sunny. b"), history[-1]],
     lambda history: [system("Be short."), *history[1:]],
@@ -252,16 +187,6 @@ def test_ids_that_no_text_is_encoded_to_are_realigned_and_trained_as_sampled(nam
     assert settled(at) == 1
 
 
-def test_glm_ends_a_turn_by_opening_the_next_role() -> None:
-    at = desk("glm4", WEATHER)
-    first = at.serve([user("a")], "one")
-    assert at.renderer.decode(first.node.sampled[-1:], special=True) == "<|user|>"
-    second = at.serve([user("a"), first.message, user("b")], calls=[PARIS])
-    assert at.renderer.decode(second.node.sampled[-1:], special=True) == "<|observation|>"
-    shown = at.renderer.decode([*first.prompt, *first.node.sampled, *second.node.context], special=True)
-    assert shown.endswith("one<|user|>\nb<|assistant|>")
-
-
 def test_glm_that_opened_another_role_than_the_one_that_follows_forks() -> None:
     at = desk("glm4", WEATHER)
     first = at.serve([user("a")], calls=[PARIS])
@@ -269,10 +194,3 @@ def test_glm_that_opened_another_role_than_the_one_that_follows_forks() -> None:
     assert at.drift == [START, FORK]
     assert "<|observation|>" not in at.renderer.decode(at.calls[1].prompt, special=True)
     assert settled(at) == 2
-
-
-def test_parallel_calls_a_template_cannot_show_are_refused_clearly() -> None:
-    at = desk("llama3", WEATHER)
-    calls = [{"id": n, "type": "function", "function": {"name": "weather", "arguments": "{}"}} for n in "12"]
-    with pytest.raises(BackendError, match="single tool-calls"):
-        at.tree.prompt([user("a"), {"role": "assistant", "content": None, "tool_calls": calls}], at.tools)

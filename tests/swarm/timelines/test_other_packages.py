@@ -51,17 +51,6 @@ def test_a_run_of_tools_is_bridged_to_the_same_ids(
         assert at.tree.prompt(history).prompt_ids == tuple(bridged.token_ids)
 
 
-def test_an_answer_cut_short_is_closed_by_the_same_id(qwen3: tuple[HFRenderer, Qwen3Renderer]) -> None:
-    ours, theirs = qwen3
-    at = Desk(QWEN3, ours)
-    served = at.serve([user("Count.")], "one two three four", keep=2)
-    history = [user("Count."), served.message, user("Go on.")]
-    bridged = theirs.bridge_to_next_turn(list(served.prompt), list(served.node.sampled), history[2:])
-    ids = at.tree.prompt(history).prompt_ids
-    assert bridged is None or ids == tuple(bridged.token_ids)  # it may refuse to go on behind a question
-    assert ids == tuple(theirs.render_ids(history, add_generation_prompt=True))
-
-
 def test_thinking_that_is_dropped_renders_afresh_to_the_same_ids(qwen3: tuple[HFRenderer, Qwen3Renderer]) -> None:
     ours, theirs = qwen3
     at = Desk(QWEN3, ours)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.timelines import Drift, Node, linear_rows, token_counts, tree_tokens, unmerged_rows
+from swarm.timelines import Drift, Node, linear_rows, tree_tokens, unmerged_rows
 from swarm.timelines.node import TrainRow
 from tests.swarm.timelines.checks import EPISODES, SPANS, check_packed, distinct_prefixes, grow, packed_rows
 from tests.swarm.timelines.desk import Served
@@ -48,18 +48,6 @@ def test_linear_rows_take_one_path_per_leaf_and_train_a_shared_call_in_the_first
     assert rows[1].versions == (-1, -1, -1, -1, 2)
 
 
-def test_unmerged_rows_take_one_path_per_call(forked: list[Node]) -> None:
-    rows = unmerged_rows(forked)
-    assert [bytes(row.ids) for row in rows] == [b"abc", b"abcdef", b"abcde", b"x"]
-    assert [sum(row.sampled) for row in rows] == [1, 2, 1, 0]
-
-
-def test_counts_are_the_lengths_of_the_rows_and_of_the_packed_tree(forked: list[Node]) -> None:
-    assert token_counts(forked) == (12, 15)
-    assert tree_tokens([forked]) == 7
-    assert tree_tokens([forked, forked[:1]]) == 7
-
-
 @given(EPISODES)
 def test_rows_of_any_nodes_pack_into_one_tree(episodes: list[list[tuple[int, list[int], list[int]]]]) -> None:
     names = itertools.count(1)
@@ -68,14 +56,6 @@ def test_rows_of_any_nodes_pack_into_one_tree(episodes: list[list[tuple[int, lis
     check_packed(
         [[Served(node, tuple(node.path_ids())[: -len(node.sampled)], {}) for node in nodes] for nodes in grown]
     )
-
-
-def test_the_same_token_sampled_in_two_episodes_is_one_id_and_trained_twice() -> None:
-    first, second = (Node(0, None, (7, 8), (9,), (logprob,), (3,), "", Drift.START) for logprob in (-1.0, -2.0))
-    packed = packed_rows([[first], [second]])
-    assert (packed.ids.tolist(), packed.position.tolist(), packed.places.tolist()) == ([7, 8], [0, 1], [1, 1])
-    assert [row.targets.tolist() for row in packed.rows] == [[9], [9]]
-    assert [(row.rollout.item(), row.episode) for row in packed.rows] == [(-1.0, 0), (-2.0, 1)]
 
 
 ROOT = Path(__file__).parents[3]
@@ -142,15 +122,6 @@ def test_every_view_trains_the_trained_calls_and_no_other(
     packed = packed_rows([nodes]).rows if expected else []
     trained = Counter(logprob for row in packed for logprob in row.rollout.tolist())
     assert trained == Counter(logprob for _, logprob in expected.elements())
-
-
-@given(MARKED)
-def test_no_row_is_there_for_nothing(drawn: list[tuple[tuple[int, list[int], list[int]], bool]]) -> None:
-    nodes = marked(drawn)
-    rows, alone = linear_rows(nodes), unmerged_rows(nodes)
-    assert all(any(row.sampled) for row in (*rows, *alone))
-    assert token_counts(nodes) == (sum(len(row.ids) for row in rows), sum(len(row.ids) for row in alone))
-    assert tree_tokens([nodes]) <= sum(len(row.ids) for row in rows)
 
 
 def test_a_judge_between_two_calls_is_context() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from swarm.backends.fake import EOS_ID, FakeRenderer
-from swarm.rendering.messages import BackendError, Message, Tool
+from swarm.rendering.messages import Message, Tool
 from swarm.timelines import CallTree, Drift, Node, canonical, normalise
 from tests.swarm.timelines.agents import TrimmingRenderer
 from tests.swarm.timelines.desk import user
@@ -25,25 +25,11 @@ def said(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
-def serve(
-    tree: CallTree,
-    messages: list[dict[str, Any]],
-    text: str,
-    *,
-    cut: bool = False,
-    ids: list[int] | None = None,
-    tools: Any = (),
-) -> Node:
-    sampled = ids if ids is not None else [*text.encode()] + ([] if cut else [EOS_ID])
+def serve(tree: CallTree, messages: list[dict[str, Any]], text: str, *, tools: Any = ()) -> Node:
+    sampled = [*text.encode(), EOS_ID]
     prompt = tree.prompt(messages, tools)
     count = len(sampled)
     return tree.add(prompt, sampled, [-0.5] * count, [0] * count, text=text, answer=said(text))
-
-
-def test_a_first_call_is_the_template_of_its_messages(tree: CallTree) -> None:
-    prompt = tree.prompt([user("hi")])
-    assert prompt.drift is Drift.START
-    assert prompt.prompt_ids == (*b"<|user|>hi", EOS_ID, *b"<|assistant|>")
 
 
 def test_a_continued_history_keeps_the_served_ids_and_adds_only_what_is_new(tree: CallTree) -> None:
@@ -52,15 +38,6 @@ def test_a_continued_history_keeps_the_served_ids_and_adds_only_what_is_new(tree
     assert (prompt.parent, prompt.drift) == (first, Drift.CLEAN)
     assert list(prompt.prompt_ids) == first.path_ids() + list(prompt.context)
     assert bytes(i for i in prompt.context if i != EOS_ID) == b"<|user|>b<|assistant|>"
-
-
-def test_served_ids_survive_even_where_their_text_would_be_encoded_differently(tree: CallTree) -> None:
-    broken = [0xE4, 0xB8, EOS_ID]  # half a character: decoded to U+FFFD, whose encoding is other bytes
-    text = FakeRenderer().decode(broken)
-    first = serve(tree, [user("a")], text, ids=broken)
-    prompt = tree.prompt([user("a"), said(text), user("b")])
-    assert prompt.drift is Drift.REALIGN
-    assert list(prompt.prompt_ids[: len(first.path_ids())]) == first.path_ids()
 
 
 @pytest.mark.parametrize(("calls", "later", "parent", "drift"), [
@@ -74,12 +51,6 @@ def test_the_longest_known_history_is_continued_and_what_else_was_answered_is_co
     prompt = tree.prompt([*history, said(later), user("c")])
     assert (prompt.parent, prompt.drift) == (served[parent], drift)
     assert (later.encode() in bytes(i for i in prompt.context if i != EOS_ID)) is (parent + 1 < calls or calls == 1)
-
-
-def test_a_second_conversation_and_few_shot_examples_are_starts(tree: CallTree) -> None:
-    assert tree.prompt([user("q"), said("example"), user("a")]).drift is Drift.START
-    serve(tree, [user("a")], "1")
-    assert tree.prompt([user("other")]).drift is Drift.START
 
 
 def test_a_template_that_trims_answers_is_bridged_and_realigned() -> None:
@@ -124,41 +95,12 @@ def test_calls_planned_at_once_with_new_tools_are_both_gone_on_with() -> None:
         assert tree.prompt([user(text), said("ok"), user("more")], tools).parent is node
 
 
-def test_calls_of_one_episode_interleave(tree: CallTree) -> None:
-    root = serve(tree, [user("a")], "1")
-    left, right = (tree.prompt([user("a"), said("1"), user(name)]) for name in "bc")
-    second = tree.make_node(left, [50, EOS_ID], [-0.5] * 2, [0] * 2, text="2")
-    third = tree.make_node(right, [51, EOS_ID], [-0.5] * 2, [0] * 2, text="3")
-    assert tree.nodes == [root]
-    tree.keep(right, third, said("3"))
-    fourth = serve(tree, [user("a"), said("1"), user("c"), said("3"), user("d")], "4")
-    tree.keep(left, second, said("2"))
-    assert tree.nodes == [root, second, third, fourth]
-    assert [node.index for node in tree.nodes] == [0, 1, 2, 3]
-    assert (second.parent, third.parent, fourth.parent) == (root, root, third)
-
-
 def test_a_call_that_was_not_kept_leaves_a_gap_and_no_trace(tree: CallTree) -> None:
     lost = tree.prompt([user("a")])
     tree.make_node(lost, [49, EOS_ID], [-0.5] * 2, [0] * 2, text="1")
     kept = serve(tree, [user("x")], "2")
     assert (kept.index, tree.nodes) == (1, [kept])
     assert tree.prompt([user("a"), said("1"), user("b")]).parent is None
-
-
-def test_of_two_calls_that_said_the_same_the_first_is_continued(tree: CallTree) -> None:
-    first = serve(tree, [user("a")], "1")
-    serve(tree, [user("a")], "1")
-    assert tree.prompt([user("a"), said("1"), user("b")]).parent is first
-
-
-def test_a_tree_of_nodes_alone_gives_rows_and_plans_anew(tree: CallTree) -> None:
-    serve(tree, [user("a")], "1")
-    serve(tree, [user("a"), said("1"), user("b")], "2")
-    again = CallTree(FakeRenderer(), tree.nodes)
-    assert (again.nodes, again.drift) == (tree.nodes, tree.drift)
-    node = serve(again, [user("a"), said("1"), user("b")], "2")
-    assert (node.index, node.parent) == (2, None)
 
 
 def test_an_earlier_message_that_comes_back_in_another_form_is_looked_at_again() -> None:
@@ -174,20 +116,6 @@ def test_an_earlier_message_that_comes_back_in_another_form_is_looked_at_again()
     for form in ("1\n", "1", " 1"):
         prompt = tree.prompt([user("a"), said(form), user("b"), said("2"), user("c")])
         assert (prompt.parent, prompt.drift) == (second, Drift.CLEAN)
-
-
-def test_drift_is_counted_when_the_call_finished_and_not_before(tree: CallTree) -> None:
-    tree.prompt([user("a")])
-    assert sum(tree.drift.values()) == 0
-    serve(tree, [user("a")], "1")
-    serve(tree, [user("a"), said("1"), user("b")], "2")
-    serve(tree, [user("a"), said("7"), user("b")], "2")
-    assert tree.drift == {Drift.START: 1, Drift.CLEAN: 1, Drift.REALIGN: 0, Drift.FORK: 1}
-
-
-def test_what_the_template_refuses_is_refused() -> None:
-    with pytest.raises(BackendError, match="text content"):
-        CallTree(FakeRenderer()).prompt([{"role": "user", "content": {"no": "text"}}])
 
 
 def test_ids_without_their_log_probs_are_refused(tree: CallTree) -> None:
@@ -209,23 +137,6 @@ def test_a_template_that_hides_a_new_message_is_rendered_whole() -> None:
     assert prompt.drift is Drift.FORK
     text = SecretiveRenderer().render(messages, generation_prompt=True)
     assert prompt.prompt_ids == tuple(FakeRenderer().encode(text))
-
-
-def test_an_answer_cut_at_a_stop_string_keeps_all_that_was_sampled(tree: CallTree) -> None:
-    prompt = tree.prompt([user("a")])
-    sampled = list(b"one STOP")
-    node = tree.make_node(prompt, sampled, [-0.5] * len(sampled), [0] * len(sampled), text="one STOP")
-    tree.keep(prompt, node, said("one "))
-    prompt = tree.prompt([user("a"), said("one"), user("b")])
-    assert (prompt.parent, prompt.drift) == (node, Drift.REALIGN)
-    assert prompt.prompt_ids[: len(node.path_ids())] == tuple(node.path_ids())
-
-
-def test_tool_results_in_the_words_of_a_user_are_told_apart_by_their_tag(tree: CallTree) -> None:
-    first = serve(tree, [user("a")], "1")
-    prompt = tree.prompt([user("a"), said("1"), user("<tool_response>a\n</tool_response>")])
-    assert (prompt.parent, prompt.drift) == (first, Drift.CLEAN)
-    assert prompt.prompt_text.count("<tool_response>a") == 1
 
 
 def call(arguments: Any, *, id_: str | None = "1", name: str = "f") -> dict[str, Any]:
@@ -269,19 +180,6 @@ def test_absent_null_and_split_fields_ids_and_the_form_of_arguments_do_not_matte
 ], ids=itertools.count())  # fmt: skip
 def test_another_role_text_name_argument_tool_or_number_of_calls_does(one: Any, other: Any) -> None:
     assert canonical(one) != canonical(other)
-
-
-def test_malformed_tool_calls_are_compared_as_they_are() -> None:
-    odd: Any
-    for odd in ("f", [None], ["f"], [{"function": "f"}], [{"custom": {}}], 7):
-        message = {"role": "assistant", "content": "", "tool_calls": odd}
-        assert canonical(message) == canonical(dict(message))
-        assert normalise(message)["tool_calls"] == odd
-
-
-def test_normalised_messages_have_text_content_and_no_nulls() -> None:
-    assert normalise({"role": "user", "content": None, "name": None}) == {"role": "user", "content": ""}
-    assert normalise({"role": "", "content": "", "n": 0}) == {"role": "", "content": "", "n": 0}
 
 
 @pytest.mark.parametrize(

@@ -25,24 +25,14 @@ from swarm.rollout.task_sampler import Group
 from swarm.store.tables import Sample
 from swarm.timelines import Drift, Node
 from swarm.training.checkpoints import Checkpoints
-from swarm.training.metrics import STEPS, WINDOW_S, EngineWork, FlatRewards, Pace, Stopwatch, batch_metrics, make_batch
-from swarm.training.trackers import NullTracker, TrackerThread, make_tracker, run_config
+from swarm.training.metrics import EngineWork, FlatRewards, Stopwatch, batch_metrics, make_batch
+from swarm.training.trackers import TrackerThread, make_tracker
 from swarm.wire import CheckpointList
 from tests.swarm.server.support import Clock, job, serving
 
 
 def folders(path: Path) -> set[str]:
     return {each.name for each in path.iterdir()}
-
-
-def test_an_older_checkpoint_stays_until_the_newer_one_is_counted_on(tmp_path: Path) -> None:
-    learner = FakeBackend(job()).learner
-    checkpoints = Checkpoints(tmp_path / "c", 1, [])
-    checkpoints.commit(1, checkpoints.save(learner, 1))
-    name = checkpoints.save(learner, 2)
-    assert folders(tmp_path / "c") == {"step-000001", "step-000002"}
-    checkpoints.commit(2, name)
-    assert folders(tmp_path / "c") == {"step-000002"}
 
 
 def test_the_newest_one_that_loads_is_loaded(tmp_path: Path) -> None:
@@ -164,34 +154,6 @@ def test_each_stream_has_its_own_curves() -> None:
     assert found["batch/constant_groups"] == 2
 
 
-def test_streams_beyond_those_that_have_curves_are_one_together() -> None:
-    groups = [of_stream(f"s{number}", 1.0, 0.0) for number in range(5)]
-    found = batch_metrics(job(), 1, groups, ["s0", "s1"])
-    assert {name.split("/")[1] for name in found if name.startswith("stream/")} == {"s0", "s1", "others+"}
-    assert found["stream/others+/groups"] == 3
-
-
-def test_sampling_is_averaged_over_the_last_seconds_alone() -> None:
-    clock = Clock()
-    pace = Pace(clock)
-    assert pace.sampled_per_s is None
-    for second in range(int(3 * WINDOW_S)):
-        pace.record_tokens(1000 * second if second < 2 * WINDOW_S else int(1000 * 2 * WINDOW_S))
-        clock.now += 1
-    assert pace.sampled_per_s == pytest.approx(0, abs=1000 / WINDOW_S)
-
-
-def test_a_step_takes_what_lies_between_the_ends_of_the_last_ones() -> None:
-    clock = Clock()
-    pace = Pace(clock)
-    pace.record_step()
-    assert pace.step_s is None
-    for seconds in [100.0] * 5 + [2.0] * STEPS:
-        clock.now += seconds
-        pace.record_step()
-    assert pace.step_s == 2.0
-
-
 def test_idle_parts_are_shares_of_the_whole_step() -> None:
     clock, work = Clock(), EngineWork(2.0, 5)
     watch = Stopwatch(lambda: work, clock)
@@ -235,13 +197,6 @@ async def test_calls_at_once_make_the_engine_busy_once() -> None:
     gate.leave()
     clock.now += 5.0
     assert gate.busy_s == pytest.approx(3.0)
-
-
-class Knot:
-    """Refers to itself, so that only the collector frees it."""
-
-    def __init__(self) -> None:
-        self.me = self
 
 
 CODE = """
@@ -337,12 +292,6 @@ def test_a_variable_that_wandb_refuses_stops_no_offline_training(
     assert "WANDB_BASE_URL" not in os.environ
 
 
-def test_the_jobs_own_fields_win_over_the_harnesss_entries(tmp_path: Path) -> None:
-    config = run_config(tracked(tmp_path))
-    assert (config["arm"], config["seed"], config["group_size"]) == ("treatment", 11, 8)
-    assert "tracking" not in config
-
-
 class Slow:
     """A tracker whose disk is slow until `go`."""
 
@@ -368,14 +317,3 @@ async def test_a_slow_tracker_never_holds_up_the_event_loop_and_keeps_order() ->
     slow.go.set()
     await asyncio.gather(*calls)
     assert slow.calls == [1, 2, "finish"]
-
-
-async def test_an_error_of_the_tracker_reaches_the_caller() -> None:
-    thread = TrackerThread()
-
-    def broken() -> NullTracker:
-        raise OSError("disk")
-
-    with pytest.raises(OSError, match="disk"):
-        await thread.open(broken)
-    await thread.finish()

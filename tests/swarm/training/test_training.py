@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from swarm.environments.play import pending_evaluations, require_version
 from swarm.errors import EngineUnavailable, InvalidRequest, ServerFailed, Unreachable
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
-from swarm.store.tables import best_of
 from swarm.training.loop import evaluation_metrics, parse_evaluation, summarise_evaluation
 from swarm.wire import EvaluationSummary
 from tests.golden import assert_golden
@@ -48,21 +46,6 @@ async def test_a_whole_training_trains_what_was_sampled_and_ends(tmp_path: Path)
     check_metrics(tracker.logged[-1][1])
 
 
-async def test_a_step_is_of_its_own_training_episodes_and_not_of_what_was_evaluated_before(tmp_path: Path) -> None:
-    async with serving(tmp_path, job(steps=2)) as served:
-        for _ in range(2):
-            for _ in range(10):
-                lease = await served.begin("t", kind="eval")
-                assert (await served.chat(lease, "hi")).status == 200
-                await served.end(lease)
-            evaluated = time.perf_counter()
-            step = (await served.status())["step"]
-            await served.play_step()
-            metrics = (await served.until(state="ROLLING", step=step + 1))["metrics"]
-            assert metrics["timing_s/gen"] < metrics["timing_s/step"] < time.perf_counter() - evaluated
-            assert metrics["tokens/generated"] == metrics["tokens/trained"] > 0
-
-
 def check_batches(batches: list[Batch], seen: list[tuple[int, ...]]) -> None:
     assert [batch.step for batch in batches] == [1, 2, 3]
     for version, batch in enumerate(batches):
@@ -83,19 +66,6 @@ def check_metrics(metrics: dict[str, float]) -> None:
     assert {name: metrics[name] for name in expected} == expected
     assert 1 < metrics["merge/ratio"] < metrics["merge/tree_ratio"]
     assert {"response_length/mean", "timing_s/gen", "timing_s/update_actor", "actor/trained_tokens"} <= metrics.keys()
-
-
-@pytest.mark.parametrize(("merging", "rows"), [("none", 3), ("linear", 1), ("tree", 1), ("auto", 1)])
-async def test_an_episode_is_sent_as_a_row_for_each_call_where_the_job_merges_nothing(
-    tmp_path: Path, merging: str, rows: int
-) -> None:
-    async with serving(tmp_path, job(steps=1, merging=merging)) as served:
-        await served.play_step(turns=3)
-        await served.until(finished=True)
-        [batch] = served.backend.learner.batches
-        sampled = sum(len(sampled) for _, sampled in served.backend.engine.seen)
-    assert [len(episode.rows) for episode in batch.episodes] == [rows] * 4
-    assert sum(sum(row.sampled) for episode in batch.episodes for row in episode.rows) == sampled
 
 
 @pytest.mark.parametrize("overlap", [0, 1])
@@ -201,21 +171,6 @@ async def test_the_watchdog_sees_a_dead_backend_and_frees_who_waits_in_calls_and
             assert "CUDA error" in answer.message
 
 
-async def test_a_backend_that_cannot_be_made_or_started_fails_with_its_reason(tmp_path: Path) -> None:
-    class Unstartable(FakeBackend):
-        async def start(self) -> None:
-            raise BackendError("no such model folder")
-
-    def unmakable(_: Job) -> FakeBackend:
-        raise BackendError("install the `local` extra")
-
-    for make, reason in ((Unstartable, "no such model folder"), (unmakable, "install the `local` extra")):
-        async with serving(tmp_path, start=False, backend=make) as served:
-            served.server.load(job())
-            await served.server.start()
-            await served.until(state="FAILED", reason=reason)
-
-
 @pytest.mark.parametrize(
     "place",
     ["FakeBackend.start", "FakeEngine.generate", "FakeLearner.update", "FakeBackend.publish", "FakeLearner.save"],
@@ -236,17 +191,6 @@ async def test_a_backend_that_breaks_anywhere_fails_the_server_with_the_reason(
         assert f"broke at {place}" in status["reason"]
         told = await served.post("/episodes", served.admin, {"task_id": "t", "wait_s": 5})
         assert (told.code, place in told.message) == ("server_failed", True)
-
-
-async def test_a_tracker_that_breaks_fails_the_server(tmp_path: Path) -> None:
-    class FullDisk(RecordingTracker):
-        def log(self, step: int, metrics: Mapping[str, float]) -> None:
-            raise OSError("no space left on device")
-
-    async with serving(tmp_path, tracker=lambda _: FullDisk()) as served:
-        await served.play_step()
-        status = await served.until(state="FAILED")
-        assert "no space left" in status["reason"]
 
 
 async def test_a_tracker_that_cannot_finish_is_told_and_the_engine_can_start_again(tmp_path: Path) -> None:
@@ -280,37 +224,6 @@ async def test_a_start_while_the_engine_still_stops_boots_it_afterwards(tmp_path
         assert (await stopping).status == (await starting).status == 200
         await served.until(state="ROLLING", step=1)  # its batch was settled: it is learned again, by the new engine
         assert slow.stopped
-
-
-class Unloading(FakeBackend):
-    """Frees what it loaded at once, and takes its time to end, as an engine's thread does."""
-
-    def __init__(self, wanted: Job) -> None:
-        super().__init__(wanted)
-        self.go = asyncio.Event()
-
-    @property
-    def provenance(self) -> Mapping[str, str]:
-        if self.stopped:
-            raise BackendError("nothing is loaded")
-        return {"initial_policy": "ab"}
-
-    async def stop(self) -> None:
-        await super().stop()
-        await self.go.wait()
-
-
-async def test_a_server_that_is_stopping_says_its_status_until_it_is_off(tmp_path: Path) -> None:
-    async with serving(tmp_path, backend=Unloading) as served:
-        await served.until(state="ROLLING")
-        backend = served.backend
-        assert isinstance(backend, Unloading)
-        stopping = asyncio.create_task(served.server.stop())
-        await eventually(lambda: backend.stopped, bool)
-        said = await served.status()
-        backend.go.set()
-        await stopping
-        assert (said["state"], said["provenance"]) == ("OFFLINE", {"initial_policy": "ab"})
 
 
 class Slow(FakeBackend):
@@ -429,24 +342,6 @@ def test_an_evaluation_knows_success_where_every_episode_said_it(outcomes: Outco
     assert parse_evaluation(7, {"critic/rewards/mean": 1.0}) is None
 
 
-def test_an_evaluation_of_fewer_episodes_does_not_win_by_luck_nor_one_that_says_no_success_over_one_that_does() -> None:
-    many = EvaluationSummary(step=1, episodes=8, reward=0.875, success=0.875)
-    lucky = EvaluationSummary(step=2, episodes=1, reward=1.0, success=1.0)
-    unsaid = EvaluationSummary(step=3, episodes=8, reward=9.0)
-    assert best_of([lucky, many, unsaid]) == best_of([unsaid, many, lucky]) == many
-
-
-async def test_who_finds_no_place_and_who_looks_are_told_that_an_evaluation_is_waited_for(tmp_path: Path) -> None:
-    async with serving(tmp_path, job(evaluate_after=(1,), evaluation_episodes=2)) as served:
-        await due(served, 1, 2)
-        refused = await served.post("/episodes", served.admin, {"task_id": "a", "wait_s": 0})
-        assert_golden(refused.message)
-        status = await eventually(served.status, lambda status: status["waiting"] is not None)
-        assert_golden(status["waiting"])
-        await served.evaluate(True, True)
-        await served.until(awaited_evaluations=0, waiting=None)
-
-
 async def test_who_evaluates_ends_with_a_server_that_failed_and_after_a_while_with_one_that_is_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -503,16 +398,3 @@ async def test_an_evaluation_is_one_clients_whoever_else_evaluates(tmp_path: Pat
 async def said(episode: Episode[Any]) -> float:
     await episode.chat([{"role": "user", "content": "hi"}])
     return 0.5
-
-
-async def test_the_end_of_an_evaluation_tells_its_tokens_and_says_the_same_again(tmp_path: Path) -> None:
-    async with serving(tmp_path, job()) as served:
-        lease = await served.begin("t", kind="eval")
-        spent = 0
-        for _ in range(2):
-            answer = await served.chat(lease, "hi")
-            spent += answer.body["usage"]["completion_tokens"]
-        asked = f"/episodes/{lease['episode_id']}/end"
-        first, again = [(await served.post(asked, lease["lease_token"], {"reward": 1.0})).body for _ in range(2)]
-    assert spent > 0
-    assert first == again == {"episode_id": lease["episode_id"], "state": "ended", "tokens": spent}

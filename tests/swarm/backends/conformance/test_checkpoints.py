@@ -30,21 +30,6 @@ async def curve(backend: Backend, steps: range) -> list[dict[str, float]]:
     return found
 
 
-async def test_a_checkpoint_replaces_the_one_before_and_is_another_s_too(
-    kind: Kind, start: Start, tmp_path: Path
-) -> None:
-    one, two, folder = await start(), await start(), tmp_path / "deep" / "c"
-    for step in range(2):
-        await curve(one, range(step, step + 1))
-        one.learner.save(folder)
-    assert [path.name for path in folder.parent.iterdir()] == ["c"]
-    await curve(one, range(2, 3))
-    for backend in (one, two):
-        backend.learner.load(folder)
-        await asyncio.to_thread(backend.publish)
-    assert (one.learner.version, two.learner.version) == (2, 2)
-
-
 @pytest.mark.needs("model", "learns")
 async def test_weights_come_back_bit_for_bit_and_serve_at_once(kind: Kind, start: Start, tmp_path: Path) -> None:
     backend: Backend = await start(**MINIBATCHES)
@@ -76,14 +61,6 @@ async def test_a_run_that_is_resumed_has_the_same_curve(kind: Kind, start: Start
     resumed.learner.load(tmp_path / "c")
     await asyncio.to_thread(resumed.publish)
     assert await curve(resumed, range(2, 4)) == expected
-
-
-async def test_where_no_checkpoint_is_nothing_is_loaded(kind: Kind, backend: Backend, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    for folder in ("nowhere", "empty"):
-        with pytest.raises(BackendError):
-            backend.learner.load(tmp_path / folder)
-    assert backend.learner.version == 0
 
 
 @pytest.mark.needs("hashes")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.protocols import Backend, GenerationRequest, Sampling
+from swarm.backends.protocols import Backend, Sampling
 from swarm.rendering.messages import RequestRefused
 from tests.swarm.backends.conformance.kinds import Answer, Kind, Oracle, ask, ask_all, drawn_from, prompt
 
@@ -48,22 +48,6 @@ async def test_a_greedy_answer_is_the_plain_loop_s_token_by_token(kind: Kind, ba
         assert ids == [*answer.prompt, *answer.ids]
 
 
-@pytest.mark.slow
-@pytest.mark.needs("exact")
-async def test_neither_order_nor_company_change_an_answer(kind: Kind, start: Start) -> None:
-    backend = await start()
-    asked = [(ids, Sampling(max_tokens=5, seed=i)) for i, ids in enumerate(ragged(6))]
-    asked += [(ids, _GREEDY) for ids in ragged(3, seed=1)]
-    together = await ask_all(backend, asked)
-    backwards = (await ask_all(await start(), asked[::-1]))[::-1]
-    lonely = await start(max_concurrency=1)
-    alone = [await ask(lonely, ids, rule) for ids, rule in asked]
-    for other in (backwards, alone):
-        assert [answer.ids for answer in other] == [answer.ids for answer in together]
-        for one, two in zip(other, together, strict=True):
-            assert one.logprobs == pytest.approx(two.logprobs, abs=kind.tolerance)
-
-
 @pytest.mark.needs("model", "exact")
 async def test_a_conversation_that_goes_on_is_as_if_it_were_read_anew(kind: Kind, start: Start) -> None:
     backend, fresh = await start(), await start()
@@ -75,33 +59,6 @@ async def test_a_conversation_that_goes_on_is_as_if_it_were_read_anew(kind: Kind
         assert answer.ids == again.ids
         assert_forced(kind, oracle, answer)
         ids = [*ids, *answer.ids, *range(turn, turn + 9)]
-
-
-@pytest.mark.needs("model")
-async def test_siblings_that_share_an_opening_do_not_mix(kind: Kind, backend: Backend) -> None:
-    oracle = kind.ask(backend)
-    opening = [int(token) for token in range(70)]
-    await ask(backend, opening, Sampling(max_tokens=2))
-    siblings = [[*opening, 7], [*opening, 8], opening, opening[:64], opening[:65], [*opening[:40], 9, 9], opening[:3]]
-    for _ in range(2):
-        for answer in await ask_all(backend, [(ids, Sampling(max_tokens=4)) for ids in siblings]):
-            assert_forced(kind, oracle, answer)
-
-
-async def test_chunks_carry_a_logprob_for_each_id_and_one_version(kind: Kind, backend: Backend) -> None:
-    chunks = [
-        chunk
-        async for chunk in backend.engine.generate(GenerationRequest("r", prompt(backend, 1), Sampling(max_tokens=40)))
-    ]
-    assert all(chunk.ids and len(chunk.ids) == len(chunk.logprobs) for chunk in chunks)
-    assert all(value <= 0 for chunk in chunks for value in chunk.logprobs)
-    assert {chunk.version for chunk in chunks} == {backend.learner.version} == {0}
-    assert [chunk.finish is None for chunk in chunks] == [True] * (len(chunks) - 1) + [False]
-
-
-async def test_max_tokens_ends_an_answer_by_length(kind: Kind, backend: Backend) -> None:
-    answer = await ask(backend, prompt(backend, 1), Sampling(max_tokens=1))
-    assert (len(answer.ids), answer.finish) == (1, "length")
 
 
 @pytest.mark.needs("model")
@@ -137,31 +94,6 @@ async def test_a_wrong_request_is_refused_alone(kind: Kind, backend: Backend) ->
             await ask(backend, ids, Sampling(max_tokens=tokens), "wrong")
         assert len((await ask(backend, [1], Sampling(max_tokens=2))).ids) == 2
     assert backend.failure() is None
-
-
-_ASKED = [{"role": "user", "content": "how much é is 2 + 3?"}]
-
-
-async def test_ids_and_text_are_each_other_s_inverse(kind: Kind, backend: Backend) -> None:
-    renderer = backend.renderer
-    text = renderer.render(_ASKED, generation_prompt=True)
-    ids = renderer.encode(text)
-    assert renderer.decode(ids, special=True) == text
-    assert renderer.encode(renderer.decode(ids, special=True)) == ids
-
-
-async def test_an_answered_history_goes_on_from_its_prompt(kind: Kind, backend: Backend) -> None:
-    renderer = backend.renderer
-    prompt = renderer.render(_ASKED, generation_prompt=True)
-    answered = renderer.render([*_ASKED, {"role": "assistant", "content": "5"}], generation_prompt=False)
-    assert answered.startswith(prompt + "5" + renderer.decode([renderer.eos_id], special=True))
-
-
-async def test_the_end_of_an_answer_stops_generation_and_is_no_text(kind: Kind, backend: Backend) -> None:
-    renderer = backend.renderer
-    assert renderer.eos_id in renderer.stop_ids
-    assert renderer.encode(renderer.decode([renderer.eos_id], special=True)) == [renderer.eos_id]
-    assert renderer.decode([*renderer.encode("5"), renderer.eos_id]) == "5"
 
 
 _DRAWS = 800
@@ -205,35 +137,6 @@ async def test_frequencies_are_those_of_the_distribution(kind: Kind, start: Star
         assert not drawn_from(found, wrong), f"too few draws to tell {rule} from {other}"
 
 
-_CUTS = (
-    Sampling(max_tokens=5, top_k=3),
-    Sampling(max_tokens=5, top_p=0.4),
-    Sampling(max_tokens=5, top_k=5, top_p=0.7, temperature=0.7),
-    Sampling(max_tokens=5, top_p=0.0),
-    Sampling(max_tokens=5, top_k=10_000),
-)
-
-
-@pytest.mark.slow
-@pytest.mark.needs("model", "exact")
-async def test_logprobs_are_those_of_what_the_cuts_left(kind: Kind, backend: Backend) -> None:
-    """Every request has its own cuts, side by side in one batch."""
-    oracle = kind.ask(backend)
-    answers = await ask_all(backend, [(prompt(backend, 1), rule) for rule in _CUTS * 2])
-    for answer, rule in zip(answers, _CUTS * 2, strict=True):
-        ids = list(answer.prompt)
-        for token, logprob in zip(answer.ids, answer.logprobs, strict=True):
-            left = cut(oracle.distribution(ids, rule.temperature), rule.top_k, max(rule.top_p, 1e-9))
-            assert logprob == pytest.approx(left[token], abs=kind.tolerance)
-            ids.append(token)
-
-
-@pytest.mark.needs("model")
-async def test_greedy_logprobs_are_the_model_s_own(kind: Kind, backend: Backend) -> None:
-    answer = await ask(backend, prompt(backend, 1), Sampling(max_tokens=5, temperature=0, top_p=0.1))
-    assert answer.logprobs == pytest.approx(kind.ask(backend).logprobs(answer.prompt, answer.ids), abs=kind.tolerance)
-
-
 async def test_a_seed_fixes_an_answer_whoever_else_is_asked(kind: Kind, start: Start) -> None:
     backend: Backend = await start()
     ids = prompt(backend, 1, 900_000_000)
@@ -244,25 +147,6 @@ async def test_a_seed_fixes_an_answer_whoever_else_is_asked(kind: Kind, start: S
     assert first.ids == second.ids == elsewhere.ids
     others = await ask_all(backend, [(ids, Sampling(max_tokens=8, seed=seed)) for seed in range(4)])
     assert len({answer.ids for answer in others}) > 1
-
-
-@pytest.mark.slow
-async def test_without_a_seed_answers_vary_and_the_job_s_seed_fixes_them_all(kind: Kind, start: Start) -> None:
-    said = []
-    for seed in (3, 3, 4):
-        backend: Backend = await start(seed=seed)
-        rule = Sampling(max_tokens=8)
-        said.append([(await ask(backend, prompt(backend, 1, 900_000_000), rule)).ids for _ in range(3)])
-    assert said[0] == said[1] != said[2]
-    assert len(set(said[0])) > 1
-
-
-async def test_as_many_likeliest_ids_are_told_as_were_asked_for(kind: Kind, backend: Backend) -> None:
-    for count in (0, 1, 5):
-        answer = await ask(backend, prompt(backend, 1), Sampling(max_tokens=4, top_logprobs=count))
-        assert [len(place) for place in answer.top] == [count] * (len(answer.ids) if count else 0)
-        for place in answer.top:
-            assert [value for _, value in place] == sorted((value for _, value in place), reverse=True)
 
 
 @pytest.mark.needs("model")

@@ -60,16 +60,6 @@ def merged(calls: Sequence[kinds.Answer]) -> TrainRow:
     return TrainRow(rows[-1].ids, tuple(sampled), tuple(logprobs), tuple(versions))
 
 
-@pytest.mark.needs("learns")
-async def test_an_update_tells_what_verl_s_readers_look_for(kind: Kind, backend: Backend) -> None:
-    metrics = backend.learner.update(await played(backend))
-    await asyncio.to_thread(backend.publish)
-    assert set(metrics) >= PROMISED
-    assert all(math.isfinite(value) for value in metrics.values())
-    assert metrics["training/rollout_probs_diff_max"] < 10 * kind.tolerance, "learner and engine disagree"
-    assert metrics["actor/grad_norm"] > 0
-
-
 @pytest.mark.needs("model", "learns")
 async def test_what_was_rewarded_becomes_likelier(kind: Kind, start: Start) -> None:
     backend: Backend = await start()
@@ -82,18 +72,6 @@ async def test_what_was_rewarded_becomes_likelier(kind: Kind, start: Start) -> N
     assert backend.weights() != weights
     assert after[0] > before[0] + 0.1
     assert sum(after[1:]) < sum(before[1:])
-
-
-@pytest.mark.needs("model", "learns")
-async def test_a_group_of_equal_rewards_teaches_nothing(kind: Kind, start: Start) -> None:
-    backend: Backend = await start()
-    before = mind(kind, backend)
-    batch = await played(backend)
-    equal = tuple(replace(episode, reward=1.0) for episode in batch.episodes)
-    metrics = backend.learner.update(replace(batch, episodes=equal))
-    await asyncio.to_thread(backend.publish)
-    assert mind(kind, backend) == before
-    assert metrics["actor/grad_norm"] == 0.0
 
 
 @pytest.mark.needs("model", "learns", "exact")
@@ -145,15 +123,6 @@ async def test_a_learning_rate_of_0_moves_no_weight_and_engine_and_learner_agree
         assert tolerance is None or metrics["training/rollout_probs_diff_max"] <= tolerance
     assert before is not None
     assert backend.weights() == before
-
-
-async def test_answers_bear_the_version_that_sampled_them(kind: Kind, backend: Backend) -> None:
-    for version in range(3):
-        batch = await played(backend, step=version)
-        stamped = {each for e in batch.episodes for row in e.rows for each in row.versions if each >= 0}
-        assert stamped == {backend.learner.version} == {version}
-        backend.learner.update(batch)
-        await asyncio.to_thread(backend.publish)
 
 
 @pytest.mark.needs("model", "learns")

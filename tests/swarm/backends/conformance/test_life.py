@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,6 @@ from swarm.backends.protocols import Backend, GenerationRequest, RequestLost, Sa
 from swarm.rendering.messages import BackendError
 from tests.swarm.backends.conformance.kinds import PATIENCE_S, Kind, ask, ask_all, prompt
 
-Start = Callable[..., Any]
 Make = Callable[..., Backend]
 
 
@@ -35,13 +33,6 @@ async def test_what_is_cancelled_gives_its_place_to_others(kind: Kind, backend: 
         answers = await ask_all(backend, [(prompt(backend, number), Sampling(max_tokens=3)) for number in range(9)])
     assert len(answers) == 9
     assert backend.failure() is None
-
-
-async def test_a_request_that_is_closed_before_it_began_is_forgotten(kind: Kind, backend: Backend) -> None:
-    chunks = backend.engine.generate(GenerationRequest("r", [1, 2], Sampling(max_tokens=3)))
-    async with aclosing(chunks):  # type: ignore[type-var]
-        pass
-    assert (await ask(backend, [1, 2], Sampling(max_tokens=1))).finish == "length"
 
 
 async def test_stopping_is_safe_at_any_time_and_twice_and_who_was_stopped_starts_again(kind: Kind, make: Make) -> None:
@@ -75,10 +66,6 @@ async def break_down(kind: Kind, backend: Backend) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not backend.failure():
             await asyncio.gather(ask(backend, prompt(backend, 1), Sampling(max_tokens=2)), return_exceptions=True)
-
-
-async def test_what_broke_a_backend_is_told(kind: Kind, backend: Backend) -> None:
-    await break_down(kind, backend)
 
 
 @pytest.mark.needs("ends")

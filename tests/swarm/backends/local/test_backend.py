@@ -34,17 +34,6 @@ def _job(folder: Path, **fields: Any) -> Job:
     return Job(**{"model": PathModel(path=str(folder)), "max_context": 64, "max_concurrency": 4, **fields})
 
 
-@pytest.mark.parametrize(("said", "found"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
-async def test_threads_that_wait_leave_the_cores_to_others_unless_a_person_says_otherwise(
-    said: str | None, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OMP_WAIT_POLICY", said or "")
-    if said is None:
-        monkeypatch.delenv("OMP_WAIT_POLICY")
-    async with running(_job(save_folder(tmp_path / "small")), tmp_path / "models"):
-        assert os.environ["OMP_WAIT_POLICY"] == found
-
-
 @pytest.mark.parametrize(
     "fields",
     [

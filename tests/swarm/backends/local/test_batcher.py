@@ -25,15 +25,6 @@ def _batcher(policy: Policy, slots: int = 4, positions: int = 96, seed: int = 0)
     return Batcher(policy, slots=slots, positions=positions, seed=seed)
 
 
-def test_a_long_prompt_fed_in_pieces_beside_short_ones_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batcher_module, "_CHUNK", 7)
-    monkeypatch.setattr(batcher_module, "_WASTE", 3)
-    policy = models.make_policy()
-    prompts = [[5] * 60, *models.make_prompts(5)]
-    for generation in models.generate(_batcher(policy), prompts, Sampling(max_tokens=5)):
-        models.assert_forced(policy, generation)
-
-
 def _count_fed(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     fed: list[int] = []
     plain = policy.decode
@@ -97,28 +88,6 @@ def test_grouping_loses_nobody_and_bounds_padding(lengths: list[int]) -> None:
         assert len(group) * longest <= 8192
 
 
-def test_running_answers_advance_in_every_step_however_many_prompts_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batcher_module, "_PREFILL", 8)
-    monkeypatch.setattr(batcher_module, "_WASTE", 0)
-    policy = models.make_policy()
-    batcher = _batcher(policy, slots=12)
-    (running,) = models.generate(batcher, [[1, 2, 3]], 60, steps=1)
-    crowd = models.generate(
-        batcher, [[(7 * i + j) % models.VOCABULARY for j in range(30)] for i in range(10)], 2, steps=0
-    )
-    fed = _count_fed(policy, monkeypatch)
-    for advanced in range(2, 20):
-        fed.clear()
-        batcher.step()
-        assert len(running.fresh) == advanced
-        answers = 1 + sum(1 for generation in crowd if generation.fresh)
-        assert sum(fed) <= 8 + answers
-    while batcher.busy:
-        batcher.step()
-    for generation in [running, *crowd]:
-        models.assert_forced(policy, generation)
-
-
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=6), st.integers(1, 4), st.integers(0, 99))
 def test_everybody_gets_a_first_token_in_bounded_time_and_in_order(lengths: list[int], slots: int, seed: int) -> None:
     batcher = _batcher(_shared_policy(), slots=slots, seed=seed)
@@ -160,41 +129,6 @@ def test_a_group_s_shared_prompt_is_computed_once_and_changes_no_answer(monkeypa
     assert sum(fed) <= len(opening) + sum(tails) + 4 * 5 + 3 * max(tails)  # once, the rest, the answers, padding
 
 
-def test_siblings_of_a_cancelled_leader_go_on_with_one_of_them_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batcher_module, "_CHUNK", 16)
-    policy = models.make_policy()
-    batcher = _batcher(policy)
-    opening = [i % models.VOCABULARY for i in range(70)]
-    generations = models.generate(batcher, [[*opening, tail] for tail in range(3)], 3, steps=1)
-    generations[0].cancelled = True
-    fed = _count_fed(policy, monkeypatch)
-    while batcher.busy:
-        batcher.step()
-    assert not generations[0].fresh
-    for generation in generations[1:]:
-        models.assert_forced(policy, generation)
-    assert sum(fed) < len(opening) + 16
-
-
-def test_an_update_makes_a_running_group_compute_its_shared_prompt_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = models.make_policy()
-    batcher = _batcher(policy)
-    opening = [i % models.VOCABULARY for i in range(64)]
-    generations = models.generate(batcher, [[*opening, tail] for tail in range(4)], 4, steps=0)
-    while not all(len(generation.fresh) >= 2 for generation in generations):
-        batcher.step()
-    _change_weights(policy)
-    fed = _count_fed(policy, monkeypatch)
-    while batcher.busy:
-        batcher.step()
-    assert len(opening) < sum(fed) < 2 * len(opening)
-    for generation in generations:
-        kept = [token for token in generation.fresh if token.version == 1]
-        start = len(generation.ids) - len(kept)
-        expected = models.forced_logprobs(policy, generation.ids[:start], generation.ids[start:])
-        assert [token.logprob for token in kept] == pytest.approx(expected, abs=_TOLERANCE)
-
-
 def test_several_revisions_are_all_followed_and_each_token_bears_its_version() -> None:
     policy = models.make_policy()
     batcher = _batcher(policy)
@@ -214,26 +148,10 @@ def _uniforms(count: int) -> torch.Tensor:
     return torch.rand(count, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-def test_top_p_keeps_the_fewest_tokens_whose_mass_reaches_it() -> None:
-    logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
-    cut = distribution(logits, [Sampling(1, top_p=0.7)])[0].exp()
-    assert torch.allclose(cut, torch.tensor([0.625, 0.375, 0.0, 0.0]))
-    assert torch.allclose(distribution(logits, [Sampling(1, top_p=0.01)])[0].exp(), torch.tensor([1.0, 0, 0, 0]))
-
-
 def test_top_k_and_top_p_apply_in_that_order() -> None:
     logits = torch.tensor([[0.1, 0.4, 0.2, 0.3]]).log()
     cut = distribution(logits, [Sampling(1, top_k=3, top_p=0.5)])[0].exp()
     assert torch.allclose(cut, torch.tensor([0.0, 4 / 7, 0.0, 3 / 7]))
-
-
-def test_a_greedy_row_takes_the_likeliest_id_with_the_model_s_own_logprob() -> None:
-    logits = torch.tensor([[0.0, 2.0, 1.0], [5.0, 0.0, 0.0]])
-    rules = [Sampling(1, temperature=0.0, top_k=1), Sampling(1, temperature=0.0, top_logprobs=3)]
-    ids, logprobs, top = sample(logits, rules, _uniforms(2))
-    assert ids.tolist() == [1, 0]
-    assert torch.allclose(logprobs, logits.log_softmax(-1)[[0, 1], [1, 0]])
-    assert ([len(each) for each in top], top[1][0]) == ([0, 3], (0, logprobs[1].item()))
 
 
 @pytest.mark.parametrize(
@@ -247,25 +165,6 @@ def test_a_greedy_row_takes_the_likeliest_id_with_the_model_s_own_logprob() -> N
 def test_the_coldest_temperature_and_the_smallest_top_p_draw_the_likeliest_id(rule: dict[str, float]) -> None:
     ids, logprobs, _ = sample(torch.tensor([[0.0, 2.0, 1.0]]), [Sampling(1, **rule)], _uniforms(1))  # type: ignore[arg-type]
     assert (ids.tolist(), logprobs.tolist()) == ([1], [0.0])
-
-
-@given(st.lists(st.floats(-60, 60), min_size=2, max_size=20), st.sampled_from([0.0, 0.5, 1 - 2**-53]))
-def test_a_draw_is_always_an_id_that_could_be_drawn(logits: list[float], uniform: float) -> None:
-    row = torch.tensor([[*logits, -torch.inf]])
-    ids, logprobs, _ = sample(row, [Sampling(1)], torch.tensor([uniform], dtype=torch.float64))
-    assert 0 <= ids.item() < len(logits)
-    assert torch.isfinite(logprobs).all()
-
-
-def test_the_likeliest_ids_come_in_order_under_the_same_distribution_and_only_where_asked() -> None:
-    logits = torch.tensor([[0.1, 0.4, 0.2, 0.3]]).log().repeat(3, 1)
-    rules = [Sampling(1), Sampling(1, top_logprobs=2), Sampling(1, top_k=3, top_logprobs=9)]
-    none, two, cut = sample(logits, rules, _uniforms(3)).top
-    assert none == ()
-    assert [token for token, _ in two] == [1, 3]
-    assert [token for token, _ in cut] == [1, 3, 2]
-    assert dict(two)[1] == pytest.approx(torch.tensor(0.4).log().item())
-    assert dict(cut)[1] == pytest.approx(torch.tensor(4 / 9).log().item())
 
 
 def test_a_large_vocabulary_is_drawn_from_as_its_exact_cumulative_distribution_says() -> None:

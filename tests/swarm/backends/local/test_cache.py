@@ -43,32 +43,6 @@ def test_a_row_s_history_is_what_was_written_to_it(rows: list[int]) -> None:
     assert torch.equal(seen_values[:, :, :4], torch.cat([first_values, values], 2))
 
 
-def test_neighbouring_rows_are_read_without_a_copy() -> None:
-    cache = _cache()
-    _, _, keys, values = _write(cache, [1, 2, 3], [[0]] * 3)
-    _, _, again, _ = _write(cache, [1, 2, 3], [[1]] * 3)
-    assert again.data_ptr() == keys.data_ptr()
-    assert keys.flatten(0, 1).data_ptr() == keys.data_ptr()
-    assert values.flatten(0, 1).data_ptr() == values.data_ptr()
-
-
-def test_the_mask_admits_each_position_and_those_before_it() -> None:
-    mask = _cache().bind(np.array([0, 1]), torch.tensor([[0, 1], [17, _POSITIONS]]), 18)
-    assert mask.shape == (2, 1, 2, 32)
-    admitted = (mask == 0).sum(-1)[:, 0].tolist()
-    assert admitted == [[1, 2], [18, 32]]
-    assert set(mask.unique().tolist()) == {0.0, -torch.inf}
-
-
-def test_rows_change_places_with_what_they_hold() -> None:
-    cache = _cache()
-    keys, values, *_ = _write(cache, [0, 4], [[0, 1]] * 2)
-    cache.exchange(0, 4, 2)
-    _, _, seen_keys, seen_values = _write(cache, [0, 4], [[2]] * 2)
-    assert torch.equal(seen_keys[:, :, :2], keys.flip(0))
-    assert torch.equal(seen_values[:, :, :2], values.flip(0))
-
-
 def test_as_many_rows_are_made_as_fit_in_the_bytes() -> None:
     row = kv_cache.slot_bytes(_KEPT, torch.float32, _POSITIONS)
     assert row == sum(held.numel() * held.element_size() for held in _cache(slots=1)._memory)
@@ -146,23 +120,6 @@ def test_a_placement_s_cached_prefix_is_what_the_slot_or_its_donor_holds(steps: 
         held[placement.slot] = prompt
 
 
-def test_a_sibling_copies_the_shared_prefix_and_leaves_the_conversation_whole() -> None:
-    table = kv_cache.SlotTable(4, _SLOT_POSITIONS)
-    first = list(range(12))
-    _fill(table, table.place(first).slot, first)
-    table.release(0)
-    assert table.place([*range(10), 77, 78]) == kv_cache.SlotAssignment(slot=1, cached=10, donor=0)
-    assert table.place([*first, 99]) == kv_cache.SlotAssignment(slot=0, cached=12)
-
-
-def test_the_least_recently_used_slot_is_emptied_first() -> None:
-    table = kv_cache.SlotTable(2, _SLOT_POSITIONS)
-    slots = [table.place([i] * 3).slot for i in range(2)]
-    table.release(slots[1])
-    table.release(slots[0])
-    assert table.place([9, 9]).slot == slots[1]
-
-
 def test_a_sibling_is_told_of_the_oldest_row_that_will_hold_its_prompt_and_borrows_what_that_has() -> None:
     table = kv_cache.SlotTable(4, 200)
     prompt = list(range(100))
@@ -176,22 +133,3 @@ def test_a_sibling_is_told_of_the_oldest_row_that_will_hold_its_prompt_and_borro
     table.mark_valid(np.array([leader]), np.array([101]))
     assert table.borrow(third) == kv_cache.SlotAssignment(third, 100, leader)
     assert table.find_leader(third) is None
-
-
-def test_a_short_shared_opening_is_not_waited_for() -> None:
-    table = kv_cache.SlotTable(2, 200)
-    table.place(list(range(100)))
-    assert table.find_leader(table.place([*range(20), *range(500, 560)]).slot) is None
-
-
-def test_rows_that_change_places_take_all_with_them() -> None:
-    table = kv_cache.SlotTable(3, _SLOT_POSITIONS)
-    busy = table.place([1, 2, 3, 4]).slot
-    table.mark_valid(np.array([busy]), np.array([2]))
-    assert table.exchange(busy, 2) == 2
-    assert table.count_missing().tolist() == [0, 0, 2]
-    assert table.read(np.array([2]), np.array([[0, 1, 2, 3]])).tolist() == [[1, 2, 3, 4]]
-    table.append(np.array([2]), np.array([5]))
-    table.release(2)
-    assert table.count_idle() == 3
-    assert table.place([1, 2, 9]) == kv_cache.SlotAssignment(2, 2)

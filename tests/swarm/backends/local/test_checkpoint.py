@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from swarm.backends.local import checkpoint, model_check, policy
+from swarm.backends.local import checkpoint, model_check
 from swarm.backends.local.checkpoint import Checkpoint, read, write
-from swarm.backends.local.fused_forward import CannotFuse
 from swarm.backends.local.model_check import main
 from swarm.backends.protocols import DiskFull
 from swarm.job import Job, PathModel
@@ -57,26 +56,6 @@ def test_a_model_served_by_the_fast_ways_is_said_to_be(tmp_path: Path, capsys: p
     assert len(capsys.readouterr().out.splitlines()) == 4, "a line as each part begins"
 
 
-@pytest.mark.slow
-def test_what_is_lost_is_said_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unfused(*_: object) -> None:
-        raise CannotFuse("nobody wrote one")
-
-    monkeypatch.setattr(policy, "make_fused_forward", unfused)
-    found = checked(job(save_folder(tmp_path / "m"), merging="linear"), tmp_path / "out.json")
-    assert found.fed_per_sampled_token > 2.5, "prompts are fed once for an episode"
-    assert (found.fused, found.fused_lost) == (False, "nobody wrote one")
-    assert "`linear`" in str(found.trees_lost)
-
-
-@pytest.mark.slow
-def test_an_adapter_is_told_from_the_weights_below_it(tmp_path: Path) -> None:
-    folder = save_folder(tmp_path / "m")
-    whole, adapted = (checked(job(folder, lora_rank=rank), tmp_path / "out.json") for rank in (0, 2))
-    assert adapted.parameters == whole.parameters > adapted.trained_parameters > 0
-    assert adapted.fused == (adapted.fused_lost is None)
-
-
 @pytest.mark.parametrize(
     ("template", "tools", "thinking"),
     [
@@ -107,21 +86,6 @@ def test_what_a_server_would_refuse_is_one_line_and_no_file(tmp_path: Path, caps
 
 
 _CHECKPOINT = Checkpoint({"a": {"x": torch.arange(6.0).view(2, 3)}, "b": {"y": torch.tensor(3)}}, {"version": 4})
-
-
-def test_a_failed_write_leaves_the_old_checkpoint_and_no_scraps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path / "c", _CHECKPOINT)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(checkpoint, "save_file", full)
-    with pytest.raises(BackendError, match="No space left"):
-        write(tmp_path / "c", Checkpoint({"a": {}}, {"version": 9}))
-    assert read(tmp_path / "c").facts == {"version": 4}
-    assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
 @pytest.mark.parametrize("last", range(5))

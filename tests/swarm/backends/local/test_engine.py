@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from swarm.backends.local import engine as engine_module
 from swarm.backends.local.batcher import Batcher
 from swarm.backends.local.engine import LocalEngine
 from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import Chunk, GenerationRequest, RequestLost, Sampling
 from swarm.rendering.messages import BackendError, GrammarRefused
-from tests.swarm.backends.local.models import answer_of, generate, make_policy
+from tests.swarm.backends.local.models import make_policy
 from tests.swarm.server.support import eventually
 
 _CONTEXT = 96
@@ -67,40 +66,6 @@ def _ids(chunks: Sequence[Chunk]) -> list[int]:
     return [token for chunk in chunks for token in chunk.ids]
 
 
-async def test_tokens_stream_one_by_one(engine: LocalEngine, policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "_GATHER_S", 0.0)
-    chunks = await _collect(engine, [1, 2, 3], Sampling(max_tokens=12, temperature=0.0))
-    assert [len(chunk.ids) for chunk in chunks] == [1] * 12
-    generated = generate(
-        Batcher(policy, slots=1, positions=_CONTEXT, seed=0), [[1, 2, 3]], Sampling(12, temperature=0.0)
-    )
-    assert _ids(chunks) == answer_of(generated[0])
-
-
-async def test_a_quick_answer_comes_in_one_chunk(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "_GATHER_S", 60.0)
-    chunks = await _collect(engine, [1, 2, 3], Sampling(max_tokens=12))
-    assert [len(chunk.ids) for chunk in chunks] == [12]
-
-
-async def test_a_step_s_results_are_one_call(
-    engine: LocalEngine, batcher: Batcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held = _Held(batcher, monkeypatch)
-    loop, calls = asyncio.get_running_loop(), 0
-    plain = loop.call_soon_threadsafe
-
-    def counting(*arguments: Any, **options: Any) -> Any:
-        nonlocal calls
-        calls += threading.current_thread().name == "local-engine"
-        return plain(*arguments, **options)
-
-    monkeypatch.setattr(loop, "call_soon_threadsafe", counting)
-    held.permit()
-    await asyncio.gather(*(_collect(engine, [i], Sampling(max_tokens=3)) for i in range(20)))
-    assert 0 < calls <= held.calls
-
-
 async def test_a_thread_that_hangs_while_requests_wait_is_a_failure_they_are_told(
     policy: Policy, batcher: Batcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,15 +83,6 @@ async def test_a_thread_that_hangs_while_requests_wait_is_a_failure_they_are_tol
 async def test_an_engine_that_was_not_started_refuses(policy: Policy, batcher: Batcher) -> None:
     with pytest.raises(BackendError, match="not started"):
         await _collect(LocalEngine(policy, batcher, _CONTEXT), [1], Sampling(max_tokens=1))
-
-
-async def test_the_engine_waits_while_the_policy_is_locked(engine: LocalEngine, policy: Policy) -> None:
-    with policy.lock.writing():
-        task = asyncio.create_task(_collect(engine, [1], Sampling(max_tokens=2)))
-        done, _ = await asyncio.wait([task], timeout=0.05)
-        assert not done
-        policy.version = 7
-    assert {chunk.version for chunk in await task} == {7}
 
 
 async def test_an_engine_without_guides_refuses_a_grammar_and_lives(engine: LocalEngine) -> None:

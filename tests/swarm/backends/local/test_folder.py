@@ -18,9 +18,8 @@ from swarm.job import Job, PathModel
 from swarm.models import folder_hash
 from swarm.models.card import CARD
 from swarm.rendering.messages import BackendError
-from swarm.server.service import make_backend
 from tests.swarm.backends.conformance.kinds import Oracle
-from tests.swarm.backends.local.models import KINDS, make_batch, make_model, make_tokenizer, running, same_weights
+from tests.swarm.backends.local.models import KINDS, make_batch, make_model, make_tokenizer, running
 
 pytestmark = pytest.mark.slow
 
@@ -110,18 +109,6 @@ async def test_what_several_ranks_saved_is_the_same_folder(tmp_path: Path, rank:
     assert (here / "model.safetensors").read_bytes() == (tmp_path / "ranks" / "model.safetensors").read_bytes()
 
 
-async def test_in_bfloat16_the_weights_are_those_that_serve(tmp_path: Path) -> None:
-    job = a_job(base(tmp_path / "base"), dtype="bfloat16")
-    await trained(job, tmp_path / "models", tmp_path / "saved")
-    to, _ = written(job, tmp_path)
-    async with running(job, tmp_path / "models") as backend:
-        backend.learner.load(tmp_path / "saved")
-        assert same_weights(
-            transformers.AutoModelForCausalLM.from_pretrained(to, dtype="auto").state_dict(),
-            backend.policy.model.state_dict(),
-        )
-
-
 async def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
     job = a_job(base(tmp_path / "base"))
     await trained(job, tmp_path / "models", tmp_path / "saved")
@@ -196,8 +183,3 @@ async def test_a_folder_that_is_not_what_was_exported_is_refused(tmp_path: Path)
     (copied / CARD).write_text("{")
     with pytest.raises(BackendError, match="no card"):
         await begun(a_job(own, start_from=str(copied)), tmp_path / "models")
-
-
-def test_a_backend_that_begins_with_no_folder_says_so(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match=r"start_from.*backend fake"):
-        make_backend(Job(backend="fake", start_from="/models/mine"), tmp_path)

@@ -148,13 +148,6 @@ async def test_finished_and_cancelled_requests_free_their_guides(engine: LocalEn
 ALL_MARKS = ["<tool_call>", "</tool_call>", "<think>", "</think>", "[TOOL_CALLS]", "[ARGS]", "<arg_key>", "</arg_key>",
          "<arg_value>", "</arg_value>"]  # fmt: skip
 LISTS = MistralFormat(thinks=False, lists=True)
-LISTED = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "sizes": {"type": "array", "items": {"type": "integer"}}},
-    "required": ["name", "sizes"],
-    "additionalProperties": False,
-}
-JSON = f"start: %json {json.dumps(LISTED)}"
 
 
 def tokenizer(marks: Sequence[str] = (), *, special: bool = False) -> Any:
@@ -175,21 +168,6 @@ def takes(guide: Guide, ids: Sequence[int]) -> bool:
     return True
 
 
-def test_json_of_a_schema_is_let_through_and_may_end_only_when_it_is_whole() -> None:
-    hf = tokenizer()
-    whole = hf.encode('{"name": "é", "sizes": [1, 2]}')
-    guide = guides_of(hf).guide(JSON)
-    assert takes(guide, whole[:-1])
-    assert not guide.allowed_mask()[hf.eos_token_id]
-    assert takes(guide, [whole[-1], hf.eos_token_id])
-
-
-@pytest.mark.parametrize("text", ["[", '{"name": 5', '{"sizes": [1], "other"', "words"])
-def test_json_of_no_schema_is_not_let_through(text: str) -> None:
-    hf = tokenizer()
-    assert not takes(guides_of(hf).guide(JSON), hf.encode(text))
-
-
 @pytest.mark.parametrize(
     "grammar", ["", "start: missing", 'start: %json {"type": "nothing"}', 'start: <|no_such|> "x"', "start: /(/"]
 )
@@ -205,24 +183,10 @@ def test_multiples_that_would_take_for_ever_are_refused(numbers: list[float]) ->
         guides_of(tokenizer()).guide(json_answer(schema))
 
 
-def test_multiples_of_everyday_are_held() -> None:
-    schema = {"type": "object", "properties": {str(n): {"type": "number", "multipleOf": n} for n in (0.01, 25, 1000)}}
-    guides_of(tokenizer()).guide(json_answer(schema))
-
-
 def test_a_tokenizer_that_cannot_be_read_is_a_refusal_too() -> None:
     strange: Any = SimpleNamespace(get_vocab_size=lambda: 3, to_str=lambda: "{}")
     with pytest.raises(GrammarRefused, match="model's tokenizer"):
         Guides(lambda: strange, [0], 3).guide('start: "a"')
-
-
-def test_the_mask_has_the_models_width_and_ids_beyond_the_tokenizer_never_come() -> None:
-    hf = tokenizer()
-    allowed = guides_of(hf, vocabulary=len(hf) + 13).guide("start: /(?s:.*)/").allowed_mask()
-    assert allowed.shape == (len(hf) + 13,)
-    assert allowed.dtype is torch.bool
-    assert not allowed[len(hf) :].any()
-    assert allowed[hf.encode("a")[0]]
 
 
 writings = pytest.mark.parametrize(
@@ -271,16 +235,6 @@ def test_a_thought_that_the_prompt_opened_goes_on_before_the_call_or_json(marks:
     assert takes(guides_of(hf).guide(opened), hf.encode('Hm.</think>\n\n{"a": 5}'))
     assert takes(guides_of(hf).guide(plain), hf.encode('{"a": 5}'))
     assert not takes(guides_of(hf).guide(plain), hf.encode("Hm."))
-
-
-def test_a_tools_optional_and_enumerated_arguments_are_held_to_in_glm() -> None:
-    hf = tokenizer(ALL_MARKS, special=True)
-    unit = tool("unit", {"of": {"type": "string", "enum": ["C", "F"]}, "n": {"type": "number"}}, ["of"])
-    grammar = GLM.grammar([unit])
-    assert grammar is not None
-    call = "<tool_call>unit\n<arg_key>of</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"
-    assert takes(guides_of(hf).guide(grammar), hf.encode(call.format("F")))
-    assert not takes(guides_of(hf).guide(grammar), hf.encode(call.format("K")))
 
 
 def test_a_text_in_a_schema_is_not_taken_for_the_special_token_of_that_name() -> None:

@@ -12,13 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from swarm.algorithms.rows import Row, train_rows
+from swarm.algorithms.rows import Row
 from swarm.backends.local import micro_batch as plans
 from swarm.backends.local.learner import LocalLearner
 from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import Batch
 from swarm.job import Job
-from swarm.timelines import tree_tokens
 from tests.swarm.backends.local import models
 from tests.swarm.backends.local.models import row
 from tests.swarm.timelines.checks import parents
@@ -31,11 +30,6 @@ def laid_out(
     rows: Sequence[Row], policy: Policy | None = None, **fields: Any
 ) -> list[plans.PaddedRows | plans.PackedRows]:
     return list(plans.Layout(policy or models.make_policy(), Job(**fields)).micro_batches(rows))
-
-
-@pytest.mark.parametrize("text", [models.WORDS, ()])
-def test_special_tokens_on_which_bfloat16_goes_astray_cost_no_trees(text: Sequence[int]) -> None:
-    assert plans.find_tree_obstacle(Policy(models.make_real_vocabulary(torch.bfloat16), text=text)) is None
 
 
 LONG = [row([*each.ids.tolist()] * 4) for each in ALIKE]
@@ -57,50 +51,12 @@ def test_auto_packs_what_shares_enough_within_the_budget(rows: list[Row], budget
     assert laid_out([]) == []
 
 
-def test_from_the_ratio_where_it_pays_on_it_is_a_tree(monkeypatch: pytest.MonkeyPatch) -> None:
-    for pays, layout in ((32 / 11, plans.PackedRows), (32 / 11 + 1e-9, plans.PaddedRows)):
-        monkeypatch.setattr(plans, "PAYS", pays)
-        assert [type(micro) for micro in laid_out(ALIKE)] == [layout]
-
-
-@pytest.mark.parametrize(
-    ("merging", "layout"), [("tree", plans.PackedRows), ("linear", plans.PaddedRows), ("none", plans.PaddedRows)]
-)
-def test_a_job_may_fix_the_layout(merging: str, layout: type) -> None:
-    for rows in (ALIKE, APART):
-        assert {type(micro) for micro in laid_out(rows, merging=merging)} == {layout}
-
-
-@pytest.mark.parametrize("merging", ["auto", "tree", "linear"])
-def test_every_row_is_laid_out_once_within_the_budget(merging: str) -> None:
-    rows = [*ALIKE, *APART, row(list(range(40)))]
-    micros = laid_out(rows, merging=merging, micro_batch_tokens=20)
-    assert sorted(id(each) for micro in micros for each in micro.rows) == sorted(map(id, rows))
-    assert all(micro.tokens <= 20 or len(micro.rows) == 1 for micro in micros)
-
-
 def test_ragged_rows_are_packed_end_to_end_in_place_of_padding() -> None:
     ragged = [row(list(range(10 * n, 11 * n + 1))) for n in range(1, 40)]
     [micro] = laid_out(ragged, merging="linear")
     assert isinstance(micro, plans.PackedRows)
     assert micro.tokens == sum(len(each.ids) for each in ragged)
     assert {segment.parent for segment in micro.tree.segments} == {-1}
-
-
-def test_ragged_rows_are_padded_where_the_model_takes_no_packed_ones() -> None:
-    model = models.make_model()
-    model.set_attn_implementation("eager")
-    ragged = [row(list(range(n))) for n in range(1, 40)]
-    assert {type(micro) for micro in laid_out(ragged, Policy(model), merging="linear")} == {plans.PaddedRows}
-
-
-@pytest.mark.parametrize("merging", ["auto", "tree"])
-def test_a_model_of_another_attention_gets_rows_with_a_reason(merging: str, caplog: pytest.LogCaptureFixture) -> None:
-    model = models.make_model()
-    model.set_attn_implementation("eager")
-    with caplog.at_level(logging.INFO, plans.__name__):
-        assert {type(micro) for micro in laid_out(ALIKE, Policy(model), merging=merging)} == {plans.PaddedRows}
-    assert "not transformers' SDPA" in caplog.text
 
 
 def test_on_a_gpu_there_are_rows_side_by_side_and_no_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -175,14 +131,6 @@ def test_every_place_is_reached_through_its_own_row(drawn: list[list[int]]) -> N
 
 
 @given(ROWS)
-def test_every_shared_prefix_is_there_once(drawn: list[list[int]]) -> None:
-    rows = [row(ids) for ids in drawn]
-    packed = plans.PackedRows(plans.sort_depth_first(rows))
-    assert packed.tokens == len(prefixes(rows))
-    assert sorted(map(id, packed.rows)) == sorted(map(id, rows))
-
-
-@given(ROWS)
 def test_segments_lie_side_by_side_with_all_their_descendants_behind_them(drawn: list[list[int]]) -> None:
     segments = plans.PackedRows(plans.sort_depth_first([row(ids) for ids in drawn])).tree.segments
     assert [each.start for each in segments] == [0, *(each.end for each in segments[:-1])]
@@ -208,30 +156,6 @@ def test_no_tree_is_over_the_budget_but_a_single_row(drawn: list[list[int]], tok
     assert sorted(id(branch.row) for tree in trees for branch in tree) == sorted(map(id, rows))
 
 
-def test_neighbours_that_share_most_stay_together() -> None:
-    rows = [row(ids) for ids in ([1, 1, 1, 1], [2, 2, 2, 2], [1, 1, 1, 3], [2, 2, 2, 4])]
-    trees = [plans.PackedRows(tree) for tree in plans.split_branches(plans.sort_depth_first(rows), 5)]
-    assert [tree.ids.tolist() for tree in trees] == [[1, 1, 1, 1, 3], [2, 2, 2, 2, 4]]
-
-
-def test_a_row_that_is_the_beginning_of_another_adds_no_segment() -> None:
-    packed = plans.PackedRows(plans.sort_depth_first([row([4, 5, 6]), row([4]), row([4, 5, 6]), row([4, 5])]))
-    assert packed.ids.tolist() == [4, 5, 6]
-    assert [(each.start, each.end, each.below, each.parent) for each in packed.tree.segments] == [(0, 3, 3, -1)]
-    assert packed.places.tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 0]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_it_is_the_tree_of_the_calls_but_for_last_ids_that_predict_nothing(seed: int) -> None:
-    grown = models.grow_groups(seed, vocabulary=6)
-    rows = [each for own in train_rows(models.batch_of(grown).episodes) for each in own]
-    calls = {tuple(node.path_ids()) for _, nodes in grown for node in nodes}
-    inner = {call[:length] for call in calls for length in range(len(call))}
-    assert plans.PackedRows(plans.sort_depth_first(rows)).tokens == tree_tokens([nodes for _, nodes in grown]) - len(
-        calls - inner
-    )
-
-
 def test_the_way_to_the_longest_row_comes_first_so_that_it_stands_in_one_piece() -> None:
     packed = plans.PackedRows(
         plans.sort_depth_first([row([1, 0]), row([1, 2, 0]), row([1, 2, 3, 4, 5]), row([1, 2, 3, 0])])
@@ -240,12 +164,6 @@ def test_the_way_to_the_longest_row_comes_first_so_that_it_stands_in_one_piece()
     assert [(run.start, run.end, run.below, run.seen) for run in packed.tree.runs] == [
         (0, 5, 8, None), (5, 6, 6, slice(0, 3)), (6, 7, 7, slice(0, 2)), (7, 8, 8, slice(0, 1)),
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
-def test_the_order_of_rows_makes_no_other_tree(order: tuple[int, ...]) -> None:
-    ids = [[1, 2, 3], [1, 2], [9, 1]]
-    assert plans.PackedRows(plans.sort_depth_first([row(ids[n]) for n in order])).ids.tolist() == [1, 2, 3, 9, 1]
 
 
 LAYOUTS = ("none", "linear", "tree")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -12,17 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from swarm.algorithms.advantages import advantages, group_relative
-from swarm.algorithms.losses import minibatches
 from swarm.algorithms.objective import Objective
-from swarm.algorithms.rows import Tokens, flatten_tokens, set_call_advantages, train_rows
-from swarm.backends.local.checkpoint import read
+from swarm.algorithms.rows import Tokens
 from swarm.backends.local.learner import LocalLearner
 from swarm.backends.local.policy import Policy
-from swarm.backends.protocols import Batch, CallReward, TrainEpisode
+from swarm.backends.protocols import Batch, TrainEpisode
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 from swarm.timelines.node import TrainRow
@@ -83,15 +78,6 @@ def test_the_kl_s_gradient_is_right_away_from_the_reference() -> None:
     assert metrics["actor/kl_loss"] > 0
 
 
-def test_the_gradient_is_scaled_down_to_the_job_s_norm() -> None:
-    policy = models.make_policy()
-    batch = models.make_batch(policy)
-    free, _ = _updated(_job(), batch)
-    held, metrics = _updated(_job(max_grad_norm=0.01), batch)
-    assert held.norm().item() == pytest.approx(0.01, rel=1e-3)
-    assert metrics["actor/grad_norm"] == pytest.approx(free.norm().item(), rel=1e-4)
-
-
 @pytest.mark.parametrize("weighting", ["episode", "token"])
 @pytest.mark.parametrize("size", [8, 7, 5])
 def test_episodes_of_weight_0_change_neither_gradient_nor_metrics_nor_what_follows(size: int, weighting: str) -> None:
@@ -108,49 +94,6 @@ def test_episodes_of_weight_0_change_neither_gradient_nor_metrics_nor_what_follo
 
 def _untimed(metrics: Mapping[str, float]) -> dict[str, float]:
     return {key: value for key, value in metrics.items() if not key.startswith("timing_s/") and "per_s" not in key}
-
-
-def test_a_batch_without_any_weight_is_a_version_of_the_sameweights_of() -> None:
-    policy = models.make_policy()
-    before = models.weights_of(policy)
-    batch = models.make_batch(policy)
-    weightless = replace(batch, episodes=tuple(replace(e, weight=0.0) for e in batch.episodes))
-    metrics = LocalLearner(policy, _job(), {}).update(weightless)
-    assert policy.version == 1
-    assert models.same_weights(models.weights_of(policy), before)
-    assert all(torch.isfinite(torch.tensor(value)) for value in metrics.values())
-
-
-@given(st.integers(1, 10), st.integers(0, 99))
-def test_an_episode_weighs_the_same_with_one_timeline_and_with_many(timelines: int, seed: int) -> None:
-    policy, rng = models.make_policy(), random.Random(seed)
-    row = models.make_row(policy, rng, 2, drift=0.2)
-    others = models.make_batch(policy, episodes=3, seed=seed, drift=0.2).episodes
-    once = TrainEpisode("e", "g0", 2.5, (row,))
-    told, _ = _updated(_job(), Batch(0, (once, *others)))
-    often, _ = _updated(_job(), Batch(0, (replace(once, rows=(row,) * timelines), *others)))
-    assert torch.allclose(told, often, atol=1e-5)
-
-
-def test_every_epoch_steps_over_all_its_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = models.make_policy()
-    learner = LocalLearner(policy, _job(epochs=3, minibatches=3), {})
-    seen: list[list[int]] = []
-
-    def watching(*asked: Any) -> Any:
-        for chosen in minibatches(*asked):
-            seen.append(chosen)
-            yield chosen
-
-    monkeypatch.setattr("swarm.algorithms.learner.minibatches", watching)
-    learner.update(models.make_batch(policy, episodes=8))
-    for epoch in range(3):
-        assert sorted(i for part in seen[3 * epoch : 3 * epoch + 3] for i in part) == list(range(8))
-    assert seen[:3] != seen[3:6]
-    learner.save(tmp_path / "c")
-    steps = {value.item() for key, value in read(tmp_path / "c").sets["optimizer"].items() if key.endswith("/step")}
-    assert steps == {9.0}
-    assert learner.version == 1
 
 
 @pytest.mark.parametrize("weighting", ["episode", "token"])
@@ -205,38 +148,6 @@ def _poisoned(poison: float | None) -> Callable[..., torch.Tensor]:
     return loss
 
 
-def test_a_checkpoint_of_another_model_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    LocalLearner(models.make_policy("qwen3"), _job(), {}).save(tmp_path / "c")
-    policy = models.make_policy()
-    before = models.weights_of(policy)
-    with pytest.raises(BackendError, match="another model"):
-        LocalLearner(policy, _job(), {}).load(tmp_path / "c")
-    assert models.same_weights(models.weights_of(policy), before)
-
-
-def test_a_call_s_own_reward_teaches_otherwise() -> None:
-    batch = models.make_batch(models.make_policy())
-    calls = [replace(row, calls=tuple(flag - 1 for flag in row.sampled)) for row in batch.episodes[0].rows[:1]]
-    own = replace(batch.episodes[0], rows=tuple(calls), call_rewards=(CallReward(0, -2.0),))
-    plain, _ = _updated(_job(), replace(batch, episodes=(replace(own, call_rewards=()), *batch.episodes[1:])))
-    credited, _ = _updated(_job(), replace(batch, episodes=(own, *batch.episodes[1:])))
-    assert not torch.allclose(plain, credited, atol=1e-3)
-
-
-def test_each_token_has_the_advantage_of_its_call() -> None:
-    row = TrainRow((9, 1, 2, 9, 3), (0, 1, 1, 0, 1), (0.0, -1.0, -1.0, 0.0, -1.0), (-1, 0, 0, -1, 0), (-1, 4, 4, -1, 7))
-    plain = TrainRow((9, 1), (0, 1), (0.0, -1.0), (-1, 0))
-    episodes = [
-        TrainEpisode("a", "g", 0.0, (row,), 1.0, (CallReward(4, 1.0), CallReward(7, 2.0))),
-        TrainEpisode("b", "g", 0.0, (plain,)),
-    ]
-    rows = train_rows(episodes)
-    set_call_advantages(rows[0], {4: 0.5, 7: -0.25})
-    flat = [one for own in rows for one in own]
-    tokens = flatten_tokens(flat, [9.0, 3.0], [1.0, 1.0], torch.device("cpu"))
-    assert tokens.advantages.tolist() == [0.5, 0.5, -0.25, 3.0]
-
-
 def _aged(batch: Batch, shift: float) -> Batch:
     """The same tokens, sampled one version earlier by a policy that gave each a log-prob lower by `shift`."""
 
@@ -265,20 +176,6 @@ def test_later_steps_clip_against_and_weigh_by_what_the_update_began_with(correc
     assert metrics["rollout_corr/rollout_is_mean"] == pytest.approx(math.exp(0.3), rel=1e-4)
     assert metrics["rollout_corr/kl"] == pytest.approx(-0.3, abs=1e-4)
     assert metrics["offpolicy/token_weighted_policy_age"] == 2
-
-
-@pytest.mark.parametrize("stale", [False, True])
-def test_several_steps_begin_with_a_pass_of_their_own_where_one_token_is_older(stale: bool) -> None:
-    policy = models.make_policy()
-    policy.version = 1
-    batch = models.make_batch(policy)
-    first, row = batch.episodes[0], batch.episodes[0].rows[0]
-    if stale:
-        place = row.versions.index(1)
-        row = replace(row, versions=(*row.versions[:place], 0, *row.versions[place + 1 :]))
-    mixed = replace(batch, episodes=(replace(first, rows=(row, *first.rows[1:])), *batch.episodes[1:]))
-    metrics = LocalLearner(policy, _job(max_staleness=1, epochs=2), {}).update(mixed)
-    assert ("timing_s/old_log_prob" in metrics) is stale
 
 
 @pytest.mark.parametrize(
@@ -319,15 +216,6 @@ def test_an_engine_that_disagrees_for_three_updates_is_found_out_and_the_weights
         assert each.version == 2
 
 
-def test_an_engine_that_agrees_passes_and_stale_tokens_are_not_held_against_it() -> None:
-    policy = models.make_policy()
-    learner = LocalLearner(policy, _job(max_staleness=1), {})
-    for seed in range(4):
-        metrics = learner.update(_aged(models.make_batch(policy, seed=seed), 0.6))
-        assert metrics["training/token_mult_prob_error"] == 0
-    assert learner.update(models.make_batch(policy))["training/token_mult_prob_error"] == pytest.approx(1, abs=1e-4)
-
-
 def test_every_metric_of_an_update_is_defined_in_the_docs() -> None:
     policy = models.make_policy()
     metrics = LocalLearner(policy, _job(kl_coef=0.1), {}).update(models.make_batch(policy))
@@ -344,18 +232,3 @@ def test_every_metric_of_an_update_is_defined_in_the_docs() -> None:
 def _spelled(name: str) -> list[str]:
     found = re.fullmatch(r"(.*){(.*)}(.*)", name)
     return [f"{found[1]}{part}{found[3]}" for part in found[2].split(",")] if found else [name]
-
-
-def test_a_sequence_s_ratio_is_of_its_own_optimiser_step_whatever_fits_a_micro_batch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    steps = [list(range(8)), [0], [2], [4], [6]]  # cut into micro-batches first, later a row alone
-    batch = models.make_batch(models.make_policy(), drift=0.3)
-    ends: list[Mapping[str, float]] = []
-    monkeypatch.setattr("swarm.algorithms.learner.minibatches", lambda *_: iter(steps))
-    for budget in (16, 2048):
-        policy = models.make_policy()
-        job = _job(algorithm="gspo", clip_ratio=0.9, minibatches=4, micro_batch_tokens=budget, learning_rate=0.01)
-        ends.append(LocalLearner(policy, job, {}).update(batch))
-    for name in ("actor/pg_loss", "actor/grad_norm", "actor/pg_clipfrac"):
-        assert [end[name] for end in ends] == pytest.approx([ends[-1][name]] * 2, rel=1e-3, abs=1e-5), name

@@ -58,49 +58,6 @@ def test_an_adapter_learns_what_its_base_keeps_still_for_and_a_checkpoint_holds_
     assert all(".lora_B" in name for name in moved), "at B = 0 the gradient of A is zero"
 
 
-def test_the_step_size_of_an_update_is_the_schedule_s_at_its_version() -> None:
-    job = _job(lr_schedule="linear", lr_warmup_steps=2, steps=4, learning_rate=0.01)
-    policy = _policy(job)
-    learner = LocalLearner(policy, job, {})
-    before = models.weights_of(policy)
-    rates = [learner.update(models.make_batch(policy))["actor/lr"]]
-    assert models.same_weights(models.weights_of(policy), before)
-    rates += [learner.update(models.make_batch(policy))["actor/lr"] for _ in range(3)]
-    assert rates == pytest.approx([0.0, 0.005, 0.01, 0.005])
-
-
-@pytest.mark.parametrize("merging", ["linear", "tree"])
-def test_recomputation_learns_the_same_weights(merging: str) -> None:
-    weights = []
-    for thrifty in (False, True):
-        job = _job(gradient_checkpointing=thrifty, kl_coef=0.1, merging=merging)
-        policy = _policy(job)
-        LocalLearner(policy, job, {}).update(models.make_batch(policy, drift=0.2))
-        weights.append(torch.cat([weight.flatten() for weight in policy.model.parameters()]))
-    assert torch.equal(*weights)
-
-
-def test_the_tokens_of_an_update_are_counted() -> None:
-    for fields in ({}, {"epochs": 3}):
-        job = _job(**fields, merging="linear", micro_batch_tokens=16)
-        policy = _policy(job)
-        batch = models.make_batch(policy)
-        metrics = LocalLearner(policy, job, {}).update(batch)
-        rows = [row for episode in batch.episodes for row in episode.rows]
-        assert metrics["tokens/trained"] == sum(sum(row.sampled) for row in rows)
-        fed = sum(max(t for t, flag in enumerate(row.sampled) if flag) for row in rows)
-        assert metrics["tokens/forward"] >= job.epochs * fed
-        assert metrics["tokens/forward"] < job.epochs * fed * 1.3
-
-
-def test_learning_draws_from_no_generator_but_its_own() -> None:
-    job = _job(epochs=2, minibatches=2)
-    policy = _policy(job)
-    before = torch.get_rng_state()
-    LocalLearner(policy, job, {}).update(models.make_batch(policy))
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 _PATIENCE_S = 180.0
 
 
@@ -180,40 +137,6 @@ def test_generation_goes_on_within_an_update_between_its_steps_and_under_its_gra
     assert policy.version == 1
 
 
-def test_the_version_grows_with_the_last_optimiser_step_of_an_update() -> None:
-    policy = models.make_policy()
-    learner = LocalLearner(policy, Job(epochs=2, minibatches=2), {})
-    seen: list[tuple[int, bool]] = []
-    rewriting = policy.rewriting
-
-    @contextmanager
-    def watched() -> Iterator[None]:
-        before = models.weights_of(policy)
-        with rewriting():
-            yield
-        seen.append((policy.version, models.same_weights(before, models.weights_of(policy))))
-
-    policy.rewriting = watched  # type: ignore[method-assign]
-    learner.update(models.make_batch(policy, drift=0.05))
-    assert seen == [(0, False), (0, False), (0, False), (1, False)]
-    assert policy.revision == 4
-
-
-def test_generators_are_saved_while_nobody_draws_from_them(tmp_path: Path) -> None:
-    policy = models.make_policy()
-    generator = torch.Generator().manual_seed(0)
-    learner = LocalLearner(policy, Job(max_staleness=1), {"sampling": generator})
-    saving = threading.Thread(target=learner.save, args=(tmp_path / "c",))
-    with policy.lock.reading():
-        saving.start()
-        while saving.is_alive() and not policy.lock._writers_waiting:
-            saving.join(0.001)
-        torch.rand(3, generator=generator)
-        expected = generator.get_state()
-    saving.join(_PATIENCE_S)
-    assert torch.equal(read(tmp_path / "c").sets["random"]["sampling"], expected)
-
-
 @pytest.mark.parametrize("error", [BackendError("refused"), RuntimeError("out of memory")])
 def test_an_update_that_fails_half_way_is_undone_under_a_running_engine(error: Exception) -> None:
     job = Job(max_staleness=1, epochs=2, minibatches=2)
@@ -244,22 +167,6 @@ def test_an_update_that_fails_half_way_is_undone_under_a_running_engine(error: E
     assert models.same_weights(models.weights_of(policy), models.weights_of(twin))
 
 
-def test_readers_share_the_lock() -> None:
-    lock = ReadWriteLock()
-    both = threading.Barrier(2, timeout=_PATIENCE_S)
-
-    def read() -> None:
-        with lock.reading():
-            both.wait()
-
-    readers = [threading.Thread(target=read) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    for reader in readers:
-        reader.join(_PATIENCE_S)
-    assert not both.broken
-
-
 def test_a_writer_is_alone_and_goes_before_later_readers() -> None:
     lock = ReadWriteLock()
     order: list[str] = []
@@ -282,12 +189,3 @@ def test_a_writer_is_alone_and_goes_before_later_readers() -> None:
     writer.join(_PATIENCE_S)
     reader.join(_PATIENCE_S)
     assert order == ["writer", "reader"]
-
-
-def test_an_error_inside_lets_go() -> None:
-    lock = ReadWriteLock()
-    for hold in (lock.writing, lock.reading):
-        with pytest.raises(RuntimeError), hold():
-            raise RuntimeError("inside")
-        with lock.writing():
-            pass

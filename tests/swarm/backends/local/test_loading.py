@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from research.own_process import keep_to_one_thread, thread_variables
 from swarm.backends.local import loading
-from swarm.backends.local.kv_cache import SlotCache, measure_cache_shape
 from swarm.backends.local.learner import LocalLearner
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
@@ -44,16 +39,6 @@ def test_every_weight_is_kept_with_embeddings_tied_or_not_in_one_file_or_in_shar
         assert tied == model.config.tie_word_embeddings
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_an_adapter_is_there_from_the_start_in_the_job_s_element_type(dtype: str, tmp_path: Path) -> None:
-    policy = loading.load_policy(_saved(tmp_path), _job(dtype=dtype, lora_rank=2))
-    names = [name for name, weight in policy.model.named_parameters() if weight.requires_grad]
-    assert names
-    assert all("lora_" in name for name in names)
-    assert {weight.dtype for weight in policy.model.parameters()} == {getattr(torch, dtype)} == {policy.dtype}
-    assert (policy.version, policy.device.type) == (0, "cpu")
-
-
 def test_a_device_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
@@ -63,24 +48,11 @@ def test_a_device_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
             loading.choose_device(Job(device=name))
 
 
-def test_the_best_device_is_chosen_where_the_job_leaves_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert loading.choose_device(Job()).type == "mps"
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert [loading.choose_device(Job(device=name)).type for name in ("auto", "cpu")] == ["cuda", "cpu"]
-
-
 def test_trees_on_a_gpu_are_refused_before_anything_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for device in ("auto", "cuda"):
         with pytest.raises(BackendError, match=r"auto, linear or none on cuda, .* found tree: .*device to cpu"):
             loading.load_policy(tmp_path / "none", Job(device=device, merging="tree"))
-
-
-def test_a_context_beyond_the_model_s_positions_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match=r"at most 256, .* found 999: set max_context to 256 or less"):
-        loading.load_policy(_saved(tmp_path), Job(max_context=999))
 
 
 def test_damaged_files_and_another_shape_are_refused(tmp_path: Path) -> None:
@@ -116,22 +88,6 @@ def test_a_weight_that_is_missing_is_named_and_not_made_up(tmp_path: Path) -> No
         loading.load_policy(tmp_path, _job())
 
 
-def test_a_model_without_room_is_refused_before_weights_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loading, "free_bytes", lambda device: 1000)
-    monkeypatch.setattr(loading, "read_model", lambda *_: pytest.fail("the weights were read"))
-    with pytest.raises(BackendError, match=r"[\d,]+ bytes on cpu \(weights .* 1,000 are free"):
-        loading.load_policy(_saved(tmp_path), _job())
-
-
-def test_torch_is_given_threads_by_the_model_s_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[int] = []
-    monkeypatch.setattr(loading, "choose_threads", told.append)
-    policy = loading.load_policy(_saved(tmp_path), _job(lora_rank=2))
-    assert told == [sum(weight.numel() for weight in policy.model.parameters())]
-
-
 COPY = "fp32 copy of the weights"
 CPU = torch.device("cpu")
 
@@ -163,24 +119,6 @@ def test_what_is_counted_is_what_training_holds(fields: dict[str, Any], tmp_path
 
 def _bytes(tensors: Any) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def test_an_adapter_needs_no_copy_of_its_base_for_reference(tmp_path: Path) -> None:
-    counted = _needs(tmp_path, lora_rank=2, kl_coef=0.1)
-    assert counted["reference"] == 0
-    assert counted["gradients"] < counted["weights"] / 2
-
-
-def test_the_cache_is_counted_as_large_as_it_may_become(tmp_path: Path) -> None:
-    def cache(**fields: Any) -> int:
-        return _needs(tmp_path, **fields)["key-value cache"]
-
-    memory = SlotCache(
-        measure_cache_shape(make_model("qwen2")), slots=8, positions=64, dtype=torch.float32, device=CPU
-    )._memory
-    assert cache(max_concurrency=8) == _bytes(memory)
-    one = cache(max_concurrency=1)
-    assert cache(max_concurrency=8, kv_cache_bytes=max(1 << 16, 3 * one + 1)) == max(1 << 16, 3 * one) // one * one
 
 
 @pytest.mark.parametrize(
@@ -238,57 +176,3 @@ def test_a_server_takes_the_cores_it_can_use_of_its_share(
         )
         == expected
     )
-
-
-@given(st.integers(0, 10**12), st.integers(1, 500))
-def test_what_a_person_set_stands(parameters: int, cores: int) -> None:
-    assert loading.count_threads(parameters, {loading.SET_BY_HAND: "3"}, cores) is None
-
-
-@given(st.integers(0, 10**12), st.integers(1, 64), st.integers(1, 500))
-def test_runs_at_once_never_take_more_than_all_cores_or_one_thread_each(parameters: int, runs: int, cores: int) -> None:
-    found = loading.count_threads(parameters, {loading.RUNS_AT_ONCE: str(runs)}, cores)
-    assert found is not None
-    assert found == 1 or (found * runs <= cores and found * loading.A_THREAD <= parameters)
-
-
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    found: list[int] = []
-    monkeypatch.setattr(torch, "set_num_threads", found.append)
-    monkeypatch.setattr(loading, "_count_cores", lambda: 6)
-    monkeypatch.delenv(loading.SET_BY_HAND, raising=False)
-    monkeypatch.delenv(loading.RUNS_AT_ONCE, raising=False)
-    return found
-
-
-def test_a_study_s_server_is_told_with_how_many_runs_it_shares_the_machine(
-    told: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name, value in thread_variables(2).items():
-        monkeypatch.setenv(name, value)
-    with caplog.at_level(logging.INFO):
-        loading.choose_threads(REAL)
-    assert told == [3]
-    assert "event=threads" in caplog.text
-    assert "model's size" in caplog.text
-    assert "cores=6 runs_at_once=2" in caplog.text
-
-
-def test_the_command_line_s_own_thread_is_not_the_server_s(told: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.environ", {})
-    keep_to_one_thread()
-    loading.choose_threads(REAL)
-    assert told == [6]
-
-
-def test_a_number_set_by_hand_reaches_the_server_of_a_study_as_it_is(
-    told: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("os.environ", {loading.SET_BY_HAND: "5"})
-    keep_to_one_thread()
-    assert thread_variables(3) == {}
-    with caplog.at_level(logging.INFO):
-        loading.choose_threads(TINY)
-    assert told == []
-    assert "OMP_NUM_THREADS is set" in caplog.text

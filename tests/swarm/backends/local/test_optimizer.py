@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from swarm.algorithms.learner import step_size
@@ -103,15 +101,6 @@ def test_what_was_kept_undoes_every_step_since() -> None:
         assert torch.equal(optimizer.masters["w"], straight.masters["w"])
 
 
-def test_a_parameter_without_gradient_stays_as_it_is() -> None:
-    parameter, optimizer = _optimizer(_START)
-    optimizer.begin()
-    optimizer.gather()
-    assert optimizer.clip() == 0.0
-    optimizer.step(0.5)
-    assert torch.equal(parameter, _START)
-
-
 _NAMES = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
 
 
@@ -138,20 +127,3 @@ def test_every_step_size_is_that_of_the_transformers_schedule(warmup: int) -> No
         assert ours == pytest.approx(_theirs(theirs, 12, warmup), abs=1e-12), schedule
     left = _ours(lr_schedule="cosine", lr_warmup_steps=warmup, steps=12, lr_final_fraction=0.1)
     assert left == pytest.approx(_theirs("cosine_with_min_lr", 12, warmup, min_lr_rate=0.1), abs=1e-12)
-
-
-@pytest.mark.parametrize("schedule", ["linear", "cosine"])
-def test_a_run_that_goes_on_beyond_its_steps_keeps_what_is_left(schedule: str) -> None:
-    job = Job(learning_rate=0.25, lr_schedule=schedule, lr_final_fraction=0.2, steps=4)
-    assert [step_size(job, version) for version in (4, 9)] == pytest.approx([0.05, 0.05])
-
-
-@given(st.sampled_from(tuple(_NAMES)), st.integers(1, 40), st.integers(0, 40), st.floats(0, 1))
-def test_a_step_size_rises_in_warm_up_and_never_after_it(name: str, rest: int, warmup: int, left: float) -> None:
-    steps = warmup + rest
-    sizes = _ours(lr_schedule=name, steps=steps, lr_warmup_steps=warmup, lr_final_fraction=left)
-    rising, falling = sizes[:warmup], sizes[warmup:]
-    assert rising == sorted(rising)
-    assert falling == sorted(falling, reverse=True)
-    assert all(0 <= size <= 0.25 for size in sizes)
-    assert all(size >= 0.25 * left * (1 - 1e-12) for size in falling if name != "constant")

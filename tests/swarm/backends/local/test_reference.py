@@ -111,14 +111,6 @@ def test_a_context_beyond_window_or_positions_is_refused_before_weights_are_read
         load_policy(folder, _job(max_context=models.WINDOW + 1))
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama-dynamic", "opt"])
-def test_a_context_of_all_the_model_s_positions_is_served_in_company(family: str, tmp_path: Path) -> None:
-    """What pads a batch has no position beyond the last one, which no table holds and by which frequencies move."""
-    folder = models.save_family(*models.SERVED[family], tmp_path)
-    batcher = Batcher(_loaded(folder, _job(max_context=models.POSITIONS)), slots=4, positions=models.POSITIONS, seed=0)
-    _assert_eager(folder, models.generate(batcher, _prompts(models.POSITIONS - 5), 9))
-
-
 _PLAIN = SlotCache.bind
 
 
@@ -178,20 +170,6 @@ def test_frequencies_that_follow_the_company_are_found(tmp_path: Path, monkeypat
     check_rows(policy, models.WINDOW)
     with pytest.raises(BackendError, match=r"phi3 .*in its batch"):
         check_rows(policy, models.WINDOW + 1)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_check_leaves_the_model_as_it_was(dtype: torch.dtype) -> None:
-    policy = Policy(models.make_model("qwen3").to(dtype))
-    attention = policy.config._attn_implementation
-    before = {name: weight.clone() for name, weight in policy.model.state_dict().items()}
-    stream = torch.get_rng_state()
-    check_rows(policy, 64)
-    check_slots(policy)
-    assert policy.config._attn_implementation == attention
-    assert torch.equal(torch.get_rng_state(), stream)
-    assert all(torch.equal(before[name], weight) for name, weight in policy.model.state_dict().items())
-    assert not any(weight.is_inference() for weight in policy.model.parameters()), "they could not be trained"
 
 
 @pytest.mark.parametrize("check", ["check_rows", "check_slots"])

@@ -6,13 +6,10 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
-import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -23,7 +20,7 @@ from swarm.backends.local.micro_batch import PackedRows, PaddedRows, sort_depth_
 from swarm.backends.local.policy import Policy
 from swarm.backends.local.tree_attention import TreeMask
 from swarm.backends.protocols import Sampling
-from tests.swarm.backends.local.models import KINDS, VOCABULARY, generate, make_policy, row
+from tests.swarm.backends.local.models import VOCABULARY, generate, make_policy, row
 
 IDS = st.lists(st.integers(0, 2), min_size=1, max_size=9)
 ROWS = st.lists(IDS, min_size=1, max_size=8)
@@ -88,15 +85,6 @@ def test_each_id_attends_to_its_path_and_to_nothing_else(pairs: int | None, draw
     assert gap(outcome(attend(inputs, packed.tree, 0.3, pairs), inputs), outcome(dense, inputs)) < 1e-5
 
 
-@pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
-def test_in_bfloat16_it_is_as_near_as_bfloat16_is(pairs: int | None) -> None:
-    packed = PackedRows(sort_depth_first([row([1, 2, 3, n, *range(n, n + 5)]) for n in range(4, 8)]))
-    inputs = tensors(packed.tokens, torch.bfloat16)
-    wide = [each.detach().float().requires_grad_() for each in inputs]
-    dense = nn.functional.scaled_dot_product_attention(*wide, attn_mask=sees(packed))
-    assert gap(outcome(attend(inputs, packed.tree, None, pairs), inputs), outcome(dense, wide)) < 2e-2
-
-
 @pytest.mark.slow
 def test_long_paths_are_right_where_the_kernel_cuts_them_into_tiles() -> None:
     rng = random.Random(0)
@@ -107,48 +95,6 @@ def test_long_paths_are_right_where_the_kernel_cuts_them_into_tiles() -> None:
     expected = outcome(nn.functional.scaled_dot_product_attention(*inputs, attn_mask=sees(packed)), inputs)
     for pairs in PAIRS.values():
         assert gap(outcome(attend(inputs, packed.tree, None, pairs), inputs), expected) < 1e-5
-
-
-def test_heads_that_share_keys_are_led_to_them_and_without_a_tree_it_is_plain_causal_attention() -> None:
-    packed = PackedRows(sort_depth_first([row([1, 2, 3, 4])]))
-    inputs = tensors(4, torch.float32, (HEADS, SHARED_HEADS, SHARED_HEADS))
-    causal = nn.functional.scaled_dot_product_attention(*inputs, is_causal=True, enable_gqa=True)
-    expected = outcome(causal.transpose(1, 2), inputs)
-    for tree in (packed.tree, None):
-        out, _ = tree_attention.tree_attention(Layer(), *inputs, None, tree=tree)
-        assert gap(outcome(out, inputs), expected) < 1e-5
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
-def test_a_models_features_are_those_of_the_rows(kind: str, pairs: int | None) -> None:
-    rng = random.Random(0)
-    rows = [row([rng.randrange(2) for _ in range(rng.randint(1, 12))]) for _ in range(30)]
-    packed = PackedRows(sort_depth_first(rows))
-    assert packed.tokens < 0.6 * sum(len(each.ids) for each in rows)
-    policy = make_policy(kind)
-    with torch.no_grad(), masking(pairs):
-        assert torch.allclose(packed.features(policy), PaddedRows(packed.rows).features(policy), atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_mask_of_all_ids_with_all_ids_is_built(kind: str) -> None:
-    policy, found = make_policy(kind), []
-
-    def look(_: nn.Module, __: Any, named: dict[str, Any]) -> None:
-        found.append(named["attention_mask"].shape)
-
-    for module in policy.model.modules():
-        if type(module).__name__.endswith("Attention"):
-            module.register_forward_pre_hook(look, with_kwargs=True)
-    PackedRows(sort_depth_first([row([1, 2, 3]), row([1, 5])])).features(policy)
-    assert set(found) == {(1, 1, 1, 1)}
-
-
-def test_a_model_that_is_saved_knows_nothing_of_trees(tmp_path: Path) -> None:
-    make_policy().model.save_pretrained(tmp_path)
-    assert tree_attention.NAME not in (tmp_path / "config.json").read_text()
-    assert not tree_attention.is_installed(transformers.AutoModelForCausalLM.from_pretrained(tmp_path))
 
 
 def test_threads_with_and_without_trees_share_a_module() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +13,7 @@ import transformers
 
 from swarm.backends import tiny_model as tiny
 from swarm.backends.local import warm_start as imitation
-from swarm.backends.local.warm_start import _parts, _sum_loss, demonstration_rows, ensure_warm_start, imitate
+from swarm.backends.local.warm_start import _parts, _sum_loss, demonstration_rows, ensure_warm_start
 from swarm.backends.tiny_model import assistant_labels, build_tokenizer, encode_plays
 from swarm.environments import Environment, Task, get_environment
 from swarm.environments.base import Split
@@ -72,30 +71,6 @@ async def test_it_is_better_at_unseen_demonstrations_and_served_like_any_other(f
     written = (made / "model.safetensors").stat().st_mtime_ns
     assert ensure_warm_start(job(folder), tmp_path) == made
     assert (made / "model.safetensors").stat().st_mtime_ns == written
-
-
-@pytest.mark.slow
-def test_a_model_by_its_name_is_warm_started_like_the_one_of_its_path(folder: Path, tmp_path: Path) -> None:
-    models = tmp_path / "models"
-    shutil.copytree(folder, models / "mine")
-    named = job(folder).model_copy(update={"model": PathModel(path="mine", warm_start_steps=12)})
-    assert ensure_warm_start(named, models).name == ensure_warm_start(job(folder), tmp_path).name
-
-
-@pytest.mark.slow
-def test_enough_steps_teach_the_calls(folder: Path) -> None:
-    market, renderer, rng = get_environment("market"), load_renderer(folder), random.Random(0)
-    tasks, rows = market.tasks("train"), held_out(folder)
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
-
-    def draw() -> list[TrainRow]:
-        return [
-            row for _ in range(8) for row in demonstration_rows(renderer, market.demonstrate(rng.choice(tasks), rng))
-        ]
-
-    before = mean_loss(model, rows)
-    imitate(model, draw, steps=30, learning_rate=1e-2)
-    assert mean_loss(model, rows) < 0.5 * before
 
 
 def test_memory_is_bounded_and_the_loss_does_not_depend_on_how(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

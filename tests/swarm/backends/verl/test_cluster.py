@@ -60,21 +60,6 @@ def test_fields_that_do_not_fit_together_are_refused(fields: dict[str, Any], nam
         Job(**{"backend": "verl", **fields})
 
 
-def test_colocated_takes_half_the_devices_and_no_overlap() -> None:
-    fields = VerlFields(trainers=2, replicas=2, colocated=True)
-    assert (fields.devices, VerlFields(trainers=2, replicas=3, tensor_parallel=2).devices) == (2, 8)
-    assert fields.placed.startswith("2 trainers, 2 replicas of 1,")
-    assert Job(backend="verl", verl=fields).verl == fields
-
-
-def test_colocated_is_in_no_digest_unless_it_is_said() -> None:
-    apart = VerlFields(trainers=2, replicas=2)
-    shared = VerlFields(trainers=2, replicas=2, colocated=True)
-    assert "colocated" not in apart.value()
-    assert shared.value()["colocated"] is True
-    assert Job(backend="verl", verl=shared).continues(Job(backend="verl", verl=apart))
-
-
 def test_too_few_devices_say_what_to_lower() -> None:
     assert cluster_module.advise_fewer(VerlFields(colocated=True)) == "lower verl.trainers and verl.replicas"
     assert cluster_module.advise_fewer(VerlFields()).endswith("by verl.colocated")

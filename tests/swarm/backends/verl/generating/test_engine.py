@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from swarm.backends.protocols import Chunk, GenerationRequest, RequestLost, Sampling
 from swarm.backends.verl import engine as engine_module
@@ -84,19 +81,6 @@ async def test_requests_spread_and_sessions_stay(two: World) -> None:
     for fake in two.made:
         fake.answer()
     await asyncio.gather(*asked, *sticky)
-
-
-async def test_closing_the_iterator_tells_the_replica_and_finishing_does_not(two: World) -> None:
-    async with aclosing(two.engine.generate(request())) as chunks:
-        task = asyncio.ensure_future(anext(chunks))
-        await until(lambda: two.made[0].orders)
-        two.made[0].answer(finish=False)
-        await task
-    assert len(two.made[0].cancelled) == 1
-    done = await two.open()
-    two.made[0].answer()
-    await done
-    assert len(two.made[0].cancelled) == 1
 
 
 async def test_a_dead_replica_s_requests_are_lost_and_it_comes_back_with_the_published_weights(two: World) -> None:
@@ -179,16 +163,6 @@ async def test_a_boot_that_fails_is_told_and_leaves_nothing() -> None:
         await world.engine.start()
     assert all(fake.dead for fake in world.made)
     assert len(world.made) == 2
-
-
-async def test_a_request_that_a_replica_loses_is_lost_alone(two: World) -> None:
-    first, second = two.ask(), two.ask()
-    await until(lambda: all(fake.orders for fake in two.made))
-    two.made[0].lose("vLLM ended the answer early")
-    two.made[1].answer()
-    with pytest.raises(RequestLost, match="early"):
-        await first
-    await second
 
 
 async def test_silence_while_requests_are_open_is_a_death(two: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,11 +269,6 @@ def failing() -> None:
     raise BackendError("it broke down")
 
 
-async def test_a_turn_that_ends_well_leaves_waking_to_who_publishes(two: World) -> None:
-    await asyncio.to_thread(turn, two, FakeLearner(), lambda: None)
-    assert all(fake.resting for fake in two.made)
-
-
 async def test_an_update_that_fails_has_the_weights_of_before_serve_again(two: World) -> None:
     waiting = await two.open()
     with pytest.raises(BackendError, match="it broke down"):
@@ -318,13 +287,6 @@ async def test_an_update_whose_weights_are_lost_leaves_no_request_waiting(two: W
             await ended
 
 
-def test_a_session_whose_replica_is_gone_moves_and_stays_there() -> None:
-    router = Router()
-    assert router.choose("a", {0: 0, 1: 1}) == 0
-    assert router.choose("a", {1: 5}) == 1
-    assert router.choose("a", {0: 0, 1: 5}) == 1
-
-
 def test_the_session_that_asked_longest_ago_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "MOST_SESSIONS", 2)
     router = Router()
@@ -333,15 +295,6 @@ def test_the_session_that_asked_longest_ago_is_forgotten_first(monkeypatch: pyte
     assert len(router._places) == 2
     assert router.choose("a", {0: 9, 1: 0}) == 0
     assert router.choose("b", {0: 9, 1: 0}) == 1
-
-
-@given(
-    st.lists(st.tuples(st.text("abcde", max_size=1), st.dictionaries(st.integers(0, 3), st.integers(0, 9), min_size=1)))
-)
-def test_whoever_is_chosen_serves(asked: list[tuple[str, dict[int, int]]]) -> None:
-    router = Router()
-    for session, load in asked:
-        assert router.choose(session, load) in load
 
 
 class FakeReplica:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from swarm.backends.protocols import Chunk, Sampling
 from swarm.backends.verl import replica as replica_module
-from swarm.backends.verl.replica import Outbox, Replica, RequestRunner, finish_reason, remaining_sampling
+from swarm.backends.verl.replica import Outbox, Replica, RequestRunner
 from swarm.backends.verl.types import GenerateCommand, Piece, ReplicaDied, ReplicaSpec
 
 
@@ -146,23 +146,6 @@ async def test_an_answer_that_ends_for_no_reason_is_lost_and_says_so() -> None:
     assert "early, after 8 ids" in lost[0]
 
 
-@given(st.lists(st.integers(0, 5), max_size=8), st.integers(3, 9), st.sets(st.integers(0, 5)))
-def test_an_end_is_told_by_the_ids_alone(answer: list[int], limit: int, stops: set[int]) -> None:
-    asked = order(limit, tuple(stops))
-    finish = finish_reason(asked, [10, 20, *answer])
-    if answer and answer[-1] in stops:
-        assert finish == "stop"
-    else:
-        assert finish == ("length" if len(answer) + 2 >= limit else None)
-
-
-def test_a_seed_gives_other_random_numbers_to_each_part_and_the_same_again() -> None:
-    seeds = [remaining_sampling(order(seed=1), 2, part).seed for part in range(3)]
-    assert len(set(seeds)) == 3
-    assert seeds[0] == remaining_sampling(order(seed=1), 5, 0).seed
-    assert remaining_sampling(order(), 2, 1).seed is None
-
-
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans())))
 def test_an_outbox_gives_each_token_once_in_order_and_one_version_a_chunk(steps: list[tuple[int, int, bool]]) -> None:
     async def run() -> None:
@@ -182,21 +165,6 @@ def test_an_outbox_gives_each_token_once_in_order_and_one_version_a_chunk(steps:
         assert got == put
 
     asyncio.run(run())
-
-
-def test_what_nobody_takes_for_long_is_not_copied_with_each_token() -> None:
-    class Ids(tuple[int, ...]):
-        def __add__(self, other: Any) -> Any:
-            raise AssertionError("copied")
-
-    async def run() -> list[Chunk | None]:
-        outbox = Outbox()
-        for number in range(3):
-            outbox.add(1, 0, Piece(Ids((number,)), (-1.0,), (((number, -1.0),),)), "stop" if number == 2 else None)
-        return [delivery.chunk for delivery in outbox.take()]
-
-    top = tuple(((number, -1.0),) for number in range(3))
-    assert asyncio.run(run()) == [Chunk((0, 1, 2), (-1.0,) * 3, 0, "stop", top)]
 
 
 BUCKET = {"w": torch.arange(4096.0)}
@@ -272,9 +240,3 @@ async def test_one_that_rests_wakes_for_its_weights_and_for_its_cache_once_they_
     assert await replica.load(1, [arriving(BUCKET)]) == 1
     assert model.called == ["sleep", "wake weights", *LOADED, "wake kv_cache", "forget"]
     assert replica._require_runner()._open.is_set()
-
-
-async def test_one_that_is_awake_loads_without_waking_anything() -> None:
-    model = Model()
-    await replica_of(model).load(1, [arriving(BUCKET)])
-    assert model.called == [*LOADED, "forget"]

@@ -23,7 +23,7 @@ from swarm.timelines.node import TrainRow
 
 pytest.importorskip("tensordict", reason="tensordict comes with verl, which is not installed here")
 from swarm.backends.verl.learner import RowPartition
-from swarm.backends.verl.losses import ObjectiveLoss, batch_tokens, select_sampled, verl_batch
+from swarm.backends.verl.losses import ObjectiveLoss, batch_tokens, verl_batch
 
 _VOCABULARY = 11
 _CPU = torch.device("cpu")
@@ -113,14 +113,6 @@ def test_a_row_s_prompt_ends_before_its_first_sampled_token_and_later_prompts_ar
     assert read["versions"] == [[0, 0, 0, 1], [0]]
 
 
-def test_an_output_of_the_model_is_read_where_the_token_is_predicted() -> None:
-    rows, advantages, weights = make_rows(3, Job())
-    batch = verl_batch(rows, advantages, weights, padding=2)
-    places = [torch.arange(len(part)) for part in batch["input_ids"].unbind()]
-    found = select_sampled(torch.nested.as_nested_tensor(places, layout=torch.jagged), batch)
-    assert found.tolist() == torch.cat([row.places for row in rows]).tolist()
-
-
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("fields", _JOBS, ids=str)
 def test_ranks_and_padding_add_up_to_the_gradient_of_all_tokens_at_once(fields: dict[str, Any], world: int) -> None:
@@ -199,12 +191,6 @@ def sharing(adapter: Any, monkeypatch: pytest.MonkeyPatch) -> _FakeEngine:
     engine = _FakeEngine()
     monkeypatch.setattr(adapter, "_empty_cache", lambda engine: engine.done.append("emptied"))
     return engine
-
-
-def test_a_device_is_left_after_each_pass(adapter: Any, sharing: _FakeEngine) -> None:
-    with adapter.enter_mode(sharing, sharing.mode()):
-        sharing.done.append("computed")
-    assert sharing.done == ["there", "computed", "back", "emptied"]
 
 
 def test_what_fails_on_the_way_or_within_leaves_it_too(adapter: Any, sharing: _FakeEngine) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import socket
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,18 +74,6 @@ def test_a_frozen_batch_teaches_what_it_teaches_the_local_learner(
         assert (gaps > close).double().mean().item() < 1e-3
         assert not single or seed or gaps.max().item() < 2 * _CLOSE
     assert theirs.version == ours.version == 2
-
-
-def test_untied_embeddings_are_exported_each_under_its_own_name(ranks: Ranks, qwen2: Path) -> None:
-    policy, ours = local(job(), "qwen2")
-    theirs = ranks.learner(qwen2, job(), 2)
-    batch = make_batch(policy)
-    ours.update(batch)
-    theirs.update(batch)
-    plain, own = plain_weights(policy), exported(theirs)
-    assert set(own) == set(plain)
-    assert not torch.equal(own["lm_head.weight"], own["model.embed_tokens.weight"])
-    assert max((own[name] - plain[name]).abs().max().item() for name in plain) < _CLOSE
 
 
 @pytest.mark.parametrize(
@@ -177,7 +163,6 @@ def test_out_of_memory_in_a_step_says_what_to_turn_and_leaves_everything_as_it_w
 
 
 def _short_of_memory(rank: Any) -> None:
-    from swarm.backends.verl import adapter
 
     def fails(*_: Any) -> float:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
@@ -186,7 +171,6 @@ def _short_of_memory(rank: Any) -> None:
 
 
 def _with_memory(rank: Any) -> None:
-    from swarm.backends.verl import adapter
 
     adapter.gradient = rank.kept
 
@@ -245,15 +229,6 @@ def test_weights_come_by_name_and_their_hash_is_that_of_all_at_once(
     assert list(found) == sorted(found)
     assert "lm_head.weight" in found
     assert _hash_weights(learner) == hash_stream(found.items(), zero=0)
-
-
-def test_the_port_at_which_ranks_meet_is_taken_from_when_it_is_told(ranks: Ranks) -> None:
-    store = adapter.rendezvous("127.0.0.1", begin=True)
-    with pytest.raises(OSError, match="in use"), closing(socket.create_server(("", store.port))):
-        pass
-    joined = adapter.rendezvous("127.0.0.1", store.port, begin=False)
-    store.set("met", "yes")
-    assert joined.get("met") == b"yes"
 
 
 def test_why_a_rank_refused_is_told_though_ray_answers_nothing_more() -> None:

@@ -122,12 +122,6 @@ def test_a_critic_is_refused_and_an_older_record_that_says_none_means_what_it_me
     assert _job({"critic": None, "trainers": 2}) == _job({"trainers": 2})
 
 
-def test_what_names_still_leave_to_the_job_is_taken() -> None:
-    assert _job({"advantage_estimator": "grpo_passk"}, normalize_advantage=False, clip_ratio=0.1, dual_clip=3.0)
-    assert _job({"policy_loss": "vanilla"}, algorithm="dr_grpo", dual_clip=3.0, rollout_correction="off", kl_coef=0.1)
-    assert _job({"policy_loss": "cispo", "rollout_correction": "decoupled_geo_rs"}, clip_ratio=0.1, algorithm="rloo")
-
-
 def test_jobs_keep_their_digests_are_read_from_records_and_go_on_only_under_the_same_names() -> None:
     assert _job({"trainers": 2}).value()["verl"] == Job(backend="verl", verl={"trainers": 2}).value()["verl"]
     assert not {"advantage_estimator", "policy_loss", "rollout_correction"} & set(_job({"trainers": 2}).value()["verl"])
@@ -137,11 +131,6 @@ def test_jobs_keep_their_digests_are_read_from_records_and_go_on_only_under_the_
         assert named.continues(_job(verl))
         assert not named.continues(_job({}))
         assert not _job({}).continues(named)
-
-
-@pytest.mark.parametrize("name", _THERE)
-def test_where_nothing_was_sampled_there_is_no_advantage(name: str) -> None:
-    assert adapter.advantages(_job({"advantage_estimator": name}), [1.0, 0.0], ["g", "g"], [0, 0]) == [0.0, 0.0]
 
 
 def test_the_names_are_verl_s() -> None:

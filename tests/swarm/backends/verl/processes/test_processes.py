@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -36,14 +35,6 @@ def test_tensors_come_back_as_they_were_and_their_bytes_lie_beside_the_pickle() 
     for name, tensor in TENSORS.items():
         assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape)
         assert torch.equal(found[name], tensor)
-
-
-def test_all_callers_share_a_thread_that_is_none_of_theirs() -> None:
-    thread = processes.OneThread("one")
-    with ThreadPoolExecutor(4) as callers:
-        ran = set(callers.map(lambda _: thread.call(threading.get_ident), range(40)))
-    assert len(ran) == 1
-    assert threading.get_ident() not in ran
 
 
 @pytest.mark.parametrize("error", [ValueError("a line"), KeyboardInterrupt()])
@@ -146,15 +137,6 @@ ROOT = str(Path(__file__).parents[5])
 
 def test_what_is_needed_is_passed_and_nothing_else() -> None:
     assert set(processes.filter_environment(dict.fromkeys((*SECRETS, *NEEDED), "x"))) == set(NEEDED)
-
-
-@pytest.mark.parametrize(
-    ("path", "passed"),
-    [(f"/elsewhere:{ROOT}", ROOT), ("/elsewhere", None), ("", None)],
-    ids=["ours", "another", "none"],
-)
-def test_a_path_of_modules_says_where_this_package_is_alone(path: str, passed: str | None) -> None:
-    assert processes.filter_environment({"PYTHONPATH": path}).get("PYTHONPATH") == passed
 
 
 def test_the_environment_is_as_before_once_ray_is_started(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,12 +37,6 @@ async def test_no_process_has_a_secret_of_the_server_s(pair: VerlBackend) -> Non
     assert any(actor.children(recursive=True) for actor in actors[:2])
 
 
-async def test_learners_and_replicas_wait_no_longer_for_a_core_than_this_process(pair: VerlBackend) -> None:
-    actors = [*replicas_of(pair, 0), *ranks_of(pair)]
-    every = [process for actor in actors for process in (actor, *actor.children(recursive=True))]
-    assert {process.nice() for process in every} == {psutil.Process().nice()}
-
-
 async def test_a_dead_vllm_s_last_words_are_told(pair: VerlBackend, caplog: pytest.LogCaptureFixture) -> None:
     """The process that computes is shot, and tells by what it prints; the replica is made again."""
     (actor,) = replicas_of(pair, 0)

@@ -93,11 +93,3 @@ def test_slopes_no_sleep_keeps_are_refused(
     with pytest.raises(BackendError, match="found ALiBi"):
         vllm.require_servable(_spec(tmp_path, "cpu", True, **more))
     vllm.require_servable(_spec(tmp_path, "cpu", False, **more))
-
-
-def test_a_cache_on_a_cpu_holds_what_advances_at_once_within_its_limit(tmp_path: Path) -> None:
-    spec = _spec(tmp_path, "cpu", False, num_key_value_heads=2)
-    of_a_token = 2 * 2 * 2 * 32 * 4
-    assert 96 * of_a_token <= vllm.context_bytes(spec) <= (96 + 64) * of_a_token
-    assert vllm.cache_bytes(spec) == 8 * vllm.context_bytes(spec)
-    assert vllm.cache_bytes(ReplicaSpec(str(tmp_path), 96, 8, 1 << 16)) == 1 << 16
