@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from studies import Event, EventLog, EventType, HeadMoved, LogCorrupt, StoreError, StudyLog, UnknownStudy, fold
+from studies import Event, EventLog, EventType, HeadMoved, LogCorrupt, StoreError, StudiesError, StudyLog, fold
 from studies.log import event_log
 from studies.log.event import GENESIS
 from studies.log.event_log import LOCK_FILE, lock_error, write_lock
@@ -165,7 +165,7 @@ def test_studies_are_listed_newest_first_and_an_unknown_one_is_named_beside_them
     fill(log, 2, "s-old")
     assert log.studies() == ["s-new", "s-mid", "s-old"]
     fill(log, 1)
-    with refused(UnknownStudy, "'s-9'", "s-1"):
+    with refused(StudiesError, "'s-9'", "s-1"):
         log.read("s-9")
 
 
@@ -323,7 +323,7 @@ def test_it_sees_at_every_event_what_a_whole_reading_sees(study: Synthetic) -> N
 
 def test_a_study_that_is_not_there_is_none(study: Synthetic) -> None:
     following = StudyLog(study.log, study.study)
-    with pytest.raises(UnknownStudy):
+    with pytest.raises(StudiesError, match="no study"):
         following.state()
     study.create()
     assert following.state().event_count == 1
