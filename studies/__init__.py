@@ -6,15 +6,12 @@ Packages of what is remembered, computed and reported from stored values. What p
 
 from studies.errors import (
     ControllerLeaseLost,
-    EventRefused,
-    ExportError,
     HeadMoved,
     LeaseHeld,
     LogCorrupt,
     ReportError,
     StoreError,
     StudiesError,
-    UnknownStudy,
 )
 from studies.log.event import Event, EventType
 from studies.log.event_log import BudgetClock, EventLog, StudyLog
@@ -28,9 +25,7 @@ __all__ = [
     "ControllerLeaseLost",
     "Event",
     "EventLog",
-    "EventRefused",
     "EventType",
-    "ExportError",
     "HeadMoved",
     "LeaseHeld",
     "LogCorrupt",
@@ -40,7 +35,6 @@ __all__ = [
     "StudiesError",
     "StudyLog",
     "StudyState",
-    "UnknownStudy",
     "fold",
     "judge_hypothesis",
 ]

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 
 class StudiesError(Exception):
-    """Base of all errors of studies."""
+    """Base of all errors of studies; itself one that nobody catches apart: no such study, or what cannot be written."""
 
 
 class StoreError(StudiesError):
     """The event log's database cannot be opened, read or written."""
-
-
-class UnknownStudy(StudiesError):
-    """The event log holds no study of this name."""
 
 
 class HeadMoved(StudiesError):
@@ -22,16 +18,6 @@ class HeadMoved(StudiesError):
         super().__init__(
             f"expected to write event {seq} of study {study}; another process did meanwhile. Nothing was written; "
             "try again"
-        )
-
-
-class EventRefused(StudiesError):
-    """An event cannot follow the ones before it; nothing was written."""
-
-    def __init__(self, study: str, type: str, difference: str) -> None:
-        super().__init__(
-            f"{type} cannot follow what happened in study {study}: {difference}. Nothing was written; look at the "
-            f"study with: ajet study show {study}"
         )
 
 
@@ -45,10 +31,6 @@ class ControllerLeaseLost(StudiesError):
 
 class ReportError(StudiesError):
     """A report cannot be built: evidence is missing or is not what was collected."""
-
-
-class ExportError(StudiesError):
-    """A study cannot be exported to a folder, or a folder is no export that can be read."""
 
 
 class LogCorrupt(StudiesError):

@@ -28,7 +28,7 @@ from sqlalchemy import event as sa_event
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.schema import CreateTable
 
-from studies.errors import EventRefused, HeadMoved, LogCorrupt, StoreError, UnknownStudy
+from studies.errors import HeadMoved, LogCorrupt, StoreError, StudiesError
 from studies.log.event import (
     FIELDS,
     GENESIS,
@@ -143,7 +143,7 @@ class EventLog:
     def read(self, study: str, after: Event | None = None) -> list[Event]:
         """Return all events of a study, oldest first, each verified; or those that follow `after`, which was read here.
 
-        Raise UnknownStudy when there are none, LogCorrupt naming the first one that is not what was appended, also when
+        Raise StudiesError when there are none, LogCorrupt naming the first one that is not what was appended, also when
         `after` is not in the log any more as it was.
         """
         if after is None:
@@ -156,10 +156,10 @@ class EventLog:
         return verify_events(study, rows[1:], after.seq, after.hash)
 
     def read_unverified(self, study: str) -> list[dict[str, Any]]:
-        """Return a study's events as they are stored, oldest first, unverified; UnknownStudy when there are none."""
+        """Return a study's events as they are stored, oldest first, unverified; StudiesError when there are none."""
         rows = self._rows(_ALL, name=study)
         if not rows:
-            raise UnknownStudy(
+            raise StudiesError(
                 f"no study {study!r} in {self._where}; it holds {', '.join(self.studies()[:8]) or 'none yet'}"
             )
         return rows
@@ -391,7 +391,7 @@ class StudyLog:
     def append(self, type: EventType, payload: Mapping[str, Any], *, actor: str = "system") -> Event:
         """Write one event after the last one read, durably, and return it.
 
-        Raise HeadMoved when there is a newer one, EventRefused when it cannot follow, ValueError for what cannot be
+        Raise HeadMoved when there is a newer one, StudiesError when it cannot follow, ValueError for what cannot be
         stored, StoreError of the database; nothing is written then.
         """
         worked = None if self._work is None else round(self._work.pending_seconds(), 3)
@@ -400,7 +400,10 @@ class StudyLog:
         try:
             state = fold([event], self._state)
         except LogCorrupt as error:
-            raise EventRefused(self.study, error.type, error.difference) from error
+            raise StudiesError(
+                f"{error.type} cannot follow what happened in study {self.study}: {error.difference}. Nothing was "
+                f"written; look at the study with: ajet study show {self.study}"
+            ) from error
         self._sent = (event.hash, worked or 0.0)
         self._log.append(event)
         self._sent = None

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
-from studies.errors import LogCorrupt, UnknownStudy
+from studies.errors import LogCorrupt, StudiesError
 from studies.log.claims import supersede
 from studies.log.event import Event, EventType
 from studies.log.study import (
@@ -63,7 +63,7 @@ _AFTER_CONCLUSION: Final = frozenset({
 def fold(events: Iterable[Event], state: StudyState | None = None) -> StudyState:
     """Return the state that events lead to, after those of `state`, which stays as it is.
 
-    Raise UnknownStudy for no event at all, LogCorrupt at the first one that cannot follow.
+    Raise StudiesError for no event at all, LogCorrupt at the first one that cannot follow.
     """
     study = _copy(StudyState() if state is None else state)
     for event in events:
@@ -81,7 +81,7 @@ def fold(events: Iterable[Event], state: StudyState | None = None) -> StudyState
             difference = f"its payload lacks what it must hold ({type(error).__name__}: {error})"
             raise LogCorrupt(event.study, event.seq, event.type.value, difference) from error
     if not study.event_count:
-        raise UnknownStudy("a study's state needs at least its first event; found none")
+        raise StudiesError("a study's state needs at least its first event; found none")
     return study
 
 

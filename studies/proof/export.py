@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from studies.errors import ExportError, StudiesError
+from studies.errors import StudiesError
 from studies.log.event import FIELDS, find_corruption
 from studies.log.event_log import lock_name
 from studies.log.fold import fold
@@ -36,12 +36,12 @@ _NUMBERED = re.compile(r"[^\W_]*\d[^\W_]*")
 
 
 def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
-    """Write a study to the new folder `to` and return the paths in it; ExportError when that cannot be.
+    """Write a study to the new folder `to` and return the paths in it; StudiesError when that cannot be.
 
     `folder` holds the study's files. Whether they are what the log says is `verify`'s question, to be asked before.
     """
     if to.exists():
-        raise ExportError(f"expected a folder that is not there yet; found {to}. Name another, or remove it")
+        raise StudiesError(f"expected a folder that is not there yet; found {to}. Name another, or remove it")
     state = fold(find_corruption(study, rows)[0])
     draft = to.with_name(f".{to.name}.{os.getpid()}")
     try:
@@ -55,7 +55,7 @@ def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
             _copy(folder / name, draft / name, known.get(name))
         draft.rename(to)
     except OSError as error:
-        raise ExportError(f"could not export to {to}: {error.strerror or error}. Nothing was left there") from error
+        raise StudiesError(f"could not export to {to}: {error.strerror or error}. Nothing was left there") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return (EVENTS, README, *names)
@@ -64,21 +64,21 @@ def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
 def read_export(folder: Path) -> tuple[str, list[dict[str, Any]], list[Discrepancy]]:
     """Return the study of an exported folder, its events as the event log's `stored` gives them, and broken lines.
 
-    Raise ExportError where there is no such log, or no event in it, and for what is no plain file: a link would be read
+    Raise StudiesError for no such log, no event in it, or what is no plain file: a link would be read
     elsewhere, a pipe never end.
     """
     path = folder / EVENTS
     if (strange := next(_not_plain(folder), None)) is not None:
-        raise ExportError(f"expected plain files in an export; found {strange}, which is none. Copy the export whole")
+        raise StudiesError(f"expected plain files in an export; found {strange}, which is none. Copy the export whole")
     try:
         lines = path.read_bytes().decode(errors="replace").removesuffix("\n").split("\n")
     except OSError as error:
-        raise ExportError(f"expected an exported study with its {EVENTS} in {folder}; {error.strerror}") from error
+        raise StudiesError(f"expected an exported study with its {EVENTS} in {folder}; {error.strerror}") from error
     drifts: list[Discrepancy] = []
     read = [_row(f"{EVENTS}, line {number}", line, drifts) for number, line in enumerate(lines, start=1)]
     rows = [row for row in read if row is not None]
     if not rows:
-        raise ExportError(f"expected the events of a study in {path}; found none that can be read")
+        raise StudiesError(f"expected the events of a study in {path}; found none that can be read")
     return str(rows[0]["study"]), rows, drifts + _check_readme(folder, rows)
 
 
@@ -158,10 +158,10 @@ def _hashes(state: StudyState) -> dict[str, str]:
 
 
 def _copy(path: Path, to: Path, sha256: str | None) -> None:
-    """Copy a file; raise ExportError where it is no longer what was verified, as somebody may write meanwhile."""
+    """Copy a file; raise StudiesError where it is no longer what was verified, as somebody may write meanwhile."""
     data = path.read_bytes()
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
-        raise ExportError(f"expected {path} as the log says it is; it was changed meanwhile. Verify, and export again")
+        raise StudiesError(f"expected {path} as the log says it is; it was changed meanwhile. Verify, and export again")
     to.parent.mkdir(parents=True, exist_ok=True)
     to.write_bytes(data)
 

@@ -163,7 +163,10 @@ def run_table(state: StudyState) -> Table | None:
             row = [str(each.round), *row] if several else row
             row += [run.spec.phase] if staged else []
             row += [format_measurement(run, run.spec.metric.key)] if judged else []
-            rows.append([*row, _image_cell(run)] if placed else row)
+            if placed:
+                image = _place(run.attempts[-1]) if run.attempts else ""
+                row.append(image if image in ("", PROCESS) else hash_cell(image.removeprefix("sha256:")))
+            rows.append(row)
     return table(columns, rows, (place + several for place in (2, 5, 6, 7)))
 
 
@@ -197,11 +200,6 @@ def _describe_attempt(attempt: AttemptState) -> str:
         return f"{begun} running"
     why = one_line(": ".join(part for part in (attempt.code, attempt.reason) if part))
     return f"{begun} {attempt.status}" + (f" ({why})" if why and attempt.status != "finished" else "")
-
-
-def _image_cell(run: RunState) -> Cell | str:
-    place = _place(run.attempts[-1]) if run.attempts else ""
-    return place if place in ("", PROCESS) else hash_cell(place.removeprefix("sha256:"))
 
 
 def format_measurement(run: RunState, key: str) -> str:

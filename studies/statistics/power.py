@@ -61,7 +61,9 @@ class PowerDesign:
     def with_seeds(self, seeds: int) -> PowerDesign:
         """Return the shape with other numbers of seeds, looked at as often and at the same shares."""
         shares = [look.seeds / self.seeds for look in self.analyses]
-        return replace(self, analyses=analyses_at_shares(seeds, shares, _total_alpha(self.analyses)))
+        spent = crossings([-float(special.ndtri(look.alpha / 2)) for look in self.analyses], shares)
+        alpha = min(0.999, round(sum(map(sum, spent)), 9))
+        return replace(self, analyses=analyses_at_shares(seeds, shares, alpha))
 
 
 def power_design(design: Design, claim: Hypothesis) -> PowerDesign:
@@ -137,7 +139,10 @@ def seeds_needed(
 
 
 def _power_at_effects(shape: PowerDesign, sizes: Sequence[float]) -> list[float]:
-    error = _error(shape)
+    if shape.test == "contrast":
+        error = error_of(shape.weights, shape.seeds)
+    else:
+        error = math.sqrt(2 * (1 - shape.correlation if shape.test == "paired" else 1.0) / shape.seeds)
     shifts = [size / error for size in sizes]
     if shape.test == "contrast":
         return [contrast_power(shape.weights, shape.seeds, shape.level, shift) for shift in shifts]
@@ -147,14 +152,6 @@ def _power_at_effects(shape: PowerDesign, sizes: Sequence[float]) -> list[float]
     if shape.test == "paired":
         return own
     return [(one + other) / 2 for one, other in zip(own, _welch(shape, shifts), strict=True)]
-
-
-def _error(shape: PowerDesign) -> float:
-    """Return the standard error of a difference, or a contrast, in standard deviations between seeds."""
-    if shape.test == "contrast":
-        return error_of(shape.weights, shape.seeds)
-    kept = 1 - shape.correlation if shape.test == "paired" else 1.0
-    return math.sqrt(2 * kept / shape.seeds)
 
 
 def _df(shape: PowerDesign) -> float:
@@ -195,10 +192,3 @@ def _ratios(df: int) -> tuple[float, ...]:
 def _scales(df: int) -> tuple[float, ...]:
     """Return equally likely ratios of the true to the estimated noise: sqrt(df / chi-squared)."""
     return tuple(math.sqrt(df / float(special.chdtri(df, (i + 0.5) / _STRATA))) for i in range(_STRATA))
-
-
-def _total_alpha(analyses: Sequence[InterimAnalysis]) -> float:
-
-    bounds = [-float(special.ndtri(look.alpha / 2)) for look in analyses]
-    spent = crossings(bounds, [look.seeds / analyses[-1].seeds for look in analyses])
-    return min(0.999, round(sum(sum(each) for each in spent), 9))

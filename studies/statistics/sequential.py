@@ -14,7 +14,7 @@ degrees of freedom, an approximation. Fixed quadratures: the same inputs give th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import Any, Final, NamedTuple
@@ -142,15 +142,15 @@ def _levels(seeds: tuple[int, ...], alpha: float) -> tuple[float, ...]:
     walk, levels, before = _Walk(0.0), [], 0.0
     for share in (n / seeds[-1] for n in seeds):
         now = cumulative_alpha(share, alpha)
-        bound = optimize.brentq(_excess(walk, share, now - before), 0.0, _HIGHEST_BOUND, xtol=1e-12)
+
+        def excess(bound: float, share: float = share, wanted: float = now - before) -> float:
+            return sum(walk.exit_probability(bound, share)) - wanted
+
+        bound = optimize.brentq(excess, 0.0, _HIGHEST_BOUND, xtol=1e-12)
         walk.step(bound, share)
         levels.append(max(2 * float(special.ndtr(-bound)), 1e-300))
         before = now
     return tuple(levels)
-
-
-def _excess(walk: _Walk, share: float, wanted: float) -> Callable[[float], float]:
-    return lambda bound: sum(walk.exit_probability(bound, share)) - wanted
 
 
 class _Walk:

@@ -199,13 +199,12 @@ def verdict_follows(state: StudyState, verdict: Verdict) -> bool:
     outside = (None, verdict.reason) if verdict.verdict == "invalid" else (None,)
     name, look, phase = verdict.hypothesis, verdict.look, verdict.phase
     again = (judge_hypothesis(state, name, look=look, phase=phase, lock_error=reason) for reason in outside)
-    return any(_same(verdict, found) for found in again)
-
-
-def _same(a: Verdict, b: Verdict) -> bool:
-    pairs = [(getattr(a, name), getattr(b, name)) for name in _NUMBERS]
-    close = all(x is y if None in (x, y) else math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-9) for x, y in pairs)
-    return close and (a.verdict, a.inputs_sha256) == (b.verdict, b.inputs_sha256)
+    for found in again:
+        pairs = [(getattr(verdict, name), getattr(found, name)) for name in _NUMBERS]
+        close = all(x is y if None in (x, y) else math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-9) for x, y in pairs)
+        if close and (verdict.verdict, verdict.inputs_sha256) == (found.verdict, found.inputs_sha256):
+            return True
+    return False
 
 
 DOES_NOT_FOLLOW: Final = "does not follow"

@@ -124,7 +124,11 @@ def _of_all(case: JudgeInput, finding: Finding, rates: Sequence[CollapseRate]) -
     whichever arm loses it, and none was seen to.
     """
     drop = _drop(case)
-    lost = {up: _most(case, [rate.upper for rate in rates], up=up) * drop for up in (False, True)}
+    pairs = list(zip(case.weights, rates, strict=True))
+    lost = {  # by the arms whose mean raises the effect, or lowers it
+        up: math.fsum(abs(weight) * rate.upper for weight, rate in pairs if (weight > 0) == up) * drop
+        for up in (False, True)
+    }
     if finding.verdict == "equivalent" and (same := finding.equivalence) is not None:
         widest = max(abs(same.low), abs(same.high)) + max(lost.values())
         return widest < same.margin and not any(rate.count for rate in rates)
@@ -132,12 +136,6 @@ def _of_all(case: JudgeInput, finding: Finding, rates: Sequence[CollapseRate]) -
         return False
     # by the tested difference: of pairs it is not that of the arms' means
     return min(abs(finding.low), abs(finding.high)) > lost[(finding.low > 0) == case.design.metric.higher_is_better]
-
-
-def _most(case: JudgeInput, rates: Sequence[float], *, up: bool) -> float:
-    """Return the most collapses, by weights, of the arms whose mean raises the effect (`up`), or lowers it."""
-    pairs = zip(case.weights, rates, strict=True)
-    return math.fsum(abs(weight) * rate for weight, rate in pairs if (weight > 0) == up)
 
 
 def _drop(case: JudgeInput) -> float:

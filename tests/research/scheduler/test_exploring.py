@@ -14,7 +14,7 @@ from research.planners.protocol import Check, PlannerTurn
 from research.planners.rules import RulesPlanner
 from research.proposals.actions import Constant, Explore, Tried
 from studies import EventType, StudyState
-from studies.errors import EventRefused
+from studies.errors import StudiesError
 from studies.log.event import Event
 from studies.records.alpha import Exploration
 from studies.records.design import Arm
@@ -162,7 +162,7 @@ def test_an_exploration_that_could_pass_for_evidence_or_comes_while_a_claim_is_o
         plan = plan_of(desk.state)
         hidden = plan.model_copy(update={"metric": desk.state.design.metric})
         for said in (payload(plan) | {"hash": "0" * 64}, payload(hidden), payload(plan)):
-            with pytest.raises(EventRefused) as error:
+            with pytest.raises(StudiesError) as error:
                 desk.write(EventType.EXPLORATION_PLANNED, said)
             refused.append(str(error.value))
 

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies import Event, EventLog, EventType, HeadMoved, LogCorrupt, StoreError, StudyLog, UnknownStudy, fold
+from studies import Event, EventLog, EventType, HeadMoved, LogCorrupt, StoreError, StudiesError, StudyLog, fold
 from studies.log import event_log
 from studies.log.event_log import LOCK_FILE, lock_error, write_lock
 from tests.golden import assert_golden, refused
@@ -136,7 +136,7 @@ def test_studies_are_listed_newest_first_and_an_unknown_one_is_named_beside_them
     fill(log, 2, "s-old")
     assert log.studies() == ["s-new", "s-mid", "s-old"]
     fill(log, 1)
-    with refused(UnknownStudy, "'s-9'", "s-1"):
+    with refused(StudiesError, "'s-9'", "s-1"):
         log.read("s-9")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from studies import Event, EventType, LogCorrupt, UnknownStudy, fold
+from studies import Event, EventType, LogCorrupt, StudiesError, fold
 from studies.records.design import CONFIGURATION, Arm, Design, Hypothesis, NoisePlan, RunSpec
 from studies.records.procedure import (
     InterimAnalysis,
@@ -255,7 +255,7 @@ def test_every_prefix_of_a_log_folds_and_a_state_that_somebody_holds_stays_as_it
 
 
 def test_a_fold_of_nothing_is_no_study() -> None:
-    with pytest.raises(UnknownStudy):
+    with pytest.raises(StudiesError, match="first event"):
         fold([])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from studies import EventType, ExportError, StudyState
+from studies import EventType, StudiesError, StudyState
 from studies.proof import export, read_export, verify
 from studies.proof.evidence import Findings
 from studies.proof.verify import check_rounds
@@ -153,5 +153,5 @@ def test_an_export_takes_every_round_along_and_verifies_elsewhere(told: Inquiry,
     (away / "design-2.lock").unlink()
     assert "design-2.lock" in "".join(str(drift) for drift in verify(study, rows, away).drifts)
     (away / "design-2.lock").symlink_to(told.folder / "design-2.lock")
-    with pytest.raises(ExportError, match=r"design-2\.lock, which"):
+    with pytest.raises(StudiesError, match=r"design-2\.lock, which"):
         read_export(away)
