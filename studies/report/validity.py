@@ -21,7 +21,6 @@ from studies.checks.training import (
     find_fault,
     find_zero_lr_run,
     list_unreported,
-    unequal_drops,
 )
 from studies.log.study import StudyState
 from studies.records.design import SUCCESS, Design
@@ -281,7 +280,7 @@ def _warn_few_runs(state: StudyState, design: Design, evidence: Evidence) -> Ite
 
 
 def _warn_design(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
-    """Tell of claims without a correction, of arms near an end of the range, and of what was lost unequally."""
+    """Tell of claims without a correction, and of arms near an end of the range."""
     k = len(design.hypotheses)
     if k > 1 and design.multiplicity == "none":
         risk = percent(round(1 - (1 - design.alpha) ** k, 2))
@@ -298,12 +297,6 @@ def _warn_design(state: StudyState, design: Design, evidence: Evidence) -> Itera
         elif level < 1 - _CEILING:
             said = "hardly any hidden task: near the floor"
             yield threat(f"{arm.name} solves {said}, differences look smaller.")
-    for claim in design.hypotheses:
-        for clause in unequal_drops(state, claim):
-            yield threat(
-                f"{claim.id}: the arms differ in {clause}. What was lost because of its arm makes the rest look other "
-                "than it is."
-            )
 
 
 def _warn_setting(state: StudyState, evidence: Evidence) -> Iterator[Remark]:

@@ -41,7 +41,7 @@ DATA = re.compile(r"\b[0-9a-f]{12,64}\b|[+−-]?\d+\.\d{2,}")
 """What of a report is data and no wording: hashes, ids and measured numbers."""
 NO_LONGER_SAID = re.compile(
     r"differences smaller than about \S+ cannot be told from zero|"
-    r"Exploratory: (?:not in the lock|no claim rests on them).*?(?=\n#|<h\d|</section>)",
+    r"Exploratory: not in the lock.*?(?=\n#|<h\d|</section>)",
     re.DOTALL,
 )
 """What contradicted what else a report says of its power, which is one number now; numbers that no claim rested on."""
