@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -78,13 +77,6 @@ def test_list_names_what_is_built_in_and_what_addresses_there_are_and_begins_not
 
 
 @pytest.mark.slow
-def test_what_is_shown_of_a_play_stands_as_it_was_said(ajet: Ajet, tmp_path: Path) -> None:
-    folder = edited(tmp_path / "sums", "%d plus %d", 'say \\"%d\\"\\nplus\\\\%d\\x1b[31m')
-    said = ajet("env", "show", folder).out
-    assert re.search(r'user +say "\d+"\n {14}plus\\\d+\\x1b\[31m', said), said
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "expected"),
     [
@@ -113,13 +105,6 @@ def test_a_record_that_no_client_holds_is_told_as_such(ajet: Ajet, tmp_path: Pat
     folder = edited(tmp_path / "sums", "self.task, self.said = ", f"{posed}; self.task, self.said = ")
     Path(folder, "tasks.json").write_text("[]")
     ajet("env", "check", folder).refused("FileNotFoundError", f"a client's copy of {folder}/tasks.json")
-
-
-@pytest.mark.slow
-def test_a_built_in_environment_is_checked_too(ajet: Ajet) -> None:
-    ended = ajet("env", "check", "guess", "--plays", "16")
-    assert (ended.code, "481 train, 125 search, 216 hidden" in ended.out, "sound" in ended.out) == (0, True, True)
-    assert "without a model" in ajet("env", "show", "guess").out
 
 
 @pytest.mark.slow
@@ -216,12 +201,6 @@ def test_a_check_counts_for_jobs_of_its_conditions(ajet: Ajet, tmp_path: Path, m
     known = checked("--job", str(file))
     assert (known["job"]["max_tokens"], known["job"]["epochs"], known["job"].get("lr_warmup_steps", 0)) == (64, 2, 0)
     assert "measured of sums@" in priced()
-
-
-@pytest.mark.slow
-def test_a_tiny_model_needs_demonstrations(ajet: Ajet, tmp_path: Path) -> None:
-    folder = edited(tmp_path / "sums", "def imitate", "def never")
-    ajet("env", "check", folder, "--tiny", "--plays", "4").refused("demonstrations of sums@")
 
 
 @pytest.mark.slow

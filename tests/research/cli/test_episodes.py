@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections.abc import Iterator
@@ -9,16 +8,11 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from rich.text import Text
 
-from research.cli import episodes
 from research.cli.episodes import (
-    LEVELS,
     episode_page,
     episode_screen,
-    episode_table,
     escape_unprintable,
-    level_style,
     order_calls,
     prompt_lengths,
 )
@@ -26,7 +20,7 @@ from research.cli.listing import FILE, read_listing
 from research.installation.home import Home
 from studies import EventLog, EventType
 from studies.proof import DOES_NOT_FOLLOW
-from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, TokenSpan
+from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
 from tests.research.cli.conftest import Ajet, own_server, small_job
 from tests.research.fakes import create_study
 from tests.studies.raw import append
@@ -171,26 +165,10 @@ def test_a_conversation_stays_on_its_depth_what_branches_off_is_set_in_and_a_cal
     assert f"{mean:.3f} in the mean" in seen
 
 
-@pytest.mark.parametrize(("logprob", "level"), [(0.0, 0), (0.3, 0), (-0.2, 1), (-1.0, 2), (-4.0, 3), (-40.0, 4)])
-def test_levels_are_of_probabilities(logprob: float, level: int) -> None:
-    assert level_style(logprob) == LEVELS[level][2]
-
-
 def test_nothing_in_a_token_moves_the_cursor_or_hides() -> None:
     assert escape_unprintable("a\x1b[31m\u202eb\x7f\t") == "a␛[31m<U+202E>b␡␉"
     hostile = episode(call(0, None, "start", "\x1b]0;title\x07", "x"), task_id="[red]\x1b[2J", owner="\u202eme")
     assert ("\x1b" in drawn(hostile), "[red]␛[2J" in drawn(hostile)) == (False, True)
-
-
-@pytest.mark.parametrize(("terminal", "most"), [(True, 80), (False, 400)])
-def test_an_episode_is_one_line_of_a_list(monkeypatch: pytest.MonkeyPatch, terminal: bool, most: int) -> None:
-    out = Console(width=80, file=io.StringIO(), force_terminal=terminal)
-    monkeypatch.setattr(episodes, "console", lambda: out)
-    episodes._print_rows(episode_table(EpisodeList(episodes=(episode(owner="o" * 90),) * 2)))
-    lines = out.file.getvalue().splitlines()
-    assert len(lines) == 3
-    assert all(len(Text.from_ansi(line).plain.rstrip()) <= most for line in lines)
-    assert ("o" * 90 in lines[1]) is not terminal
 
 
 def test_the_screen_shows_branches_cuts_sums_and_a_legend() -> None:

@@ -6,15 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.app import columns, console, make_table
+from research.cli.app import columns, console
 from research.cli.research import make_observer
 from research.installation.home import Home
 from research.terminal import warn
-from tests.research.cli.conftest import every_command
 from tests.studies.synthetic import Synthetic
 
 CLI = Path(__file__).parents[3] / "research"
@@ -49,13 +47,6 @@ def test_nothing_is_printed_past_the_one_console_and_nothing_asks_for_markup() -
         assert "rich" not in source or not re.search(r"status\.update\((?!Text\()", source), file
 
 
-def test_no_help_holds_what_would_be_read_as_markup() -> None:
-    for path, command in every_command().items():
-        texts = [command.help, *(getattr(each, "help", None) for each in command.params)]
-        for text in filter(None, texts):
-            assert Text.from_markup(text).plain == text, path
-
-
 STEERING = "a\x1b[31mred\x1b]0;title\x07 b\x9b2J\rc"
 
 
@@ -82,13 +73,3 @@ def test_columns_are_aligned_by_what_a_terminal_shows_and_the_last_is_wrapped() 
     assert all(line.startswith(" " * 13) and len(line) <= console().width for line in shown[2:-1])
     assert shown[-1] == "longer-name  [31mred and [bold]"
     assert " ".join(line[13:].strip() for line in shown[2:-1]) in words
-
-
-def test_a_column_that_a_terminal_cuts_says_so() -> None:
-    narrow = Console(width=24)
-    with narrow.capture() as shown:
-        narrow.print(make_table(("hidden", "seconds"), [("0.123456789012", "123.456789012")]))
-    assert shown.get().splitlines()[1].count("…") == 2
-    with narrow.capture() as shown:
-        narrow.print(make_table(("arm",), [("learning_rate=0.001234567",)], wraps=("arm",)))
-    assert "".join(shown.get().split()) == "armlearning_rate=0.001234567"

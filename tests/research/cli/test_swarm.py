@@ -17,7 +17,6 @@ from typing import Any
 import psutil
 import pytest
 
-from research.agents.run import job_status
 from research.cli import swarm
 from research.errors import BadInput, NotReady
 from research.installation.home import Home
@@ -37,8 +36,8 @@ from research.installation.servers import (
 )
 from swarm.client import SwarmClient
 from swarm.client.identity import server_folder
-from swarm.job import Job, PathModel
-from swarm.wire import ServerState, Status
+from swarm.job import PathModel
+from swarm.wire import ServerState
 from tests.research.cli.conftest import Ajet, own_server, server_of
 from tests.swarm.models.folders import whole_folder
 
@@ -277,13 +276,6 @@ def test_a_model_s_folder_takes_the_place_of_the_job_s_model_with_a_word_on_the_
     assert (held.steps, held.model) == (3, PathModel(path=str(tmp_path / "m"))), "a tiny model's warm start is its own"
 
 
-def test_a_model_s_folder_keeps_what_else_the_job_says_of_its_model(tmp_path: Path) -> None:
-    said = Job(model=PathModel(path="/gone", warm_start_steps=7, sha256="ab" * 32))
-    whole_folder(tmp_path / "m")
-    found = swarm._with_model(said, str(tmp_path / "m"))
-    assert found.model == PathModel(path=str(tmp_path / "m"), warm_start_steps=7)
-
-
 @pytest.mark.usefixtures("server")
 def test_another_job_is_refused_with_what_differs_and_the_command_that_helps(ajet: Ajet, file: Path) -> None:
     assert ajet("swarm", "start", "--job", str(file)).code == 0
@@ -301,15 +293,6 @@ def test_a_server_without_a_job_says_how_to_get_one(ajet: Ajet, server: SwarmPro
     assert ("- of 3" in shown, "policy version" in shown) == (True, False)
 
 
-@pytest.mark.parametrize(
-    ("state", "words"), [("OFFLINE", "ajet swarm start"), ("BOOTING", "loading"), ("FAILED", "no room left")]
-)
-def test_an_agents_run_says_why_nothing_moves(state: str, words: str) -> None:
-    reason = "no room left" if state == "FAILED" else None
-    said = job_status(Status(state=ServerState(state), reason=reason, steps=3))
-    assert (f"the server is {state}" in said, words in said, "step" in said) == (True, True, False)
-
-
 def test_a_server_that_stands_still_is_told_so(ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(swarm, "RETRY_TIMEOUT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never answers
@@ -317,9 +300,3 @@ def test_a_server_that_stands_still_is_told_so(ajet: Ajet, home: Path, monkeypat
         found = SwarmProcess(mute, os.getpid(), "a" * 40, home / "swarm", "c" * 40)
         monkeypatch.setattr("research.installation.servers.find_swarm", lambda _: found)
         ajet("swarm", "status").refused("within 0.5 s", f"process {os.getpid()}", "server.log", "`ajet swarm stop`")
-
-
-def test_what_is_explained_of_a_job_is_enough_to_write_its_file(ajet: Ajet, tmp_path: Path) -> None:
-    said = ajet("job", "explain").out.replace("\n", " ")
-    example = said[said.index("{", said.index("A job file is")) : said.index(". What it leaves out")]
-    assert Job.model_validate_json(example).steps == 80

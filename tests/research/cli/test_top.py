@@ -21,16 +21,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from research.cli.top import (
-    BARS,
-    LEAST_WIDTH,
-    REWARD,
-    TopFrame,
-    Watcher,
-    screen,
-    sparkline,
-    status_lines,
-)
+from research.cli.top import BARS, LEAST_WIDTH, TopFrame, Watcher, screen, sparkline, status_lines
 from research.installation.servers import SwarmProcess
 from swarm.client import NamedTask, SwarmClient
 from swarm.errors import Unreachable
@@ -100,15 +91,6 @@ def test_a_frame_says_state_wait_streams_clients_curves_and_drops() -> None:
         assert re.search(" +".join(map(re.escape, words.split())), said), said
 
 
-def test_a_curve_goes_up_where_its_metric_does_and_one_that_is_0_throughout_is_left_out() -> None:
-    lines = {line.split()[0]: line for line in drawn().splitlines() if line.split()}
-    bars = [BARS.index(character) for character in lines["reward"] if character in BARS]
-    assert (len(bars), bars == sorted(bars), bars[0] < bars[-1]) == (40, True, True)
-    assert lines["reward"].split()[-2:] == ["0.4", "0.01"]
-    assert lines["loss"].split()[-2:] == ["-0.04", "-0.001"]
-    assert "KL" not in lines
-
-
 @given(st.integers(1, 200), st.text(max_size=200), st.text(max_size=200))
 def test_no_line_is_wider_than_a_terminal_or_steers_it(width: int, owner: str, text: str) -> None:
     """An owner's name is a client's own words."""
@@ -153,16 +135,6 @@ def test_a_server_without_a_job_has_a_screen_and_as_many_lines_too() -> None:
     assert (len(lines), lines["step"]) == (12, "-")
 
 
-def test_the_first_step_is_not_told_twice_and_a_new_training_beside_others_is_one_line_more() -> None:
-    first = replace(frame(), steps=RISING[:1])
-    assert dict(status_lines(first, ""))["reward"] == "0.01 at step 1"
-    status = Status(state=ServerState.ROLLING, fresh_start="begins at step 0 beside others")
-    assert len(status_lines(frame(status=status), "")) == 13
-
-
-VALUES = st.lists(st.none() | st.floats(-1e9, 1e9), max_size=400)
-
-
 @given(VALUES, st.integers(1, 120))
 def test_a_sparkline_has_the_width_asked_for(values: list[float | None], width: int) -> None:
     line = sparkline(values, width)
@@ -184,12 +156,6 @@ def test_what_does_not_fit_is_averaged_and_what_is_not_known_is_a_gap() -> None:
     assert sparkline([0.0, None, 10.0, 10.0], 2) == "▁█", "a part is the mean of what is known of it"
     assert sparkline([3.0, 3.0, 3.0], 9) == "▅▅▅"
     assert sparkline([], 9) == ""
-
-
-def test_few_steps_take_the_width_that_there_is() -> None:
-    steps = tuple(StepRecord(step=step, metrics={REWARD: float(step)}) for step in range(1, 11))
-    (curve,) = [line for line in lines_of(replace(frame(), steps=steps), 160) if "▁" in line]
-    assert curve.count("▁") == 2 * 8
 
 
 DEADLINE_S = 180.0

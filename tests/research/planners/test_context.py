@@ -3,31 +3,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
 from research.errors import PlannerFailed
-from research.installation.base_job import model_folder
 from research.planners.context import PlannerContext, field_specs
 from research.planners.llm import MOST_ANSWERED, MOST_OF_ONE
-from research.planners.prompts import MOST_TOOL_CALLS, messages
+from research.planners.prompts import MOST_TOOL_CALLS
 from research.planners.tools import PLAYS, EpisodesRequest, RunsRequest, ToolError
-from research.proposals import actions
 from research.proposals.arms import ComparedModels
 from research.proposals.flags import RequestedComparison
-from tests.research.factories import make_verdict
-from tests.research.model_folders import model_at
 from tests.research.planners.scripted_endpoint import Reply, calls, fails, says, scripted_endpoint
-from tests.research.planners.test_llm import CODED, KEY, PROPOSAL, RECORDS, TOPIC, ask, changed, compiled, planner
-
-
-@pytest.fixture
-def models(tmp_path: Path) -> ComparedModels:
-    folders = [model_at(tmp_path / "qwen-0.5b"), model_at(tmp_path / "smollm2", b"v")]
-    return ComparedModels.load(map(str, folders), model_folder)
+from tests.research.planners.test_llm import CODED, KEY, PROPOSAL, TOPIC, ask, changed, compiled, planner
 
 
 def digest(models: ComparedModels) -> PlannerContext:
@@ -36,17 +25,6 @@ def digest(models: ComparedModels) -> PlannerContext:
         topic, 1e6, 10.0, 2, wanted=RequestedComparison(models=models), fields=field_specs(models=models),
         fixed={"max_tokens": 64},
     )  # fmt: skip
-
-
-def test_the_prompt_says_that_gains_are_judged_and_what_the_user_fixed(models: ComparedModels) -> None:
-    said = messages(digest(models))[1]["content"]
-    assert "`variable` may be 'model'" in said
-    assert "what each gains" in said
-    assert '"sensible_values": ["qwen-0.5b", "smollm2"]' in said, "and no folder"
-    assert '"fixed_by_the_user": {"max_tokens": 64}' in said
-    plain = messages(PlannerContext("q", 1e6, 10.0, 2))[1]["content"]
-    assert "fixed_by_the_user" not in plain
-    assert "may be 'model'" not in plain
 
 
 MakeDigest = Callable[..., PlannerContext]
@@ -80,15 +58,6 @@ def test_a_look_is_a_tool_call_whose_answer_goes_back_and_takes_no_try(digest: M
         "sha256": hashlib.sha256(answer["content"].encode()).hexdigest(),
     }  # fmt: skip
     assert turn.payload()["looks"] == [look.payload()]
-
-
-@pytest.mark.parametrize("status", [400, 422])
-def test_an_endpoint_that_takes_no_tools_plans_without_looking(status: int, digest: MakeDigest) -> None:
-    replies = [fails(status, "tools are not supported"), says(PROPOSAL)]
-    turn, endpoint = ask(replies, digest(TOPIC, tools=Shelf()))
-    assert "nothing could be looked at" in turn.note
-    assert ["tools" in request for request in endpoint.requests] == [True, False]
-    assert "look at what the harness" not in endpoint.requests[1]["messages"][1]["content"]
 
 
 def test_an_endpoint_that_takes_neither_tools_nor_a_format_is_asked_with_neither(digest: MakeDigest) -> None:
@@ -176,11 +145,3 @@ def test_who_saw_plays_of_hidden_tasks_writes_no_reward_function(digest: MakeDig
     assert turn.action.hypotheses[0].variable == "group_size"
     unseen, _ = ask([calls(("runs", "{}")), says(coded)], shown)
     assert unseen.tries == 1
-
-
-def test_a_conclusion_is_drawn_without_looks(digest: MakeDigest) -> None:
-    due = digest(TOPIC, hypotheses=RECORDS, verdicts=(make_verdict(),), tools=Shelf())
-    turn, endpoint = ask([says({"action": "conclude", "reason": "Nothing was shown."})], due)
-    assert turn.action == actions.Conclude(reason="Nothing was shown.")
-    assert "inconclusive" in endpoint.requests[0]["messages"][1]["content"]
-    assert "tools" not in endpoint.requests[0]

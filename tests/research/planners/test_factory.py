@@ -68,13 +68,6 @@ def test_roundings_of_any_fact_are_founded_and_what_is_far_from_all_facts_is_not
     assert final_message("llm m", f"The difference is {abs(fact) + 8.375:.3f}.", facts).unfounded != ()
 
 
-@given(st.text(max_size=200))
-def test_any_words_are_read_without_an_error(text: str) -> None:
-    said = final_message("llm m", text, judged())
-    assert said.text == text
-    assert all(number in text for number in said.unfounded or ())
-
-
 @pytest.mark.parametrize(
     ("text", "reached", "contradicted"),
     [
@@ -104,15 +97,6 @@ def test_a_quotation_says_who_said_it_and_what_is_wrong_with_it() -> None:
 
 
 LOCAL = {"OPENAI_BASE_URL": "http://127.0.0.1:8000/v1"}
-
-
-@pytest.mark.parametrize(
-    ("name", "model", "chosen"),
-    [("rules", None, "rules"), (None, None, "rules"), ("llm", "m", "llm"), (None, "m", "llm")],
-)
-def test_a_planner_is_chosen_by_name_or_model_not_by_key(name: str | None, model: str | None, chosen: str) -> None:
-    planner = make_planner(name, model, {"OPENAI_API_KEY": "k"})
-    assert (planner.name, planner.model) == (chosen, model)
 
 
 @pytest.mark.parametrize(
@@ -173,14 +157,6 @@ def test_bins_hold_each_valid_prediction_with_the_wilson_interval_of_its_share(l
     z = 1.959964  # Wilson 1927 for 1 of 2
     half = z * (2 * 0.25 + z * z / 4) ** 0.5 / (2 + z * z)
     assert (share.mean, share.low, share.high) == pytest.approx((0.5, 0.5 - half, 0.5 + half), abs=1e-5)
-
-
-def test_planners_and_models_are_kept_apart_the_one_with_most_claims_first(log: EventLog) -> None:
-    write_study(log, "a", Came(0.5, "supported"))
-    write_study(log, "b", Came(0.5, "supported"), Came(0.5, "refuted"), planner="llm", model="one")
-    write_study(log, "c", Came(0.5, "supported"), planner="llm", model="two")
-    assert [entry.title for entry in load_track_record(log).forecasters] == ["llm one", "llm two", "rules"]
-    assert [entry.title for entry in load_track_record(log, "rules").forecasters] == ["rules"]
 
 
 def test_what_is_not_scored_is_counted_with_its_reason(log: EventLog, tmp_path: Path) -> None:

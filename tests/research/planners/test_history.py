@@ -14,16 +14,13 @@ from hypothesis import strategies as st
 
 from research.planners.history import (
     LONGEST,
-    MOST,
     MOST_CHARACTERS,
     MOST_IDEAS,
-    MOST_SURPRISES,
     CampaignFacts,
     ClaimFacts,
     Notebook,
     RoundFacts,
     find_surprises,
-    quote_latest,
     sanitize_line,
 )
 from research.proposals.actions import AskUser, Note, Revise
@@ -55,15 +52,6 @@ def test_every_claim_has_its_effect_and_interval_and_the_newest_rounds_their_rea
     assert_golden(told["left_out"])
 
 
-def test_both_ledgers_say_what_was_handed_on() -> None:
-    told = facts(2).facts()
-    assert [entry.get("handed_on") for entry in told["ledger_of_differences"]] == [True, True, None]
-    assert [entry.get("handed_on") for entry in told["ledger_of_equivalences"]] == [False, False, None]
-    assert told["ledger_of_differences"][1]["of_it_received"] == told["ledger_of_differences"][0]["level"]
-    assert told["level_of_differences"] > told["level_of_equivalences"]
-    assert len(facts(2).verdicts) == 6, "those of all rounds bear out closing words"
-
-
 def test_what_surprised_is_said_of_claims_and_runs() -> None:
     found = make_verdict(
         **MISSED, violations=("co_tenancy: a backup ran",), counted_as_worst={"group_size=16: training_nan": 2},
@@ -81,13 +69,6 @@ def test_what_other_measures_say_is_among_the_surprises_in_plain_words() -> None
     (told,) = told["surprises"]
     assert (told["round"], told["claim"]) == (2, "")
     assert_golden(told["what"])
-
-
-def test_surprises_are_the_latest_and_those_left_out_are_counted() -> None:
-    told = facts(6, **MISSED).facts()
-    assert len(told["surprises"]) == MOST_SURPRISES
-    assert {entry["round"] for entry in told["surprises"]} == {4, 5, 6}
-    assert told["left_out"].endswith("the first 20 surprises")
 
 
 def test_the_facts_are_bounded_whatever_was_said() -> None:
@@ -122,11 +103,6 @@ def test_any_text_becomes_one_short_line_that_can_be_stored(text: str) -> None:
     assert not [char for char in shown if unicodedata.category(char).startswith("C")]
     assert sanitize_line(shown) == shown
     json.dumps(shown).encode()
-
-
-def test_the_latest_are_kept_and_empty_ones_left_out() -> None:
-    shown = quote_latest([(f"note-{number}", f"text {number}") for number in range(20)] + [("note-20", "\x1b[0m ")])
-    assert [entry.id for entry in shown] == [f"note-{number}" for number in range(20 - MOST, 20)]
 
 
 def note(seq: int, **changes: Any) -> PlannerNote:

@@ -228,11 +228,6 @@ def test_the_same_inquiry_is_replayed_from_the_recording_to_the_byte(flown: Flow
     assert flown.replayed.state.head_hash == flown.state.head_hash
 
 
-def test_no_key_is_in_the_study(flown: Flown) -> None:
-    assert KEY not in flown.log
-    assert KEY not in json.dumps(flown.turns)
-
-
 def test_a_model_asks_on_is_told_what_was_found_and_may_conclude() -> None:
     landed, endpoint = fly_scripted(Script({(2, "propose"): [RATES]}), rounds=4)
     state = landed.state

@@ -16,7 +16,7 @@ from research.planners.context import PlannerContext
 from research.planners.endpoint import EndpointError, Kind, OpenAiEndpoint
 from research.planners.llm import LlmPlanner, UnusableAnswer, parse_json_object
 from research.planners.protocol import Check, PlannerTurn
-from research.proposals.actions import Decline, Propose, ProposeDesign
+from research.proposals.actions import Decline, Propose
 from studies.records.base import canonical
 from studies.records.design import Budget
 from tests.research.compiling import refusal
@@ -168,14 +168,6 @@ def test_an_answer_that_cannot_be_taken_is_returned_with_the_error(reply: Reply,
     assert {"smallest_effect", "falsifier"} <= set(schema["required"])
 
 
-def test_a_design_over_budget_is_returned_with_the_price(digest: MakeDigest) -> None:
-    due = digest(TOPIC, hypotheses=RECORDS)
-    turn, endpoint = ask([says({**DESIGN, "steps": 5000}), says({**DESIGN, "steps": 20})], due)
-    assert turn.action.steps == 20
-    assert "the budget is 10 min" in turn.rejected[0]
-    assert "seeds_per_arm" not in json.dumps(endpoint.requests[0]), "no model is offered seeds"
-
-
 def test_a_design_over_budget_three_times_fails_with_the_price(digest: MakeDigest) -> None:
     tries = [says({**DESIGN, "steps": steps}) for steps in (40, 39, 38)]
     message, endpoint = failure(tries, digest(TOPIC, hypotheses=RECORDS), budget_s=30)
@@ -262,16 +254,6 @@ def test_a_reward_function_is_proposed_where_runs_are_in_containers(digest: Make
     assert "reward_examples" in request["messages"][1]["content"]
 
 
-def test_no_reward_function_is_offered_where_runs_are_in_no_containers(digest: MakeDigest) -> None:
-    turn, endpoint = ask([says(PROPOSAL)], digest(REWARD_TOPIC))
-    (request,) = endpoint.requests
-    assert '"code"' not in json.dumps(request["response_format"])
-    said = request["messages"][1]["content"]
-    assert "def reward" not in said
-    assert "may not be" in said
-    assert turn.tries == 1
-
-
 SCREEN = {
     "knobs": [{"field": "learning_rate", "values": [3e-4, 1e-3, 3e-3]}], "confirm": 1, "predicted_low": 0.0,
     "predicted_high": 0.2, "probability": 0.4, "smallest_effect": 0.1,
@@ -288,13 +270,6 @@ def test_a_topic_may_be_declined_before_the_lock_whatever_else_is_said(design: b
     assert schema["properties"]["action"]["enum"] == ["design" if design else "propose", "decline"]
     bare, _ = ask([says({"action": "decline", "reason": "No."})], digest(TOPIC, hypotheses=hypotheses))
     assert bare.action == Decline(reason="No.")
-
-
-def test_a_conclusion_cannot_be_declined(digest: MakeDigest) -> None:
-    due = digest(TOPIC, hypotheses=RECORDS, verdicts=(make_verdict(),))
-    message, endpoint = failure([says({"action": "decline", "reason": "No."})], due)
-    assert "decline" not in json.dumps(endpoint.requests[0]["response_format"])
-    assert "'conclude'" in message
 
 
 @pytest.mark.parametrize("topic", ["the topic names temperature 5", "Is a 7B model better?", "curriculum on gsm8k"])
@@ -335,14 +310,6 @@ class Dying:
 
     def redact(self, text: str) -> str:
         return text
-
-
-def test_an_endpoint_that_answered_before_is_waited_for(digest: MakeDigest) -> None:
-    pauses: list[float] = []
-    known = LlmPlanner("m", Dying([None, "unreachable", "dropped", None]), patience_s=1e6, sleep=pauses.append)
-    known.act(digest(TOPIC), compiled())
-    assert isinstance(known.act(digest(TOPIC, hypotheses=RECORDS), compiled()).action, ProposeDesign)
-    assert len(pauses) == 2
 
 
 @pytest.mark.parametrize(

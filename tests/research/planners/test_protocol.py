@@ -4,7 +4,7 @@ import hashlib
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +15,12 @@ import pytest
 
 from research.controller.evaluation import ActionCheck, PlanningInputs
 from research.controller.planning import Planning, summarize_arms
-from research.controller.preview import average_sample_size, preview, run_hours
+from research.controller.preview import average_sample_size, preview
 from research.design.comparison import StatisticalRequirements
-from research.design.compiler import CompiledDesign, DesignCompiler
+from research.design.compiler import DesignCompiler
 from research.design.noise_bank import NoiseBank
 from research.design.power import plan_analyses
-from research.design.pricing import Pricing, Stage, make_pricing
+from research.design.pricing import Pricing, make_pricing
 from research.errors import DesignRefused, HomeError, PlannerFailed, ResearchError
 from research.installation.home import Home
 from research.planners.context import PlannerContext, ToolResult
@@ -32,7 +32,7 @@ from research.proposals.flags import RequestedComparison
 from research.proposals.metric_choice import RequestedMetric
 from studies import EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
 from studies.records import statements
-from studies.records.design import Budget, Hypothesis
+from studies.records.design import Budget
 from studies.records.procedure import InterimAnalysis
 from studies.records.runs import noise_spec
 from studies.records.verdict import PlannerMessage
@@ -116,11 +116,6 @@ def simulated(looks: tuple[InterimAnalysis, ...], effect: float, studies: int) -
 def test_expected_seeds_are_those_of_a_simulation(effect: float, studies: int, within: float) -> None:
     looks = plan_analyses(9, 3)
     assert average_sample_size(looks, effect, SD) == pytest.approx(simulated(looks, effect, studies), abs=within)
-
-
-def test_one_look_saves_nothing_and_run_hours_are_those_of_all_runs() -> None:
-    assert average_sample_size(plan_analyses(3, 3), 0.5, SD) == 3
-    assert run_hours([Stage("a", 10, 36.0), Stage("b", 1, 3600.0)]) == pytest.approx(1.1)
 
 
 class Naming(ScriptedPlanner):
@@ -249,24 +244,6 @@ def planning(home: Home, log: EventLog, planner: Any, bank: NoiseBank = EMPTY, *
 def plan(home: Home, log: EventLog, planner: Any, bank: NoiseBank = EMPTY) -> StudyState:
     planning(home, log, planner, bank).plan(state_of(log), lambda: 600.0)
     return state_of(log)
-
-
-def test_a_known_noise_leads_to_the_lock_by_one_evaluation(
-    home: Home, log: EventLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    evaluated: list[ProposeDesign] = []
-    compile_design = DesignCompiler.compile
-
-    def noted(self: DesignCompiler, hypotheses: Sequence[Hypothesis], proposal: ProposeDesign) -> CompiledDesign:
-        evaluated.append(proposal)
-        return compile_design(self, hypotheses, proposal)
-
-    monkeypatch.setattr(DesignCompiler, "compile", noted)
-    design = plan(home, log, RulesPlanner(), Knows()).design
-    assert design.noise == Knows().find("guess", BASE, design.metric)
-    assert types_of(log) == ["planner.acted", "hypothesis.proposed", "planner.acted", "design.locked"]
-    turn = json.loads((home.study(STUDY) / "planning" / "design.json").read_text())
-    assert evaluated.count(ProposeDesign.model_validate(turn["action"])) == 1
 
 
 def test_an_unknown_noise_leads_to_aa_runs_and_they_to_a_lock_on_fresh_seeds_unasked(home: Home, log: EventLog) -> None:
@@ -433,12 +410,6 @@ class Searching:
         if isinstance(turn.action, ProposeDesign) and not self.screened:
             return PlannerTurn(turn.action.model_copy(update={"screen": None}))
         return turn
-
-
-def test_a_search_locks_a_screen_and_announces_no_claim(home: Home, log: EventLog) -> None:
-    state = plan(home, log, Searching(), Knows())
-    assert EventType.HYPOTHESIS_PROPOSED.value not in types_of(log)
-    assert state.locked_design.screen.prediction is not None
 
 
 def test_a_search_without_a_screen_is_refused(home: Home, log: EventLog) -> None:

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from research.design.compiler import accept_hypotheses
 from research.errors import NotReady, PlannerFailed
@@ -17,7 +14,7 @@ from research.planners.factory import make_planner
 from research.planners.history import CampaignFacts, ClaimFacts, RoundFacts
 from research.planners.llm import LlmPlanner
 from research.planners.protocol import PlannerTurn
-from research.planners.recording import Recorder, Replay, request_hash
+from research.planners.recording import Recorder, Replay
 from research.planners.rules import RulesPlanner
 from research.proposals.actions import Propose, ProposeDesign
 from studies.records.alpha import AlphaLedgers, RoundOutcome
@@ -94,21 +91,6 @@ def test_a_file_that_is_no_recording_is_one_clear_line(content: bytes, tmp_path:
     assert "\n" not in caught.value.message
 
 
-@given(
-    st.dictionaries(st.text(max_size=8), st.text(max_size=12) | st.integers() | st.none(), max_size=4),
-    st.floats(0, 1e6),
-)
-def test_the_hash_holds_on_to_all_but_the_times(facts: dict[str, object], seconds: float) -> None:
-    def request(content: dict[str, object]) -> dict[str, object]:
-        return {"model": "m", "messages": [{"role": "user", "content": json.dumps(content, ensure_ascii=False)}]}
-
-    timed = {**facts, "budget": {"seconds_left": seconds, "max_runs": 3}}
-    later = {**facts, "budget": {"seconds_left": seconds / 2 + 1, "max_runs": 3}}
-    assert request_hash(request(timed)) == request_hash(request(later))
-    assert request_hash(request(timed)) != request_hash(request({**timed, "budget": {"max_runs": 4}}))
-    assert request_hash(request(timed)) != request_hash({**request(timed), "model": "other"})
-
-
 def whole() -> Hypothesis:
     return crossed().model_copy(update={"moderator": ""})
 
@@ -174,12 +156,6 @@ def test_a_search_that_confirmed_nothing_is_made_once_more_and_no_third_time() -
     assert [(knob.field, knob.values) for knob in design.screen.knobs] == [(knob.field, knob.values) for knob in KNOBS]
     twice = searched(searched(after(whole(), "guess", "guess"), found=False))
     assert RulesPlanner().act(twice, lambda action: None).action != Propose(search=True)
-
-
-@pytest.mark.parametrize("claim", [crossed(), whole()], ids=["interaction", "together"])
-def test_what_was_tried_elsewhere_is_not_tried_again_and_its_fields_are_no_new_ones(claim: Hypothesis) -> None:
-    action = RulesPlanner().act(after(claim, "guess", "arith"), lambda action: None).action
-    assert not {name for entry in accept_hypotheses(action) for name in entry.varied} & {A, B}
 
 
 def test_the_better_value_of_a_field_is_compared_with_its_untried_neighbours() -> None:

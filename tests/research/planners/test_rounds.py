@@ -6,24 +6,21 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 from simlab.sim_run import Desk, Flight, FlightResult, fly, fly_killed
 from simlab.worlds import MainEffect, Planted
 
-from research.planners.context import PlannerContext, field_specs
+from research.planners.context import PlannerContext
 from research.planners.protocol import Check, PlannerTurn
 from research.planners.rules import RulesPlanner
 from research.proposals.actions import Conclude
-from research.scheduler.steps import ASK_RULE
 from studies import EventType, StudyState, fold
-from studies.errors import LogCorrupt, ReportError
+from studies.errors import LogCorrupt
 from studies.log.event import Event, compose_event
 from studies.records.alpha import weights
 from studies.records.design import Design
-from studies.report.evidence import Evidence
 from swarm.job import Job, tunables
 
 pytestmark = pytest.mark.slow
@@ -86,15 +83,6 @@ def test_every_round_runs_on_seeds_of_its_own_and_every_name_is_used_once() -> N
     assert Counter(run.status for run in state.every_run.values()).keys() <= {"collected"}
 
 
-def test_nothing_found_widens_the_ladder_and_then_moves_to_the_next_field() -> None:
-    told = flight(3, world=world(0.0))
-    _, second, third = (entry.design for entry in fly(told).state.rounds)
-    [wider], [other] = second.hypotheses, third.hypotheses
-    ladder = next(facts.ladder for facts in field_specs(told.job) if facts.name == "learning_rate")
-    assert (wider.variable, wider.control, wider.treatment) == ("learning_rate", ladder[0], ladder[-1])
-    assert other.variable != "learning_rate"
-
-
 @pytest.mark.parametrize(
     ("at", "written"),
     [
@@ -118,15 +106,6 @@ def test_the_number_of_rounds_follows_from_the_budget_where_nobody_says_it() -> 
     assert poor.refused is None
     assert poor.state.most_rounds == 1
     assert poor.state.design.alpha == 0.05  # one round keeps all of the level
-
-
-def test_an_inquiry_ends_where_the_budget_carries_no_further_question() -> None:
-    result = fly(flight(4, budget_s=600.0))
-    state = result.state
-    assert (result.refused, state.status) == (None, "concluded")
-    assert state.round < 4
-    [said] = [decision.reason for decision in state.decisions if decision.rule == ASK_RULE]
-    assert said.startswith("no further question")
 
 
 @cache
@@ -252,49 +231,3 @@ def test_a_planner_that_ends_a_later_round_after_its_aa_runs_has_not_declined_th
     assert (state.status, state.declined, len(state.given_up)) == ("concluded", False, 1)
     assert str(state.concluded_reason).startswith("round 2 came to no")
     assert state.said.text == "Nothing more."
-
-
-def test_a_late_copy_of_an_earlier_round_s_run_is_kept_with_it() -> None:
-    begun = events()[: begun_at()]
-    name, run = next(iter(fold(begun).every_run.items()))
-    payload = {"run_id": name, "attempt": run.attempts[-1].number, "url": "http://here/1", "standing": "sent"}
-    state = followed(begun, EventType.ATTEMPT_COPIED, payload)
-    assert state.every_run[name].attempts[-1].standing == "sent"
-    assert state.rounds_before[0].runs[name].attempts[-1].url == "http://here/1"
-
-
-def test_a_budget_that_is_raised_in_a_later_round_holds_for_the_study() -> None:
-    raised: list[bool] = []
-
-    def raise_it(desk: Desk) -> None:
-        if desk.state.round == 2 and not raised:
-            raised.append(True)
-            amendment = {"kind": "budget", "value": 80 * 3600.0, "reason": "there is time"}
-            desk.write(EventType.DESIGN_AMENDED, {"amendment": amendment})
-
-    state = fly(flight(2, hand=raise_it, look_s=30.0)).state
-    assert raised
-    assert (state.status, state.budget_s) == ("concluded", 80 * 3600.0)
-
-
-class _Watched(RulesPlanner):
-    def __init__(self) -> None:
-        self.shown: list[PlannerContext] = []
-
-    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
-        self.shown.append(digest)
-        return super().act(digest, check)
-
-
-def test_a_round_of_unreadable_files_is_asked_on_about_and_the_planner_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(state: StudyState, folder: Path) -> Evidence:
-        raise ReportError("expected the evaluation of run r1; found none")
-
-    monkeypatch.setattr("research.controller.planning.gather", gone)
-    planner = _Watched()
-    landed = fly(flight(2, planner=lambda clock: planner))
-    assert (landed.refused, landed.state.round) == (None, 2)
-    told = [
-        entry for digest in planner.shown if digest.campaign for entry in digest.campaign.rounds[0].secondary_metrics
-    ]
-    assert "of run r1; found none" in " ".join(told)

@@ -158,7 +158,3 @@ def test_a_wish_that_cannot_be_had_is_told_why(landed: Landed, change: dict[str,
     shown = landed.looks(compiler=lambda: compiler).answer("price", {**WISH, **change})
     assert shown["can_be_had"] is False
     assert told in shown["because"]
-
-
-def test_before_there_are_runs_only_prices_and_findings_are_offered(landed: Landed) -> None:
-    assert list(landed.looks(state=replace(landed.state, runs={})).offered) == ["price", "findings"]

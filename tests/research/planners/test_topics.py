@@ -20,30 +20,25 @@ from research.design.comparison import DesignDraft, StatisticalRequirements, dra
 from research.design.compiler import accept_hypotheses
 from research.design.pricing import make_pricing
 from research.errors import BadInput, BadTopic, DesignRefused
-from research.planners.context import PlannerContext, field_specs, known_environments
+from research.planners.context import PlannerContext, known_environments
 from research.planners.follow_up import predict
-from research.planners.lexicon import DOWN, FRAME, PHRASES, UP, find_environment, name_environments, stem
 from research.planners.protocol import PlannerTurn
 from research.planners.rules import RulesPlanner
 from research.planners.topic import judge_by, parse_topic
-from research.proposals.actions import MOST_KNOBS, Conclude, Propose, ProposeDesign
+from research.proposals.actions import MOST_KNOBS, Propose, ProposeDesign
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import RequestedMetric
-from studies.metrics import kinds
 from studies.records.design import Budget, Hypothesis
 from studies.report.next_question import list_next_questions
-from swarm.environments.registry import environments
-from swarm.job import Job, tunables
+from swarm.job import tunables
 from tests.research.compiling import refusal
-from tests.research.factories import make_environment, make_verdict
+from tests.research.factories import make_environment
 from tests.studies.report.test_headline import promised, with_means
 from tests.studies.synthetic import base_job
 
 TOPICS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("topics.json").read_text())
 PLANNED = [topic for topic, row in TOPICS.items() if not row.keys() & {"left", "refused"}]
 NAMES = [(field, name) for field, mark in tunables().items() for name in (field, *mark.synonyms)]
-OF_WORDS = [facts for facts in field_specs() if facts.is_categorical]
-ALGORITHMS = [(value, text) for value, texts in tunables()["algorithm"].values.items() for text in texts]
 NO_FLAGS = RequestedComparison()
 
 
@@ -214,12 +209,6 @@ def test_what_cannot_be_planned_is_neither_pasted_nor_asked() -> None:
     assert "not understood besides: " in caught.value.message
 
 
-def test_another_planner_s_topic_is_read_by_nobody() -> None:
-    for topic in ("a 7B model of temperature 5, please", "curriculum learning"):
-        request = make_request(ResearchOptions(topic=topic, planner="llm"), lambda line: None)
-        assert (request.parsed, request.requirements.metric) == (None, None)
-
-
 @pytest.mark.parametrize(
     ("topic", "metric", "left"),
     [
@@ -264,31 +253,11 @@ def test_a_threshold_of_a_topic_is_not_lost_to_a_flag(
     assert (parsed.metric and parsed.metric.text, parsed.left) == (judged, left)
 
 
-def test_every_word_by_which_a_kind_says_it_is_asked_for_is_known() -> None:
-    for kind in kinds().values():
-        for word in kind.words:
-            assert not parse_topic(f"which group size, 4 or 16, has {word} arith?").left, word
-
-
 @pytest.mark.parametrize(
     ("topic", "told"), [("group size " + "9" * 400, "group_size"), ("larger lr " * 400, "2000 characters")]
 )
 def test_a_topic_of_any_length_is_refused_by_what_is_long(topic: str, told: str) -> None:
     assert told in refused(topic)
-
-
-@pytest.mark.parametrize("topic", ["", "\n\t", "Does the guessing game work?", "the meaning of life"])
-def test_an_unreadable_topic_is_refused_at_a_glance_with_what_can_be_studied(topic: str) -> None:
-    message = refused(topic)
-    assert len(message) < 600
-    assert [name for name in [*tunables(), *environments()] if name not in message] == []
-    assert "kl_coef (kl penalty)" in message
-    assert "group_size," in message, "a name that says it all needs no synonym"
-    assert "--sandbox" not in message
-
-
-def test_a_misspelt_name_is_refused_with_the_right_one() -> None:
-    assert "did you mean" in refused("a larger groop size and group size 4 vs 16")
 
 
 def test_batches_at_equal_episodes_need_whole_steps() -> None:
@@ -302,16 +271,6 @@ def test_a_refusal_of_the_design_is_passed_on_with_its_price() -> None:
     digest = PlannerContext("larger groups", 600.0, 58.0, 2, hypotheses=hypotheses)
     turn = RulesPlanner().act(digest, lambda action: refusal(action, hypotheses, **means))
     assert "--budget" in turn.refused.message
-
-
-def test_verdicts_are_concluded() -> None:
-    digest = PlannerContext(
-        "larger groups", 600.0, 58.0, 2, hypotheses=plan("larger groups").hypotheses,
-        verdicts=(make_verdict(verdict="supported"),),
-    )  # fmt: skip
-    action = RulesPlanner().act(digest, lambda action: None).action
-    assert isinstance(action, Conclude)
-    assert "h1 is supported" in action.reason
 
 
 @pytest.mark.parametrize(
@@ -361,21 +320,6 @@ def test_no_number_is_passed_over(number: int, place: str) -> None:
     assert number in [*values, *parsed.held.values()] or str(number) in " ".join(parsed.left)
 
 
-def test_a_second_field_is_a_condition_or_left() -> None:
-    for field, name in NAMES:
-        if field not in ("group_size", "algorithm"):
-            parsed = parse_topic(f"group size 4 vs 16 and more {name} again")
-            assert set(parsed.vary) == {"group_size"}
-            assert parsed.left
-
-
-def test_words_that_ask_for_nothing_name_no_field_and_no_direction() -> None:
-    specs = (*field_specs(), *known_environments())
-    named = {stem(text) for facts in specs for text in (facts.name, *facts.synonyms)}
-    effects = {stem(text) for texts, token in PHRASES if token.kind != "idiom" for text in texts.split(";")}
-    assert not FRAME & (named | effects | UP | DOWN)
-
-
 VALUES = [text for mark in tunables().values() for texts in mark.values.values() for text in texts]
 WORDS = [word for _, name in NAMES for word in name.split()] + VALUES + [
     "larger", "smaller", "without", "with", "no", "vs", "and", "or", "than", "of", "in", "faster", "hurt", "off", ",",
@@ -422,32 +366,6 @@ def test_any_field_in_any_direction_is_designed(named: tuple[str, str], directio
     assert hypothesis.treatment in [arm.overrides[named[0]] for arm in found.shape().comparison.arms]
 
 
-@given(st.data())
-def test_two_values_on_the_ladder_are_compared_as_written(data: st.DataObject) -> None:
-    numeric = [entry for entry in NAMES if not isinstance(tunables()[entry[0]].ladder[0], bool | str)]
-    field, name = data.draw(st.sampled_from(numeric))
-    ladder = st.sampled_from(tunables()[field].ladder)
-    control, treatment = data.draw(st.lists(ladder, min_size=2, max_size=2, unique=True))
-    joint = data.draw(st.sampled_from(["vs", "versus", "or", "and", "to", "vs."]))
-    if not (UP | DOWN) & set(name.split()):  # `longer training` is a direction: it orders the values
-        assert compared(f"{name} {control} {joint} {treatment}") == [(field, control, treatment)]
-
-
-@given(st.sampled_from(ALGORITHMS), st.sampled_from(ALGORITHMS), st.booleans())
-def test_any_two_algorithms_are_compared_as_asked(tried: tuple[str, str], control: tuple[str, str], loud: bool) -> None:
-    topic = f"Does {tried[1]} beat {control[1]} on sums?"
-    if tried[0] != control[0]:
-        found = plan(topic.upper() if loud else topic)
-        assert found.row()["claims"][0][:3] == ["algorithm", control[0], tried[0]]
-        assert [arm.overrides["algorithm"] for arm in found.shape().comparison.arms] == [control[0], tried[0]]
-
-
-@pytest.mark.parametrize("facts", OF_WORDS, ids=lambda facts: facts.name)
-def test_every_rung_of_words_is_a_value_of_the_job(facts: Any) -> None:
-    assert all(getattr(Job.model_validate({facts.name: value}), facts.name) == value for value in facts.ladder)
-    assert {facts.default, *facts.values} <= set(facts.ladder)
-
-
 @given(
     st.lists(
         st.sampled_from(sorted(tunables().keys() - {"steps"})), min_size=1, max_size=MOST_KNOBS, unique=True
@@ -486,11 +404,6 @@ def test_a_comparison_has_what_it_takes_to_show_anything(topic: str, row: dict[s
     assert plan(topic).row() == row
 
 
-def test_every_field_has_a_prior_of_its_own() -> None:
-    unknown = predict("no such field", rises=True, claim="increase")
-    assert all(predict(field, rises=True, claim="increase") != unknown for field in tunables())
-
-
 @given(st.sampled_from(sorted(tunables())), st.booleans(), st.sampled_from(["increase", "decrease", None]))
 def test_lowering_a_field_mirrors_raising_it(field: str, rises: bool, claim: Any) -> None:
     opposite: Any = {"increase": "decrease", "decrease": "increase", None: None}[claim]
@@ -499,15 +412,6 @@ def test_lowering_a_field_mirrors_raising_it(field: str, rises: bool, claim: Any
     assert low < 0 or claim == "increase"
     assert predict(field, rises=not rises, claim=opposite) == (-high, -low, probability)
     assert -1 <= low <= high <= 1
-
-
-def test_a_comparison_by_flags_needs_no_reading() -> None:
-    wanted = replace(RequestedComparison.parse(["group_size=4,16"], ["steps=80"]), environment="arith")
-    assert RequestedComparison.of(wanted.settings()) == wanted
-    assert wanted.text() == "--vary group_size=4,16 --set steps=80 --env arith"
-    found = plan(wanted.text(), wanted=wanted)
-    assert found.row() == {"claims": [["group_size", 4, 16, "open"]], "in": "arith", "steps": 80}
-    assert found.proposing.not_tested == ()
 
 
 TWO = ["group_size=4,16", "learning_rate=0.001,0.003"]
@@ -548,15 +452,6 @@ def test_flags_that_do_not_go_together_are_refused_by_name(vary: list[str], shap
         RequestedComparison.parse(vary, [], shape=shape)
 
 
-@given(st.data())
-def test_flags_say_what_they_said(data: st.DataObject) -> None:
-    facts = data.draw(st.sampled_from(PlannerContext("", 1.0, 1.0, 1).fields))
-    values = data.draw(st.lists(st.sampled_from(facts.ladder), min_size=2, max_size=3, unique=True))
-    wanted = RequestedComparison({facts.name: tuple(values)})
-    assert RequestedComparison.parse([wanted.text().removeprefix("--vary ")], []) == wanted
-    assert [value for _, _, value in compared(wanted.text(), wanted=wanted)] == values[1:]
-
-
 STOCK, SHOP = "stock@9ee1c0bc8381", "shop@123456789012"
 LAKE = "gymnasium-frozenlake-v1-is_slippery-false@0123456789ab"
 KNOWN = (
@@ -592,12 +487,3 @@ def test_general_words_mean_what_flags_name_and_no_other(
 def test_a_topic_and_a_flag_name_one_environment() -> None:
     with pytest.raises(BadTopic, match=f"found --env or a job with {STOCK} and a topic that names arith"):
         parse_topic("larger groups on arith", environments=KNOWN, wanted=RequestedComparison(environment=STOCK))
-
-
-@pytest.mark.parametrize(
-    ("topic", "named"),
-    [("larger groups on arith and guess", ("arith", "guess")), ("ein größeres Netz für sums", ("arith",)), ("?", ())],
-)
-def test_the_environments_of_any_topic_are_found_without_reading_it(topic: str, named: tuple[str, ...]) -> None:
-    assert name_environments(topic) == named
-    assert find_environment(topic, NO_FLAGS) == (*named, "guess")[0]
