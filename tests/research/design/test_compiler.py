@@ -14,15 +14,13 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from research.design.comparison import StatisticalRequirements
-from research.design.compiler import REPLICATING_TABLE, accept_hypotheses, collect_reward_code, seed_source
+from research.design.compiler import accept_hypotheses, seed_source
 from research.design.noise_bank import NOISE_SEEDS, NoiseBank
 from research.design.power import MOST_SEEDS
 from research.design.pricing import Pricing
 from research.errors import DesignRefused
 from research.proposals.actions import (
     Action,
-    Conclude,
-    Constant,
     Propose,
     ProposeDesign,
     ProposedHypothesis,
@@ -33,9 +31,7 @@ from research.proposals.actions import (
 )
 from research.proposals.arms import lint_arms
 from research.text import parse_budget
-from studies.records.design import Budget, Design, Hypothesis, Metric
-from studies.records.procedure import CollapseRule
-from studies.records.runs import EXCLUDED_CODES, WORST_CODES
+from studies.records.design import Budget, Design, Hypothesis
 from swarm.job import Job
 from tests.golden import assert_golden
 from tests.research.banks import bank
@@ -43,7 +39,6 @@ from tests.research.compiling import compile_design, noise_plan, refusal
 from tests.research.factories import make_claim
 
 BANK = bank(0.02)
-METRIC = Metric(meaning="hidden success", episodes=512)
 LEFT_TO_NO_RULE = (
     ProposedRule(name="futile", when="verdict == 'inconclusive' and p > 0.5", then="settle"),
     ProposedRule(name="go", when="verdict in ('inconclusive', 'invalid') and looks_left > 0", then="continue"),
@@ -82,25 +77,6 @@ def objection(action: Any, hypotheses: tuple[Hypothesis, ...], budget: Budget, *
     return refusal(action, hypotheses, **{"price": PRICING, "budget": budget, "bank": BANK, **settings})
 
 
-def test_hypotheses_get_their_names_and_levels_from_code() -> None:
-    first, second = accepted(proposed(), proposed("temperature", 1, 1.3))
-    assert (first.id, second.id) == ("h1", "h2")
-    assert first.prediction.level == 0.8
-    assert isinstance(second.control, float)
-
-
-def test_a_design_holds_the_whole_comparison() -> None:
-    design = compiled(proposal=wish(steps=20, constants=(Constant(field="temperature", value=0.7),)))
-    assert [arm.name for arm in design.arms] == ["group_size=4", "group_size=16"]
-    assert design.control_arm == "group_size=4"
-    assert design.base_job.keys() == Job.model_fields.keys() - {"seed", "tracking"}
-    assert (design.base_job["steps"], design.base_job["temperature"]) == (20, 0.7)
-    assert (design.metric.key, design.metric.episodes) == ("hidden/success", 512)
-    assert (design.test, design.shared_seeds) == ("welch", False)
-    assert design.collapse == CollapseRule()
-    assert not design.scope_reached
-
-
 def test_as_many_seeds_as_the_promise_needs_and_more_if_wanted_and_affordable() -> None:
     counts = {budget: len(compiled(budget).seeds) for budget in (200, 260, 320, 100_000)}
     assert counts == {200: 3, 260: 4, 320: 5, 100_000: 5}
@@ -108,11 +84,6 @@ def test_as_many_seeds_as_the_promise_needs_and_more_if_wanted_and_affordable() 
     assert len(fewer.seeds) == len(compiled(100_000, requirements=StatisticalRequirements(effect=0.03)).seeds) == 10, (
         "as many as it needs"
     )
-
-
-def test_what_was_spent_before_and_the_most_runs_count() -> None:
-    assert len(compiled(600, seconds_left=200).seeds) == 3
-    assert len(compiled(max_runs=7).seeds) == 3
 
 
 REFUSALS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("refusals.json").read_text())
@@ -146,14 +117,6 @@ def filled(action: dict[str, Any]) -> dict[str, Any]:
         return action
     usual = proposed().model_dump(mode="json", exclude={"variable", "control", "treatment"})
     return {**action, "hypotheses": [{**usual, **entry} for entry in action["hypotheses"]]}
-
-
-def test_seeds_are_paired_where_their_correlation_is_known_to_help() -> None:
-    from tests.research.design.test_noise_bank import paired
-
-    assert compiled(proposal=wish(environment="guess"), bank=paired(40, 0.97)).test == "paired"
-    assert compiled(proposal=wish(environment="guess"), bank=paired(40, 0.97)).shared_seeds
-    assert compiled(proposal=wish(environment="guess"), bank=paired(40, 0.2)).test == "welch"
 
 
 @st.composite
@@ -239,22 +202,6 @@ def test_a_design_keeps_its_promise_fairly_and_as_locked_and_every_alternative_i
         assert (again.hash(), again) == (design.hash(), design)
 
 
-def test_the_smallest_effect_of_all_claims_is_the_one_promised() -> None:
-    entries = (proposed(), proposed("temperature", 1.0, 1.3).model_copy(update={"smallest_effect": 0.06}))
-    design = compiled(2000, hypotheses=accepted(*entries))
-    assert design.promise.effect == design.equivalence_margin == 0.06
-
-
-@pytest.mark.parametrize(("asked", "least"), [(0.05, 0.05), (None, 0.1)])
-def test_a_planner_may_want_to_see_more_than_the_study_but_never_less(asked: float | None, least: float) -> None:
-    requirements = StatisticalRequirements(asked)
-    assert StatisticalRequirements.of(requirements.settings()) == requirements
-    assert [requirements.choose_effect(effect, METRIC) for effect in (None, 0.03, least)] == [least, 0.03, least]
-    for effect in (least + 1e-9, 0.6, 0.999):
-        with pytest.raises(DesignRefused, match=f"at most {least:g}"):
-            requirements.choose_effect(effect, METRIC)
-
-
 SCREEN = ProposedScreen(
     knobs=(ProposedKnob(field="learning_rate", values=(3e-4, 1e-3, 3e-3)),), confirm=1, predicted_low=-0.05,
     predicted_high=0.25, probability=0.4,
@@ -274,13 +221,6 @@ def test_no_proposal_and_no_screen_moves_the_bar_up(effect: float) -> None:
         assert "at most 0.1, which is the" in (told(action, 10_000, hypotheses=hypotheses) or "")
 
 
-def test_a_screen_begins_where_a_planner_says() -> None:
-    knob = ProposedKnob(field="learning_rate", values=(3e-4, 1e-3, 3e-3), control=3e-3)
-    proposal = wish(screen=SCREEN.model_copy(update={"knobs": (knob,)}))
-    design = compiled(10_000, proposal=proposal, hypotheses=())
-    assert design.arm(design.control_arm).overrides == {"learning_rate": 3e-3}
-
-
 def test_a_claim_is_worded_by_code_from_its_fields_and_the_planners_words_are_kept_beside() -> None:
     lie = proposed("temperature", 1.0, 1.3).model_copy(update={"statement": "Curricula raise success."})
     (claim,) = accepted(lie)
@@ -288,21 +228,6 @@ def test_a_claim_is_worded_by_code_from_its_fields_and_the_planners_words_are_ke
     assert claim.said == "Curricula raise success."
     (silent,) = accepted(proposed().model_copy(update={"statement": ""}))
     assert (silent.said, "said" in silent.model_dump(mode="json")) == ("", False)
-
-
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ({"power": 0.3}, "a power from 0.5 to 0.99"), ({"power": 1.0}, "a power from"),
-        ({"analyses": 0}, "1 to 5 looks"), ({"analyses": 99}, "1 to 5 looks"),
-        ({"episodes": 10}, "64 to 8192"), ({"episodes": 100_000}, "64 to 8192"),
-        *(({"effect": effect}, "above 0 and below 1") for effect in (0.0, -0.1, 1.0, 1.5, float("nan"), float("inf"))),
-    ],
-)  # fmt: skip
-def test_terms_that_no_study_could_keep_are_refused(change: dict[str, Any], why: str) -> None:
-    with pytest.raises(DesignRefused, match=why) as refused:
-        StatisticalRequirements(**change)
-    assert "\n" not in refused.value.message
 
 
 def test_without_a_word_on_the_noise_runs_of_one_job_come_first() -> None:
@@ -315,19 +240,6 @@ def test_without_a_word_on_the_noise_runs_of_one_job_come_first() -> None:
     with pytest.raises(DesignRefused, match="A/A runs come"):
         compiled(bank=NoiseBank())
     assert noise_plan(accepted(), wish(), bank=BANK, **means) is None  # type: ignore[arg-type]
-
-
-def test_everything_that_decides_a_verdict_is_in_the_lock() -> None:
-    design = compiled(hypotheses=accepted(proposed(), proposed("temperature", 1.0, 1.3)), budget_s=2000)
-    assert design.noise.sd == pytest.approx(0.02)
-    assert [look.seeds for look in design.looks] == [3, 5]
-    assert sum(look.alpha for look in design.looks) < 0.06
-    assert design.multiplicity == "dunnett_bh"
-    assert compiled().multiplicity == "none"
-    assert (design.exclusions, design.counted_as_worst) == (EXCLUDED_CODES, WORST_CODES)
-    assert design.watchdog is not None
-    assert design.decision_table
-    assert design.most_excluded == 0.2
 
 
 @pytest.mark.parametrize(
@@ -354,58 +266,6 @@ def test_whatever_changes_a_verdict_changes_the_lock(change: dict[str, Any]) -> 
     assert compiled(2000.0).hash() == same.hash()
 
 
-def test_a_replication_is_priced_and_has_seeds_of_its_own() -> None:
-    proposal = wish(replication=ProposedReplication(environment="arith"))
-    design = compiled(2000, proposal=proposal)
-    assert not set(design.replication.seeds) & set(design.seeds)
-    assert len(design.replication.seeds) == len(design.seeds)
-    assert design.price.runs == 2 * compiled(2000).price.runs
-    assert design.decision_table == REPLICATING_TABLE
-
-
-def searching(*knobs: tuple[str, tuple[Any, ...]], confirm: int = 1) -> ProposeDesign:
-    known = knobs or (("learning_rate", (3e-4, 1e-3, 3e-3)), ("group_size", (4, 8, 16)))
-    screen = ProposedScreen(
-        knobs=tuple(ProposedKnob(field=field, values=values) for field, values in known),
-        confirm=confirm, predicted_low=0.0, predicted_high=0.2, probability=0.5,
-    )  # fmt: skip
-    return wish(screen=screen)
-
-
-def test_a_screen_is_priced_with_the_confirmation_and_takes_what_is_left() -> None:
-    small, large = (compiled(budget, hypotheses=(), proposal=searching()) for budget in (310, 5000))
-    for design in (small, large):
-        assert [rung.steps for rung in design.screen.rungs] == [design.base_job["steps"] / 2]
-        assert design.hypotheses == ()
-        assert [arm.name for arm in design.arms] == ["control"]
-        assert design.arms[0].overrides == {"learning_rate": 1e-3, "group_size": 8}
-        assert design.screen.seed not in design.seeds
-        assert design.price.runs == design.screen.candidates + 2 * len(design.seeds)
-        assert design.price.total_s <= design.budget.wall_clock_s
-    assert small.screen.candidates < large.screen.candidates == 8, "every combination but the control's"
-
-
-THIRDS = proposed("group_size", 3, 6)
-
-
-@pytest.mark.parametrize(
-    ("action", "hypotheses"),
-    [
-        (Conclude(reason="done"), accepted()), (wish(steps=20), accepted(proposed("steps", 20, 40))),
-        (Propose(hypotheses=(THIRDS,)), accepted()), (wish(decision_table=LEFT_TO_NO_RULE), accepted()),
-        (wish(constants=(Constant(field="episodes_per_step", value=126),)), accepted(THIRDS)),
-    ],
-    ids=["conclusion", "compared steps at their control value", "judged with the design", "table", "other constants"],
-)  # fmt: skip
-def test_what_can_be_had_is_not_refused(action: Any, hypotheses: tuple[Hypothesis, ...]) -> None:
-    assert told(action, hypotheses=hypotheses) is None
-
-
-def test_a_table_is_locked_as_it_is_proposed() -> None:
-    found = compiled(2000.0, proposal=wish(decision_table=LEFT_TO_NO_RULE))
-    assert [rule.name for rule in found.decision_table] == ["futile", "go"]
-
-
 def test_seeds_depend_on_secret_and_study_and_on_nothing_else() -> None:
     assert told(wish()) is None, "a check draws none"
     assert compiled().seeds == tuple(draw() for draw in [seed_source("study", b"secret")] * 5)
@@ -422,14 +282,3 @@ def test_repeated_draws_are_drawn_again() -> None:
     assert compiled(draw_seed=lambda: next(draws)).seeds == (7, 8, 9, 10, 11)
     with pytest.raises(ValueError, match="fewer than 5 different"):
         compiled(draw_seed=lambda: 7)
-
-
-def test_a_design_holds_the_code_that_its_arms_name() -> None:
-    source = "def reward(task, messages, outcome):\n    return outcome['reward']\n"
-    claim = proposed("reward", "built-in", "dense").model_copy(update={"code": source})
-    proposal = Propose(hypotheses=(claim, proposed("group_size", 4, 16)))
-    design = compiled(1000, hypotheses=accept_hypotheses(proposal), code=collect_reward_code(proposal))
-    assert design.code == {"dense": source}
-    assert design.price.seconds_per_run == compiled().price.seconds_per_run
-    assert [arm.name for arm in design.arms] == ["control", "reward=dense", "group_size=16"]
-    assert "reward" not in design.base_job

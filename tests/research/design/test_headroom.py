@@ -15,7 +15,7 @@ from research.design.noise_bank import NoiseBank, job_key
 from research.design.pricing import Estimates, Pricing
 from research.environments.catalog import MeasuredEnvironment, conditions_of, model_key
 from research.errors import DesignRefused
-from research.proposals.actions import Propose, ProposeDesign, ProposedKnob, ProposedScreen
+from research.proposals.actions import Propose, ProposeDesign
 from research.proposals.arms import ComparedModel, ComparedModels
 from studies.records.design import GAIN, Budget, Hypothesis
 from swarm.job import Job, PathModel
@@ -88,25 +88,9 @@ def test_runs_that_are_all_0_or_all_1_are_refused_in_any_direction(level: float,
             compiling()
 
 
-def test_a_search_is_refused_at_the_ceiling_too() -> None:
-    knob = ProposedKnob(field="group_size", values=(4, 8, 16))
-    screen = ProposedScreen(knobs=(knob,), predicted_low=0.0, predicted_high=0.2, probability=0.5)
-    assert "ceiling" in refused(at(0.97, job=Job()), screen=screen).message
-
-
 @given(st.floats(0.12, 0.88), st.sampled_from(["increase", "decrease"]))
 def test_where_the_effect_fits_nothing_is_refused(level: float, direction: str) -> None:
     assert refused(at(level), direction) is None
-
-
-def test_runs_that_collapsed_say_nothing_of_the_level_of_those_that_do_not() -> None:
-    kept = sorted(at(0.15).observations, key=lambda run: run.run)
-    fallen = [run.model_copy(update={"run": f"{run.run}-fell", "value": 0.0, "collapsed": True}) for run in kept]
-    bank = NoiseBank(frozenset([*kept, *fallen[:6]]))
-    assert refused(bank, "decrease") is None
-    high = sorted(at(0.95).observations, key=lambda run: run.run)
-    found = refused(NoiseBank(frozenset([*high, *fallen[:6]])), "increase")
-    assert "0.950 in 12 runs" in found.message
 
 
 EPISODES = 256
@@ -162,18 +146,3 @@ def test_models_are_compared_unless_nothing_is_to_be_learned_with_any_of_them() 
     assert "had equal rewards" in found.message
     alike = models_refused(bank=gaining(0.0, sd=0.0))
     assert "job gained 0" in alike.message, "gains that are all alike say nothing of the noise"
-
-
-@pytest.mark.parametrize(
-    ("message", "told"),
-    [
-        ("train more steps, --set steps=40, or ask for another metric, --metric success",
-         "train more steps, or ask for another metric"),
-        ("found 9; use --looks 3", "found 9"), ("found 9; leave --rounds out", "found 9"),
-        ("look for a smaller effect (--effect)", "look for a smaller effect"),
-        ("name one (--metric transfer:arith)", "name one"), ("expected arms; found 1--2 of them", "same"),
-    ],
-)  # fmt: skip
-def test_a_planner_is_told_of_no_flag_wherever_a_design_is_refused(message: str, told: str) -> None:
-    assert DesignRefused(message).model_feedback == (message if told == "same" else told)
-    assert DesignRefused(message).message == message

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,22 +10,17 @@ from research.design.comparison import DesignDraft, StatisticalRequirements, dra
 from research.design.compiler import accept_hypotheses, seed_source
 from research.design.headroom import require_replicable
 from research.design.noise_bank import NoiseBank, job_key, metric_key
-from research.design.power import RatePower, rate_noise
 from research.design.pricing import Estimates, make_pricing
 from research.errors import DesignRefused, Unmeasurable
-from research.planners.context import PlannerContext
 from research.proposals.actions import Propose, ProposeDesign, ProposedKnob, ProposedReplication, ProposedScreen
 from research.proposals.metric_choice import MetricChoice, RequestedMetric
-from studies.metrics.base import LEAST_POINTS
-from studies.records.alpha import allocate_single_round as staked
 from studies.records.base import digest
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, NoisePlan
 from studies.records.runs import noise_spec, screen_spec, zero_lr_spec
 from studies.statistics.proportions import power_of_rates
-from studies.verdicts.rules import invalid
 from swarm.job import Job
 from tests.research.banks import group
-from tests.research.compiling import assert_refused, compile_design, noise_plan, refusal
+from tests.research.compiling import assert_refused, compile_design
 from tests.research.design.test_headroom import checked
 from tests.research.factories import make_claim
 
@@ -83,16 +77,6 @@ def test_a_time_is_locked_with_its_horizon_effect_and_margin_in_its_unit() -> No
     assert "evaluate_after" not in {name for name, value in found.base_job.items() if value}
 
 
-def test_the_effect_is_the_users_in_the_metrics_unit() -> None:
-    bank = known(2500.0, 300.0)
-    wide = compiled(accepted(), WISH, **means(bank, effect=900.0))
-    fine = compiled(accepted(), WISH, **means(bank, effect=400.0))
-    assert (wide.equivalence_margin, fine.equivalence_margin) == (900.0, 400.0)
-    assert len(fine.seeds) > len(wide.seeds)
-    with pytest.raises(DesignRefused, match="below 5120 episodes"):
-        compiled(accepted(), WISH, **means(bank, effect=6000.0))
-
-
 def screen_of(field: str, values: tuple[Any, ...], best: float) -> ProposeDesign:
     low, high = sorted((0.0, best))
     knob = ProposedKnob(field=field, values=values)
@@ -142,19 +126,6 @@ def test_what_cannot_be_judged_by_the_metric_is_refused(
     assert "--metric episodes:0.35" not in told or "--" not in found.model_feedback
 
 
-def test_what_the_metric_just_carries_is_not_refused() -> None:
-    assert refusal(WISH, accepted(), **means(known(5000.0, 30.0))) is None
-    assert refusal(trained(12), accepted(reach=0.5), **SHORT_CURVES) is None
-
-
-def test_where_nothing_is_known_of_a_metric_runs_come_first_that_are_judged_by_it() -> None:
-    plan = noise_plan(accepted(), WISH, draw_seed=seed_source("s", b"x"), **means(known(0.5, 0.02, metric(
-        RequestedMetric("area")))))  # fmt: skip
-    assert plan.metric == plan.judged == metric()
-    assert len(plan.seeds) == 6
-    assert noise_spec("s", plan, "lock", 1).metric == metric()
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -168,11 +139,6 @@ def test_only_runs_that_were_measured_alike_say_what_the_noise_is(other: Metric)
     assert bank.find("guess", CONTROL, metric()) is not None
     assert bank.find("guess", CONTROL, other) is None
     assert bank.levels(CONTROL, other) == ()
-
-
-def test_evaluations_during_training_make_no_other_job() -> None:
-    looked = CONTROL.model_copy(update={"evaluate_after": (4, 8), "evaluation_episodes": 32})
-    assert job_key(looked) == job_key(CONTROL)
 
 
 def test_a_threshold_that_most_runs_do_not_reach_is_refused_and_their_spread_is_no_noise() -> None:
@@ -215,45 +181,9 @@ def screened(values: dict[str, tuple[float, ...]], steps: int = 40) -> DesignDra
     return draft_design((), wish, None, StatisticalRequirements(metric=EPISODES))
 
 
-@pytest.mark.parametrize(
-    ("values", "steps", "rung"),
-    [
-        ({"learning_rate": (3e-4, 1e-3, 3e-3)}, 40, 20), ({"learning_rate": (3e-4, 1e-3, 3e-3)}, 4, 3),
-        ({"episodes_per_step": (32, 64, 128)}, 40, 33),
-    ],
-)  # fmt: skip
-def test_a_screening_run_has_a_curve(values: dict[str, tuple[float, ...]], steps: int, rung: int) -> None:
-    found = screened(values, steps)
-    assert found.screen.rungs[0].steps == rung
-    looks = found.metric(MetricChoice(EPISODES, Estimates().training), 512).schedule
-    least = int(min(values.get("episodes_per_step", (128,))))
-    assert len(looks.steps({"steps": rung, "episodes_per_step": least})) + 2 >= LEAST_POINTS
-
-
 def test_a_candidate_without_a_curve_in_a_whole_run_is_refused() -> None:
     with pytest.raises(Unmeasurable, match="found batches of 16 episodes"):
         screened({"episodes_per_step": (16, 64, 128)})
-
-
-def test_a_shorter_training_is_offered_only_where_the_metric_can_be_told_of_it() -> None:
-    dear = {**means(NoiseBank(), RequestedMetric("collapse")), "budget": Budget(wall_clock_s=200)}
-    found = assert_refused(WISH, accepted(reach=0.5), "seeds x 2 arms", **dear)
-    assert "train 5 steps" not in found.message
-
-
-def test_a_rate_keeps_its_promise_where_several_variables_share_the_level() -> None:
-    noise = rate_noise(0.5, 512, "")
-    one, two = (RatePower(noise, 2 + n, 1 + n, 1, 0.8, 1, 0.5, rate=0.5) for n in (0, 1))
-    assert (one.seeds_needed(0.4) or 0) < (two.seeds_needed(0.4) or 0)
-    assert two.power(20, 0.4) == pytest.approx(power_of_rates(0.5, 0.1, 20, alpha=0.025))
-
-
-def test_a_planner_that_concludes_is_told_what_its_numbers_are_counted_in() -> None:
-    design = compiled(accepted(), WISH, **means(known(2500.0, 300.0)))
-    said = invalid(staked(design), "h1", "spoilt")
-    facts = PlannerContext("t", 1.0, 1.0, 1, verdicts=(said,))
-    assert replace(facts, metric=design.metric).facts()["metric"]["unit"] == "episodes"
-    assert "metric" not in facts.facts()
 
 
 def test_a_replication_whose_environment_gives_the_metric_another_range_is_refused() -> None:
@@ -278,8 +208,3 @@ def test_success_elsewhere_needs_another_environment_that_is_here(of: str) -> No
     with pytest.raises(DesignRefused, match=r"guess, of arith, .*transfer:arith"):
         metric(RequestedMetric("transfer", of=of))
     assert metric(RequestedMetric("transfer", of="arith")).of == "arith"
-
-
-def test_tokens_are_cut_at_the_longest_play_unless_somebody_says_otherwise() -> None:
-    assert metric(RequestedMetric("tokens")).worst == CONTROL.max_context
-    assert metric(RequestedMetric("tokens", 90.0)).worst == 90.0

@@ -20,7 +20,6 @@ from research.design.noise_bank import (
     LEAST_PAIRS,
     BankFile,
     NoiseBank,
-    estimate_noise,
     load_shipped_bank,
     model_key,
     read_bank,
@@ -75,27 +74,6 @@ def test_without_an_evaluation_part_a_figure_stands_for_no_smaller_evaluation() 
     larger = find(known, 1024)
     assert larger.sd == pytest.approx(0.03), "cautiously, as nobody knows how much less it would be"
     assert_golden(why_not(known, 256))
-
-
-def test_an_evaluation_cannot_be_noisier_than_the_runs_it_measured() -> None:
-    noise = find(bank(0.01, evaluation_sd=0.05), 1024)
-    assert noise.sd == pytest.approx(0.01 / math.sqrt(2))
-
-
-def test_of_what_is_no_share_the_evaluation_part_is_unknown() -> None:
-    entries = [
-        entry.model_copy(update={"metric": "hidden:hidden/reward"})
-        for entry in bank(0.03, evaluation_sd=0.02).observations
-    ]
-    found = estimate_noise(entries)
-    assert found.evaluation is None, "an untrained model's rewards may be far noisier than a trained one's"
-
-
-def test_groups_with_other_evaluations_join_through_the_evaluation_part() -> None:
-    small = group(math.sqrt(0.03**2 + 0.02**2), 8, evaluation_sd=0.02 * math.sqrt(2), episodes=256, name="small")
-    noise = find(NoiseBank(frozenset([*group(0.03, 20, evaluation_sd=0.02), *small])))
-    assert noise.sd == pytest.approx(0.03, rel=0.02)
-    assert noise.df == 26
 
 
 @pytest.mark.parametrize("other", [Job(algorithm="rloo"), Job(backend="fake"), Job(model=TinyModel(hidden_size=32))])
@@ -239,12 +217,3 @@ def test_corrupt_logs_and_other_results_versions_are_left_out_and_counted(log: E
     noise = find(NoiseBank.of(log, shipped=NoiseBank()), job=FAKE)
     assert noise.df == 4
     assert "left out: 1 of a corrupt log, 5 of runs" in noise.basis
-
-
-def test_the_rate_of_collapse_is_of_all_runs_that_are_known() -> None:
-    kept = group(0.02, 6)
-    alone = [entry for n in range(8) for entry in group(0.02, 2, name=f"pair-{n}")]
-    fallen = [entry.model_copy(update={"collapsed": entry.seed == 1}) for entry in alone]
-    found = estimate_noise([*kept, *fallen])
-    noise = found.at_episodes(512, "b")
-    assert (found.runs, noise.collapsed, noise.runs) == (6, 8, 22)

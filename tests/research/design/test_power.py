@@ -52,20 +52,6 @@ def test_the_seeds_that_are_needed_see_it_and_fewer_do_not() -> None:
     assert known.seeds_needed(0.005) is None
 
 
-def test_a_noise_that_is_hardly_known_promises_less() -> None:
-    assert analysis(noise(df=4)).power(5, 0.06) < analysis(noise(df=40)).power(5, 0.06)
-
-
-def test_more_claims_need_more() -> None:
-    one, dunnett, families = analysis(), analysis(arms=4), analysis(arms=4, families=3)
-    assert one.power(4, 0.05) > dunnett.power(4, 0.05)
-    assert one.power(4, 0.05) > families.power(4, 0.05)
-
-
-def test_a_noise_in_which_nothing_is_seen_says_so() -> None:
-    assert analysis(noise(5.0)).min_detectable_effect(3) is None
-
-
 @pytest.mark.parametrize(("correlation", "pairs"), [(None, 0), (0.9, 3), (0.1, 10), (-0.8, 100)])
 def test_a_correlation_that_may_be_none_helps_nothing(correlation: float | None, pairs: int) -> None:
     known = noise(correlation=correlation, pairs=pairs)
@@ -122,13 +108,6 @@ def test_the_power_of_rates_is_that_of_the_locked_rule(families: int, compared: 
     assert found.power(seeds, 0.6) < alone.power(seeds, 0.6) if families * compared > 1 else seeds < 20
 
 
-def test_the_seeds_of_rates_keep_the_promise_where_two_variables_share_the_level() -> None:
-    found = RatePower(rate_noise(0.8, 512, "a rate"), 3, 2, 1, 0.8, 1, 0.8, rate=0.8)
-    seeds = found.seeds_needed(0.6)
-    assert found.detects(seeds, 0.6)
-    assert not found.detects(seeds - 1, 0.6)
-
-
 def budget_check(budget_s: float, max_runs: int | None = None, parallel: int = 2, **spent: float) -> BudgetCheck:
     pricing = Pricing(lambda job: 10.0, parallel, 20.0, "made up")
     return BudgetCheck(pricing, Budget(wall_clock_s=budget_s, max_runs=max_runs), **spent)  # type: ignore[arg-type]
@@ -145,10 +124,6 @@ def test_what_was_spent_and_made_counts() -> None:
     assert budget_check(200, 6, runs_made=2).affords(stages)
     assert not budget_check(200, 6, runs_made=3).affords(stages)
     assert_golden(budget_check(200, 6, runs_made=3, seconds_left=150.0).describe_budget())
-
-
-def test_the_price_names_runs_time_and_the_slowest_run() -> None:
-    assert_golden(budget_check(1000).describe_cost([Stage("screen", 3, 10.0), Stage("confirm", 3, 40.0)]))
 
 
 stages = st.lists(st.builds(Stage, st.just("s"), st.integers(1, 40), st.floats(1, 900)), min_size=1, max_size=3)

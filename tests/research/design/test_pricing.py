@@ -13,12 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research.design.pricing import (
-    BOOTS_S,
     CALLS_PER_EPISODE,
     EVALUATION_EPISODES,
     FED_PROMPT,
     SECONDS_PER_CALL,
-    STARTUP_S,
     Estimates,
     count_parameters,
     describe_basis,
@@ -34,14 +32,11 @@ from research.design.pricing import (
 from research.environments.catalog import NO_MODEL, MeasuredEnvironment, conditions_of, model_key
 from research.installation import machine
 from research.installation.base_job import model_folder
-from research.isolation.mode import Isolation, Sandboxing
 from studies import EventLog
-from studies.checks.alarms import DEFAULT_WATCHDOG, max_silence, watchdog_of
-from swarm.job import Job, PathModel, TinyModel
+from swarm.job import Job, TinyModel
 from swarm.models import ModelCheck, TemplateCheck, conditions
 from tests.research.bench import STUDY, Bench
-from tests.research.designs import every_stage, noise_plan, screened
-from tests.research.fakes import FakeContainers
+from tests.research.designs import every_stage, noise_plan
 from tests.research.model_folders import model_at
 
 LARGE = (30_000, 4_500)
@@ -64,16 +59,6 @@ def measured(job: Job, /, **figures: float) -> Estimates:
     return Estimates((known(job, **figures),))
 
 
-def test_where_nothing_was_measured_no_model_is_read_to_be_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(model: object) -> str:
-        raise AssertionError("a model's folder was hashed for nothing")
-
-    monkeypatch.setattr("research.design.pricing.model_key", read)
-    assert Estimates().run(Job(model=PathModel(path="/nowhere"))) > 0
-    with pytest.raises(AssertionError, match="hashed"):
-        measured(Job(), calls_per_episode=1.0).run(Job(model=PathModel(path="/nowhere")))
-
-
 def test_a_larger_model_is_dearer_and_its_parameters_are_counted_without_loading_it(brought: Job) -> None:
     assert count_parameters(brought) == 135_000_000
     assert Estimates().run(brought) > 10 * Estimates().run(Job())
@@ -82,18 +67,6 @@ def test_a_larger_model_is_dearer_and_its_parameters_are_counted_without_loading
     assert count_parameters(Job(model=TinyModel(hidden_size=1024, layers=24))) > 1000 * count_parameters(Job()), (
         "by its shape"
     )
-
-
-def test_a_run_whose_backend_boots_for_minutes_is_priced_with_its_boot() -> None:
-    job = Job(environment="arith", steps=3)
-    dearer = Estimates().run(job.model_copy(update={"backend": "verl"})) - Estimates().run(job)
-    assert dearer == pytest.approx(BOOTS_S["verl"] - STARTUP_S)
-
-
-def test_a_small_model_costs_what_the_tiny_one_does_and_one_whose_folder_is_gone_something(tmp_path: Path) -> None:
-    small = Job(model=model_folder(str(model_at(tmp_path / "small"))))
-    assert Estimates().run(small) == Estimates().run(Job())
-    assert Estimates().run(Job(model=PathModel(path=str(tmp_path / "gone")))) > 0
 
 
 def test_what_was_measured_is_the_price_part_by_part(brought: Job) -> None:
@@ -119,13 +92,6 @@ def test_a_part_that_nobody_measured_falls_back_alone(name: str, seconds: float)
     }
     once, twice = (measured(Job(), **{name: times * seconds}).run(Job()) for times in (1, 2))
     assert twice - once == pytest.approx(parts[name] * seconds)
-
-
-def test_a_measurement_is_of_one_environment_and_one_model(brought: Job) -> None:
-    found = measured(brought, seconds_per_episode=5.0)
-    elsewhere = brought.model_copy(update={"environment": "arith"})
-    assert found.run(elsewhere) == Estimates().run(elsewhere)
-    assert found.run(Job()) == Estimates().run(Job())
 
 
 def test_a_price_says_what_it_rests_on(brought: Job) -> None:
@@ -154,21 +120,6 @@ def test_what_was_measured_counts_for_jobs_that_sample_alike(brought: Job, name:
     assert "\n" not in said
     longer = brought.model_copy(update={"steps": 7, "learning_rate": 0.5, "seed": 3, "group_size": 4})
     assert Estimates((mine,)).of(longer) == mine, "what the untrained model says does not depend on how it will learn"
-
-
-def test_a_model_that_is_warm_started_was_not_measured_without(brought: Job) -> None:
-    warmed = brought.model_copy(update={"model": brought.model.model_copy(update={"warm_start_steps": 50})})
-    found = Estimates((known(brought, base_success=0.0, job=conditions_of(brought)),))
-    assert found.of(brought) is not None
-    assert found.of(warmed) is None
-    assert "warm_start_steps 0, not 50" in found.describe_basis(warmed)
-
-
-def test_the_newest_of_measurements_that_hold_counts(brought: Job) -> None:
-    first, last = (
-        known(brought, base_success=rate, measured_at=f"2026-01-0{day}") for day, rate in ((1, 0.1), (2, 0.2))
-    )
-    assert Estimates((last, first)).of(brought) == last
 
 
 def checked(job: Job, **figures: Any) -> ModelCheck:
@@ -201,12 +152,6 @@ def test_a_check_of_the_model_prices_what_nobody_measured_in_the_environment(bro
     assert price().run(Job()) == Estimates().run(Job())
 
 
-def test_what_was_measured_in_the_environment_goes_before_a_check_of_the_model(brought: Job) -> None:
-    found = Estimates((known(brought, seconds_per_episode=0.5),), checked)
-    assert found.evaluations(brought, 10) == pytest.approx(10.0)
-    assert "model check" not in found.describe_basis(brought)
-
-
 def test_runs_at_once_fit_the_memory_of_the_largest_model(brought: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "cores", lambda: 8)
     monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(available=16 << 30))
@@ -217,22 +162,7 @@ def test_runs_at_once_fit_the_memory_of_the_largest_model(brought: Job, monkeypa
         assert runs_at_once([Job(), brought], lambda job, peak=peak: checked(job, peak_bytes=peak)) == runs
 
 
-def test_a_server_may_be_silent_for_two_steps_and_never_for_less_than_the_usual() -> None:
-    assert watchdog_of(1.0) == DEFAULT_WATCHDOG
-    assert watchdog_of(600.0).heartbeat_s == max_silence(600.0) == 1200.0
-    assert watchdog_of(600.0).model_copy(update={"heartbeat_s": 120.0}) == DEFAULT_WATCHDOG
-
-
 first_estimate = Estimates().run
-
-
-@pytest.mark.parametrize(
-    ("less", "more"),
-    [({}, {"steps": 80}), ({}, {"episodes_per_step": 256}), ({}, {"epochs": 4}),
-     ({"environment": "arith"}, {"environment": "guess"})],
-)  # fmt: skip
-def test_more_work_costs_more_and_a_start_and_evaluations_are_paid_for(less: Any, more: Any) -> None:
-    assert first_estimate(Job(**more)) > first_estimate(Job(**less)) > first_estimate(Job(steps=1)) > 12
 
 
 def test_an_observed_job_costs_what_it_took_whatever_its_seed() -> None:
@@ -242,26 +172,11 @@ def test_an_observed_job_costs_what_it_took_whatever_its_seed() -> None:
     assert make_pricing(2).basis != pricing.basis
 
 
-def test_a_larger_evaluation_costs_its_plays_and_the_usual_one_nothing_more() -> None:
-    pricing = make_pricing(2)
-    usual, double = pricing.run(Job()), pricing.run(Job(), 2 * EVALUATION_EPISODES)
-    assert usual == pricing.seconds_per_run(Job())
-    assert double - usual == pytest.approx(2 * EVALUATION_EPISODES * CALLS_PER_EPISODE["guess"] * SECONDS_PER_CALL)
-    assert pricing.run(Job(), 64) < usual
-
-
 def test_a_price_seen_in_containers_says_nothing_of_processes() -> None:
     observed = {price_key(Job(), "docker"): 90.0, price_key(Job()): 33.0}
     assert make_pricing(2, observed, "docker").seconds_per_run(Job()) == 90.0
     assert make_pricing(2, observed).seconds_per_run(Job()) == 33.0
     assert make_pricing(2, {price_key(Job()): 33.0}, "docker").seconds_per_run(Job()) == first_estimate(Job())
-
-
-def test_a_run_costs_what_it_was_locked_at_until_one_has_ended(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, design=screened())
-    state = bench.loop().tick().state
-    assert [price_of(state, "screen", steps) for steps in (1, 3)] == [pytest.approx(10 / 3), 10.0]
-    assert price_of(state, "confirm") == find_locked_price(state, "confirm") == 10.0
 
 
 def test_a_run_costs_what_the_newest_like_it_took_whatever_it_was_locked_at(tmp_path: Path) -> None:
@@ -282,16 +197,6 @@ def test_a_run_costs_what_the_newest_like_it_took_whatever_it_was_locked_at(tmp_
     assert (find_locked_price(state, "confirm"), state.noise_seconds) == (10.0, 10.0)
 
 
-def test_attempts_that_failed_say_nothing_of_what_a_run_takes(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, lambda order: "died" if order.attempt < 3 else "ok", design=screened())
-    loop = bench.loop()
-    for _ in range(5):
-        state = loop.tick().state
-        bench.clock.advance(40)
-    assert any(attempt.status == "failed" for run in state.runs.values() for attempt in run.attempts)
-    assert price_of(state, "confirm") == 10.0
-
-
 @pytest.mark.slow
 def test_only_finished_attempts_at_known_jobs_set_a_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path, lambda order: "failed" if order.attempt == 1 else "ok")
@@ -305,15 +210,6 @@ def test_only_finished_attempts_at_known_jobs_set_a_price(tmp_path: Path, monkey
         "research.design.pricing.Job.from_record", lambda value: known({**value, "a_field_of_an_older_ajet": 1})
     )
     assert median_seconds(bench.log) == {}
-
-
-@pytest.mark.slow
-def test_attempts_in_containers_have_prices_of_their_own(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.isolation = Isolation(Sandboxing(kind="docker", image="sha256:0"), FakeContainers())
-    state = bench.drive(bench.loop()).state
-    found = median_seconds(bench.log)
-    assert found.keys() == {price_key(Job.model_validate(run.spec.job), "docker") for run in state.runs.values()}
 
 
 def test_a_studys_own_runs_are_no_observation_for_itself_nor_a_corrupt_study_for_others(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from research.installation.home import Home
 from research.planners.tools import find_related
 from studies import EventLog
 from tests.golden import assert_golden
-from tests.research.calibrated import Came, write_study
 from tests.research.factories import make_home, make_study
 from tests.research.in_rounds import InRounds
 
@@ -69,16 +68,6 @@ def test_each_round_of_a_study_is_a_finding_with_its_conditions(tmp_path: Path) 
     assert first.lock != second.lock
     assert first.conditions.job == second.conditions.job, "the field that is compared is no condition of it"
     assert first.conditions.fields == second.conditions.fields == {"epochs": 2, "max_context": 256}
-
-
-def test_a_claim_that_waits_for_its_verdict_is_no_finding_and_an_invalid_one_is(log: EventLog, home: Home) -> None:
-    write_study(
-        log, "a", Came(0.5, "supported"), Came(0.5, None), Came(0.5, "equivalent", 0.0), Came(0.5, "invalid", None)
-    )
-    assert [(each.hypothesis, each.verdict) for each in load_findings(home, log).findings] == [
-        ("h1", "does not follow"), ("h3", "does not follow"), ("h4", "does not follow"),
-    ]  # fmt: skip
-    assert all(each.doubt and each.estimate is each.low is None for each in load_findings(home, log).findings)
 
 
 def test_a_verdict_whose_files_changed_is_named_and_has_no_numbers(tmp_path: Path) -> None:
@@ -165,16 +154,6 @@ def test_an_equivalence_contradicts_a_difference_only_where_their_intervals_are_
     assert find_contradictions([FOUND, known(verdict="equivalent", estimate=0.03, low=0.0, high=0.06)]) == ()
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"treatment": 32}, {"variable": "epochs"}, {"metric": "hidden:hidden/success_gain"}, {"verdict": "inconclusive"},
-     {"verdict": "invalid"}, {"verdict": "does not follow", "estimate": None}],
-)  # fmt: skip
-def test_what_is_about_something_else_or_says_nothing_contradicts_nothing(changes: dict[str, Any]) -> None:
-    lower = known(**{"verdict": "refuted", "estimate": -0.1, "low": -0.2, "high": -0.05, **changes})
-    assert find_contradictions([FOUND, lower]) == ()
-
-
 @given(st.lists(st.tuples(st.sampled_from([(4, 16), (16, 4)]), st.floats(0.01, 1), st.booleans()), max_size=12))
 def test_findings_that_all_say_the_same_never_contradict(made: list[tuple[tuple[int, int], float, bool]]) -> None:
     findings = [
@@ -185,15 +164,6 @@ def test_findings_that_all_say_the_same_never_contradict(made: list[tuple[tuple[
         for (control, treatment), size, claimed in made
     ]  # fmt: skip
     assert find_contradictions(findings) == ()
-
-
-def test_many_findings_on_one_question_are_one_contradiction() -> None:
-    many = [known(study=f"s{number}", environment=f"e{number % 7}") for number in range(3000)]
-    many += [known(study=f"t{number}", verdict="refuted", estimate=-0.1) for number in range(3000)]
-    assert len(search_findings(many, ("group", "refuted"))) == 3000
-    (found,) = find_contradictions(many)
-    (differ,) = found.differ
-    assert all(f"e{number}" in differ for number in range(7))
 
 
 @pytest.mark.slow

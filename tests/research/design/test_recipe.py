@@ -80,15 +80,6 @@ def test_where_the_treatment_is_worse_the_control_is_what_was_confirmed(study: I
     assert (value.fields, value.over, value.finding.verdict) == ({"group_size": 16}, {"group_size": 4}, "refuted")
 
 
-def test_where_nothing_was_confirmed_it_says_so_and_is_the_job_under_all_arms(study: InRounds) -> None:
-    study.means = {"group_size=4": 0.52, "group_size=16": 0.53}
-    answered(study)
-    found = told(study)
-    assert job(found).equals(base(study.state()))
-    assert found.confirmed == ()
-    assert_golden("\n".join(found.notes))
-
-
 def test_before_a_lock_it_is_the_job_that_was_given(tmp_path: Path) -> None:
     study, given = Synthetic(tmp_path), Job(steps=7, environment="arith")
     study.create(settings={"budget_s": 900.0, "max_runs": None, "parallel": 2, **base_settings(given)})
@@ -112,14 +103,6 @@ def test_values_that_were_never_confirmed_together_are_said_to_be_so(study: InRo
     assert job(found).equals(base(study.state(), group_size=16, epochs=2))
     assert (found.confirmed[0].held_by, found.confirmed[0].not_held_by) == ((), (2,))
     assert_golden("\n".join(found.apart))
-
-
-def test_rounds_that_contradict_each_other_leave_the_value_alone(study: InRounds) -> None:
-    answered(study)
-    asked(study, "group_size", 4, 16, -0.2)
-    found = told(study)
-    assert job(found).equals(base(study.state()))
-    assert_golden(found.notes[1].partition("contradicts")[2])
 
 
 def test_the_report_and_the_job_of_a_study_are_one_recipe(study: InRounds) -> None:
@@ -148,13 +131,6 @@ def test_what_was_found_elsewhere_is_told_and_no_part(study: InRounds) -> None:
     assert (found.job["environment"], found.job.get("epochs")) == ("guess", None)
     (note,) = found.notes
     assert ("r2h1 supported +0." in note, "in arith" in note) == (True, True)
-
-
-def test_a_default_that_was_not_compared_is_named(study: InRounds) -> None:
-    answered(study, 16, 32)
-    found = told(study)
-    assert found.job["group_size"] == 32
-    assert_golden("\n".join(found.notes))
 
 
 def test_a_verdict_that_does_not_follow_confirms_nothing(study: InRounds) -> None:

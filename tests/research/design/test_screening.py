@@ -114,22 +114,9 @@ def test_no_combination_is_asked_twice_and_the_control_never(sampler: str) -> No
     assert len(drive(a_screen(sampler, candidates=7), bowl).asked) == 7, "no more than the lock says"
 
 
-def test_the_seed_of_the_screen_decides_where_it_begins() -> None:
-    first = [begun(a_screen(seed=seed)).next_candidate() for seed in range(6)]
-    assert len({arm.name for arm in first if arm}) > 1
-
-
 def test_a_combination_that_is_no_job_is_not_asked() -> None:
     screen = a_screen("surface", candidates=50)
     assert len(ask_all(begun(screen, allowed=lambda values: values["a"] != 8)).asked) == 3 * 3 * 2 - 1
-
-
-def test_the_first_candidates_have_every_value_of_every_ladder_about_equally_often() -> None:
-    screen = a_screen("surface", candidates=12).model_copy(update={"initial": 12})
-    asked = ask_all(begun(screen)).asked
-    for knob in screen.knobs:
-        counts = [sum(arm.overrides[knob.field] == value for arm in asked) for value in knob.values]
-        assert max(counts) - min(counts) <= 2
 
 
 def test_a_space_too_large_to_list_is_still_searched() -> None:
@@ -170,13 +157,6 @@ def test_lower_is_better_where_the_metric_says_so() -> None:
     assert driven.kept == ("a=4+b=0.2+c=true",)
 
 
-def test_a_name_that_would_be_too_long_is_a_number() -> None:
-    knobs = tuple(Knob(field=f"a_rather_long_field_{name}", values=(1, 2)) for name in "abcd")
-    screen = Screen(knobs=knobs, sampler="grid", candidates=3, initial=1, rungs=(Rung(steps=1, keep=1),), seed=0)
-    arm = begun(screen, control={}).next_candidate()
-    assert arm.name == "candidate-1"
-
-
 def rising(values: Mapping[str, JsonValue], rung: int = 0) -> float:
     return float(values["a"]) + float(values["b"]) + 0.5 * values["c"]
 
@@ -198,18 +178,6 @@ def test_a_rung_runs_whom_the_one_before_kept(shape: tuple[int, tuple[int, ...]]
     assert len(driven.kept) == keeps[-1]
     steps = sum(screen.rungs[rung].steps for _, rung in driven.scores)
     assert steps == sum(count * rung.steps for count, rung in zip(entering, screen.rungs, strict=False))
-
-
-@given(st.dictionaries(st.integers(0, 22), st.floats(-1, 1), min_size=23, max_size=23))
-def test_without_noise_the_best_of_a_whole_grid_is_kept(heights: dict[int, float]) -> None:
-    places: dict[str, int] = {}
-
-    def truth(values: Mapping[str, JsonValue], rung: int) -> float:
-        return heights[places.setdefault(repr(values), len(places))]
-
-    driven = drive(a_screen("grid", 23, (6, 2)), truth)
-    best = max(driven.at(0), key=lambda name: driven.scores[name, 0] or 0.0)
-    assert driven.scores[driven.kept[0], 1] == pytest.approx(driven.scores[best, 0])
 
 
 def test_a_rung_waits_for_the_last_run_of_the_rung_before() -> None:
@@ -234,16 +202,3 @@ def test_a_screen_of_failures_alone_selects_nobody() -> None:
     asked = (Arm(name="x", overrides={"a": 2, "b": 0.2, "c": True}),)
     with pytest.raises(ValueError, match="last rung"):
         begun(a_screen("surface", 1, (1,)), asked=asked, scores={("x", 0): None}).select()
-
-
-def test_a_lucky_run_beside_poor_ones_is_ranked_below_a_good_one_beside_good_ones() -> None:
-    lucky = "a=1+b=0.2+c=false"
-
-    def truth(values: Mapping[str, JsonValue], rung: int) -> float:
-        name = "+".join(f"{field}={str(value).lower()}" for field, value in values.items())
-        return 0.9 if name == lucky else 0.1 * float(values["a"])
-
-    raw, smooth = (drive(a_screen(sampler, 23, (1,)), truth) for sampler in ("grid", "surface"))
-    assert raw.kept == (lucky,)
-    assert "a=8" in smooth.kept[0]
-    assert drive(a_screen("surface", 23, (6, 2)), rising).kept[0] == "a=8+b=0.4+c=true", "without noise it is the best"

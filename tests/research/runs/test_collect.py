@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
@@ -25,11 +24,10 @@ from research.runs.files import (
     RunEvaluation,
 )
 from research.runs.provenance import build_conditions, count_neighbours
-from research.runs.wandb_log import TrackedRun, parse, read_log, read_tracking
+from research.runs.wandb_log import TrackedRun, parse, read_log
 from studies.checks.evidence import CollectError
 from studies.log.study import AttemptState
 from studies.metrics import Asked, kind_named
-from studies.metrics.builtin import Transfer
 from studies.records.procedure import Watchdog
 from studies.records.runs import Conditions
 from swarm.environments.play import rounds
@@ -41,7 +39,6 @@ STEPS = 3
 EPISODES = 64
 ORDER = make_order()
 SCHEDULED = with_schedule(make_order(steps=8), every=2)
-ELSEWHERE = with_run(ORDER, metric=Transfer().define(Asked("it is solved", EPISODES, 16, of="arith")))
 
 
 @pytest.fixture
@@ -59,18 +56,6 @@ def refuse(folder: AttemptFolder, order: AttemptSpec, code: str) -> str:
     assert refused.value.code == code
     assert not study.exists(), "what is refused leaves nothing in the study"
     return refused.value.reason
-
-
-@pytest.mark.slow
-def test_a_wandb_log_that_is_missing_or_damaged_is_refused(
-    folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("research.runs.collect.read_tracking", read_tracking)
-    assert "found 0" in refuse(folder, ORDER, "tracking_unreadable")
-    run = folder.path / "wandb" / f"offline-run-20260101_000000-{ORDER.tracking_id}"
-    run.mkdir(parents=True)
-    (run / f"run-{ORDER.tracking_id}.wandb").write_bytes(os.urandom(2000))
-    assert "code 1" in refuse(folder, ORDER, "tracking_unreadable")
 
 
 def test_measurements_are_counted_from_outcomes_and_bound_to_their_file(folder: AttemptFolder, tmp_path: Path) -> None:
@@ -133,12 +118,6 @@ def test_an_evaluation_that_was_changed_after_it_was_collected_is_refused(
 def test_a_log_that_names_another_origin_is_foreign(folder: AttemptFolder, name: str) -> None:
     edit(folder.path / "tracked.json", lambda value: value["config"].update({name: "another"}))
     assert "'another'" in refuse(folder, ORDER, "foreign_results")
-
-
-@pytest.mark.parametrize("step", [1, 2, 3])
-def test_a_log_that_lacks_a_step_is_refused(folder: AttemptFolder, step: int) -> None:
-    edit(folder.path / "tracked.json", lambda value: value["history"].pop(str(step)))
-    assert "found 2 rows" in refuse(folder, ORDER, "steps_missing")
 
 
 def blown(order: AttemptSpec, *numbers: int, ended: bool = True) -> ReadTracking:
@@ -223,28 +202,6 @@ def test_evaluations_that_are_not_the_runs_whole_own_ones_are_refused(
     refuse(folder, order, code)
 
 
-@pytest.mark.parametrize("content", ["{", None])
-def test_an_evaluation_cut_short_or_gone_is_refused(folder: AttemptFolder, content: str | None) -> None:
-    folder.evaluation("initial").write_text(content or "")
-    if content is None:
-        folder.evaluation("initial").unlink()
-    refuse(folder, ORDER, "evaluation_unreadable")
-
-
-def test_success_on_another_environment_is_measured_by_an_evaluation_of_its_own(
-    folder: AttemptFolder, tmp_path: Path
-) -> None:
-    write_results(folder, ELSEWHERE, 0.5)
-    assert "evaluation-other.json" in refuse(folder, ELSEWHERE, "evaluation_unreadable")
-    arith = evaluation(with_run(ELSEWHERE, environment="arith").spec, STEPS, 0.25)
-    folder.evaluation("other").write_text(json.dumps(arith))
-    evidence = collect(folder, ELSEWHERE, tmp_path)
-    stored = json.loads((tmp_path / evidence.evaluation["path"]).read_text())["other"]
-    assert (stored["environment"], stored["policy_version"]) == ("arith", STEPS)
-    (measured,) = (found for found in evidence.measurements if found.key == "hidden/success_on_arith")
-    assert (measured.value, measured.n) == (0.25, EPISODES)
-
-
 def test_evaluations_during_training_are_stored_and_measured_by(folder: AttemptFolder, tmp_path: Path) -> None:
     write_results(folder, SCHEDULED, 0.5, before=0.25)
     evidence = collect(folder, SCHEDULED, tmp_path)
@@ -302,16 +259,6 @@ def test_the_reader_of_logs_does_not_get_the_terminals_ctrl_c(tmp_path: Path, mo
     assert read_log(tmp_path / "run.wandb").history == {}
 
 
-def test_evaluated_episodes_are_counted_by_kind_of_task(folder: AttemptFolder, tmp_path: Path) -> None:
-    order = make_order(episodes=216)
-    write_results(folder, order, 0.5)
-    evidence = collect(folder, order, tmp_path)
-    assert set(evidence.kinds) == {"narrow windows", "wide windows"}
-    assert sum(solved for solved, _ in evidence.kinds.values()) == 108
-    assert sum(played for _, played in evidence.kinds.values()) == 216
-    assert evidence.payload()["kinds"] == {kind: list(counts) for kind, counts in evidence.kinds.items()}
-
-
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -345,12 +292,6 @@ def test_amounts_are_summed_over_steps_and_unknown_where_a_step_lacks_them() -> 
     rows[1]["metrics"] = {}
     lacking = conditions(rows=rows, neighbours=None)
     assert (lacking.episodes, lacking.tokens, lacking.wall_s) == (None, None, None)
-
-
-def test_what_an_attempt_saw_comes_after_what_its_files_say() -> None:
-    found = conditions(seen=Conditions(steps=99, stopped_by="x", drawn_tasks="none", hardware="a toaster"))
-    assert (found.steps, found.stopped_by, found.hardware) == (3, None, "a toaster")
-    assert found.drawn_tasks == conditions().drawn_tasks
 
 
 def attempts_of(*spans: tuple[int, int | None]) -> list[AttemptState]:

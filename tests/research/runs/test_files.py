@@ -19,16 +19,9 @@ from research.files import read_json, write_json
 from research.installation.base_job import model_folder
 from research.runs import workers
 from research.runs.attempt import Attempt, main
-from research.runs.files import (
-    LEAST_SILENCE_S,
-    AttemptFolder,
-    AttemptOutcome,
-    AttemptProgress,
-    AttemptSpec,
-    read_evaluations,
-)
+from research.runs.files import AttemptFolder, AttemptOutcome, AttemptProgress, AttemptSpec, read_evaluations
 from research.runs.wandb_log import READ_AGAIN_S, TrackedRun, TrainingMonitor
-from research.runs.workers import ManagedProcess, ProcessGroup
+from research.runs.workers import ManagedProcess
 from studies.checks.alarms import DEFAULT_WATCHDOG
 from studies.checks.evidence import CollectError
 from studies.metrics import Asked
@@ -307,14 +300,6 @@ def program(folder: AttemptFolder, script: str) -> str:
     return str(path)
 
 
-async def test_whoever_leaves_a_group_of_processes_ends_those_that_run(folder: AttemptFolder) -> None:
-    sleeps = program(folder, "exec sleep 600")
-    async with ProcessGroup(folder.path) as group:
-        process = await group.start("y", log=folder.log("server"), python=sleeps)
-        assert process.runs
-    assert await process.wait() == -signal.SIGTERM
-
-
 async def test_a_process_that_ends_as_it_is_to_be_killed_is_stopped(
     folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,25 +369,6 @@ def heard(watching: TrainingMonitor, *rows: dict[str, float], first: int = 1) ->
     asyncio.run(hear())
 
 
-@pytest.mark.parametrize(("row", "limits"), [(CALM, DEFAULT_WATCHDOG), (BLOWN, None)])
-def test_a_healthy_training_and_one_without_locked_limits_are_never_looked_up(
-    row: dict[str, float], limits: Watchdog | None
-) -> None:
-    log = Log(*[row] * 5)
-    watching = watch(log, Clock(), limits)
-    heard(watching, *[row] * 5)
-    assert watching.alarm is None
-    assert log.reads == 0
-
-
-def test_a_limit_that_log_and_server_show_broken_stops_the_training() -> None:
-    watching = watch(Log(CALM, BLOWN, BLOWN, BLOWN), Clock())
-    heard(watching, CALM, BLOWN, BLOWN, BLOWN)
-    assert watching.alarm is not None
-    assert (watching.alarm.code, watching.alarm.step) == ("kl_blow_up", 4)
-    asyncio.run(asyncio.wait_for(watching.wait_for_stop(), 60.0))
-
-
 @pytest.mark.parametrize("log", [Log(CALM, BLOWN, CALM, BLOWN), Log()])
 def test_what_the_log_does_not_show_stops_nothing_and_is_looked_up_again_after_a_while(log: Log) -> None:
     clock = Clock()
@@ -427,16 +393,3 @@ def test_a_log_that_lacks_earlier_steps_is_waited_for_and_then_refused(monkeypat
     with pytest.raises(AttemptFailed, match=r"expected 4 steps .*found 1"):
         asyncio.run(watch(log, clock).load_history(5))
     assert log.reads > 100
-
-
-@pytest.mark.parametrize("limits", [None, DEFAULT_WATCHDOG])
-def test_a_silence_counts_from_the_last_answer(limits: Watchdog | None) -> None:
-    clock = Clock()
-    watching = watch(Log(), clock, limits)
-    clock.now = LEAST_SILENCE_S + 100
-    heard(watching, CALM)
-    assert watching.check_silence() is None
-    clock.now += LEAST_SILENCE_S + 1
-    alarm = watching.check_silence()
-    assert alarm is not None
-    assert (alarm.code, alarm.effect) == ("server_silent", "exclude")

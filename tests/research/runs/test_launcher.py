@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
-from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from research.design.pricing import find_locked_price, median_seconds, price_of
-from research.errors import BadModel
 from research.files import read_json
-from research.installation.base_job import model_folder
 from research.isolation.mode import Isolation, Sandboxing
 from research.runs.files import (
     LEAST_SILENCE_S,
@@ -27,15 +22,14 @@ from research.runs.launcher import LEAST_TIME_LIMIT_S, READ_AGAIN_S, TIME_LIMIT_
 from research.runs.wandb_log import TrackedRun
 from research.runs.workers import play_arguments
 from sandboxes import SandboxError
-from studies import EventLog, EventType, RunState, StudyState
+from studies import EventType, RunState, StudyState
 from studies.checks.alarms import NOT_FINITE
 from studies.records.design import Design, Price
 from swarm.client.async_client import EPISODE_TIMEOUT_S
 from tests.research.bench import STUDY, Bench
-from tests.research.designs import base_job, design
+from tests.research.designs import design
 from tests.research.factories import edit
-from tests.research.fakes import REFUSED, FakeContainers, evaluation, read_fake_tracking, write_results
-from tests.research.model_folders import model_at
+from tests.research.fakes import FakeContainers, evaluation, read_fake_tracking, write_results
 
 IMAGE = "sha256:" + "ab" * 32
 DOCKER = Sandboxing(kind="docker", image=IMAGE, base="base", engine="20.10")
@@ -65,33 +59,6 @@ def order_of(bench: Bench, run: RunState) -> AttemptSpec:
 
 def payloads(bench: Bench, type: EventType) -> list[Mapping[str, Any]]:
     return [event.payload for event in bench.events() if event.type is type]
-
-
-def test_the_order_and_the_log_say_in_which_image_an_attempt_runs(bench: Bench) -> None:
-    state = bench.loop().tick().state
-    (launched, *_) = payloads(bench, EventType.ATTEMPT_LAUNCHED)
-    assert launched["sandbox"] == {"kind": "docker", "image": IMAGE, "base": "base", "engine": "20.10"}
-    run = next(run for run in state.runs.values() if run.active)
-    order = order_of(bench, run)
-    assert (order.sandbox, order.containers) == (DOCKER, str(bench.home.containers))
-    assert order.time_limit_s is not None
-    assert run.attempts[-1].sandbox["image"] == IMAGE
-
-
-@pytest.mark.parametrize("backend", ["verl", "fake"])
-def test_an_attempt_is_told_where_the_packages_of_its_backend_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
-) -> None:
-    monkeypatch.setenv("AJET_VERL_PYTHON", sys.executable)
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
-    made = model_at(tmp_path / "made")
-    monkeypatch.setattr("research.installation.tiny_model._make", lambda *asked: made)
-    small = {"kind": "tiny", "hidden_size": 16, "layers": 1, "warm_start_steps": 0}
-    bench = Bench(tmp_path / "home", design=design(16, base_job={**base_job(), "backend": backend, "model": small}))
-    bench.loop().tick()
-    (given, *_) = bench.sandbox.variables.values()
-    expected = {"AJET_VERL_PYTHON": sys.executable} if backend == "verl" else {}
-    assert {name: said for name, said in given.items() if name.startswith(("AJET_VERL", "RAY"))} == expected
 
 
 def hold_containers(containers: FakeContainers, state: StudyState, *roles: str) -> None:
@@ -143,13 +110,6 @@ def test_an_attempt_that_lost_the_engine_costs_its_run_no_try(bench: Bench) -> N
     assert {attempt.status for run in state.runs.values() for attempt in run.attempts[:-1]} == {"stopped"}
 
 
-def test_what_containers_were_refused_is_in_the_log(bench: Bench) -> None:
-    bench.sandbox.script = lambda order: "failed" if order.attempt == 1 else "ok"
-    state = bench.drive(bench.loop()).state
-    assert payloads(bench, EventType.ATTEMPT_ENDED)[0]["refused"] == REFUSED
-    assert all(run.attempts[0].refused == REFUSED for run in state.runs.values())
-
-
 class Tracker:
     """A tracker whose log lacks its end for a while."""
 
@@ -177,19 +137,6 @@ def test_a_tracker_that_is_behind_costs_a_run_no_try_and_is_read_again_after_a_w
     assert len(tracker.reads) > len(state.runs)
 
 
-def test_a_clock_that_is_set_back_makes_nobody_wait_for_a_tracker(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.read_tracking = tracker = Tracker(bench, 60.0)
-    loop = bench.loop()
-    while not tracker.reads:
-        loop.tick()
-        bench.clock.advance(1)
-    reads = len(tracker.reads)
-    bench.clock.advance(-60)
-    loop.tick()
-    assert len(tracker.reads) > reads
-
-
 def test_a_training_that_broke_down_gets_no_other_try_because_the_tracker_is_behind(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
 
@@ -208,17 +155,6 @@ def test_a_training_that_broke_down_gets_no_other_try_because_the_tracker_is_beh
     broken = [run for run in state.runs.values() if run.spec.job["group_size"] == 8]
     assert {run.invalid[0] for run in broken if run.invalid is not None} == {"training_nan"}
     assert {len(run.attempts) for run in broken} == {1}
-
-
-def test_a_tracker_that_stays_behind_is_waited_for_no_longer_than_the_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("research.runs.launcher.LATEST_LOG_S", 3.0)
-    bench = Bench(tmp_path)
-    bench.read_tracking = Tracker(bench, 1e6)
-    bench.drive(bench.loop())
-    ends = {event["code"] for event in payloads(bench, EventType.ATTEMPT_ENDED)}
-    assert ends == {"steps_missing"}
 
 
 class Leaving:
@@ -259,13 +195,6 @@ def test_the_server_of_a_lost_attempt_is_taken_over_whenever_its_controller_is_k
     assert all(len(begin["initial_sha256"]) == 64 and begin["why"] for begin in begins if begin)
 
 
-def test_an_attempt_that_left_nothing_is_followed_by_one_from_nothing_and_the_log_says_why(bench: Bench) -> None:
-    bench.sandbox.script = lambda order: "lost" if order.attempt == 1 else "ok"
-    state = bench.drive(bench.loop()).state
-    assert {run.attempts[1].resumes for run in state.runs.values()} == {None}
-    assert ["no earlier attempt" in run.attempts[1].why for run in state.runs.values()] == [True] * len(state.runs)
-
-
 @pytest.mark.parametrize(("how", "left", "worked"), [
     ("lost", 12.5, 12.5), ("died", 12.5, 12.5), ("lost", None, 0.0), ("garbled", 12.5, 12.5), ("lost", 1e9, 86_401.0),
 ])  # fmt: skip
@@ -281,17 +210,6 @@ def test_the_time_that_a_machine_was_off_is_no_time_of_the_attempt_that_it_ended
     bench.clock.advance(86_400.0)
     state = bench.drive(bench.loop()).state
     assert state.runs[run.run_id].attempts[0].seconds == worked
-
-
-@pytest.mark.slow
-def test_what_a_resumed_attempt_took_is_no_price_of_a_run(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.sandbox.script = Leaving(bench)
-    state = bench.drive(bench.loop()).state
-    assert {attempt.seconds for run in state.runs.values() for attempt in run.attempts[1:]} == {5.0}
-    assert price_of(state, "confirm") == find_locked_price(state, "confirm")
-    with closing(EventLog(bench.home.database)) as log:
-        assert median_seconds(log) == {}
 
 
 THREE_HOURS = 3 * 3600.0
@@ -325,42 +243,3 @@ def test_an_attempt_is_waited_for_by_what_a_run_takes(
     for role in ("client", "evaluator-final"):
         played = play_arguments(order, role, server="http://x", out="out")  # type: ignore[arg-type]
         assert played[played.index("--timeout") + 1] == f"{bounds[1]:g}"
-
-
-def brought(tmp_path: Path) -> Design:
-    model = model_folder(str(model_at(tmp_path / "model")))
-    return priced(10.0, base_job={**base_job(), "model": model.model_dump(mode="json")})
-
-
-@pytest.mark.parametrize("measured", [True, False])
-def test_what_runs_were_seen_to_take_goes_before_the_price_and_what_is_left_bounds_the_first_of_an_unknown_model(
-    tmp_path: Path, measured: bool
-) -> None:
-    chosen = priced(10.0) if measured else brought(tmp_path)
-    bench = Bench(tmp_path / "home", design=chosen, budget_s=50_000.0)
-    bench.slow(3000.0, 300.0)
-    bench.drive(bench.loop())
-    first, *_, last = orders(bench)
-    assert first.time_limit_s == (LEAST_TIME_LIMIT_S if measured else 50_000.0)
-    assert last.time_limit_s == pytest.approx(TIME_LIMIT_FACTOR * 3000.0)
-
-
-@pytest.mark.parametrize("ticks", [0, 1])
-def test_a_model_that_changed_since_it_was_named_is_trained_no_more(tmp_path: Path, ticks: int) -> None:
-    bench = Bench(tmp_path / "home", design=brought(tmp_path))
-    loop = bench.loop()
-    loop.plan()
-    for _ in range(ticks):
-        loop.tick()
-    begun = orders(bench)
-    assert bool(begun) == bool(ticks)
-    model_at(tmp_path / "model", b"others")
-    with pytest.raises(BadModel, match="changed"):
-        bench.drive(loop)
-    assert orders(bench) == begun
-    model_at(tmp_path / "model")
-    state = bench.drive(loop).state
-    assert state.status == "concluded"
-    known = model_folder(str(tmp_path / "model")).sha256
-    assert {run.spec.job["model"]["sha256"] for run in state.runs.values()} == {known}
-    assert state.prepared["confirm"]["sha256"] == known

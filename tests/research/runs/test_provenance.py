@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from research.runs.files import (
-    AttemptFolder,
-)
+from research.runs.files import AttemptFolder
 from research.runs.provenance import LISTED, READS, ReplayAudit, count_overlap, extract_frames, file_hashes, replay
 from research.runs.wandb_log import TrackedRun
 from swarm.backends.fake import Script, number_script
@@ -73,21 +71,6 @@ async def test_honest_training_passes_when_its_server_was_killed_and_gone_on_fro
         await client.rollout(agent, tasks, concurrency=8)
         result = await replay(client, environment, random.Random(1))
     assert (result.looked_at, result.complaint()) == (32, None)
-
-
-@pytest.mark.slow
-async def test_honest_training_whose_answers_are_cut_short_as_none_of_the_evaluators_passes(tmp_path: Path) -> None:
-    environment, training = get_environment("guess"), asyncio.Event()
-
-    async def agent(episode: Episode[Any]) -> Outcome:
-        training.set()
-        return await agent_of(environment)(episode)  # type: ignore[return-value]
-
-    def script(prompt: str, rng: random.Random) -> str:
-        return number_script(prompt, rng) + " " * (99 if training.is_set() else 0)
-
-    result = await found(tmp_path, "guess", agent, script)
-    assert (result.looked_at, result.foreign) == (32, {})
 
 
 def spoken(*answer: str, special: tuple[int, ...], index: int, context: str) -> CallRecord:

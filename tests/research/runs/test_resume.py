@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,11 +28,9 @@ from research.runs.files import (
     write_evaluations,
 )
 from research.runs.resume import WAYS, decide_resume, end_containers, plan_resume, transfer_files
-from research.runs.workers import FAILURES
-from research.scheduler.steps import BUDGET_CODE
 from sandboxes import Result, SandboxError
 from studies import AttemptState, RunState
-from studies.records.runs import BLAMELESS_CODES, EVIDENCE_CODES, INVALID_CODES, WITHIN_REACH_OF_CODE, WORST_CODES
+from studies.records.runs import BLAMELESS_CODES, EVIDENCE_CODES, INVALID_CODES, WORST_CODES
 from tests.research.factories import edit, make_order, with_run, with_schedule
 
 
@@ -100,13 +97,6 @@ def test_a_server_that_may_have_kept_no_metrics_is_not_gone_on_from(tries: Tries
         path.unlink()
     begins = plan_resume(tries.run, tries.folder)
     assert (begins.resumes, "older versions" in begins.why) == (None, True)
-
-
-def test_what_an_attempt_that_never_began_was_to_go_on_from_is_not_lost(tries: Tries) -> None:
-    leave(tries, "stopped")
-    tries.begin(resumes=1)
-    tries.ended("stopped", "stopped")
-    assert plan_resume(tries.run, tries.folder).resumes == 1
 
 
 def test_a_folder_that_a_server_holds_is_left_to_it(tries: Tries, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,30 +199,6 @@ def test_what_cannot_be_kept_now_is_kept_later(tmp_path: Path, folder: AttemptFo
     place.rmdir()
     place.write_bytes(before)
     assert ended(tmp_path / "left", folder) == [2, 4]
-
-
-RESEARCH = Path(__file__).parents[3] / "research"
-RAISED = re.compile(r"""(?:AttemptFailed|CollectError)\(\s*f?"([a-z_{}.]+)"\s*,""")
-RETURNED = re.compile(r"""(?:return|,) "(?:failed|lost|timeout)", "([a-z_]+)",""")
-NAMED = re.compile(r"""\bcode="([a-z_]+)",""")
-
-
-def test_no_code_is_raised_that_the_lock_does_not_name() -> None:
-    used = {BUDGET_CODE}
-    for path in [*(RESEARCH / "runs").glob("*.py"), RESEARCH.parent / "studies/checks/evidence.py"]:
-        source = path.read_text()
-        for pattern in (RAISED, RETURNED, NAMED):
-            used |= set(pattern.findall(source))
-    used |= {f"{who}_{failure}" for who in ("client", "evaluator") for failure in FAILURES.values()}
-    used -= {"{who}_{worker.failure}", "ok", "stopped", *BLAMELESS_CODES}
-    assert {"server_died", "client_died", "foreign_results", "lost", "attempt_died"} <= used
-    assert used <= set(INVALID_CODES)
-
-
-def test_what_a_client_can_do_to_its_attempt_is_known_to_be_within_its_reach() -> None:
-    assert set(INVALID_CODES) >= WITHIN_REACH_OF_CODE
-    by_clients = {code for code in INVALID_CODES if code.startswith(("client_", "server_"))}
-    assert by_clients - WITHIN_REACH_OF_CODE == {"client_killed"}, "nothing inside ends a container from outside"
 
 
 def run_ended_by(code: str, resumes: int | None = None, **job: Any) -> RunState:

@@ -19,7 +19,7 @@ import pytest
 
 from research.agents.request import Confinement
 from research.agents.run import AgentResult
-from research.cli.client import _format_evaluation, exit_code, report_failure
+from research.cli.client import exit_code, report_failure
 from sandboxes import Exit
 from swarm.client import NamedTask, SwarmClient
 from swarm.errors import SwarmError
@@ -166,12 +166,6 @@ def test_what_does_not_go_with_the_job_or_a_process_is_refused(
     assert_golden(ajet("client", "run", *wrong.replace("''", "").split(" ")).refused())
 
 
-def test_a_process_that_takes_too_long_is_ended(ajet: Ajet, tmp_path: Path, load: Load) -> None:
-    load(steps=1_000_000)
-    ended = ajet("client", "run", make_agent(tmp_path, AGENT), "--time-limit", "1s")
-    assert (ended.code, "limit of 1 s" in ended.err.splitlines()[-1], "Traceback" in ended.err) == (1, True, False)
-
-
 def make_result(exit: Exit, action: str = "play", result: Any = None, **fields: Any) -> AgentResult:
     request = SimpleNamespace(action=action, during=False, time_limit_s=60.0)
     run = SimpleNamespace(request=request, place=SimpleNamespace(given=Confinement(), folder=Path("/run")))
@@ -239,14 +233,6 @@ def test_a_breakpoint_stops_while_the_lease_lives(home: Path, load: Load, contro
     assert control.status().collected_episodes == 0
 
 
-def test_what_a_debugged_agent_raises_is_shown_with_its_own_lines(ajet: Ajet, load: Load, tmp_path: Path) -> None:
-    load()
-    text = "def agent(episode):\n    episode.chat([{'role': 'user', 'content': 'x'}])\n    1 / 0\n"
-    ended = ajet("client", "debug", make_agent(tmp_path, text))
-    assert (ended.code, 'agent.py", line 3, in agent' in ended.err) == (1, True)
-    assert ended.err.strip().endswith("division by zero")
-
-
 def test_a_brought_environment_is_debugged_by_its_folder_and_then_by_its_name(
     ajet: Ajet, home: Path, load: Load, control: SwarmClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,11 +249,3 @@ def test_a_brought_environment_is_debugged_by_its_folder_and_then_by_its_name(
         out = ajet("client", "debug", "--environment", named).out
         assert ("task sum" in out, "calls          1\n" in out, " plus " in out) == (True, True, True)
     assert [(one.state, one.reason) for one in control.episodes().episodes] == [("aborted", "debugged")] * 2
-
-
-def test_what_an_agent_failed_is_told_beside_what_it_solved() -> None:
-    plays = [{"reward": 1.0, "success": True}] * 3 + [{"reward": 0.0, "success": False, "failed": "KeyError: x"}] * 2
-    plays += [{"reward": 0.0, "success": False, "failed": "\x1b[2Ja file of a container"}]
-    assert "solved" not in _format_evaluation({"episodes": [{"reward": 0.5, "success": None}], "policy_version": 0})
-    told = _format_evaluation({"episodes": plays, "policy_version": 4})
-    assert ("solved 0.500" in told, "2 by KeyError, 1 by an error" in told, "\x1b" in told) == (True, True, False)

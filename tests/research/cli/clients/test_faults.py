@@ -165,14 +165,6 @@ def test_reloading_ends_where_its_server_is_lost_and_does_not_wait_for_a_save(tm
     assert list((home / "clients").glob("*")) == []
 
 
-def test_a_time_limit_holds_while_broken_code_waits_for_a_save(home: Path, load: Load, tmp_path: Path) -> None:
-    load(steps=10_000)
-    agent = make_agent(tmp_path, "async def agent(episode):\n    return 0.5\n\n\nraise ValueError('not yet')\n")
-    with running(home, "run", agent, "--reload", "--sandbox", "process", "--time-limit", "4s") as client:
-        client.ended(1)
-    assert "until the next" in client.err
-
-
 HANGING = """
 import asyncio
 import os
