@@ -28,11 +28,6 @@ def _loses(stones: int) -> bool:
     return all(not _loses(stones - taken) for taken in range(1, min(3, stones) + 1))
 
 
-def test_what_is_no_move_takes_one_stone(train: Any) -> None:
-    moves = {text: train["move_of"](text, 2) for text in ("2", "1", "3", "0", "", "two", "-1")}
-    assert moves == {"2": 2, "1": 1, "3": 1, "0": 1, "": 1, "two": 1, "-1": 1}
-
-
 def test_ratings_are_those_of_the_odds(train: Any) -> None:
     rated = train["ratings"]({("a", "b"): 9090, ("b", "a"): 909, ("b", "c"): 9090, ("c", "b"): 909}, "c")
     assert rated["c"] == 1000

@@ -14,16 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
-from research.planners.context import PlannerContext, known_environments
-from research.planners.rules import RulesPlanner
-from research.proposals.flags import RequestedComparison
 from swarm.environments import Task, said
-from swarm.environments.adapters import adapt, slug
+from swarm.environments.adapters import adapt
 from swarm.environments.building import SPLITS, draw
 from swarm.environments.custom import CodeSource
 from swarm.environments.loading import load_source
 from swarm.environments.play import agent_of, judge_outcome
-from tests.research.factories import make_environment
 from tests.swarm.clients.packages import ADAPTED
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -52,17 +48,6 @@ def test_the_address_of_an_example_gives_tasks_that_are_played_to_their_end(name
     assert any(game.answer(said(answer)) == [] for _ in range(20))
     outcome = judge_outcome(environment, game.outcome())
     assert outcome.success in (True, False)
-
-
-@pytest.mark.parametrize("name", ["frozen_lake", "reasoning_gym_mix", "textarena_game"])
-def test_the_topic_of_an_example_is_read_whole_beside_its_environment(name: str) -> None:
-    words = shlex.split((EXAMPLES / name / "study.sh").read_text(), comments=True)
-    short = slug(words[words.index("--env") + 1])
-    played = f"{short}@0123456789ab"
-    wanted = RequestedComparison(environment=played, custom_environments=(played,))
-    known = (*known_environments(), make_environment(played, name, (short,), "solved"))
-    digest = PlannerContext(words[words.index("research") + 1], 720.0, 58.0, 2, wanted=wanted, environments=known)
-    assert RulesPlanner().act(digest, lambda action: None).not_tested == ()
 
 
 @pytest.mark.slow

@@ -95,10 +95,3 @@ def test_generated_code_gets_no_other_try_after_an_end_it_may_have_caused(bench:
     assert {found for found, _ in reasons} == {"generated_code_failed"}
     assert all("not tried again" in reason and code in reason for _, reason in reasons)
     assert [verdict.verdict for verdict in state.verdicts] == ["invalid"]
-
-
-@pytest.mark.parametrize("end", ["died", "lost", "engine gone"])
-def test_generated_code_is_tried_again_after_what_was_none_of_its_doing(bench: Bench, end: str) -> None:
-    bench.sandbox.script = lambda order: end if order.attempt == 1 else "ok"
-    state = bench.drive(bench.loop()).state
-    assert {(len(run.attempts), run.status) for run in state.runs.values()} == {(2, "collected")}

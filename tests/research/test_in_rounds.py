@@ -15,15 +15,12 @@ from research.cli.studies import list_row, render_ending, show, summary
 from research.controller.progress import progress_lines, progress_of
 from research.design.noise_bank import NoiseBank
 from research.design.pricing import make_pricing, median_seconds, price_key
-from research.environments.install import studies_with
 from research.installation.home import Home
 from research.installation.studies import evidence_files
-from research.planners.factory import load_track_record
-from studies import EventType, StudyState
 from studies.proof import DOES_NOT_FOLLOW
 from swarm.job import Job
 from tests.research.in_rounds import MOST, WHY, InRounds
-from tests.studies.synthetic import STUDY, Synthetic
+from tests.studies.synthetic import STUDY
 
 
 @pytest.fixture
@@ -37,11 +34,6 @@ def asked_on(home: Home) -> Iterator[InRounds]:
     with closing(found.log):
         found.two_rounds()
         yield found
-
-
-@pytest.fixture
-def once(tmp_path: Path) -> StudyState:
-    return Synthetic(tmp_path / "once").whole()
 
 
 def printed(*what: object) -> str:
@@ -81,22 +73,6 @@ def test_runs_of_earlier_rounds_set_prices_for_other_studies_and_for_the_next_ro
         )
         assert "this study's runs" in found.basis
     assert listed.after_noise(state).times == listed.after_noise(asked_on.state()).times
-
-
-def test_a_study_of_one_round_is_priced_as_before(once: StudyState) -> None:
-    listed = make_pricing(2)
-    assert listed.after_noise(once) is listed
-
-
-def test_predictions_of_all_rounds_are_scored(asked_on: InRounds) -> None:
-    (found,) = load_track_record(asked_on.log).forecasters
-    assert (found.scores.predictions, found.studies) == (2, 1)
-
-
-def test_an_environment_is_kept_for_a_study_that_is_stopped_between_two_rounds(home: Home, asked_on: InRounds) -> None:
-    asked_on.begin_next()
-    asked_on.append(EventType.STUDY_STOPPED, reason="no planner answered")
-    assert list(studies_with("guess", home, asked_on.log)) == [STUDY]
 
 
 def test_progress_counts_all_rounds_and_never_falls(home: Home) -> None:
@@ -145,15 +121,6 @@ def test_progress_lines_tell_every_round_by_keys_of_its_own(asked_on: InRounds) 
     assert len({key for key, _ in told}) == len(told)
     asked_on.begin_next()
     assert dict(told).items() <= dict(progress_lines(asked_on.state())).items(), "what was told stays as it was"
-
-
-def test_lines_and_progress_of_one_round_name_no_round(once: StudyState, tmp_path: Path) -> None:
-    folder = tmp_path / "once"
-    told = [*(line for _, line in progress_lines(once)), str(progress_of(once)), *list_row(once, folder)[:4]]
-    told.append(printed(render_ending(once, folder), screen(once, 0.0, lambda run: {})))
-    assert not [line for line in told if "round" in line]
-    assert not {"round", "most_rounds"} & summary(once, folder).keys()
-    assert not any("round" in verdict for verdict in summary(once, folder)["verdicts"])
 
 
 def test_a_list_says_which_round_of_how_many_and_holds_the_verdicts_of_all(asked_on: InRounds) -> None:

@@ -89,18 +89,6 @@ def test_files_of_an_attempt_that_are_edited_before_they_are_collected_are_refus
 
 
 @pytest.mark.slow
-def test_files_of_an_attempt_edited_after_collection_change_nothing(folder: AttemptFolder, tmp_path: Path) -> None:
-    order = make_order()
-    write_results(folder, order, 0.5)
-    log = track(folder, order, *steps())
-    evidence = collect(folder, order, tmp_path / "study", said=ended(folder, order))
-    spoil(log)
-    folder.evaluation("final").unlink()
-    stored = json.loads((tmp_path / "study" / evidence.snapshot["path"]).read_text())
-    assert [row["metrics"]["critic/rewards/mean"] for row in stored["history"]] == [0.1, 0.2, 0.3]
-
-
-@pytest.mark.slow
 def test_what_is_written_into_the_trackers_summary_is_never_read(folder: AttemptFolder, tmp_path: Path) -> None:
     order = make_order()
     write_results(folder, order, 0.5)

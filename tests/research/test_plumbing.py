@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from research.controller.progress import progress_lines
-from research.design.noise_bank import NoiseBank, load_shipped_bank, model_key
+from research.design.noise_bank import NoiseBank
 from research.files import write_json
 from research.runs.attempt import Attempt
 from research.runs.files import AttemptFolder, AttemptSpec
@@ -33,7 +33,6 @@ ROOT = Path(__file__).parents[2]
 KEPT = {"before": "a" * 64, "after": "a" * 64, "probs_tolerance": 1e-3}
 MOVED = {**KEPT, "after": "b" * 64}
 Driven = tuple[Bench, StudyState]
-SAYS_NOTHING = {"before": None, "after": None, "probs_tolerance": None}
 
 
 def plan(**changes: Any) -> NoisePlan:
@@ -126,12 +125,6 @@ def test_a_study_whose_machinery_is_broken_ends_with_the_reason_and_a_report_and
         assert [part for part in ("invalid(plumbing)", says) if part not in text] == []
 
 
-def test_a_backend_that_cannot_say_is_not_held_to_it_and_that_is_told(fast_path: Path) -> None:
-    bench, state = driven(fast_path, SAYS_NOTHING)
-    assert state.verdicts
-    assert "cannot say whether" in report(bench)
-
-
 def test_a_run_without_a_learning_signal_is_told_so_where_its_end_is(fast_path: Path) -> None:
     def signal(order: AttemptSpec, outcome: dict[str, Any], tracked: dict[str, Any]) -> None:
         for metrics in tracked["history"].values():
@@ -154,13 +147,6 @@ def test_where_the_noise_is_known_the_one_training_is_enough_and_unasked_it_tell
     assert (still.spec.arm, still.status) == (PLUMBING_ARM, "collected")
     assert state.verdicts
     assert NoiseBank.of_study(state).needs_zero_lr_check(Job.model_validate(base_job())) == (stillness is None)
-
-
-def test_the_default_jobs_of_the_built_in_environments_were_seen_to_change_nothing() -> None:
-    shipped = load_shipped_bank()
-    assert shipped.checked == {(name, model_key(Job(environment=name))) for name in ("guess", "arith")}
-    assert shipped.needs_zero_lr_check(Job(backend="fake"))
-    assert not NoiseBank().needs_zero_lr_check(Job()), "a bank that says nothing of machinery asks for nothing"
 
 
 def test_old_plans_hash_as_before() -> None:

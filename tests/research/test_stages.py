@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from research.controller import interventions
 from research.errors import BadInput
 from research.runs.files import AttemptSpec
-from research.scheduler.next_step import next_step
-from research.scheduler.steps import BUDGET_CODE, VETO_CODE, Launch
+from research.scheduler.steps import VETO_CODE
 from studies import EventType, StudyLog, StudyState, fold
 from studies.records.design import Design
-from studies.records.procedure import InterimAnalysis, Phase, Replication, Rule
+from studies.records.procedure import InterimAnalysis, Phase
 from tests.research.bench import STUDY, Bench, scratch
-from tests.research.designs import claim, design, every_stage, noise_plan, screened
+from tests.research.designs import design, every_stage, noise_plan, screened
 
 
 def finished(bench: Bench) -> StudyState:
@@ -76,50 +72,11 @@ def test_what_a_screen_saw_feeds_no_claim(whole: StudyState) -> None:
     assert len(whole.values("group_size=16", phase="screen")) == 2
 
 
-def test_an_arm_that_is_settled_gets_no_more_runs_while_the_control_goes_on(fast_path: Path) -> None:
-    looks = tuple(look.model_copy(update={"alpha": 0.02}) for look in design(16).looks)
-    bench = Bench(fast_path, design=design(16, 32, looks=looks))
-    state = finished(bench)
-    assert verdicts(state) == [("h1", 1, "supported"), ("h2", 3, "inconclusive")]
-    assert [len(state.runs_of(f"group_size={size}")) for size in (8, 16, 32)] == [4, 2, 4]
-
-
-DOUBTFUL = claim(kill_if="verdict in ('inconclusive', 'invalid') and looks_left > 0")
-SURE = Rule(name="sure", when="verdict == 'supported'", then="continue")
-
-
-@pytest.mark.parametrize(
-    ("changes", "rule"), [({"hypotheses": (DOUBTFUL,)}, "kill-condition"), ({"decision_table": (SURE,)}, "no-rule")]
-)
-def test_a_kill_condition_or_the_lack_of_a_rule_settles(fast_path: Path, changes: dict[str, Any], rule: str) -> None:
-    state = finished(Bench(fast_path, design=design(16, **changes)))
-    (decision,) = [d for d in state.decisions if d.hypothesis]
-    assert (decision.rule, decision.action) == (rule, "settle")
-    assert decision.reason.startswith("no rule of") == (rule == "no-rule")
-    assert verdicts(state) == [("h1", 1, "inconclusive")]
-    assert (state.status, counts(state)) == ("concluded", {"confirm": 4})
-
-
-def test_a_design_without_looks_and_rules_decides_nothing_and_is_judged_once(fast_path: Path) -> None:
-    plain = design(16, looks=(), decision_table=(), test="welch")
-    state = finished(Bench(fast_path, design=plain))
-    assert [d.action for d in state.decisions] == ["conclude"]
-    assert [(v.look, v.final) for v in state.verdicts] == [(1, True)]
-    assert counts(state) == {"confirm": 8}
-
-
 def fails(*sizes: int, phase: Phase) -> Any:
     def script(order: AttemptSpec) -> str:
         return "died" if order.spec.phase == phase and order.spec.job["group_size"] in sizes else "ok"
 
     return script
-
-
-def test_a_candidate_that_cannot_be_measured_is_not_kept(fast_path: Path) -> None:
-    state = finished(Bench(fast_path, fails(16, phase="screen"), design=screened()))
-    assert state.selection.kept == ("group_size=32",)
-    (lost,) = state.runs_of("group_size=16", "screen")
-    assert lost.status == "invalid"
 
 
 def test_a_screen_of_which_nothing_could_be_measured_ends_without_a_claim(fast_path: Path) -> None:
@@ -194,23 +151,6 @@ def test_the_last_look_once_cut_short_is_judged_again_on_all_runs_as_exploratory
     assert [(v.n_control, v.n_treatment, v.exploratory) for v in state.verdicts] == [(4, 4, True)]
 
 
-def test_what_a_claim_came_to_on_all_its_runs_stands_when_the_runs_of_another_are_made(fast_path: Path) -> None:
-    bench, before = spend_in("confirm", fast_path, design(16, 64, looks=(), decision_table=()), 11)
-    first = before.verdict_on("h1")
-    assert (first.verdict, first.n_control, first.n_treatment) == ("supported", 4, 4)
-    state = amended(bench, 5000.0)
-    assert state.verdict_on("h1") == first
-    assert [(v.n_treatment, v.exploratory) for v in state.verdicts] == [(4, False), (4, True)]
-
-
-def test_a_study_that_goes_on_without_more_budget_concludes_on_what_there_is(fast_path: Path) -> None:
-    bench, before = spend_in("confirm", fast_path, design(16), 5)
-    bench.append(EventType.STUDY_RESUMED, command=[])
-    state = finished(bench)
-    assert (state.status, state.verdicts) == ("concluded", before.verdicts)
-    assert {run.invalid[0] for run in state.runs.values() if run.invalid} == {BUDGET_CODE}
-
-
 def test_a_budget_below_what_is_used_is_refused_and_a_lower_one_is_exploratory(fast_path: Path) -> None:
     bench, state = spend_in("confirm", fast_path, design(16), 5)
     with pytest.raises(BadInput, match="has used"):
@@ -260,28 +200,6 @@ def test_a_vetoed_hypothesis_gets_no_more_runs_and_is_judged_on_what_is_there(fa
     assert all(run.status in ("collected", "invalid") for run in state.runs.values())
 
 
-def test_a_veto_ends_the_attempts_of_its_arm_alone(fast_path: Path) -> None:
-    bench = Bench(fast_path, lambda order: "never", design=design(16, 32), parallel=3)
-    loop = bench.loop()
-    loop.tick()
-    bench.append(EventType.HYPOTHESIS_VETOED, hypothesis="h2", reason="x")
-    state = loop.tick().state
-    assert {run.spec.arm: run.status for run in state.runs.values() if run.attempts} == {
-        "group_size=8": "running", "group_size=16": "running", "group_size=32": "invalid",
-    }  # fmt: skip
-    assert {run.invalid[0] for run in state.runs.values() if run.invalid} == {VETO_CODE}
-
-
-def test_a_study_whose_hypotheses_are_all_vetoed_ends(fast_path: Path) -> None:
-    bench = Bench(fast_path, lambda order: "never", design=design(16))
-    loop = bench.loop()
-    loop.tick()
-    bench.append(EventType.HYPOTHESIS_VETOED, hypothesis="h1", reason="x")
-    state = bench.drive(loop).state
-    assert (state.status, verdicts(state)) == ("concluded", [("h1", 1, "invalid")])
-    assert all(handle.ended is not None for handle in bench.sandbox.handles.values())
-
-
 @pytest.mark.parametrize("harm", ["lock", "evidence"])
 def test_an_invalid_verdict_that_no_seed_can_heal_gets_no_more_seeds(fast_path: Path, harm: str) -> None:
     bench = Bench(fast_path, design=design(16))
@@ -300,53 +218,6 @@ def spoil(bench: Bench, loop: Any, harm: str) -> None:
     name = "design.lock" if harm == "lock" else collected["evaluation"]["path"]
     path = bench.home.study(STUDY) / name
     path.write_text(path.read_text() + " ")
-
-
-def test_an_amendment_that_accepts_spoilt_evidence_lets_the_looks_go_on(fast_path: Path) -> None:
-    bench = Bench(fast_path, design=design(16, 32))
-    loop = bench.loop()
-    spoil(bench, loop, "evidence")
-    bench.until(lambda state: any(d.action == "settle" for d in state.decisions), loop)
-    before = loop.state()
-    assert before.concluded_reason is None
-    accept(bench, "evidence_changed")
-    state = bench.drive(loop).state
-    assert min(v.look for v in state.verdicts) > 1
-    assert "invalid" not in {v.verdict for v in state.verdicts}
-
-
-def test_an_invalid_verdict_that_more_seeds_may_heal_still_gets_them(fast_path: Path) -> None:
-    def script(order: AttemptSpec) -> str:
-        return "died" if order.spec.seed == 101 else "ok"
-
-    state = finished(Bench(fast_path, script, design=design(16)))
-    assert [(v.look, v.verdict) for v in state.interim][:1] == [(1, "invalid")]
-    assert [v.look for v in state.verdicts] == [3]
-    assert state.verdicts[0].verdict != "invalid"
-
-
-def test_a_study_whose_budget_ended_during_its_aa_runs_goes_on_with_more(fast_path: Path) -> None:
-    bench, state = spend_in("noise", fast_path, design(16), 1)
-    assert (state.status, state.design) == ("stopped", None)
-    bench.append(EventType.STUDY_RESUMED, command=[])
-    assert bench.drive(bench.loop()).state.status == "stopped", "without more budget it stops again"
-    state = amended(bench, 5000.0)
-    assert (state.status, len(state.verdicts)) == ("concluded", 1)
-    assert [run.status for run in state.runs_in("noise")] == ["collected", "collected"]
-
-
-def test_a_replication_that_nothing_asked_for_has_no_runs(fast_path: Path) -> None:
-    weak = design(32, replication=Replication(environment="arith", seeds=(201, 202)))
-    state = finished(Bench(fast_path, design=weak))
-    assert "replicate" not in counts(state)
-    assert state.replications == ()
-
-
-@given(seconds=st.floats(0, 100), parallel=st.integers(0, 3))
-def test_the_next_step_follows_from_the_state_alone(whole: StudyState, seconds: float, parallel: int) -> None:
-    assert next_step(whole, seconds, parallel) == next_step(whole, seconds, parallel)
-    running = replace(whole, concluded_reason=None, report=None)
-    assert not isinstance(next_step(running, seconds, parallel), Launch)
 
 
 def accept(bench: Bench, target: str) -> None:
@@ -369,19 +240,3 @@ def test_an_amendment_between_two_looks_ends_no_run_of_the_next(fast_path: Path)
     assert len(after.superseded) == 1
     assert VETO_CODE not in {run.invalid[0] for run in after.runs.values() if run.invalid}
     assert {run.status for run in after.runs.values() if run.spec.seed == 103} == {"running"}
-
-
-def test_an_amendment_about_one_claim_ends_no_replication_of_another(fast_path: Path) -> None:
-    def script(order: AttemptSpec) -> str:
-        repeated = order.spec.phase == "replicate"
-        return "never" if repeated else "failed" if order.spec.job["group_size"] == 32 else "ok"
-
-    setting = Replication(environment="arith", seeds=(201, 202))
-    bench = Bench(fast_path, script, design=design(16, 32, exclusions=(), replication=setting))
-    loop = bench.loop()
-    before = bench.until(lambda state: any(run.active for run in state.runs_in("replicate")), loop)
-    assert {v.hypothesis: v.verdict for v in before.verdicts} == {"h1": "supported", "h2": "invalid"}
-    accept(bench, "server_died")
-    after = loop.tick().state
-    assert [v.hypothesis for v in after.superseded] == ["h2"]
-    assert {run.status for run in after.runs_in("replicate")} <= {"running", "planned"}

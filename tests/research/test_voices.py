@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from html import unescape
 from pathlib import Path
@@ -16,7 +15,6 @@ from research.planners.endpoint import shorten
 from research.planners.llm import LlmPlanner
 from studies import EventType, StudyState
 from studies.report import build_report
-from studies.verdicts.wording import question_of
 from tests.research.bench import Bench, Cut
 
 MODEL = "a-liar"
@@ -124,27 +122,3 @@ def test_a_declined_topic_ends_with_a_report(tmp_path: Path, script: dict[str, l
     for text in (markdown.replace("\\", ""), html):
         assert "the planner declined" in text
         assert "no curriculum of 3 stages here." in text
-
-
-@pytest.mark.slow
-def test_what_a_planner_leaves_out_in_the_open_stands_beside_what_is_tested(tmp_path: Path) -> None:
-    topic = "Does a larger group help at temperature 0.7?"
-    excuse = "Temperature 0.7 is left out: the usual one tells more."
-    script = Script(
-        propose=[PROPOSAL], design=[{**DESIGN, "not_tested": excuse}], conclude=[CONCLUSION]
-    )  # fmt: skip
-    _, state = studied(tmp_path, script, topic)
-    assert question_of(state).not_tested == (f'llm {MODEL}: "{excuse}"',)
-
-
-@pytest.mark.slow
-def test_no_refusal_that_reaches_a_model_names_a_flag(tmp_path: Path) -> None:
-    script = Script(
-        propose=[{**PROPOSAL, "hypotheses": [{**CLAIM, "smallest_effect": 0.9}]}, PROPOSAL],
-        design=[{**DESIGN, "steps": 100_000, "screen": None}, {**DESIGN, "environment": "chess"}, DESIGN],
-        conclude=[CONCLUSION],
-    )  # fmt: skip
-    studied(tmp_path, script)
-    corrections = [line for line in script.told if line.startswith("That answer was refused")]
-    assert corrections
-    assert not any(re.search(r"--[a-z]", line) for line in corrections)

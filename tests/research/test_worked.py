@@ -12,7 +12,7 @@ from research.controller.controller import BEAT_S, StudyController, budget_left
 from research.controller.interventions import request_continue, request_pause
 from research.planners.context import PlannerContext
 from research.planners.protocol import Check, PlannerTurn
-from studies import ControllerLeaseLost, Event, EventLog, EventType, StoreError, StudyLog, StudyState, fold
+from studies import Event, EventLog, EventType, StoreError, StudyLog, StudyState, fold
 from tests.research.bench import STUDY, Bench
 from tests.research.designs import design
 from tests.research.fakes import ScriptedPlanner
@@ -87,15 +87,6 @@ def test_more_budget_ten_hours_after_it_was_used_up_is_there_to_be_used(awake: A
     assert budget_left(state, awake.bench.clock()) == BUDGET_S - 1
 
 
-def test_work_before_a_stop_is_charged(awake: Awake) -> None:
-    for _ in range(5):
-        loop = awake.resume()
-        loop.tick()
-        awake.wait(590.0)
-        assert loop.stop("interrupted by the user").done
-    assert loop.state().worked_s == 5 * 590.0
-
-
 @pytest.mark.parametrize(
     "written",
     [(EventType.STUDY_STOPPED,), (EventType.STUDY_PAUSED,), (EventType.STUDY_PAUSED, EventType.STUDY_RESUMED)],
@@ -108,18 +99,6 @@ def test_a_long_step_during_a_stop_or_a_pause_is_charged(awake: Awake, written: 
     awake.wait(7200.0)
     if EventType.STUDY_RESUMED not in written:
         assert loop.tick().state.worked_s == 300.0, "it stands still since"
-
-
-def test_a_controller_that_lost_its_lease_in_a_long_step_charges_nothing(awake: Awake) -> None:
-    awake.bench.design, awake.bench.planner = None, SlowPlanner(awake, EventType.STUDY_RESUMED)
-    awake.bench.check = lambda: lost() if awake.bench.planner.asked else None
-    with pytest.raises(ControllerLeaseLost):
-        awake.loop().tick()
-    assert awake.bench.events()[-1].type is EventType.STUDY_RESUMED
-
-
-def lost() -> None:
-    raise ControllerLeaseLost("another one has it")
 
 
 class FlakyLog(EventLog):
@@ -162,12 +141,6 @@ def test_what_a_database_wrote_without_saying_so_is_charged_once(awake: Awake) -
             awake.work(loop, 2 * BEAT_S)
         state = awake.work(loop, 2 * BEAT_S)
         assert state.worked_s == 10.0 + 4 * BEAT_S
-
-
-def test_who_watches_takes_no_sleep_for_work_either(awake: Awake) -> None:
-    state = awake.work(awake.loop(), 100.0)
-    awake.bench.clock.advance(8 * 3600.0)
-    assert budget_left(state, awake.bench.clock()) == BUDGET_S - 100.0 - BEAT_S
 
 
 def test_a_killed_controller_has_charged_all_but_its_last_minute(awake: Awake) -> None:
@@ -217,9 +190,3 @@ def test_a_pause_does_not_outlast_the_budget_of_what_runs(awake: Awake, paused: 
     state = awake.work(paused, BUDGET_S, looks=10)
     assert state.status == "stopped"
     assert not [run for run in state.runs.values() if run.active]
-
-
-def test_a_stop_ends_a_pause(awake: Awake, paused: StudyController) -> None:
-    state = paused.stop("enough").state
-    assert (state.status, state.paused_reason) == ("stopped", None)
-    assert not request_pause(awake.bench.log, STUDY), "it stands still"

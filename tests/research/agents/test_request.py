@@ -68,11 +68,6 @@ def test_an_option_that_means_nothing_is_refused(read: Callable[[str], object], 
         read(text)
 
 
-def test_names_of_streams_and_variables_are_taken_with_everything_after_the_first_equals_sign() -> None:
-    assert parse_stream("math") == "math"
-    assert parse_variables(["A=1", "B=x=y", "C="], contained=True) == {"A": "1", "B": "x=y", "C": ""}
-
-
 @given(st.sampled_from(["API_KEY", "token", "DB_PASSWORD", "MY_SECRET", "AWS_CREDENTIALS"]), st.text(min_size=8))
 def test_a_secret_stays_out_of_a_container_and_out_of_the_message(name: str, value: str) -> None:
     with pytest.raises(BadInput) as refused:

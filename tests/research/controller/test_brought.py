@@ -14,9 +14,7 @@ from research.controller import session as study_session
 from research.controller.session import Session
 from research.environments.install import load_environment
 from research.errors import BadEnvironment
-from research.files import read_json
 from research.runs import launcher
-from research.runs.files import AttemptFolder
 from research.scheduler.required_runs import attempts_running, is_over
 from studies import EventType, StudyState, fold
 from swarm.environments import registry
@@ -25,7 +23,7 @@ from tests.research.bench import STUDY, Bench, Cut
 from tests.research.commands import ended
 from tests.research.controller.test_driver import Notes
 from tests.research.environments.written import sums
-from tests.research.fakes import ANSWERED, ScriptedPlanner
+from tests.research.fakes import ScriptedPlanner
 
 pytestmark = pytest.mark.slow
 
@@ -133,24 +131,6 @@ def test_packages_that_cannot_be_had_stop_the_study(brought: Brought, monkeypatc
     assert brought.session().status == "concluded"
 
 
-def test_packages_are_seen_to_once_for_each_attempt(brought: Brought, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def found(name: str, *_: object) -> tuple[Path, ...]:
-        asked.append(name)
-        return (Path("/packages"),)
-
-    monkeypatch.setattr(launcher, "packages_of", found)
-    state = brought.session()
-    attempts = [
-        AttemptFolder(brought.bench.home.attempt(STUDY, run.run_id, attempt.number))
-        for run in state.runs.values()
-        for attempt in run.attempts
-    ]
-    assert len(asked) == len(attempts) > 0
-    assert {tuple(read_json(folder.spec)["packages"]) for folder in attempts} == {("/packages",)}
-
-
 def judged_without_it(brought: Brought) -> None:
     def kill() -> None:
         over = [is_over(run) for run in brought.state().runs.values()]
@@ -164,14 +144,6 @@ def judged_without_it(brought: Brought) -> None:
     brought.bench.check = lambda: None
     assert not brought.state().verdicts
     shutil.rmtree(brought.folder)
-
-
-def test_a_study_all_of_whose_runs_are_done_is_concluded_without_its_environment(brought: Brought) -> None:
-    judged_without_it(brought)
-    state = brought.session()
-    assert state.status == "concluded"
-    assert state.concluded_reason.endswith(": h1 supported")
-    assert state.said.text == ANSWERED
 
 
 def test_it_is_reported_and_proved_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from research.controller.progress import StudyProgress, progress_of
-from studies import EventType
 from studies.records.design import Arm, Design, Hypothesis, Metric, RunSpec
-from studies.records.procedure import InterimAnalysis, Replication
+from studies.records.procedure import InterimAnalysis
 from studies.records.runs import EXCLUDED_CODES, WORST_CODES
 from studies.report import build_report
 from studies.report.summary import headline
@@ -20,7 +19,7 @@ from tests.research import designs
 from tests.research.bench import MOST_TICKS, Bench
 from tests.research.designs import design, every_stage, noise_plan
 from tests.studies.measured import measured_design, metric
-from tests.studies.synthetic import Synthetic, base_job
+from tests.studies.synthetic import base_job
 
 
 def watched(bench: Bench) -> Iterator[StudyProgress]:
@@ -48,25 +47,6 @@ def test_nothing_is_whole_before_the_study_is(tmp_path: Path, staged: bool) -> N
     for now in watched(bench):
         assert now.done <= (now.most or 0)
         assert (now.percent == 100.0) == now.concluded
-
-
-def test_a_veto_takes_its_runs_away_and_a_study_without_a_plan_has_none(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, lambda order: "never", design=design(16, 32))
-    loop = bench.loop()
-    assert progress_of(loop.state()) == StudyProgress(0, None, concluded=False, design_open=True)
-    assert progress_of(loop.tick().state).most == 12
-    bench.append(EventType.HYPOTHESIS_VETOED, hypothesis="h2", reason="settled elsewhere")
-    assert progress_of(loop.state()).most == 8
-
-
-def test_a_study_that_is_cut_short_stays_where_it_was(tmp_path: Path) -> None:
-    synthetic = Synthetic(tmp_path)
-    synthetic.create()
-    synthetic.lock()
-    for spec in synthetic.plan()[:8]:
-        synthetic.run(spec)
-    synthetic.append(EventType.STUDY_STOPPED, reason="budget: used up")
-    assert progress_of(synthetic.state()).percent == 80.0
 
 
 def bench(path: Path, asked: Metric) -> Bench:
@@ -144,34 +124,3 @@ def test_an_interaction_trains_all_four_arms_and_is_judged_once(tmp_path: Path) 
     assert verdict.estimate == pytest.approx(0.3, abs=0.05)
     assert [arm.n for arm in verdict.arms] == [len(state.values(f"arm-{n}")) for n in range(4)]
     assert verdict_follows(state, verdict)
-
-
-@pytest.mark.slow
-def test_it_is_replicated_with_all_four_arms(tmp_path: Path) -> None:
-    setting = Replication(environment="arith", seeds=(201, 202, 203))
-    bench = driven(tmp_path, locked(crossed(), decision_table=designs.TABLE, replication=setting))
-    state = bench.drive(bench.loop()).state
-    arms = [run.spec.arm for run in state.runs_in("replicate")]
-    assert {name: arms.count(name) for name in arms} == {f"arm-{n}": 3 for n in range(4)}
-    (again,) = state.replications
-    assert again.arms
-
-
-def test_a_trend_trains_every_value(tmp_path: Path) -> None:
-    ladder = (4, 8, 16)
-    claim = designs.claim(control=4, treatment=16, ladder=ladder)
-    bench = Bench(tmp_path, design=locked(claim))
-    state = bench.drive(bench.loop()).state
-    (verdict,) = state.verdicts
-    assert verdict.verdict == "supported"
-    assert [arm.weight for arm in verdict.arms] == pytest.approx([-1, 0, 1])
-    assert verdict_follows(state, verdict)
-
-
-def test_fields_that_go_together_are_driven_as_any_two_arms(tmp_path: Path) -> None:
-    claim = designs.claim(variable="configuration", control={A: 8, B: 1e-3}, treatment={A: 16, B: 3e-3})
-    bench = driven(tmp_path, locked(claim))
-    state = bench.drive(bench.loop()).state
-    (verdict,) = state.verdicts
-    assert verdict.verdict == "supported"
-    assert not verdict.arms

@@ -121,12 +121,6 @@ def test_a_wait_costs_nothing_and_is_shown_once(state: StudyState, error: Except
     assert [name for name in ("waiting for ", *names) if name not in line] == []
 
 
-@pytest.mark.parametrize("error", [NO_ENGINE, NO_DATABASE])
-def test_what_stays_away_ends_the_controller(state: StudyState, error: Exception) -> None:
-    with pytest.raises(type(error)):
-        drive(Failing(state, error), [], Event(), retry_timeout_s=0.0, pause_s=0.0)
-
-
 def test_ctrl_c_does_not_wait_for_an_engine(state: StudyState) -> None:
     interrupted = Event()
     loop = Failing(state, NO_ENGINE, interrupted=interrupted)

@@ -22,8 +22,6 @@ from research.installation.home import Home
 from research.planners.context import PlannerContext
 from research.planners.protocol import Check, PlannerTurn
 from research.planners.rules import RulesPlanner
-from research.scheduler.next_step import next_step
-from research.scheduler.steps import AskApproval
 from studies import ControllerLeaseLost, EventLog, StudyState, fold
 from swarm.job import Job
 from tests.research.bench import STUDY, Bench
@@ -86,13 +84,6 @@ def test_a_second_installation_drives_no_study_whose_controller_lives(first: Hom
         holder.wait()
         with hold_lease(second, log, STUDY, unexpected) as lease:
             assert lease.fencing_token == 2
-
-
-def test_it_is_free_again_after_an_error(first: Home) -> None:
-    with closing(EventLog(first.database)) as log:
-        for epoch in (1, 2):
-            with pytest.raises(ZeroDivisionError), hold_lease(first, log, STUDY, unexpected) as lease:
-                assert 1 / (lease.fencing_token - epoch), "expected another epoch"
 
 
 def test_a_study_is_gone_on_with_where_its_evidence_lies(tmp_path: Path) -> None:
@@ -185,22 +176,6 @@ def planned(home: Home, **request: Any) -> Iterator[tuple[EventLog, StudyState]]
     with closing(EventLog(home.database)) as log:
         create_study(log, STUDY, StudyRequest("group size 4 vs 8 on arith", "rules", None, 3600.0, None, (), **request))
         yield log, Session(home, log, STUDY, RulesPlanner()).plan()
-
-
-def test_a_model_of_the_installation_leaves_no_place_of_this_machine_in_the_log(tmp_path: Path) -> None:
-    home = make_home(tmp_path / "home")
-    base = Job(backend="fake", steps=3, model=model_folder(str(model_at(home.models / "mine")), home.models))
-    with planned(home, base=base) as (log, state):
-        assert Job.from_record(state.noise_plan.job).model == base.model
-        assert str(tmp_path) not in str([event.payload for event in log.read(STUDY)])
-
-
-def test_what_a_person_is_to_be_asked_is_a_setting_of_the_study(tmp_path: Path) -> None:
-    with planned(make_home(tmp_path / "home"), approve="plan") as (_, state):
-        step = next_step(state, 3600.0, 2)
-    assert isinstance(step, AskApproval)
-    assert step.question.stage == ("design" if state.noise_plan is None else "noise")
-    assert step.question.runs > 0
 
 
 def test_a_base_job_outlives_its_controller_and_a_model_that_changed_stops_the_study(tmp_path: Path) -> None:

@@ -8,15 +8,12 @@ import pytest
 
 from research.controller.mirror import CopyStatus, LogMirror, WandbMirror
 from research.controller.wandb import OnlineLogging
-from research.errors import PlannerFailed
-from research.planners.context import PlannerContext
-from research.planners.protocol import Check, PlannerTurn
 from research.runs.files import AttemptSpec
 from sandboxes import Handle, SandboxError, SandboxSpec
 from studies import Event, EventLog, EventType, StoreError
 from studies.records.verdict import PlannerMessage
 from tests.research.bench import STUDY, Bench, check_whole
-from tests.research.fakes import ANSWERED, FakeSandbox, ManualClock, ScriptedPlanner
+from tests.research.fakes import ANSWERED, FakeSandbox
 
 
 @pytest.fixture
@@ -94,17 +91,6 @@ def test_how_a_copy_stands_is_not_lost_with_a_write_that_fails(bench: Bench, mon
     assert [state.runs[each].attempts[0].standing for each in (run, other)] == ["sent", "sent"]
 
 
-def test_a_tick_says_what_began_and_ended(bench: Bench) -> None:
-    loop = bench.loop()
-    first = loop.tick()
-    assert len(first.launched) == 2
-    assert first.ended == ()
-    loop.tick()
-    third = loop.tick()
-    assert set(third.ended) == set(first.launched)
-    assert len(third.launched) == 2
-
-
 ENDS = {
     "failed": ("failed", "server_died"), "died": ("failed", "attempt_died"), "lost": ("lost", "lost"),
     "timeout": ("timeout", "timeout"), "foreign": ("failed", "foreign_results"),
@@ -150,68 +136,6 @@ def test_stopping_ends_the_attempts_and_resuming_begins_them_again(bench: Bench)
     assert state.status == "concluded"
     assert all(run.status == "collected" for run in state.runs.values())
     assert sorted(len(run.attempts) for run in state.runs.values()) == [1, 1, 1, 1, 2, 2]
-
-
-def test_an_attempt_that_finished_just_before_the_stop_keeps_its_result(bench: Bench) -> None:
-    loop = bench.loop()
-    loop.tick()
-    for handle in bench.sandbox.handles.values():
-        handle.poll()
-        handle.poll()
-    state = loop.stop("enough").state
-    assert [run.status for run in state.runs.values()] == ["collected"] * 2 + ["planned"] * 4
-
-
-class FailingPlanner(ScriptedPlanner):
-    fails = "conclude"
-
-    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
-        if digest.stage == self.fails:
-            raise PlannerFailed("expected an answer; the endpoint is gone; start it again")
-        return super().act(digest, check)
-
-
-def test_a_study_concludes_by_its_rule_when_the_planner_is_silent(bench: Bench) -> None:
-    bench.planner = FailingPlanner()
-    state = bench.drive(bench.loop()).state
-    assert state.status == "concluded"
-    assert state.concluded_reason.endswith(": h1 supported")
-
-
-def test_a_planner_that_fails_leaves_a_study_that_can_be_resumed(bench: Bench) -> None:
-    bench.planner = FailingPlanner()
-    bench.planner.fails = "propose"
-    with pytest.raises(PlannerFailed):
-        bench.loop().tick()
-    bench.planner = ScriptedPlanner()
-    assert bench.drive(bench.loop()).state.status == "concluded"
-
-
-def test_runs_at_once_and_their_price_are_as_at_creation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("research.installation.machine.cores", lambda: 7)
-    bench = Bench(tmp_path, parallel=3)
-    bench.pricing = None
-    bench.sandbox.script = lambda order: "never"
-    state = bench.loop().tick().state
-    assert state.design.price.parallel == sum(run.active is not None for run in state.runs.values()) == 3
-
-
-class SlowPlanner(ScriptedPlanner):
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__()
-        self.told: list[float] = []
-        self._clock = clock
-
-    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
-        self.told.append(digest.seconds_left)
-        self._clock.advance(100)
-        return super().act(digest, check)
-
-
-def test_the_time_a_planner_takes_is_not_planned_with_again(bench: Bench) -> None:
-    bench.planner = planner = SlowPlanner(bench.clock)
-    bench.loop().plan()
-    assert planner.told == [600.0, 500.0]
 
 
 class ExhaustedSandbox(FakeSandbox):

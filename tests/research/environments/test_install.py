@@ -26,12 +26,10 @@ from research.environments.install import (
     publish_draft,
     python_path,
 )
-from research.environments.model_check import TRAINED, job_of
 from research.environments.reference import client_files, read_reference, records_of
 from research.errors import BadEnvironment
 from research.installation.home import Home
 from swarm.environments.custom import CodeSource, CustomEnvironment
-from swarm.job import Job
 from tests.golden import refused
 from tests.research.environments.written import GENERATE, line_of, sums, wheel_in
 
@@ -79,14 +77,6 @@ def test_what_is_missing_is_remarked() -> None:
         assert [words in each for each in remarks(played, oracle=True, demonstrations=True)] == [True] * bool(words)
 
 
-def test_the_job_of_a_check_is_small_and_else_as_the_studys() -> None:
-    base = Job(episodes_per_step=256, minibatches=64, steps=100, lr_warmup_steps=50, temperature=0.7)
-    job = job_of(base, {"max_tokens": 9})
-    assert (job.episodes_per_step, job.minibatches, job.lr_warmup_steps) == (TRAINED, TRAINED, 0)
-    assert (job.temperature, job.max_tokens) == (0.7, 9)
-    assert job_of(Job(minibatches=2), {}).minibatches == 2
-
-
 FOLDER = CodeSource(kind="folder", place="environment.py")
 NAME = "small_need_of_a_test"
 
@@ -127,13 +117,6 @@ def test_a_python_without_pip_is_told_as_that(home: Home, tmp_path: Path, monkey
     monkeypatch.setattr(sys, "executable", str(python))
     with pytest.raises(BadEnvironment, match=r"/usr/bin/python: No module .*pip$"):
         python_path(home, FOLDER, "x\n", lambda _: None)
-
-
-@pytest.mark.parametrize("text", ["", " \n"])
-def test_nothing_is_installed_where_nothing_is_named(text: str, home: Home) -> None:
-    assert python_path(home, FOLDER, text, lambda _: None) == ()
-    assert python_path(home, CodeSource(kind="module", place="x"), "numpy\n", lambda _: None) == ()
-    assert not home.packages.exists()
 
 
 def test_the_package_of_an_adapter_is_found_where_its_line_puts_it(home: Home) -> None:
@@ -204,12 +187,6 @@ def test_a_play_that_fails_is_one_line_with_its_task(
     assert re.match(r"oracle, task 'sum-\d+': ", found.faults[0])
     assert re.search(said.replace("LINE", str(line_of(folder, code))), found.faults[0])
     assert "\n" not in found.faults[0]
-
-
-@pytest.mark.slow
-def test_memory_that_each_play_leaves_behind_is_found(home: Home, tmp_path: Path) -> None:
-    folder = sums(tmp_path / "sums", answer="random.kept = [*getattr(random, 'kept', ()), b'x' * (4 << 20)]; return []")
-    assert any(re.search(r"[345]\.\d MiB of memory", each) for each in played(folder, home).faults)
 
 
 JUDGE = "def reward(task, messages):\n    return 1.0\n"
@@ -375,25 +352,6 @@ def test_code_that_prints_answers_nothing_and_sees_no_secret(tmp_path: Path, hom
     found = brought(sums(tmp_path / "noisy", head=head), home)
     assert found.title == "sums"
     assert (home.environments / "secret").read_bytes().hex() not in (tmp_path / "seen").read_text()
-
-
-@pytest.mark.slow
-def test_a_demonstration_that_hangs_is_named_with_its_line_and_no_task_is_blamed(tmp_path: Path, home: Home) -> None:
-    hanging = sums(tmp_path / "hanging", opening="import time; time.sleep(600)")
-    with pytest.raises(BadEnvironment, match=r"imitate\(\) did not end within 0.5 s \(environment.py, line"):
-        install_environment(read_reference(str(hanging)), home, lambda _: None, play_s=0.5)
-
-
-@pytest.mark.slow
-def test_tasks_that_seeds_gave_again_are_counted_in_a_line(tmp_path: Path, home: Home) -> None:
-    told: list[str] = []
-    home.environments.mkdir(parents=True, exist_ok=True)
-    (home.environments / "secret").write_bytes(b"\x01" * 32)  # the split is alike each time
-    few = sums(tmp_path / "few", tasks=GENERATE.replace("99", "7"))
-    found = install_environment(read_reference(str(few)), home, told.append)
-    different = sum(found.manifest.splits.values())
-    assert different <= 49
-    assert [line for line in told if f"70 tasks were asked for, {different} different" in line] != []
 
 
 @pytest.mark.slow

@@ -15,16 +15,12 @@ from research.environments.catalog import (
 )
 from research.environments.reference import (
     Reference,
-    client_files,
     find_entry_points,
-    is_known,
     read_reference,
-    records_of,
-    requirements_of,
 )
 from research.errors import BadEnvironment
 from research.installation.home import Home
-from swarm.job import Job, TinyModel
+from swarm.job import Job
 from tests.research.factories import make_home
 
 
@@ -35,14 +31,6 @@ def home(tmp_path: Path) -> Home:
 
 def measured(environment: str = "shop@1", **facts: Any) -> MeasuredEnvironment:
     return MeasuredEnvironment(environment=environment, measured_at="2026-01-01", **facts)
-
-
-def test_a_measurement_is_found_by_its_environment_and_model(home: Home) -> None:
-    alone, tiny = measured(calls_per_episode=2.5), measured(model=model_key(TinyModel()), base_success=0.25)
-    for each in (tiny, alone):
-        save_measurement(home, each)
-    assert find_measurements(home, "shop@1") == (alone, tiny)
-    assert find_measurements(home, "shop@2") == ()
 
 
 def test_a_measurement_takes_the_place_of_one_under_the_same_conditions_alone(home: Home) -> None:
@@ -61,12 +49,6 @@ def test_a_later_release_may_say_more_and_a_broken_file_says_nothing(home: Home)
     assert len(find_measurements(home, "shop@1")) == 1
     path.write_text("{")
     assert find_measurements(home, "shop@1") == ()
-
-
-def test_built_in_ones_are_recorded_nowhere_and_need_nothing() -> None:
-    assert records_of(["guess", "arith"]) == ()
-    assert requirements_of(["guess"]) == ""
-    assert client_files("guess", "in") == {}
 
 
 @pytest.fixture(autouse=True)
@@ -154,11 +136,3 @@ def test_what_is_no_reference_is_refused_in_one_line(text: str, reward: str | No
     assert "--env" not in str(refused.value), "a command may take it as an argument"
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 600
-
-
-def test_a_built_in_one_is_known_and_one_that_was_never_brought_is_told_so() -> None:
-    assert is_known("guess")
-    assert not is_known("shop")
-    assert not is_known("./me@work/shop"), "a folder may have the sign in its path"
-    with pytest.raises(BadEnvironment, match="shop@0123456789ab"):
-        is_known("shop@0123456789ab")

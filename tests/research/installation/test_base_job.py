@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from research.design.noise_bank import job_key, model_key
-from research.design.pricing import price_key
 from research.errors import BadInput, BadModel, DesignRefused, NotReady
 from research.installation.base_job import (
     VERL_PYTHON,
@@ -21,7 +18,6 @@ from research.installation.base_job import (
     describe_unusual_rate,
     find_fixed_fields,
     model_folder,
-    parameter_count,
     python_of,
     require_agreement,
     require_backend,
@@ -29,18 +25,12 @@ from research.installation.base_job import (
 )
 from swarm.job import Job, PathModel
 from swarm.models import folder_hash
-from tests.research.model_folders import model_at, settled
+from tests.research.model_folders import model_at
 
 
 def written(path: Path, **fields: Any) -> Path:
     path.write_text(json.dumps(fields))
     return path
-
-
-def test_without_a_file_and_a_folder_there_is_none_and_a_study_has_the_default() -> None:
-    assert base_job(None, None) is None
-    assert base_settings(None) == {}
-    assert base_job_of({}) == Job()
 
 
 @pytest.mark.parametrize(
@@ -63,15 +53,6 @@ def test_a_job_survives_a_studys_settings_whole(tmp_path: Path) -> None:
     assert settings["base_fixed"] == {
         "steps": 7, "max_tokens": 99, "weight_decay": 0.1, "model": job.model.model_dump(mode="json"),
     }  # fmt: skip
-
-
-def test_what_is_said_at_its_default_is_fixed_through_a_studys_settings(tmp_path: Path) -> None:
-    usual = Job()
-    job = base_job(written(tmp_path / "job.json", learning_rate=usual.learning_rate, environment="guess"), None)
-    settings = json.loads(json.dumps(base_settings(job)))
-    assert settings["base_fixed"] == {"environment": "guess", "learning_rate": usual.learning_rate}
-    assert find_fixed_fields(base_job_of(settings)) == settings["base_fixed"]
-    assert base_job_of(settings) == usual
 
 
 def test_a_folder_beside_a_file_wins_unless_the_file_names_one(tmp_path: Path) -> None:
@@ -114,13 +95,6 @@ def test_what_is_no_job_of_a_study_is_one_line(tmp_path: Path, text: str, said: 
     assert ("did you mean" in refused.value.message) == ("did you mean" in said), "a wrong value has no other name"
 
 
-@pytest.mark.parametrize("place", [".", "nothing.json"])
-def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, place: str) -> None:
-    with pytest.raises(BadInput, match=str(tmp_path)) as refused:
-        base_job(tmp_path / place, None)
-    assert "\n" not in refused.value.message
-
-
 def test_the_value_itself_and_free_fields_may_be_named_and_no_other_value() -> None:
     usual = Job().learning_rate
     base = Job(steps=80, group_size=4, learning_rate=usual)
@@ -146,10 +120,6 @@ def make_python(folder: Path, text: str) -> str:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return str(path)
-
-
-def test_other_backends_run_where_ajet_does() -> None:
-    assert python_of("local") == python_of("fake") == sys.executable
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -190,17 +160,6 @@ def test_a_model_of_the_installation_is_called_by_its_name_alone_and_found_by_it
         require_unchanged(found, models)
 
 
-def test_a_model_is_known_by_its_hash_to_prices_and_noise_wherever_it_was_logged_to_lie() -> None:
-    here, moved, nameless = (
-        Job(model=PathModel(path=path, sha256=sha256))
-        for path, sha256 in (("mine", "a" * 64), ("/home/models/mine", "a" * 64), ("/home/models/mine", None))
-    )
-    warm = here.model_copy(update={"model": PathModel(path="mine", sha256="a" * 64, warm_start_steps=5)})
-    for key in (price_key, model_key, job_key):
-        assert key(here) == key(moved)
-        assert len({key(job) for job in (here, nameless, warm, Job())}) == 4
-
-
 def test_a_folder_that_changed_or_went_is_refused_and_one_that_came_back_is_not(tmp_path: Path) -> None:
     folder = model_at(tmp_path / "m")
     model = model_folder(str(folder))
@@ -213,12 +172,3 @@ def test_a_folder_that_changed_or_went_is_refused_and_one_that_came_back_is_not(
     folder.rename(tmp_path / "away")
     with pytest.raises(BadModel, match="none there"):
         require_unchanged(model)
-
-
-def test_parameters_are_counted_by_the_headers_of_all_files(tmp_path: Path) -> None:
-    folder = model_at(tmp_path / "m", shapes=((2, 3), (4,)))
-    assert parameter_count(folder) == 10
-    (folder / "more.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
-    assert parameter_count(settled(folder)) == 20
-    (folder / "model.safetensors").write_bytes(b"no header")
-    assert parameter_count(folder) == 10

@@ -15,13 +15,13 @@ import pytest
 
 from research.errors import HomeError
 from research.files import FULL_EXIT, ignore_disk_full, read_json, write_json
-from research.installation.home import Home, home_error
+from research.installation.home import Home
 from research.own_process import begin_process, bypass_proxy
 from sandboxes import Exit, SandboxError
 from studies import EventType
 from studies.records.runs import DISK_FULL
 from tests.disks import needs_mounts, on_small_disk
-from tests.golden import assert_golden, refused
+from tests.golden import refused
 from tests.research.bench import Bench
 from tests.research.factories import make_home
 
@@ -34,13 +34,6 @@ def test_it_is_dot_ajet_or_what_the_environment_names(tmp_path: Path, monkeypatc
     assert not home.path.exists(), "locating touches nothing"
     home = Home.locate({"AJET_HOME": str(tmp_path / "x"), "AJET_DATABASE_URL": "postgresql://h/db"})
     assert (home.path, home.database) == (tmp_path / "x", "postgresql://h/db")
-
-
-def test_it_is_made_for_its_owner_only(tmp_path: Path) -> None:
-    home = Home.locate({"AJET_HOME": str(tmp_path / "deep" / "home")}).prepare()
-    assert home.path.stat().st_mode & 0o777 == 0o700
-    assert list(home.path.iterdir()) == []
-    assert home.prepare() == home
 
 
 def test_its_files_are_its_owners(
@@ -82,10 +75,6 @@ def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path: Path, place
 def test_a_path_that_would_open_another_database_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HomeError):
         Home.locate({"AJET_HOME": str(tmp_path / "a?b")})
-
-
-def test_a_full_disk_is_one_clear_error() -> None:
-    assert_golden(home_error(Path("home"), OSError(28, "No space left on device")).message)
 
 
 HOLDER = """

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
@@ -143,14 +143,6 @@ def room(tmp_path: Path) -> Iterator[Room]:
         yield room
 
 
-def test_a_study_that_was_brought_to_another_machine_leaves_nothing_on_the_first(room: Room) -> None:
-    Slots(room.log, "another machine").take(SlotRequest(STUDY, "a1", "/there", 1))
-    slots = room.slots(STUDY)
-    slots.poll(["a1"])
-    assert Slots(room.log, "another machine").rows() == []
-    assert slots.take("a1", 1)
-
-
 @pytest.mark.slow
 def test_real_attempts_keep_slots_until_they_end_also_for_other_installations(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'ajet.db'}"
@@ -166,22 +158,6 @@ def test_real_attempts_keep_slots_until_they_end_also_for_other_installations(tm
         room.end("left")
         assert there.take("mine", 2)
         assert not there.waits
-
-
-@pytest.mark.slow
-def test_a_real_attempt_of_another_study_is_a_neighbour_by_its_label_until_it_ends(room: Room) -> None:
-    before = datetime.now(UTC)
-    room.run(LEFT, "left")
-    room.run(STUDY, "own")
-    room.run(LEFT, "no-training", None)
-    slots = room.slots(STUDY)
-    later = datetime.now(UTC) + timedelta(hours=1)
-    ((began, ended),) = slots.spans(later)
-    assert before <= began <= datetime.now(UTC)
-    assert ended == later
-    room.end("left")
-    ((began, ended),) = slots.spans(later)
-    assert before <= began <= ended <= datetime.now(UTC)
 
 
 STUDIES = 3
@@ -461,4 +437,3 @@ class SlotMachine(RuleBasedStateMachine):
 
 
 SlotMachine.TestCase.settings = settings(stateful_step_count=40, suppress_health_check=list(HealthCheck))
-TestSlotMachine = pytest.mark.slow(SlotMachine.TestCase)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from research.errors import BadModel, ModelFailed
+from research.errors import ModelFailed
 from research.installation.base_job import model_folder
 from research.installation.tiny_model import WEIGHTS, prepare_model
-from swarm.job import Job, PathModel
+from swarm.job import Job
 from tests.research.model_folders import model_at
 
 Maker = Callable[[str], Path]
@@ -69,16 +69,6 @@ def test_a_maker_that_gives_up_is_not_started_again(maker: Maker, tmp_path: Path
     assert tries(count) == 1
 
 
-def test_a_model_of_a_folder_is_not_made_but_has_to_be_what_was_named(tmp_path: Path) -> None:
-    job = Job(model=model_folder(str(model_at(tmp_path / "model"))))
-    prepared = prepare_model(job, tmp_path / "models", print)
-    assert isinstance(job.model, PathModel)
-    assert prepared == {"sha256": job.model.sha256, "seconds": 0.0}
-    model_at(tmp_path / "model", b"others")
-    with pytest.raises(BadModel):
-        prepare_model(job, tmp_path / "models", print)
-
-
 def test_a_warm_start_of_ones_own_model_is_not_called_the_tiny_one(maker: Maker, tmp_path: Path) -> None:
     found = model_folder(str(model_at(tmp_path / "mine")))
     job = Job(model=found.model_copy(update={"warm_start_steps": 5}))
@@ -88,7 +78,3 @@ def test_a_warm_start_of_ones_own_model_is_not_called_the_tiny_one(maker: Maker,
         prepare_model(job, tmp_path, said.append)
     assert any("start of mine: 50 %" in line for line in said)
     assert any("start of mine again" in line for line in said)
-
-
-def test_the_model_of_another_backend_than_the_local_one_is_its_own_to_make(tmp_path: Path) -> None:
-    assert prepare_model(Job(backend="fake"), tmp_path, print) == {"sha256": None, "seconds": 0.0}

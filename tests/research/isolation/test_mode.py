@@ -25,7 +25,7 @@ from research.isolation.mode import (
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, EngineNotFound
 from sandboxes.images import Image
-from tests.golden import assert_golden, refused
+from tests.golden import refused
 
 NOBODY = {"DOCKER_HOST": "unix:///nobody/listens/here.sock"}
 IMAGE = Image("sha256:" + "ab" * 32, "ajet-client:ab", "python:3.11-slim")
@@ -94,15 +94,6 @@ def test_without_an_engine_the_default_is_processes_and_one_line_says_why(home: 
     assert choose(None, NOBODY, home, notes.append) == UNISOLATED
     (line,) = notes
     assert [part in line for part in ("\n", "isolates nothing", "/nobody/listens/here.sock")] == [False, True, True]
-
-
-def test_without_an_image_the_default_is_processes_and_one_line_says_why(
-    engine: list[str], home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fail(monkeypatch, "ensure_client_image", "no base image\nhere")
-    notes: list[str] = []
-    assert choose(None, {}, home, notes.append) == UNISOLATED
-    assert_golden(notes[0])
 
 
 @pytest.mark.parametrize("asked", [None, "docker"])
@@ -194,7 +185,3 @@ async def interrupted(method: str) -> list[str]:
 
 async def test_clearing_up_is_done_though_a_second_signal_comes_while_it_waits_for_its_turn() -> None:
     assert await interrupted("do_shielded") == ["cleared up"]
-
-
-async def test_any_other_call_is_not_begun_for_somebody_who_is_gone() -> None:
-    assert await interrupted("do") == []

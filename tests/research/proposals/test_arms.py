@@ -12,19 +12,10 @@ from research.errors import BadModel, BadTopic, DesignRefused
 from research.installation.base_job import model_folder
 from research.planners.context import field_specs
 from research.proposals.actions import Propose
-from research.proposals.arms import (
-    NO_MODELS,
-    ComparedModels,
-    compare,
-    field_value,
-    job_validator,
-    lint_arms,
-    potential_confounders,
-)
+from research.proposals.arms import NO_MODELS, ComparedModels, compare, field_value, job_validator, lint_arms
 from research.proposals.flags import RequestedComparison
 from studies.records.design import MODEL, Hypothesis
-from swarm.job import Job, PathModel, TinyModel, Tracking, tunables
-from tests.golden import assert_golden
+from swarm.job import Job, PathModel, TinyModel, tunables
 from tests.research import designs
 from tests.research.factories import make_claim
 from tests.research.model_folders import model_at
@@ -70,15 +61,6 @@ def test_values_a_field_cannot_take_are_refused(field: str, value: Any, told: st
         field_value(field, value)
 
 
-@pytest.mark.parametrize(("field", "values"), [("group_size", (4, 16)), ("algorithm", ("grpo", "rloo"))])
-def test_one_variable_gives_a_control_arm_named_by_its_value(field: str, values: tuple[Any, Any]) -> None:
-    found = compare("guess", [claim(field, *values)], {"lr_schedule": "cosine"})
-    assert [(arm.name, dict(arm.overrides)) for arm in found.arms] == [(f"{field}={v}", {field: v}) for v in values]
-    assert found.control_arm == f"{field}={values[0]}"
-    assert getattr(found.base, field) == values[0]
-    assert [(getattr(job, field), job.lr_schedule) for job in found.jobs] == [(value, "cosine") for value in values]
-
-
 def test_several_variables_share_one_control_arm() -> None:
     claims = [claim("group_size", 4, 16), claim("learning_rate", 3e-4, 3e-3, "h2"), claim("group_size", 4, 8, "h3")]
     found = compare("arith", claims, {"steps": 20})
@@ -87,20 +69,6 @@ def test_several_variables_share_one_control_arm() -> None:
     assert (control.group_size, control.learning_rate, control.steps) == (4, 3e-4, 20)
     assert (larger.group_size, larger.learning_rate) == (16, 3e-4)
     assert (faster.group_size, faster.learning_rate) == (4, 3e-3)
-
-
-@pytest.mark.parametrize(("other", "declared"), [
-    (Job(group_size=16), "group_size"), (Job(group_size=16, tracking=Tracking(name="x")), "group_size"),
-    (Job(group_size=16, learning_rate=3e-3), ("group_size", "learning_rate")),
-    (Job(epochs=4, temperature=0.7), ("epochs", "temperature")),
-], ids=["one", "tracking", "several", "what follows from one of several"])  # fmt: skip
-def test_what_is_declared_or_follows_from_it_is_no_confound(other: Job, declared: Any) -> None:
-    assert lint_arms(Job(), other, declared) == []
-
-
-def test_equal_arms_are_named() -> None:
-    (line,) = lint_arms(Job(), Job(), "group_size")
-    assert_golden(line)
 
 
 @pytest.mark.parametrize(
@@ -133,16 +101,6 @@ def reward(treatment: Any = "dense", name: str = "h1", control: Any = "built-in"
     return claim("reward", control, treatment, name)
 
 
-def test_a_reward_is_an_arm_whose_job_is_the_controls() -> None:
-    found = compare("guess", [reward()], {})
-    assert [(arm.name, arm.reward) for arm in found.arms] == [
-        ("reward=built-in", "built-in"), ("reward=dense", "dense"),
-    ]  # fmt: skip
-    assert found.jobs[0] == found.jobs[1] == found.base
-    assert found.base.checkpoints_kept == 1000, "what it trains on is played again"
-    assert compare("guess", [claim("group_size", 4, 16)], {}).base.checkpoints_kept == Job().checkpoints_kept
-
-
 def test_a_reward_and_a_field_share_the_control_arm() -> None:
     found = compare("guess", [reward(), claim("group_size", 4, 16, "h2"), reward("other", "h3")], {})
     assert [(arm.name, arm.reward, arm.job_overrides) for arm in found.arms] == [
@@ -172,29 +130,11 @@ def test_a_reward_that_differs_beside_what_is_declared_is_a_confound(
     assert all(part in line for part, line in zip(differs, lines, strict=True))
 
 
-def test_several_declared_variables_may_differ_and_nothing_else() -> None:
-    for arm in (Job(group_size=16, learning_rate=3e-3), Job()):
-        (line,) = lint_arms(Job(), arm, ("group_size", "temperature"))
-        assert_golden(line)
-
-
-def test_what_a_declared_variable_brings_with_it_is_feared_from_the_start() -> None:
-    (fear,) = potential_confounders({"epochs", "clip_ratio", "entropy_coef"})
-    assert fear.startswith("epochs: more optimiser steps follow"), "the others bring nothing with them"
-
-
 def test_a_combination_is_possible_when_it_is_a_job() -> None:
     allowed = job_validator(Job(episodes_per_step=32).model_dump(mode="json"))
     assert allowed({"group_size": 16})
     assert not allowed({"group_size": 5})
     assert not allowed({"learning_rate": -1})
-
-
-def test_any_job_field_may_be_held_constant_but_those_that_a_study_sets() -> None:
-    held = {"max_tokens": 64, "weight_decay": 0.1, "batch_rule": "varied_groups", "dual_clip": 3, "lr_warmup_steps": 2}
-    found = compare("guess", [claim("group_size", 4, 16)], held)
-    for job in found.jobs:
-        assert {name: getattr(job, name) for name in held} == held
 
 
 def test_what_a_base_job_fixes_is_kept_and_not_replaced() -> None:
@@ -230,17 +170,6 @@ def test_models_go_by_short_names_and_survive_settings(place: Path) -> None:
     assert tuple(models.by_name) == ("smollm2-135m", "qwen.v2")
     assert ComparedModels.of(models.settings()) == models
     assert RequestedComparison.of(RequestedComparison(models=models).settings()).models == models
-
-
-def test_arms_hold_the_model_as_the_job_does(place: Path) -> None:
-    models = found(*BOTH)
-    accepted = of_models("smollm2-135m", "qwen.v2", models)
-    assert_golden(accepted[0].statement)
-    resolved = compare("arith", accepted, {})
-    assert [arm.name for arm in resolved.arms] == ["model=smollm2-135m", "model=qwen.v2"]
-    for arm, job in zip(resolved.arms, resolved.jobs, strict=True):
-        assert arm.overrides[MODEL] == job.model.model_dump(mode="json")
-        assert job.model.sha256
 
 
 def test_a_name_that_is_no_model_is_refused_and_no_path_is_looked_at(place: Path) -> None:

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from research.design.comparison import StatisticalRequirements
 from research.errors import BadInput, DesignRefused, ResearchError
 from research.proposals.actions import DEFAULT_TABLE, KILL, UNRULED, Condition, ProposedRule, decide, rules_for
-from research.proposals.metric_choice import MetricChoice, RequestedMetric, add_evaluations, default_effect
+from research.proposals.metric_choice import MetricChoice, RequestedMetric, default_effect
 from research.proposals.reward_code import MOST_BYTES, check_reward, reward_name
 from research.text import describe
-from studies.records.design import GAIN, SUCCESS, Schedule
+from studies.records.design import GAIN, SUCCESS
 from studies.records.procedure import Rule
 from studies.records.verdict import Verdict
 from swarm.job import Job
@@ -26,19 +26,6 @@ JOB = Job(steps=40, episodes_per_step=128, environment="guess")
 
 def judge(asked: str | None = None, training_s: float = 30.0) -> MetricChoice:
     return MetricChoice(None if asked is None else RequestedMetric.parse(asked), lambda job: training_s)
-
-
-@pytest.mark.parametrize(
-    ("text", "asked"),
-    [
-        ("success", RequestedMetric("success")), ("area", RequestedMetric("area")),
-        ("area:0.6", RequestedMetric("area", 0.6)), ("episodes:0.7", RequestedMetric("episodes", 0.7)),
-        ("episodes:70%", RequestedMetric("episodes", 0.7)), ("fact:guesses", RequestedMetric("fact", of="guesses")),
-    ],
-)  # fmt: skip
-def test_a_flag_names_a_kind_with_its_parameters(text: str, asked: RequestedMetric) -> None:
-    assert RequestedMetric.parse(text) == asked
-    assert RequestedMetric.parse(asked.text) == asked
 
 
 @pytest.mark.parametrize(
@@ -86,13 +73,6 @@ def test_seconds_are_cut_where_no_small_change_of_a_price_moves_them() -> None:
     measured = judge("seconds:0.7").metric([JOB], 512)
     again = MetricChoice(RequestedMetric("seconds", 0.7), lambda job: 90.0, measured_by=measured)
     assert again.metric([JOB], 512) == measured
-
-
-def test_a_run_is_evaluated_by_the_schedule_and_another_as_it_was() -> None:
-    metric = judge("episodes:0.7").metric([JOB], 512)
-    assert metric.schedule == Schedule(every=512, episodes=64)
-    assert add_evaluations(JOB, metric).evaluate_after == tuple(range(4, 40, 4))
-    assert add_evaluations(JOB, judge().metric([JOB], 512)) == JOB
 
 
 ASKED = judged(hypothesis(), {"a": 0.1, "b": 0.2, "c": 0.15}, {"d": 0.5, "e": 0.6}, alpha=0.05)
@@ -205,11 +185,6 @@ def test_checking_a_source_does_not_run_it(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     check_reward(f"open({str(trace)!r}, 'w').write('x')\n{PLAIN}")
     assert not trace.exists()
-
-
-@pytest.mark.parametrize("name", ["dense-hint", "a", "x2", "built-in"])
-def test_a_short_name_is_a_name(name: str) -> None:
-    assert reward_name(name) == name
 
 
 @pytest.mark.parametrize("name", ["", "Dense", "a_b", "-a", "a" * 33, "a b", "../x", 3, True, "é", "a\n"])

@@ -131,13 +131,6 @@ def test_a_wish_that_cannot_be_had_is_refused_with_the_reason() -> None:
     assert not [run for run in result.state.every_run.values() if run.spec.phase == "explore"]
 
 
-def test_an_exploration_takes_a_quarter_of_the_time_that_is_left_at_most() -> None:
-    six = tuple(Tried(settings=(Constant(field="group_size", value=size),)) for size in (2, 4, 8, 16, 32, 64))
-    planner = Explorer(WISH.model_copy(update={"steps": 8, "tried": six}))
-    fly(flight(planner=lambda clock: planner, budget_s=400.0))
-    assert "most a quarter" in planner.refused[0]
-
-
 @pytest.mark.parametrize(
     ("after", "written"), [(0, True), *(pytest.param(n, bool(n), marks=pytest.mark.full) for n in (0, 1))]
 )

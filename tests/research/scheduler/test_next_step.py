@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 
-from research.controller import interventions
 from research.controller.interventions import answer_question, require_question
-from research.design.pricing import price_of
 from research.errors import BadApproval
 from research.scheduler.approvals import parse_mode
 from research.scheduler.next_step import next_step
-from research.scheduler.steps import AskApproval, Collect, Decide, PlanRun
+from research.scheduler.steps import Collect
 from studies import EventLog, EventType, StudyLog, StudyState, fold
 from tests.research.bench import STUDY, Bench, unapproved
 from tests.research.designs import design, every_stage, noise_plan
@@ -74,30 +72,6 @@ def test_nothing_of_a_design_begins_while_its_question_is_open_whoever_looks_and
     assert after.worked_s < 60.0
 
 
-def test_a_question_says_what_it_is_about_and_what_that_costs(fast_path: Path) -> None:
-    bench = Bench(fast_path, design=design(16), approve="stages")
-    first = require_question(until_asked(bench)).question
-    assert (first.study, first.number, first.stage, first.runs, first.seconds) == (STUDY, 1, "look 1", 4, 20.0)
-    assert "look 1 of 3" in first.would
-    assert "group_size=8 vs group_size=16" in first.would
-    bench.answer()
-    state = until_asked(bench)
-    second = require_question(state).question
-    assert (second.number, second.stage, second.runs) == (2, "look 2", 2)
-    assert second.seconds == price_of(state, "confirm"), "by what its runs took"
-    assert second.left_s < first.left_s
-    assert second.lock == state.design_hash
-    whole = Bench(fast_path / "whole", design=every_stage(), approve="plan")
-    question = require_question(state := until_asked(whole)).question
-    assert (question.runs, question.seconds) == (state.locked_design.price.runs, state.locked_design.price.total_s)
-
-
-def test_what_is_not_affordable_is_not_asked_for(fast_path: Path) -> None:
-    state = until_asked(plan_bench(fast_path))
-    assert isinstance(next_step(state, 0.0, 2), Decide), "the budget is used up, whatever anybody answers"
-    assert next_step(state, 600.0, 2) is None
-
-
 def test_a_denial_stops_the_study_with_a_report_of_what_stands_and_resuming_asks_again(fast_path: Path) -> None:
     bench = Bench(fast_path, design=design(16), approve="stages")
     looked_at_again(bench)
@@ -120,25 +94,6 @@ def test_a_denial_stops_the_study_with_a_report_of_what_stands_and_resuming_asks
     assert bench.drive(bench.loop()).state.status == "concluded"
 
 
-def test_a_denial_before_anything_is_locked_leaves_nothing_to_report(fast_path: Path) -> None:
-    bench = Bench(fast_path, design=design(16), noise=noise_plan(), approve="plan")
-    until_asked(bench)
-    bench.answer(granted=False)
-    result = bench.loop().tick()
-    assert result.done
-    assert (result.state.status, result.state.report, result.state.design) == ("stopped", None, None)
-
-
-def test_a_veto_of_all_that_a_question_is_about_makes_it_needless(fast_path: Path) -> None:
-    bench = Bench(fast_path, design=design(16), approve="stages")
-    looked_at_again(bench)
-    interventions.veto_hypothesis(StudyLog(bench.log, STUDY), "h1", "enough")
-    state = bench.drive(bench.loop()).state
-    assert state.status == "concluded"
-    assert state.open_question is None
-    assert len(state.approvals) == 1
-
-
 @pytest.mark.parametrize("halt", [EventType.STUDY_STOPPED, EventType.STUDY_PAUSED])
 def test_a_question_outlives_a_stop_and_a_pause_and_may_be_answered_meanwhile(fast_path: Path, halt: EventType) -> None:
     bench = plan_bench(fast_path)
@@ -152,24 +107,6 @@ def test_a_question_outlives_a_stop_and_a_pause_and_may_be_answered_meanwhile(fa
     bench.append(EventType.STUDY_RESUMED, command=[], worked_s=0.0)
     after = bench.drive(bench.loop()).state
     assert (after.status, len(after.questions)) == ("concluded", 1)
-
-
-def test_a_run_that_fails_is_tried_again_without_another_question(fast_path: Path) -> None:
-    bench = Bench(fast_path, lambda order: "failed" if order.attempt == 1 else "ok", design=design(16), approve="plan")
-    bench.approves = True
-    state = bench.drive(bench.loop()).state
-    assert {len(run.attempts) for run in state.runs.values()} == {2}
-    assert asked(state) == ["design"]
-
-
-def test_a_verdict_formed_again_needs_no_second_approval(fast_path: Path) -> None:
-    bench = Bench(fast_path, design=design(16), approve="stages")
-    looked_at_again(bench)
-    bench.answer()
-    state = until_asked(bench)
-    assert require_question(state).question.stage == "look 3"
-    earlier = replace(state, verdicts=(), interim=(), decided={}, open_question=None)
-    assert not isinstance(next_step(earlier, 600.0, 2), AskApproval | PlanRun), "look 1 is judged anew"
 
 
 def test_of_answers_that_come_at_once_exactly_one_counts(fast_path: Path) -> None:
@@ -224,18 +161,3 @@ def test_what_runs_is_finished_and_collected_while_a_question_is_open(fast_path:
     waiting = replace(state, approvals=(), open_question=state.questions[0])
     assert isinstance(next_step(waiting, 600.0, 2), Collect)
     assert next_step(replace(waiting, runs={}), 600.0, 2) is None
-
-
-def test_time_in_which_something_runs_is_charged_while_a_question_is_open(fast_path: Path) -> None:
-    bench = plan_bench(fast_path, lambda order: "never")
-    until_asked(bench)
-    bench.answer()
-    loop = bench.loop()
-    state = loop.tick().state
-    again = state.questions[0].question.model_copy(update={"number": 2, "stage": "another"})
-    bench.append(EventType.APPROVAL_ASKED, question=again.model_dump(mode="json"), digest=again.digest())
-    for _ in range(10):
-        bench.clock.advance(10.0)
-        loop.tick()
-    assert loop.state().open_question is not None
-    assert loop.budget_left(state) == pytest.approx(600.0 - state.worked_s - 100.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research.controller.progress import progress_lines
-from research.runs.files import AttemptSpec
-from research.scheduler.budget import GIVEN_UP
 from research.scheduler.required_runs import find_failure
-from research.scheduler.steps import BUDGET_CODE, BUDGET_RULE, END_SCREEN, NO_MORE_CANDIDATES, SHRINK_RULE
+from research.scheduler.steps import BUDGET_CODE, END_SCREEN, NO_MORE_CANDIDATES, SHRINK_RULE
 from research.text import parse_budget
 from studies import EventType, StudyState
 from studies.log.study import AttemptState, AttemptStatus, RunState
@@ -148,11 +145,6 @@ def test_the_budget_that_is_named_carries_all_of_it(tmp_path: Path) -> None:
     assert shrunk(state) == ["shorten the screen"]
 
 
-def test_runs_that_take_what_they_were_priced_at_give_nothing_up(fast_path: Path) -> None:
-    state = flown(fast_path, wide(), budget_s=110, seconds=10)
-    assert (state.status, len(state.candidates), shrunk(state)) == ("concluded", 12, [])
-
-
 def test_what_is_given_up_follows_from_times_and_never_from_results(fast_path: Path) -> None:
     taken = []
     for number, values in enumerate((rate, lambda spec: 1 - rate(spec))):
@@ -210,45 +202,3 @@ def test_a_replication_that_is_not_affordable_is_not_begun_and_made_with_more_bu
     bench.append(EventType.STUDY_RESUMED, command=[])
     state = bench.drive(bench.loop()).state
     assert (state.status, len(state.replications)) == ("concluded", 1)
-
-
-def test_a_confirmation_goes_as_far_as_it_goes_in_balance_and_says_so(fast_path: Path) -> None:
-    state = flown(fast_path, design(16), budget_s=400, seconds=120)
-    assert shrunk(state) == ["shorten the confirmation"]
-    assert [len(state.values(arm)) for arm in ("group_size=8", "group_size=16")] == [3, 3]
-    assert [v.look for v in (*state.interim, *state.verdicts)] == [1, 2]
-    assert (state.status, state.decisions[-1].rule) == ("stopped", BUDGET_RULE)
-
-
-def test_a_first_look_that_cannot_be_had_is_said_with_the_budget_that_has_it(fast_path: Path) -> None:
-    state = flown(fast_path, design(16), budget_s=200, seconds=150)
-    (level,) = shrunk(state)
-    assert level == GIVEN_UP[-1]
-    named = said(state, level).partition("--budget ")[2].split()[0]
-    again = flown(fast_path / "again", design(16), budget_s=parse_budget(named), seconds=150)
-    assert (*again.interim, *again.verdicts)[0].n_control == 2
-
-
-def test_a_candidate_that_was_never_measured_for_want_of_time_counts_as_none(fast_path: Path) -> None:
-    asked: list[str] = []
-
-    def script(order: AttemptSpec) -> str:
-        asked.extend([order.spec.arm] if order.spec.arm not in asked else [])
-        return "died" if order.spec.phase == "screen" and asked.index(order.spec.arm) == 2 else "ok"
-
-    bench = slow(fast_path, wide())
-    bench.sandbox.script = script
-    state = bench.drive(bench.loop()).state
-    assert END_SCREEN in shrunk(state)
-    cut = {run.spec.arm for run in state.runs_in("screen") if run.invalid and run.invalid[0] == BUDGET_CODE}
-    assert cut == {asked[2]}
-    assert not cut & state.selection.scores.keys()
-    assert state.verdicts
-
-
-@pytest.mark.slow
-def test_levels_are_said_in_their_order_alone(fast_path: Path) -> None:
-    for number, seconds in enumerate((20, 40, 80)):
-        state = flown(fast_path / str(number), wide(), budget_s=220, seconds=seconds)
-        levels = [GIVEN_UP.index(action) for action in shrunk(state) if action in GIVEN_UP]
-        assert all(before < after for before, after in pairwise(levels))

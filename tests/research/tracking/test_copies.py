@@ -223,11 +223,3 @@ def test_a_finished_log_that_is_synced_by_hand_keeps_its_names_and_steps(
     assert (run.group, run.tags, run.display_name) == ("s1", ["s1", "arm"], "n")
     assert (run.steps, run.state) == (list(range(1, STEPS + 1)), "finished")
     assert not standin.unknown
-
-
-def test_a_key_that_is_refused_is_said_in_one_line(standin: StandIn, calls: WandbClient) -> None:
-    standin.fail("GetDefaultEntity", status=401, times=50)
-    standin.fail("Viewer", status=401, times=50)
-    with pytest.raises(WandbUnavailable) as refused:
-        calls.log_in()
-    assert "\n" not in str(refused.value)

@@ -89,18 +89,6 @@ def test_a_finished_run_is_sent_and_kept(home: Home, standin: StandIn) -> None:
 
 
 @pytest.mark.slow
-def test_a_copy_that_was_sent_is_left_alone(home: Home, standin: StandIn) -> None:
-    study = Study(home)
-    run_id = study.trained()
-    study.append(EventType.ATTEMPT_COPIED, run_id=run_id, attempt=1, url="https://wandb.example/r", standing="sent")
-    with mirror(home, standin, []) as shown:
-        waited(lambda: "GetDefaultEntity" in standin.seen)
-        shown.settle()
-        assert list(shown.updates()) == []
-    assert "UpsertBucket" not in standin.seen
-
-
-@pytest.mark.slow
 def test_the_last_copies_of_an_earlier_round_are_still_sent_and_told(home: Home, standin: StandIn) -> None:
     study = InRounds.of(home, "s1")
     study.create()
