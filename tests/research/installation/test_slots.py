@@ -437,3 +437,4 @@ class SlotMachine(RuleBasedStateMachine):
 
 
 SlotMachine.TestCase.settings = settings(stateful_step_count=40, suppress_health_check=list(HealthCheck))
+TestSlotMachine = pytest.mark.slow(SlotMachine.TestCase)
