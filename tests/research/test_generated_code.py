@@ -10,7 +10,7 @@ from research.errors import NotReady, PlannerFailed
 from research.isolation.mode import Isolation, Sandboxing
 from studies import EventType
 from studies.report import build_report
-from tests.research.bench import Bench, Cut
+from tests.research.bench import Bench
 from tests.research.factories import make_claim
 from tests.research.fakes import ScriptedPlanner
 
@@ -57,14 +57,6 @@ def test_code_is_run_nowhere_from_planning_to_report(bench: Bench, trace: Path) 
         "reward=built-in": None, "reward=dense": source(trace),
     }  # fmt: skip
     assert len(state.runs) == 6
-
-
-def test_code_survives_a_controller_killed_before_the_lock(bench: Bench, trace: Path) -> None:
-    with pytest.raises(Cut):
-        bench.loop(at=2).tick()
-    state = bench.drive(bench.loop()).state
-    assert state.design.code == {"dense": source(trace)}
-    assert bench.planner.asked.count("propose") == 1
 
 
 def test_a_study_with_code_launches_nothing_without_containers(bench: Bench, trace: Path) -> None:

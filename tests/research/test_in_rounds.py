@@ -14,11 +14,9 @@ from research.cli.progress import screen
 from research.cli.studies import list_row, render_ending, show, summary
 from research.controller.progress import progress_lines, progress_of
 from research.design.noise_bank import NoiseBank
-from research.design.pricing import make_pricing, median_seconds, price_key
 from research.installation.home import Home
 from research.installation.studies import evidence_files
 from studies.proof import DOES_NOT_FOLLOW
-from swarm.job import Job
 from tests.research.in_rounds import MOST, WHY, InRounds
 from tests.studies.synthetic import STUDY
 
@@ -52,27 +50,6 @@ def test_the_bank_knows_the_runs_of_all_rounds_and_of_one_that_came_to_no_lock(a
     assert noise <= {seen.run for seen in found.observations}
     assert len(found.observations) == len(before.observations) == 22
     assert len({seen.group for seen in found.observations}) == 5, "an arm of two rounds is two groups"
-
-
-def test_runs_of_earlier_rounds_set_prices_for_other_studies_and_for_the_next_round(asked_on: InRounds) -> None:
-    state = asked_on.state()
-    jobs = {price_key(Job.from_record(run.spec.job)) for run in state.every_run.values()}
-    assert median_seconds(asked_on.log).keys() == jobs
-    assert median_seconds(asked_on.log, exclude=STUDY) == {}
-    listed = make_pricing(2)
-    shares = [
-        attempt.seconds / listed.run_with_evaluations(Job.from_record(run.spec.job), run.spec.metric)
-        for run in state.every_run.values()
-        for attempt in run.attempts
-        if attempt.seconds is not None
-    ]
-    asked_on.begin_next()
-    for found in (listed.after_noise(state), listed.after_noise(asked_on.state())):
-        assert min(shares) <= found.times <= max(shares), (
-            "what was priced before the round began is what it is locked by"
-        )
-        assert "this study's runs" in found.basis
-    assert listed.after_noise(state).times == listed.after_noise(asked_on.state()).times
 
 
 def test_progress_counts_all_rounds_and_never_falls(home: Home) -> None:

@@ -118,20 +118,6 @@ def write_agent(folder: Path, **files: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("typed", "place"),
-    [
-        ("", "agent.py:agent"),
-        (":play", "agent.py:play"),
-        ("/other.py", "other.py:agent"),
-        ("/other.py:go", "other.py:go"),
-    ],
-)
-def test_an_agent_is_a_file_or_a_folder_with_one(tmp_path: Path, typed: str, place: str) -> None:
-    write_agent(tmp_path, agent_py=CODE, other_py=CODE)
-    assert AgentFiles.locate(f"{tmp_path}{typed}").locator_in("/input/agent") == f"/input/agent/{place}"
-
-
 def test_the_whole_folder_is_packed_but_what_begins_with_a_dot(tmp_path: Path) -> None:
     write_agent(tmp_path, agent_py=CODE, tools__web_py="x = 1", data_json="{}")
     for name in (".env", ".git/config", "__pycache__/agent.pyc", "tools/.secret"):

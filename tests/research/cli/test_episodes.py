@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from research.cli.episodes import (
-    episode_page,
-    episode_screen,
-    escape_unprintable,
-    order_calls,
-    prompt_lengths,
-)
+from research.cli.episodes import episode_page, episode_screen, escape_unprintable, order_calls, prompt_lengths
 from research.cli.listing import FILE, read_listing
 from research.installation.home import Home
 from studies import EventLog, EventType
@@ -89,24 +83,6 @@ def test_a_verdict_whose_file_is_changed_is_doubted(finished: Synthetic, reads: 
     assert reads()[0][0]["verdicts"][0]["verdict"] == "supported"
     (finished.folder / "design.lock").write_text("{}")
     assert reads()[0][0]["verdicts"][0]["verdict"] == DOES_NOT_FOLLOW
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda kept: "no JSON",
-        lambda kept: json.dumps({**kept, "form": "of another version"}),
-        lambda kept: json.dumps({**kept, "home": "/elsewhere"}),
-        lambda kept: json.dumps({**kept, "studies": {STUDY: {"head": kept["studies"][STUDY]["head"]}}}),
-        lambda kept: json.dumps([]),
-    ],
-)
-def test_what_was_kept_otherwise_is_not_taken(place: Home, reads: Reads, spoil: Any) -> None:
-    assert reads()[1] == 1
-    kept = place.path / FILE
-    kept.write_text(spoil(json.loads(kept.read_text())))
-    assert reads()[1] == 1
-    assert reads()[1] == 0
 
 
 def test_a_log_that_cannot_be_read_is_named_each_time(place: Home, finished: Synthetic, reads: Reads) -> None:

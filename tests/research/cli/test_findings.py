@@ -25,12 +25,6 @@ def asked_on(home: Path) -> Iterator[InRounds]:
         yield study
 
 
-def test_an_empty_home_is_told_in_one_line(ajet: Ajet) -> None:
-    ended = ajet("findings")
-    assert (ended.code, ended.out.count("\n")) == (0, 1)
-    assert json.loads(ajet("findings", "--json").out) == {"findings": [], "contradictions": [], "left_out": {}}
-
-
 def test_findings_of_all_rounds_are_listed_whole_as_json_and_screened_by_words(ajet: Ajet, asked_on: InRounds) -> None:
     (found,) = ajet("findings", "r2h1", "--json").data["findings"]
     assert (found["study"], found["round"], found["verdict"]) == (STUDY, 2, "supported")

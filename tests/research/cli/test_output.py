@@ -9,11 +9,8 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.app import columns, console
-from research.cli.research import make_observer
-from research.installation.home import Home
+from research.cli.app import console
 from research.terminal import warn
-from tests.studies.synthetic import Synthetic
 
 CLI = Path(__file__).parents[3] / "research"
 SAID = "pip install 'ajet[local]' [red]x[/] [/nothing] :smile:"
@@ -57,19 +54,3 @@ def test_foreign_text_steers_no_terminal(shown: object, capfd: pytest.CaptureFix
     written = "".join(capfd.readouterr())
     assert "red" in written
     assert not [char for char in written if not char.isprintable() and char != "\n"]
-
-
-def test_the_lines_of_a_study_steer_no_terminal(study: Synthetic, capfd: pytest.CaptureFixture[str]) -> None:
-    observer, _ = make_observer(Home.locate(), study.state())
-    observer.note(STEERING)
-    assert capfd.readouterr().out == "a[31mred]0;title b2Jc\n"
-
-
-def test_columns_are_aligned_by_what_a_terminal_shows_and_the_last_is_wrapped() -> None:
-    words = "does a larger group learn faster " * 10
-    shown = columns(("study", "topic"), [("短い", words), ("longer-name", "\x1b[31mred\nand [bold]")]).plain.split("\n")
-    assert shown[0] == "study        topic"
-    assert shown[1].startswith("短い         does a larger")
-    assert all(line.startswith(" " * 13) and len(line) <= console().width for line in shown[2:-1])
-    assert shown[-1] == "longer-name  [31mred and [bold]"
-    assert " ".join(line[13:].strip() for line in shown[2:-1]) in words

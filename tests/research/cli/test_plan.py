@@ -369,22 +369,6 @@ def fill(*claims: Came, study: str = "a", planner: str = "rules") -> None:
         write_study(log, study, *claims, planner=planner)
 
 
-@pytest.mark.parametrize(
-    ("claims", "lines", "words"),
-    [
-        ((), 1, "no prediction has met its verdict yet; "), ((Came(0.5, None),), 1, "final verdict: 1"),
-        ((Came(0.5, "invalid", None),), 4, "nothing to score"),
-    ],
-)  # fmt: skip
-def test_without_a_valid_verdict_there_is_no_score(
-    ajet: Ajet, claims: tuple[Came, ...], lines: int, words: str
-) -> None:
-    if claims:
-        fill(*claims)
-    ended = ajet("planner", "calibration")
-    assert (ended.code, ended.out.count("\n"), words in ended.out) == (0, lines, True), ended.out
-
-
 def test_the_screen_shows_scores_beside_the_constant_and_bins_with_counts(ajet: Ajet) -> None:
     fill(Came(0.7, "supported"), Came(0.7, "refuted", -0.1), Came(0.2, "inconclusive"))
     out = ajet("planner", "calibration").out

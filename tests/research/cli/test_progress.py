@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -9,17 +8,15 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from research.cli.progress import LineLog, LiveScreen, screen
+from research.cli.progress import LineLog, LiveScreen
 from research.cli.studies import render_ending, render_opening
 from research.scheduler.steps import BUDGET_RULE
-from studies import EventType, StudyState
+from studies import EventType
 from studies.records.design import Design
 from studies.report import build_report
 from studies.report.summary import headline
 from tests.golden import assert_golden
 from tests.studies.synthetic import STUDY, Synthetic, design
-
-FINAL: dict[str, float | str] = {"stage": "final", "step": 20, "steps": 40, "train_success": 0.437}
 
 
 @pytest.fixture
@@ -35,27 +32,6 @@ def synthetic(created: Synthetic) -> Synthetic:
     return created
 
 
-@pytest.fixture
-def half_done(synthetic: Synthetic) -> StudyState:
-    """The first run is collected, the second goes on."""
-    first, second, *_ = synthetic.plan()
-    synthetic.run(first)
-    synthetic.launch(second)
-    return synthetic.state()
-
-
-def seen(state: StudyState, progress: dict[str, float | str], width: int = 140) -> str:
-    return shown([screen(state, 300.0, lambda run: progress)], width)
-
-
-def test_a_terminal_of_eighty_columns_shows_every_number_whole(half_done: StudyState) -> None:
-    wide, narrow = (seen(half_done, FINAL | {"hidden_success": 0.31}, width) for width in (140, 80))
-    for number in re.findall(r"\d\.\d\d → \d\.\d\d|0\.44|0\.31|\b\d{7,}\b|[0-9a-f]{8}", wide):
-        assert number in narrow
-    assert "10 min spent, 5 min of the" in narrow
-    assert max(map(len, narrow.splitlines())) <= 80
-
-
 def test_a_live_screen_cuts_no_line_at_the_width_of_the_terminal(synthetic: Synthetic) -> None:
     written = io.StringIO()
     # As `ajet` prints elsewhere: soft_wrap leaves long lines to the terminal.
@@ -64,21 +40,6 @@ def test_a_live_screen_cuts_no_line_at_the_width_of_the_terminal(synthetic: Synt
         live.observe(synthetic.state())
         live.note(f"waiting for a sandbox: {'expected room on the disk, ' * 4}and found none")
     assert "and found none" in " ".join(written.getvalue().split())
-
-
-def test_a_pause_and_its_end_are_told_where_the_study_runs(synthetic: Synthetic) -> None:
-    told: list[str] = []
-    log = LineLog(told.append, lambda state: 300.0)
-    for _ in range(2):
-        synthetic.append(EventType.STUDY_PAUSED, reason="paused by the user")
-        log.observe(synthetic.state())
-        log.observe(synthetic.state())
-        assert "paused: paused by" in " ".join(seen(synthetic.state(), {}).split())
-        synthetic.append(EventType.STUDY_RESUMED, command=["ajet", "study", "resume"])
-        log.observe(synthetic.state())
-        assert "paused: paused" not in " ".join(seen(synthetic.state(), {}).split())
-    assert sum("paused: paused by" in line and "ajet study resume" in line for line in told) == 2
-    assert sum("paused no more" in line for line in told) == 2
 
 
 def test_lines_tell_each_thing_once(synthetic: Synthetic) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 import json
 import shlex
 import threading
@@ -321,15 +320,6 @@ def test_what_no_other_command_can_do_is_refused(
     assert {path.name.partition("-")[0] for path in home.rglob("*") if path.is_file()} <= WRITTEN
 
 
-def test_words_of_the_command_line_itself_are_explained_by_it(ajet: Ajet) -> None:
-    for command in (
-        ("research", TOPIC_REFUSALS, "--max-runs", "0"), ("client", "run", "--cpus", "inf"),
-        ("client", "run", "--cpus", "nan"), ("client", "run", "--timeout", "inf"),
-    ):  # fmt: skip
-        ended = ajet(*command)
-        assert (ended.code, command[-2] in ended.err, "Traceback" in ended.err) == (2, True, False)
-
-
 @pytest.mark.parametrize("command", ["research", "study plan"])
 def test_a_timeout_beside_a_planner_that_is_no_language_model_is_refused(ajet: Ajet, home: Path, command: str) -> None:
     said = ajet(*command.split(), TOPIC_REFUSALS, "--planner-timeout", "5")
@@ -384,14 +374,6 @@ def test_a_damaged_planners_turn_is_named_and_left_as_it_is(ajet: Ajet, home: Pa
         turn.write_text(damage)
         ajet("study", "resume", "--no-prefect").refused(str(turn))
         assert turn.read_text() == damage
-
-
-def test_a_disk_that_fails_in_an_unusual_way(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(errno.EIO, "Input/output error", "somewhere")
-
-    monkeypatch.setattr("research.installation.studies.find_study", fail)
-    ajet("study", "show").refused("somewhere: Input/output error")
 
 
 def test_leaving_at_once_says_how_to_go_on(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,21 +113,6 @@ def test_what_does_not_fit_in_a_table_is_counted() -> None:
     assert "and 44 more" in drawn(owners=owners, owners_left_out=30)
 
 
-def test_a_training_is_twelve_lines() -> None:
-    lines = dict(status_lines(frame(), "http://127.0.0.1:8700 (pid 7)"))
-    told = {
-        "server": "http://127.0.0.1:8700 (pid 7)", "state": "ROLLING", "job": "guess, tiny (2 layers of 64), grpo",
-        "step": "40 of 100, about 2 min 5 s left", "reward": "0.4 at step 40, 0.01 at step 1",
-        "success": "0.2 at step 40, 0.005 at step 1", "drops": "13: 9 constant_group, 4 lease_expired",
-        "evaluation": "success 0.5 at step 40 (64 episodes), best 0.625 at step 30",
-        "episodes": "7 open, 20 of 64 collected, 3 in line, the first for 12 s",
-    }  # fmt: skip
-    assert (len(lines), {name: lines[name] for name in told}) == (12, told)
-    assert lines["waits for"].startswith("44 episodes")
-    assert "hard (nobody plays); 8 episodes" in lines["waits for"]
-    assert "ajet swarm top" in lines["more"]
-
-
 def test_a_server_without_a_job_has_a_screen_and_as_many_lines_too() -> None:
     off = replace(frame(), snapshot=Snapshot(at=0.0, status=Status(state=ServerState.OFFLINE)), first=None, steps=())
     assert any("OFFLINE" in line for line in lines_of(off))
@@ -140,14 +125,6 @@ def test_a_sparkline_has_the_width_asked_for(values: list[float | None], width: 
     line = sparkline(values, width)
     assert len(line) == min(len(values), width)
     assert set(line) <= {*BARS, " "}
-
-
-@given(st.lists(st.integers(-1000, 1000), min_size=2, max_size=50, unique=True))
-def test_a_higher_value_is_never_a_lower_bar_and_the_ends_of_the_scale_are_reached(values: list[int]) -> None:
-    heights = [BARS.index(bar) for bar in sparkline([float(value) for value in values], 50)]
-    ordered = [height for _, height in sorted(zip(values, heights, strict=True))]
-    assert ordered == sorted(ordered)
-    assert (ordered[0], ordered[-1]) == (0, len(BARS) - 1)
 
 
 def test_what_does_not_fit_is_averaged_and_what_is_not_known_is_a_gap() -> None:

@@ -144,16 +144,3 @@ class Planned:
     def bank(self, log: EventLog) -> NoiseBank:
         self.asked.append(NoiseBank.of(log, shipped=CHECKED))
         return self.asked[-1]
-
-
-def test_what_another_study_has_measured_by_the_time_of_planning_needs_no_runs(fast_path: Path) -> None:
-    first = Planned(fast_path, "first")
-    first.bench.sandbox.seconds = 77.0
-    second = Planned(fast_path, "second", first)
-    loop = second.bench.loop()  # its controller began before the other had measured anything
-    first.bench.until(lambda state: state.design is not None)
-    loop.tick()
-    assert state_of(first.bench).noise_plan is not None
-    state = state_of(second.bench)
-    assert state.noise_plan is None
-    assert state.design.price.seconds_per_run == pytest.approx(77.0), "prices are what runs of the other took"

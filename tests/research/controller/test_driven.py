@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from research.controller.progress import StudyProgress, progress_of
-from studies.records.design import Arm, Design, Hypothesis, Metric, RunSpec
+from studies.records.design import Arm, Design, Hypothesis, Metric
 from studies.records.procedure import InterimAnalysis
 from studies.records.runs import EXCLUDED_CODES, WORST_CODES
 from studies.report import build_report
 from studies.report.summary import headline
-from studies.verdicts.judge import verdict_follows
 from tests.research import designs
 from tests.research.bench import MOST_TICKS, Bench
 from tests.research.designs import design, every_stage, noise_plan
@@ -102,25 +101,3 @@ def locked(claim: Hypothesis, **changes: Any) -> Design:
         "looks": [InterimAnalysis(seeds=3, alpha=0.03), InterimAnalysis(seeds=4, alpha=0.04)], **changes,
     }  # fmt: skip
     return Design.model_validate({**plain, **given})
-
-
-def synergy(spec: RunSpec) -> float:
-    gain = 0.3 if spec.job[A] == 16 and spec.job[B] == 3e-3 else 0.0
-    return 0.4 + gain + (spec.seed % 4) / 64
-
-
-def driven(path: Path, design: Design) -> Bench:
-    bench = Bench(path, design=design)
-    bench.sandbox.rate = synergy
-    return bench
-
-
-def test_an_interaction_trains_all_four_arms_and_is_judged_once(tmp_path: Path) -> None:
-    bench = driven(tmp_path, locked(crossed(), decision_table=designs.TABLE[1:]))
-    state = bench.drive(bench.loop()).state
-    assert {len(state.values(f"arm-{n}")) for n in range(4)} in ({3}, {4})
-    (verdict,) = state.verdicts
-    assert verdict.verdict == "supported"
-    assert verdict.estimate == pytest.approx(0.3, abs=0.05)
-    assert [arm.n for arm in verdict.arms] == [len(state.values(f"arm-{n}")) for n in range(4)]
-    assert verdict_follows(state, verdict)

@@ -201,10 +201,3 @@ def test_a_plan_of_an_earlier_version_keeps_its_hash_and_its_runs_their_metric()
     assert noise_spec("s", plan, "lock", 1).metric.meaning.startswith("share of 512 hidden episodes")
     timed = plan.model_copy(update={"metric": metric(), "metric_key": metric().key})
     assert zero_lr_spec("s", timed, "lock", 3).metric.key == "hidden/success"
-
-
-@pytest.mark.parametrize("of", ["", "guess", "nowhere"])
-def test_success_elsewhere_needs_another_environment_that_is_here(of: str) -> None:
-    with pytest.raises(DesignRefused, match=r"guess, of arith, .*transfer:arith"):
-        metric(RequestedMetric("transfer", of=of))
-    assert metric(RequestedMetric("transfer", of="arith")).of == "arith"

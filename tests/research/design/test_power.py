@@ -44,14 +44,6 @@ def test_the_smallest_effect_seen_is_seen_and_a_smaller_one_is_not(sd: float, se
     assert not known.detects(seeds, effect - 0.001)
 
 
-def test_the_seeds_that_are_needed_see_it_and_fewer_do_not() -> None:
-    known = analysis()
-    need = known.seeds_needed(0.05)
-    assert known.detects(need, 0.05)
-    assert not any(known.detects(seeds, 0.05) for seeds in range(2, need))
-    assert known.seeds_needed(0.005) is None
-
-
 @pytest.mark.parametrize(("correlation", "pairs"), [(None, 0), (0.9, 3), (0.1, 10), (-0.8, 100)])
 def test_a_correlation_that_may_be_none_helps_nothing(correlation: float | None, pairs: int) -> None:
     known = noise(correlation=correlation, pairs=pairs)

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import given
-from hypothesis import strategies as st
 
 from research.design.pricing import (
     CALLS_PER_EPISODE,
@@ -18,25 +16,20 @@ from research.design.pricing import (
     FED_PROMPT,
     SECONDS_PER_CALL,
     Estimates,
-    count_parameters,
     describe_basis,
-    find_locked_price,
-    is_guess,
     make_pricing,
     median_seconds,
     no_check,
     price_key,
-    price_of,
     runs_at_once,
 )
 from research.environments.catalog import NO_MODEL, MeasuredEnvironment, conditions_of, model_key
 from research.installation import machine
 from research.installation.base_job import model_folder
 from studies import EventLog
-from swarm.job import Job, TinyModel
+from swarm.job import Job
 from swarm.models import ModelCheck, TemplateCheck, conditions
 from tests.research.bench import STUDY, Bench
-from tests.research.designs import every_stage, noise_plan
 from tests.research.model_folders import model_at
 
 LARGE = (30_000, 4_500)
@@ -59,16 +52,6 @@ def measured(job: Job, /, **figures: float) -> Estimates:
     return Estimates((known(job, **figures),))
 
 
-def test_a_larger_model_is_dearer_and_its_parameters_are_counted_without_loading_it(brought: Job) -> None:
-    assert count_parameters(brought) == 135_000_000
-    assert Estimates().run(brought) > 10 * Estimates().run(Job())
-    assert Estimates().run(brought.model_copy(update={"max_tokens": 400})) > 2 * Estimates().run(brought)
-    assert (is_guess(brought), is_guess(Job())) == (True, False)
-    assert count_parameters(Job(model=TinyModel(hidden_size=1024, layers=24))) > 1000 * count_parameters(Job()), (
-        "by its shape"
-    )
-
-
 def test_what_was_measured_is_the_price_part_by_part(brought: Job) -> None:
     whole = measured(brought, seconds_per_episode=0.5, seconds_per_trained_episode=0.75, startup_s=30.0)
     trained = brought.steps * brought.episodes_per_step
@@ -81,25 +64,6 @@ def test_what_a_play_alone_takes_is_known_without_a_model() -> None:
     alone = known(job, NO_MODEL, calls_per_episode=2.0, environment_seconds_per_episode=0.5)
     one, usual = Estimates((alone,)), Estimates()
     assert one.evaluations(job, 10) == pytest.approx(usual.evaluations(job, 10) / 2 + 10.0)
-
-
-@given(st.sampled_from(["seconds_per_episode", "seconds_per_trained_episode", "startup_s"]), st.floats(1e-3, 1e3))
-def test_a_part_that_nobody_measured_falls_back_alone(name: str, seconds: float) -> None:
-    parts = {
-        "seconds_per_episode": Job().steps * Job().episodes_per_step + 2 * EVALUATION_EPISODES,
-        "seconds_per_trained_episode": Job().steps * Job().episodes_per_step * Job().epochs,
-        "startup_s": 1,
-    }
-    once, twice = (measured(Job(), **{name: times * seconds}).run(Job()) for times in (1, 2))
-    assert twice - once == pytest.approx(parts[name] * seconds)
-
-
-def test_a_price_says_what_it_rests_on(brought: Job) -> None:
-    assert "here: estimated from 135,000,000 parameters" in describe_basis(make_pricing(2), [brought])
-    prices = make_pricing(2, measured=(known(brought, seconds_per_episode=0.5),))
-    assert "what was measured" in describe_basis(prices, [brought])
-    assert "never measured" not in describe_basis(prices, [brought])
-    assert describe_basis(make_pricing(2), [Job()]) == make_pricing(2).basis
 
 
 DECIDING: dict[str, Any] = {
@@ -177,24 +141,6 @@ def test_a_price_seen_in_containers_says_nothing_of_processes() -> None:
     assert make_pricing(2, observed, "docker").seconds_per_run(Job()) == 90.0
     assert make_pricing(2, observed).seconds_per_run(Job()) == 33.0
     assert make_pricing(2, {price_key(Job()): 33.0}, "docker").seconds_per_run(Job()) == first_estimate(Job())
-
-
-def test_a_run_costs_what_the_newest_like_it_took_whatever_it_was_locked_at(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, design=every_stage(), noise=noise_plan())
-    bench.slow(20, tick_s=5)
-    loop = bench.loop()
-    state = loop.tick().state
-    while not state.runs_in("replicate"):
-        bench.clock.advance(5)
-        state = loop.tick().state
-        assert price_of(state, "noise") == (20.0 if any(run.collected for run in state.runs_in("noise")) else 10.0)
-        if sum(run.collected is not None for run in state.runs_in("screen")) >= 2:
-            assert price_of(state, "screen", 1) == 20.0
-            assert price_of(state, "confirm") in (20.0, 30.0, 60.0), (
-                "by its share of steps, until one like it has ended"
-            )
-    assert price_of(state, "confirm") == price_of(state, "replicate") == 20.0
-    assert (find_locked_price(state, "confirm"), state.noise_seconds) == (10.0, 10.0)
 
 
 @pytest.mark.slow

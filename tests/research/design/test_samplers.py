@@ -33,16 +33,6 @@ def test_a_planted_optimum_is_recovered_from_half_the_grid() -> None:
     assert (losses <= 0.051).mean() >= 0.95, "next to it, but for an unlucky half"
 
 
-def test_noise_alone_gives_a_flat_surface() -> None:
-    random = np.random.default_rng(1)
-    seen = [GRID[at] for at in random.permutation(len(GRID))[:24]]
-    noise = random.normal(0.5, 0.05, 24)
-    surface = Surface(LADDERS, seen, [0] * 24, noise.tolist())
-    believed = surface.to_scores(surface.predict(GRID, 0).mean, 0)
-    assert believed.std() < 0.5 * noise.std()
-    assert believed.max() < noise.max()
-
-
 @given(st.integers(0, 2**32 - 1))
 def test_the_metrics_scale_and_a_cliff_in_it_change_nothing(seed: int) -> None:
     random = np.random.default_rng(seed)

@@ -73,17 +73,6 @@ def source(reference: Reference) -> tuple[str, str, str]:
     return reference.source.kind, reference.source.place, reference.source.item
 
 
-def test_a_folder_or_a_file_is_copied_from_where_it_lies(folder: Path) -> None:
-    for text, found in {
-        "shop": ("folder", "environment.py", ""),
-        "shop:Shop": ("folder", "environment.py", "Shop"),
-        "shop/market.py:Market": ("folder", "market.py", "Market"),
-        str(folder / "shop"): ("folder", "environment.py", ""),
-    }.items():
-        reference = read_reference(text)
-        assert (source(reference), reference.folder) == (found, folder / "shop")
-
-
 def test_a_module_tasks_with_a_function_and_an_address_are_references(folder: Path) -> None:
     assert source(read_reference("shops.market:Market")) == ("module", "shops.market", "Market")
     tasks = read_reference("tasks.jsonl", "judge.py:mine")

@@ -26,7 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from research.installation.home import Home
 from research.installation.machine import UNDER_WAY_S, MachineSlots
 from sandboxes import Exit, ProcessSandbox, SandboxSpec
-from studies import EventLog, EventType
+from studies import EventLog
 from studies.log.locks import Holder, SlotRequest, Slots
 from tests.golden import assert_golden
 from tests.research.bench import STUDY, Bench
@@ -65,18 +65,6 @@ def test_a_study_that_is_kept_waiting_is_neither_stopped_nor_charged(bench: Benc
     assert len(loop.tick().launched) == 1
     assert loop.state().worked_s - before < 61
     assert bench.drive(loop).state.status == "concluded"
-
-
-@pytest.mark.usefixtures("left")
-def test_a_study_whose_rest_of_budget_buys_no_run_does_not_wait_for_a_place(bench: Bench) -> None:
-    loop = bench.loop()
-    loop.tick()
-    for seconds, stands_still in ((11.0, False), (9.0, True)):
-        bench.append(EventType.DESIGN_AMENDED, amendment={"kind": "budget", "value": seconds, "reason": "x"})
-        result = loop.tick()
-        assert result.done == stands_still
-        assert ("budget" in str(result.state.stopped_reason)) == stands_still
-        assert not any(run.attempts for run in result.state.runs.values())
 
 
 @pytest.mark.usefixtures("left")

@@ -81,14 +81,6 @@ def test_what_is_asked_for_is_used_and_the_option_beats_the_variable(
     assert choose(asked, environ, home, print).sandboxing.kind == kind
 
 
-@pytest.mark.parametrize(("asked", "environ"), [("podman", {}), (None, {"AJET_SANDBOX": "Docker"}), ("", {})])
-def test_another_word_is_refused_with_the_two_that_are_known(
-    home: Home, asked: str | None, environ: dict[str, str]
-) -> None:
-    with pytest.raises(BadInput, match="docker or process"):
-        choose(asked, environ, home, print)
-
-
 def test_without_an_engine_the_default_is_processes_and_one_line_says_why(home: Home) -> None:
     notes: list[str] = []
     assert choose(None, NOBODY, home, notes.append) == UNISOLATED

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from research.errors import ModelFailed, NotReady
-from research.installation import base_job
+from research.errors import ModelFailed
 from research.installation.tiny_model import Note
 from research.models import catalog
 from research.models import fetch as fetching
@@ -121,13 +120,6 @@ def test_a_disk_that_is_full_is_told(offer: Offer, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(fetching, "extract", full)
     assert "disk is full" in failure(offer("fine"), tmp_path)
     assert left(tmp_path / "models") == []
-
-
-def test_without_torch_nothing_is_downloaded(offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base_job, "find_spec", lambda name: None)
-    with pytest.raises(NotReady, match=r"ajet\[local\]"):
-        fetch(offer("fine"), tmp_path / "models", lambda line: None)
-    assert not (tmp_path / "models").exists()
 
 
 @pytest.mark.usefixtures("at_hand")

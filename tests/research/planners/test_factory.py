@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from research.errors import BadInput, NotReady
 from research.planners.context import ArmSummary, PlannerContext
-from research.planners.factory import EDGES, ScoredPrediction, load_track_record, make_planner, score_forecaster
+from research.planners.factory import load_track_record, make_planner
 from research.planners.prompts import final_message
 from studies import EventLog
-from studies.records.procedure import Prediction
 from studies.records.verdict import PlannerMessage, Verdict, quote_message
 from tests.golden import assert_golden
-from tests.research.calibrated import Came, verdict_on, write_study
+from tests.research.calibrated import Came, write_study
 from tests.research.factories import make_verdict
 
 
@@ -172,22 +171,3 @@ def test_what_is_not_scored_is_counted_with_its_reason(log: EventLog, tmp_path: 
         "claims that an amendment made exploratory": 1,
         "studies whose log is corrupt": 1,
     }
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.floats(0, 1), st.sampled_from(["supported", "refuted", "equivalent", "inconclusive", "invalid"])),
-        min_size=1, max_size=30,
-    )
-)  # fmt: skip
-def test_every_valid_prediction_is_in_exactly_one_bin(made: list[tuple[float, str]]) -> None:
-    scored = [
-        ScoredPrediction("s", "rules", None, Prediction(low=0, high=0.2, probability=p), verdict_on("h", Came(p, name)))  # type: ignore[arg-type]
-        for p, name in made
-    ]
-    found = score_forecaster(scored)
-    assert sum(held.n for held in found.bins) == found.valid == sum(name != "invalid" for _, name in made)
-    assert all(held.low <= held.predicted <= held.high for held in found.bins)
-    assert {held.low for held in found.bins} <= set(EDGES)
-    assert found.brier is None or 0 <= found.brier <= 1

@@ -20,13 +20,11 @@ from research.planners.history import (
     ClaimFacts,
     Notebook,
     RoundFacts,
-    find_surprises,
     sanitize_line,
 )
 from research.proposals.actions import AskUser, Note, Revise
 from studies.log.study import PlannerNote
 from studies.records.alpha import AlphaLedgers, RoundOutcome
-from studies.records.verdict import CollapseRate
 from tests.golden import assert_golden
 from tests.research.designs import claim, design
 from tests.research.factories import make_verdict
@@ -50,16 +48,6 @@ def test_every_claim_has_its_effect_and_interval_and_the_newest_rounds_their_rea
     assert ["reason" in entry for entry in claims] == [False, False, True, True, True, True]
     assert ["asked_because" in entry for entry in told["rounds_so_far"]] == [False, False, True, True, True, True]
     assert_golden(told["left_out"])
-
-
-def test_what_surprised_is_said_of_claims_and_runs() -> None:
-    found = make_verdict(
-        **MISSED, violations=("co_tenancy: a backup ran",), counted_as_worst={"group_size=16: training_nan": 2},
-        collapses=(CollapseRate(arm="group_size=16", count=1, of=4, low=0.0, high=0.8, upper=0.7),),
-    )  # fmt: skip
-    assert_golden("\n".join(entry.what for entry in find_surprises(3, claim(), found)))
-    assert list(find_surprises(3, claim(), make_verdict())) == []
-    assert "surprises" not in facts(3).facts()
 
 
 def test_what_other_measures_say_is_among_the_surprises_in_plain_words() -> None:

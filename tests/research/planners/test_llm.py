@@ -272,16 +272,6 @@ def test_a_topic_may_be_declined_before_the_lock_whatever_else_is_said(design: b
     assert bare.action == Decline(reason="No.")
 
 
-@pytest.mark.parametrize("topic", ["the topic names temperature 5", "Is a 7B model better?", "curriculum on gsm8k"])
-def test_no_list_of_words_stands_before_a_model(topic: str, digest: MakeDigest) -> None:
-    said = {**PROPOSAL, "tested": "Group size.", "not_tested": "All else."}
-    turn, _ = ask([says(said)], digest(topic))
-    assert (turn.tries, turn.action.tested) == (1, "Group size.")
-    assert turn.not_tested == ('llm scripted: "All else."',)
-    designed, _ = ask([says(DESIGN)], digest(topic, hypotheses=RECORDS))
-    assert designed.tries == 1
-
-
 def test_an_endpoint_that_was_never_there_is_not_waited_for_and_shows_no_password(digest: MakeDigest) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -347,16 +337,6 @@ def test_what_passes_is_waited_for_with_growing_pauses(status: int, digest: Make
     assert len(pauses) == 3
     for number, pause in enumerate(pauses):
         assert 2.0**number / 2 <= pause <= 2.0**number
-
-
-@pytest.mark.parametrize(("settings", "left_s"), [({"patience_s": 10.0}, 600.0), ({"patience_s": None}, 50.0)])
-def test_patience_is_a_share_of_the_time_left(settings: dict[str, Any], left_s: float, digest: MakeDigest) -> None:
-    pauses: list[float] = []
-    due = digest(TOPIC, seconds_left=left_s)
-    message, endpoint = failure([fails(429, "later")], due, sleep=pauses.append, **settings)
-    assert 0 < sum(pauses) <= 10.0
-    assert f"(after {len(endpoint.requests)} tries with pauses)" in message
-    assert len(endpoint.requests) >= 4
 
 
 @pytest.mark.parametrize("reply", [fails(429, "later"), fails(503, "down"), says("I like turtles."), Reply(hang=True)])

@@ -18,23 +18,17 @@ from hypothesis import strategies as st
 from research.controller.options import ResearchOptions, ask_on_terminal, make_request, require_understood
 from research.design.comparison import DesignDraft, StatisticalRequirements, draft_design
 from research.design.compiler import accept_hypotheses
-from research.design.pricing import make_pricing
 from research.errors import BadInput, BadTopic, DesignRefused
 from research.planners.context import PlannerContext, known_environments
-from research.planners.follow_up import predict
 from research.planners.protocol import PlannerTurn
 from research.planners.rules import RulesPlanner
 from research.planners.topic import judge_by, parse_topic
 from research.proposals.actions import MOST_KNOBS, Propose, ProposeDesign
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import RequestedMetric
-from studies.records.design import Budget, Hypothesis
-from studies.report.next_question import list_next_questions
+from studies.records.design import Hypothesis
 from swarm.job import tunables
-from tests.research.compiling import refusal
 from tests.research.factories import make_environment
-from tests.studies.report.test_headline import promised, with_means
-from tests.studies.synthetic import base_job
 
 TOPICS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("topics.json").read_text())
 PLANNED = [topic for topic, row in TOPICS.items() if not row.keys() & {"left", "refused"}]
@@ -93,10 +87,6 @@ def plan(topic: str, **facts: Any) -> Plan:
     proposing = act()
     hypotheses = accept_hypotheses(proposing.action)
     return Plan(proposing, act(hypotheses=hypotheses, search=proposing.action.search), hypotheses)
-
-
-def compared(topic: str, **facts: Any) -> list[tuple[str, Any, Any]]:
-    return [(entry.variable, entry.control, entry.treatment) for entry in plan(topic, **facts).proposed.hypotheses]
 
 
 def refused(topic: str, metric: RequestedMetric | None = None) -> str:
@@ -265,29 +255,6 @@ def test_batches_at_equal_episodes_need_whole_steps() -> None:
         plan("batch size 48 vs 72 with 40 steps at the same number of episodes").shape()
 
 
-def test_a_refusal_of_the_design_is_passed_on_with_its_price() -> None:
-    hypotheses = plan("larger groups").hypotheses
-    means: Any = {"price": make_pricing(2), "budget": Budget(wall_clock_s=60)}
-    digest = PlannerContext("larger groups", 600.0, 58.0, 2, hypotheses=hypotheses)
-    turn = RulesPlanner().act(digest, lambda action: refusal(action, hypotheses, **means))
-    assert "--budget" in turn.refused.message
-
-
-@pytest.mark.parametrize(
-    ("means", "sd", "seeds", "expected"),
-    [
-        ((0.52, 0.66), 0.03, 5, ("group_size", 4, 16)), ((0.66, 0.52), 0.03, 5, ("group_size", 16, 4)),
-        ((0.55, 0.57), 0.05, 5, ("group_size", 4, 16)),
-    ],
-)  # fmt: skip
-def test_the_next_question_of_a_report_is_read_as_it_was_meant(
-    tmp_path: Path, means: tuple[float, float], sd: float, seeds: int, expected: tuple[str, int, int]
-) -> None:
-    design = promised(seeds, base_job=base_job())
-    command = shlex.split(list_next_questions(with_means(tmp_path, *means, sd).whole(design))[0].command)
-    assert compared(command[2]) == [expected]
-
-
 UNKNOWN = st.from_regex(r"\A[bcdfgjkqvxz][aeiou][bcdfgjkqvxz]{2}[aeiou][bcdfgjkqvxz]\Z")
 PLACES = st.sampled_from((
     "{} group size 4 vs 16", "group size 4 vs 16 {}", "does {} help with group size 4 vs 16 on guess?",
@@ -402,16 +369,6 @@ def test_any_fields_give_a_screen_of_valid_jobs_or_one_clear_line(fields: list[s
 )  # fmt: skip
 def test_a_comparison_has_what_it_takes_to_show_anything(topic: str, row: dict[str, Any]) -> None:
     assert plan(topic).row() == row
-
-
-@given(st.sampled_from(sorted(tunables())), st.booleans(), st.sampled_from(["increase", "decrease", None]))
-def test_lowering_a_field_mirrors_raising_it(field: str, rises: bool, claim: Any) -> None:
-    opposite: Any = {"increase": "decrease", "decrease": "increase", None: None}[claim]
-    low, high, probability = predict(field, rises=rises, claim=claim)
-    assert high > 0 or claim == "decrease", "a prediction reaches into what is claimed"
-    assert low < 0 or claim == "increase"
-    assert predict(field, rises=not rises, claim=opposite) == (-high, -low, probability)
-    assert -1 <= low <= high <= 1
 
 
 TWO = ["group_size=4,16", "learning_rate=0.001,0.003"]

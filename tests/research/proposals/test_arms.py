@@ -25,17 +25,6 @@ def claim(variable: str, control: Any, treatment: Any, name: str = "h1") -> Hypo
     return designs.claim(treatment, name, variable=variable, control=control)
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "held"),
-    [("group_size", 16.0, 16), ("temperature", 1, 1.0), ("normalize_advantage", False, False),
-     ("algorithm", "rloo", "rloo"), ("clip_ratio_high", 0.28, 0.28)],
-)  # fmt: skip
-def test_values_are_held_in_the_fields_own_type(field: str, value: Any, held: Any) -> None:
-    found = field_value(field, value)
-    assert found == held
-    assert type(found) is type(held)
-
-
 def test_a_step_size_that_nobody_says_is_the_usual_one_of_the_model_and_of_what_of_it_trains() -> None:
     base, varied = Job(model=PathModel(path="m")), (claim("group_size", 4, 16),)
     assert compare("guess", varied, {}, base).base.learning_rate == 2e-5
@@ -59,16 +48,6 @@ def test_a_step_size_that_nobody_says_is_the_usual_one_of_the_model_and_of_what_
 def test_values_a_field_cannot_take_are_refused(field: str, value: Any, told: str) -> None:
     with pytest.raises(DesignRefused, match=told):
         field_value(field, value)
-
-
-def test_several_variables_share_one_control_arm() -> None:
-    claims = [claim("group_size", 4, 16), claim("learning_rate", 3e-4, 3e-3, "h2"), claim("group_size", 4, 8, "h3")]
-    found = compare("arith", claims, {"steps": 20})
-    assert [arm.name for arm in found.arms] == ["control", "group_size=16", "learning_rate=0.003", "group_size=8"]
-    control, larger, faster, _ = found.jobs
-    assert (control.group_size, control.learning_rate, control.steps) == (4, 3e-4, 20)
-    assert (larger.group_size, larger.learning_rate) == (16, 3e-4)
-    assert (faster.group_size, faster.learning_rate) == (4, 3e-3)
 
 
 @pytest.mark.parametrize(

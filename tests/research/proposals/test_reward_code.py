@@ -15,7 +15,6 @@ from research.proposals.actions import DEFAULT_TABLE, KILL, UNRULED, Condition, 
 from research.proposals.metric_choice import MetricChoice, RequestedMetric, default_effect
 from research.proposals.reward_code import MOST_BYTES, check_reward, reward_name
 from research.text import describe
-from studies.records.design import GAIN, SUCCESS
 from studies.records.procedure import Rule
 from studies.records.verdict import Verdict
 from swarm.job import Job
@@ -52,12 +51,6 @@ def test_a_study_keeps_what_was_asked_and_an_older_one_asked_for_nothing() -> No
     assert StatisticalRequirements.of(kept) == StatisticalRequirements(effect=256.0, metric=asked)
     older = {"effect": 0.1, "power": 0.8, "looks": 3, "episodes": 512}
     assert StatisticalRequirements.of(older).metric is None
-
-
-def test_nobody_asked_for_a_metric_is_success_and_of_models_its_gain() -> None:
-    assert judge().metric([JOB], 512).key == SUCCESS
-    assert judge().metric([JOB], 512, models=True).key == GAIN
-    assert judge("success").metric([JOB], 512, models=True).key == SUCCESS
 
 
 def test_episodes_are_cut_at_the_longest_training() -> None:
@@ -109,11 +102,6 @@ def test_another_condition_is_refused_in_one_line_with_the_six(when: str) -> Non
     assert line.endswith(f"found {when!r}")
     assert all(repr(condition) in line for condition in get_args(Condition))
     assert "\n" not in line
-
-
-def test_the_default_goes_on_while_nothing_is_decided_and_looks_are_left() -> None:
-    acts = [decide(DEFAULT_TABLE, verdict(name, p=p), looks).then for name, looks, p, _ in AT_A_LOOK]
-    assert acts == [("continue" if expected[1] else "settle") for *_, expected in AT_A_LOOK]
 
 
 def test_a_kill_condition_settles_before_the_table_is_asked() -> None:

@@ -80,15 +80,6 @@ def test_no_event_says_that_an_attempt_ended_while_containers_of_it_run(
     assert all({key: held[key] for key in ("study", "run_id", "attempt")} in running for held in containers.held)
 
 
-def test_stopping_a_study_ends_its_containers(bench: Bench, containers: FakeContainers) -> None:
-    bench.sandbox.script = lambda order: "never"
-    loop = bench.loop()
-    hold_containers(containers, loop.tick().state, "client")
-    containers.held.append({"study": "another", "run_id": "r", "attempt": "1"})
-    loop.stop("enough")
-    assert containers.held == [{"study": "another", "run_id": "r", "attempt": "1"}]
-
-
 def test_an_engine_that_is_gone_starts_nothing_and_costs_nothing(bench: Bench, containers: FakeContainers) -> None:
     containers.gone = True
     for _ in range(4):
