@@ -183,15 +183,3 @@ async def test_what_is_withdrawn_or_erased_is_trained_nowhere(tmp_path: Path, mo
         await eventually(lambda: groups.collected, lambda pooled: pooled == 4)
         assert (await chat.call("DELETE", "/v1/users/ann"))[1] == {"episodes_left": 0}
         assert groups.collected == 0
-
-
-async def test_wrong_keys_and_bodies_are_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with fronted(tmp_path, monkeypatch) as chat:
-        assert (await chat.call("POST", "/v1/feedback", {}, key="guess"))[0] == 401
-        for fields, named in (({"messages": []}, "messages"), ({"n": 9}, "n"), ({"stream": True}, "stream")):
-            status, reply, _ = await chat.ask(**fields)
-            message = reply["error"]["message"]
-            assert (status, message.partition(":")[0], "\n" in message) == (400, named, False)
-        assert (await chat.call("POST", "/v1/nothing", {}))[0] == 404
-        await chat.served.server.stop()
-        assert (await chat.ask())[0] == 503

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -179,28 +178,6 @@ def test_a_check_is_confined(ajet: Ajet, tmp_path: Path, home: Path, monkeypatch
     (server,) = servers
     assert set(told.read_text().split()) == {server.client_token}
     assert server.client_token != server.admin_token
-
-
-@pytest.mark.slow
-def test_a_check_counts_for_jobs_of_its_conditions(ajet: Ajet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, file = sums(tmp_path / "sums"), tmp_path / "job.json"
-    job = {"max_tokens": 64, "steps": 30, "lr_warmup_steps": 9, "group_size": 4, "epochs": 2, "learning_rate": 5e-4}
-    file.write_text(json.dumps({**job, "backend": "fake"}))
-    monkeypatch.setattr("research.environments.model_check.FAKE", "none at all")  # kept as of the model itself
-
-    def checked(*options: str) -> dict[str, Any]:
-        return dict(shown(ajet, "check", str(folder), "--groups", "2", "--plays", "4", *options)["with_model"])
-
-    def priced() -> str:
-        asked = ("learning rate 5e-4 vs 1e-3", "--env", str(folder), "--job", str(file), "--budget", "9h")
-        return str(ajet("study", "plan", *asked, "--json").data["priced_by"])
-
-    assert "never measured" in priced()
-    checked("--tiny", "--set", "backend=fake")
-    assert "was with max_tokens 16, not 64 (measure it: ajet" in priced()
-    known = checked("--job", str(file))
-    assert (known["job"]["max_tokens"], known["job"]["epochs"], known["job"].get("lr_warmup_steps", 0)) == (64, 2, 0)
-    assert "measured of sums@" in priced()
 
 
 @pytest.mark.slow

@@ -134,35 +134,6 @@ def test_a_search_is_planned_with_its_screen(ajet: Ajet) -> None:
 
 
 @pytest.mark.slow
-def test_a_plan_says_what_a_topic_was_understood_as_and_what_the_arms_do_not_share(ajet: Ajet) -> None:
-    asked = ("is a batch of 256 better than 64 on guess?", "--budget", "1h")
-    found = planned(ajet, *asked)
-    assert "Understood as: ajet research --vary episodes_per_step=64,256 --env guess." in " ".join(found["assumed"])
-    half = ajet("study", "plan", "is a batch of 256 better than 64 on guess after 20 epochs?")
-    assert half.refused("'after 20 epochs'", "run: ajet study plan --vary episodes_per_step=64,256 --env guess;")
-    (clause,) = found["unequal"]
-    assert clause.startswith("training episodes: 2,560 with episodes_per_step=64, 10,240 with")
-    assert "unequal  the arms" in ajet("study", "plan", *asked).out
-    assert planned(ajet, "batch 64 vs 256 on guess with equal episodes", "--budget", "1h")["unequal"] == []
-
-
-@pytest.mark.slow
-def test_a_plan_says_by_what_its_runs_are_judged_and_what_comes_first(ajet: Ajet) -> None:
-    asked = (*VARY, "--env", "guess", "--metric", "episodes:0.8")
-    said = " ".join(ajet("study", "plan", *asked).out.split())
-    for part in (
-        f"asked {' '.join(asked)}", "metric episodes to 0.8 hidden success", "lower is better",
-        "range 5,120 to 0 episodes effect 512 episodes",
-        "schedule 64 hidden episodes about every 512 training episodes",
-        "needs more or fewer episodes to 0.8 hidden success than learning_rate = 0.001, by 512 episodes or more",
-        "first 6 A/A runs",
-    ):  # fmt: skip
-        assert part in said, part
-    of_a_run = [planned(ajet, *flags)["stages"][-1]["seconds_per_run"] for flags in (asked[:-2], asked)]
-    assert of_a_run[1] == pytest.approx(of_a_run[0] + 9 * 64 * 3.1 * 0.0014), "evaluations while it trains are priced"
-
-
-@pytest.mark.slow
 @pytest.mark.usefixtures("place")
 def test_the_job_lies_under_all_arms_and_a_topic_compares_with_what_it_has(ajet: Ajet) -> None:
     def with_job(*asked: str, **fields: Any) -> dict[str, Any]:

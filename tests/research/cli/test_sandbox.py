@@ -199,17 +199,6 @@ def test_pruning_removes_what_ended_left_and_nothing_that_runs(
     assert (here.containers / "uncollected" / "output.log").read_text() == "last words\n", "it was collected first"
 
 
-def test_pruning_ends_what_runs_past_its_time_limit(
-    ajet: Ajet, containers: DockerSandbox, image: Image, engine: ContainerEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    containers.run(spec(image, SLEEPER, "limited", time_limit_s=600.0))
-    containers.run(spec(image, SLEEPER, "unlimited"))
-    assert ajet("sandbox", "prune").out == "nothing to remove\n"
-    monkeypatch.setattr(sandbox_pruning, "OVERDUE_S", -600.0)
-    assert "removed container limited:" in ajet("sandbox", "prune").out
-    assert held(engine, containers) == [f"/unlimited.{containers.installation}"]
-
-
 def test_pruning_removes_inputs_and_builds_that_nobody_came_back_to(
     ajet: Ajet, containers: DockerSandbox, image: Image, engine: ContainerEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,10 +36,8 @@ from research.installation.servers import (
 )
 from swarm.client import SwarmClient
 from swarm.client.identity import server_folder
-from swarm.job import PathModel
 from swarm.wire import ServerState
 from tests.research.cli.conftest import Ajet, own_server, server_of
-from tests.swarm.models.folders import whole_folder
 
 pytestmark = pytest.mark.slow
 
@@ -261,36 +259,11 @@ def test_a_failed_server_tries_again(
     assert (mended.code, "ROLLING" in mended.out) == (0, True), mended.err
 
 
-def test_a_model_s_folder_takes_the_place_of_the_job_s_model_with_a_word_on_the_step_size(
-    ajet: Ajet, server: SwarmProcess, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole_folder(tmp_path / "m")
-    monkeypatch.chdir(tmp_path)
-    file.write_text(json.dumps({**JOB, "learning_rate": 1e-3}))
-    ended = ajet("swarm", "start", "--job", "job.json", "--model", "m")
-    assert ended.code == 0, ended.err
-    assert "learning_rate 0.001" in ended.line
-    with SwarmClient(server.url, server.admin_token) as client:
-        held = client.job()
-    assert held is not None
-    assert (held.steps, held.model) == (3, PathModel(path=str(tmp_path / "m"))), "a tiny model's warm start is its own"
-
-
 @pytest.mark.usefixtures("server")
 def test_another_job_is_refused_with_what_differs_and_the_command_that_helps(ajet: Ajet, file: Path) -> None:
     assert ajet("swarm", "start", "--job", str(file)).code == 0
     file.write_text(json.dumps({**JOB, "steps": 5}))
     ajet("swarm", "start", "--job", str(file)).refused("steps 5, not 3", "`ajet swarm stop`")
-
-
-def test_a_server_without_a_job_says_how_to_get_one(ajet: Ajet, server: SwarmProcess, file: Path) -> None:
-    assert "--job FILE" in ajet("swarm", "start").out
-    assert ajet("swarm", "start", "--job", str(file)).code == 0
-    assert "0 of 3" in ajet("swarm", "status").out
-    with SwarmClient(server.url, server.admin_token) as client:
-        client.stop()
-    shown = ajet("swarm", "status").out
-    assert ("- of 3" in shown, "policy version" in shown) == (True, False)
 
 
 def test_a_server_that_stands_still_is_told_so(ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

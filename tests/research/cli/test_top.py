@@ -108,11 +108,6 @@ def test_a_server_that_does_not_answer_or_failed_is_told_first() -> None:
     assert "FAILED: no room" in said
 
 
-def test_what_does_not_fit_in_a_table_is_counted() -> None:
-    owners = tuple(OwnerSnapshot(owner=f"o{n:02d}", open=1, heard_s=0.0, oldest_s=0.0) for n in range(20))
-    assert "and 44 more" in drawn(owners=owners, owners_left_out=30)
-
-
 def test_a_server_without_a_job_has_a_screen_and_as_many_lines_too() -> None:
     off = replace(frame(), snapshot=Snapshot(at=0.0, status=Status(state=ServerState.OFFLINE)), first=None, steps=())
     assert any("OFFLINE" in line for line in lines_of(off))

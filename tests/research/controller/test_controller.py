@@ -11,11 +11,9 @@ import pytest
 
 from research.controller.controller import StudyController
 from research.controller.session import hold_lease
-from research.design.noise_bank import NoiseBank, model_key
-from studies import EventLog, EventType, StudyState, fold
+from studies import EventType, StudyState, fold
 from tests.research.bench import Bench, Cut
 from tests.research.designs import design
-from tests.research.fakes import BASE
 
 MOST_ROUNDS = 300
 
@@ -129,18 +127,3 @@ def test_a_controller_killed_at_any_event_leaves_no_slot_and_overloads_nothing(f
     assert killed > 20
     assert [state_of(bench).status for bench in benches] == ["concluded", "concluded"]
     assert set(first.sandbox.starts.values()) == {1}
-
-
-CHECKED = NoiseBank(checked=frozenset({("guess", model_key(BASE))}))
-"""Nothing is known of noise; that the machinery works is."""
-
-
-class Planned:
-    def __init__(self, fast_path: Path, name: str, beside: Planned | None = None) -> None:
-        self.bench = Bench(fast_path, study=name, budget_s=60_000.0, beside=beside and beside.bench)
-        self.bench.pricing, self.bench.noise_bank = None, self.bank
-        self.asked: list[NoiseBank] = []
-
-    def bank(self, log: EventLog) -> NoiseBank:
-        self.asked.append(NoiseBank.of(log, shipped=CHECKED))
-        return self.asked[-1]

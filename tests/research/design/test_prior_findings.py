@@ -102,20 +102,6 @@ def test_studies_are_read_again_only_where_something_moved(home: Home, monkeypat
     assert load_findings(home, study.log) == again, "what is kept is what would be computed"
 
 
-@pytest.mark.slow
-def test_a_log_that_cannot_be_read_is_named_and_hides_no_other(home: Home) -> None:
-    study = InRounds.of(home)
-    study.two_rounds()
-    other = make_study(home, "other", study.log)
-    other.whole()
-    with study.log.transaction("write") as connection:
-        connection.exec_driver_sql("UPDATE events SET hash = 'x' WHERE study = 'other' AND seq > 5")
-    for _ in range(2):
-        found = load_findings(home, study.log)
-        assert {each.study for each in found.findings} == {"s-synthetic"}
-        assert list(found.left_out) == ["other"]
-
-
 @pytest.mark.parametrize(
     ("words", "named"),
     [

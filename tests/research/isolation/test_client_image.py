@@ -19,9 +19,6 @@ from research.isolation.client_image import (
     build_wheel,
     client_sources,
     ensure_client_image,
-    ensure_derived_image,
-    last_image,
-    list_image_tags,
 )
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine
@@ -79,13 +76,6 @@ def test_no_base_at_all_is_one_line_that_says_how_to_name_one(engine: ContainerE
     assert "\n" not in str(refused.value)
     assert notes == [f"pulling {client_image.USUAL_BASE}"]
     assert not (home.sandboxes / "image.json").exists()
-
-
-def test_what_was_made_is_remembered(engine: ContainerEngine, home: Home, image: Image) -> None:
-    made = ensure_client_image(engine, home, silent, base=image.base)
-    assert last_image(home) == made.id
-    assert list_image_tags(home) == [made.tag]
-    assert ensure_derived_image(engine, home, "# nothing more", silent) == made
 
 
 def test_sources_are_followed_to_whatever_the_client_imports() -> None:

@@ -100,14 +100,6 @@ def test_a_controller_killed_around_the_turn_of_a_round_changes_no_verdict(at: i
     assert len(set(turns)) == len(turns)
 
 
-def test_the_number_of_rounds_follows_from_the_budget_where_nobody_says_it() -> None:
-    rich, poor = fly(flight(None, budget_s=40 * 3600.0)), fly(flight(None, budget_s=300.0))
-    assert rich.state.most_rounds == 4
-    assert poor.refused is None
-    assert poor.state.most_rounds == 1
-    assert poor.state.design.alpha == 0.05  # one round keeps all of the level
-
-
 @cache
 def events() -> tuple[Event, ...]:
     seen: list[Event] = []
@@ -126,15 +118,6 @@ def begun_at() -> int:
 def followed(before: Sequence[Event], kind: EventType, payload: Mapping[str, Any]) -> StudyState:
     at = datetime.fromisoformat(before[-1].ts)
     return fold([*before, compose_event(before[-1].study, kind, payload, after=before[-1], actor="system", at=at)])
-
-
-def test_a_log_folds_at_every_event_and_keeps_the_rounds_that_are_over() -> None:
-    turn = begun_at()
-    before, after = fold(events()[: turn - 1]), fold(events()[:turn])
-    assert (before.round, after.round) == (1, 2)
-    assert after.rounds_before[0].verdicts == before.verdicts
-    assert (after.design, after.runs, after.verdicts, after.hypotheses) == (None, {}, (), ())
-    assert after.every_run == before.runs
 
 
 def relocked(change: Callable[[Design, StudyState], dict[str, Any]]) -> dict[str, Any]:

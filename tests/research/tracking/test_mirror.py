@@ -21,10 +21,9 @@ from research.controller.wandb import OnlineLogging, WandbClient
 from research.installation.home import Home
 from research.runs.files import AttemptFolder
 from research.terminal import warn
-from studies import EventLog, EventType, StoreError, StudyLog, StudyState, fold
+from studies import EventLog, StudyLog, StudyState, fold
 from tests.research.factories import make_home
 from tests.research.fakes import create_study
-from tests.research.in_rounds import InRounds
 from tests.research.tracking.logs import write
 from tests.studies.synthetic import Synthetic
 from tests.wandb_standin import StandIn, standing_in
@@ -89,26 +88,6 @@ def test_a_finished_run_is_sent_and_kept(home: Home, standin: StandIn) -> None:
 
 
 @pytest.mark.slow
-def test_the_last_copies_of_an_earlier_round_are_still_sent_and_told(home: Home, standin: StandIn) -> None:
-    study = InRounds.of(home, "s1")
-    study.create()
-    study.ask()
-    study.answer()
-    late, *others = study.state().runs
-    for run_id in others:
-        study.append(EventType.ATTEMPT_COPIED, run_id=run_id, attempt=1, url="https://wandb.example/r", standing="sent")
-    write(home.attempt("s1", late, 1), f"{late}-a1", steps=3)
-    study.begin_next()
-    with mirror(home, standin, []) as shown:
-        shown.settle()
-        found = list(shown.updates())
-    assert [(each.run_id, each.standing) for each in found] == [(late, "sending"), (late, "sent")]
-    study.append(EventType.ATTEMPT_COPIED, run_id=late, attempt=1, url=found[-1].url, standing="sent")
-    (over,) = study.state().rounds_before
-    assert over.runs[late].attempts[0].standing == "sent"
-
-
-@pytest.mark.slow
 def test_a_lost_server_is_said_once_without_waits(
     home: Home, standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,26 +140,6 @@ def test_a_study_that_was_begun_offline_stays_offline(
     monkeypatch.setenv("WANDB_MODE", "online")
     assert make_mirror(home, offline, print, warn) is None
     assert "began without" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_lost_event_log_ends_no_sending(home: Home, standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, said = Study(home).trained(), list[str]()
-    state, looks = StudyLog.state, list[int]()
-
-    def away_at_first(study: StudyLog) -> StudyState:
-        looks.append(len(looks))
-        if len(looks) == 1:
-            raise StoreError("could not read the event log")
-        return state(study)
-
-    monkeypatch.setattr(mirroring, "AGAIN_S", 0.1)
-    monkeypatch.setattr(StudyLog, "state", away_at_first)
-    with mirror(home, standin, said) as sent:
-        waited(lambda: standin.holds(f"{run}-a1"))
-        sent.settle()
-    assert "StoreError" in said[0]
-    assert "W&B is back" in said
 
 
 def test_an_attempt_that_ended_while_others_were_looked_at_is_waited_for(home: Home, standin: StandIn) -> None:

@@ -26,7 +26,6 @@ from swarm.errors import SwarmError
 from tests.golden import assert_golden
 from tests.research.cli.clients.conftest import PATIENCE_S, Load, make_agent, make_tasks, running
 from tests.research.cli.conftest import Ajet, client_of, server_of
-from tests.research.environments.written import sums, wheel_in
 
 pytestmark = pytest.mark.slow
 
@@ -231,21 +230,3 @@ def test_a_breakpoint_stops_while_the_lease_lives(home: Path, load: Load, contro
     (episode,) = control.episodes().episodes
     assert (episode.kind, episode.state, episode.reason, episode.calls) == ("eval", "aborted", "debugged", 2)
     assert control.status().collected_episodes == 0
-
-
-def test_a_brought_environment_is_debugged_by_its_folder_and_then_by_its_name(
-    ajet: Ajet, home: Path, load: Load, control: SwarmClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the package that it needs, which this Python does not have."""
-    wheels = wheel_in(tmp_path / "wheels", "need_of_a_debugged_environment")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    load()
-    folder = sums(tmp_path / "mine", answer="import need_of_a_debugged_environment as need; return [need.VALUE][1:]")
-    (folder / "requirements.txt").write_text("need_of_a_debugged_environment\n")
-    for environment in (str(folder), None):
-        named = environment or next(path.name for path in (home / "environments").glob("sums@*"))
-        out = ajet("client", "debug", "--environment", named).out
-        assert ("task sum" in out, "calls          1\n" in out, " plus " in out) == (True, True, True)
-    assert [(one.state, one.reason) for one in control.episodes().episodes] == [("aborted", "debugged")] * 2

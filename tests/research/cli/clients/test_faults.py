@@ -7,7 +7,6 @@ import json
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from sandboxes.docker.engine import ContainerEngine
 from sandboxes.docker.launch import INSTALLATION
 from swarm.client import SwarmClient
 from tests.research.cli.clients.conftest import Client, Load, make_agent, running
-from tests.research.cli.conftest import Ajet, client_of, own_server, small_job
+from tests.research.cli.conftest import Ajet
 
 pytestmark = pytest.mark.slow
 
@@ -146,23 +145,7 @@ def test_a_broken_edit_waits_for_the_next_save(home: Path, load: Load, control: 
     assert client.process.returncode == 130
 
 
-IMPATIENT = "from swarm.client import rollout\nrollout.ENGINE_OFF_S = 1.0\n"
 """A client waits two minutes for its server otherwise."""
-
-
-def test_reloading_ends_where_its_server_is_lost_and_does_not_wait_for_a_save(tmp_path: Path) -> None:
-    home, agent = tmp_path / "home", slow_agent(tmp_path)
-    make_agent(tmp_path, IMPATIENT + Path(agent, "agent.py").read_text())
-    with ExitStack() as stack, own_server(home), client_of(home) as own:
-        own.ensure_training(small_job(steps=10_000))
-        options = ("run", agent, "--reload", "--sandbox", "process", "--concurrency", "2")
-        client = stack.enter_context(running(home, *options))
-        client.until(lambda: played(own) >= 4)
-        lost = stack.pop_all()
-    with lost:
-        client.ended(3)
-    assert ("swarm server answers" in client.err, "until the next" in client.err) == (True, False)
-    assert list((home / "clients").glob("*")) == []
 
 
 HANGING = """
