@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from research.errors import BadInput
-from research.text import MOST_SECONDS, format_flag, format_seconds, memoize_last, parse_budget
+from research.text import MOST_SECONDS, format_flag, format_seconds, parse_budget
 
 
 @pytest.mark.parametrize(
@@ -62,16 +60,3 @@ def test_durations_are_said_in_two_units(seconds: float, text: str) -> None:
 @given(st.floats(min_value=0, max_value=MOST_SECONDS))
 def test_a_flag_is_read_back_as_at_least_what_it_stands_for(seconds: float) -> None:
     assert seconds <= max(60.0, parse_budget(format_flag(min(seconds, MOST_SECONDS)))) < seconds + 61
-
-
-def test_what_follows_from_a_state_is_computed_once_for_it_and_anew_for_an_equal_one() -> None:
-    seen: list[SimpleNamespace] = []
-
-    @memoize_last
-    def topic(state: SimpleNamespace) -> str:
-        seen.append(state)
-        return state.topic
-
-    first, equal = SimpleNamespace(topic="one"), SimpleNamespace(topic="one")
-    assert [topic(state) for state in (first, first, equal, equal, first)] == ["one"] * 5
-    assert len(seen) == 3, "of several states the last one is known"

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from research.cli.progress import screen
 from research.cli.studies import list_row, render_ending, show, summary
-from research.controller.progress import progress_lines, progress_of
+from research.controller.progress import progress_of
 from research.design.noise_bank import NoiseBank
 from research.installation.home import Home
 from research.installation.studies import evidence_files
@@ -83,21 +83,6 @@ def test_progress_counts_all_rounds_and_never_falls(home: Home) -> None:
     assert shares == sorted(shares)
     assert shares.count(100.0) == 1
     assert len(made) == 2
-
-
-def test_progress_lines_tell_every_round_by_keys_of_its_own(asked_on: InRounds) -> None:
-    told = list(progress_lines(asked_on.state()))
-    lines = [line for _, line in told]
-    assert [WHY in line for line in lines if line.startswith(f"round 2 of at most {MOST}")] == [True]
-    assert sum(line.startswith("design locked") for line in lines) == 2
-    assert any(line.endswith(f", round 2 of at most {MOST}") for line in lines)
-    assert [line.partition(" ")[0] for line in lines if " supported at" in line or " supported:" in line] == [
-        "h1",
-        "r2h1",
-    ]
-    assert len({key for key, _ in told}) == len(told)
-    asked_on.begin_next()
-    assert dict(told).items() <= dict(progress_lines(asked_on.state())).items(), "what was told stays as it was"
 
 
 def test_a_list_says_which_round_of_how_many_and_holds_the_verdicts_of_all(asked_on: InRounds) -> None:

@@ -125,19 +125,6 @@ def test_a_study_whose_machinery_is_broken_ends_with_the_reason_and_a_report_and
         assert [part for part in ("invalid(plumbing)", says) if part not in text] == []
 
 
-def test_a_run_without_a_learning_signal_is_told_so_where_its_end_is(fast_path: Path) -> None:
-    def signal(order: AttemptSpec, outcome: dict[str, Any], tracked: dict[str, Any]) -> None:
-        for metrics in tracked["history"].values():
-            metrics |= {"batch/groups": 16.0, "batch/constant_groups": 16.0}
-
-    bench = Bench(fast_path)
-    with written(signal):
-        state = bench.drive(bench.loop()).state
-    ends = [line for key, line in progress_lines(state) if key.endswith("-done")]
-    assert ends
-    assert all("rewards differ within" in line for line in ends)
-
-
 @pytest.mark.parametrize("stillness", [KEPT, None])
 def test_where_the_noise_is_known_the_one_training_is_enough_and_unasked_it_tells_later_studies_nothing(
     fast_path: Path, stillness: dict[str, Any] | None

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from research.controller import interventions
-from research.controller.controller import BEAT_S, StudyController, budget_left
+from research.controller.controller import BEAT_S, StudyController
 from research.controller.interventions import request_continue, request_pause
 from research.planners.context import PlannerContext
 from research.planners.protocol import Check, PlannerTurn
-from studies import Event, EventLog, EventType, StoreError, StudyLog, StudyState, fold
+from studies import Event, EventLog, EventType, StoreError, StudyState
 from tests.research.bench import STUDY, Bench
 from tests.research.designs import design
 from tests.research.fakes import ScriptedPlanner
@@ -75,18 +74,6 @@ class SlowPlanner(ScriptedPlanner):
         return super().act(digest, check)
 
 
-def test_more_budget_ten_hours_after_it_was_used_up_is_there_to_be_used(awake: Awake) -> None:
-    loop = awake.loop()
-    awake.work(loop, BUDGET_S + 1, looks=2)
-    while not loop.tick().done:
-        pass
-    assert loop.state().stopped_reason == f"budget: {BUDGET_S:g} s of work are used up"
-    awake.wait(36_000.0)
-    interventions.change_budget(StudyLog(awake.bench.log, STUDY), 2 * BUDGET_S, "slower than priced")
-    state = fold(awake.bench.events())
-    assert budget_left(state, awake.bench.clock()) == BUDGET_S - 1
-
-
 @pytest.mark.parametrize(
     "written",
     [(EventType.STUDY_STOPPED,), (EventType.STUDY_PAUSED,), (EventType.STUDY_PAUSED, EventType.STUDY_RESUMED)],
@@ -141,16 +128,6 @@ def test_what_a_database_wrote_without_saying_so_is_charged_once(awake: Awake) -
             awake.work(loop, 2 * BEAT_S)
         state = awake.work(loop, 2 * BEAT_S)
         assert state.worked_s == 10.0 + 4 * BEAT_S
-
-
-def test_a_killed_controller_has_charged_all_but_its_last_minute(awake: Awake) -> None:
-    loop = awake.loop()
-    state = awake.work(loop, 1790.0, looks=179)
-    assert 1790.0 - BEAT_S <= state.worked_s <= 1790.0
-    beats = [event for event in awake.bench.events() if event.type is EventType.STUDY_WORKED]
-    assert 1790 / BEAT_S / 2 < len(beats) < 1790 / BEAT_S + 1
-    awake.wait(36_000.0)
-    assert awake.work(awake.resume(), 0.0).worked_s == state.worked_s
 
 
 def test_while_a_study_is_paused_what_runs_finishes_and_nothing_begins(fast_path: Path) -> None:

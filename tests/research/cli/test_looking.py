@@ -169,25 +169,6 @@ def checks(ajet: Ajet, code: int = 0) -> dict[str, dict[str, str]]:
     return {check["name"]: check for check in found["checks"]}
 
 
-def test_doctor_wants_a_home_that_can_be_written(ajet: Ajet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("AJET_HOME", str(tmp_path / "none" / "yet"))
-    monkeypatch.setattr("research.cli.system.os.access", lambda folder, _: folder != tmp_path)
-    assert checks(ajet, code=1)["home"]["level"] == "missing"
-
-
-def test_doctor_says_whether_copies_go_to_wandb(ajet: Ajet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    address = "http://wandb.example:8080"
-    for variables, level, part in (
-        ({}, "optional", "mode is offline"), ({"WANDB_MODE": ""}, "optional", "not logged in"),
-        ({"WANDB_API_KEY": "k" * 40, "WANDB_BASE_URL": address}, "ok", address),
-    ):  # fmt: skip
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
-        found = checks(ajet)["w&b"]
-        assert (found["level"], part in found["found"]) == (level, True), found
-
-
 @pytest.mark.parametrize(
     ("address", "shown"),
     [

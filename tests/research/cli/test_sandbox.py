@@ -3,22 +3,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from docker.errors import NotFound
 
 from research.cli import catalogs
 from research.installation.home import Home
 from research.installation.servers import SwarmProcess, start_swarm, stop_swarm
 from research.isolation import client_image
-from research.isolation import inventory as sandbox_pruning
 from research.models.fetch import build_job, load_check
 from sandboxes import DockerSandbox, ProcessSandbox, SandboxSpec
-from sandboxes.docker import launch
 from sandboxes.docker.archive import pack
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import Image, identity
@@ -134,11 +130,6 @@ def sleeping(name: str) -> SandboxSpec:
     return SandboxSpec(name, (sys.executable, "-c", SLEEPER), Path("/"), trusted=True)
 
 
-def left_volume(engine: ContainerEngine, containers: DockerSandbox) -> None:
-    labels = {launch.INSTALLATION: containers.installation, launch.NAME: "gone", launch.ROLE: "input"}
-    engine.client.volumes.create(f"gone.{containers.installation}.input", labels=labels)
-
-
 def rows(ajet: Ajet, *options: str) -> dict[str, dict[str, object]]:
     return {row["name"]: row for row in ajet("sandbox", "ls", "--json", *options).data["sandboxes"]}
 
@@ -197,23 +188,6 @@ def test_pruning_removes_what_ended_left_and_nothing_that_runs(
     }  # fmt: skip
     assert held(engine, containers) == [f"/running.{containers.installation}"]
     assert (here.containers / "uncollected" / "output.log").read_text() == "last words\n", "it was collected first"
-
-
-def test_pruning_removes_inputs_and_builds_that_nobody_came_back_to(
-    ajet: Ajet, containers: DockerSandbox, image: Image, engine: ContainerEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    left_volume(engine, containers)
-    mark = f"ajet.kind=test-{containers.installation}"
-    monkeypatch.setattr(sandbox_pruning, "BUILD_LABEL", mark)
-    build = engine.client.containers.create(image.id, labels=dict([mark.split("=")]))
-    try:
-        assert "1 removed" in ajet("sandbox", "prune").out
-        assert held(engine, containers) == []
-        monkeypatch.setattr(sandbox_pruning, "ABANDONED_S", -60.0)
-        assert f"removed container {build.id[:12]}: its build" in ajet("sandbox", "prune").out
-    finally:
-        with suppress(NotFound):
-            build.remove(force=True)
 
 
 def test_pruning_removes_older_images_of_this_installation_only(

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from research.cli.top import BARS, LEAST_WIDTH, TopFrame, Watcher, screen, sparkline, status_lines
+from research.cli.top import BARS, LEAST_WIDTH, TopFrame, Watcher, screen, sparkline
 from research.installation.servers import SwarmProcess
 from swarm.client import NamedTask, SwarmClient
 from swarm.errors import Unreachable
@@ -106,13 +106,6 @@ def test_a_server_that_does_not_answer_or_failed_is_told_first() -> None:
     status = Status(state=ServerState.FAILED, reason="no room left")
     said = drawn(status=status, waits=(), streams=(), owners=())
     assert "FAILED: no room" in said
-
-
-def test_a_server_without_a_job_has_a_screen_and_as_many_lines_too() -> None:
-    off = replace(frame(), snapshot=Snapshot(at=0.0, status=Status(state=ServerState.OFFLINE)), first=None, steps=())
-    assert any("OFFLINE" in line for line in lines_of(off))
-    lines = dict(status_lines(off, "http://127.0.0.1:8700 (pid 7)"))
-    assert (len(lines), lines["step"]) == (12, "-")
 
 
 @given(VALUES, st.integers(1, 120))

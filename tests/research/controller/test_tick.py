@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from research.controller.mirror import CopyStatus, LogMirror, WandbMirror
-from research.controller.wandb import OnlineLogging
+from research.controller.mirror import CopyStatus, LogMirror
 from research.runs.files import AttemptSpec
 from sandboxes import Handle, SandboxError, SandboxSpec
-from studies import Event, EventLog, EventType, StoreError
+from studies import EventType
 from studies.records.verdict import PlannerMessage
-from tests.research.bench import STUDY, Bench, check_whole
+from tests.research.bench import Bench, check_whole
 from tests.research.fakes import ANSWERED, FakeSandbox
 
 
@@ -70,25 +69,6 @@ def test_how_copies_stand_is_recorded_as_it_is_found_and_before_the_report(bench
     types = [event.type for event in bench.events()]
     assert types[-2:] == [EventType.ATTEMPT_COPIED, EventType.REPORT_BUILT], "one report, and it shows them"
     assert types.count(EventType.REPORT_BUILT) == 1
-
-
-def test_how_a_copy_stands_is_not_lost_with_a_write_that_fails(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    mirror = bench.mirror = WandbMirror(bench.home, STUDY, OnlineLogging(), print, print)
-    loop = bench.loop()
-    run, other = list(loop.tick().state.runs)[:2]
-    mirror._news += [CopyStatus(each, 1, "https://wandb.example/r", "sent") for each in (run, other)]
-    append, fails = EventLog.append, iter([True])
-
-    def away_at_first(log: EventLog, event: Event) -> None:
-        if event.type is EventType.ATTEMPT_COPIED and next(fails, False):
-            raise StoreError("could not write the event log")
-        append(log, event)
-
-    monkeypatch.setattr(EventLog, "append", away_at_first)
-    with pytest.raises(StoreError):
-        loop.tick()
-    state = loop.tick().state
-    assert [state.runs[each].attempts[0].standing for each in (run, other)] == ["sent", "sent"]
 
 
 ENDS = {

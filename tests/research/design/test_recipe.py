@@ -124,15 +124,6 @@ def test_a_value_that_was_compared_with_another_one_than_the_best_so_far_is_left
     assert_golden(found.notes[0].partition(": ")[2])
 
 
-def test_what_was_found_elsewhere_is_told_and_no_part(study: InRounds) -> None:
-    answered(study)
-    asked(study, "epochs", 1, 2, 0.2, environment="arith", base_job=base_job(group_size=16, environment="arith"))
-    found = told(study)
-    assert (found.job["environment"], found.job.get("epochs")) == ("guess", None)
-    (note,) = found.notes
-    assert ("r2h1 supported +0." in note, "in arith" in note) == (True, True)
-
-
 def test_a_verdict_that_does_not_follow_confirms_nothing(study: InRounds) -> None:
     answered(study)
     (study.folder / "design.lock").write_text("{}")

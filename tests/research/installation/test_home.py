@@ -14,7 +14,7 @@ from urllib.request import proxy_bypass
 import pytest
 
 from research.errors import HomeError
-from research.files import FULL_EXIT, ignore_disk_full, read_json, write_json
+from research.files import FULL_EXIT, read_json, write_json
 from research.installation.home import Home
 from research.own_process import begin_process, bypass_proxy
 from sandboxes import Exit, SandboxError
@@ -140,21 +140,6 @@ def test_nothing_is_launched_on_a_disk_without_room(tmp_path: Path, monkeypatch:
     assert all(event.type is not EventType.ATTEMPT_LAUNCHED for event in bench.events())
     monkeypatch.undo()
     assert bench.drive(bench.loop()).state.status == "concluded"
-
-
-def test_a_line_for_a_full_disk_is_dropped_and_other_trouble_is_not(tmp_path: Path) -> None:
-    written = list[str]()
-
-    def say(line: str) -> None:
-        Path("/dev/full").write_text(line)
-        written.append(line)
-
-    ignore_disk_full(say)("how far it is")
-    assert not written
-    ignore_disk_full(written.append)("how far it is")
-    assert written == ["how far it is"]
-    with pytest.raises(IsADirectoryError):
-        ignore_disk_full(lambda line: tmp_path.write_text(line) and None)("how far it is")
 
 
 def test_a_file_that_a_full_disk_cuts_leaves_no_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

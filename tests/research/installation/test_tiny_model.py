@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from research.errors import ModelFailed
-from research.installation.base_job import model_folder
 from research.installation.tiny_model import WEIGHTS, prepare_model
 from swarm.job import Job
-from tests.research.model_folders import model_at
 
 Maker = Callable[[str], Path]
 
@@ -67,14 +65,3 @@ def test_a_maker_that_gives_up_is_not_started_again(maker: Maker, tmp_path: Path
     with pytest.raises(ModelFailed, match=said):
         prepare_model(Job(), tmp_path, lambda line: None)
     assert tries(count) == 1
-
-
-def test_a_warm_start_of_ones_own_model_is_not_called_the_tiny_one(maker: Maker, tmp_path: Path) -> None:
-    found = model_folder(str(model_at(tmp_path / "mine")))
-    job = Job(model=found.model_copy(update={"warm_start_steps": 5}))
-    maker('echo "warm start 1/2"; if [ "$n" -lt 2 ]; then kill -KILL $$; fi; echo no; exit 2')
-    said: list[str] = []
-    with pytest.raises(ModelFailed, match="warm start of mine"):
-        prepare_model(job, tmp_path, said.append)
-    assert any("start of mine: 50 %" in line for line in said)
-    assert any("start of mine again" in line for line in said)

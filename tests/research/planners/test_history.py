@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from research.planners.history import (
     LONGEST,
     MOST_CHARACTERS,
-    MOST_IDEAS,
     CampaignFacts,
     ClaimFacts,
     Notebook,
@@ -48,15 +47,6 @@ def test_every_claim_has_its_effect_and_interval_and_the_newest_rounds_their_rea
     assert ["reason" in entry for entry in claims] == [False, False, True, True, True, True]
     assert ["asked_because" in entry for entry in told["rounds_so_far"]] == [False, False, True, True, True, True]
     assert_golden(told["left_out"])
-
-
-def test_what_other_measures_say_is_among_the_surprises_in_plain_words() -> None:
-    inquiry = facts(2)
-    moved = replace(inquiry.rounds[1], secondary_metrics=("h1: other measures\nof the same runs tell the arms apart",))
-    told = replace(inquiry, rounds=(inquiry.rounds[0], moved)).facts()
-    (told,) = told["surprises"]
-    assert (told["round"], told["claim"]) == (2, "")
-    assert_golden(told["what"])
 
 
 def test_the_facts_are_bounded_whatever_was_said() -> None:
@@ -130,11 +120,3 @@ def test_ideas_are_shown_as_they_stand_now() -> None:
         "you_asked_the_user": [{"id": "question-4", "text": "Which?"}],
     }
     assert Notebook().facts() == {}
-
-
-def test_a_long_notebook_is_shown_in_part_and_says_so() -> None:
-    facts = Notebook(tuple(note(seq) for seq in range(MOST_IDEAS + 5))).facts()
-    assert [entry["id"] for entry in facts["your_notebook"]] == [f"idea-{seq}" for seq in range(5, MOST_IDEAS + 5)]
-    assert facts["left_out_of_your_notebook"] == "5 older entries"
-    [shown] = Notebook((note(1, text="a\x1b[2Jb\nc"),)).facts()["your_notebook"]
-    assert shown["text"] == "ab c", "without what does not print"

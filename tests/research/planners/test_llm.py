@@ -254,12 +254,6 @@ def test_a_reward_function_is_proposed_where_runs_are_in_containers(digest: Make
     assert "reward_examples" in request["messages"][1]["content"]
 
 
-SCREEN = {
-    "knobs": [{"field": "learning_rate", "values": [3e-4, 1e-3, 3e-3]}], "confirm": 1, "predicted_low": 0.0,
-    "predicted_high": 0.2, "probability": 0.4, "smallest_effect": 0.1,
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("design", [False, True])
 def test_a_topic_may_be_declined_before_the_lock_whatever_else_is_said(design: bool, digest: MakeDigest) -> None:
     hypotheses = RECORDS if design else ()
@@ -313,16 +307,6 @@ def test_an_endpoint_that_may_be_there_is_waited_for(kind: Kind, hypotheses: Any
     asking = LlmPlanner("m", Dying([kind, None]), patience_s=1e6, sleep=pauses.append)
     asking.act(digest(TOPIC, hypotheses=hypotheses), compiled())
     assert len(pauses) == 1
-
-
-def test_a_search_is_proposed_and_then_designed_as_a_screen(digest: MakeDigest) -> None:
-    turn, _ = ask([says({"action": "propose", "hypotheses": [], "search": True})], digest(TOPIC))
-    assert turn.action == Propose(search=True)
-    with scripted_endpoint([says({**DESIGN, "screen": SCREEN})]) as endpoint:
-        designed = planner(endpoint).act(digest("Which learning rate is best?", search=True), lambda action: None)
-    assert designed.action.screen.smallest_effect == 0.1
-    facts = endpoint.requests[0]["messages"][1]["content"]
-    assert '"search": true' in facts
 
 
 @pytest.mark.parametrize("status", [429, 500, 503, 408])

@@ -20,7 +20,7 @@ from research.design.comparison import StatisticalRequirements
 from research.design.compiler import DesignCompiler
 from research.design.noise_bank import NoiseBank
 from research.design.power import plan_analyses
-from research.design.pricing import Pricing, make_pricing
+from research.design.pricing import make_pricing
 from research.errors import DesignRefused, HomeError, PlannerFailed, ResearchError
 from research.installation.home import Home
 from research.planners.context import PlannerContext, ToolResult
@@ -37,7 +37,6 @@ from studies.records.procedure import InterimAnalysis
 from studies.records.runs import noise_spec
 from studies.records.verdict import PlannerMessage
 from studies.report.next_question import NextQuestion, ProposedStudy
-from swarm.job import Job
 from tests.lazily import lazy
 from tests.research.bench import STUDY, Cut, CutLog, Knows
 from tests.research.calibrated import Came, verdict_on
@@ -68,29 +67,6 @@ def test_an_answer_that_was_corrected_from_0_to_false_is_evaluated_again() -> No
     check(right)
     assert check.evaluated == [wrong, right]
     assert check.evaluated[1] is right
-
-
-SECONDS = {"guess": 10.0, "arith": 70.0, "market": 30.0}
-
-
-@pytest.mark.parametrize(
-    ("topic", "wanted", "base", "environment"),
-    [
-        ("learning rate 1e-3 vs 3e-3", RequestedComparison(), None, "guess"),
-        ("learning rate 1e-3 vs 3e-3 on arith", RequestedComparison(), None, "arith"),
-        ("learning rate 1e-3 vs 3e-3", RequestedComparison(environment="market"), None, "market"),
-        ("", RequestedComparison(vary={"group_size": (4, 16)}, environment="arith"), None, "arith"),
-        ("learning rate 1e-3 vs 3e-3", RequestedComparison(), Job(environment="market"), "market"),
-    ],
-)
-def test_a_planner_is_told_the_price_of_the_environment_that_is_asked_for(
-    topic: str, wanted: RequestedComparison, base: Job | None, environment: str
-) -> None:
-    price = Pricing(lambda job: SECONDS[job.environment], parallel=2, overhead_s=0.0, basis="made up")
-    compiler = DesignCompiler(price=price, budget=Budget(wall_clock_s=1000.0), base=base)
-    digest = PlanningInputs(topic, compiler, lambda: 1000.0, wanted).build_context()
-    assert digest.seconds_per_run == SECONDS[environment]
-    assert digest.fixed == ({"environment": "market"} if base else {})
 
 
 stats = lazy("scipy.stats")

@@ -94,16 +94,6 @@ def test_words_of_plays_are_quoted_as_data_on_one_line_without_control_character
     assert not [task for task in tasks if f'"{task}"' in json.dumps(shown)], "which tasks they were is not told"
 
 
-@pytest.mark.parametrize(("which", "reward"), [("best", max), ("worst", min)])
-def test_the_best_and_the_worst_are_by_reward(landed: Landed, which: str, reward: Any) -> None:
-    final = read(landed, "evaluation")["final"]
-    kept = {entry["task_id"] for entry in final["transcripts"]}
-    rewards = [e["reward"] for e in final["episodes"] if e["task_id"] in kept and e["sample"] == 0]
-    shown = landed.looks().answer("episodes", {"run": a_run(landed).run_id, "which": which, "count": 1})
-    assert [entry["reward"] for entry in shown["quoted"]] == [reward(rewards)]
-    assert shown["solved"] == sum(e["success"] for e in final["episodes"])
-
-
 def test_lines_are_found_by_their_text_and_no_pattern_hangs(landed: Landed) -> None:
     run = a_run(landed).run_id
     shown = landed.looks().answer("log", {"run": run, "contains": "ACTOR/entropy"})

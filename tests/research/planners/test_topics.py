@@ -23,7 +23,7 @@ from research.planners.context import PlannerContext, known_environments
 from research.planners.protocol import PlannerTurn
 from research.planners.rules import RulesPlanner
 from research.planners.topic import judge_by, parse_topic
-from research.proposals.actions import MOST_KNOBS, Propose, ProposeDesign
+from research.proposals.actions import Propose, ProposeDesign
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import RequestedMetric
 from studies.records.design import Hypothesis
@@ -331,23 +331,6 @@ def test_any_field_in_any_direction_is_designed(named: tuple[str, str], directio
     if rises is not None and not isinstance(hypothesis.control, bool | str):
         assert (hypothesis.treatment > hypothesis.control) == rises
     assert hypothesis.treatment in [arm.overrides[named[0]] for arm in found.shape().comparison.arms]
-
-
-@given(
-    st.lists(
-        st.sampled_from(sorted(tunables().keys() - {"steps"})), min_size=1, max_size=MOST_KNOBS, unique=True
-    ),
-    st.sampled_from(["What is the best {}?", "tune {} on sums", "Which {} should I use on guess?", "the optimal {}"]),
-)  # fmt: skip
-def test_any_fields_give_a_screen_of_valid_jobs_or_one_clear_line(fields: list[str], question: str) -> None:
-    found = plan_or_line(question.format(" and ".join(fields)))
-    if isinstance(found, str):
-        assert "\n" not in found
-        return
-    screen = found.shape().screen
-    assert screen.prediction is not None
-    assert [knob.field for knob in screen.knobs] == fields
-    assert screen.confirmed < screen.candidates
 
 
 @pytest.mark.parametrize(

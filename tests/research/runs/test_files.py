@@ -17,11 +17,9 @@ import pytest
 from research.errors import NotReady
 from research.files import read_json, write_json
 from research.installation.base_job import model_folder
-from research.runs import workers
 from research.runs.attempt import Attempt, main
 from research.runs.files import AttemptFolder, AttemptOutcome, AttemptProgress, AttemptSpec, read_evaluations
 from research.runs.wandb_log import READ_AGAIN_S, TrackedRun, TrainingMonitor
-from research.runs.workers import ManagedProcess
 from studies.checks.alarms import DEFAULT_WATCHDOG
 from studies.checks.evidence import CollectError
 from studies.metrics import Asked
@@ -298,26 +296,6 @@ def program(folder: AttemptFolder, script: str) -> str:
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o700)
     return str(path)
-
-
-async def test_a_process_that_ends_as_it_is_to_be_killed_is_stopped(
-    folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Ended:
-        returncode: int | None = None
-
-        def terminate(self) -> None:
-            self.returncode = -signal.SIGTERM  # and the wait for that has no time left
-
-        def kill(self) -> None:
-            raise ProcessLookupError
-
-        async def wait(self) -> int:
-            await asyncio.sleep(0)
-            return -signal.SIGTERM
-
-    monkeypatch.setattr(workers, "GRACE_S", 0.0)
-    await ManagedProcess(Ended(), folder.log("server")).stop()  # type: ignore[arg-type]
 
 
 async def test_an_attempt_at_a_run_with_code_starts_nothing_without_containers(folder: AttemptFolder) -> None:

@@ -206,17 +206,3 @@ def test_rows_that_a_sending_left_out_are_added_once_in_the_time_that_rows_take(
     client.shown = 4
     look(60.0)
     assert (copy.settled, copy.reason) == (True, "")
-
-
-def test_a_log_that_grows_and_is_sent_is_not_read_at_each_look(
-    tmp_path: Path, offline_log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = list[Path]()
-    monkeypatch.setattr(mirroring, "read_log", read.append)
-    client = Sent(shown=0)
-    client.running = True
-    copy = AttemptCopy("r1-a1", AttemptFolder(tmp_path), cast("WandbClient", client), time.monotonic, settled=False)
-    assert copy.advance(over=False, may_send=True) == "sending"
-    for _ in range(3):
-        assert copy.advance(over=False, may_send=True) is None
-    assert read == []
