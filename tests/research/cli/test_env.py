@@ -17,7 +17,7 @@ from studies import EventLog
 from studies.log.event import EventType
 from swarm.job import Job
 from tests.research.cli.conftest import Ajet
-from tests.research.environments.written import GENERATE, sums
+from tests.research.environments.written import sums
 from tests.research.fakes import append, create_study
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_environment" / "environment.py"
@@ -120,15 +120,6 @@ def test_a_fault_fails_a_check_and_is_listed_and_shown(ajet: Ajet, tmp_path: Pat
     count = len(listed["faults"])
     assert f"yes: {count} fault{'s' if count > 1 else ''}" in ajet("env", "list").out
     assert fault in ajet("env", "show", listed["name"]).out
-
-
-@pytest.mark.slow
-def test_tasks_of_a_clock_are_a_failed_check(ajet: Ajet, tmp_path: Path, home: Path) -> None:
-    clock = GENERATE.replace("random.Random(seed)", "random.Random()")
-    ended = ajet("env", "check", str(sums(tmp_path / "sums", tasks=clock)), "--plays", "4")
-    assert ended.code == FAULTS
-    assert "drawn twice" in ended.out
-    assert len(list((home / "environments").glob("*@*"))) == 1, "the second drawing is not kept"
 
 
 @pytest.mark.slow

@@ -158,14 +158,6 @@ def test_the_screen_shows_branches_cuts_sums_and_a_legend() -> None:
     assert "reward 0.25" not in drawn(episode(call(0, None, "start", "Lyon")))
 
 
-def test_a_long_context_is_shortened_unless_all_is_asked_for() -> None:
-    words = tuple(f"w{number} " for number in range(1000))
-    long = CallRecord(index=0, parent=None, drift="start", context=span(*words), sampled=span())
-    short = drawn(episode(long))
-    assert ("760 tokens more" in short, "w500" in short) == (True, False)
-    assert "w500" in drawn(episode(long), full=True)
-
-
 def test_without_texts_there_are_ids_and_the_reason() -> None:
     sampled = TokenSpan(ids=(9,), texts=(), logprobs=(-0.1,), versions=(0,))
     context = TokenSpan(ids=(7, 8), texts=())

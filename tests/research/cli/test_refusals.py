@@ -185,9 +185,8 @@ GUESS = f"{RATE} --env guess --metric"
 JOBS = {
     "held": {"steps": 7, "environment": "arith"}, "grouped": {"group_size": 4, "environment": "arith"},
     "default": {"learning_rate": Job().learning_rate, "environment": "guess"}, "stepz": {"stepz": 7},
-    "negative": {"steps": -1}, "vllm": {"backend": "vllm"}, "evaluate_after": {"evaluate_after": [2]},
-    "eval_every": {"eval_every": 2}, "train_agents": {"train_agents": ["solver"]}, "seed": {"seed": 4},
-    "many": {"steps": "many"}, "chess": {"environment": "chess"}, "odd": {"episodes_per_step": 30},
+    "vllm": {"backend": "vllm"}, "evaluate_after": {"evaluate_after": [2]}, "chess": {"environment": "chess"},
+    "odd": {"episodes_per_step": 30},
     "no_model": {"model": {"kind": "path", "path": "nothing"}}, "of_mine": {"model": {"kind": "path", "path": "mine"}},
 }  # fmt: skip
 
@@ -204,8 +203,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "mine.py").write_text("x = 1\ndef agent(episode:\n")
     for name, job in JOBS.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(job))
-    (tmp_path / "empty.json").touch()
-    (tmp_path / "text.json").write_text("steps = 7")
     for name in ("bare", "folder.json"):
         (tmp_path / name).mkdir()
     return tmp_path
@@ -223,21 +220,17 @@ ASKED = (
     "'grop_size 4 vs 8'", "'lerning rate 0.001 vs 0.003 on guess'", "'the meaning of life'",
     "'group size 4 vs 16 with Qwen2.5-0.5B'", "'group size 4 vs 8' --planner rule",
     "'group size 4 vs 8' --planner oracle", "'group size 4 vs 8' --planner llm --planner-model m",
-    "'group size 4 vs 8' --planner-model m", "'group size 4 vs 8' --budget soon", "'group size 4 vs 8' --budget=-5m",
-    "'group size 4 vs 8' --budget 10", "'group size 4 vs 8' --budget 0s", "'group size 4 vs 8' --budget 5x",
+    "'group size 4 vs 8' --planner-model m", "'group size 4 vs 8' --budget soon",
     "'group size 4 vs 8' --effect 0", "'group size 4 vs 8' --effect 1", "'group size 4 vs 8' --effect nan",
     "'group size 4 vs 8' --power 0", "'group size 4 vs 8' --power 2", "'group size 4 vs 8' --looks 0",
     "'group size 4 vs 8' --looks 9", "'group size 4 vs 8' --episodes 1",
     "'How many seeds do I need to compare lr 1e-3 and 3e-3?'", "'how many runs for larger groups'",
     # what it is judged by
-    f"{GUESS} episode:0.7", f"{GUESS} episodes", f"{GUESS} episodes:1.2", f"{GUESS} success:0.7",
-    f"{GUESS} fact:guesses", f"{GUESS} episodes:0.7 --effect=-512", f"{GUESS} episodes:70%x", f"{GUESS} tokens:70%",
-    f"{GUESS} success --metric area",
+    f"{GUESS} episodes:0.7 --effect=-512", f"{GUESS} tokens:70%", f"{GUESS} success --metric area",
     # the job under all arms
-    f"{RATE} --job nothing.json", f"{RATE} --job stepz.json", f"{RATE} --job negative.json", f"{RATE} --job vllm.json",
-    f"{RATE} --job evaluate_after.json", f"{RATE} --job eval_every.json", f"{RATE} --job train_agents.json",
-    f"{RATE} --job seed.json", f"{RATE} --job many.json", f"{RATE} --job chess.json", f"{RATE} --job odd.json",
-    f"{RATE} --job no_model.json", f"{RATE} --job empty.json", f"{RATE} --job text.json", f"{RATE} --job folder.json",
+    f"{RATE} --job nothing.json", f"{RATE} --job stepz.json", f"{RATE} --job vllm.json",
+    f"{RATE} --job evaluate_after.json", f"{RATE} --job chess.json", f"{RATE} --job odd.json",
+    f"{RATE} --job no_model.json", f"{RATE} --job folder.json",
     f"{RATE} --job of_mine.json --model-path theirs", f"{RATE} --job a.json --job=b.json",
     f"{RATE} --job held.json --env guess", f"{RATE} --job held.json --set steps=8",
     "--vary learning_rate=0.003,0.01 --job default.json", "'learning rate 3e-3 vs 1e-2' --job default.json",

@@ -121,11 +121,6 @@ def process(here: Home) -> Iterator[ProcessSandbox]:
         handle.stop(grace_s=0.1)
 
 
-@pytest.fixture
-def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
-
-
 def sleeping(name: str) -> SandboxSpec:
     return SandboxSpec(name, (sys.executable, "-c", SLEEPER), Path("/"), trusted=True)
 
@@ -149,26 +144,9 @@ def test_both_kinds_are_listed(ajet: Ajet, containers: DockerSandbox, process: P
     assert image.id.removeprefix("sha256:")[:12] in table
 
 
-@pytest.mark.usefixtures("no_engine")
-def test_without_an_engine_processes_are_listed_and_a_line_says_so(ajet: Ajet, process: ProcessSandbox) -> None:
-    process.run(sleeping("a-process"))
-    listed = ajet("sandbox", "ls")
-    assert ("a-process" in listed.out, "no engine answers" in listed.line) == (True, True)
-    assert ajet("sandbox", "ls", "--json").data["engine"] is None
-
-
 def test_logs_are_shown_by_the_beginning_of_a_name(ajet: Ajet, containers: DockerSandbox, image: Image) -> None:
     containers.run(spec(image, "for i in range(6): print(i)", "counting")).wait(DEADLINE_S)
     assert ajet("sandbox", "logs", "count").out.split() == list("012345")
-
-
-@pytest.mark.usefixtures("no_engine")
-def test_an_unknown_name_is_one_line_with_near_ones(ajet: Ajet, process: ProcessSandbox) -> None:
-    for name in ("study-one-a1", "study-one-a2"):
-        process.run(sleeping(name))
-    for name, words in {"stury-one-a1": "near: study-one-a1, study-one-a2", "study": "found study-one-a2, study-one-a1",
-                        "x": "ajet sandbox ls --all"}.items():  # fmt: skip
-        ajet("sandbox", "logs", name).refused(words)
 
 
 def test_pruning_removes_what_ended_left_and_nothing_that_runs(

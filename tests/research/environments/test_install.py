@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -30,7 +29,6 @@ from research.environments.reference import client_files, read_reference, record
 from research.errors import BadEnvironment
 from research.installation.home import Home
 from swarm.environments.custom import CodeSource, CustomEnvironment
-from tests.golden import refused
 from tests.research.environments.written import GENERATE, line_of, sums, wheel_in
 
 
@@ -213,20 +211,6 @@ def left_in(home: Home) -> set[str]:
 
 
 @pytest.mark.slow
-def test_the_same_folder_is_brought_under_the_same_name_wherever_it_lies(folder: Path, home: Home) -> None:
-    first = brought(folder, home)
-    (folder / "__pycache__").mkdir()
-    (folder / "__pycache__" / "environment.cpython-311.pyc").write_bytes(b"x")
-    os.utime(folder / "environment.py", (0, 0))
-    moved = Path(shutil.copytree(folder, folder.with_name("elsewhere")))
-    assert brought(moved, home).name == first.name
-    assert left_in(home) == {first.name}
-    assert first.manifest.hidden_apart
-    counts = {split: len(first.tasks(split)) for split in first.manifest.splits}
-    assert counts == {"train": 40, "search": 10, "hidden": 20}
-
-
-@pytest.mark.slow
 def test_hidden_tasks_follow_from_the_installations_secret_which_is_its_owners(folder: Path, home: Home) -> None:
     first = brought(folder, home)
     secret = home.environments / "secret"
@@ -299,18 +283,6 @@ def test_files_beside_a_judge_that_hold_hidden_tasks_are_found_and_said(named: s
     found = judged(own, lines, home, notes)
     assert found.manifest.hidden_apart == (named != "answers.csv")
     assert any("answers.csv" in note for note in notes) == (named == "answers.csv")
-
-
-@pytest.mark.slow
-def test_code_and_tasks_that_no_container_holds_are_refused_when_they_are_brought(
-    folder: Path, home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "words.txt").write_bytes(b"x" * 3000)
-    brought(folder, home)
-    monkeypatch.setattr(bringing, "MOST_GIVEN_BYTES", 4000)
-    with refused(BadEnvironment, "MiB of code"):
-        brought(folder, home)
-    assert len(left_in(home)) == 1
 
 
 def drawn(code: str) -> dict[str, str]:

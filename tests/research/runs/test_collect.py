@@ -283,17 +283,6 @@ def conditions(
     return build_conditions(order or make_order(), rows or history(), plays, seen or Conditions(), neighbours, None)
 
 
-def test_amounts_are_summed_over_steps_and_unknown_where_a_step_lacks_them() -> None:
-    rows = history(**{"batch/episodes": 8.0, "tokens/trained": 100.0, "timing_s/step": 0.5})
-    found = conditions(rows=rows, neighbours=2)
-    assert (found.steps, found.episodes, found.tokens, found.wall_s, found.neighbours) == (3, 24, 300, 1.5, 2)
-    assert found.initial_success == 1.0
-    assert (found.initial_policy, found.decoding, found.overlap, found.judge_errors) == (None, None, None, None)
-    rows[1]["metrics"] = {}
-    lacking = conditions(rows=rows, neighbours=None)
-    assert (lacking.episodes, lacking.tokens, lacking.wall_s) == (None, None, None)
-
-
 def attempts_of(*spans: tuple[int, int | None]) -> list[AttemptState]:
     return [
         AttemptState(

@@ -9,12 +9,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from research.controller import wandb as calling
-from research.controller.mirror import ENDING_S, LATEST_S, SHOWN_S, AttemptCopy, CopyState
+from research.controller.mirror import AttemptCopy, CopyState
 from research.controller.wandb import OnlineLogging, WandbClient, WandbUnavailable
 from research.runs.files import AttemptFolder
 from research.runs.wandb_log import find_log
@@ -124,22 +123,6 @@ def test_rows_shown_late_are_waited_for(standin: StandIn, whole: AttemptCopy, cl
     assert standin.run("r1-a1").steps == list(range(1, STEPS + 1)), "nothing was sent twice"
 
 
-def test_rows_that_never_come_are_given_up_with_the_reason(standin: StandIn, whole: AttemptCopy, clock: Clock) -> None:
-    standin.withheld = 1
-    followed(whole, clock, until=lambda: bool(whole.reason))
-    clock.skipped += LATEST_S
-    assert settled(whole, clock) == ["failed"]
-    assert whole.reason == f"W&B shows {STEPS - 1} of {STEPS} steps"
-
-
-def test_a_file_stream_that_is_refused_is_sent_again(standin: StandIn, whole: AttemptCopy, clock: Clock) -> None:
-    standin.fail("file_stream", status=404)
-    assert followed(whole, clock, until=lambda: "W&B shows 0 of" in whole.reason) == ["sending"]
-    clock.skipped += SHOWN_S
-    assert settled(whole, clock) == ["sent"], "sent again, as nothing had come"
-    assert standin.run("r1-a1").steps == list(range(1, STEPS + 1))
-
-
 def test_an_answer_that_is_lost_doubles_no_row(standin: StandIn, whole: AttemptCopy, clock: Clock) -> None:
     standin.fail("file_stream", keep=True)
     assert settled(whole, clock) == ["sending", "sent"]
@@ -161,38 +144,6 @@ def test_a_sending_that_was_cut_short_is_made_good_and_doubles_no_row(
     assert settled(copy, clock) == ["sent"]
     assert standin.run("r1-a1").steps == list(range(1, 7))
     assert standin.run("r1-a1").history[1]["kl"] == "NaN"
-
-
-def test_rows_that_were_added_and_are_shown_late_are_not_added_again(
-    tmp_path: Path, calls: WandbClient, whole: AttemptCopy, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    find_log(tmp_path, "r1-a1").with_suffix(".wandb.syncstate").touch()
-    added: list[str] = []
-
-    def start(command: str, output: Path, **given: object) -> object:
-        added.append(command)
-        return SimpleNamespace(poll=lambda: 0, end=lambda: None)
-
-    monkeypatch.setattr(calls, "last_step", lambda run_id: 2)
-    monkeypatch.setattr(calls, "start", start)
-    followed(whole, clock, until=lambda: bool(added))
-    clock.skipped += LATEST_S
-    assert settled(whole, clock) == ["failed"]
-    assert (added, whole.reason) == (["complete"], f"W&B shows 2 of {STEPS} steps")
-
-
-def test_a_killed_trainings_log_is_not_awaited(
-    tmp_path: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
-) -> None:
-    writing = Writing(tmp_path, "r1-a1")
-    writing.log(1, 2)
-    known = standin.runs.by_name
-    assert followed(copy, clock, over=False, until=lambda: bool(known)) == ["sending"]
-    writing.kill()
-    began = clock()
-    assert settled(copy, clock) == []
-    assert clock() - began < ENDING_S
-    assert copy.sending is None
 
 
 def test_a_server_that_is_gone_is_said_and_the_log_sent_once_it_is_back(

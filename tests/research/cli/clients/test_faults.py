@@ -128,23 +128,6 @@ def test_saved_code_plays_in_place_of_the_last(home: Path, load: Load, control: 
     assert client.process.returncode == 130
 
 
-def test_a_broken_edit_waits_for_the_next_save(home: Path, load: Load, control: SwarmClient, tmp_path: Path) -> None:
-    load(steps=10_000)
-    agent = slow_agent(tmp_path)
-    with running(home, "run", agent, "--reload", "--sandbox", "process") as client:
-        client.until(lambda: played(control) >= 4)
-        make_agent(tmp_path, "def helper():\n    raise ValueError('not yet')\n\n\nhelper()\n")
-        client.until_told("until the next save")
-        shown = client.err
-        assert ('agent.py", line 2, in helper' in shown, "ValueError: not yet" in shown) == (True, True)
-        assert "code.py" not in shown, "frames of the user's files alone"
-        assert control.status().open_episodes == 0
-        before = codes(control)
-        slow_agent(tmp_path, worth="0.75")
-        client.until(lambda: codes(control, *PLAYED) - before)
-    assert client.process.returncode == 130
-
-
 """A client waits two minutes for its server otherwise."""
 
 
