@@ -15,7 +15,6 @@ from research.cli.studies import list_row, render_ending, show, summary
 from research.controller.progress import progress_of
 from research.design.noise_bank import NoiseBank
 from research.installation.home import Home
-from research.installation.studies import evidence_files
 from studies.proof import DOES_NOT_FOLLOW
 from tests.research.in_rounds import MOST, WHY, InRounds
 from tests.studies.synthetic import STUDY
@@ -83,17 +82,6 @@ def test_progress_counts_all_rounds_and_never_falls(home: Home) -> None:
     assert shares == sorted(shares)
     assert shares.count(100.0) == 1
     assert len(made) == 2
-
-
-def test_a_list_says_which_round_of_how_many_and_holds_the_verdicts_of_all(asked_on: InRounds) -> None:
-    row = list_row(asked_on.state(), asked_on.folder)
-    assert row[1:4] == [f"judged (round 2/{MOST})", "20/20", "supported | supported"]
-    told = summary(asked_on.state(), asked_on.folder)
-    assert (told["round"], told["most_rounds"], told["runs"]["collected"]) == (2, MOST, 20)
-    assert [(entry["round"], entry["hypothesis"]) for entry in told["verdicts"]] == [(1, "h1"), (2, "r2h1")]
-    files = evidence_files(asked_on.state())
-    assert {"design.lock", "design-2.lock"} <= set(files)
-    assert len(files) == 22
 
 
 def test_a_verdict_of_an_earlier_round_whose_files_changed_is_doubted_everywhere(asked_on: InRounds) -> None:

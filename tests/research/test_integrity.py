@@ -16,7 +16,7 @@ from research.runs.collect import collect
 from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec
 from research.runs.provenance import file_hashes
 from research.runs.wandb_log import find_log, read_log
-from studies import EventType, StudyState
+from studies import StudyState
 from studies.checks.evidence import CollectError
 from studies.records.procedure import Watchdog
 from swarm.training.trackers import WandbTracker
@@ -134,27 +134,6 @@ def test_a_flag_that_says_finished_counts_for_nothing_when_the_process_died(tmp_
     state = bench.drive(bench.loop()).state
     assert codes(state) == {"attempt_died"}
     assert [verdict.verdict for verdict in state.verdicts] == ["invalid"]
-
-
-@pytest.mark.slow
-def test_a_breakdown_that_an_attempt_only_says_it_had_is_not_held_against_its_arm(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-
-    def script(order: AttemptSpec) -> str:
-        if order.spec.job["group_size"] != 8 or order.attempt > 1:
-            return "ok"
-        attempt = AttemptFolder(bench.home.attempt(STUDY, order.run_id, order.attempt))
-        write_results(attempt, order, 0.5)
-        failed = {"status": "failed", "code": "training_nan", "reason": "it says so"}
-        edit(attempt.outcome, lambda value: value.update(failed))
-        return "died"
-
-    bench.sandbox.script = script
-    state = bench.drive(bench.loop()).state
-    ends = [event.payload["code"] for event in bench.events() if event.type is EventType.ATTEMPT_ENDED]
-    assert "training_nan" not in ends
-    assert "foreign_results" in ends
-    assert [verdict.verdict for verdict in state.verdicts] == ["supported"], "they were tried again"
 
 
 def test_nothing_that_attempts_wrote_reaches_the_planner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

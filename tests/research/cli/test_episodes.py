@@ -12,12 +12,11 @@ from rich.console import Console
 from research.cli.episodes import episode_page, episode_screen, escape_unprintable, order_calls, prompt_lengths
 from research.cli.listing import FILE, read_listing
 from research.installation.home import Home
-from studies import EventLog, EventType
+from studies import EventLog
 from studies.proof import DOES_NOT_FOLLOW
 from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
 from tests.research.cli.conftest import Ajet, own_server, small_job
 from tests.research.fakes import create_study
-from tests.studies.raw import append
 from tests.studies.synthetic import STUDY, Synthetic
 
 
@@ -55,17 +54,6 @@ class Reads:
 @pytest.fixture
 def reads(place: Home, finished: Synthetic, monkeypatch: pytest.MonkeyPatch) -> Reads:
     return Reads(place, finished.log, monkeypatch)
-
-
-@pytest.mark.slow
-def test_a_study_is_read_once_until_something_is_added_to_it(finished: Synthetic, reads: Reads) -> None:
-    create_study(finished.log, "another")
-    assert reads()[1] == 2
-    assert reads()[1] == 0
-    append(finished.log, "another", EventType.STUDY_STOPPED, {"reason": "enough"}, actor="user")
-    found, count = reads()
-    assert count == 1
-    assert {entry["study"]: entry["status"] for entry in found} == {STUDY: "concluded", "another": "stopped"}
 
 
 @pytest.mark.slow

@@ -120,20 +120,6 @@ def test_with_unknown_noise_the_runs_before_are_priced(ajet: Ajet, monkeypatch: 
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("known_noise")
-def test_a_search_is_planned_with_its_screen(ajet: Ajet) -> None:
-    asked = ("What is the best learning rate and group size in guess?", "--budget", "30m")
-    found = planned(ajet, *asked)
-    assert found["design"]["screen"]["candidates"] == 11
-    assert [stage["name"] for stage in found["stages"]] == ["screen, 20 steps", "confirm"]
-    assert "11 candidates over learning_rate, group_size" in ajet("study", "plan", *asked).out
-    chosen = next(row for row in found["power_curve"] if row["seeds"] == found["seeds"])
-    assert chosen["runs"] == sum(stage["runs"] for stage in found["stages"])
-    assert chosen["seconds"] == pytest.approx(found["total_s"])
-    assert all(entry["seconds"] <= found["total_s"] + 1e-6 for entry in found["expected"])
-
-
-@pytest.mark.slow
 @pytest.mark.usefixtures("place")
 def test_the_job_lies_under_all_arms_and_a_topic_compares_with_what_it_has(ajet: Ajet) -> None:
     def with_job(*asked: str, **fields: Any) -> dict[str, Any]:
@@ -149,16 +135,6 @@ def test_the_job_lies_under_all_arms_and_a_topic_compares_with_what_it_has(ajet:
     for rate, arms in {0.002: ["learning_rate=0.002", "learning_rate=0.003"],
                        0.003: ["learning_rate=0.0003", "learning_rate=0.003"]}.items():  # fmt: skip
         assert with_job("does a larger learning rate help on arith?", learning_rate=rate)["arms"] == arms
-
-
-@pytest.mark.usefixtures("place")
-def test_a_plan_says_which_model_is_trained_and_that_its_price_is_a_guess(ajet: Ajet) -> None:
-    out = ajet("study", "plan", *VARY, "--model-path", "mine", "--env", "arith", "--budget", "4h").out
-    assert "job  model = mine" in out
-    assert "unusual learning_rate 0.001 is far from 2e-05" in " ".join(out.split())
-    assert "here: estimated from 6 parameters" in " ".join(out.split())
-    asked = ("--vary", "group_size=4,16", "--model-path", "mine", "--env", "arith", "--budget", "4h")
-    assert "assumed learning_rate = 2e-05" in " ".join(ajet("study", "plan", *asked).out.split())
 
 
 @pytest.mark.usefixtures("place")

@@ -21,10 +21,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from research.cli.top import BARS, LEAST_WIDTH, TopFrame, Watcher, screen, sparkline
+from research.cli.top import BARS, LEAST_WIDTH, TopFrame, screen, sparkline
 from research.installation.servers import SwarmProcess
-from swarm.client import NamedTask, SwarmClient
-from swarm.errors import Unreachable
+from swarm.client import NamedTask
 from swarm.snapshot import DropSnapshot, OwnerSnapshot, Snapshot, StepRecord, StepWait, StreamSnapshot
 from swarm.wire import EvaluationSummary, ServerState, Status
 from tests.research.cli.conftest import Ajet, client_of, own_server, server_of, small_job
@@ -202,19 +201,3 @@ def read_until(terminal: int, enough: Callable[[bytes], bool]) -> bytes:
             with suppress(OSError):  # how a terminal's end is told
                 shown += os.read(terminal, 65536)
     return shown
-
-
-def test_a_watcher_shows_what_a_silent_server_said(server: SwarmProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    with SwarmClient(server.url, server.admin_token) as client:
-        now = [0.0]
-        watcher = Watcher(server.url, client, lambda: now[0])
-        first = watcher.poll()
-
-        def silent_server(**_: object) -> None:
-            raise Unreachable("it does not answer")
-
-        monkeypatch.setattr(client, "snapshot", silent_server)
-        now[0] = 12.0
-        silent = watcher.poll()
-        assert silent.silent_s == 12.0
-        assert (silent.snapshot, silent.steps) == (first.snapshot, first.steps)

@@ -11,7 +11,7 @@ import pytest
 
 from research.controller.controller import StudyController
 from research.controller.session import hold_lease
-from studies import EventType, StudyState, fold
+from studies import StudyState, fold
 from tests.research.bench import Bench, Cut
 from tests.research.designs import design
 
@@ -55,11 +55,6 @@ def drive(benches: Sequence[Bench], loops: Sequence[StudyController]) -> None:
     raise AssertionError("not done")
 
 
-def launches(benches: Sequence[Bench]) -> list[str]:
-    launched = [event for bench in benches for event in bench.events() if event.type is EventType.ATTEMPT_LAUNCHED]
-    return [event.study for event in sorted(launched, key=lambda event: event.ts)]
-
-
 @pytest.mark.slow
 def test_both_come_to_the_verdicts_that_they_come_to_alone(fast_path: Path) -> None:
     alone = Bench(fast_path / "alone", design=design(16), budget_s=6000.0)
@@ -74,34 +69,6 @@ def test_both_come_to_the_verdicts_that_they_come_to_alone(fast_path: Path) -> N
     assert set(benches[0].sandbox.starts.values()) == {1}
     collected = [run.collected for bench in benches for run in state_of(bench).runs.values()]
     assert {each["conditions"]["neighbours"] for each in collected} & {1, 2}, "runs of the other are neighbours"
-
-
-@pytest.mark.slow
-def test_they_take_turns_from_the_moment_the_second_begins(fast_path: Path) -> None:
-    benches = two(fast_path)
-    with driven(benches) as loops:
-        for _ in range(2):
-            loops[0].tick()
-            benches[0].clock.advance(1.0)
-        drive(benches, loops)
-    order = launches(benches)
-    assert order[:2] == ["first", "first"]
-    both = order[2 : 2 + 2 * min(order.count(study) for study in ("first", "second")) - 4]
-    shares = [both[: count + 1].count("second") / (count + 1) for count in range(3, len(both))]
-    assert all(0.25 <= share <= 0.75 for share in shares), order
-
-
-def test_a_study_that_is_stopped_or_paused_leaves_the_machine_to_the_other(fast_path: Path) -> None:
-    benches = two(fast_path)
-    with driven(benches) as loops:
-        for loop in loops:
-            loop.tick()
-        benches[0].append(EventType.STUDY_STOPPED, reason="enough")
-        assert loops[0].tick().done
-        assert len(loops[1].tick().launched) == 2
-        assert state_of(benches[0]).stopped_reason == "enough"
-        drive(benches[1:], loops[1:])
-    assert state_of(benches[1]).status == "concluded"
 
 
 @pytest.mark.slow

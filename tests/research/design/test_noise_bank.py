@@ -29,7 +29,7 @@ from studies import EventLog, EventType
 from studies.records.design import Metric, NoisePlan, RunSpec
 from studies.records.procedure import Noise
 from studies.records.runs import noise_hash, noise_spec
-from swarm.job import Job, TinyModel
+from swarm.job import Job
 from tests.golden import assert_golden
 from tests.research.banks import bank, group
 from tests.studies.raw import append
@@ -74,14 +74,6 @@ def test_without_an_evaluation_part_a_figure_stands_for_no_smaller_evaluation() 
     larger = find(known, 1024)
     assert larger.sd == pytest.approx(0.03), "cautiously, as nobody knows how much less it would be"
     assert_golden(why_not(known, 256))
-
-
-@pytest.mark.parametrize("other", [Job(algorithm="rloo"), Job(backend="fake"), Job(model=TinyModel(hidden_size=32))])
-def test_each_environment_model_backend_and_algorithm_has_a_word_of_its_own(other: Job) -> None:
-    known = bank(environments=("guess",))
-    assert find(known).sd == find(known, job=Job(group_size=16, steps=80)).sd, "whatever the other fields are"
-    assert find(known, environment="arith") is None
-    assert "no two runs" in why_not(known, job=other)
 
 
 @pytest.mark.parametrize("known", [

@@ -11,21 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.design import known_findings
 from research.design.known_findings import (
-    FILE,
     FindingConditions,
     KnownFinding,
     find_contradictions,
     findings_of,
-    load_findings,
     search_findings,
 )
 from research.installation.home import Home
 from research.planners.tools import find_related
 from studies import EventLog
 from tests.golden import assert_golden
-from tests.research.factories import make_home, make_study
+from tests.research.factories import make_home
 from tests.research.in_rounds import InRounds
 
 TOPIC = "Does a larger group size help on guess?"
@@ -78,28 +75,6 @@ def test_a_verdict_whose_files_changed_is_named_and_has_no_numbers(tmp_path: Pat
     assert first.verdict == "supported"
     assert (second.verdict, second.estimate, second.low, second.level) == ("does not follow", None, None, None)
     assert "cannot be" in second.doubt
-
-
-@pytest.mark.slow
-def test_studies_are_read_again_only_where_something_moved(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = InRounds.of(home)
-    other = make_study(home, "other", study.log)
-    study.two_rounds()
-    other.whole()
-    read: list[str] = []
-    anew = known_findings._read_study
-    monkeypatch.setattr(known_findings, "_read_study", lambda *given: read.append(given[2]) or anew(*given))
-    found = load_findings(home, study.log)
-    assert sorted(each.name for each in found.findings) == ["other/1/h1", "s-synthetic/1/h1", "s-synthetic/2/r2h1"]
-    assert load_findings(home, study.log) == found
-    assert sorted(read) == ["other", "s-synthetic"]
-    study.begin_next()
-    (other.folder / "design.lock").write_text("{}")
-    again = load_findings(home, study.log)
-    assert len(read) == 4
-    assert {each.name: each.verdict for each in again.findings}["other/1/h1"] == "does not follow"
-    (home.path / FILE).unlink()
-    assert load_findings(home, study.log) == again, "what is kept is what would be computed"
 
 
 @pytest.mark.parametrize(

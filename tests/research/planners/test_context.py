@@ -16,7 +16,7 @@ from research.planners.tools import PLAYS, EpisodesRequest, RunsRequest, ToolErr
 from research.proposals.arms import ComparedModels
 from research.proposals.flags import RequestedComparison
 from tests.research.planners.scripted_endpoint import Reply, calls, fails, says, scripted_endpoint
-from tests.research.planners.test_llm import CODED, KEY, PROPOSAL, TOPIC, ask, changed, compiled, planner
+from tests.research.planners.test_llm import KEY, PROPOSAL, TOPIC, ask, compiled, planner
 
 
 def digest(models: ComparedModels) -> PlannerContext:
@@ -135,13 +135,3 @@ def test_no_secret_of_this_process_is_shown(digest: MakeDigest, monkeypatch: pyt
     turn, endpoint = ask([calls(("runs", "{}")), says(PROPOSAL)], digest(TOPIC, tools=Shelf(f"the key is {KEY}")))
     assert KEY not in json.dumps(endpoint.requests)
     assert "the key is ***" in turn.tool_results[0].answer
-
-
-def test_who_saw_plays_of_hidden_tasks_writes_no_reward_function(digest: MakeDigest) -> None:
-    coded = {"action": "propose", "hypotheses": [CODED]}
-    shown = digest("Does a dense reward function help?", tools=Shelf(), code_allowed=True)
-    turn, _ = ask([calls((PLAYS, '{"run": "a"}')), says(coded), says(changed(code=None))], shown)
-    assert "reward function could" in turn.rejected[0]
-    assert turn.action.hypotheses[0].variable == "group_size"
-    unseen, _ = ask([calls(("runs", "{}")), says(coded)], shown)
-    assert unseen.tries == 1

@@ -24,7 +24,6 @@ from research.design.pricing import make_pricing
 from research.errors import DesignRefused, HomeError, PlannerFailed, ResearchError
 from research.installation.home import Home
 from research.planners.context import PlannerContext, ToolResult
-from research.planners.history import Quote
 from research.planners.protocol import Check, PlannerTurn
 from research.planners.rules import RulesPlanner
 from research.proposals.actions import Action, AskUser, Constant, Note, Propose, ProposeDesign
@@ -185,10 +184,6 @@ def test_a_metric_that_there_is_not_is_refused(metric: str, said: str) -> None:
 EMPTY = NoiseBank()
 
 
-class Loud(Knows):
-    sd = 0.45
-
-
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
     home = Home.locate({"AJET_HOME": str(tmp_path)}).prepare()
@@ -295,17 +290,6 @@ def test_a_learning_rate_of_0_that_was_asked_for_and_not_seen_ends_the_study(hom
         plan(home, log, ScriptedPlanner(), Knows(checked=frozenset()))
 
 
-def test_a_design_that_the_noise_drowns_is_asked_for_once_more_with_the_reason(home: Home, log: EventLog) -> None:
-    planner = ScriptedPlanner()
-    plan(home, log, planner)
-    with pytest.raises(PlannerFailed, match="that is refused"):
-        plan(home, log, planner, Loud())
-    assert planner.asked == ["propose", "design", "design"]
-    assert planner.shown[1].rejected is None
-    assert "0.45" in str(planner.shown[2].rejected)
-    assert planner.shown[2].noise["guess"].sd == Loud.sd
-
-
 class Thoughtful(ScriptedPlanner):
     """Writes down a note and a question beside its proposal, and looks at a price before."""
 
@@ -336,18 +320,6 @@ def test_a_controller_killed_at_any_event_takes_no_turn_and_no_note_twice(home: 
     assert look["sha256"] == hashlib.sha256(turn["looks"][0]["answer"].encode()).hexdigest()
 
 
-def test_a_planner_is_shown_what_earlier_studies_found(home: Home, log: EventLog) -> None:
-    def find(words: str, most: int) -> list[Quote]:
-        return [Quote("f1", f"Of {words!r}")]
-
-    planner = ScriptedPlanner()
-    planning(home, log, planner, Knows(), findings=find).plan(state_of(log), lambda: 600.0)
-    [found] = planner.shown[0].facts()["findings_of_earlier_studies_quoted"]
-    assert found == {"id": "f1", "text": f"Of {state_of(log).topic!r}"}
-    looked = planner.shown[0].tools.answer("findings", {"words": "groups"})
-    assert looked["quoted"] == [{"id": "f1", "text": "Of 'groups'"}]
-
-
 def test_who_saw_plays_of_hidden_tasks_proposes_no_reward_function(home: Home, log: EventLog) -> None:
     seen = {"name": "episodes", "arguments": {}, "sha256": "0" * 64, "characters": 9}
     turn = {"action": "propose", "tries": 1, "tokens": {}, "rejected": [], "note": "", "turn": "1/propose/7"}
@@ -359,17 +331,6 @@ def test_who_saw_plays_of_hidden_tasks_proposes_no_reward_function(home: Home, l
         plan(home, log, planner, Knows())
     assert planner.shown[0].plays_seen
     assert not planner.shown[0].code_allowed
-
-
-def test_what_a_planner_states_is_locked_word_for_word(home: Home, log: EventLog) -> None:
-    kill_if = "verdict == 'inconclusive' and p > 0.5"
-    claim = make_claim(control=8, smallest_effect=0.05, falsifier="It does not.", kill_if=kill_if,
-                       confounds=("the weather",))  # fmt: skip
-    design = plan(home, log, ScriptedPlanner(3, "guess", claim), Knows()).design
-    (claim,) = design.hypotheses
-    assert (claim.smallest_effect, claim.falsifier, claim.kill_if) == (0.05, "It does not.", kill_if)
-    assert "the weather" in claim.confounds
-    assert design.promise.effect == 0.05
 
 
 class Searching:

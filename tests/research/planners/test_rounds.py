@@ -12,10 +12,6 @@ import pytest
 from simlab.sim_run import Desk, Flight, FlightResult, fly, fly_killed
 from simlab.worlds import MainEffect, Planted
 
-from research.planners.context import PlannerContext
-from research.planners.protocol import Check, PlannerTurn
-from research.planners.rules import RulesPlanner
-from research.proposals.actions import Conclude
 from studies import EventType, StudyState, fold
 from studies.errors import LogCorrupt
 from studies.log.event import Event, compose_event
@@ -190,27 +186,3 @@ def test_a_budget_that_ends_in_the_aa_runs_of_a_later_round_leaves_a_report_and_
     assert (state.status, state.round, len(state.given_up)) == ("concluded", 1, 1)
     assert str(state.concluded_reason).startswith("round 2 came to no")
     assert [verdict.verdict for verdict in state.verdicts] == ["supported"]
-
-
-class _GivesUp(RulesPlanner):
-    name = "llm"
-    model = "silent"
-
-    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
-        if digest.rejected is not None:
-            return PlannerTurn(Conclude(reason="Nothing more."))
-        return RulesPlanner.act(self, digest, check)
-
-
-def test_a_planner_that_ends_a_later_round_after_its_aa_runs_has_not_declined_the_topic() -> None:
-    done: list[bool] = []
-
-    def hand(desk: Desk) -> None:
-        if not done and cut_short(desk, 30.0, 5):
-            done.append(True)
-
-    state = fly(flight(2, hand=hand, look_s=5.0, planner=lambda clock: _GivesUp())).state
-    assert done
-    assert (state.status, state.declined, len(state.given_up)) == ("concluded", False, 1)
-    assert str(state.concluded_reason).startswith("round 2 came to no")
-    assert state.said.text == "Nothing more."

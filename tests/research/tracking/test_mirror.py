@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -21,7 +20,7 @@ from research.controller.wandb import OnlineLogging, WandbClient
 from research.installation.home import Home
 from research.runs.files import AttemptFolder
 from research.terminal import warn
-from studies import EventLog, StudyLog, StudyState, fold
+from studies import EventLog, StudyState, fold
 from tests.research.factories import make_home
 from tests.research.fakes import create_study
 from tests.research.tracking.logs import write
@@ -140,26 +139,6 @@ def test_a_study_that_was_begun_offline_stays_offline(
     monkeypatch.setenv("WANDB_MODE", "online")
     assert make_mirror(home, offline, print, warn) is None
     assert "began without" in capsys.readouterr().err
-
-
-def test_an_attempt_that_ended_while_others_were_looked_at_is_waited_for(home: Home, standin: StandIn) -> None:
-    Study(home).create()
-    shown = mirror(home, standin, [])
-    before, waits = shown._at_rest, threading.Thread(target=shown.settle)
-    monitored = fold(EventLog(home.database).read("s1"))
-
-    def read() -> StudyState:
-        waits.start()
-        waited(lambda: shown._at_rest is not before)
-        return monitored
-
-    calls = cast("WandbClient", SimpleNamespace(log_in=lambda: False))
-    shown._check_copies(calls, cast("StudyLog", SimpleNamespace(state=read)))
-    waits.join(0.3)
-    assert waits.is_alive()
-    shown._check_copies(calls, cast("StudyLog", SimpleNamespace(state=lambda: monitored)))
-    waits.join(DEADLINE_S)
-    assert not waits.is_alive()
 
 
 class Sent:
