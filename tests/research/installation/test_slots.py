@@ -109,8 +109,8 @@ class Room:
     def slots(self, study: str) -> MachineSlots:
         return MachineSlots(self.log, self.home, study, self.sandbox, self.controllers, self.clock)
 
-    def run(self, study: str, name: str, run_id: str | None = "r1") -> None:
-        labels = {} if run_id is None else {"study": study, "run_id": run_id, "attempt": "1"}
+    def run(self, study: str, name: str) -> None:
+        labels = {"study": study, "run_id": "r1", "attempt": "1"}
         command = (sys.executable, "-c", "import time; time.sleep(600)")
         self.sandbox.run(SandboxSpec(name, command, self.home.path, labels=labels, trusted=True))
 
@@ -123,12 +123,6 @@ class Room:
         for handle in self.sandbox.list():
             handle.stop(grace_s=1.0)
         self.log.close()
-
-
-@pytest.fixture
-def room(tmp_path: Path) -> Iterator[Room]:
-    with closing(Room(tmp_path)) as room:
-        yield room
 
 
 @pytest.mark.slow
