@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from research.controller.mirror import CopyStatus, LogMirror
 from research.runs.files import AttemptSpec
 from sandboxes import Handle, SandboxError, SandboxSpec
 from studies import EventType
@@ -35,40 +34,6 @@ def test_a_study_runs_from_topic_to_report(bench: Bench) -> None:
     assert [act.action for act in state.planner_acts] == ["propose", "design", "conclude"]
     assert state.report is not None
     assert bench.sandbox.most_at_once == 2
-
-
-class ToldMirror(LogMirror):
-    def __init__(self) -> None:
-        self.news: list[CopyStatus] = []
-        self.last: list[CopyStatus] = []
-        self.waits = 0
-
-    def updates(self) -> list[CopyStatus]:
-        told, self.news = self.news, []
-        return told
-
-    def settle(self) -> None:
-        self.waits += 1
-        self.news, self.last = [*self.news, *self.last], []
-
-
-def test_how_copies_stand_is_recorded_as_it_is_found_and_before_the_report(bench: Bench) -> None:
-    mirror = bench.mirror = ToldMirror()
-    loop = bench.loop()
-    first = next(iter(loop.tick().state.runs))
-    page = "https://wandb.example/lab/ajet/runs/1"
-    mirror.news = [CopyStatus(first, 1, page, "sending")]
-    assert loop.tick().state.runs[first].attempts[0].standing == "sending"
-    assert mirror.waits == 0, "no run waits for it"
-    mirror.last = [CopyStatus(first, 1, page, "failed", "W&B shows 2 of 3 steps")]
-    state = bench.drive(loop).state
-    (attempt,) = state.runs[first].attempts
-    assert (attempt.url, attempt.standing, attempt.standing_reason) == (page, "failed", "W&B shows 2 of 3 steps")
-    assert state.status == "concluded"
-    assert state.report is not None
-    types = [event.type for event in bench.events()]
-    assert types[-2:] == [EventType.ATTEMPT_COPIED, EventType.REPORT_BUILT], "one report, and it shows them"
-    assert types.count(EventType.REPORT_BUILT) == 1
 
 
 ENDS = {

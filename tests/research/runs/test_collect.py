@@ -27,12 +27,11 @@ from research.runs.provenance import build_conditions, count_neighbours
 from research.runs.wandb_log import TrackedRun, parse, read_log
 from studies.checks.evidence import CollectError
 from studies.log.study import AttemptState
-from studies.metrics import Asked, kind_named
 from studies.records.procedure import Watchdog
 from studies.records.runs import Conditions
 from swarm.environments.play import rounds
 from swarm.environments.registry import environments
-from tests.research.factories import edit, make_order, with_run, with_schedule
+from tests.research.factories import edit, make_order, with_schedule
 from tests.research.fakes import evaluation, read_fake_tracking, write_results
 
 STEPS = 3
@@ -88,20 +87,6 @@ def test_plays_that_the_agent_failed_are_not_solved_and_noted(folder: AttemptFol
     )
     assert "\x1b" not in alarm.sentence
     assert {m.key: m.value for m in evidence.measurements}["hidden/success"] == 0.5 - 8 / EPISODES
-
-
-@pytest.mark.parametrize("said", [{}, {"calls": float("nan")}], ids=["missing", "NaN"])
-def test_a_fact_that_some_plays_do_not_say_is_refused_with_their_number(
-    folder: AttemptFolder, said: dict[str, float]
-) -> None:
-    asked = Asked("it is solved", EPISODES, STEPS * 128, of="calls", facts={"calls": (3.0, 0.0)})
-    order = with_run(ORDER, metric=kind_named("fact").define(asked))
-    write_results(folder, order, 0.5)
-    for stage in ("initial", "final"):
-        edit(folder.evaluation(stage), lambda v: [play.update(facts={"calls": 1.0}) for play in v["episodes"]])
-    edit(folder.evaluation("final"), lambda v: [play.update(facts=said) for play in v["episodes"][:3]])
-    reason = refuse(folder, order, "not_measurable" if not said else "evaluation_unreadable")
-    assert said or "3 of 64" in reason
 
 
 def test_an_evaluation_that_was_changed_after_it_was_collected_is_refused(

@@ -13,7 +13,6 @@ from typing import Any, cast
 import pytest
 
 from research.controller import mirror as mirroring
-from research.controller import wandb
 from research.controller.mirror import SHOWN_S, AttemptCopy, CopyStatus, WandbMirror
 from research.controller.options import make_mirror
 from research.controller.wandb import OnlineLogging, WandbClient
@@ -84,26 +83,6 @@ def test_a_finished_run_is_sent_and_kept(home: Home, standin: StandIn) -> None:
     assert said == [f"W&B         {standin.url}/standin/ajet/groups/s1"]
     run = standin.run(f"{run_id}-a1")
     assert (run.steps, run.state, run.group, run.values["run_id"]) == ([1, 2, 3], "finished", "s1", "r1")
-
-
-@pytest.mark.slow
-def test_a_lost_server_is_said_once_without_waits(
-    home: Home, standin: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(wandb, "ANSWER_S", 3.0)
-    monkeypatch.setattr(mirroring, "SETTLE_S", 600.0)
-    Study(home).trained()
-    standin.fail("", times=10**6)
-    said: list[str] = []
-    with mirror(home, standin, said) as shown:
-        waited(lambda: bool(said))
-        began = time.monotonic()
-        shown.settle()
-        assert time.monotonic() - began < 60.0
-        assert list(shown.updates()) == []
-    (line,) = said
-    assert line.startswith("W&B does not")
-    assert "\n" not in line
 
 
 def begun(home: Home, **settings: Any) -> StudyState:
