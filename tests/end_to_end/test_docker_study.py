@@ -65,7 +65,7 @@ def test_a_study_in_containers_survives_its_attempt_and_its_controller_and_leave
     (killed,) = [p for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [])[-2:] == words]
     killed.send_signal(signal.SIGKILL)
     wait_until(controller, environment, lambda state: state.runs[run.run_id].attempts[0].status == "failed")
-    assert held.names(f"run_id={run.run_id}", "attempt=1") == set(), "the event came after the containers' end"
+    assert held.names(f"run_id={run.run_id}", "attempt=1") == set()  # the event came after the containers' end
 
     eventually(lambda: bool(held.names(f"run_id={run.run_id}", "attempt=2")), controller)
     os.kill(controller.pid, signal.SIGKILL)
@@ -149,11 +149,11 @@ def test_a_package_comes_along_and_no_client_finds_a_hidden_task(
     assert state.status == "stopped"
     assert not any(run.active for run in state.runs.values())
     made = state.settings["sandbox"]["image"]
-    assert made != image.id, "it holds the package"
+    assert made != image.id  # it holds the package
     assert engine.client.images.get(made).labels["ajet.parent"] == image.id
     run = next(run for run in state.runs.values() if run.status == "collected")
     (attempt,) = run.attempts
-    assert attempt.sandbox["image"] == made, "where client and evaluators played, and each found what it was to find"
+    assert attempt.sandbox["image"] == made  # where client and evaluators played, and each found what it was to find
     folder = AttemptFolder(contained_home.attempt(state.id, run.run_id, attempt.number))
     outcome = AttemptOutcome.model_validate(read_json(folder.outcome))
     assert (outcome.code, outcome.refused) == ("ok", {})

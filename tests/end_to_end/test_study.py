@@ -38,7 +38,7 @@ def test_a_killed_study_is_resumed_to_a_trustworthy_report(environment: dict[str
     result = json.loads(resumed.stdout)
     state = check_whole(state_of(environment))
     assert result["runs"] == {"planned": 6, "collected": 6}
-    assert all(len(run.attempts) == 1 for run in state.runs.values()), "what ran when it was killed was adopted"
+    assert all(len(run.attempts) == 1 for run in state.runs.values())  # what ran when it was killed was adopted
     assert state.planner["name"] == "rules"
     assert state.model is not None
     assert re.fullmatch("[0-9a-f]{64}", state.model["sha256"])
@@ -47,8 +47,8 @@ def test_a_killed_study_is_resumed_to_a_trustworthy_report(environment: dict[str
     for run_id in state.runs:
         assert run_id in html
         assert run_id in markdown
-    assert not re.search(r"""(src|href)=["']https?://""", html), "the report is one self-contained file"
+    assert not re.search(r"""(src|href)=["']https?://""", html)  # the report is one self-contained file
     assert result["verdicts"][0]["verdict"] in {"supported", "refuted", "equivalent", "inconclusive"}
 
     states = sorted(run["state"]["type"] for run in flow_runs(result["prefect"], Path(environment["AJET_HOME"])))
-    assert states == ["COMPLETED"], "one flow run for the whole life of a study"
+    assert states == ["COMPLETED"]  # one flow run for the whole life of a study

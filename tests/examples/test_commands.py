@@ -42,7 +42,7 @@ def test_every_batch_of_a_cocktail_has_its_shares_before_and_after_they_change(t
     batches = re.findall(r"^ +\d+   (\d+) / (\d+) / (\d+) ", ended.stdout, re.MULTILINE)
     assert (len(batches), set(batches[:2]), batches[-1]) == (5, {("4", "3", "3")}, ("2", "4", "4"))
     assert (tmp_path / "plot.svg").stat().st_size > 1000
-    assert "nothing is isolated" in ended.stderr, "where each client runs is said"
+    assert "nothing is isolated" in ended.stderr  # where each client runs is said
 
 
 def test_an_agent_is_mended_while_it_trains() -> None:
@@ -80,5 +80,5 @@ def test_an_agent_with_broken_tools_and_a_rate_limited_judge_trains_to_the_end(t
     finally:
         stop_swarm(server)
     dropped = json.loads(ended.stdout)["result"]["dropped"]
-    assert dropped["rate_limited"] > 0, "more than 5 a second are played"
+    assert dropped["rate_limited"] > 0  # more than 5 a second are played
     assert "rate-limited: HTTPError" in ended.stderr

@@ -82,6 +82,6 @@ async def test_a_team_ends_whole_whichever_server_dies(tmp_path: Path, role: str
             states = {name: books[name][episode].state for name, episode in team.items()}
             assert set(states.values()) <= ENDED, states
         ended = {name: sum(episode.state in ENDED for episode in found.values()) for name, found in books.items()}
-        assert ended == {"decider": TEAMS, "other": TEAMS}, "an episode ended without its team"
+        assert ended == {"decider": TEAMS, "other": TEAMS}  # an episode ended without its team
         for name, server in servers.items():
             assert len(newest_weights(server.directory).step_of) == TEAMS, name

@@ -48,7 +48,7 @@ def test_the_bank_knows_the_runs_of_all_rounds_and_of_one_that_came_to_no_lock(a
     found = NoiseBank.of_study(asked_on.state())
     assert noise <= {seen.run for seen in found.observations}
     assert len(found.observations) == len(before.observations) == 22
-    assert len({seen.group for seen in found.observations}) == 5, "an arm of two rounds is two groups"
+    assert len({seen.group for seen in found.observations}) == 5  # an arm of two rounds is two groups
 
 
 def test_progress_counts_all_rounds_and_never_falls(home: Home) -> None:

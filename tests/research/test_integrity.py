@@ -93,7 +93,7 @@ def test_what_is_written_into_the_trackers_summary_is_never_read(folder: Attempt
     order = make_order()
     write_results(folder, order, 0.5)
     log = track(folder, order, *steps(), summary=True)
-    assert str(FORGED).encode() in log.read_bytes(), "it does stand in the log"
+    assert str(FORGED).encode() in log.read_bytes()  # it does stand in the log
     evidence = collect(folder, order, tmp_path / "study", said=ended(folder, order))
     assert {m.key: m.value for m in evidence.measurements}["hidden/success"] == 0.5
     for kind in (evidence.snapshot, evidence.evaluation):
@@ -158,8 +158,8 @@ def test_nothing_that_attempts_wrote_reaches_the_planner(tmp_path: Path, monkeyp
     bench.sandbox.script = script
     state = bench.drive(bench.loop()).state
     told = json.dumps([event.payload for event in bench.events()])
-    assert INJECTION in told, "people can read it in the log"
-    assert planner.asked[-1] == "conclude", "the planner was asked again when it had all been written"
+    assert INJECTION in told  # people can read it in the log
+    assert planner.asked[-1] == "conclude"  # the planner was asked again when it had all been written
     assert all(INJECTION not in repr(digest) for digest in planner.shown)
     assert INJECTION not in repr(state.verdicts)
 

@@ -63,7 +63,7 @@ def test_each_run_is_judged_by_its_success_after_less_that_before(studied: tuple
         assert found.keys() == {SUCCESS + "/initial", SUCCESS, GAIN}
         assert found[GAIN] == pytest.approx(found[SUCCESS] - found[SUCCESS + "/initial"])
     (verdict,) = state.verdicts
-    assert verdict.verdict == "refuted", "by success after training alone it would be supported"
+    assert verdict.verdict == "refuted"  # by success after training alone it would be supported
     assert verdict.estimate == pytest.approx(-8 / EPISODES, abs=3 / EPISODES)
     assert all("model brings that" in line for line in verdict.violations)
 

@@ -121,7 +121,7 @@ def test_a_look_that_the_budget_cuts_short_is_judged_on_what_is_there(fast_path:
     _, state = spend_in("confirm", fast_path, design(16), 5)
     assert state.status == "stopped"
     assert [v.look for v in (*state.interim, *state.verdicts)] == [1, 2]
-    assert [run for run in state.runs.values() if run.invalid] == [], "more budget may carry them"
+    assert [run for run in state.runs.values() if run.invalid] == []  # more budget may carry them
     assert state.report is not None
 
 
@@ -208,7 +208,7 @@ def test_an_invalid_verdict_that_no_seed_can_heal_gets_no_more_seeds(fast_path: 
     state = bench.drive(loop).state
     assert [(v.look, v.verdict) for v in state.verdicts] == [(1, "invalid")]
     assert [(d.action, d.look) for d in state.decisions if d.hypothesis] == [("settle", 1)]
-    assert counts(state) == {"confirm": 4}, "the first look's, and none after it"
+    assert counts(state) == {"confirm": 4}  # the first look's, and none after it
     assert state.status == "concluded"
 
 

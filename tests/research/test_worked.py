@@ -85,7 +85,7 @@ def test_a_long_step_during_a_stop_or_a_pause_is_charged(awake: Awake, written: 
     assert loop.tick().state.worked_s == 300.0
     awake.wait(7200.0)
     if EventType.STUDY_RESUMED not in written:
-        assert loop.tick().state.worked_s == 300.0, "it stands still since"
+        assert loop.tick().state.worked_s == 300.0  # it stands still since
 
 
 class FlakyLog(EventLog):
@@ -152,7 +152,7 @@ def test_while_a_study_is_paused_what_runs_finishes_and_nothing_begins(fast_path
 
 
 def test_a_pause_costs_time_only_while_something_runs(awake: Awake, paused: StudyController) -> None:
-    assert awake.work(paused, 120.0, looks=4).worked_s == 130.0, "its attempts still run"
+    assert awake.work(paused, 120.0, looks=4).worked_s == 130.0  # its attempts still run
     for handle in awake.bench.sandbox.handles.values():
         handle.stop()
     awake.work(paused, 30.0)

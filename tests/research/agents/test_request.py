@@ -81,12 +81,12 @@ def test_an_order_names_what_is_played_and_leaves_out_what_is_not_asked_for() ->
     places = {"server": "http://s", "code": "/a", "tasks": "/t.json", "out": "/r.json", "environments": "/e"}
     words = AgentRequest("play", None, "arith", (Task("t"),), stream="--math", seed=-1).arguments(**places)
     assert words[:3] == ("-m", "swarm.environments", "play")
-    assert {"--stream=--math", "--seed=-1"} <= set(words), "a value that looks like an option stays a value"
+    assert {"--stream=--math", "--seed=-1"} <= set(words)  # a value that looks like an option stays a value
     assert not [word for word in words if word.startswith(("--agent", "--split", "--episodes", "--during"))]
     waited = AgentRequest("evaluate", None, "arith", (Task("t"),), split="search", episodes=7, during=True)
     words = waited.arguments(**places)
     assert words[-1] == "--during"
-    assert not [word for word in words if word.startswith("--episodes")], "as many as training waits for"
+    assert not [word for word in words if word.startswith("--episodes")]  # as many as training waits for
 
 
 def test_a_job_that_waits_for_no_evaluation_has_nobody_evaluate_whenever_it_does() -> None:

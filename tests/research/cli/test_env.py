@@ -50,7 +50,7 @@ def test_what_init_writes_is_the_example_under_60_lines_and_it_is_sound(ajet: Aj
     assert set(found["kinds"]) == {"items asked for: 1", "items asked for: 2"}
     players = {each["player"]: each for each in found["players"]}
     assert players["oracle"]["success"] == 1
-    assert 0.2 < players["demonstrations"]["success"] < 0.7, "a tiny model has something to imitate, and to learn"
+    assert 0.2 < players["demonstrations"]["success"] < 0.7  # a tiny model has something to imitate, and to learn
     assert found["measured"]["calls_per_episode"] == players["demonstrations"]["calls"]
     (listed,) = shown(ajet, "list")["brought"]
     assert (listed["name"], listed["from"]) == (found["environment"], str(folder))
@@ -144,7 +144,7 @@ def test_a_model_plays_search_tasks_on_a_real_server_and_what_it_took_is_kept(aj
     for name in ("prompt_tokens", "sampled_tokens", "seconds_per_episode", "seconds_per_trained_episode", "startup_s"):
         assert known[name] > 0, name
     assert "Wilson" in ajet("env", "show", "arith").out
-    assert list(home.glob("check-*")) == [], "the server and its folder are gone"
+    assert list(home.glob("check-*")) == []  # the server and its folder are gone
 
 
 @pytest.mark.slow
@@ -219,7 +219,7 @@ def test_a_study_that_is_over_needs_it_no_more(ajet: Ajet, shop: EventLog, type:
     append(shop, "over", type, {"reason": reason})
     create_study(shop, "at-work")
     with hold_lease(Home.locate(), shop, "at-work", print):
-        assert shown(ajet, "remove", SHOP) == {"removed": SHOP, "bytes": 0}, "also one that cannot be read"
+        assert shown(ajet, "remove", SHOP) == {"removed": SHOP, "bytes": 0}  # also one that cannot be read
 
 
 @pytest.mark.usefixtures("shop")

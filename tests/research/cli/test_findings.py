@@ -99,7 +99,7 @@ def test_metrics_are_listed_and_explained(ajet: Ajet) -> None:
     listed = {entry["name"]: entry for entry in json.loads(ajet("metric", "list", "--json").out)}
     assert {"success", "episodes", "area"} <= listed.keys()
     assert listed["episodes"]["ask"] == "--metric episodes:THRESHOLD"
-    assert listed["area"]["ask"] == "--metric area[:THRESHOLD]", "as it needs none"
+    assert listed["area"]["ask"] == "--metric area[:THRESHOLD]"  # as it needs none
     assert "episodes:THRESHOLD" in ajet("metric", "list").out
     for name, part in {"episodes": "faster", "reward": "unit    reward", "fact": "unit    the fact's own"}.items():
         assert part in ajet("metric", "explain", name).out

@@ -295,7 +295,7 @@ def test_an_export_with_a_link_or_a_pipe_is_refused(ajet: Ajet, finished: Synthe
         path.unlink()
         if before is not None:
             path.write_bytes(before)
-    assert ajet("study", "verify", str(tmp_path / "kept")).code == 0, "it was all that was wrong"
+    assert ajet("study", "verify", str(tmp_path / "kept")).code == 0  # it was all that was wrong
 
 
 def test_what_is_changed_between_verifying_and_exporting_is_not_exported(

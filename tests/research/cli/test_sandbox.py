@@ -185,12 +185,12 @@ def test_pruning_removes_older_images_of_this_installation_only(
     new = json.loads(ajet("sandbox", "build", "--json").out)
     try:
         assert old["tag"] != new["tag"]
-        assert new["base"] == image.base, "the base of the last build"
+        assert new["base"] == image.base  # the base of the last build
         assert 0 < new["bytes_over_base"] < 150e6
         assert f"removed image {old['tag']}" in ajet("sandbox", "prune").out
         assert identity(engine, old["tag"]) is None
         assert identity(engine, new["tag"]) == new["id"]
-        assert identity(engine, image.id) == image.id, "an image that this installation never used stays"
+        assert identity(engine, image.id) == image.id  # an image that this installation never used stays
         assert ajet("sandbox", "prune").out == "nothing to remove\n"
     finally:
         for tag in (old["tag"], new["tag"]):

@@ -83,7 +83,7 @@ def test_a_paused_study_goes_on_under_its_controller(ajet: Ajet, driven: Synthet
     assert driven.state().paused_reason is None
     before = driven.state().event_count
     ajet("study", "resume").refused("drives it")
-    assert driven.state().event_count == before, "it was not paused any more"
+    assert driven.state().event_count == before  # it was not paused any more
 
 
 def test_a_study_that_is_driven_is_handed_to_nobody_else(ajet: Ajet, driven: Synthetic) -> None:

@@ -108,7 +108,7 @@ def test_a_server_may_be_elsewhere(
     monkeypatch.setenv("AJET_TOKEN", far.admin_token)
     monkeypatch.setenv("AJET_SERVER", far.url)
     assert ajet("swarm", "start", "--job", job).code == 0
-    assert find_swarm(home / "swarm") is None, "what is watched is what was started"
+    assert find_swarm(home / "swarm") is None  # what is watched is what was started
     ajet("swarm", "start", "--job", job, "--host", "127.0.0.1").refused("AJET_SERVER")
     status = json.loads(ajet("swarm", "status", "--json").out)
     assert (status["state"], status["pid"]) == ("ROLLING", None)
@@ -155,7 +155,7 @@ def test_a_server_starts_again_as_it_was_with_a_secret_store(ajet: Ajet, home: P
     assert ajet("swarm", "stop").code == 0
     (home / "swarm" / "store.sqlite3").unlink(missing_ok=True)
     assert ajet("swarm", "start", "--port", "0").code == 0
-    assert not (home / "swarm" / "store.sqlite3").exists(), "it writes where it did before"
+    assert not (home / "swarm" / "store.sqlite3").exists()  # it writes where it did before
 
 
 def test_a_flag_comes_before_the_environment(home: Path, far: SwarmProcess, server: SwarmProcess) -> None:

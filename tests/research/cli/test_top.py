@@ -117,7 +117,7 @@ def test_a_sparkline_has_the_width_asked_for(values: list[float | None], width: 
 def test_what_does_not_fit_is_averaged_and_what_is_not_known_is_a_gap() -> None:
     assert sparkline([0.0, 0.0, 10.0, 10.0], 2) == "▁█"
     assert sparkline([0.0, None, 10.0], 9) == "▁ █"
-    assert sparkline([0.0, None, 10.0, 10.0], 2) == "▁█", "a part is the mean of what is known of it"
+    assert sparkline([0.0, None, 10.0, 10.0], 2) == "▁█"  # a part is the mean of what is known of it
     assert sparkline([3.0, 3.0, 3.0], 9) == "▅▅▅"
     assert sparkline([], 9) == ""
 

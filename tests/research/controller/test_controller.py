@@ -68,7 +68,7 @@ def test_both_come_to_the_verdicts_that_they_come_to_alone(fast_path: Path) -> N
     assert benches[0].sandbox.most_at_once == 2
     assert set(benches[0].sandbox.starts.values()) == {1}
     collected = [run.collected for bench in benches for run in state_of(bench).runs.values()]
-    assert {each["conditions"]["neighbours"] for each in collected} & {1, 2}, "runs of the other are neighbours"
+    assert {each["conditions"]["neighbours"] for each in collected} & {1, 2}  # runs of the other are neighbours
 
 
 @pytest.mark.slow

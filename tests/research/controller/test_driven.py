@@ -33,7 +33,7 @@ def watched(bench: Bench) -> Iterator[StudyProgress]:
 
 def test_runs_of_looks_that_are_not_planned_yet_are_to_come(tmp_path: Path) -> None:
     seen = list(watched(Bench(tmp_path, design=design(16))))
-    assert (seen[0].done, seen[0].most) == (0, 8), "three looks of at most four seeds, of which two are planned"
+    assert (seen[0].done, seen[0].most) == (0, 8)  # three looks of at most four seeds, of which two are planned
     assert [now.done for now in seen if now.percent == 100.0] == [seen[-1].done]
     assert str(seen[0]) == "0 of at most 8 runs done"
     assert seen[-1].concluded

@@ -150,7 +150,7 @@ def statuses(bench: Bench) -> list[str]:
 
 def test_without_a_controller_the_attempts_are_ended_at_once(bench: Bench) -> None:
     assert request_stop(bench.home, bench.log, STUDY)
-    assert request_stop(bench.home, bench.log, STUDY), "a second stop changes nothing"
+    assert request_stop(bench.home, bench.log, STUDY)  # a second stop changes nothing
     assert fold(bench.log.read(STUDY)).status == "stopped"
     assert statuses(bench) == ["stopped", "stopped"]
     ended = [handle.poll() for handle in ProcessSandbox(bench.home.sandboxes).list()]
@@ -181,9 +181,9 @@ def test_containers_end_with_their_attempts_or_nothing_is_over(bench: Bench, mon
     monkeypatch.setattr("research.controller.interventions.supervise", lambda settings, environ, home: isolation)
     with pytest.raises(SandboxError, match="Docker Engine"):
         request_stop(bench.home, bench.log, STUDY)
-    assert statuses(bench) == ["None", "None"], "their containers may still run"
+    assert statuses(bench) == ["None", "None"]  # their containers may still run
     processes = [handle.poll() for handle in ProcessSandbox(bench.home.sandboxes).list()]
-    assert all(processes), "what can be ended is"
+    assert all(processes)  # what can be ended is
     containers.gone = False
     assert request_stop(bench.home, bench.log, STUDY)
     assert len(containers.reaped) == 2
@@ -196,7 +196,7 @@ def test_runs_of_another_installation_are_left_to_its_own_controller(bench: Benc
     with closing(EventLog(other.database)) as log:
         assert not request_stop(other, log, STUDY, note=told.append)
         assert fold(log.read(STUDY)).status == "stopped"
-        assert statuses(bench) == ["None", "None"], "nobody here can know how they end"
+        assert statuses(bench) == ["None", "None"]  # nobody here can know how they end
         assert len(told) == 1
         assert f"not in {other.path}" in told[0]
         assert request_stop(bench.home, log, STUDY, note=quiet)

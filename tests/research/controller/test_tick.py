@@ -26,7 +26,7 @@ def test_a_study_runs_from_topic_to_report(bench: Bench) -> None:
     assert len(state.runs_in("confirm")) == len({run.spec.seed for run in state.runs.values()}) == 6, "a seed each"
     assert all(set(run.measurements) == {"hidden/success", "hidden/success/initial"} for run in state.runs.values())
     assert loop.tick().done
-    assert len(bench.events()) == state.event_count, "a tick after the end does nothing"
+    assert len(bench.events()) == state.event_count  # a tick after the end does nothing
     assert state.status == "concluded"
     assert state.concluded_reason.endswith(": h1 supported")
     assert state.said == PlannerMessage(by="scripted", text=ANSWERED, unfounded=())
@@ -74,7 +74,7 @@ def test_stopping_ends_the_attempts_and_resuming_begins_them_again(bench: Bench)
     assert all(handle.ended is not None for handle in bench.sandbox.handles.values())
     before = len(bench.events())
     assert loop.tick().done
-    assert len(bench.events()) == before, "a stopped study stands still"
+    assert len(bench.events()) == before  # a stopped study stands still
     bench.append(EventType.STUDY_RESUMED, command=["ajet"])
     bench.sandbox.script = lambda order: "ok"
     state = bench.drive(bench.loop()).state

@@ -267,7 +267,7 @@ def test_whatever_changes_a_verdict_changes_the_lock(change: dict[str, Any]) -> 
 
 
 def test_seeds_depend_on_secret_and_study_and_on_nothing_else() -> None:
-    assert told(wish()) is None, "a check draws none"
+    assert told(wish()) is None  # a check draws none
     assert compiled().seeds == tuple(draw() for draw in [seed_source("study", b"secret")] * 5)
     sources = (("a", b"secret"), ("a", b"secret"), ("b", b"secret"), ("a", b"other"))
     seeds, again, *others = ([draw() for _ in range(20)] for draw in (seed_source(*source) for source in sources))

@@ -63,7 +63,7 @@ def test_a_control_near_the_ceiling_is_refused_with_what_would_help() -> None:
 def test_only_the_claimed_direction_needs_room() -> None:
     assert refused(at(0.95), "decrease") is None
     assert refused(at(0.05), "increase") is None
-    assert refused(at(0.95, job=Job(group_size=4, steps=80))) is None, "another job says nothing of this one's level"
+    assert refused(at(0.95, job=Job(group_size=4, steps=80))) is None  # another job says nothing of this one's level
     low = refused(at(0.05), "decrease")
     assert "the floor of 0" in low.message
     assert "train more steps, --set steps=80" in low.message
@@ -126,9 +126,9 @@ def test_a_model_that_begins_near_the_top_cannot_gain_more_however_little_the_ot
     found = models_refused(checked(OTHER, 0.98))
     assert "gain more solved 0.980 of search episodes" in found.message
     assert models_refused(checked(OTHER, 0.5)) is None
-    assert models_refused(checked(TINY, 0.98), checked(OTHER, 0.1)) is None, "where the control begins bounds it alone"
+    assert models_refused(checked(TINY, 0.98), checked(OTHER, 0.1)) is None  # where the control begins bounds it alone
     high = models_refused(checked(OTHER, 0.5), bank=gaining(0.55))
-    assert high is not None, "a gain of 0.65 from 0.5 on is none that can be"
+    assert high is not None  # a gain of 0.65 from 0.5 on is none that can be
     assert models_refused(checked(OTHER, 0.1), bank=gaining(0.55)) is None
 
 
@@ -145,4 +145,4 @@ def test_models_are_compared_unless_nothing_is_to_be_learned_with_any_of_them() 
     found = models_refused(checked(TINY, 0.0, equal=1.0), checked(OTHER, 0.0, equal=1.0))
     assert "had equal rewards" in found.message
     alike = models_refused(bank=gaining(0.0, sd=0.0))
-    assert "job gained 0" in alike.message, "gains that are all alike say nothing of the noise"
+    assert "job gained 0" in alike.message  # gains that are all alike say nothing of the noise

@@ -71,8 +71,8 @@ def test_a_time_is_locked_with_its_horizon_effect_and_margin_in_its_unit() -> No
     assert found.metric == metric()
     assert found.promise.effect == found.equivalence_margin == 512.0
     assert found.noise.sd == pytest.approx(300.0)
-    assert found.scope_reached, "so few runs cannot rule out that others get stuck"
-    assert found.collapse is None, "a training that reached the threshold reached it, whatever became of it"
+    assert found.scope_reached  # so few runs cannot rule out that others get stuck
+    assert found.collapse is None  # a training that reached the threshold reached it, whatever became of it
     assert found.hypotheses[0].statement.startswith("group_size = 16 needs fewer episodes")
     assert "evaluate_after" not in {name for name, value in found.base_job.items() if value}
 
@@ -157,7 +157,7 @@ def test_a_rate_is_sized_by_its_exact_test_without_runs_that_tell_its_noise() ->
     assert found.test == "boschloo"
     assert len(found.looks) == 1
     assert power_of_rates(0.7, 0.3, len(found.seeds)) >= 0.8
-    assert power_of_rates(0.7, 0.3, 20) < 0.8, "more than any other comparison takes"
+    assert power_of_rates(0.7, 0.3, 20) < 0.8  # more than any other comparison takes
     dear = {**means(NoiseBank(), collapse), "budget": Budget(wall_clock_s=600)}
     assert_refused(WISH, accepted(reach=0.5), f"needs {len(found.seeds)} seeds x 2 arms", "--budget", **dear)
 

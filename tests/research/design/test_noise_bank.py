@@ -72,7 +72,7 @@ def test_a_figure_scales_to_other_evaluations_through_its_evaluation_part(episod
 def test_without_an_evaluation_part_a_figure_stands_for_no_smaller_evaluation() -> None:
     known = bank(0.03)
     larger = find(known, 1024)
-    assert larger.sd == pytest.approx(0.03), "cautiously, as nobody knows how much less it would be"
+    assert larger.sd == pytest.approx(0.03)  # cautiously, as nobody knows how much less it would be
     assert_golden(why_not(known, 256))
 
 
@@ -103,7 +103,7 @@ def test_runs_that_share_a_seed_across_arms_give_a_correlation_where_there_are_e
     assert apart.correlation == pytest.approx(0.0, abs=0.01)
     assert (few.correlation, few.pairs) == (None, 0)
     unpaired = find(NoiseBank(frozenset([*group(0.02, 20), *group(0.02, 20, name="other")])))
-    assert unpaired.correlation is None, "runs of different comparisons"
+    assert unpaired.correlation is None  # runs of different comparisons
 
 
 observations = st.builds(
@@ -196,7 +196,7 @@ def test_a_home_learns_from_all_its_studies(log: EventLog) -> None:
     assert noise.sd == pytest.approx(0.0316, abs=1e-4)
     assert_golden(noise.basis)
     home, learned = NoiseBank.of(log).observations, NoiseBank.of(log, shipped=NoiseBank()).observations
-    assert home == load_shipped_bank().observations | learned, "the shipped runs too"
+    assert home == load_shipped_bank().observations | learned  # the shipped runs too
 
 
 def test_corrupt_logs_and_other_results_versions_are_left_out_and_counted(log: EventLog, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_trainings_that_collapse_take_seeds_with_them() -> None:
     needs = analysis(falling).seeds_needed(0.05), analysis(steady).seeds_needed(0.05)
     assert None not in needs
     assert needs[0] > needs[1]
-    assert analysis(falling).power(3, 0.2) == 0.0, "fewer than three are left"
+    assert analysis(falling).power(3, 0.2) == 0.0  # fewer than three are left
 
 
 @pytest.mark.full

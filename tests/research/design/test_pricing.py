@@ -83,7 +83,7 @@ def test_what_was_measured_counts_for_jobs_that_sample_alike(brought: Job, name:
     assert f"{name} {getattr(brought, name)}, not {value}" in said
     assert "\n" not in said
     longer = brought.model_copy(update={"steps": 7, "learning_rate": 0.5, "seed": 3, "group_size": 4})
-    assert Estimates((mine,)).of(longer) == mine, "what the untrained model says does not depend on how it will learn"
+    assert Estimates((mine,)).of(longer) == mine  # what the untrained model says does not depend on how it will learn
 
 
 def checked(job: Job, **figures: Any) -> ModelCheck:
@@ -121,7 +121,7 @@ def test_runs_at_once_fit_the_memory_of_the_largest_model(brought: Job, monkeypa
     monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(available=16 << 30))
     assert runs_at_once([Job()], no_check) == 8
     assert runs_at_once([Job(), brought], no_check) == 3
-    assert machine.max_parallel_runs(machine.run_bytes(10**12)) == 1, "one at the least"
+    assert machine.max_parallel_runs(machine.run_bytes(10**12)) == 1  # one at the least
     for peak, runs in ((1 << 30, 6), (6 << 30, 2)):
         assert runs_at_once([Job(), brought], lambda job, peak=peak: checked(job, peak_bytes=peak)) == runs
 
@@ -149,7 +149,7 @@ def test_only_finished_attempts_at_known_jobs_set_a_price(tmp_path: Path, monkey
     state = bench.drive(bench.loop()).state
     found = median_seconds(bench.log)
     jobs = {price_key(Job.model_validate(run.spec.job)) for run in state.runs.values()}
-    assert found == dict.fromkeys(jobs, 5.0), "the fake attempts say they took 5 s, and 1 s when they failed"
+    assert found == dict.fromkeys(jobs, 5.0)  # the fake attempts say they took 5 s, and 1 s when they failed
     assert len(jobs) == 2
     known = Job.from_record
     monkeypatch.setattr(

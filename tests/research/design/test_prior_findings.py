@@ -60,10 +60,10 @@ def test_each_round_of_a_study_is_a_finding_with_its_conditions(tmp_path: Path) 
     assert (first.verdict, first.n_control, first.n_treatment, first.conditions.environment) == (
         "supported", 5, 5, "guess",
     )  # fmt: skip
-    assert first.level > 0.95, "a round of several has a part of the level"
+    assert first.level > 0.95  # a round of several has a part of the level
     assert 0 < first.low < first.estimate
     assert first.lock != second.lock
-    assert first.conditions.job == second.conditions.job, "the field that is compared is no condition of it"
+    assert first.conditions.job == second.conditions.job  # the field that is compared is no condition of it
     assert first.conditions.fields == second.conditions.fields == {"epochs": 2, "max_context": 256}
 
 

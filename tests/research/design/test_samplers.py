@@ -30,7 +30,7 @@ def lost(top: tuple[int, int], switch: float, seed: int) -> float:
 def test_a_planted_optimum_is_recovered_from_half_the_grid() -> None:
     planted = [*product(product(range(5), range(4)), (-0.1, 0.1), range(3))]
     losses = np.array([lost(*one) for one in planted])
-    assert (losses <= 0.051).mean() >= 0.95, "next to it, but for an unlucky half"
+    assert (losses <= 0.051).mean() >= 0.95  # next to it, but for an unlucky half
 
 
 @given(st.integers(0, 2**32 - 1))

@@ -111,7 +111,7 @@ def test_no_combination_is_asked_twice_and_the_control_never(sampler: str) -> No
     assert len(set(places)) == len(places) == ALL_BUT_THE_CONTROL
     assert tuple(CONTROL.values()) not in places
     assert len({arm.name for arm in driven.asked}) == len(places)
-    assert len(drive(a_screen(sampler, candidates=7), bowl).asked) == 7, "no more than the lock says"
+    assert len(drive(a_screen(sampler, candidates=7), bowl).asked) == 7  # no more than the lock says
 
 
 def test_a_combination_that_is_no_job_is_not_asked() -> None:
@@ -187,7 +187,7 @@ def test_a_rung_waits_for_the_last_run_of_the_rung_before() -> None:
     assert progress.due_trials() == (Trial("x4", 0),)
     assert replace(progress, scores={**scores, ("x4", 0): 0.2}).due_trials() == (Trial("x2", 1), Trial("x4", 1))
     few = replace(progress, asked=asked[:1], scores={("x1", 0): 0.5})
-    assert few.due_trials() == (), "before all candidates were asked"
+    assert few.due_trials() == ()  # before all candidates were asked
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)

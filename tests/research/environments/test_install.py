@@ -95,7 +95,7 @@ def test_what_a_text_names_is_installed_once_and_apart(home: Home, wheels: Path)
     assert NAME not in subprocess.run([sys.executable, "-m", "pip", "list"], capture_output=True, text=True).stdout
     (wheels / f"{NAME}-1.0-py3-none-any.whl").unlink()
     assert python_path(home, FOLDER, f"{NAME}\n", notes.append) == (folder,)
-    assert len(notes) == 1, "the second time nothing is installed"
+    assert len(notes) == 1  # the second time nothing is installed
     assert [path.name for path in home.packages.iterdir()] == [folder.name]
 
 
@@ -339,7 +339,7 @@ def test_code_that_hangs_is_ended_with_all_of_it(tmp_path: Path, home: Home, mon
         brought(sums(tmp_path / "hanging", head=head), home)
     assert left_in(home) == set()
     started = [psutil.Process(int(pid)) for pid in pids.read_text().split() if psutil.pid_exists(int(pid))]
-    assert psutil.wait_procs(started, timeout=120)[1] == [], "nothing that it started lives"
+    assert psutil.wait_procs(started, timeout=120)[1] == []  # nothing that it started lives
 
 
 @pytest.mark.slow

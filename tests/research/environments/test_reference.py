@@ -87,7 +87,7 @@ def test_installed_packages_offer_environments(folder: Path, monkeypatch: pytest
     offer(folder, monkeypatch, "bazaar = no_such_module.worlds:Bazaar", "shop = no_such_module:Shop")
     assert {"bazaar", "shop"} <= find_entry_points().keys()
     assert source(read_reference("bazaar")) == ("module", "no_such_module.worlds", "Bazaar")
-    assert source(read_reference("shop")) == ("module", "no_such_module", "Shop"), "a name comes before a folder"
+    assert source(read_reference("shop")) == ("module", "no_such_module", "Shop")  # a name comes before a folder
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_real_attempts_keep_slots_until_they_end_also_for_other_installations(tm
         here, there = room.slots(STUDY), other.slots("there")
         for each, slots in ((room, here), (other, there)):
             each.clock.now += 10 * UNDER_WAY_S
-            assert not slots.take("mine", 2), "its study has no controller, but it runs"
+            assert not slots.take("mine", 2)  # its study has no controller, but it runs
             assert slots.waits
         room.end("left")
         assert there.take("mine", 2)

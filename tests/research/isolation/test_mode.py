@@ -112,7 +112,7 @@ def test_containers_that_were_asked_for_and_cannot_be_had_are_an_error(
 def test_a_study_goes_on_with_its_own_image(engine: list[str], home: Home) -> None:
     engine.append(str(OLD.image))
     found = reopen(old(), {}, home, print).sandboxing
-    assert found == OLD.model_copy(update={"engine": "28.0"}), "and says on which engine"
+    assert found == OLD.model_copy(update={"engine": "28.0"})  # and says on which engine
 
 
 @pytest.mark.parametrize("images", [[], [str(OLD.image)]])
@@ -134,7 +134,7 @@ def test_a_study_whose_image_is_gone_is_given_a_new_one_and_told(engine: list[st
 
 def test_a_study_that_chose_processes_keeps_to_them(engine: list[str], home: Home) -> None:
     assert reopen(old(PROCESS), {}, home, print) == UNISOLATED
-    assert reopen({}, {}, home, print) == UNISOLATED, "a study from before there was a choice"
+    assert reopen({}, {}, home, print) == UNISOLATED  # a study from before there was a choice
     with pytest.raises(BadInput, match="kind"):
         reopen({"sandbox": {"kind": "jail"}}, {}, home, print)
 

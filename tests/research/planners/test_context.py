@@ -116,7 +116,7 @@ def test_many_calls_at_once_are_counted_each_and_those_over_the_cap_are_refused(
     turn, endpoint = ask([calls(*wishes), says(PROPOSAL)], digest(TOPIC, tools=Shelf()))
     assert len(turn.tool_results) == MOST_TOOL_CALLS
     answers = [entry["content"] for entry in endpoint.requests[1]["messages"] if entry["role"] == "tool"]
-    assert len(answers) == len(wishes), "each call has its answer, or an endpoint would refuse the next request"
+    assert len(answers) == len(wishes)  # each call has its answer, or an endpoint would refuse the next request
     assert ["no look is" in answer for answer in answers[-3:]] == [False, True, True]
 
 

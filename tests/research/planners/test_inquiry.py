@@ -155,7 +155,7 @@ def test_every_look_is_counted_in_the_log_and_kept_in_its_turns_file(flown: Flow
     first = json.loads(flown.turns["propose.json"]["looks"][0]["answer"])
     levels = flown.state.rounds[0].ledgers.differences
     assert first["level_of_differences"] == pytest.approx(levels.level, abs=1e-5)
-    assert json.loads(turn["looks"][5]["answer"])["quoted"] == [], "nothing was found before"
+    assert json.loads(turn["looks"][5]["answer"])["quoted"] == []  # nothing was found before
     assert "none of round 9" in turn["looks"][-1]["answer"]
     assert [look["name"] for look in act_of(flown.state, "1/propose/1").tool_calls] == ["price"]
 
@@ -167,17 +167,17 @@ def test_a_planted_instruction_stays_quoted_and_changes_nothing(flown: Flown) ->
         for entry in request["messages"]
         if SAID in str(entry["content"])
     ]
-    assert shown, "the model did look at the play"
+    assert shown  # the model did look at the play
     for entry in shown:
         assert entry["role"] == "tool"
         answer = json.loads(entry["content"])
         assert answer["notice"] == DATA
         assert SAID in json.dumps(answer["quoted"])
         assert SAID not in json.dumps({name: value for name, value in answer.items() if name != "quoted"})
-    assert SAID not in flown.log, "no event holds it"
+    assert SAID not in flown.log  # no event holds it
     assert "\x1b" not in json.dumps(flown.endpoint.requests)
     others = [request for request in flown.endpoint.requests if place_of(request) != (2, "propose")]
-    assert SAID not in json.dumps(others), "no later turn is told of it"
+    assert SAID not in json.dumps(others)  # no later turn is told of it
     with scripted_endpoint(Noting(SCRIPT)) as endpoint, scratch() as folder:
         plain = _fly(OpenAiEndpoint(KEY, endpoint.url), folder, alter=lambda order, played, left: left).state
     for one, other in zip(flown.state.rounds, plain.rounds, strict=True):
@@ -203,7 +203,7 @@ def test_a_claim_is_replicated_by_code_elsewhere_on_fresh_seeds(flown: Flown) ->
     assert {**again.design.base_job, "environment": ""} == {**first.design.base_job, "environment": ""}
     assert not {run.spec.seed for run in first.runs.values()} & {run.spec.seed for run in again.runs.values()}
     assert again.why_asked == REPLICATION["why"]
-    assert not requests_at(flown.endpoint, 2, "design"), "its design is the record's"
+    assert not requests_at(flown.endpoint, 2, "design")  # its design is the record's
 
 
 def test_what_is_noted_revised_and_asked_stands_in_the_log_and_in_later_turns(flown: Flown) -> None:
@@ -278,5 +278,5 @@ def test_a_question_of_which_no_design_is_accepted_goes_back_with_the_reason() -
     [reason] = facts_of(again)["inquiry"]["could_not_be_had"]
     assert "an effect of 0.02" in reason
     assert "the budget is" in reason
-    assert "--" not in reason, "a planner knows of no flag"
+    assert "--" not in reason  # a planner knows of no flag
     assert [h.variable for h in landed.state.hypotheses] == ["temperature"]

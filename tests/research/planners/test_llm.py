@@ -172,7 +172,7 @@ def test_a_design_over_budget_three_times_fails_with_the_price(digest: MakeDiges
     tries = [says({**DESIGN, "steps": steps}) for steps in (40, 39, 38)]
     message, endpoint = failure(tries, digest(TOPIC, hypotheses=RECORDS), budget_s=30)
     assert "the budget is 30 s" in message
-    assert "--budget" in message, "the person at the terminal is told of the flags"
+    assert "--budget" in message  # the person at the terminal is told of the flags
     assert len(endpoint.requests) == 3
 
 
@@ -197,7 +197,7 @@ def test_nonsense_fails_after_three_tries_or_two_alike(nonsense: list[str], trie
 )  # fmt: skip
 def test_any_strange_reply_fails_clearly(reply: Reply, digest: MakeDigest) -> None:
     message, endpoint = failure([reply], digest(TOPIC))
-    assert len(endpoint.requests) in (2, 3), "three tries, two where it says the same again"
+    assert len(endpoint.requests) in (2, 3)  # three tries, two where it says the same again
     assert message.startswith("expected a usable")
 
 

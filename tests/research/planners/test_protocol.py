@@ -226,7 +226,7 @@ def test_an_unknown_noise_leads_to_aa_runs_and_they_to_a_lock_on_fresh_seeds_una
     assert noise.noise_seconds > 0
     state = plan(home, log, planner, Knows())
     assert not set(state.design.seeds) & set(state.noise_plan.seeds)
-    assert planning(home, log, planner).write_final_message(state, 100.0) is None, "there is no verdict"
+    assert planning(home, log, planner).write_final_message(state, 100.0) is None  # there is no verdict
     assert planner.asked == ["propose", "design"]
 
 
@@ -401,7 +401,7 @@ def test_a_conclusion_is_asked_for_with_arms_warnings_verdicts_and_quoted_notes(
     assert [arm["name"] for arm in facts["arms"]] == [arm.name for arm in summarize_arms(state)]
     assert facts["budget"]["seconds_left"] == 100
     assert planning(home, log, planner).write_final_message(state_of(log), 50.0) == said
-    assert len(planner.shown) == 1, "the written turn is used again"
+    assert len(planner.shown) == 1  # the written turn is used again
 
 
 def test_advice_that_the_compiler_refuses_is_not_given(

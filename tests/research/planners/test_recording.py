@@ -46,9 +46,9 @@ def test_a_conversation_is_replayed_turn_by_turn(digest: MakeDigest, tmp_path: P
     first = recorded(replies, file, *due)
     assert [turn.tries for turn in first] == [2, 1]
     assert replayed(file, *due) == first
-    assert replayed(file, *due) == first, "a replay uses nothing up"
+    assert replayed(file, *due) == first  # a replay uses nothing up
     later = digest(TOPIC, seconds_left=412.3, seconds_per_run=7.0)
-    assert replayed(file, later, due[1]) == first, "time that passes makes no other request"
+    assert replayed(file, later, due[1]) == first  # time that passes makes no other request
 
 
 def test_no_key_is_in_a_recording_even_if_the_endpoint_says_it(digest: MakeDigest, tmp_path: Path) -> None:

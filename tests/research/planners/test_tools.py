@@ -88,10 +88,10 @@ def test_words_of_plays_are_quoted_as_data_on_one_line_without_control_character
     shown = landed.looks().answer("episodes", {"run": a_run(landed).run_id, "which": "random", "count": 2})
     assert shown["notice"] == DATA
     said = {entry["said"][1]["text"] for entry in shown["quoted"]}
-    assert said == {"Seven.", PLANTED.removesuffix("\x1b[2J\u202e")}, "no terminal sequence, and no override"
+    assert said == {"Seven.", PLANTED.removesuffix("\x1b[2J\u202e")}  # no terminal sequence, and no override
     assert shown["with_words_kept"] == 2
     tasks = {episode["task_id"] for episode in read(landed, "evaluation")["final"]["episodes"]}
-    assert not [task for task in tasks if f'"{task}"' in json.dumps(shown)], "which tasks they were is not told"
+    assert not [task for task in tasks if f'"{task}"' in json.dumps(shown)]  # which tasks they were is not told
 
 
 def test_lines_are_found_by_their_text_and_no_pattern_hangs(landed: Landed) -> None:

@@ -63,7 +63,7 @@ def test_values_a_field_cannot_take_are_refused(field: str, value: Any, told: st
 def test_any_other_difference_is_named(other: Job, told: str) -> None:
     lines = lint_arms(Job(), other, "group_size")
     assert any(told in line and "variable is group_size" in line for line in lines)
-    assert not any("tasks per step" in line for line in lines), "that follows from the size of the group"
+    assert not any("tasks per step" in line for line in lines)  # that follows from the size of the group
 
 
 @given(st.sampled_from(sorted(tunables())), st.sampled_from(sorted(tunables())))

@@ -57,7 +57,7 @@ def test_each_limit_that_is_broken_for_long_enough_is_named(
     assert (found.code, found.effect, found.step) == (code, effect, 12)
     for values in broken.values():
         del values[0]
-    assert find_alarms(rows(**broken), DEFAULT_WATCHDOG) == (), "two steps are no trend"
+    assert find_alarms(rows(**broken), DEFAULT_WATCHDOG) == ()  # two steps are no trend
 
 
 def test_a_number_that_is_none_is_named_at_once() -> None:
@@ -73,7 +73,7 @@ def test_a_reward_that_rises_while_hidden_success_falls_is_named() -> None:
     assert [alarm.code for alarm in find_alarms(HEALTHY, DEFAULT_WATCHDOG, 0.5, 0.3)] == ["reward_hacking"]
     assert find_alarms(HEALTHY, DEFAULT_WATCHDOG, 0.5, None) == (), "nobody knows yet"
     flat = [{"step": n, "metrics": {"critic/rewards/mean": 0.5}} for n in range(1, 9)]
-    assert find_alarms(flat, DEFAULT_WATCHDOG, 0.5, 0.3) == (), "training that fails is no hacking"
+    assert find_alarms(flat, DEFAULT_WATCHDOG, 0.5, 0.3) == ()  # training that fails is no hacking
 
 
 def test_episodes_without_a_reward_are_counted_step_by_step() -> None:

@@ -67,7 +67,7 @@ def test_measurements_are_counted_from_outcomes_and_bound_to_their_file(folder: 
     assert {m.sha256 for m in evidence.measurements} == {hashlib.sha256(data).hexdigest()}
     assert evidence.evaluation["episodes"] == 2 * EPISODES
     assert {name: json.loads(data)[name] for name in ("study", "run_id")} == {"study": "s1", "run_id": ORDER.run_id}
-    assert collect(folder, ORDER, tmp_path) == evidence, "the same bytes when it is done twice"
+    assert collect(folder, ORDER, tmp_path) == evidence  # the same bytes when it is done twice
     collected = {"evaluation": evidence.evaluation, "snapshot": evidence.snapshot}
     assert measure(tmp_path, collected, ORDER.run.metric) == evidence.measurements
 
@@ -141,7 +141,7 @@ def test_a_training_that_a_rule_stopped_is_measured_by_what_was_evaluated_up_to_
     assert [(alarm.code, alarm.effect) for alarm in evidence.alarms][:1] == [("kl_blow_up", "abort")]
     with pytest.raises(CollectError) as refused:
         collect(folder, SCHEDULED, tmp_path / "other", blown(order, *range(1, 7)))
-    assert refused.value.code == "steps_missing", "no rule, no early end"
+    assert refused.value.code == "steps_missing"  # no rule, no early end
 
 
 def played(at: int, version: int, success: float, seed: int) -> Callable[[Any], None]:

@@ -96,7 +96,7 @@ async def test_a_worker_that_ends_before_its_work_is_done_fails_the_attempt_by_i
 ) -> None:
     attempt = FakeAttempt(folder, SCHEDULED, **{role: play})
     assert said in await refused(attempt, code)
-    assert attempt.playing == 0, "nothing is left running"
+    assert attempt.playing == 0  # nothing is left running
 
 
 async def test_a_server_that_dies_is_the_reason_though_its_client_dies_of_it(folder: AttemptFolder) -> None:
@@ -216,7 +216,7 @@ async def test_a_training_that_a_rule_stopped_stays_stopped(folder: AttemptFolde
     attempt._training = TrainingMonitor(folder, order, lambda *_: TrackedRun("ajet", "s1", "r", {}, blown))
     outcome = await attempt.run()
     assert (outcome.status, outcome.stopped_by, outcome.resumed_at) == ("finished", "kl_blow_up", 5), outcome.reason
-    assert (attempt.started, attempt.server.step) == (["evaluator-final"], 5), "no step was added"
+    assert (attempt.started, attempt.server.step) == (["evaluator-final"], 5)  # no step was added
 
 
 @pytest.mark.parametrize(

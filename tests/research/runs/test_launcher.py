@@ -124,7 +124,7 @@ def test_a_tracker_that_is_behind_costs_a_run_no_try_and_is_read_again_after_a_w
     state = bench.drive(bench.loop()).state
     assert {(len(run.attempts), run.status) for run in state.runs.values()} == {(1, "collected")}
     first = [read for read in tracker.reads if read < tracker.reads[0] + timedelta(seconds=READ_AGAIN_S)]
-    assert len(first) <= 2, "of each attempt that ended"
+    assert len(first) <= 2  # of each attempt that ended
     assert len(tracker.reads) > len(state.runs)
 
 

@@ -169,7 +169,7 @@ async def test_training_hidden_behind_a_flood_of_episodes_that_were_given_up_is_
     assert "given up" in str(result.complaint())
     monkeypatch.setattr("research.runs.provenance.LISTED", 1000)
     honest = await found(tmp_path / "other", "arith", flooding)
-    assert honest.complaint() is None, "where all are listed, those given up hide nothing"
+    assert honest.complaint() is None  # where all are listed, those given up hide nothing
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_only_tasks_that_were_both_trained_on_and_evaluated_overlap() -> None:
         summary("d", step=None, state="aborted"),
     ]  # fmt: skip
     assert (count_overlap(listed, {"b", "c", "d", "e"}), count_overlap(listed, {"x"})) == (1, 0)
-    assert count_overlap([summary("a")] * LISTED, {"a"}) is None, "some may be missing from the list"
+    assert count_overlap([summary("a")] * LISTED, {"a"}) is None  # some may be missing from the list
 
 
 class Reader:

@@ -84,7 +84,7 @@ def test_an_attempt_is_evaluated_beside_a_client_that_is_handed_no_hidden_task_a
     assert (outcome.status, outcome.code) == ("finished", "ok")
     assert set(outcome.stages) == {"boot", "initial", "train", "final", "stop"}
     assert (len(outcome.files), trial.pids("-m")) == (4, [])
-    assert not trial.folder.worker_dirs.exists(), "nothing that was handed out is left"
+    assert not trial.folder.worker_dirs.exists()  # nothing that was handed out is left
     evidence = collect(trial.folder, order, tmp_path / "study", said=outcome, neighbours=1)
     assert evidence.snapshot["steps"] == 4
     assert {found.key: found.n for found in evidence.measurements}["hidden/area"] == 2 * EPISODES + 3 * PLAYS
@@ -95,7 +95,7 @@ def test_an_attempt_is_evaluated_beside_a_client_that_is_handed_no_hidden_task_a
     assert (before, len(before), evidence.alarms) == (after, TRANSCRIPTS, ())
     assert "conditions" in evidence.payload()
     unsaid = collect(trial.folder, order, tmp_path / "unsaid")
-    assert unsaid.measurements == evidence.measurements, "whether or not the attempt's outcome is there"
+    assert unsaid.measurements == evidence.measurements  # whether or not the attempt's outcome is there
     conditions = evidence.conditions
     assert (conditions.steps, conditions.episodes, conditions.evaluation_episodes) == (4, 32, EPISODES)
     assert (conditions.tokens or 0) > 0

@@ -52,7 +52,7 @@ def test_a_mode_asks_for_what_it_says_and_begins_nothing_before(fast_path: Path,
     assert asked(state) == stages
     assert [given.asked for given in state.approvals] == list(state.questions)
     unapproved(bench.events())
-    assert len(state.runs) == 19, "the same runs as without"
+    assert len(state.runs) == 19  # the same runs as without
 
 
 def test_nothing_of_a_design_begins_while_its_question_is_open_whoever_looks_and_however_long(fast_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_nothing_of_a_design_begins_while_its_question_is_open_whoever_looks_and
             bench.clock.advance(24 * HOUR)
             found = loop.tick()
             assert not found.done
-            assert found.state == state, "a killed controller's successor asks nothing anew"
+            assert found.state == state  # a killed controller's successor asks nothing anew
         assert loop.budget_left(found.state) == pytest.approx(600.0 - state.worked_s), "waiting costs nothing"
     assert (state.status, dict(state.runs)) == ("waiting", {})
     bench.answer()
@@ -103,7 +103,7 @@ def test_a_question_outlives_a_stop_and_a_pause_and_may_be_answered_meanwhile(fa
     assert fold(bench.events()).open_question == state.open_question
     bench.answer()
     bench.loop().tick()
-    assert dict(fold(bench.events()).runs) == {}, "what halted it holds"
+    assert dict(fold(bench.events()).runs) == {}  # what halted it holds
     bench.append(EventType.STUDY_RESUMED, command=[], worked_s=0.0)
     after = bench.drive(bench.loop()).state
     assert (after.status, len(after.questions)) == ("concluded", 1)

@@ -53,10 +53,10 @@ def test_an_end_that_generated_code_can_bring_about_is_in_no_class(code: str) ->
     assert found.code == GENERATED_CODE_FAILED
     assert code in found.reason
     assert found.code in INVALID_CODES
-    assert found.code not in (*EXCLUDED_CODES, *WORST_CODES), "so that its verdict is invalid"
+    assert found.code not in (*EXCLUDED_CODES, *WORST_CODES)  # so that its verdict is invalid
     last = find_failure(run("lost", "lost", code, spec=CODED), 3)
-    assert last.code == GENERATED_CODE_FAILED, "the last try is no way out either"
-    assert find_failure(run(code), 3) is None, "without generated code it is a machine's failure"
+    assert last.code == GENERATED_CODE_FAILED  # the last try is no way out either
+    assert find_failure(run(code), 3) is None  # without generated code it is a machine's failure
 
 
 def test_an_attempt_that_was_stopped_from_outside_costs_nothing() -> None:
@@ -68,7 +68,7 @@ def test_a_collected_run_falls_by_an_alarm_that_leaves_nothing_to_measure() -> N
     note = {"code": "entropy_collapse", "step": 3, "sentence": "low", "effect": "note"}
     nan = {"code": "training_nan", "step": 5, "sentence": "no number", "effect": "worst"}
     assert find_failure(run("ok", status="finished", alarms=[note]), 3) is None
-    assert find_failure(run("ok", status="finished", snapshot={}, evaluation={}), 3) is None, "a log from before alarms"
+    assert find_failure(run("ok", status="finished", snapshot={}, evaluation={}), 3) is None  # a log from before alarms
     assert find_failure(run("ok", status="finished", alarms=[note, nan]), 3) == ("training_nan", "no number")
 
 
@@ -103,12 +103,12 @@ def said(state: StudyState, action: str) -> str:
 def test_a_screen_of_slow_runs_leaves_the_confirmation_its_time(fast_path: Path) -> None:
     state = flown(fast_path, wide())
     assert state.status == "concluded"
-    assert state.verdicts, "the confirmation has its verdict"
+    assert state.verdicts  # the confirmation has its verdict
     assert [len(state.values(arm.name)) for arm in state.design.arms] == [4, 4] if state.design else False
     assert 2 <= len(state.candidates) < 12
     assert state.worked_s <= 400
     assert shrunk(state) == ["shorten the screen", NO_MORE_CANDIDATES]
-    assert (state.design_hash, state.locked_design) == (wide().hash(), wide()), "the lock and its price stay"
+    assert (state.design_hash, state.locked_design) == (wide().hash(), wide())  # the lock and its price stay
     assert f"of {len(state.candidates)} candidates" in state.selection.reason
 
 
@@ -165,7 +165,7 @@ def test_the_confirmation_is_kept_wherever_a_controller_is_killed(fast_path: Pat
         assert state.status == "concluded"
         assert [(v.n_control, v.n_treatment) for v in state.verdicts] == [(4, 4)]
         assert len(state.candidates) < 12
-        assert len(set(shrunk(state))) == len(shrunk(state)), "what is given up is said once"
+        assert len(set(shrunk(state))) == len(shrunk(state))  # what is given up is said once
 
 
 def test_a_rung_that_there_is_no_time_for_is_left_out_and_the_one_before_decides(fast_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_rows_shown_late_are_waited_for(standin: StandIn, whole: AttemptCopy, cl
     standin.withheld = 0
     assert settled(whole, clock) == ["sent"]
     assert standin.seen["RunHistoryKeys"] >= 2
-    assert standin.run("r1-a1").steps == list(range(1, STEPS + 1)), "nothing was sent twice"
+    assert standin.run("r1-a1").steps == list(range(1, STEPS + 1))  # nothing was sent twice
 
 
 def test_an_answer_that_is_lost_doubles_no_row(standin: StandIn, whole: AttemptCopy, clock: Clock) -> None:
