@@ -28,15 +28,6 @@ def _loses(stones: int) -> bool:
     return all(not _loses(stones - taken) for taken in range(1, min(3, stones) + 1))
 
 
-def test_ratings_are_those_of_the_odds(train: Any) -> None:
-    rated = train["ratings"]({("a", "b"): 9090, ("b", "a"): 909, ("b", "c"): 9090, ("c", "b"): 909}, "c")
-    assert rated["c"] == 1000
-    assert rated["b"] == pytest.approx(1400, abs=2)  # ten to one
-    assert rated["a"] == pytest.approx(1800, abs=4)
-    alone = train["ratings"]({("a", "b"): 5}, "b")
-    assert 1000 < alone["a"] < 1600  # who won all games is not rated without end
-
-
 async def test_two_opponents_train_against_each_other_and_are_rated_on_the_way(
     train: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

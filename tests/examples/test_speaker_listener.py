@@ -22,15 +22,6 @@ def train() -> Any:
     return SimpleNamespace(**run_path(str(FOLDER / "train.py")))
 
 
-def test_each_four_is_of_one_split_and_the_order_does_not_tell_which_is_meant(train: Any) -> None:
-    fours = {
-        split: {frozenset(task.data["shown"]) for task in train.WORLD.tasks(split)} for split in ("train", "hidden")
-    }
-    assert not fours["train"] & fours["hidden"]
-    places = [task.data["shown"].index(task.data["meant"]) for task in train.WORLD.tasks("train")]
-    assert all(0.15 < places.count(place) / len(places) < 0.35 for place in range(4))
-
-
 async def test_two_models_of_different_size_train_in_their_own_time_and_a_frozen_one_stays_as_it_was(
     train: Any, tmp_path: Path
 ) -> None:

@@ -26,16 +26,6 @@ from tests.research.bench import Bench
 from tests.research.factories import make_home
 
 
-def test_it_is_dot_ajet_or_what_the_environment_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    home = Home.locate({})
-    assert home.path == tmp_path / ".ajet"
-    assert home.database == f"sqlite:///{tmp_path / '.ajet' / 'ajet.db'}"
-    assert not home.path.exists(), "locating touches nothing"
-    home = Home.locate({"AJET_HOME": str(tmp_path / "x"), "AJET_DATABASE_URL": "postgresql://h/db"})
-    assert (home.path, home.database) == (tmp_path / "x", "postgresql://h/db")
-
-
 def test_its_files_are_its_owners(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

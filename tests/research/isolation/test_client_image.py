@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import uuid
@@ -50,23 +49,6 @@ def tag(engine: ContainerEngine, image: Image, monkeypatch: pytest.MonkeyPatch) 
     for name in made:
         if identity(engine, name) is not None:
             engine.client.images.remove(name)
-
-
-def silent(line: str) -> None:
-    pass
-
-
-def based(engine: ContainerEngine, home: Home, base: str | None = None) -> str:
-    return ensure_client_image(engine, home, silent, base=base).base
-
-
-def test_the_base_of_the_last_build_is_kept_until_another_is_named(
-    engine: ContainerEngine, home: Home, tag: Tag
-) -> None:
-    mine, _ = tag("mine:1"), tag("usual:1")
-    assert based(engine, home, mine) == mine
-    assert based(engine, home) == mine
-    assert json.loads((home.sandboxes / "image.json").read_text())["base"] == mine
 
 
 def test_no_base_at_all_is_one_line_that_says_how_to_name_one(engine: ContainerEngine, home: Home, tag: Tag) -> None:

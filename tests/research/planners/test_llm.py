@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from research.design.compiler import accept_hypotheses
 from research.design.pricing import make_pricing
 from research.errors import BadTopic, PlannerFailed
 from research.planners.context import PlannerContext
-from research.planners.endpoint import EndpointError, Kind, OpenAiEndpoint
+from research.planners.endpoint import OpenAiEndpoint
 from research.planners.llm import LlmPlanner, UnusableAnswer, parse_json_object
 from research.planners.protocol import Check, PlannerTurn
 from research.proposals.actions import Decline, Propose
@@ -277,36 +277,6 @@ def test_an_endpoint_that_was_never_there_is_not_waited_for_and_shows_no_passwor
     assert (pauses, "\n" in caught.value.message) == ([], False)
     assert f"http://127.0.0.1:{port};" in caught.value.message
     assert "hush" not in caught.value.message
-
-
-class Dying:
-    where = "a test"
-
-    def __init__(self, kinds: list[Kind | None]) -> None:
-        self._kinds = kinds
-
-    def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
-        kind = self._kinds.pop(0)
-        if kind is not None:
-            raise EndpointError(kind)
-        answer = DESIGN if "job_defaults" in str(request["messages"]) else PROPOSAL
-        return json.dumps({"choices": [{"message": {"content": json.dumps(answer)}}]})
-
-    def redact(self, text: str) -> str:
-        return text
-
-
-@pytest.mark.parametrize(
-    ("kind", "hypotheses"),
-    [("unreachable", RECORDS), ("timeout", ()), ("dropped", ())],
-    ids=["gone", "slow", "dropped"],
-)
-def test_an_endpoint_that_may_be_there_is_waited_for(kind: Kind, hypotheses: Any, digest: MakeDigest) -> None:
-    """Whoever proposed has answered before, in this process or another; who is slow or drops a connection is there."""
-    pauses: list[float] = []
-    asking = LlmPlanner("m", Dying([kind, None]), patience_s=1e6, sleep=pauses.append)
-    asking.act(digest(TOPIC, hypotheses=hypotheses), compiled())
-    assert len(pauses) == 1
 
 
 @pytest.mark.parametrize("status", [429, 500, 503, 408])

@@ -228,22 +228,6 @@ def test_a_topic_is_judged_by_the_first_metric_that_it_names(
 
 
 @pytest.mark.parametrize(
-    ("topic", "flag", "judged", "left"),
-    [
-        ("does a larger group learn faster to 70%?", "episodes:0.9", None, ("learn faster, to 70%",)),
-        ("does a larger group learn faster to 70%?", "episodes:0.7", "episodes:0.7", ()),
-        ("does a larger group learn faster to 60%?", "episodes", "episodes", ()),
-        ("does a larger group learn faster?", "episodes:0.9", "episodes:0.9", ()),
-    ],
-)
-def test_a_threshold_of_a_topic_is_not_lost_to_a_flag(
-    topic: str, flag: str, judged: str | None, left: tuple[str, ...]
-) -> None:
-    parsed = judge_by(parse_topic(topic), RequestedMetric.parse(flag))
-    assert (parsed.metric and parsed.metric.text, parsed.left) == (judged, left)
-
-
-@pytest.mark.parametrize(
     ("topic", "told"), [("group size " + "9" * 400, "group_size"), ("larger lr " * 400, "2000 characters")]
 )
 def test_a_topic_of_any_length_is_refused_by_what_is_long(topic: str, told: str) -> None:

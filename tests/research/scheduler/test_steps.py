@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from research.controller.progress import progress_lines
 from research.scheduler.required_runs import find_failure
 from research.scheduler.steps import BUDGET_CODE, END_SCREEN, NO_MORE_CANDIDATES, SHRINK_RULE
-from research.text import parse_budget
 from studies import EventType, StudyState
 from studies.log.study import AttemptState, AttemptStatus, RunState
 from studies.records.design import Design, Metric, RunSpec
@@ -127,22 +126,6 @@ def test_what_is_given_up_is_said_once_as_soon_as_the_first_run_tells(fast_path:
     assert len(lines) == 2
     assert reason in lines[0]
     assert "shorten" not in "".join(line for _, line in progress_lines(state) if SHRINK_RULE not in line)
-
-
-@pytest.mark.slow
-def test_the_budget_that_is_named_carries_all_of_it(tmp_path: Path) -> None:
-    first = flown(tmp_path / "first", wide())
-    named = said(first, "shorten the screen").partition("--budget ")[2].split()[0]
-    bench = slow(tmp_path / "again", wide())
-    loop = bench.loop()
-    while not shrunk(state := loop.tick().state):
-        bench.clock.advance(10)
-    assert NO_MORE_CANDIDATES not in shrunk(state)
-    amendment = {"kind": "budget", "value": parse_budget(named), "reason": "slower than priced"}
-    bench.append(EventType.DESIGN_AMENDED, amendment=amendment)
-    state = bench.drive(loop).state
-    assert (state.status, len(state.candidates)) == ("concluded", 12)
-    assert shrunk(state) == ["shorten the screen"]
 
 
 def test_what_is_given_up_follows_from_times_and_never_from_results(fast_path: Path) -> None:
