@@ -6,7 +6,6 @@ import subprocess
 import sys
 import uuid
 import zipfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,11 +20,8 @@ from research.isolation.client_image import (
 )
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine
-from sandboxes.images import Image, identity
 from swarm.client import SwarmClient
 from swarm.job import Job
-
-Tag = Callable[[str], str]
 
 
 @pytest.fixture
@@ -33,25 +29,10 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path, "")
 
 
-@pytest.fixture
-def tag(engine: ContainerEngine, image: Image, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tag]:
-    """Give the tests' base image another name; the usual names are of this test alone."""
-    mark = f"ajet-test-{uuid.uuid4().hex[:8]}"
-    monkeypatch.setattr(client_image, "USUAL_BASE", f"{mark}-usual:1")
-    made = []
-
-    def give(name: str) -> str:
-        made.append(f"{mark}-{name}")
-        engine.client.images.get(image.base).tag(made[-1])
-        return made[-1]
-
-    yield give
-    for name in made:
-        if identity(engine, name) is not None:
-            engine.client.images.remove(name)
-
-
-def test_no_base_at_all_is_one_line_that_says_how_to_name_one(engine: ContainerEngine, home: Home, tag: Tag) -> None:
+def test_no_base_at_all_is_one_line_that_says_how_to_name_one(
+    engine: ContainerEngine, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_image, "USUAL_BASE", f"ajet-test-{uuid.uuid4().hex[:8]}-usual:1")
     notes: list[str] = []
     with pytest.raises(SandboxError, match="--base IMAGE") as refused:
         ensure_client_image(engine, home, notes.append)
