@@ -16,11 +16,9 @@ from hypothesis import settings
 
 from research.controller.controller import ReportBuilder, StudyController, TickResult
 from research.controller.interventions import answer_question, require_question
-from research.controller.mirror import NO_MIRROR, LogMirror
 from research.controller.planning import Planning
 from research.design.noise_bank import NoiseBank
 from research.design.power import plan_analyses
-from research.design.pricing import Pricing
 from research.installation.home import Home
 from research.isolation.mode import UNISOLATED
 from research.proposals.actions import DEFAULT_TABLE as SETTLING_TABLE
@@ -180,13 +178,10 @@ class Bench:
         self.planner: Any = ScriptedPlanner()
         self.build_report: ReportBuilder = fake_report
         self.check: Callable[[], None] = lambda: None
-        self.mirror: LogMirror = NO_MIRROR
         self.notes: list[str] = []
         self.design = design
         self.noise = noise
         self.rounds = inquiry
-        self.pricing: Pricing | None = PRICING
-        self.noise_bank: Callable[[EventLog], NoiseBank] = lambda log: Knows()
         self.tick_s = 1.0
         self.approves = False
         """Whether somebody approves whatever is asked while it is driven."""
@@ -212,14 +207,13 @@ class Bench:
             isolation=self.isolation,
             clock=self.clock,
             seconds=seconds or (lambda: self.clock.now.timestamp()),
-            pricing=self.pricing,
+            pricing=PRICING,
             base=BASE,
             read_tracking=self.read_tracking,
             build_report=self.build_report,
             draw_secret=lambda size: "ab" * size,
-            noise_bank=self.noise_bank,
+            noise_bank=lambda log: Knows(),
             check=self.check,
-            mirror=self.mirror,
             note=self.notes.append,
             planning=None if self.design is None else LocksAtOnce(log, folder, self.design, self.noise, self.rounds),
         )

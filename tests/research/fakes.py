@@ -31,8 +31,6 @@ from tests.studies.raw import append
 
 BASE = Job(steps=3, backend="fake")
 PRICING = Pricing(lambda job: 10.0, parallel=2, overhead_s=0.0, basis="made up")
-REFUSED = {"client: a task it was not given": 2}
-"""What the containers of an attempt that failed were refused."""
 TREATMENT_RATE = 0.75
 CONTROL_RATE = 0.25
 
@@ -190,12 +188,9 @@ class FakeSandbox:
     handles: dict[str, FakeHandle] = field(default_factory=dict)
     others: list[FakeOther] = field(default_factory=list)
     most_at_once: int = 0
-    variables: dict[str, Mapping[str, str]] = field(default_factory=dict)
-    """What each attempt's environment was given, beyond what all have."""
 
     def run(self, spec: SandboxSpec) -> Handle:
         assert spec.trusted
-        self.variables[spec.name] = spec.environment
         if spec.name not in self.handles:
             self.starts[spec.name] += 1
             self.handles[spec.name] = FakeHandle(spec.name, AttemptFolder(spec.directory), self)
@@ -313,7 +308,7 @@ class FakeHandle:
                 return ENDS.get(how)
 
     def _failed(self, code: str) -> Exit:
-        outcome = {"status": "failed", "code": code, "reason": "x", "seconds": 1.0, "stages": {}, "refused": REFUSED}
+        outcome = {"status": "failed", "code": code, "reason": "x", "seconds": 1.0, "stages": {}}
         self._folder.outcome.write_text(json.dumps(outcome))
         return Exit("error", 1)
 
