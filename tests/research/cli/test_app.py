@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
+
+from research.cli.app import Ajet, LazyCommand, Studies, app
 
 pytestmark = pytest.mark.slow
 
@@ -18,23 +22,8 @@ HEAVY = {
 }  # fmt: skip
 """What takes a tenth of a second and more to import."""
 ROOMS = {"sqlalchemy", "aiohttp", "studies", "swarm", "sandboxes"}
+LISTING = "research.cli.listing"
 DRIVING = {"research.controller.controller", "research.planners", "swarm.client"}
-IMPORT = """
-import importlib, sys
-importlib.import_module(sys.argv[1])
-sys.stderr.write("\\n" + " ".join(sys.modules))
-"""
-
-
-def imported(home: Path, code: str, *arguments: str) -> tuple[set[str], set[str]]:
-    """Return the modules that a process of its own has imported when it ends, and their packages."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=400, check=False,
-        env={**os.environ, "AJET_HOME": str(home), "AJET_SANDBOX": "process"},
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr, done.stderr
-    modules = set(done.stderr.splitlines()[-1].split())
-    return modules, {name.partition(".")[0] for name in modules}
 
 
 IMPORTED = """
@@ -45,6 +34,30 @@ try:
 finally:
     sys.stderr.write("\\n" + " ".join(sys.modules))
 """
+
+
+LAZY = [*Ajet.lazy.items(), *((f"study {name}", lazy) for name, lazy in Studies.lazy.items())]
+Imported = Callable[..., set[str]]
+
+
+def packages(modules: Iterable[str]) -> set[str]:
+    return {name.partition(".")[0] for name in modules}
+
+
+@pytest.fixture
+def modules(tmp_path: Path) -> Imported:
+    """Return the modules that a process has imported when a command ends, or (`-m`) when a module is imported."""
+
+    def imported(*arguments: str) -> set[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", IMPORTED, *arguments],
+            env={**os.environ, "AJET_HOME": str(tmp_path), "AJET_SANDBOX": "process"},
+            capture_output=True, text=True, timeout=400, check=False,
+        )  # fmt: skip
+        assert "Traceback" not in done.stderr, done.stderr
+        return set(done.stderr.splitlines()[-1].split())
+
+    return imported
 
 
 @pytest.mark.parametrize("arguments", ["--help", "--version", "studdy"])
@@ -67,14 +80,29 @@ def test_a_command_imports_no_library_that_it_does_not_use(modules: Imported, ar
         assert (LISTING in found, DRIVING & found) == (True, set())
 
 
+def test_the_doctor_asks_for_versions_and_imports_only_what_speaks_to_an_engine(modules: Imported) -> None:
+    assert packages(modules("doctor")) & HEAVY <= {"docker"}
+
+
 @pytest.mark.parametrize(
-    ("module", "heavy"),
-    [
-        ("research.runs.attempt", set()), ("research.runs.resume", set()), ("research.agents.launch", set()),
-        ("swarm.environments.__main__", set()), ("swarm.server.__main__", {"fastapi", "uvicorn", "jinja2"}),
-    ],
-)  # fmt: skip
-def test_a_process_imports_no_library_that_it_does_not_use(tmp_path: Path, module: str, heavy: set[str]) -> None:
-    modules, packages = imported(tmp_path, IMPORT, module)
-    assert module in modules
-    assert packages & HEAVY <= heavy
+    "module",
+    ["research.runs.attempt", "research.runs.resume", "research.agents.launch", "swarm.environments.__main__"],
+)
+def test_a_process_of_a_study_imports_no_library_that_it_does_not_use(modules: Imported, module: str) -> None:
+    found = modules("-m", module)
+    assert (module in found, packages(found) & HEAVY) == (True, set())
+
+
+def test_a_swarm_server_imports_its_backend_with_its_job(modules: Imported) -> None:
+    found = packages(modules("-m", "swarm.server.__main__"))
+    assert {"fastapi", "uvicorn"} <= found
+    assert found & HEAVY <= {"fastapi", "uvicorn", "jinja2"}
+
+
+@pytest.mark.parametrize(("name", "lazy"), LAZY, ids=[name for name, _ in LAZY])
+def test_the_line_of_a_command_is_the_first_of_its_own_help(name: str, lazy: LazyCommand) -> None:
+    assert (lazy.load(name.split()[-1]).help or "").splitlines()[0] == lazy.describe()
+
+
+def test_each_command_is_listed_and_no_other() -> None:
+    assert list(get_command(app).commands) == list(Ajet.lazy)
