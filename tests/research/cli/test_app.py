@@ -9,9 +9,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
-
-from research.cli.app import Ajet, LazyCommand, Studies, app
 
 pytestmark = pytest.mark.slow
 
@@ -34,9 +31,6 @@ try:
 finally:
     sys.stderr.write("\\n" + " ".join(sys.modules))
 """
-
-
-LAZY = [*Ajet.lazy.items(), *((f"study {name}", lazy) for name, lazy in Studies.lazy.items())]
 Imported = Callable[..., set[str]]
 
 
@@ -80,10 +74,6 @@ def test_a_command_imports_no_library_that_it_does_not_use(modules: Imported, ar
         assert (LISTING in found, DRIVING & found) == (True, set())
 
 
-def test_the_doctor_asks_for_versions_and_imports_only_what_speaks_to_an_engine(modules: Imported) -> None:
-    assert packages(modules("doctor")) & HEAVY <= {"docker"}
-
-
 @pytest.mark.parametrize(
     "module",
     ["research.runs.attempt", "research.runs.resume", "research.agents.launch", "swarm.environments.__main__"],
@@ -97,12 +87,3 @@ def test_a_swarm_server_imports_its_backend_with_its_job(modules: Imported) -> N
     found = packages(modules("-m", "swarm.server.__main__"))
     assert {"fastapi", "uvicorn"} <= found
     assert found & HEAVY <= {"fastapi", "uvicorn", "jinja2"}
-
-
-@pytest.mark.parametrize(("name", "lazy"), LAZY, ids=[name for name, _ in LAZY])
-def test_the_line_of_a_command_is_the_first_of_its_own_help(name: str, lazy: LazyCommand) -> None:
-    assert (lazy.load(name.split()[-1]).help or "").splitlines()[0] == lazy.describe()
-
-
-def test_each_command_is_listed_and_no_other() -> None:
-    assert list(get_command(app).commands) == list(Ajet.lazy)

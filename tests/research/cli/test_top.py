@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from research.cli.top import BARS, LEAST_WIDTH, TopFrame, screen, sparkline
+from research.cli.top import LEAST_WIDTH, TopFrame, screen, sparkline
 from research.installation.servers import SwarmProcess
 from swarm.client import NamedTask
 from swarm.snapshot import DropSnapshot, OwnerSnapshot, Snapshot, StepRecord, StepWait, StreamSnapshot
@@ -105,13 +105,6 @@ def test_a_server_that_does_not_answer_or_failed_is_told_first() -> None:
     status = Status(state=ServerState.FAILED, reason="no room left")
     said = drawn(status=status, waits=(), streams=(), owners=())
     assert "FAILED: no room" in said
-
-
-@given(VALUES, st.integers(1, 120))
-def test_a_sparkline_has_the_width_asked_for(values: list[float | None], width: int) -> None:
-    line = sparkline(values, width)
-    assert len(line) == min(len(values), width)
-    assert set(line) <= {*BARS, " "}
 
 
 def test_what_does_not_fit_is_averaged_and_what_is_not_known_is_a_gap() -> None:

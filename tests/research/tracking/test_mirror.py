@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,13 +56,6 @@ class Study(Synthetic):
         self.launch(spec)
         self.end(spec)
         return spec.run_id
-
-
-def waited(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def mirror(home: Home, standin: StandIn, said: list[str]) -> WandbMirror:
