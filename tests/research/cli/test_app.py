@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 HEAVY = {
     "agents", "anthropic", "docker", "fastapi", "jinja2", "langchain", "matplotlib", "numpy", "openai",
-    "optuna", "pandas", "prefect", "pydantic_ai", "ray", "scipy", "smolagents", "statsmodels", "torch", "transformers",
+    "pandas", "prefect", "pydantic_ai", "ray", "scipy", "smolagents", "statsmodels", "torch", "transformers",
     "uvicorn", "verl", "vllm", "wandb",
 }  # fmt: skip
 """What takes a tenth of a second and more to import."""
