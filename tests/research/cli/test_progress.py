@@ -16,6 +16,7 @@ from research.scheduler.steps import BUDGET_RULE, NO_MORE_CANDIDATES, SHRINK_RUL
 from studies import EventType, StudyState
 from studies.log.event_log import LOCK_FILE, write_lock
 from studies.records.design import Design
+from studies.records.verdict import ApprovalRequest
 from studies.report import build_report
 from studies.report.summary import headline
 from tests.golden import assert_golden
@@ -56,6 +57,19 @@ def test_a_terminal_of_eighty_columns_shows_every_number_whole(half_done: StudyS
         assert number in narrow
     assert "10 min spent, 5 min of the" in narrow
     assert max(map(len, narrow.splitlines())) <= 80
+
+
+def test_an_open_question_says_how_it_is_answered_on_the_screen_and_in_the_lines(synthetic: Synthetic) -> None:
+    question = ApprovalRequest(
+        study=STUDY, number=1, stage="design", lock=synthetic.state().design_hash or "", runs=10, seconds=375.0,
+        left_s=900.0, would="all that is locked",
+    )  # fmt: skip
+    asked = {"question": question.model_dump(mode="json"), "digest": question.digest()}
+    synthetic.append(EventType.APPROVAL_ASKED, **asked)
+    written: list[str] = []
+    LineLog(written.append, lambda state: 300.0).observe(synthetic.state())
+    for told in (seen(synthetic.state(), {}), "\n".join(written)):
+        assert f"ajet study approve {STUDY}; or: ajet study deny {STUDY}" in told
 
 
 def test_a_live_screen_cuts_no_line_at_the_width_of_the_terminal(synthetic: Synthetic) -> None:
