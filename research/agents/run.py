@@ -34,7 +34,7 @@ from sandboxes.spec import escape_control
 from swarm.client import AsyncSwarmClient
 from swarm.environments.processes import OWNER
 from swarm.errors import SwarmError, Unreachable
-from swarm.wire import ServerState, Status
+from swarm.wire import EpisodeKind, ServerState, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ class Restart:
 
     reason: str
     lived_s: float
+    finished: int
+    """Episodes it finished, as far as the server could be asked."""
     pause_s: float
 
 
@@ -53,6 +55,8 @@ PROGRESS_S = 5.0
 SILENT_S = 15.0
 """A server that does not answer for its status within so long is reported."""
 OWNED_BY = "ajet client"
+_MOST_LOOKED_AT = 1000
+_FINISHED = frozenset({"ended", "in_step", "consumed", "dropped"})
 _NOT_SERVING = {
     ServerState.OFFLINE: "its engine is off: `ajet swarm start --job FILE` turns it on",
     ServerState.BOOTING: "it is loading the model",
@@ -155,6 +159,8 @@ class AgentResult:
     result: dict[str, Any] | None
     """The summary of a training, or the outcomes of an evaluation; None if it left none."""
     refused: Mapping[str, int]
+    finished: int = 0
+    """Episodes that a client which died had finished, as far as is known."""
     status: Status | None = None
     """The job's status by the server; None if it did not answer."""
     restarts: tuple[Restart, ...] = ()
@@ -208,6 +214,9 @@ async def play(run: AgentRun, saved: asyncio.Task[str] | None = None) -> AgentRe
                 write_output(f"ajet: the code was saved; {fenced} open episodes of the last were fenced\n")
             elif ended.exit.reason != "finished":
                 await _give_up(mine, "owner_died")
+                with suppress(SwarmError):
+                    kind: EpisodeKind = "eval" if run.request.action == "evaluate" else "train"
+                    return replace(ended, finished=await count_finished(mine, kind))
             return ended
     finally:
         run.clear()
@@ -217,6 +226,15 @@ async def _give_up(client: AsyncSwarmClient, reason: Literal["owner_died", "code
     with suppress(SwarmError):  # a server that is away: the leases run out
         return await client.give_up_open(reason)
     return 0
+
+
+async def count_finished(client: AsyncSwarmClient, kind: EpisodeKind) -> int:
+    """Return how many of the newest episodes of a kind were finished under the client's name, also within others'."""
+    found = (await client.episodes(_MOST_LOOKED_AT)).episodes
+    return sum(
+        client.owner in one.owner and one.state in _FINISHED and one.reason != "no_calls" and one.kind == kind
+        for one in found
+    )
 
 
 async def read_status(run: AgentRun) -> Status | None:

@@ -32,19 +32,29 @@ from swarm.environments.user_code import SUFFIXES, code_hash
 
 FIRST_WAIT_S: Final = 0.5
 MOST_WAIT_S: Final = 30.0
-"""Before a restart, at the least and the most; it doubles with each brief client."""
-BRIEF_S: Final = 30.0
-"""A client that lived for less was brief."""
-MOST_BRIEF: Final = 8
-"""Brief clients in a row after which none is started again: about a minute of pauses."""
+"""Before a restart, at the least and the most; it doubles with each client that was not healthy."""
+HEALTHY_S: Final = 5.0
+"""A client that lived for so long and finished an episode was healthy: the next pause is the first one again."""
+MOST_IN_VAIN: Final = 8
+"""Clients in a row that finish no episode, after which none is started again: about a minute of pauses."""
 BAD_INPUT: Final = 2
 LOST: Final = 3
 """Exit code of a client whose server is lost or refuses, or whose agent failed again and again."""
 
 
-def restart_pause(brief: int) -> float | None:
-    """Return the seconds to wait after so many brief clients in a row; None where no further one is started."""
-    return None if brief >= MOST_BRIEF else min(MOST_WAIT_S, FIRST_WAIT_S * 2.0 ** max(0, brief - 1))
+class RestartPolicy:
+    """Decides on each end of a client."""
+
+    def __init__(self) -> None:
+        self._unhealthy = 0
+        self._in_vain = 0
+
+    def pause(self, lived_s: float, finished: int) -> float | None:
+        """Return the seconds to wait before the next client, None where no further one is started."""
+        self._in_vain = 0 if finished else self._in_vain + 1
+        self._unhealthy = 0 if finished and lived_s >= HEALTHY_S else self._unhealthy + 1
+        pause = min(MOST_WAIT_S, FIRST_WAIT_S * 2.0 ** max(0, self._unhealthy - 1))
+        return None if self._in_vain >= MOST_IN_VAIN else pause
 
 
 def restart_reason(ended: Exit) -> str | None:
@@ -117,7 +127,7 @@ class Supervisor:
         limit_s = run.request.time_limit_s
         self._run = run
         self._deadline = float("inf") if limit_s is None else time.monotonic() + limit_s
-        self._brief = 0
+        self._policy = RestartPolicy()
         self._restarts: list[Restart] = []
         self._reloads = 0
         self._saved: asyncio.Task[str] | None = None
@@ -159,13 +169,15 @@ class Supervisor:
             return replace(ended, exit=Exit("finished", 0))
         if (reason := restart_reason(ended.exit)) is None:
             return ended
-        self._brief = self._brief + 1 if lived_s < BRIEF_S else 0
-        pause_s = restart_pause(self._brief)
+        pause_s = self._policy.pause(lived_s, ended.finished)
         if pause_s is None:
-            write_output(f"ajet: {reason}; not started again: {MOST_BRIEF} clients in a row lived less than 30 s\n")
+            write_output(f"ajet: {reason}; not started again: {MOST_IN_VAIN} clients in a row finished no episode\n")
             return ended
-        self._restarts.append(Restart(reason, round(lived_s, 3), pause_s))
-        write_output(f"ajet: restart {len(self._restarts)} in {pause_s:g} s: {reason}, after {lived_s:.1f} s\n")
+        self._restarts.append(Restart(reason, round(lived_s, 3), ended.finished, pause_s))
+        write_output(
+            f"ajet: restart {len(self._restarts)} in {pause_s:g} s: {reason}, after {lived_s:.1f} s and "
+            f"{ended.finished} episodes\n"
+        )
         if self._saved is None:
             await asyncio.sleep(pause_s)
         else:

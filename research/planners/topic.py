@@ -117,7 +117,7 @@ _VALUE = r"(?:v|n(?!F(?!n)))f?"
 _GAP = r"(?:|[akf:.]*[sr,{to}][akf:.srt,]*|[akf:.srt,e]*e[akf:.st,]*r[akf:.srt,]*)"
 """What stands between values that are listed; past an effect only `than` goes on: a penalty of 0.1 helps, or 0.01?"""
 _SEVERAL = f"{_VALUE}{_GAP.format(to='t')}{_VALUE}(?:{_GAP.format(to='')}{_VALUE})*"
-_MENTION = re.compile(rf"f[atf:]*(?:{_SEVERAL}|{_VALUE})|f[akfst:.,e]*[:.,]{_SEVERAL}|{_SEVERAL}|{_VALUE}|f")
+_MENTION = re.compile(rf"f[atf:]*(?:{_SEVERAL}|{_VALUE})|f[akfst:.,e]*[:.,]{_SEVERAL}|{_SEVERAL}|{_VALUE}|f+")
 """One field with its values, over the letters of `_Parser._spell`: f its name, F another's; v its value, n a number;
 a `of`, s `or`, r `than`, t `to`, k what says nothing, e an effect, x anything else; marks are `,`, `:` or `.`."""
 _NAMED = re.compile(r"f[at:]*[nv]")
@@ -361,7 +361,7 @@ class _Parser:
         kind, of, texts, best, claim = "", "", list[str](), 0, None
         for at, token in enumerate(self._tokens):
             made, names = self._claim(at), token.name if token.kind in ("effect", "outcome") else ""
-            if made is None and token.kind not in ("effect", "outcome"):
+            if self._used[at] or (made is None and token.kind not in ("effect", "outcome")):
                 continue
             either = "or" in (self._word(at - 1), self._word(at - 2))
             opposite = made is not None and claim is not None and made != claim
@@ -369,12 +369,11 @@ class _Parser:
             if learns_best or (kind and names not in ("", kind)) or (opposite and not either):
                 continue
             claim, best = None if opposite else claim or made, best or token.best
-            self._used[at] = True
+            self._used[at], kind = True, kind or names
             if names not in ("", "success"):
-                kind = names
                 texts.append(self._text([at]))
                 of = of or (self._read_other(at) if "of" in kinds()[kind].takes else "")
-        if not kind:
+        if kind in ("", "success"):
             return None, claim, best
         told = ", ".join(dict.fromkeys([*texts, *filter(None, [reaching])]))
         metric = RequestedMetric(kind, threshold or default_threshold(kind), of, told, stated=threshold is not None)

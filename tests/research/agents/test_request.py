@@ -26,7 +26,7 @@ from research.agents.request import (
     parse_variables,
 )
 from research.agents.run import write_output
-from research.agents.supervisor import FIRST_WAIT_S, MOST_BRIEF, MOST_WAIT_S, restart_pause, restart_reason
+from research.agents.supervisor import FIRST_WAIT_S, MOST_IN_VAIN, MOST_WAIT_S, RestartPolicy, restart_reason
 from research.errors import BadInput
 from research.installation.home import Home
 from research.installation.servers import ServerConnection, connect_server
@@ -213,10 +213,22 @@ def test_only_bad_input_and_the_time_limit_are_not_started_again(ended: Exit, na
     assert reason is None if named is None else named in (reason or "")
 
 
-def test_pauses_double_and_are_bounded_until_none_is_started_again() -> None:
-    pauses = [restart_pause(brief) for brief in range(MOST_BRIEF + 1)]
-    assert pauses[:4] == [FIRST_WAIT_S, FIRST_WAIT_S, 2 * FIRST_WAIT_S, 4 * FIRST_WAIT_S]
-    assert (pauses[-2], pauses[-1]) == (MOST_WAIT_S, None)
+@given(st.lists(st.tuples(st.floats(0, 1e4), st.integers(0, 100)), max_size=60))
+def test_pauses_are_bounded_and_only_clients_in_vain_are_counted(lives: list[tuple[float, int]]) -> None:
+    policy, in_vain = RestartPolicy(), 0
+    for lived_s, finished in lives:
+        pause, in_vain = policy.pause(lived_s, finished), 0 if finished else in_vain + 1
+        if in_vain >= MOST_IN_VAIN:
+            assert pause is None
+            return
+        assert pause is not None
+        assert FIRST_WAIT_S <= pause <= MOST_WAIT_S
+
+
+def test_a_flaky_agent_that_finishes_episodes_goes_on_and_one_in_vain_ends() -> None:
+    policy = RestartPolicy()
+    assert all(policy.pause(1.0, 1) for _ in range(3 * MOST_IN_VAIN))
+    assert [policy.pause(60.0, 0) for _ in range(MOST_IN_VAIN)][-2:] == [MOST_WAIT_S, None]
 
 
 def test_what_a_container_says_steers_no_terminal_behind_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:

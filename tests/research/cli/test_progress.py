@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from research.cli.progress import LineLog, LiveScreen
+from research.cli.progress import LineLog, LiveScreen, screen
 from research.cli.studies import render_ending, render_opening
 from research.scheduler.steps import BUDGET_RULE
 from studies import EventType
 from studies.records.design import Design
+from studies.records.verdict import ApprovalRequest
 from studies.report import build_report
 from studies.report.summary import headline
 from tests.golden import assert_golden
@@ -30,6 +31,19 @@ def created(tmp_path: Path) -> Synthetic:
 def synthetic(created: Synthetic) -> Synthetic:
     created.lock()
     return created
+
+
+def test_an_open_question_says_how_it_is_answered_on_the_screen_and_in_the_lines(synthetic: Synthetic) -> None:
+    question = ApprovalRequest(
+        study=STUDY, number=1, stage="design", lock=synthetic.state().design_hash or "", runs=10, seconds=375.0,
+        left_s=900.0, would="all that is locked",
+    )  # fmt: skip
+    asked = {"question": question.model_dump(mode="json"), "digest": question.digest()}
+    synthetic.append(EventType.APPROVAL_ASKED, **asked)
+    written: list[str] = []
+    LineLog(written.append, lambda state: 300.0).observe(synthetic.state())
+    for told in (shown([screen(synthetic.state(), 300.0, lambda run: {})]), "\n".join(written)):
+        assert f"ajet study approve {STUDY}; or: ajet study deny {STUDY}" in told
 
 
 def test_a_live_screen_cuts_no_line_at_the_width_of_the_terminal(synthetic: Synthetic) -> None:

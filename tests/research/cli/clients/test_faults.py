@@ -16,6 +16,7 @@ import pytest
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.docker.launch import INSTALLATION
 from swarm.client import SwarmClient
+from swarm.client.async_client import NamedTask
 from tests.research.cli.clients.conftest import Client, Load, make_agent, running
 from tests.research.cli.conftest import Ajet
 
@@ -106,8 +107,38 @@ def test_a_client_that_is_killed_is_started_again_and_goes_on_at_once(
         found = json.loads(client.ended(0))
     assert found["sandbox"] == kind
     assert [restart["reason"] for restart in found["restarts"]] == reasons
+    assert all(restart["finished"] >= 1 for restart in found["restarts"])
     check_whole(control, home, found)
     assert engine is None or containers_of(engine, home) == []
+
+
+DYING = """
+import os, pathlib, signal
+plays = 0
+async def agent(episode):
+    global plays
+    plays += 1
+    died = pathlib.Path(__file__).parent.joinpath("died")
+    if plays == 3 and not died.exists():
+        died.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    await episode.chat([{"role": "user", "content": "hi"}])
+    return 0.5, True
+"""
+
+
+def test_episodes_of_an_evaluator_that_died_count(home: Path, load: Load, control: SwarmClient, tmp_path: Path) -> None:
+    """Or eight deaths of one that gets on would end it, as if all had been in vain."""
+    load(steps=1, eval_every=1, evaluation_episodes=4)
+    played = ("run", make_agent(tmp_path, DYING), "--evaluations", "--restart", "--concurrency", "1")
+    with running(home, *played, "--sandbox", "process", "--json") as client:
+        for task in ("a", "a", "b", "b"):
+            episode = control.begin(NamedTask(task), wait_s=10)
+            episode.chat([{"role": "user", "content": "hi"}])
+            episode.end(0.5)
+        found = json.loads(client.ended(0))
+    assert [restart["finished"] for restart in found["restarts"]] == [2]
+    assert control.status().finished
 
 
 def test_saved_code_plays_in_place_of_the_last(home: Path, load: Load, control: SwarmClient, tmp_path: Path) -> None:
