@@ -17,6 +17,7 @@ from swarm.client import AgentFailed, AsyncSwarmClient, Episode, NamedTask, Swar
 from swarm.client import teams as team_members
 from swarm.client.sync_client import SyncTeam
 from swarm.client.teams import Team
+from swarm.client.transport import Transport
 from swarm.errors import InvalidRequest, ServerFailed, StoreUnavailable, TeamAborted, Unreachable
 from swarm.rollout import teams
 from swarm.rollout.rollout import Rollout
@@ -181,6 +182,23 @@ async def test_a_decider_that_nobody_knows_decides_no_and_nobody_but_peers_is_as
         await resolver.resolve_all()
         assert both.states()["listener"] == ("aborted" if peers == [url] else "prepared")
         await resolver.close()
+
+
+async def test_a_deciders_server_that_stands_still_is_asked_again_and_others_meanwhile(
+    both: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teams, "ANSWER_S", 0.05)
+    await both.begin()
+    over, known = asyncio.Event(), both.episodes["speaker"]
+    silent = await asyncio.start_server(lambda *_: over.wait(), "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+    await both.episodes["listener"].prepare(0.5, decider=Episode(Transport(url), known.lease, known.task))
+    resolver = Resolver(both.rollout("listener").teams, [url])
+    async with asyncio.timeout(60), silent:
+        await resolver.resolve_all()
+        over.set()
+        await resolver.close()
+    assert both.states()["listener"] == "prepared"
 
 
 @pytest.mark.parametrize("decided", [True, False])

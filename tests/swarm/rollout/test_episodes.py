@@ -27,6 +27,7 @@ from swarm.rollout.episodes import Closing, LeasedEpisode, Leases
 from swarm.rollout.keys import Claims
 from swarm.rollout.rollout import Rollout
 from swarm.rollout.state import Admission, StateMachine
+from swarm.rollout.teams import IN_DOUBT_S
 from swarm.store.changes import EpisodeClosed, EpisodePrepared
 from swarm.store.reading import RecoveredState
 from swarm.store.tables import Sample
@@ -486,6 +487,36 @@ async def test_a_prepared_follower_never_expires_and_an_undecided_decider_aborts
     assert [(change.state, change.reason) for change in scene.closed()] == [("aborted", "undecided")]
     with pytest.raises(EpisodeEnded, match="aborted"):
         await scene.rollout.teams.commit(claims(decider))
+
+
+async def test_a_follower_whose_decider_is_away_for_a_day_is_given_up_counted_and_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scene = Scene()
+    follower = await prepared(scene, **DECIDER)  # its partner's place is taken by nobody: no batch is full without it
+    scene.clock.now += IN_DOUBT_S - 1
+    scene.rollout.sweep()
+    await settled(scene)
+    assert (await scene.rollout.teams.outcome(claims(follower))).state == "prepared"
+    scene.store.fail = "the disk is full"
+    scene.clock.now += 1
+    scene.rollout.sweep()
+    await settled(scene)
+    assert (await scene.rollout.teams.outcome(claims(follower))).state == "prepared", (
+        "nothing counts before it is written"
+    )
+    scene.store.fail = None
+    scene.rollout.sweep()
+    await settled(scene)
+    assert (await scene.rollout.teams.outcome(claims(follower))).state == "fenced"
+    (change,) = scene.closed()
+    assert (change.state, change.reason, change.fencing_token, change.team) == ("fenced", "team_in_doubt", 2, True)
+    assert (scene.rollout.counts["fenced"], scene.rollout.counts["drop_team_in_doubt"]) == (1, 1)
+    assert f"episode={follower.id}" in caplog.text
+    assert DECIDER["decider"] in caplog.text
+    assert not scene.rollout.groups.begun, "its place is free again"
+    with pytest.raises(LeaseLost):
+        await scene.rollout.teams.commit(claims(follower))
 
 
 async def test_an_episode_in_doubt_gives_its_place_up_after_the_drain_time_and_joins_a_later_batch() -> None:
