@@ -30,7 +30,7 @@ from swarm.rollout.state import Admission, StateMachine
 from swarm.rollout.teams import IN_DOUBT_S
 from swarm.store.changes import EpisodeClosed, EpisodePrepared
 from swarm.store.reading import RecoveredState
-from swarm.store.tables import Sample
+from swarm.store.tables import Sample, StreamRow
 from swarm.timelines import CallTree, Drift, Node
 from swarm.wire import BeginRequest, EndAck, EndRequest, EpisodeKind, EpisodeRecord, EpisodeState, PrepareRequest
 from swarm.wire import ServerState as S
@@ -111,6 +111,40 @@ async def test_training_needs_room_and_a_job_that_goes_on_and_an_evaluation_neit
     with pytest.raises(JobFinished):
         await scene.begin("a")
     await scene.begin("a", kind="eval")
+
+
+async def test_what_waits_in_line_is_dropped_when_a_job_is_finished(scene: Scene) -> None:
+    for episode in (await scene.fill())[:2]:
+        await scene.end(episode)
+    begun = await waiting(scene, "c")
+    scene.rollout.finish()
+    scene.rollout.notify()
+    with pytest.raises(JobFinished):
+        await begun
+    assert scene.rollout.counts["drop_job_finished"] == 2
+
+
+async def test_what_waits_in_line_is_lost_when_the_server_was_restarted(scene: Scene) -> None:
+    open_, *_ = await scene.fill()
+    begun = await waiting(scene, "c")
+    scene.machine.transition_to(S.OFFLINE)
+    scene.rollout.fail(EngineUnavailable("the engine was stopped"))
+    with pytest.raises(EngineUnavailable):
+        await begun
+    with pytest.raises(LeaseLost, match="was lost when the server was restarted"):
+        await Scene().end(open_)  # the next life, where its beginning was not written
+
+
+async def test_a_slow_client_has_more_time_before_its_first_call(scene: Scene) -> None:
+    slow, silent = await scene.begin(), await scene.begin()
+    scene.clock.now += 100
+    scene.rollout.sweep()
+    scene.call(slow)
+    scene.clock.now += 29
+    scene.rollout.sweep()
+    assert (await scene.end(slow)).state == "ended"
+    with pytest.raises(LeaseLost):
+        await scene.end(silent)
 
 
 async def test_groups_nobody_goes_on_with_make_room_once_they_are_idle(scene: Scene) -> None:
@@ -279,6 +313,32 @@ async def test_nobody_is_told_that_an_episode_is_over_before_it_is_known() -> No
             await verb
 
 
+async def test_an_orphaned_group_is_kept_while_a_team_may_still_decide() -> None:
+    scene = Scene(group_size=4)
+    await scene.end(await play(scene, "a"))
+    held = await prepared(scene, "a", **DECIDER)
+    scene.clock.now += 31
+    scene.rollout.sweep()
+    assert scene.rollout.groups.collected == 1
+    await scene.rollout.abort(claims(held), "its team aborted")
+    scene.clock.now += 31
+    scene.rollout.sweep()
+    assert scene.rollout.counts["drop_partial_group"] == 1
+
+
+async def test_shares_that_cannot_be_written_down_do_not_count() -> None:
+    scene = Scene(streams={"a": 1, "b": 1})
+    before = scene.rollout.streams()
+    scene.store.fail = "disk full"
+    with pytest.raises(StoreUnavailable):
+        await scene.rollout.set_shares({"a": 3, "b": 1})
+    assert scene.rollout.streams() == before
+    scene.store.fail = None
+    assert [stream.share for stream in (await scene.rollout.set_shares({"a": 3, "b": 1})).streams] == [0.75, 0.25]
+    written = {change.name: change.share for change in scene.store.changes if isinstance(change, StreamRow)}
+    assert written == {"a": 0.75, "b": 0.25}
+
+
 async def test_who_waits_for_a_store_that_does_not_answer_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swarm.rollout.episodes.SETTLING_S", 0.05)
     scene = Scene()
@@ -342,6 +402,19 @@ def begun(clock: Clock, name: str = "e") -> tuple[Leases, LeasedEpisode, Claims]
     leases = Leases(30.0, clock)
     episode = leases.begin(name, BeginRequest(task_id="t"), "t", CallTree(FakeRenderer()))
     return leases, episode, Claims("lease", episode=name, fencing_token=episode.fencing_token)
+
+
+def test_a_lease_runs_out_after_its_time_unless_it_is_renewed_or_a_call_is_in_flight(clock: Clock) -> None:
+    leases, episode, claims = begun(clock)
+    for _ in range(2):
+        clock.now += 29
+        leases.find_and_renew(claims)
+    assert leases.find_expired() == []
+    clock.now += 30
+    assert leases.find_expired() == [episode]
+    episode.calls.add(FakeCall())
+    clock.now += 1000
+    assert leases.find_expired() == []
 
 
 def test_a_fenced_owner_is_told_that_the_lease_is_lost_whatever_they_do() -> None:
