@@ -190,9 +190,7 @@ class Streams:
         if self.shares and not self.shares.keys() >= set(alive):
             self._deal_anew(self.shares, {}, alive)
 
-    def recover(
-        self, rows: Sequence[StreamRow], job: Mapping[str, float], lists: Sequence[TaskListRow] = ()
-    ) -> None:
+    def recover(self, rows: Sequence[StreamRow], job: Mapping[str, float], lists: Sequence[TaskListRow] = ()) -> None:
         """Go on from what was written; `job` holds the shares where none were written."""
         stood = {row.name: row for row in rows}
         self._progress |= {row.name: _Progress(row.cursor, row.trained) for row in rows}

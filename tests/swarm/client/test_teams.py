@@ -286,6 +286,28 @@ async def test_both_members_train_on_every_play_with_their_own_rewards_however_t
         assert (await both.clients[role].status()).open_episodes == 0
 
 
+async def test_a_heartbeat_of_a_team_keeps_the_lease_of_every_member(both: Pair) -> None:
+    team = await both.begin()
+    leases = [lease for role in REWARDS for lease in both.rollout(role).leases]
+    before = [lease.expires_at for lease in leases]
+    await team.heartbeat()
+    assert len(leases) == 2
+    assert all(lease.expires_at > then for lease, then in zip(leases, before, strict=True))
+
+
+async def test_a_lease_lost_at_one_member_gives_the_others_up_too(both: Pair) -> None:
+    async def agent(team: Team) -> Mapping[str, Any]:
+        rollout = both.rollout("listener")
+        if not rollout.counts["fenced"]:
+            (found,) = [open_ for open_ in rollout.leases if open_.id == team["listener"].id]
+            rollout.fence(found, "lease_expired")
+        return await play(team)
+
+    summary = await Team.rollout(both.clients, TASKS, agent, concurrency=CONCURRENCY)
+    assert summary.dropped == {"lease_lost": 1}
+    assert await both.trained() == dict.fromkeys("abcd", 2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["speaker", "listener"])
 async def test_a_member_whose_job_is_finished_plays_on_untrained_until_others_are(tmp_path: Path, first: str) -> None:
