@@ -86,7 +86,7 @@ _IDLE_LOOK_S = 0.6
 """Three times the pause between two looks for open episodes while there is none."""
 _MOST_CAUSES: Final = 8
 _OF_HTTP: Final = {"openai", "anthropic", "httpx", "httpcore", "requests", "urllib3", "aiohttp", "litellm"}
-_NO_ANSWER: Final = re.compile("Connect|Timeout|Protocol|Read|Write|Disconnected|Payload|OSError|MaxRetry")
+_NO_ANSWER: Final = re.compile("Connect|Timeout|^(Remote)?Protocol|^Read|^Write|Disconnected|Payload|OSError|MaxRetry")
 """In the names of their errors where there was no answer."""
 
 

@@ -23,8 +23,9 @@ from swarm.errors import SwarmError, UnknownAnswer, Unreachable, from_wire, to_i
 
 DOWNLOAD_SILENCE_S = 300.0
 """A download of which nothing comes for so long is given up."""
-_KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
-"""Seconds of silence before the other side's kernel is asked, between two questions, and questions without answer."""
+_KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 120_000}
+"""Seconds of silence before the other side's kernel is asked, between two questions, and questions without answer; and
+milliseconds for which what was sent may be unacknowledged, during which it is not asked (else a quarter of an hour)."""
 
 T = TypeVar("T")
 

@@ -108,8 +108,8 @@ class Streams:
 
     @property
     def charted(self) -> tuple[str, ...]:
-        """Streams that are measured each for itself, at most `MOST_CHARTED`: those with shares, then by name. The
-        same in every life of the server: a curve in a tracker that ends in the middle says nothing."""
+        """Streams that are measured each for itself, at most `MOST_CHARTED`: those with shares, then by name, so that
+        they are the same in every life of the server."""
         return tuple(dict.fromkeys([*self.shares, *sorted(self._progress)]))[:MOST_CHARTED]
 
     def check(self, stream: str) -> None:
@@ -155,10 +155,9 @@ class Streams:
         sampler.check(digest)
         return sampler
 
-    def list_tasks(self, listed: TaskListRow) -> TaskSampler:
+    def list_tasks(self, listed: TaskListRow) -> None:
         """Give a stream its task list; the first pass goes on at its cursor, with what was played by name before."""
-        self.samplers[listed.stream] = made = TaskSampler(listed, self._turn, self._of(listed.stream).cursor)
-        return made
+        self.samplers[listed.stream] = TaskSampler(listed, self._turn, self._of(listed.stream).cursor)
 
     def count_group(self, stream: str) -> None:
         self._of(stream).cursor += 1
@@ -191,12 +190,7 @@ class Streams:
         if self.shares and not self.shares.keys() >= set(alive):
             self._deal_anew(self.shares, {}, alive)
 
-    def recover(
-        self,
-        rows: Sequence[StreamRow],
-        job: Mapping[str, float],
-        lists: Sequence[TaskListRow] = (),
-    ) -> None:
+    def recover(self, rows: Sequence[StreamRow], job: Mapping[str, float], lists: Sequence[TaskListRow] = ()) -> None:
         """Go on from what was written; `job` holds the shares where none were written."""
         stood = {row.name: row for row in rows}
         self._progress |= {row.name: _Progress(row.cursor, row.trained) for row in rows}

@@ -6,9 +6,9 @@ and does not expire. A follower in doubt asks `GET /episodes/{id}/outcome` of th
 among its `peers`) or through any client: ended is commit; aborted, fenced or unknown is abort.
 
 Why it is safe: an outcome is durable before it is told and never changes; an episode unknown to the decider's server
-was never prepared and cannot be any more; an unanswered decider aborts after `lease_ttl_s`. A follower stays prepared
-until it knows. Once a batch is full but for prepared episodes, their places are free again after `drain_timeout_s`; a
-later commit joins a later batch.
+was never prepared and cannot be any more; an unanswered decider aborts after `lease_ttl_s`. A follower asks for
+IN_DOUBT_S (a day), then is fenced (`team_in_doubt`) and counted: the only way a team can be torn. Once a batch is full
+but for prepared episodes, their places are free again after `drain_timeout_s`; a later commit joins a later batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
-from typing import cast
+from functools import partial
+from typing import Literal, cast
 
 from swarm.client.transport import Transport
 from swarm.errors import InvalidRequest, JobConflict, NotFound, SwarmError, Unreachable
@@ -30,6 +31,13 @@ log = logging.getLogger(__name__)
 
 ASK_EVERY_S = 2.0
 """Seconds between two questions about a prepared episode."""
+ANSWER_S = 30.0
+"""A server that does not answer one of them for so long is asked again the next time: others are not kept waiting."""
+IN_DOUBT_S = 86_400.0
+"""Seconds after which a prepared episode whose decider says nothing is given up, from its server's last start on: its
+group takes a place of every batch, and nobody completes it where the decider's server is gone."""
+IN_DOUBT = "team_in_doubt"
+"""Why it is."""
 
 
 class Teams:
@@ -100,6 +108,8 @@ class Teams:
                 continue
             if prepared.sample.decider is None and prepared.expires_at <= now:
                 self._in_background(self.decide(prepared, ended=False, reason="undecided"), prepared)
+            elif prepared.since + IN_DOUBT_S <= now:
+                self._in_background(self._registry.settle(prepared, partial(self._give_up, prepared)), prepared)
             elif full_since is not None and prepared.id in awaited and max(full_since, prepared.since) + drain <= now:
                 self._registry.free_place(prepared)
 
@@ -120,12 +130,26 @@ class Teams:
         self._registry.collect(ended)
 
     async def _abort(self, prepared: PreparedEpisode, reason: str) -> None:
-        aborted = EpisodeClosed(prepared.id, "aborted", prepared.fencing_token, reason=reason or None, team=True)
-        await self._registry.store.write(aborted)
-        self._leases.close(prepared, "aborted")
-        self._registry.counts["aborted"] += 1
-        self._registry.free_place(prepared)
+        await self._close(prepared, "aborted", prepared.fencing_token, reason)
         log.info("event=abort episode=%s owner=%r reason=%r", prepared.id, prepared.sample.owner, reason[:200])
+
+    async def _give_up(self, prepared: PreparedEpisode) -> None:
+        """Take a prepared episode from a team that has not said for IN_DOUBT_S what becomes of it, durably."""
+        await self._close(prepared, "fenced", prepared.fencing_token + 1, IN_DOUBT)
+        self._registry.counts[f"drop_{IN_DOUBT}"] += 1
+        log.error(
+            "event=team_given_up episode=%s owner=%r decider=%s in_doubt_s=%.0f reason=%s: it is not trained here, "
+            "even if its team ended", prepared.id, prepared.sample.owner, prepared.sample.decider, IN_DOUBT_S, IN_DOUBT,
+        )  # fmt: skip
+
+    async def _close(
+        self, prepared: PreparedEpisode, state: Literal["aborted", "fenced"], fencing_token: int, reason: str
+    ) -> None:
+        closed = EpisodeClosed(prepared.id, state, fencing_token, reason=reason or None, team=True)
+        await self._registry.store.write(closed)
+        self._leases.close(prepared, state)
+        self._registry.counts[state] += 1
+        self._registry.free_place(prepared)
 
     def _in_background(self, work: Coroutine[None, None, None], prepared: PreparedEpisode) -> None:
         def judge(task: asyncio.Task[None]) -> None:
@@ -166,13 +190,14 @@ class Resolver:
                 continue
             try:
                 try:
-                    answer = await self._peers[peer].ask(Ack.model_validate, "GET", f"{decider}/outcome", token)
+                    async with asyncio.timeout(ANSWER_S):
+                        answer = await self._peers[peer].ask(Ack.model_validate, "GET", f"{decider}/outcome", token)
                     state = answer.state
                 except NotFound:
                     state = "aborted"
                 if state in ("ended", "aborted", "fenced"):
                     await self._teams.decide(prepared, ended=state == "ended")
-            except Unreachable:
+            except (Unreachable, TimeoutError):
                 return
             except SwarmError as error:  # a peer that boots, or refuses: the episode stays prepared
                 log.info("event=team_in_doubt episode=%s error=%r", prepared.id, error.message)

@@ -110,8 +110,8 @@ class Inspection:
                 raise NotFound(f"episode {name} has no tokens: it made no call, or they went with an old checkpoint")
             return ExportCounts(episodes=1), self._lines([name])
         training, written = self._training(), await self._server.written.list_exportable()
-        live = {episode.id for episode in training.rollout.leases} if training is not None else set[str]()
-        names = [*written.names, *(live - set(written.names))]
+        live = [episode.id for episode in training.rollout.leases] if training is not None else []
+        names = list(dict.fromkeys([*written.names, *live]))
         counts = ExportCounts(episodes=len(names), pruned=written.pruned, no_tokens=written.no_tokens)
         return counts, self._lines(names)
 

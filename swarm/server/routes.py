@@ -267,7 +267,7 @@ async def snapshot(server: Server) -> Snapshot:
 
 @router.get("/history", dependencies=ANYONE, name="history")
 async def finished_steps(query: Annotated[HistoryQuery, Query()], server: Server) -> HistoryPage:
-    """Return what finished steps measured, page by page; `/events` tells it as it happens."""
+    """Return what finished steps measured, page by page."""
     return await history(server, query)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from swarm.client import (
@@ -28,7 +29,7 @@ from swarm.client import (
     plain_agent,
 )  # fmt: skip
 from swarm.client.episode import Result, RolloutSummary
-from swarm.client.rollout import MOST_MISPLAYS, find_retry_after_s
+from swarm.client.rollout import MOST_MISPLAYS, find_retry_after_s, is_server_error
 from swarm.client.transport import Transports
 from swarm.environments import Outcome
 from swarm.errors import JobConflict, StoreUnavailable, SwarmError
@@ -322,6 +323,14 @@ def caused_by(cause: Exception) -> Exception:
 ])  # fmt: skip
 def test_rate_limits_are_known_by_what_the_libraries_errors_carry(error: Exception, found: float | None) -> None:
     assert find_retry_after_s(error) == found
+
+
+@pytest.mark.parametrize(("error", "lost"), [
+    (httpx.ReadTimeout("x"), True), (httpx.RemoteProtocolError("x"), True), (caused_by(httpx.ConnectError("x")), True),
+    (httpx.UnsupportedProtocol("no scheme"), False), (httpx.ResponseNotRead(), False),
+])  # fmt: skip
+def test_what_an_agent_asks_wrongly_is_no_error_of_the_network(error: Exception, lost: bool) -> None:
+    assert is_server_error(error) is lost
 
 
 PAGE = Path(__file__).parents[3] / "docs" / "agents.md"

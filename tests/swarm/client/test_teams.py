@@ -17,6 +17,7 @@ from swarm.client import AgentFailed, AsyncSwarmClient, Episode, NamedTask, Swar
 from swarm.client import teams as team_members
 from swarm.client.sync_client import SyncTeam
 from swarm.client.teams import Team
+from swarm.client.transport import Transport
 from swarm.errors import InvalidRequest, ServerFailed, StoreUnavailable, TeamAborted, Unreachable
 from swarm.rollout import teams
 from swarm.rollout.rollout import Rollout
@@ -183,6 +184,23 @@ async def test_a_decider_that_nobody_knows_decides_no_and_nobody_but_peers_is_as
         await resolver.close()
 
 
+async def test_a_deciders_server_that_stands_still_is_asked_again_and_others_meanwhile(
+    both: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teams, "ANSWER_S", 0.05)
+    await both.begin()
+    over, known = asyncio.Event(), both.episodes["speaker"]
+    silent = await asyncio.start_server(lambda *_: over.wait(), "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+    await both.episodes["listener"].prepare(0.5, decider=Episode(Transport(url), known.lease, known.task))
+    resolver = Resolver(both.rollout("listener").teams, [url])
+    async with asyncio.timeout(60), silent:
+        await resolver.resolve_all()
+        over.set()
+        await resolver.close()
+    assert both.states()["listener"] == "prepared"
+
+
 @pytest.mark.parametrize("decided", [True, False])
 async def test_another_client_passes_the_decision_on_and_makes_none(both: Pair, decided: bool) -> None:
     await both.prepare()
@@ -266,6 +284,28 @@ async def test_both_members_train_on_every_play_with_their_own_rewards_however_t
     for role, reward in REWARDS.items():
         assert {record.reward for record in await both.records(role)} == {reward}
         assert (await both.clients[role].status()).open_episodes == 0
+
+
+async def test_a_heartbeat_of_a_team_keeps_the_lease_of_every_member(both: Pair) -> None:
+    team = await both.begin()
+    leases = [lease for role in REWARDS for lease in both.rollout(role).leases]
+    before = [lease.expires_at for lease in leases]
+    await team.heartbeat()
+    assert len(leases) == 2
+    assert all(lease.expires_at > then for lease, then in zip(leases, before, strict=True))
+
+
+async def test_a_lease_lost_at_one_member_gives_the_others_up_too(both: Pair) -> None:
+    async def agent(team: Team) -> Mapping[str, Any]:
+        rollout = both.rollout("listener")
+        if not rollout.counts["fenced"]:
+            (found,) = [open_ for open_ in rollout.leases if open_.id == team["listener"].id]
+            rollout.fence(found, "lease_expired")
+        return await play(team)
+
+    summary = await Team.rollout(both.clients, TASKS, agent, concurrency=CONCURRENCY)
+    assert summary.dropped == {"lease_lost": 1}
+    assert await both.trained() == dict.fromkeys("abcd", 2)
 
 
 @pytest.mark.slow

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 
 import pytest
 
-from swarm.client import threads
+from swarm.client import threads, transport
 from swarm.client.threads import run_in_thread
 from swarm.client.transport import Transport
 
@@ -31,6 +32,16 @@ async def test_a_call_nobody_waits_for_any_more_is_cut() -> None:
         with pytest.raises(asyncio.CancelledError):
             await asked
         await gone.wait()
+
+
+def test_the_kernel_notices_within_two_minutes_that_the_other_side_is_gone() -> None:
+    with transport._keepalive_socket((socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("", 0))) as made:
+        assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        idle, interval, count, unacknowledged = (
+            made.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in transport._KEEPALIVE
+        )
+    assert idle + interval * count <= 120, "where nothing is sent"
+    assert unacknowledged <= 120_000, "where what was sent is not taken"
 
 
 async def test_no_call_is_made_while_too_many_have_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,9 +27,10 @@ from swarm.rollout.episodes import Closing, LeasedEpisode, Leases
 from swarm.rollout.keys import Claims
 from swarm.rollout.rollout import Rollout
 from swarm.rollout.state import Admission, StateMachine
+from swarm.rollout.teams import IN_DOUBT_S
 from swarm.store.changes import EpisodeClosed, EpisodePrepared
 from swarm.store.reading import RecoveredState
-from swarm.store.tables import Sample
+from swarm.store.tables import Sample, StreamRow
 from swarm.timelines import CallTree, Drift, Node
 from swarm.wire import BeginRequest, EndAck, EndRequest, EpisodeKind, EpisodeRecord, EpisodeState, PrepareRequest
 from swarm.wire import ServerState as S
@@ -110,6 +111,40 @@ async def test_training_needs_room_and_a_job_that_goes_on_and_an_evaluation_neit
     with pytest.raises(JobFinished):
         await scene.begin("a")
     await scene.begin("a", kind="eval")
+
+
+async def test_what_waits_in_line_is_dropped_when_a_job_is_finished(scene: Scene) -> None:
+    for episode in (await scene.fill())[:2]:
+        await scene.end(episode)
+    begun = await waiting(scene, "c")
+    scene.rollout.finish()
+    scene.rollout.notify()
+    with pytest.raises(JobFinished):
+        await begun
+    assert scene.rollout.counts["drop_job_finished"] == 2
+
+
+async def test_what_waits_in_line_is_lost_when_the_server_was_restarted(scene: Scene) -> None:
+    open_, *_ = await scene.fill()
+    begun = await waiting(scene, "c")
+    scene.machine.transition_to(S.OFFLINE)
+    scene.rollout.fail(EngineUnavailable("the engine was stopped"))
+    with pytest.raises(EngineUnavailable):
+        await begun
+    with pytest.raises(LeaseLost, match="was lost when the server was restarted"):
+        await Scene().end(open_)  # the next life, where its beginning was not written
+
+
+async def test_a_slow_client_has_more_time_before_its_first_call(scene: Scene) -> None:
+    slow, silent = await scene.begin(), await scene.begin()
+    scene.clock.now += 100
+    scene.rollout.sweep()
+    scene.call(slow)
+    scene.clock.now += 29
+    scene.rollout.sweep()
+    assert (await scene.end(slow)).state == "ended"
+    with pytest.raises(LeaseLost):
+        await scene.end(silent)
 
 
 async def test_groups_nobody_goes_on_with_make_room_once_they_are_idle(scene: Scene) -> None:
@@ -278,6 +313,32 @@ async def test_nobody_is_told_that_an_episode_is_over_before_it_is_known() -> No
             await verb
 
 
+async def test_an_orphaned_group_is_kept_while_a_team_may_still_decide() -> None:
+    scene = Scene(group_size=4)
+    await scene.end(await play(scene, "a"))
+    held = await prepared(scene, "a", **DECIDER)
+    scene.clock.now += 31
+    scene.rollout.sweep()
+    assert scene.rollout.groups.collected == 1
+    await scene.rollout.abort(claims(held), "its team aborted")
+    scene.clock.now += 31
+    scene.rollout.sweep()
+    assert scene.rollout.counts["drop_partial_group"] == 1
+
+
+async def test_shares_that_cannot_be_written_down_do_not_count() -> None:
+    scene = Scene(streams={"a": 1, "b": 1})
+    before = scene.rollout.streams()
+    scene.store.fail = "disk full"
+    with pytest.raises(StoreUnavailable):
+        await scene.rollout.set_shares({"a": 3, "b": 1})
+    assert scene.rollout.streams() == before
+    scene.store.fail = None
+    assert [stream.share for stream in (await scene.rollout.set_shares({"a": 3, "b": 1})).streams] == [0.75, 0.25]
+    written = {change.name: change.share for change in scene.store.changes if isinstance(change, StreamRow)}
+    assert written == {"a": 0.75, "b": 0.25}
+
+
 async def test_who_waits_for_a_store_that_does_not_answer_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swarm.rollout.episodes.SETTLING_S", 0.05)
     scene = Scene()
@@ -341,6 +402,19 @@ def begun(clock: Clock, name: str = "e") -> tuple[Leases, LeasedEpisode, Claims]
     leases = Leases(30.0, clock)
     episode = leases.begin(name, BeginRequest(task_id="t"), "t", CallTree(FakeRenderer()))
     return leases, episode, Claims("lease", episode=name, fencing_token=episode.fencing_token)
+
+
+def test_a_lease_runs_out_after_its_time_unless_it_is_renewed_or_a_call_is_in_flight(clock: Clock) -> None:
+    leases, episode, claims = begun(clock)
+    for _ in range(2):
+        clock.now += 29
+        leases.find_and_renew(claims)
+    assert leases.find_expired() == []
+    clock.now += 30
+    assert leases.find_expired() == [episode]
+    episode.calls.add(FakeCall())
+    clock.now += 1000
+    assert leases.find_expired() == []
 
 
 def test_a_fenced_owner_is_told_that_the_lease_is_lost_whatever_they_do() -> None:
@@ -486,6 +560,36 @@ async def test_a_prepared_follower_never_expires_and_an_undecided_decider_aborts
     assert [(change.state, change.reason) for change in scene.closed()] == [("aborted", "undecided")]
     with pytest.raises(EpisodeEnded, match="aborted"):
         await scene.rollout.teams.commit(claims(decider))
+
+
+async def test_a_follower_whose_decider_is_away_for_a_day_is_given_up_counted_and_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scene = Scene()
+    follower = await prepared(scene, **DECIDER)  # its partner's place is taken by nobody: no batch is full without it
+    scene.clock.now += IN_DOUBT_S - 1
+    scene.rollout.sweep()
+    await settled(scene)
+    assert (await scene.rollout.teams.outcome(claims(follower))).state == "prepared"
+    scene.store.fail = "the disk is full"
+    scene.clock.now += 1
+    scene.rollout.sweep()
+    await settled(scene)
+    assert (await scene.rollout.teams.outcome(claims(follower))).state == "prepared", (
+        "nothing counts before it is written"
+    )
+    scene.store.fail = None
+    scene.rollout.sweep()
+    await settled(scene)
+    assert (await scene.rollout.teams.outcome(claims(follower))).state == "fenced"
+    (change,) = scene.closed()
+    assert (change.state, change.reason, change.fencing_token, change.team) == ("fenced", "team_in_doubt", 2, True)
+    assert (scene.rollout.counts["fenced"], scene.rollout.counts["drop_team_in_doubt"]) == (1, 1)
+    assert f"episode={follower.id}" in caplog.text
+    assert DECIDER["decider"] in caplog.text
+    assert not scene.rollout.groups.begun, "its place is free again"
+    with pytest.raises(LeaseLost):
+        await scene.rollout.teams.commit(claims(follower))
 
 
 async def test_an_episode_in_doubt_gives_its_place_up_after_the_drain_time_and_joins_a_later_batch() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -182,3 +183,14 @@ async def test_recovered_weights_are_bit_equal_to_uninterrupted_ones(tmp_path: P
     assert any(name.startswith("optimizer/") for name in found)
     different = [name for name, value in truth.items() if not torch.equal(value, found[name])]
     assert different == []
+
+
+async def test_transitions_and_recoveries_are_written_down_once_each(tmp_path: Path) -> None:
+    for _ in range(2):
+        async with serving(tmp_path) as served:
+            await served.play_to(1)
+    rows = execute(default_store(tmp_path), "select kind, details from events order by serial")
+    events = [(kind, json.loads(details)) for kind, details in rows]
+    life = ["BOOTING", "ROLLING", "ROLLING_POST", "WEIGHT_SYNCING", "ROLLING", "OFFLINE"]
+    assert [details["to"] for kind, details in events if kind == "state"] == [*life, "BOOTING", "ROLLING", "OFFLINE"]
+    assert [details for kind, details in events if kind == "recovered"] == [{"checkpoint": 0, "step": 1, "pool": 0}]

@@ -282,3 +282,11 @@ async def test_a_connection_that_is_cut_is_made_anew(url: str) -> None:
         assert len((await store.episodes(5)).episodes) == 2
     engine.dispose()
     assert [sample.episode for sample in (await reopened(url)).pool] == ["a", "b"]
+
+
+async def test_a_database_that_became_read_only_is_refused_for_good(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as (store, _):
+        await store.write(*played("a"), ended("a"))
+        sa.event.listen(store._engine, "begin", lambda c: c.exec_driver_sql("PRAGMA query_only=ON"))
+        with pytest.raises(StoreRefused, match=r"for good: .*readonly"):
+            await store.write(*played("b"))
