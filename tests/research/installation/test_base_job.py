@@ -43,6 +43,12 @@ def test_without_a_file_and_a_folder_there_is_none_and_a_study_has_the_default()
     assert base_job_of({}) == Job()
 
 
+def test_a_study_of_a_job_that_is_not_trained_any_more_says_so() -> None:
+    begun = {**Job().value(), "backend": "verl", "verl": {"advantage_estimator": "gae"}}
+    with pytest.raises(BadInput, match=r"an earlier one began it: .*gae needs a critic"):
+        base_job_of({"base_job": begun})
+
+
 @pytest.mark.parametrize(
     ("rate", "said"), [(1e-3, None), (0.0, None), (0.012, None), (0.09, "usual for the tiny model"), (1e-5, "far from")]
 )
