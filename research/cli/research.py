@@ -31,7 +31,7 @@ from research.controller.wandb import wandb_login
 from research.environments.reference import requirements_of
 from research.errors import BadInput
 from research.files import ignore_disk_full
-from research.installation.base_job import describe_unusual_rate
+from research.installation.base_job import describe_unusual_rate, require_job
 from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.isolation.mode import UNISOLATED, Isolation, choose
@@ -42,7 +42,6 @@ from research.terminal import strip_control_chars, warn
 from studies import EventLog, RunState, StudyState, fold
 from studies.log.locks import ControllerLease
 from studies.proof import verdict_fault
-from swarm.job import Job
 
 if TYPE_CHECKING:
     from research.orchestration.deployment import ScheduleStudy
@@ -77,7 +76,7 @@ def conduct(
             records = [] if planned.noise_plan is None else [planned.noise_plan.job]
             if (design := planned.design) is not None:
                 records = [{**design.base_job, **arm.job_overrides} for arm in design.arms]
-            for odd in dict.fromkeys(filter(None, map(describe_unusual_rate, map(Job.from_record, records)))):
+            for odd in dict.fromkeys(filter(None, map(describe_unusual_rate, map(require_job, records)))):
                 warn(odd)
             observer, shown = make_observer(home, planned, json=json)
             with shown:

@@ -46,6 +46,16 @@ def parse_job(record: Mapping[str, Any]) -> Job | None:
         return None
 
 
+def require_job(record: Mapping[str, Any]) -> Job:
+    """Return a recorded job; BadInput for one that this ajet does not know."""
+    try:
+        return Job.from_record(record)
+    except ValidationError as error:
+        raise BadInput(
+            f"expected a job that this ajet trains; an earlier one began it: {to_invalid_request(error)}"
+        ) from None
+
+
 def find_fixed_fields(base: Job) -> dict[str, Any]:
     """Return the fields of a base job that were said, or are not as in every other job, as JSON values."""
     held = base.model_dump(mode="json", exclude=_SET_FOR_EACH_RUN)
@@ -245,7 +255,7 @@ def base_job_of(settings: Mapping[str, Any]) -> Job:
     """Return the job under all arms of a study, which fixes what it did; the default where its settings name none."""
     if settings.get(_KEY) is None:
         return Job()
-    held = Job.from_record(settings[_KEY])
+    held = require_job(settings[_KEY])
     values = {name: getattr(held, name) for name in Job.model_fields}
     return Job.model_construct(_fields_set=set(settings.get(_FIXED, ())), **values)  # a record says every field
 

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from swarm.errors import ServerFailed, StoreUnavailable
+from swarm.errors import InvalidRequest, ServerFailed, StoreUnavailable, to_invalid_request
 from swarm.job import Job
 from swarm.store import reading
 from swarm.store.changes import Change, EpisodeClosed, EpisodeErased, RowWriter
@@ -130,7 +131,12 @@ def summarize_training(connection: sa.Connection, training: int, step: int) -> T
         success = None if sums.success is None else float(sums.success)
         evaluation = VersionEvaluation(sums.episodes, sums.tasks, float(sums.reward), success)
     digests = {listed.stream: listed.digest for listed in connection.execute(lists)}
-    return TrainingSummary(Job.from_record(row.job), row.job_digest, digests, int(trained), evaluation)
+    try:
+        job = Job.from_record(row.job)
+    except ValidationError as error:
+        said = f"expected a training of a job that this version of ajet reads; {to_invalid_request(error)}"
+        raise InvalidRequest(said) from None
+    return TrainingSummary(job, row.job_digest, digests, int(trained), evaluation)
 
 
 class Archive(reading.EpisodeReader):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sqlite3
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +15,10 @@ import pytest
 
 from swarm.backends.local import LocalBackend
 from swarm.client import AsyncSwarmClient, Episode, NamedTask
+from swarm.errors import InvalidRequest
 from swarm.job import Job
 from swarm.rollout.keys import ServerDirectory
+from swarm.store.archive import Archive
 from swarm.store.database import connect, migrate
 from tests.recorded.conftest import FIRST, SECOND, Expected, Unpack, check_says
 from tests.recorded.record import LEASE, PROBE
@@ -189,6 +192,19 @@ async def test_what_a_killed_server_had_exported_is_what_is_exported_now(
         sampled = {"ids": turn["completion_token_ids"], "logprobs": turn["per_token_logps"]}
         check_says(call["sampled"], {**sampled, "versions": fields["versions"]})
         assert turn["prompt_token_ids"][-len(call["context"]["ids"]) :] == call["context"]["ids"]
+
+
+@pytest.mark.parametrize("recorded_set", [FIRST], indirect=True)
+async def test_a_training_of_a_job_that_is_not_known_any_more_is_refused_in_one_line(
+    tmp_path: Path, unpack: Unpack
+) -> None:
+    store = unpack("fake", tmp_path) / "store.sqlite3"
+    with sqlite3.connect(store) as connection:
+        (held,) = connection.execute("SELECT job FROM trainings").fetchone()
+        job = {**json.loads(held), "backend": "verl", "verl": {"advantage_estimator": "gae"}}
+        connection.execute("UPDATE trainings SET job = ?", (json.dumps(job),))
+    with pytest.raises(InvalidRequest, match="gae needs a critic"):
+        await Archive(f"sqlite:///{store}", None).summarize(4)
 
 
 def read_lines(path: Path) -> list[Any]:

@@ -276,14 +276,15 @@ class Batcher:
         return ready
 
     @torch.inference_mode()
-    def empty(self) -> list[Generation]:
-        """After a failed step, remove all that ran in it, with all keys and values; return those generations. The
-        memory is zeroed: numbers that are not finite come through masks."""
-        running = list(self._running.values())
+    def empty(self) -> tuple[list[Generation], list[Generation]]:
+        """After a failed step, remove all generations, keys and values; return those that ran in it, and that waited.
+        The memory is zeroed: numbers that are not finite come through masks."""
+        running, waiting = list(self._running.values()), list(self._waiting)
         self._running.clear()
+        self._waiting.clear()
         self._table = SlotTable(self._slots, self._positions)
         self._cache.wipe()
-        return running
+        return running, waiting
 
     def _extend(self, rows: _Array, features: Tensor) -> list[Generation]:
         """Sample one token for each of `rows` (N) from its features (N, F); return whose they are."""

@@ -6,12 +6,14 @@ and every open request gets a BackendError; RequestLost when it is stopped. One 
 all results.
 
 What runs in a step that fails is lost, and made again by whoever asked; no key or value of such a step is used again.
-After `_MAX_FAILURES` of them in a row the engine is broken. Weights follow the policy's version and lock.
+Where a trial of one token fails too, or `_MAX_FAILURES` steps of several requests in a row, the engine is broken: one
+request alone never breaks it. Weights follow the policy's version and lock.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -20,19 +22,20 @@ from itertools import groupby
 
 from swarm.backends.local.batcher import Batcher, Generation, SampledToken
 from swarm.backends.local.policy import Policy
-from swarm.backends.protocols import Chunk, Finish, GenerationRequest, RequestLost, require_readable
+from swarm.backends.protocols import Chunk, Finish, GenerationRequest, RequestLost, Sampling, require_readable
 from swarm.rendering.guides import Guides
 from swarm.rendering.messages import BackendError, GrammarRefused
 
 _MAX_FAILURES = 3
-"""Failed steps in a row after which the engine counts as broken."""
+"""Failed steps of several requests in a row after which the engine counts as broken."""
 
 
 _log = logging.getLogger(__name__)
 
-SILENCE_S = 1800.0
-"""Seconds that a step may take while requests wait, after which the engine is dead: prompts of a model that is large
-for its machine take minutes."""
+SILENCE_S = 60.0
+"""Seconds in which the thread neither takes up work nor computes, while requests wait, after which it is dead."""
+_STEP_S = 1800.0
+"""Seconds that a step may compute: prompts of a model that is large for its machine take minutes."""
 _JOIN_S = 10.0
 """Seconds that `stop` waits for the thread; one that hangs is left behind (it is a daemon)."""
 _GATHER_S = 0.02
@@ -101,8 +104,11 @@ class LocalEngine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._silence_s = silence_s
-        self._advanced = time.monotonic()
-        """When the thread last took up work (monotonic seconds)."""
+        self._advanced = self._computed = self._looked = time.monotonic()
+        """When the thread last took up work (monotonic seconds), and was last seen to have computed; the last look."""
+        self._clock: int | None = None
+        """That of the thread's processor time, where there is one."""
+        self._spent = 0.0
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -122,11 +128,21 @@ class LocalEngine:
 
     def failure(self) -> str | None:
         """Return why the thread broke, or that it advances no request though there are some; None otherwise."""
-        silent = time.monotonic() - self._advanced
+        silent = self._silent_s()
         if self._failure is None and self._open and silent > self._silence_s:
             self._failure = f"the local engine has been silent for {silent:.0f} s while requests wait"
             self._fail_open()
         return self._failure
+
+    def _silent_s(self) -> float:
+        """Return for how long the thread neither took up work nor, within a step, computed anything."""
+        looked, self._looked = self._looked, time.monotonic()
+        with contextlib.suppress(OSError):  # the thread is over
+            spent = self._looked if self._clock is None else time.clock_gettime(self._clock)
+            if spent != self._spent or self._looked - looked > self._silence_s / 2:  # or this process stood still
+                self._spent, self._computed = spent, self._looked
+        in_step = self._looked - self._advanced
+        return min(in_step, self._looked - self._computed) if in_step < _STEP_S else in_step
 
     @property
     def version(self) -> int:
@@ -171,6 +187,8 @@ class LocalEngine:
         return queue
 
     def _run(self) -> None:
+        if hasattr(time, "pthread_getcpuclockid"):
+            self._clock = time.pthread_getcpuclockid(threading.get_ident())
         try:
             while self._collect():
                 self._note_progress()
@@ -184,18 +202,22 @@ class LocalEngine:
             self._call_loop(self._fail_open)
 
     def _step(self) -> list[Generation]:
-        """Advance; return the generations that got a token or ended. Raises what fails again and again."""
+        """Advance; return the generations that got a token or ended. Raises what is no single request's fault."""
         try:
             advanced = self._batcher.step()
         except Exception as error:
-            self._failures += 1
+            lost, waiting = self._batcher.empty()
+            self._failures += len(lost) > 1
             if self._failures >= _MAX_FAILURES:
                 raise
             said = f"the engine lost this answer ({type(error).__name__}: {error}); make the request again"
             _log.warning("event=step_failed reason=%r", said)
-            lost = self._batcher.empty()
             for generation in lost:
                 generation.fail(RequestLost(said))
+            self._batcher.add(Generation([0], Sampling(max_tokens=1, seed=0)))
+            self._batcher.step()
+            for generation in waiting:
+                self._batcher.add(generation)
             return lost
         self._failures = 0
         return advanced

@@ -184,7 +184,9 @@ class TrainerGroup:
                 return cause
             if isinstance(cause, MemoryError | torch.OutOfMemoryError):
                 return BackendError(f"rank {rank} of the learner is out of memory in {method}: {_line(cause)}; {_ROOM}")
-            return BackendError(f"rank {rank} of the learner failed in {method}: {type(cause).__name__}: {cause}")
+            return BackendError(
+                f"rank {rank} of the learner failed in {method}: {type(cause).__name__}: {_line(cause)}"
+            )
         except errors.OutOfMemoryError as error:
             return BackendError(f"Ray ended rank {rank} of the learner for want of memory: {_line(error)}; {_ROOM}")
         except errors.RayError as error:

@@ -260,7 +260,13 @@ async def _load_bucket(model: vllm.VllmStream, bucket: dict[str, Any]) -> None:
     in_memory = _SHARED.is_dir() and shutil.disk_usage(_SHARED).free > size + _SPARE
     with tempfile.TemporaryDirectory(prefix="ajet-weights-", dir=_SHARED if in_memory else None) as folder:
         path = Path(folder) / "bucket.pt"
-        await asyncio.to_thread(torch.save, dict(bucket), path)  # workers read plain types alone
+        try:
+            with path.open("wb") as file:  # by its path torch would not tell a full disk from another fault
+                await asyncio.to_thread(torch.save, dict(bucket), file)  # workers read plain types alone
+        except OSError as error:
+            raise BackendError(
+                f"{size:,} bytes of weights could not be written under {path.parents[1]}: {error}"
+            ) from error
         await model.load_bucket(str(path))
 
 

@@ -354,7 +354,8 @@ class WeightsExtension:
 def boot_error(error: BaseException, log: Iterable[str], spec: ReplicaSpec) -> BackendError:
     """Return the first cause of a failed boot, by the error and what vLLM wrote; without memory, that and the knobs."""
     lines = [line.rstrip() for line in log if line.strip()]
-    said = [line for line in [*lines, f"{type(error).__name__}: {error}"] if _ERROR.search(line)]
+    own = " ".join(f"{type(error).__name__}: {error}".split())
+    said = [line for line in [*lines, own] if _ERROR.search(line)]
     if room := next((line for line in said if any(sign in line for sign in _ROOM)), None):
         return BackendError(
             f"vLLM has too little memory for {spec.folder} with max_context {spec.max_context}, max_concurrency "

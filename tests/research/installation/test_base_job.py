@@ -33,6 +33,12 @@ def written(path: Path, **fields: Any) -> Path:
     return path
 
 
+def test_a_study_of_a_job_that_is_not_trained_any_more_says_so() -> None:
+    begun = {**Job().value(), "backend": "verl", "verl": {"advantage_estimator": "gae"}}
+    with pytest.raises(BadInput, match=r"an earlier one began it: .*gae needs a critic"):
+        base_job_of({"base_job": begun})
+
+
 @pytest.mark.parametrize(
     ("rate", "said"), [(1e-3, None), (0.0, None), (0.012, None), (0.09, "usual for the tiny model"), (1e-5, "far from")]
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -70,7 +72,7 @@ async def test_a_thread_that_hangs_while_requests_wait_is_a_failure_they_are_tol
     policy: Policy, batcher: Batcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = _Held(batcher, monkeypatch)
-    async with _serving(policy, batcher, silence_s=0.05) as engine:
+    async with _serving(policy, batcher, silence_s=0.5) as engine:
         assert engine.failure() is None
         waiting = asyncio.create_task(_collect(engine, [1, 2, 3], Sampling(max_tokens=2)))
         await eventually(engine.failure, bool)
@@ -78,6 +80,25 @@ async def test_a_thread_that_hangs_while_requests_wait_is_a_failure_they_are_tol
             with pytest.raises(BackendError, match="silent"):
                 await asked
         held.permit()
+
+
+async def test_a_step_that_computes_for_longer_is_no_silence(
+    policy: Policy, batcher: Batcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over, step = threading.Event(), batcher.step
+
+    def long() -> Any:
+        while not over.is_set():
+            math.factorial(1000)
+        return step()
+
+    monkeypatch.setattr(batcher, "step", long)
+    async with _serving(policy, batcher, silence_s=1.0) as engine:
+        waiting = asyncio.create_task(_collect(engine, [1, 2, 3], Sampling(max_tokens=2)))
+        await eventually(lambda: (engine.failure(), time.monotonic() - engine._advanced), lambda found: found[1] > 2.0)
+        over.set()
+        await waiting
+        assert engine.failure() is None
 
 
 async def test_an_engine_that_was_not_started_refuses(policy: Policy, batcher: Batcher) -> None:
@@ -126,13 +147,47 @@ async def test_what_runs_in_a_step_that_fails_is_lost_and_may_be_asked_again(
     assert engine.failure() is None
 
 
-async def test_weights_that_are_no_numbers_break_the_engine_after_three_steps(
-    engine: LocalEngine, policy: Policy
+async def test_a_request_that_fails_whenever_it_is_made_ends_no_engine(
+    engine: LocalEngine, batcher: Batcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    plain = batcher._feed
+
+    def poisoned(rows: Any, lengths: Any) -> Any:
+        if any(13 in batcher._running[row].ids for row in rows.tolist()):
+            raise RuntimeError("no kernel for this")
+        return plain(rows, lengths)
+
+    monkeypatch.setattr(batcher, "_feed", poisoned)
+    for _ in range(5):
+        with pytest.raises(RequestLost, match="no kernel for this"):
+            await _collect(engine, [1, 13], Sampling(max_tokens=4))
+    assert len(_ids(await _collect(engine, [1, 2], Sampling(max_tokens=4)))) == 4
+    assert engine.failure() is None
+
+
+async def test_steps_that_fail_in_company_alone_end_the_engine_and_those_that_wait_for_a_row_are_kept(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batcher = Batcher(policy, slots=2, positions=_CONTEXT, seed=0)
+    plain = batcher._extend
+
+    def crowded(rows: Any, features: Any) -> Any:
+        if len(rows) > 1:
+            raise torch.OutOfMemoryError("no room for two")
+        return plain(rows, features)
+
+    monkeypatch.setattr(batcher, "_extend", crowded)
+    async with _serving(policy, batcher) as engine:
+        asked = (_collect(engine, [1, number], Sampling(max_tokens=40)) for number in range(6))
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [RequestLost] * 4 + [BackendError] * 2
+        assert "no room for two" in (engine.failure() or "")
+
+
+async def test_weights_that_are_no_numbers_break_the_engine(engine: LocalEngine, policy: Policy) -> None:
     with policy.rewriting(), torch.no_grad():
         policy.model.get_output_embeddings().weight.fill_(torch.nan)
-    for kind in (RequestLost, RequestLost, BackendError):
-        with pytest.raises(BackendError, match="no finite numbers") as caught:
-            await _collect(engine, [1, 2], Sampling(max_tokens=1))
-        assert type(caught.value) is kind
+    with pytest.raises(BackendError, match="no finite numbers") as caught:
+        await _collect(engine, [1, 2], Sampling(max_tokens=1))
+    assert type(caught.value) is BackendError
     assert "no finite numbers" in (engine.failure() or "")

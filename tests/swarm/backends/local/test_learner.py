@@ -198,6 +198,15 @@ def test_a_sequence_is_its_whole_episode_however_it_is_cut_into_micro_batches(fi
     assert all_["actor/pg_clipfrac"] > 0
 
 
+def test_a_checkpoint_of_another_model_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    LocalLearner(models.make_policy("qwen3"), _job(), {}).save(tmp_path / "c")
+    policy = models.make_policy()
+    before = models.weights_of(policy)
+    with pytest.raises(BackendError, match="another model"):
+        LocalLearner(policy, _job(), {}).load(tmp_path / "c")
+    assert models.same_weights(models.weights_of(policy), before)
+
+
 def test_an_engine_that_disagrees_for_three_updates_is_found_out_and_the_weights_stay(tmp_path: Path) -> None:
     policy = models.make_policy()
     learner = LocalLearner(policy, _job(epochs=2), {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -81,6 +82,19 @@ async def test_requests_spread_and_sessions_stay(two: World) -> None:
     for fake in two.made:
         fake.answer()
     await asyncio.gather(*asked, *sticky)
+
+
+async def test_closing_the_iterator_tells_the_replica_and_finishing_does_not(two: World) -> None:
+    async with aclosing(two.engine.generate(request())) as chunks:
+        task = asyncio.ensure_future(anext(chunks))
+        await until(lambda: two.made[0].orders)
+        two.made[0].answer(finish=False)
+        await task
+    assert len(two.made[0].cancelled) == 1
+    done = await two.open()
+    two.made[0].answer()
+    await done
+    assert len(two.made[0].cancelled) == 1
 
 
 async def test_a_dead_replica_s_requests_are_lost_and_it_comes_back_with_the_published_weights(two: World) -> None:
@@ -163,6 +177,16 @@ async def test_a_boot_that_fails_is_told_and_leaves_nothing() -> None:
         await world.engine.start()
     assert all(fake.dead for fake in world.made)
     assert len(world.made) == 2
+
+
+async def test_a_request_that_a_replica_loses_is_lost_alone(two: World) -> None:
+    first, second = two.ask(), two.ask()
+    await until(lambda: all(fake.orders for fake in two.made))
+    two.made[0].lose("vLLM ended the answer early")
+    two.made[1].answer()
+    with pytest.raises(RequestLost, match="early"):
+        await first
+    await second
 
 
 async def test_silence_while_requests_are_open_is_a_death(two: World, monkeypatch: pytest.MonkeyPatch) -> None:

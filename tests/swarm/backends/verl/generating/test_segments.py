@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
+import tempfile
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from swarm.backends.protocols import Chunk, Sampling
 from swarm.backends.verl import replica as replica_module
 from swarm.backends.verl.replica import Outbox, Replica, RequestRunner
 from swarm.backends.verl.types import GenerateCommand, Piece, ReplicaDied, ReplicaSpec
+from swarm.rendering.messages import BackendError
 
 
 class FakeStream:
@@ -219,12 +220,15 @@ async def test_buckets_are_loaded_one_by_one_and_leave_no_file(shared: Path, mon
     assert set(model.loaded) == {"a", "w"}
     assert torch.equal(model.loaded["w"], BUCKET["w"])
 
-    def full(bucket: object, path: Path) -> None:
-        path.touch()
-        raise OSError(errno.ENOSPC, "no space left")
+    make = tempfile.mkdtemp
 
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(OSError, match="no space left"):
+    def on_full_disk(*arguments: Any) -> str:
+        folder = make(*arguments)
+        (Path(folder) / "bucket.pt").symlink_to("/dev/full")
+        return folder
+
+    monkeypatch.setattr(tempfile, "mkdtemp", on_full_disk)
+    with pytest.raises(BackendError, match=rf"16,384 bytes .* under {shared}: .*No space left"):
         await replica_of(Model()).load(3, [arriving(BUCKET)])
     assert os.listdir(shared) == []
 

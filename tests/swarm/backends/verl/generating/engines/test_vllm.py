@@ -59,6 +59,12 @@ def test_another_boot_that_failed_tells_its_first_cause() -> None:
     assert_golden(said)
     said = str(vllm.boot_error(ValueError("no such dtype"), [], SPEC))
     assert_golden(said)
+    refused = ValueError(
+        "1 validation error for ModelConfig\n  Value error, User-specified max_model_len (4096) is ..."
+    )
+    assert str(vllm.boot_error(refused, [], SPEC)).endswith(
+        "ModelConfig Value error, User-specified max_model_len (4096) is ..."
+    )
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
