@@ -17,10 +17,10 @@ from research.planners.context import PlannerContext, field_specs
 from research.planners.protocol import Check, PlannerTurn
 from research.planners.rules import RulesPlanner
 from research.proposals.actions import Conclude
-from research.scheduler.steps import ASK_RULE
 from studies import EventType, StudyState, fold
 from studies.errors import LogCorrupt, ReportError
 from studies.log.event import Event, compose_event
+from studies.log.study import ASK_RULE
 from studies.records.alpha import weights
 from studies.records.design import Design
 from studies.report.evidence import Evidence
