@@ -17,11 +17,10 @@ from research.isolation.mode import read_sandboxing
 from research.planners.history import sanitize_line
 from research.scheduler.approvals import describe_cost, how_to_answer
 from research.scheduler.required_runs import budget_decision, open_hypotheses, runs_left
-from research.scheduler.steps import ASK_RULE
 from research.text import format_flag
 from studies import RunState, StudyState
 from studies.log.event_log import lock_error
-from studies.log.study import ApprovalAnswer, LoggedApprovalRequest, PlannerNote
+from studies.log.study import ASK_RULE, ApprovalAnswer, LoggedApprovalRequest, PlannerNote
 from studies.proof import DOES_NOT_FOLLOW, verdict_fault
 from studies.records.verdict import Verdict
 from studies.report.claims import last_words

@@ -50,11 +50,12 @@ from research.proposals.actions import Action, Conclude, Decline, Explore, Propo
 from research.proposals.arms import NO_MODELS
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import RequestedMetric
-from research.scheduler.steps import ASK_RULE, UNLOCKED
+from research.scheduler.steps import UNLOCKED
 from studies import EventLog, EventType, StudyLog, StudyState
 from studies.checks.training import find_zero_lr_run
 from studies.errors import ReportError
 from studies.log.event_log import lock_name, write_lock
+from studies.log.study import ASK_RULE
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Budget, NoisePlan
 from studies.records.runs import noise_hash

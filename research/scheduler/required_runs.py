@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from research.scheduler.steps import ASK_RULE, BUDGET_RULE, FAILURES, SHRINK_RULE
+from research.scheduler.steps import BUDGET_RULE, FAILURES, SHRINK_RULE
 from research.text import memoize_last
 from studies import RunState, StudyState
-from studies.log.study import Decision
+from studies.log.study import ASK_RULE, Decision
 from studies.records.alpha import exploration_spec
 from studies.records.design import Design, Hypothesis, NoisePlan, RunSpec
 from studies.records.procedure import Phase

@@ -29,6 +29,8 @@ RunStatus = Literal["planned", "running", "ended", "collected", "invalid"]
 AttemptStatus = Literal["finished", "failed", "timeout", "stopped", "lost"]
 
 
+ASK_RULE: Final = "ask on while level and budget tell something"
+"""The rule of the decision that no further question is asked."""
 BUDGET_EXHAUSTED: Final = "budget_exhausted"
 """Code of a run that the study's budget did not carry to its end."""
 

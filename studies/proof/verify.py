@@ -122,7 +122,8 @@ def _check_verdict(event: Event, state: StudyState, findings: Findings) -> None:
     stored = Verdict.model_validate({name: event.payload[name] for name in event.payload if name != WORKED})
     place = f"verdict on {stored.hypothesis} (event {event.seq})"
     outside = stored.reason if _blames_lock(state, stored) else None
-    again = judge_hypothesis(state, stored.hypothesis, look=stored.look, phase=stored.phase, lock_error=outside)
+    name, look, phase = stored.hypothesis, stored.look, stored.phase
+    again = judge_hypothesis(state, name, look=look, phase=phase, lock_error=outside, stored=stored)
     differences = list(_differences(stored.model_dump(mode="json"), again.model_dump(mode="json")))
     if not differences:
         findings.held["verdict"] += 1

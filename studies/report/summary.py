@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from studies.checks.training import unequal_drops
-from studies.log.study import StudyState
+from studies.log.study import ASK_RULE, StudyState
 from studies.records.design import Design, Hypothesis
 from studies.records.runs import EVIDENCE_CODES
 from studies.report.design_tables import describe_scope
@@ -36,8 +36,6 @@ from studies.report.wording import (
 from studies.verdicts.recipe import BetterValue, find_untested_pairs, format_fields, recipes
 from studies.verdicts.wording import Question, deciding_interval, find_unequal_training, question_of
 
-ASK_RULE: Final = "ask on while level and budget tell something"
-"""The rule of the decision that no further question is asked, as the loop writes it down."""
 IN_WORDS: Final = "nothing more is asked, in the words of "
 """How its reason begins where a planner ends the inquiry; what follows is the planner's."""
 

@@ -125,6 +125,19 @@ def test_one_arms_lost_run_is_told_in_the_headline(finished: tuple[StudyState, P
     assert clause in headline(state).answers[0].sentence
 
 
+def test_runs_that_count_as_worst_or_that_the_study_itself_cut_short_are_no_loss_of_an_arm(state: StudyState) -> None:
+    assert clauses(lost(lost(state, CONTROL, 1), TREATMENT, 1)) == ()
+    design = state.design.model_copy(update={"counted_as_worst": ("broke",)})
+    assert clauses(lost(replace(state, design=design), TREATMENT, 1, "broke")) == ()
+    given_up = lost(state, TREATMENT, 2, "vetoed")
+    cut = {
+        name: replace(run, attempts=(*run.attempts[:-1], replace(run.attempts[-1], status="stopped")))
+        for name, run in given_up.runs.items()
+        if run.invalid is not None
+    }
+    assert clauses(replace(given_up, runs={**given_up.runs, **cut})) == ()
+
+
 def test_runs_that_had_nothing_to_learn_from_are_counted_by_arm_and_told(finished: tuple[StudyState, Path]) -> None:
     whole = finished[0]
     state = with_conditions(

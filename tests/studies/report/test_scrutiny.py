@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from studies.records.procedure import (
     Rule,
     Watchdog,
 )
+from studies.records.runs import replicate_spec
 from studies.report import design_tables
 from studies.report.build import render_report
 from studies.report.claims import deviation_table
@@ -62,6 +64,26 @@ def test_a_verdict_that_does_not_follow_from_its_runs_refuses_the_report(study: 
     forged = judge_hypothesis(state, "h1", look=1, phase="replicate").model_copy(update={"verdict": "supported"})
     with pytest.raises(ReportError, match="replication of h1 does not"):
         render_report(replace(state, replications=(forged,)), study.folder)
+
+
+def test_a_replication_is_judged_by_its_own_runs_and_stands_beside_the_verdict_that_it_leaves_alone(
+    study: Synthetic,
+) -> None:
+    chosen = design(seeds=4, replication=Replication(environment="arith", seeds=(71, 72, 73)))
+    for spec in study.begin(chosen):
+        study.run(spec)
+    study.judge()
+    assert judge_hypothesis(study.state(), "h1", look=1, phase="replicate").verdict == "invalid"
+    decided = {"rule": "confirmed", "action": "replicate", "reason": "supported"}
+    study.append(EventType.DECISION_TAKEN, **decided, hypothesis="h1", look=1)
+    for seed, arm in product((71, 72, 73), chosen.arms):
+        spec = replicate_spec(study.study, chosen, chosen.hash(), arm, seed)
+        study.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
+        study.run(spec)
+    again = judge_hypothesis(study.state(), "h1", look=1, phase="replicate")
+    study.append(EventType.VERDICT_COMPUTED, **again.model_dump(mode="json"))
+    assert (again.verdict, again.n_control, study.conclude().verdicts[0].n_control) == ("supported", 3, 4)
+    assert_golden(section(pages(study)[0], "The same comparison in another setting"))
 
 
 def resumed(study: Synthetic, specs: list[RunSpec]) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from studies import EventType
+from studies.log.study import ASK_RULE
 from studies.records.alpha import Exploration, exploration_spec
-from studies.report.summary import ASK_RULE
 from tests.golden import assert_golden
 from tests.studies.asked_on import STUDY, Inquiry
 from tests.studies.report.pages import section
