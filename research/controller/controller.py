@@ -190,10 +190,18 @@ class StudyController:
 
         Raises BadTopic, DesignRefused and PlannerFailed while planning, StoreError, LogCorrupt, OSError, SandboxError.
         """
+
+        def attempts(state: StudyState, *, ended: bool) -> set[str]:
+            tries = [attempt for run in state.every_run.values() for attempt in run.attempts]
+            return {attempt.name for attempt in tries if not ended or attempt.status is not None}
+
         before = self.state()
         while not self._take_steps():
             pass
-        return _compare_states(before, self.state())
+        after = self.state()
+        launched = attempts(after, ended=False) - attempts(before, ended=False)
+        ended = attempts(after, ended=True) - attempts(before, ended=True)
+        return TickResult(after, tuple(sorted(launched)), tuple(sorted(ended)), is_done(after))
 
     def stop(self, reason: str, actor: str = "user") -> TickResult:
         """Stop the study and end its attempts; `study.resumed` lets it go on."""
@@ -407,15 +415,6 @@ def _jobs_by_arm(state: StudyState, phase: Phase) -> dict[str, Mapping[str, Any]
         base = {**base, **setting.overrides, "environment": setting.environment}
     others = [arm for arm in design.arms if MODEL in arm.overrides and arm.name != design.control_arm]
     return {design.control_arm: base, **{arm.name: {**base, MODEL: arm.overrides[MODEL]} for arm in others}}
-
-
-def _compare_states(before: StudyState, after: StudyState) -> TickResult:
-    def attempts(state: StudyState, *, ended: bool) -> set[str]:
-        return {a.name for run in state.every_run.values() for a in run.attempts if not ended or a.status is not None}
-
-    launched = attempts(after, ended=False) - attempts(before, ended=False)
-    ended = attempts(after, ended=True) - attempts(before, ended=True)
-    return TickResult(after, tuple(sorted(launched)), tuple(sorted(ended)), is_done(after))
 
 
 RETRY_TIMEOUT_S = 300.0
