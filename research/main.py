@@ -12,14 +12,18 @@ NEWEST = (3, 12)
 
 def main() -> None:
     """Run the command line; exit code 2 with one line when Python is too old or too new, or a package is missing."""
-    found = sys.version_info[:2]
-    if not OLDEST <= found <= NEWEST:
-        version = ".".join(str(part) for part in found)
+    python = sys.version_info[:2]
+    if not OLDEST <= python <= NEWEST:
+        version = ".".join(str(part) for part in python)
         sys.stderr.write(
             f"ajet: expected Python 3.11 or 3.12, found {version}; make a virtual environment with one of them\n"
         )
         raise SystemExit(2)
-    _escape_unencodable()
+    # What the output's encoding does not hold is escaped, here and in processes begun from here, in place of failing.
+    if sys.stdout is not None:  # where it is closed
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    encoding = os.environ.get("PYTHONIOENCODING", "").partition(":")[0]
+    os.environ["PYTHONIOENCODING"] = encoding + ":backslashreplace"
     try:
         from research.cli.app import run
 
@@ -30,11 +34,3 @@ def main() -> None:
         why = " ".join(str(error).split())
         sys.stderr.write(f"ajet: expected all packages that ajet needs; found: {why}; install ajet again\n")
         raise SystemExit(2) from None
-
-
-def _escape_unencodable() -> None:
-    """Escape what the output's encoding does not hold, here and in processes begun from here, in place of failing."""
-    if sys.stdout is not None:  # where it is closed
-        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    encoding = os.environ.get("PYTHONIOENCODING", "").partition(":")[0]
-    os.environ["PYTHONIOENCODING"] = encoding + ":backslashreplace"

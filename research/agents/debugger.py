@@ -51,7 +51,15 @@ class VerboseEpisode(Episode[Task]):
         self.calls = 0
 
     async def chat(self, messages: Sequence[Mapping[str, Any]], *, agent: str = "", **params: Any) -> ChatReply:
-        self._show_messages(messages, {**params, "agent": agent} if agent else params)
+        shown = {**params, "agent": agent} if agent else params
+        self.calls += 1
+        self._say(f"call {self.calls}" + (f"   {shown!r:.200}" if shown else ""))
+        fresh = messages[self._shown :] if len(messages) > self._shown else messages
+        if len(fresh) < len(messages):
+            self._say(f"  ({len(messages) - len(fresh)} messages as before)")
+        for message in fresh:
+            self._say(f"  {message.get('role', '?')}: {_content(message)}")
+        self._shown = len(messages)
         began, call = time.monotonic(), super().chat(messages, agent=agent, **params)
         if asyncio.get_running_loop() is self._loop:
             reply = await call
@@ -60,16 +68,6 @@ class VerboseEpisode(Episode[Task]):
         answer = _content(reply.raw["choices"][0]["message"])
         self._say(f"  -> {answer}   [{reply.finish_reason}, {time.monotonic() - began:.2f} s]")
         return reply
-
-    def _show_messages(self, messages: Sequence[Mapping[str, Any]], params: Mapping[str, Any]) -> None:
-        self.calls += 1
-        self._say(f"call {self.calls}" + (f"   {dict(params)!r:.200}" if params else ""))
-        fresh = messages[self._shown :] if len(messages) > self._shown else messages
-        if len(fresh) < len(messages):
-            self._say(f"  ({len(messages) - len(fresh)} messages as before)")
-        for message in fresh:
-            self._say(f"  {message.get('role', '?')}: {_content(message)}")
-        self._shown = len(messages)
 
 
 class Debugger:

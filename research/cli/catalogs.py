@@ -16,7 +16,7 @@ from rich.text import Text
 from research.cli.app import Json, answer, console, make_facts, make_table, print_json, show_progress
 from research.errors import BadInput
 from research.installation.home import Home
-from research.models.catalog import CatalogEntry, find_model, read_catalog, read_record
+from research.models.catalog import find_model, read_catalog, read_record
 from research.models.fetch import build_job, measure_model
 from research.models.fetch import fetch as fetch_model
 from research.proposals.metric_choice import default_threshold, find_kind, flag_syntax
@@ -214,9 +214,17 @@ def list_models(json: Json = False) -> None:
 
         ajet model list --json
     """
-    found = read_catalog(Home.locate().for_reading().models)
-    abouts = (Text(f"{each.name}: {each.problem or each.about}", "red" if each.problem else "dim") for each in found)
-    answer(json, found, _table(found), abouts)
+    models = read_catalog(Home.locate().for_reading().models)
+    abouts = (Text(f"{one.name}: {one.problem or one.about}", "red" if one.problem else "dim") for one in models)
+    rows = (
+        (
+            one.name, Text(one.state, _STYLES[one.state]), f"{one.bytes / 1e6:.0f} MB", one.licence, one.source,
+            Text("-" if one.state == "not fetched" else str(one.folder)),
+        )
+        for one in models
+    )  # fmt: skip
+    table = make_table(("model", "state", "size", "licence", "package", "folder"), rows, wraps=("folder",))
+    answer(json, models, table, abouts)
 
 
 @model_app.command()
@@ -279,50 +287,34 @@ def check(
         warn(line)
 
 
-def _table(found: list[CatalogEntry]) -> Table:
-    rows = (
-        (
-            each.name, Text(each.state, _STYLES[each.state]), f"{each.bytes / 1e6:.0f} MB", each.licence, each.source,
-            Text("-" if each.state == "not fetched" else str(each.folder)),
-        )
-        for each in found
-    )  # fmt: skip
-    return make_table(("model", "state", "size", "licence", "package", "folder"), rows, wraps=("folder",))
-
-
-def _rows(found: ModelCheck, max_context: int) -> Iterator[tuple[str, str]]:
-    asked = found.conditions
-    trained = "all of them" if found.trained_parameters == found.parameters else f"{found.trained_parameters:,}"
-    yield "model", f"{found.architecture}, {found.parameters:,} parameters ({trained} trained), {asked['dtype']}"
-    yield "loaded", f"in {found.load_s:.1f} s; {found.loaded_bytes / 1e9:.2f} GB, with cache; {found.threads} thread(s)"
-    yield "template", _template(found)
-    yield "forward", "fused" if found.fused else f"the module's own: {found.fused_lost}"
-    yield "updates", "trees" if found.trees else f"rows, no trees: {found.trees_lost}"
+def _rows(check: ModelCheck, max_context: int) -> Iterator[tuple[str, str]]:
+    conditions = check.conditions
+    trained = "all of them" if check.trained_parameters == check.parameters else f"{check.trained_parameters:,}"
+    yield "model", f"{check.architecture}, {check.parameters:,} parameters ({trained} trained), {conditions['dtype']}"
+    yield "loaded", f"in {check.load_s:.1f} s; {check.loaded_bytes / 1e9:.2f} GB, with cache; {check.threads} thread(s)"
+    template = check.template
+    thinking = "told apart" if template.thinking else "not marked"
+    unsupported = "" if template.system else ", no system message"
+    renders = f"renders; answers read as {template.answers}, tools {template.tools}, thinking {thinking}{unsupported}"
+    yield "template", renders
+    yield "forward", "fused" if check.fused else f"the module's own: {check.fused_lost}"
+    yield "updates", "trees" if check.trees else f"rows, no trees: {check.trees_lost}"
     yield (
         "log-probs",
-        f"within {found.logprob_gap:.1e} of a plain eager forward (refused from {found.logprob_tolerance:g})",
+        f"within {check.logprob_gap:.1e} of a plain eager forward (refused from {check.logprob_tolerance:g})",
     )
-    yield "prompts", f"{1 / found.seconds_per_prompt_token:,.0f} tokens/s"
-    yield "answers", f"{1 / found.seconds_per_generated_token:,.0f} tokens/s, {found.at_once} episodes at once"
+    yield "prompts", f"{1 / check.seconds_per_prompt_token:,.0f} tokens/s"
+    yield "answers", f"{1 / check.seconds_per_generated_token:,.0f} tokens/s, {check.at_once} episodes at once"
     yield (
         "learning",
-        f"{1 / found.seconds_per_learned_token:,.0f} tokens/s, {found.fed_per_sampled_token:.1f} fed for each sampled",
+        f"{1 / check.seconds_per_learned_token:,.0f} tokens/s, {check.fed_per_sampled_token:.1f} fed for each sampled",
     )
-    yield "memory", f"{found.peak_bytes / 1e9:.2f} GB at most during this check"
+    yield "memory", f"{check.peak_bytes / 1e9:.2f} GB at most during this check"
     yield (
         "fits",
-        f"{found.fits_at_once} episodes of {max_context} tokens at once (memory for {found.memory_holds}, cache "
-        f"{found.cache_bytes_per_token:,} bytes a token)",
+        f"{check.fits_at_once} episodes of {max_context} tokens at once (memory for {check.memory_holds}, cache "
+        f"{check.cache_bytes_per_token:,} bytes a token)",
     )
-
-
-def _template(found: ModelCheck) -> str:
-    template = found.template
-    thinking, system = (
-        "told apart" if template.thinking else "not marked",
-        "" if template.system else ", no system message",
-    )
-    return f"renders; answers read as {template.answers}, tools {template.tools}, thinking {thinking}{system}"
 
 
 def warnings(found: ModelCheck) -> Iterator[str]:

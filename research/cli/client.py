@@ -69,15 +69,20 @@ def exit_code(ended: AgentResult) -> int:
 
 def show(ended: AgentResult) -> None:
     if ended.result is not None:
-        asked, result = ended.run.request, ended.result
-        if asked.during:
+        request, result = ended.run.request, ended.result
+        if request.during:
             several = result.get("evaluations")
             plays = [play for play in several if isinstance(play, dict)] if isinstance(several, list) else []
             lines = list(map(_format_evaluation, plays))
-            said = "\n".join(lines) or "evaluated      nothing: training waited for no evaluation"
+            text = "\n".join(lines) or "evaluated      nothing: training waited for no evaluation"
+        elif request.action == "play":
+            drops = result.get("dropped")
+            counts = sorted(drops.items()) if isinstance(drops, dict) else []
+            lost = ", ".join(f"{count} by {reason}" for reason, count in counts) or "none"
+            text = f"trained        {result.get('episodes')} episodes, {_format_means(result)}; dropped: {lost}"
         else:
-            said = _format_training(result) if asked.action == "play" else _format_evaluation(result)
-        console().print(escape_control(said))  # the file is the agent's, and so are its words
+            text = _format_evaluation(result)
+        console().print(escape_control(text))  # the file is the agent's, and so are its words
     if ended.restarts:
         console().print(f"restarts       {len(ended.restarts)}; what is told is of the last client")
     if ended.reloads:
@@ -93,20 +98,23 @@ def show(ended: AgentResult) -> None:
 def report_failure(ended: AgentResult) -> None:
     """Write to stderr why it failed, unless the process printed that itself."""
     if ended.exit.reason != "finished" and not _is_explained(ended):
-        warn(_failure_reason(ended))
+        limits, seconds = ended.run.place.given.limits, ended.run.request.time_limit_s
+        reasons = {
+            "out_of_memory": f"the agent used up its memory of {limits.memory_bytes >> 20} MiB; give it more with "
+            "--memory",
+            "timeout": f"the time limit of {seconds:g} s is over; give it more with --time-limit",
+            "error": f"the agent's process ended with exit code {ended.exit.code}; its last words are above",
+            "stopped": "the agent was stopped",
+            "killed": "the agent was ended from outside",
+            "lost": "the agent's container is gone, and nobody saw how it ended",
+        }
+        warn(reasons[ended.exit.reason])
     if ended.unfinished:
         warn("the agent ended before the job was finished; run it again, and it goes on where its stream stands")
 
 
 def _is_explained(ended: AgentResult) -> bool:
     return ended.exit.reason == "error" and ended.exit.code in EXPLAINED
-
-
-def _format_training(summary: Mapping[str, Any]) -> str:
-    dropped = summary.get("dropped")
-    dropped = dropped if isinstance(dropped, dict) else {}
-    lost = ", ".join(f"{count} by {reason}" for reason, count in sorted(dropped.items())) or "none"
-    return f"trained        {summary.get('episodes')} episodes, {_format_means(summary)}; dropped: {lost}"
 
 
 def _format_evaluation(outcomes: Mapping[str, Any]) -> str:
@@ -132,18 +140,6 @@ def _format_means(summary: Mapping[str, Any]) -> str:
     said = f"mean reward {_mean([summary.get('reward_mean')]):.3f}"
     success = summary.get("success_mean")
     return said if success is None else f"{said}, solved {_mean([success]):.3f}"
-
-
-def _failure_reason(ended: AgentResult) -> str:
-    limits, seconds = ended.run.place.given.limits, ended.run.request.time_limit_s
-    return {
-        "out_of_memory": f"the agent used up its memory of {limits.memory_bytes >> 20} MiB; give it more with --memory",
-        "timeout": f"the time limit of {seconds:g} s is over; give it more with --time-limit",
-        "error": f"the agent's process ended with exit code {ended.exit.code}; its last words are above",
-        "stopped": "the agent was stopped",
-        "killed": "the agent was ended from outside",
-        "lost": "the agent's container is gone, and nobody saw how it ended",
-    }[ended.exit.reason]
 
 
 Agent = Annotated[

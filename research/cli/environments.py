@@ -159,20 +159,6 @@ def format_size(count: int) -> str:
 
 def show_lines(environment: Environment, plays: Plays, measured: Sequence[MeasuredEnvironment]) -> Iterator[Line]:
     yield Text(environment.name, "bold")
-    yield from _description_lines(environment)
-    if isinstance(environment, CustomEnvironment):
-        yield from _provenance(environment)
-    yield from _faults(plays.faults)
-    if plays.example is not None:
-        yield from _example(plays.example)
-    for each in measured:
-        yield Text("")
-        yield from trial_lines(each) if each.model != NO_MODEL else _measurement_lines(each)
-    if not measured:
-        yield Text(f"not measured yet: ajet env check {environment.name}", "dim")
-
-
-def _description_lines(environment: Environment) -> Iterator[Text]:
     low, high = environment.reward_range
     yield Text(f"title         {environment.title}")
     yield Text(f"success       {environment.measures}")
@@ -182,29 +168,31 @@ def _description_lines(environment: Environment) -> Iterator[Text]:
     kinds = {task.kind for split in SPLITS[:2] for task in environment.tasks(split) if task.kind}
     if kinds:
         yield Text(f"kinds         {', '.join(sorted(kinds)[:10])}{' ...' if len(kinds) > 10 else ''}")
-
-
-def _provenance(environment: CustomEnvironment) -> Iterator[Text]:
-    known = environment.manifest
-    apart = "apart from its code" if known.hidden_apart else "its code can make or holds them, and clients hold it"
-    yield Text(f"hidden tasks  {apart}")
-    yield Text(f"brought from  {known.reference}")
-    for part in ("code", "data", "requirements"):
-        yield Text(f"{part:<14}{known.hashes[part] or 'none'}", "dim")
-
-
-def _example(example: Mapping[str, Any]) -> Iterator[Text]:
-    yield Text(f"\na play by {example['player']}, task {example['task']}", "bold")
-    for tool in example["tools"]:
-        function = tool["function"]
-        names = ", ".join(function.get("parameters", {}).get("properties", {}))
-        yield Text(f"  tool        {function['name']}({names}): {function.get('description', '')}")
-    for message in example["messages"]:
-        text = format_message(message)
-        beginning = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-        yield Text(f"  {message['role']:<12}" + safe(beginning).replace("\n", "\n" + " " * _INDENT))
-    facts = "".join(f", {name} {value:g}" for name, value in example["facts"].items())
-    yield Text(f"  reward      {example['reward']:g}, {'solved' if example['success'] else 'not solved'}{facts}")
+    if isinstance(environment, CustomEnvironment):
+        manifest = environment.manifest
+        unsafe = "its code can make or holds them, and clients hold it"
+        yield Text(f"hidden tasks  {'apart from its code' if manifest.hidden_apart else unsafe}")
+        yield Text(f"brought from  {manifest.reference}")
+        for part in ("code", "data", "requirements"):
+            yield Text(f"{part:<14}{manifest.hashes[part] or 'none'}", "dim")
+    yield from _faults(plays.faults)
+    if (example := plays.example) is not None:
+        yield Text(f"\na play by {example['player']}, task {example['task']}", "bold")
+        for tool in example["tools"]:
+            function = tool["function"]
+            names = ", ".join(function.get("parameters", {}).get("properties", {}))
+            yield Text(f"  tool        {function['name']}({names}): {function.get('description', '')}")
+        for message in example["messages"]:
+            text = format_message(message)
+            beginning = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+            yield Text(f"  {message['role']:<12}" + safe(beginning).replace("\n", "\n" + " " * _INDENT))
+        facts = "".join(f", {name} {value:g}" for name, value in example["facts"].items())
+        yield Text(f"  reward      {example['reward']:g}, {'solved' if example['success'] else 'not solved'}{facts}")
+    for measurement in measured:
+        yield Text("")
+        yield from trial_lines(measurement) if measurement.model != NO_MODEL else _measurement_lines(measurement)
+    if not measured:
+        yield Text(f"not measured yet: ajet env check {environment.name}", "dim")
 
 
 def check_lines(found: EnvironmentCheck) -> Iterator[Line]:

@@ -46,7 +46,20 @@ def episode_screen(record: EpisodeRecord, *, full: bool = False) -> RenderableTy
     tree = Tree(Text(f"episode {escape_unprintable(record.id)}", style="bold"), guide_style="dim")
     branches = [tree]
     for call, depth in order_calls(record.record):
-        branch = branches[depth].add(Group(_heading(call, prompts[call.index]), _spans(call, full)))
+        reward = "" if call.reward is None else f"reward {call.reward:.4g}"
+        earned = "   ".join(filter(None, (call.agent, reward)))
+        drift = {"fork": "bold yellow", "realign": "yellow"}.get(call.drift, "cyan")
+        after = "" if call.parent is None else f" after {call.parent}"
+        first, last = min(call.sampled.versions, default=None), max(call.sampled.versions, default=None)
+        versions = "-" if first is None else f"v{first}" if first == last else f"v{first}-{last}"
+        counted = f"   prompt {prompts[call.index]:,} (+{len(call.context.ids):,})   sampled {len(call.sampled.ids):,}"
+        heading = Text.assemble(
+            (f"call {call.index}", "bold"), (after, "dim"), "   ", (call.drift, drift), f"   {versions}",
+            ("" if call.trained else "   not trained", "yellow"),
+            (f"   {escape_unprintable(earned)}" if earned else "", "green"),
+            (f"{counted}   log-prob {_format_mean(call.sampled.logprobs)}", "dim"),
+        )  # fmt: skip
+        branch = branches[depth].add(Group(heading, _spans(call, full)))
         branches[depth + 1 :] = [branch]
     new = sum(len(call.context.ids) for call in record.record)
     sampled = sum(len(call.sampled.ids) for call in record.record)
@@ -139,22 +152,6 @@ def level_style(logprob: float) -> str:
     """Return the style of a natural log-prob's level."""
     probability = math.exp(min(logprob, 0.0))
     return next(style for least, _, style in LEVELS if probability >= least)
-
-
-def _heading(call: CallRecord, prompt: int) -> Text:
-    reward = "" if call.reward is None else f"reward {call.reward:.4g}"
-    earned = "   ".join(filter(None, (call.agent, reward)))
-    drift = {"fork": "bold yellow", "realign": "yellow"}.get(call.drift, "cyan")
-    after = "" if call.parent is None else f" after {call.parent}"
-    first, last = min(call.sampled.versions, default=None), max(call.sampled.versions, default=None)
-    versions = "-" if first is None else f"v{first}" if first == last else f"v{first}-{last}"
-    counted = f"   prompt {prompt:,} (+{len(call.context.ids):,})   sampled {len(call.sampled.ids):,}"
-    return Text.assemble(
-        (f"call {call.index}", "bold"), (after, "dim"), "   ", (call.drift, drift), f"   {versions}",
-        ("" if call.trained else "   not trained", "yellow"),
-        (f"   {escape_unprintable(earned)}" if earned else "", "green"),
-        (f"{counted}   log-prob {_format_mean(call.sampled.logprobs)}", "dim"),
-    )  # fmt: skip
 
 
 def _spans(call: CallRecord, full: bool) -> Table:

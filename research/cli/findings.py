@@ -12,9 +12,7 @@ from rich.text import Text
 from research.cli.app import Json, Name, answer, columns, make_table, open_installation, open_study, print_json
 from research.design.known_findings import (
     ConfirmedValue,
-    Contradiction,
     KnownFinding,
-    KnownFindings,
     describe_evidence,
     find_contradictions,
     load_findings,
@@ -56,24 +54,28 @@ def calibration(
         ajet planner calibration --planner llm --json
     """
     home = Home.locate().prepare()
-    found = load_track_record(EventLog(home.database), planner)
-    told = {"planners": found.forecasters, "left_out": found.left_out}
-    answer(json, told, *_calibration_screen(found, planner))
+    record = load_track_record(EventLog(home.database), planner)
+    payload = {"planners": record.forecasters, "left_out": record.left_out}
+    answer(json, payload, *_calibration_screen(record, planner))
 
 
-def _calibration_screen(found: TrackRecord, planner: str | None) -> list[Table | Text]:
-    if not found.forecasters:
+def _calibration_screen(record: TrackRecord, planner: str | None) -> list[Table | Text]:
+    if not record.forecasters:
         whose = f" of the planner {planner!r}" if planner else ""
-        left = f" ({_format_exclusions(found)})" if found.left_out else ""
+        left = f" ({_format_exclusions(record)})" if record.left_out else ""
         return [Text(f'no prediction{whose} has met its verdict yet{left}; begin a study with: ajet research "..."')]
     lines: list[Table | Text] = []
-    for entry in found.forecasters:
-        lines += [Text(entry.title, "bold"), *(Text(f"  {line}") for line in _scores(entry))]
-        lines += (
-            [_bins(entry), Text("")] if entry.bins else [Text("  nothing to score yet: no verdict is valid"), Text("")]
-        )
-    if found.left_out:
-        lines.append(Text(f"not scored: {_format_exclusions(found)}", "dim"))
+    for forecaster in record.forecasters:
+        lines += [Text(forecaster.title, "bold"), *(Text(f"  {line}") for line in _scores(forecaster))]
+        names = ("  predicted", "mean", "claims", "supported (95 %)")
+        rows = [
+            (f"  {one.low:.0%} to {one.high:.0%}", f"{one.predicted:.0%}", str(one.n), _share(one.supported))
+            for one in forecaster.bins
+        ]
+        table = make_table(names, rows, right=names[1:], padding=(0, 2, 0, 0))
+        lines += [table if rows else Text("  nothing to score yet: no verdict is valid"), Text("")]
+    if record.left_out:
+        lines.append(Text(f"not scored: {_format_exclusions(record)}", "dim"))
     return lines
 
 
@@ -88,15 +90,6 @@ def _scores(entry: Forecaster) -> Iterator[str]:
     if scores.coverage is not None and scores.mean_level is not None:
         held, n = _share(scores.coverage), _format_count(scores.intervals, "interval")
         yield f"predicted intervals held {held} of the estimates, at a level of {scores.mean_level:.0%}: {n}"
-
-
-def _bins(entry: Forecaster) -> Table:
-    names = ("  predicted", "mean", "claims", "supported (95 %)")
-    rows = (
-        (f"  {held.low:.0%} to {held.high:.0%}", f"{held.predicted:.0%}", str(held.n), _share(held.supported))
-        for held in entry.bins
-    )
-    return make_table(names, rows, right=names[1:], padding=(0, 2, 0, 0))
 
 
 def _share(interval: Interval) -> str:
@@ -176,33 +169,28 @@ def findings(
         ajet findings equivalent --json
     """
     home, log = open_installation()
-    known = load_findings(home, log)
-    shown = search_findings(known.findings, words or ())
+    collection = load_findings(home, log)
+    shown = search_findings(collection.findings, words or ())
     against = find_contradictions(shown)
-    told = {
-        "findings": [{"name": each.name, **each.model_dump(mode="json")} for each in shown],
+    payload = {
+        "findings": [{"name": finding.name, **finding.model_dump(mode="json")} for finding in shown],
         "contradictions": [
-            {"one": _names(entry.one), "other": _names(entry.other), "differ": entry.differ} for entry in against
+            {"one": _names(pair.one), "other": _names(pair.other), "differ": pair.differ} for pair in against
         ],
-        "left_out": known.left_out,
+        "left_out": collection.left_out,
     }
-    answer(json, told, *_findings_screen(known, shown, against, asked=bool(words)))
-
-
-def _findings_screen(
-    known: KnownFindings, shown: tuple[KnownFinding, ...], against: tuple[Contradiction, ...], *, asked: bool
-) -> list[Text]:
     if shown:
-        lines = [columns(_HEADER, [_row(each) for each in shown])]
-    elif asked and known.findings:
-        lines = [Text(f"none of {len(known.findings)} findings has all of these words")]
+        lines = [columns(_HEADER, [_row(finding) for finding in shown])]
+    elif words and collection.findings:
+        lines = [Text(f"none of {len(collection.findings)} findings has all of these words")]
     else:
         lines = [Text('no study has found anything yet; begin one with: ajet research "..."')]
-    for entry in against:
-        one, other = ", ".join(_names(entry.one)), ", ".join(_names(entry.other))
-        differ = "; ".join(entry.differ) or "nothing that is recorded"
+    for pair in against:
+        one, other = ", ".join(_names(pair.one)), ", ".join(_names(pair.other))
+        differ = "; ".join(pair.differ) or "nothing that is recorded"
         lines.append(Text(f"contradiction  {one} against {other}; they differ in {differ}", "yellow"))
-    return [*lines, *(Text(f"left out  {study}: {why}", "dim") for study, why in known.left_out.items())]
+    lines += (Text(f"left out  {study}: {why}", "dim") for study, why in collection.left_out.items())
+    answer(json, payload, *lines)
 
 
 def _row(finding: KnownFinding) -> tuple[str, ...]:

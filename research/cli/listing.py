@@ -37,7 +37,13 @@ def _read_study(home: Home, log: EventLog, study: str) -> StudyReading:
     try:
         state = fold(log.read(study))
     except LogCorrupt as error:
-        content = _describe_corrupt(study, str(error))
+        reason = str(error)
+        fields: dict[str, Any] = {
+            "study": study, "topic": None, "status": CORRUPT, "reason": reason, "asks": None, "planner_asks": [],
+            "declined": False, "said": None, "planner": None, "design_hash": None, "runs": {}, "progress": None,
+            "verdicts": [], "head": None, "report": None, "elapsed_s": None,
+        }  # fmt: skip
+        content = {"row": [study, CORRUPT, "", "", "", reason], "summary": fields}
         return StudyReading(lambda: content)
     folder = home.study(study)
     return StudyReading(
@@ -45,16 +51,6 @@ def _read_study(home: Home, log: EventLog, study: str) -> StudyReading:
         state.head_hash,
         evidence_files(state),
     )
-
-
-def _describe_corrupt(study: str, reason: str) -> dict[str, Any]:
-    """Return row and summary of a study whose log is corrupt: what is wrong with it, and nothing else."""
-    summary: dict[str, Any] = {
-        "study": study, "topic": None, "status": CORRUPT, "reason": reason, "asks": None, "planner_asks": [],
-        "declined": False, "said": None, "planner": None, "design_hash": None, "runs": {}, "progress": None,
-        "verdicts": [], "head": None, "report": None, "elapsed_s": None,
-    }  # fmt: skip
-    return {"row": [study, CORRUPT, "", "", "", reason], "summary": summary}
 
 
 def list_studies(json: Json = False) -> None:

@@ -20,7 +20,7 @@ from research.controller.options import (
     select_planner,
 )
 from research.controller.preview import PlanPreview, preview, run_hours
-from research.controller.session import StudyRequest, parallel_of
+from research.controller.session import parallel_of
 from research.design.compiler import DesignCompiler
 from research.design.noise_bank import NoiseBank
 from research.design.pricing import make_pricing, median_seconds
@@ -35,7 +35,7 @@ from research.terminal import warn
 from research.text import format_seconds
 from studies import EventLog
 from studies.records.alpha import AlphaLedgers
-from studies.records.design import Budget, Hypothesis
+from studies.records.design import Budget
 from studies.records.statements import metric_name, setting
 from swarm.job import Job
 
@@ -67,24 +67,10 @@ def plan(asked: ResearchOptions, planner_timeout: options.PlannerTimeout = None,
     if isinstance(chosen, RulesPlanner):
         require_understood(request, ask_on_terminal, asked, "study plan")
     home = Home.locate().prepare()
-    context = _context(request, EventLog(home.database), home)
-    with show_progress(json, "planning"):
-        try:
-            seen = preview(context, chosen)
-        except TopicDeclined as end:
-            said = {"by": end.by, "reason": end.said}
-            answer(json, {"accepted": False, "declined": said}, Text(f"declined  {end.message}"))
-            return
-    answer(json, as_json(seen), screen(seen))
-    if seen.refused is not None:
-        raise DesignRefused(seen.refused)
-
-
-def _context(request: StudyRequest, log: EventLog, home: Home) -> PlanningInputs:
-    check_of, seen = check_loader(home.models), median_seconds(log)
+    log, check_of = EventLog(home.database), check_loader(home.models)
     runs = parallel_of(request.base, request.requested, check_of)
     compiler = DesignCompiler(
-        price=make_pricing(runs, seen, measured=find_all_measurements(home), check_of=check_of),
+        price=make_pricing(runs, median_seconds(log), measured=find_all_measurements(home), check_of=check_of),
         budget=Budget(wall_clock_s=request.budget_s, max_runs=request.max_runs),
         base=request.base,
         requirements=request.requirements,
@@ -92,7 +78,17 @@ def _context(request: StudyRequest, log: EventLog, home: Home) -> PlanningInputs
         bank=NoiseBank.of(log),
         models=request.requested.models,
     )
-    return PlanningInputs(request.topic, compiler, lambda: request.budget_s, request.requested, request.parsed)
+    context = PlanningInputs(request.topic, compiler, lambda: request.budget_s, request.requested, request.parsed)
+    with show_progress(json, "planning"):
+        try:
+            seen = preview(context, chosen)
+        except TopicDeclined as end:
+            message = {"by": end.by, "reason": end.said}
+            answer(json, {"accepted": False, "declined": message}, Text(f"declined  {end.message}"))
+            return
+    answer(json, as_json(seen), screen(seen))
+    if seen.refused is not None:
+        raise DesignRefused(seen.refused)
 
 
 def screen(seen: PlanPreview) -> Iterator[Text | Table]:
@@ -108,11 +104,17 @@ def screen(seen: PlanPreview) -> Iterator[Text | Table]:
     for sentence in seen.unusual:
         yield Text(f"unusual  {sentence}", "yellow")
     for hypothesis in seen.hypotheses:
-        yield from _hypothesis(hypothesis)
-    for known in seen.brought:
-        tasks = ", ".join(f"{count} {split}" for split, count in known.tasks.items())
-        yield Text(f"environment  {known.name}: {known.title}; {tasks} tasks")
-        if not known.hidden_apart:
+        span = hypothesis.prediction
+        odds = f"supported with {span.probability:.0%}"
+        odds += f"; given up when {hypothesis.kill_if}" if hypothesis.kill_if else ""
+        yield Text(f"hypothesis {hypothesis.id}  {hypothesis.statement}")
+        yield Text(f"  predicted {span.low:+g} to {span.high:+g} ({span.level:.0%}), {odds}")
+        for confounder in hypothesis.confounds:
+            yield Text(f"  feared  {confounder}")
+    for environment in seen.brought:
+        tasks = ", ".join(f"{count} {split}" for split, count in environment.tasks.items())
+        yield Text(f"environment  {environment.name}: {environment.title}; {tasks} tasks")
+        if not environment.hidden_apart:
             yield Text("  clients hold code that makes the hidden tasks by itself, or files that hold them", "yellow")
     yield from _metric(seen)
     yield Text(f"arms  {' vs '.join(seen.arms)}{_format_search(seen)}")
@@ -124,7 +126,12 @@ def screen(seen: PlanPreview) -> Iterator[Text | Table]:
         yield _curve(seen)
     yield from _rounds(seen)
     yield Text("\nWhat it costs at the worst:" if seen.design else "\nWhat would be needed:")
-    yield _stages(seen)
+    rows = [
+        (stage.name, str(stage.runs), format_seconds(stage.seconds_per_run), f"{stage.run_hours:.2f}")
+        for stage in seen.stages
+    ]
+    whole = ("in all", str(sum(stage.runs for stage in seen.stages)), "", f"{run_hours(seen.stages):.2f}")
+    yield make_table(("stage", "runs", "a run", "run-hours"), [*rows, whole], right=("runs", "a run", "run-hours"))
     yield from map(Text, _expected_lines(seen))
     yield Text(f"priced  by {seen.priced_by}")
 
@@ -147,17 +154,6 @@ def _metric(seen: PlanPreview) -> Iterator[Text]:
             f"  schedule  {metric.schedule.episodes} hidden episodes about every {metric.schedule.every} training "
             "episodes, in all arms alike"
         )
-
-
-def _hypothesis(entry: Hypothesis) -> Iterator[Text]:
-    said = entry.prediction
-    yield Text(f"hypothesis {entry.id}  {entry.statement}")
-    yield Text(
-        f"  predicted {said.low:+g} to {said.high:+g} ({said.level:.0%}), supported with {said.probability:.0%}"
-        + (f"; given up when {entry.kill_if}" if entry.kill_if else "")
-    )
-    for confounder in entry.confounds:
-        yield Text(f"  feared  {confounder}")
 
 
 def _format_search(seen: PlanPreview) -> str:
@@ -240,15 +236,6 @@ def _curve(seen: PlanPreview) -> Table:
             format_seconds(row.seconds), f"{row.run_hours:.2f}", mark, style=style,
         )  # fmt: skip
     return table
-
-
-def _stages(seen: PlanPreview) -> Table:
-    rows = [
-        (stage.name, str(stage.runs), format_seconds(stage.seconds_per_run), f"{stage.run_hours:.2f}")
-        for stage in seen.stages
-    ]
-    whole = ("in all", str(sum(stage.runs for stage in seen.stages)), "", f"{run_hours(seen.stages):.2f}")
-    return make_table(("stage", "runs", "a run", "run-hours"), [*rows, whole], right=("runs", "a run", "run-hours"))
 
 
 def _expected_lines(seen: PlanPreview) -> Iterator[str]:

@@ -13,7 +13,6 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from research.cli.app import make_table
@@ -127,12 +126,29 @@ def screen(
         for d in state.decisions
         if d.rule == SHRINK_RULE and (d.seq > amended or d.action not in GIVEN_UP)
     ]
+    names = ("run", "arm", "seed", "status", "progress", "train", "hidden")
+    # Where a terminal is narrow the bar and the arm's name give way, and no number does.
+    table = make_table(names, (), wraps=("arm", "progress"), padding=(0, 2, 0, 0))
+    table.columns[names.index("progress")].max_width = 24
+    for run in state.runs.values():
+        progress = read(run) if run.active is not None else {}
+        tries = f" (try {len(run.attempts)})" if len(run.attempts) > 1 else ""
+        what = str(progress.get("stage", run.status)) if run.active is not None else run.status
+        steps = int(progress.get("steps") or run.spec.job["steps"])
+        done = steps if run.status == "collected" else int(progress.get("step") or 0)
+        train, hidden = (
+            "" if (value := progress.get(f"{split}_success")) is None else f"{value:.2f}"
+            for split in ("train", "hidden")
+        )
+        arm, bar = Text(run.spec.arm, no_wrap=True, overflow="ellipsis"), ProgressBar(total=steps, completed=done)
+        status = Text(what + tries, _STYLES[run.status])
+        table.add_row(run.run_id[:8], arm, str(run.spec.seed), status, bar, train, format_success(run) or hidden)
     return Group(
         Text.assemble(("study ", "dim"), (state.id, "bold")),
         *render_opening(state),
         *_round_lines(state, doubts),
         Text(f"{progress_of(state)}; {spent} spent, {left} of the budget left", "dim"),
-        _run_table(state, read),
+        table,
         *(verdicts if analyses > 1 else []),
         *given_up,
         *([Text(describe_pause(state), "yellow")] if state.status == "paused" else []),
@@ -154,26 +170,3 @@ def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> list[Text]:
 def _format_verdict(verdict: Verdict, doubts: Mapping[str, str]) -> str:
     doubt = doubts.get(verdict_key(verdict))
     return f"{verdict.verdict}. {verdict.reason}" if doubt is None else f"does not follow: {doubt}"
-
-
-def _run_table(state: StudyState, read: ReadProgress) -> Table:
-    names = ("run", "arm", "seed", "status", "progress", "train", "hidden")
-    # Where a terminal is narrow the bar and the arm's name give way, and no number does.
-    table = make_table(names, (), wraps=("arm", "progress"), padding=(0, 2, 0, 0))
-    table.columns[names.index("progress")].max_width = 24
-    for run in state.runs.values():
-        table.add_row(*_run_row(run, read(run) if run.active is not None else {}))
-    return table
-
-
-def _run_row(run: RunState, progress: Progress) -> tuple[Any, ...]:
-    tries = f" (try {len(run.attempts)})" if len(run.attempts) > 1 else ""
-    what = str(progress.get("stage", run.status)) if run.active is not None else run.status
-    steps = int(progress.get("steps") or run.spec.job["steps"])
-    done = steps if run.status == "collected" else int(progress.get("step") or 0)
-    train, hidden = (
-        "" if (value := progress.get(f"{split}_success")) is None else f"{value:.2f}" for split in ("train", "hidden")
-    )
-    arm, bar = Text(run.spec.arm, no_wrap=True, overflow="ellipsis"), ProgressBar(total=steps, completed=done)
-    status = Text(what + tries, _STYLES[run.status])
-    return run.run_id[:8], arm, str(run.spec.seed), status, bar, train, format_success(run) or hidden

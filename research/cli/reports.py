@@ -106,8 +106,11 @@ def export(
         f"exported {len(names)} files to {to}",
         f"head  {proof.head}  (verify it with: ajet study verify {to} --head {proof.head[:16]})",
     )
-    if not json and (places := _find_local_paths(to, names)):
-        warn(f"the log names folders of this machine, {places[0]} among them; it is exported whole")
+    if not json:  # the folders of the installation, and of its owner
+        own = {str(Home.locate().path), str(Path.home())} - {"/"}
+        texts = [(to / name).read_text(encoding="utf-8", errors="replace") for name in names]
+        if places := sorted(place for place in own if any(place in text for text in texts)):
+            warn(f"the log names folders of this machine, {places[0]} among them; it is exported whole")
 
 
 StoredStudy = tuple[str, list[dict[str, Any]], Path, list[Discrepancy]]
@@ -120,13 +123,6 @@ def _read_from_home(name: str | None) -> StoredStudy:
     study = find_study(log, name)
     require_files(home, log, study)
     return study, log.read_unverified(study), home.study(study), []
-
-
-def _find_local_paths(folder: Path, names: tuple[str, ...]) -> list[str]:
-    """Return which of this machine's folders the exported files name: the installation's, and its owner's home."""
-    own = {str(Home.locate().path), str(Path.home())} - {"/"}
-    texts = [(folder / name).read_text(encoding="utf-8", errors="replace") for name in names]
-    return sorted(place for place in own if any(place in text for text in texts))
 
 
 def _lines(proof: Proof) -> Iterator[str]:

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from research.cli.app import Json, answer, console, make_table, print_json, show_progress
 from research.installation.home import Home
 from research.installation.studies import readable_studies
-from research.isolation.inventory import SandboxInfo, find_sandbox, find_sandboxes, open_handle
+from research.isolation.inventory import find_sandbox, find_sandboxes, open_handle
 from research.isolation.mode import one_line, read_sandboxing
 from research.scheduler.next_step import is_done
 from research.terminal import warn
@@ -92,8 +91,8 @@ def list_sandboxes(
     """
     home = Home.locate()
     engine, trouble = _engine()
-    found = find_sandboxes(home, engine)
-    shown = [each for each in found if everything or each.state != "ended"]
+    sandboxes = find_sandboxes(home, engine)
+    shown = [sandbox for sandbox in sandboxes if everything or sandbox.state != "ended"]
     if json:
         answers = None if engine is None else {"host": engine.host, "version": engine.version}
         print_json({"engine": answers, "sandboxes": shown})
@@ -101,9 +100,21 @@ def list_sandboxes(
     if trouble is not None:
         warn(f"containers are shown as their folders have them, for no engine answers: {trouble}")
     if shown:
-        console().print(_table(shown))
+        names, rows = ("sandbox", "kind", "state", "age", "image"), []
+        for box in shown:
+            state = box.state
+            if (ended := box.exit) is not None:
+                state = ended.reason.replace("_", " ") + (f", code {ended.code}" if ended.reason == "error" else "")
+            age = format_seconds(max(0.0, time.time() - box.created_at))
+            image = (box.image or "").removeprefix("sha256:")[:12]
+            rows.append(tuple(map(Text, (box.name, box.kind, state, age, image))))
+        table = make_table(names, rows)
+        for place, column in enumerate(table.columns[:4]):  # whole in any terminal: names are typed again
+            column.min_width = max(len(names[place]), *(len(row[place]) for row in rows))
+        console().print(table)
     else:
-        console().print(f"no sandbox runs ({len(found)} ended: ajet sandbox ls --all)" if found else "no sandbox yet")
+        none_runs = f"no sandbox runs ({len(sandboxes)} ended: ajet sandbox ls --all)"
+        console().print(none_runs if sandboxes else "no sandbox yet")
 
 
 @app.command()
@@ -166,17 +177,3 @@ def _engine() -> tuple[ContainerEngine | None, str | None]:
         return connect(os.environ), None
     except EngineNotFound as error:
         return None, one_line(error)
-
-
-def _table(shown: list[SandboxInfo]) -> Table:
-    names, rows = ("sandbox", "kind", "state", "age", "image"), []
-    for each in shown:
-        state = each.state
-        if (ended := each.exit) is not None:
-            state = ended.reason.replace("_", " ") + (f", code {ended.code}" if ended.reason == "error" else "")
-        age, image = format_seconds(max(0.0, time.time() - each.created_at)), (each.image or "").removeprefix("sha256:")
-        rows.append(tuple(map(Text, (each.name, each.kind, state, age, image[:12]))))
-    table = make_table(names, rows)
-    for place, column in enumerate(table.columns[:4]):  # whole in any terminal: names are typed again
-        column.min_width = max(len(names[place]), *(len(row[place]) for row in rows))
-    return table

@@ -25,7 +25,6 @@ from research.terminal import warn
 from research.text import format_seconds, parse_budget
 from studies import Event, EventLog, EventType, StudyLog, StudyState, fold
 from studies.log.fold import SERVED, WORKED
-from studies.log.study import LoggedAmendment
 
 Reason = Annotated[str | None, typer.Option("--reason", help="Why, for the report.")]
 
@@ -109,25 +108,21 @@ def _find(name: str | None) -> StudyLog:
 
 def _say(record: StudyLog, event: Event, json: bool) -> None:
     state = record.state()
-    amended = next((entry for entry in state.amendments if entry.seq == event.seq), None)
+    amended = next((change for change in state.amendments if change.seq == event.seq), None)
     if amended is None:
         details = dict(event.payload)
         sentence = f"hypothesis {event.payload['hypothesis']} of study {state.id} is vetoed; it gets no more runs"
     else:
         details = {"amendment": amended.amendment, "after_data": amended.after_data}
-        sentence = _describe_amendment(state, amended)
+        sentence = f"noted in study {state.id}"
+        if amended.amendment.kind == "budget":
+            sentence = f"study {state.id} now has a budget of {format_seconds(state.budget_s)}"
+        elif amended.amendment.kind == "accept":
+            late = ", after the first result: verdicts that it touches are exploratory" if amended.after_data else ""
+            sentence = f"study {state.id} now accepts {amended.amendment.target}{late}"
     stopped = [f"go on with: ajet study resume {state.id}"] if state.status == "stopped" else []
-    told = {"study": event.study, "seq": event.seq, "type": event.type.value, **details}
-    answer(json, told, sentence, *stopped)
-
-
-def _describe_amendment(state: StudyState, amended: LoggedAmendment) -> str:
-    late = ", after the first result: verdicts that it touches are exploratory" if amended.after_data else ""
-    if amended.amendment.kind == "budget":
-        return f"study {state.id} now has a budget of {format_seconds(state.budget_s)}"
-    if amended.amendment.kind == "accept":
-        return f"study {state.id} now accepts {amended.amendment.target}{late}"
-    return f"noted in study {state.id}"
+    payload = {"study": event.study, "seq": event.seq, "type": event.type.value, **details}
+    answer(json, payload, sentence, *stopped)
 
 
 AskingStudy = Annotated[str | None, typer.Argument(help="Study id or its beginning; the one that asks when left out.")]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from research.cli.app import Json, Name, console, make_table, open_study, print_json
@@ -261,16 +260,24 @@ def show(name: Name = None, json: Json = False) -> None:
     out.print(Text.assemble((state.id, "bold"), f"  {state.status}{now}"))
     for line in render_opening(state):
         out.print(line)
-    for each in state.rounds:
-        if each.design is not None:
-            arms, most = " vs ".join(arm.name for arm in each.design.arms), len(each.design.looks) > 1
-            seeds = f"{'at most ' if most else ''}{len(each.design.seeds)} seeds each"
-            out.print(f"design{round_suffix(each)}  {arms}, {seeds}, locked as {(each.design_hash or '')[:16]}")
+    for one_round in state.rounds:
+        if one_round.design is not None:
+            arms, most = " vs ".join(arm.name for arm in one_round.design.arms), len(one_round.design.looks) > 1
+            seeds = f"{'at most ' if most else ''}{len(one_round.design.seeds)} seeds each"
+            lock = (one_round.design_hash or "")[:16]
+            out.print(f"design{round_suffix(one_round)}  {arms}, {seeds}, locked as {lock}")
     for line in reward_lines(state):
         out.print(line)
     out.print(f"sandbox  {read_sandboxing(state.settings).describe()}")
     out.print(f"progress  {progress_of(state)}")
-    out.print(_runs(state))
+    names = ("run", "arm", "seed", "status", "tries", "hidden before", "hidden after", "seconds")
+    many = state.most_rounds > 1
+    rows = (
+        (*_run_cells(run), *((str(one_round.round),) if many else ()))
+        for one_round in state.every_round
+        for run in one_round.runs.values()
+    )
+    out.print(make_table((*names, "round") if many else names, rows))
     for note in (questions := planner_questions(state)):
         out.print(Text(f"planner asks  {sanitize_line(note.text)}", "bold yellow"))
     if questions:
@@ -307,17 +314,6 @@ def _plan(state: StudyState) -> dict[str, Any]:
 def _wandb_fields(run: RunState) -> dict[str, str]:
     last = run.attempts[-1] if run.attempts else None
     return {"wandb": last.url, "wandb_copy": last.standing} if last is not None and last.url else {}
-
-
-def _runs(state: StudyState) -> Table:
-    names = ("run", "arm", "seed", "status", "tries", "hidden before", "hidden after", "seconds")
-    many = state.most_rounds > 1
-    rows = (
-        (*_run_cells(run), *((str(each.round),) if many else ()))
-        for each in state.every_round
-        for run in each.runs.values()
-    )
-    return make_table((*names, "round") if many else names, rows)
 
 
 def _run_cells(run: RunState) -> tuple[str, ...]:

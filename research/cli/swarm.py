@@ -254,7 +254,16 @@ def start(asked: StartOptions, json: Json = False) -> None:
         at = ServerConnection(process.url, process.admin_token, process)
     else:
         local = name is not None or bool(asked.binding_changes(None))
-        at, ran = _find_remote(server, wanted, local=local), True
+        if wanted is not None and isinstance(wanted.model, PathModel) and Path(wanted.model.path).exists():
+            warn(f"the model's folder {wanted.model.path} is looked for where the server runs, not here")
+        if local:
+            raise BadInput(
+                f"expected the server {server} (--server, or AJET_SERVER) alone, or with --job: it runs already; found "
+                "options that start one here; leave them out, or name one that is to run here with --name"
+            )
+        if wanted is None:
+            raise BadInput(f"expected --job FILE or --environment NAME for the server {server}; found neither")
+        at, ran = connect_server(server), True
     with SwarmClient(at.url, at.token) as client:
         status = _start_job(at, client, wanted, ran=ran, quiet=json)
     answer(json, {"url": at.url, "tokens": _tokens_path(at), "status": status}, _status_lines(at, status))
@@ -326,20 +335,6 @@ def stop(server: Server = None, json: Json = False) -> None:
     if at.process is not None:
         said = f"stopped the swarm server at {at.url}"
     answer(json, {"stopped": at.url, "process": at.process is not None}, said)
-
-
-def _find_remote(server: str, wanted: Job | None, *, local: bool) -> ServerConnection:
-    """Return a server that runs already, to be given a job; raise BadInput for options of a server to be started."""
-    if wanted is not None and isinstance(wanted.model, PathModel) and Path(wanted.model.path).exists():
-        warn(f"the model's folder {wanted.model.path} is looked for where the server runs, not here")
-    if local:
-        raise BadInput(
-            f"expected the server {server} (--server, or AJET_SERVER) alone, or with --job: it runs already; found "
-            "options that start one here; leave them out, or name one that is to run here with --name"
-        )
-    if wanted is None:
-        raise BadInput(f"expected --job FILE or --environment NAME for the server {server}; found neither")
-    return connect_server(server)
 
 
 def _tokens_path(at: ServerConnection) -> str | None:

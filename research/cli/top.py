@@ -171,6 +171,10 @@ def status_lines(frame: TopFrame, where: str) -> list[tuple[str, str]]:
     more_waits = f"; and {len(waits) - _MOST_WAITS} more" if len(waits) > _MOST_WAITS else ""
     episodes = f"{status.open_episodes} open, {status.collected_episodes} of {status.needed_episodes} collected"
     last = escape_control(snapshot.refusal or NOTHING)
+    skipped = [
+        f"{escape_control(task)!r} {times} times" for task, times in list(snapshot.skipped_tasks.items())[-_MOST_DROPS:]
+    ]
+    of_tasks = f"; tasks skipped, as they failed again and again: {', '.join(skipped)}" if skipped else ""
     rows = {
         "server": where,
         "state": f"{status.state}{reason}",
@@ -184,7 +188,7 @@ def status_lines(frame: TopFrame, where: str) -> list[tuple[str, str]]:
         "episodes": f"{episodes}, {line}",
         "tokens": f"{sampled} sampled, {trained} trained per second",
         "waits for": f"{'; '.join(waits[:_MOST_WAITS]) or 'nothing'}{more_waits}",
-        "drops": _format_drops(snapshot),
+        "drops": format_counts(snapshot.drops) + of_tasks,
         "refused": f"calls {format_counts(snapshot.refusals)}; the last: {last}" if snapshot.refusals else None,
         "note": describe_side_conversations(snapshot.side_conversations) or None,
         "more": MORE,
@@ -224,14 +228,6 @@ def _last_and_first(frame: TopFrame, metric: str) -> str:
     if first is not None and first.step != last.step and metric in first.metrics:
         records.append(first)
     return ", ".join(f"{record.metrics[metric]:.3g} at step {record.step}" for record in records)
-
-
-def _format_drops(snapshot: Snapshot) -> str:
-    skipped = [
-        f"{escape_control(task)!r} {times} times" for task, times in list(snapshot.skipped_tasks.items())[-_MOST_DROPS:]
-    ]
-    of_tasks = f"; tasks skipped, as they failed again and again: {', '.join(skipped)}" if skipped else ""
-    return format_counts(snapshot.drops) + of_tasks
 
 
 def format_counts(counts: Mapping[str, int]) -> str:

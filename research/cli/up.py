@@ -42,9 +42,28 @@ def up(
     """
     home = Home.locate().prepare()
     if stop:
-        _stop(home, json)
+        from research.orchestration.supervision import end_worker
+
+        ended = end_worker(home)
+        stopped = stop_server(home.prefect)
+        worker = ["ended the worker; what it drove is left in order"] if ended else []
+        outcome = "stopped the Prefect server" if stopped else "no Prefect server of this installation runs"
+        answer(json, {"stopped": stopped, "worker": ended}, *worker, outcome)
     elif work:
-        _work(home, limit, json)
+        from research.orchestration.supervision import become_supervisor
+
+        with become_supervisor(home), catch_interrupts() as until:
+            server = _server(home)
+            _say(server, json)
+            os.environ.update(client_environment(home.prefect))
+            from research.orchestration.deployment import ProcessPool
+            from research.orchestration.prefect_api import installation_name  # Prefect reads its settings at import
+            from research.orchestration.worker import StudyWorker
+
+            say = warn if json else console().print
+            how = "begin them there, or with: ajet research --detach. Ctrl-C ends it"
+            say(f"worker      {limit} studies at once; {how}")
+            StudyWorker(home, ProcessPool(installation_name(home), Path.cwd(), limit), say, warn).run(until)
     else:
         _say(_server(home), json)
 
@@ -60,29 +79,3 @@ def _say(server: PrefectServer, json: bool) -> None:
     password = str(server.password) if server.password else None
     told = {"url": server.url, "reused": server.reused, "note": server.note, "password_file": password}
     answer(json, told, server.line)
-
-
-def _stop(home: Home, json: bool) -> None:
-    from research.orchestration.supervision import end_worker
-
-    ended = end_worker(home)
-    stopped = stop_server(home.prefect)
-    worker = ["ended the worker; what it drove is left in order"] if ended else []
-    said = "stopped the Prefect server" if stopped else "no Prefect server of this installation runs"
-    answer(json, {"stopped": stopped, "worker": ended}, *worker, said)
-
-
-def _work(home: Home, limit: int, json: bool) -> None:
-    from research.orchestration.supervision import become_supervisor
-
-    with become_supervisor(home), catch_interrupts() as until:
-        server = _server(home)
-        _say(server, json)
-        os.environ.update(client_environment(home.prefect))
-        from research.orchestration.deployment import ProcessPool
-        from research.orchestration.prefect_api import installation_name  # Prefect reads its settings at import
-        from research.orchestration.worker import StudyWorker
-
-        say = warn if json else console().print
-        say(f"worker      {limit} studies at once; begin them there, or with: ajet research --detach. Ctrl-C ends it")
-        StudyWorker(home, ProcessPool(installation_name(home), Path.cwd(), limit), say, warn).run(until)

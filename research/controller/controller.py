@@ -57,7 +57,6 @@ from research.scheduler.steps import (
     PlanRun,
     PlanStudy,
     PrepareModel,
-    RunStep,
     Step,
     StopAttempt,
     StopStudy,
@@ -68,7 +67,7 @@ from studies.checks.evidence import find_spoilt_runs
 from studies.errors import ControllerLeaseLost
 from studies.log.event_log import Change, Clock, lock_error
 from studies.records.design import MODEL
-from studies.records.procedure import Phase, Selection
+from studies.records.procedure import Phase
 from studies.records.runs import NOISE_ARM
 from studies.records.statements import claims, model_name, select_arms
 from studies.report import Report, build_report
@@ -191,10 +190,18 @@ class StudyController:
 
         Raises BadTopic, DesignRefused and PlannerFailed while planning, StoreError, LogCorrupt, OSError, SandboxError.
         """
+
+        def attempts(state: StudyState, *, ended: bool) -> set[str]:
+            tries = [attempt for run in state.every_run.values() for attempt in run.attempts]
+            return {attempt.name for attempt in tries if not ended or attempt.status is not None}
+
         before = self.state()
         while not self._take_steps():
             pass
-        return _compare_states(before, self.state())
+        after = self.state()
+        launched = attempts(after, ended=False) - attempts(before, ended=False)
+        ended = attempts(after, ended=True) - attempts(before, ended=True)
+        return TickResult(after, tuple(sorted(launched)), tuple(sorted(ended)), is_done(after))
 
     def stop(self, reason: str, actor: str = "user") -> TickResult:
         """Stop the study and end its attempts; `study.resumed` lets it go on."""
@@ -302,29 +309,51 @@ class StudyController:
                     EventType.APPROVAL_ASKED, question=question.model_dump(mode="json"), digest=question.digest()
                 )
             case DecideScreen(selection):
-                self._decide_screen(state, selection)
+                assert state.design is not None
+                arms = select_arms(state.design, tuple(state.candidates.values()), selection)
+                self._append(
+                    EventType.SCREEN_DECIDED,
+                    selection=selection.model_dump(mode="json"),
+                    arms=[arm.model_dump(mode="json") for arm in arms],
+                    hypotheses=[claim.model_dump(mode="json") for claim in claims(state.design, arms)],
+                )
             case PlanRun(spec):
                 self._append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
             case PrepareModel(phase):
                 self._prepare_model(state, phase)
-            case Launch() | StopAttempt() | Collect() | Measure() | Invalidate():
-                self._advance_run(state, step)
+            case Launch(run_id, attempt):
+                self._launcher.launch(state, state.runs[run_id], attempt)
+            case StopAttempt(run_id, code):
+                self._launcher.stop(state, state.runs[run_id], code)
+            case Collect(run_id):
+                self._launcher.collect(state, state.runs[run_id])
+            case Measure(run_id):
+                self._launcher.measure(state.runs[run_id])
+            case Invalidate(run_id, code, reason):
+                self._launcher.invalidate(state.runs[run_id], code, reason)
             case _:
                 self._complete(state, step)
 
     def _complete(self, state: StudyState, step: CompletionStep) -> None:
         """Carry out a step that needs no run: a verdict, a decision, the end, the report."""
         match step:
-            case Judge():
-                self._judge(state, step)
+            case Judge():  # a run whose files are spoilt is given up; a changed lock makes the verdict invalid
+                spoilt = tuple(find_spoilt_runs(state, self._folder, step.phase))
+                for run, code, reason in spoilt:
+                    self._launcher.invalidate(run, code, reason)
+                if not spoilt:
+                    error = lock_error(state, self._folder)
+                    look, phase = step.look, step.phase
+                    verdict = judge_hypothesis(state, step.hypothesis, look=look, phase=phase, lock_error=error)
+                    self._append(EventType.VERDICT_COMPUTED, **verdict.model_dump(mode="json"))
             case Decide():
                 about = {} if step.hypothesis is None else {"hypothesis": step.hypothesis, "look": step.look}
                 self._append(EventType.DECISION_TAKEN, rule=step.rule, action=step.action, reason=step.reason, **about)
             case StopStudy(reason):
                 self._append(EventType.STUDY_STOPPED, reason=reason)
             case ConcludeStudy(reason):
-                said = self._planning.write_final_message(state, self.budget_left(state))
-                quoted = {} if said is None else {"said": said.model_dump(mode="json")}
+                message = self._planning.write_final_message(state, self.budget_left(state))
+                quoted = {} if message is None else {"said": message.model_dump(mode="json")}
                 self._append(EventType.STUDY_CONCLUDED, reason=reason, **quoted, **self._suggest_next(state))
             case BuildReport():
                 self._mirror.settle()
@@ -345,29 +374,6 @@ class StudyController:
             logger.exception("event=no_advice error=%r", str(error))
             return {}
 
-    def _judge(self, state: StudyState, step: Judge) -> None:
-        """Compute a verdict, after the lock's file and the collected files were compared with the log.
-
-        A run whose files are spoilt is given up; a lock that was changed makes the verdict invalid.
-        """
-        spoilt = tuple(find_spoilt_runs(state, self._folder, step.phase))
-        for run, code, reason in spoilt:
-            self._launcher.invalidate(run, code, reason)
-        if not spoilt:
-            error = lock_error(state, self._folder)
-            verdict = judge_hypothesis(state, step.hypothesis, look=step.look, phase=step.phase, lock_error=error)
-            self._append(EventType.VERDICT_COMPUTED, **verdict.model_dump(mode="json"))
-
-    def _decide_screen(self, state: StudyState, selection: Selection) -> None:
-        assert state.design is not None
-        arms = select_arms(state.design, tuple(state.candidates.values()), selection)
-        self._append(
-            EventType.SCREEN_DECIDED,
-            selection=selection.model_dump(mode="json"),
-            arms=[arm.model_dump(mode="json") for arm in arms],
-            hypotheses=[claim.model_dump(mode="json") for claim in claims(state.design, arms)],
-        )
-
     def _prepare_model(self, state: StudyState, phase: Phase) -> None:
         jobs = {arm: Job.from_record(job) for arm, job in _jobs_by_arm(state, phase).items()}
         made = {arm: prepare_model(job, self._home.models, self._note) for arm, job in jobs.items()}
@@ -385,20 +391,6 @@ class StudyController:
             **({} if phase == "confirm" else {"phase": phase}),
         }
         self._append(EventType.MODEL_PREPARED, **prepared)
-
-    def _advance_run(self, state: StudyState, step: RunStep) -> None:
-        run = state.runs[step.run_id]
-        match step:
-            case Launch(_, attempt):
-                self._launcher.launch(state, run, attempt)
-            case StopAttempt(_, code):
-                self._launcher.stop(state, run, code)
-            case Collect():
-                self._launcher.collect(state, run)
-            case Measure():
-                self._launcher.measure(run)
-            case Invalidate(_, code, reason):
-                self._launcher.invalidate(run, code, reason)
 
     def _append(self, type: EventType, **payload: Any) -> None:
         self._record.append(type, payload)
@@ -423,15 +415,6 @@ def _jobs_by_arm(state: StudyState, phase: Phase) -> dict[str, Mapping[str, Any]
         base = {**base, **setting.overrides, "environment": setting.environment}
     others = [arm for arm in design.arms if MODEL in arm.overrides and arm.name != design.control_arm]
     return {design.control_arm: base, **{arm.name: {**base, MODEL: arm.overrides[MODEL]} for arm in others}}
-
-
-def _compare_states(before: StudyState, after: StudyState) -> TickResult:
-    def attempts(state: StudyState, *, ended: bool) -> set[str]:
-        return {a.name for run in state.every_run.values() for a in run.attempts if not ended or a.status is not None}
-
-    launched = attempts(after, ended=False) - attempts(before, ended=False)
-    ended = attempts(after, ended=True) - attempts(before, ended=True)
-    return TickResult(after, tuple(sorted(launched)), tuple(sorted(ended)), is_done(after))
 
 
 RETRY_TIMEOUT_S = 300.0

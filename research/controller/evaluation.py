@@ -33,7 +33,6 @@ from research.proposals.actions import (
     ProposeDesign,
     Replicate,
     Revise,
-    SideAction,
 )
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import RequestedMetric
@@ -111,6 +110,15 @@ class PlanningInputs:
         """Return what the planner is told before its proposal, or (with the proposal) before its design."""
         compiler, metric = self.compiler, self.metric()
         job = compiler.base or Job()
+        checked: dict[str, dict[str, float]] = {}
+        noises: dict[str, Noise | None] = {}
+        for name in environments():
+            measured = compiler.price.estimates.of(job.model_copy(update={"environment": name}))
+            if measured is not None:
+                shares = {"success": measured.base_success, "share_of_groups_with_equal_rewards": measured.equal_groups}
+                checked[name] = {share: value for share, value in shares.items() if value is not None}
+            with suppress(DesignRefused):  # an environment that does not give the metric
+                noises[name] = compiler.bank.find(name, job, compiler.metric_in(name))
         return PlannerContext(
             topic=self.topic,
             seconds_left=self.seconds_left(),
@@ -121,8 +129,8 @@ class PlanningInputs:
             effect_given=compiler.requirements.effect is not None,
             metric=metric,
             requested_metric=compiler.requirements.metric,
-            checked=self._find_measurements(job),
-            noise=self._find_noise(job),
+            checked=checked,
+            noise={name: noise for name, noise in noises.items() if noise is not None},
             hypotheses=proposal.hypotheses if proposal else (),
             not_tested=proposal.action.not_tested if proposal else "",
             search=proposal is not None and proposal.action.search,
@@ -144,22 +152,6 @@ class PlanningInputs:
         if "environment" in find_fixed_fields(job):
             return job
         return job.model_copy(update={"environment": find_environment(self.topic, self.requested)})
-
-    def _find_measurements(self, job: Job) -> dict[str, dict[str, float]]:
-        figures = {}
-        for name in environments():
-            known = self.compiler.price.estimates.of(job.model_copy(update={"environment": name}))
-            if known is not None:
-                said = {"success": known.base_success, "share_of_groups_with_equal_rewards": known.equal_groups}
-                figures[name] = {what: value for what, value in said.items() if value is not None}
-        return figures
-
-    def _find_noise(self, job: Job) -> dict[str, Noise]:
-        found = {}
-        for name in environments():
-            with suppress(DesignRefused):  # an environment that does not give the metric
-                found[name] = self.compiler.bank.find(name, job, self.compiler.metric_in(name))
-        return {name: noise for name, noise in found.items() if noise is not None}
 
 
 class ActionCheck:
@@ -194,7 +186,12 @@ class ActionCheck:
     def _evaluate(self, action: Action) -> CompiledDesign | None:
         inputs, context = self._inputs.with_metric_of(action), self._context
         if isinstance(action, Note | Revise | AskUser):
-            _require_recordable(action, context)
+            if context.notebook is None or context.stage not in DECLINABLE:
+                raise DesignRefused(
+                    f"expected the action {context.stage!r} now; found {action.action!r}; nothing is written down"
+                )
+            if (why := context.notebook.find_conflict(action)) is not None:
+                raise DesignRefused(why)
             return None
         if action.action != context.stage and not _is_substitute(action, context):
             raise DesignRefused(f"expected the action {context.stage!r} now; found {action.action!r}")
@@ -208,7 +205,7 @@ class ActionCheck:
             self.price_exploration(action)
             return None
         if isinstance(action, Propose):
-            if inputs.plays_seen and any(entry.variable == REWARD for entry in action.hypotheses):
+            if inputs.plays_seen and any(hypothesis.variable == REWARD for hypothesis in action.hypotheses):
                 raise DesignRefused(f"expected hypotheses about job fields; found a reward function: {NO_REWARD_NOW}")
             environment = find_environment(inputs.topic, inputs.requested)
             inputs.current_compiler().check_proposal(action, environment, code_allowed=inputs.code_allowed)
@@ -249,15 +246,6 @@ def _is_substitute(action: Action, context: PlannerContext) -> bool:
     if isinstance(action, Replicate | Explore) and context.stage != "propose":
         return False
     return isinstance(action, Decline) or context.campaign is not None
-
-
-def _require_recordable(side_action: SideAction, context: PlannerContext) -> None:
-    if context.notebook is None or context.stage not in DECLINABLE:
-        raise DesignRefused(
-            f"expected the action {context.stage!r} now; found {side_action.action!r}; nothing is written down"
-        )
-    if (why := context.notebook.find_conflict(side_action)) is not None:
-        raise DesignRefused(why)
 
 
 @dataclass(frozen=True, slots=True)

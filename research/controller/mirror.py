@@ -93,7 +93,10 @@ class AttemptCopy:
             self._over_at = now
         if self.settled or now < self._again_at:
             return None
-        log = self._find_log()
+        log: Path | None = None
+        with suppress(CollectError):
+            path = find_log(self._folder.path, self.tracking_id)
+            log = path if path.stat().st_size >= BEGUN_BYTES else None
         begun = log is not None and log.with_suffix(".wandb.syncstate").exists()
         # Reading a log takes the longer the longer it is: not at each look at one that grows.
         logged = None if log is None or not (over or (begun and self.sending is None)) else self._last_step(log)
@@ -169,13 +172,6 @@ class AttemptCopy:
     def _back_off(self) -> None:
         self._again_at = self._now() + self._pause_s
         self._pause_s = min(LONGEST_S, 2 * self._pause_s)
-
-    def _find_log(self) -> Path | None:
-        try:
-            path = find_log(self._folder.path, self.tracking_id)
-        except CollectError:
-            return None
-        return path if path.stat().st_size >= BEGUN_BYTES else None
 
     def _last_step(self, path: Path) -> int | None:
         """Return the last step of a log that was closed, 0 where it has none, None while it is open."""

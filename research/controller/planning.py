@@ -391,9 +391,9 @@ class Planning:
         )
 
     def _lock(self, state: StudyState, inputs: PlanningInputs, designed: EvaluatedDesign) -> None:
-        made = state.noise_plan
-        left = None if made is None else designed.noise_plan(self._seed_scope(state))
-        if made is not None and left is not None and (left.seeds or not _is_legacy_plan(made, left)):
+        plan = state.noise_plan
+        due = None if plan is None else designed.noise_plan(self._seed_scope(state))
+        if plan is not None and due is not None and (due.seeds or not _is_legacy_plan(plan, due)):
             raise _refuse_unknown_noise(state)
         locked = plan_rounds(inputs, designed).build_lock(self._seed_scope(state))
         name = lock_name(state.round)
@@ -417,23 +417,20 @@ class Planning:
             place = TurnId(round or state.round, context.stage, number)
             turn = self._take_turn(state, place, context, check, planner)
             note = str(turn["acted"]["note"])
-            if isinstance(wish := _ACTION.validate_python(turn["action"]), Explore) and context.stage == "propose":
-                raise _ExplorationRequest(wish, place, bytes.fromhex(turn["secret"]))
-            return TurnResult(self._parse_action(turn, context.stage), bytes.fromhex(turn["secret"]), note)
+            action, proposing = _ACTION.validate_python(turn["action"]), context.stage == "propose"
+            if proposing and isinstance(action, Explore):
+                raise _ExplorationRequest(action, place, bytes.fromhex(turn["secret"]))
+            if isinstance(action, Conclude | Decline) and (message := self._parse_final_message(turn)) is not None:
+                raise _EndOfPlanning(message)
+            kind = Propose if proposing else ProposeDesign
+            if not isinstance(action, kind) and not (proposing and isinstance(action, Replicate)):
+                raise HomeError(
+                    f"expected the planner's turns in {self._folder} as they were taken; found {action.action!r} where "
+                    f"{kind.__name__} belongs; restore them from a backup"
+                )
+            return TurnResult(action, bytes.fromhex(turn["secret"]), note)
 
         return take
-
-    def _parse_action(self, turn: Mapping[str, Any], stage: Stage) -> Action:
-        action = _ACTION.validate_python(turn["action"])
-        if isinstance(action, Conclude | Decline) and (said := self._parse_final_message(turn)) is not None:
-            raise _EndOfPlanning(said)
-        kind = Propose if stage == "propose" else ProposeDesign
-        if not isinstance(action, kind | Replicate) or (isinstance(action, Replicate) and stage != "propose"):
-            raise HomeError(
-                f"expected the planner's turns in {self._folder} as they were taken; found {action.action!r} where "
-                f"{kind.__name__} belongs; restore them from a backup"
-            )
-        return action
 
     def _parse_final_message(self, turn: Mapping[str, Any]) -> PlannerMessage | None:
         action = _ACTION.validate_python(turn["action"])

@@ -137,7 +137,14 @@ def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> Iterator[tuple
     if state.selection is not None:
         yield f"{later}selection", f"the screen keeps {', '.join(state.selection.kept)}: {state.selection.reason}"
     for verdict in (*state.interim, *state.verdicts, *state.replications):
-        yield _verdict_line(state, verdict, doubts)
+        analyses = len(state.design.looks) if state.design else 0
+        at = f" at look {verdict.look}" if analyses > 1 else ""
+        again = " in the other setting" if verdict.phase == "replicate" else ""
+        key = verdict_key(verdict)
+        outcome = f"{verdict.verdict}{at}: {verdict.reason}"
+        if key in doubts:
+            outcome = f"the verdict does not follow{at}: {doubts[key]}"
+        yield key, f"{verdict.hypothesis}{again} {outcome}"
     for amended in state.amendments:
         yield f"amended-{amended.seq}", f"amended by {amended.actor}: {amended.amendment.reason}"
     for name, veto in state.vetoed.items():
@@ -166,19 +173,6 @@ def _describe_design(design: Design) -> str:
         return f"{design.screen.candidates} candidates are screened, {kept} confirmed with {len(design.seeds)} seeds"
     most = "at most " if len(design.looks) > 1 else ""
     return f"{len(design.arms)} arms x {most}{len(design.seeds)} seeds"
-
-
-def _verdict_line(state: StudyState, verdict: Verdict, doubts: Mapping[str, str]) -> tuple[str, str]:
-    analyses = len(state.design.looks) if state.design else 0
-    at = f" at look {verdict.look}" if analyses > 1 else ""
-    again = " in the other setting" if verdict.phase == "replicate" else ""
-    key = verdict_key(verdict)
-    said = (
-        f"the verdict does not follow{at}: {doubts[key]}"
-        if key in doubts
-        else f"{verdict.verdict}{at}: {verdict.reason}"
-    )
-    return key, f"{verdict.hypothesis}{again} {said}"
 
 
 def describe_result(run: RunState) -> str:

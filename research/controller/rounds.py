@@ -71,23 +71,8 @@ def price_exploration(compiler: DesignCompiler, campaign: CampaignFacts, action:
             raise DesignRefused(f"{arm.name}: {describe(error)}; try other values") from error
     episodes = compiler.requirements.episodes
     metric = Metric(meaning=f"share of {episodes} hidden tasks solved after the last step", episodes=episodes)
-    seconds = max(compiler.price.run_with_evaluations(each, metric) for each in jobs)
-    _require_affordable(compiler, len(arms), seconds)
-    return PricedExploration(action.why, job, arms, screen_metric(metric), seconds)
-
-
-def _build_arm(tried: Tried) -> Arm:
-    overrides = {entry.field: constant_value(entry.field, entry.value) for entry in tried.settings}
-    if "steps" in overrides or "environment" in overrides:
-        raise DesignRefused("expected steps and environment once, for all that is tried; found them among its settings")
-    name = "+".join(f"{field}={value_text(value)}" for field, value in overrides.items()) or "as-it-is"
-    try:
-        return Arm(name=name.lower(), overrides=overrides)
-    except ValidationError as error:
-        raise DesignRefused(f"expected fewer settings, or shorter ones, of one try; found {name[:80]!r}") from error
-
-
-def _require_affordable(compiler: DesignCompiler, runs: int, seconds: float) -> None:
+    seconds = max(compiler.price.run_with_evaluations(variant, metric) for variant in jobs)
+    runs = len(arms)
     check = compiler.calculator.budget_check
     need, left = -(-runs // check.price.parallel) * seconds, check.left
     if need > _SHARE * left:
@@ -100,6 +85,18 @@ def _require_affordable(compiler: DesignCompiler, runs: int, seconds: float) -> 
         raise DesignRefused(
             f"expected at most {most} runs in all; found {check.runs_made} made and {runs} more; try less"
         )
+    return PricedExploration(action.why, job, arms, screen_metric(metric), seconds)
+
+
+def _build_arm(tried: Tried) -> Arm:
+    overrides = {entry.field: constant_value(entry.field, entry.value) for entry in tried.settings}
+    if "steps" in overrides or "environment" in overrides:
+        raise DesignRefused("expected steps and environment once, for all that is tried; found them among its settings")
+    name = "+".join(f"{field}={value_text(value)}" for field, value in overrides.items()) or "as-it-is"
+    try:
+        return Arm(name=name.lower(), overrides=overrides)
+    except ValidationError as error:
+        raise DesignRefused(f"expected fewer settings, or shorter ones, of one try; found {name[:80]!r}") from error
 
 
 _NO_CONSTANTS: Final = ("environment", "steps", "seed", "tracking", MODEL)

@@ -48,21 +48,33 @@ _FINEST: Final = 100
 def require_headroom(draft: DesignDraft, bank: NoiseBank, metric: Metric, directions: Sequence[str]) -> None:
     """Raise DesignRefused where the control's level is known and an effect in one of `directions` does not fit."""
     job = draft.job
-    known = bank.levels(job, metric)
-    if len(known) < LEAST_RUNS:
+    levels = bank.levels(job, metric)
+    if len(levels) < LEAST_RUNS:
         return
-    level, floor, ceiling = fmean(known), min(metric.worst, metric.best), max(metric.worst, metric.best)
+    level, floor, ceiling = fmean(levels), min(metric.worst, metric.best), max(metric.worst, metric.best)
     cut_at = None if metric.threshold is None else metric.cut_at
-    late = 0 if cut_at is None else sum(value >= cut_at for value in known)
-    if 2 * late > len(known):
-        raise _refuse_unreached(draft, metric, late, len(known))
-    at_bound = min(known) == max(known) and level in (floor, ceiling)
+    late = 0 if cut_at is None else sum(value >= cut_at for value in levels)
+    if 2 * late > len(levels):
+        steps = _suggest_steps(draft, fewer=False)
+        longer = [] if steps is None else [f"train more steps, --set steps={steps}"]
+        threshold = max(0.05, round(metric.threshold or 0.0, 2) / 2)
+        lower = f"ask for a lower threshold, --metric {metric.kind}:{threshold:g}"
+        who, whose = ("any run", f"all {late}") if late == len(levels) else ("most runs", f"{late} of {len(levels)}")
+        why = (
+            f"{metric.threshold:g} hidden success is not reached by {who} within "
+            f"{format_difference(metric, metric.worst)}: {whose} runs of the control's job end below, so that nothing "
+            "can be seen of what another setting changes"
+        )
+        ways = [lower, *longer, "or ask for the success at the end, --metric success"]
+        suggestions = [*([f"design {steps} steps"] if steps is not None else []), "decline, and say why"]
+        raise DesignRefused(f"{why}: {'; '.join(ways)}", model_feedback=f"{why}: {'; or '.join(suggestions)}")
+    at_bound = min(levels) == max(levels) and level in (floor, ceiling)
     room = {"increase": ceiling - level, "decrease": level - floor}
     cramped = [way for way in directions if room[way] < draft.effect - 1e-9 * metric_range(metric)]
     if at_bound or cramped:
         up = level >= ceiling if at_bound else cramped[0] == "increase"
         bound = ceiling if up else floor
-        raise _refuse_no_headroom(draft, metric, level, len(known), bound, up=up, at_bound=at_bound)
+        raise _refuse_no_headroom(draft, metric, level, len(levels), bound, up=up, at_bound=at_bound)
 
 
 def require_schedule(draft: DesignDraft, metric: Metric, estimates: Estimates) -> None:
@@ -204,20 +216,6 @@ def _require_signal(known: MeasuredEnvironment | None) -> None:
             "nothing: pose easier or harder tasks, show examples in the prompt, or reward a part of the way, and check "
             "again (ajet env check)"
         )
-
-
-def _refuse_unreached(draft: DesignDraft, metric: Metric, late: int, runs: int) -> DesignRefused:
-    steps = _suggest_steps(draft, fewer=False)
-    longer = [] if steps is None else [f"train more steps, --set steps={steps}"]
-    lower = f"ask for a lower threshold, --metric {metric.kind}:{max(0.05, round(metric.threshold or 0.0, 2) / 2):g}"
-    who, whose = ("any run", f"all {runs}") if late == runs else ("most runs", f"{late} of {runs}")
-    why = (
-        f"{metric.threshold:g} hidden success is not reached by {who} within {format_difference(metric, metric.worst)}:"
-        f" {whose} runs of the control's job end below, so that nothing can be seen of what another setting changes"
-    )
-    ways = [lower, *longer, "or ask for the success at the end, --metric success"]
-    suggestions = [*([f"design {steps} steps"] if steps is not None else []), "decline, and say why"]
-    return DesignRefused(f"{why}: {'; '.join(ways)}", model_feedback=f"{why}: {'; or '.join(suggestions)}")
 
 
 def _refuse_no_headroom(

@@ -26,7 +26,7 @@ from research.installation.studies import RESULTS_VERSION, StudyCache, StudyRead
 from studies import EventLog, LogCorrupt, StudyState, fold
 from studies.proof import DOES_NOT_FOLLOW, verdict_fault
 from studies.records.base import JsonValue, Record, canonical, digest
-from studies.records.design import MODEL, REWARD, Hypothesis, Metric
+from studies.records.design import MODEL, REWARD, Hypothesis
 from studies.records.procedure import Phase
 from studies.records.statements import metric_name, model_name, sentences, setting
 from studies.records.verdict import Verdict
@@ -142,39 +142,36 @@ def _build_finding(state: StudyState, claim: Hypothesis, verdict: Verdict, folde
         job |= {**design.replication.overrides, "environment": design.replication.environment}
     environment, doubt = str(job["environment"]), verdict_fault(state, folder, verdict)
     least = design.promise.effect if design.promise else None
-    known: dict[str, Any] = {"verdict": DOES_NOT_FOLLOW, "doubt": doubt or ""}
+    outcome: dict[str, Any] = {"verdict": DOES_NOT_FOLLOW, "doubt": doubt or ""}
     if doubt is None:
         interval = deciding_interval(design, verdict)
         ends = (None, None, None) if interval is None else (interval.low, interval.high, interval.level)
         numbers = dict(zip(("estimate", "low", "high", "level"), (verdict.estimate, *ends), strict=True))
-        known = {name: value for name, value in numbers.items() if value is not None and math.isfinite(value)}
-        known |= {"verdict": verdict.verdict}
+        outcome = {name: value for name, value in numbers.items() if value is not None and math.isfinite(value)}
+        outcome |= {"verdict": verdict.verdict}
+    recorded, apart = parse_job(job), {*APART, *claim.declared}
+    if recorded is None:
+        values, alike, usual = dict(job), dict(job), Job.default_fields(TinyModel())
+    else:
+        values, alike = recorded.model_dump(mode="json"), without_model_path(recorded).value()
+        usual = Job.default_fields(recorded.model, recorded.lora_rank)
+    shown = sorted(values.keys() - {*apart, MODEL, "environment"})
+    conditions = FindingConditions(
+        environment=environment,
+        model="compared" if MODEL in claim.declared else model_name(values.get(MODEL, {})),
+        model_key=digest(values.get(MODEL))[:16] if recorded is None else model_key(recorded),
+        metric=metric_key(design.metric),
+        metric_name=metric_name(design.metric),
+        job=digest({name: value for name, value in alike.items() if name not in apart})[:16],
+        fields={name: values[name] for name in shown if values[name] != usual.get(name)},
+    )
     return KnownFinding(
         study=state.id, round=state.round, hypothesis=claim.id, phase=verdict.phase,
         claim=sentences([claim], environment, least, design.metric)[0],
         variable=claim.variable, control=claim.control, treatment=claim.treatment,
         n_control=verdict.n_control, n_treatment=verdict.n_treatment, exploratory=verdict.exploratory,
-        lock=str(state.design_hash), conditions=_build_conditions(job, design.metric, claim), **known,
+        lock=str(state.design_hash), conditions=conditions, **outcome,
     )  # fmt: skip
-
-
-def _build_conditions(job: Mapping[str, Any], metric: Metric, claim: Hypothesis) -> FindingConditions:
-    recorded, apart = parse_job(job), {*APART, *claim.declared}
-    if recorded is None:
-        known, alike, usual = dict(job), dict(job), Job.default_fields(TinyModel())
-    else:
-        known, alike = recorded.model_dump(mode="json"), without_model_path(recorded).value()
-        usual = Job.default_fields(recorded.model, recorded.lora_rank)
-    shown = sorted(known.keys() - {*apart, MODEL, "environment"})
-    return FindingConditions(
-        environment=str(job["environment"]),
-        model="compared" if MODEL in claim.declared else model_name(known.get(MODEL, {})),
-        model_key=digest(known.get(MODEL))[:16] if recorded is None else model_key(recorded),
-        metric=metric_key(metric),
-        metric_name=metric_name(metric),
-        job=digest({name: value for name, value in alike.items() if name not in apart})[:16],
-        fields={name: known[name] for name in shown if known[name] != usual.get(name)},
-    )
 
 
 FILE: Final = "findings.json"

@@ -81,11 +81,25 @@ class SampleSizeCalculator:
 
     def power_analysis(self, draft: DesignDraft) -> tuple[Noise, PowerAnalysis]:
         """Return the noise of a design and its power analysis; raise Unaffordable where the noise is not known."""
-        noise = self._find_noise(draft)
-        if noise is None:
+        job, metric, wanted = draft.job, self.metric(draft), self.requirements
+        level, alike = ALPHA, None
+        if self.place is not None:
+            level, alike = self.place.difference, self.place.equivalence / draft.claims
+        shape = (draft.arms, draft.families, draft.compared, wanted.power)
+        if kind_of(metric).rates:
+            # The control's rate as far as runs of its job tell it, else the one at which most runs are needed.
+            levels = self.bank.levels(job, metric)
+            likely = (sum(levels) + 1) / (len(levels) + 2) if levels else 0.5 + wanted.min_effect(metric) / 2
+            rate = min(1 - LEAST_RATE, max(LEAST_RATE, likely))
+            spread = f"the spread of a rate of {rate:.2f}, each run counting 1 or 0"
+            noise = rate_noise(rate, metric.episodes, spread)
+            return noise, RatePower(noise, *shape, 1, max(rate, 1 - rate), level, alike, rate=rate)
+        measured = self.bank.find(job.environment, job, metric)
+        if measured is None:
             why = f"{self.explain_unknown_noise(draft)} A/A runs come first"
             raise Unaffordable(why, need_s=0.0, shorter=False)
-        return noise, self._build_analysis(draft, noise)
+        analyses, span = wanted.analyses, metric_range(metric)
+        return measured, PowerAnalysis(measured, *shape, analyses, span, level, alike, draft.weights)
 
     def explain_unknown_noise(self, draft: DesignDraft) -> str | None:
         """Return why the noise bank says nothing on a design, in a sentence; None where it does."""
@@ -131,30 +145,6 @@ class SampleSizeCalculator:
         metric = self.metric(draft)
         runs = Stage("A/A", NOISE_SEEDS, self.budget_check.price.run_with_evaluations(draft.job, metric))
         return (runs, *self.stages(draft, _AFTER_NOISE_SEEDS))
-
-    def _find_noise(self, draft: DesignDraft) -> Noise | None:
-        job, metric = draft.job, self.metric(draft)
-        if not kind_of(metric).rates:
-            return self.bank.find(job.environment, job, metric)
-        rate = self._guess_rate(draft, metric)
-        return rate_noise(rate, metric.episodes, f"the spread of a rate of {rate:.2f}, each run counting 1 or 0")
-
-    def _guess_rate(self, draft: DesignDraft, metric: Metric) -> float:
-        """Return the control's rate as far as runs of its job tell it, else the one at which most runs are needed."""
-        known = self.bank.levels(draft.job, metric)
-        likely = (sum(known) + 1) / (len(known) + 2) if known else 0.5 + self.requirements.min_effect(metric) / 2
-        return min(1 - LEAST_RATE, max(LEAST_RATE, likely))
-
-    def _build_analysis(self, draft: DesignDraft, noise: Noise) -> PowerAnalysis:
-        metric, wanted = self.metric(draft), self.requirements
-        shape = (noise, draft.arms, draft.families, draft.compared, wanted.power)
-        level, alike = ALPHA, None
-        if self.place is not None:
-            level, alike = self.place.difference, self.place.equivalence / draft.claims
-        if kind_of(metric).rates:
-            rate = self._guess_rate(draft, metric)
-            return RatePower(*shape, 1, max(rate, 1 - rate), level, alike, rate=rate)
-        return PowerAnalysis(*shape, wanted.analyses, metric_range(metric), level, alike, draft.weights)
 
     def widen_screen(self, draft: DesignDraft, seeds: int) -> DesignDraft:
         """Return the design with the largest screen that leaves its confirmation affordable."""

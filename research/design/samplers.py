@@ -201,11 +201,17 @@ class Surface:
         self, ladders: Ladders, points: Sequence[tuple[int, ...]], rungs: Sequence[int], scores: Sequence[float]
     ) -> None:
         import numpy as np
+        from scipy.special import ndtri
+        from scipy.stats import rankdata
 
         self._ladders = ladders
         self._places, self._rungs = ladders.to_coordinates(points), np.asarray(rungs, dtype=np.int64)
         self._scores = np.asarray(scores, dtype=float)
-        self._normal = _compute_normal_scores(self._scores, self._rungs)
+        # The normal quantile of each score's rank within its rung (Blom 1958); equal scores share theirs.
+        self._normal = np.zeros(len(self._scores))
+        for rung in np.unique(self._rungs):
+            of = self._rungs == rung
+            self._normal[of] = ndtri((rankdata(self._scores[of]) - 0.375) / (of.sum() + 0.25))
         self._spread = (float(self._normal.std()) or 1.0) if len(self._normal) else 1.0
         self._y = self._normal / self._spread
         drawn = sample_hyperparameters(len(ladders.lengths))
@@ -253,19 +259,6 @@ class Surface:
         beyond = normal - np.clip(normal, known[0], known[-1])
         found: Floats = np.interp(normal, known, scores) + slope * beyond
         return found
-
-
-def _compute_normal_scores(scores: Floats, rungs: NDArray[np.int64]) -> Floats:
-    """Return the normal quantile of each score's rank within its rung (Blom 1958); equal scores share theirs."""
-    import numpy as np
-    from scipy.special import ndtri
-    from scipy.stats import rankdata
-
-    normal = np.zeros(len(scores))
-    for rung in np.unique(rungs):
-        of = rungs == rung
-        normal[of] = ndtri((rankdata(scores[of]) - 0.375) / (of.sum() + 0.25))
-    return normal
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,28 @@ def read_code(reference: Reference) -> CodeFiles:
             lines = _read(reference.lines, reference.text)
             files = {path: content for path, content in files.items() if content != lines}
         return CodeFiles(files, files.get(REQUIREMENTS, b"").decode(errors="replace"))
-    return _module(source.place, reference.text)
+    # Of a module: the files of its top package, or the one file; it is not imported.
+    top = source.place.partition(".")[0]
+    here = Path(top)
+    if here.is_dir() and (here / "__init__.py").is_file():
+        return CodeFiles(_folder(here.absolute(), reference.text, f"{top}/"))
+    if (file := Path(f"{top}.py")).is_file():
+        return CodeFiles({file.name: _read(file, reference.text)})
+    try:
+        spec = importlib.util.find_spec(top)
+    except ValueError:  # of a module that was not imported from anywhere
+        spec = None
+    if spec is None or spec.origin is None or not os.path.isfile(spec.origin):
+        text = reference.text
+        raise BadEnvironment(f"expected the module {top} of {text} here or installed; found none; check its name")
+    requirements = ""  # what its installed package says that it needs, but for extras
+    for name in metadata.packages_distributions().get(top, ())[:1]:
+        wanted = [line for line in metadata.requires(name) or () if "extra ==" not in line]
+        requirements = "".join(f"{line}\n" for line in wanted if not line.lower().startswith("ajet"))
+    origin = Path(spec.origin)
+    if spec.submodule_search_locations is None:
+        return CodeFiles({origin.name: _read(origin, reference.text)}, requirements)
+    return CodeFiles(_folder(origin.parent, reference.text, f"{top}/"), requirements)
 
 
 def _read(file: Path, text: str) -> bytes:
@@ -84,30 +105,6 @@ def _folder(folder: Path, text: str, within: str = "") -> dict[str, bytes]:
             f"expected a folder of its own for {text}, as all of it is copied; {' '.join(str(error).split())}"
         ) from error
     return {f"{within}{path}": content for path, content in found.items()}
-
-
-def _module(place: str, text: str) -> CodeFiles:
-    """Return the files of the top package, or the one file, that a module is of; it is not imported."""
-    top = place.partition(".")[0]
-    here = Path(top)
-    if here.is_dir() and (here / "__init__.py").is_file():
-        return CodeFiles(_folder(here.absolute(), text, f"{top}/"))
-    if (file := Path(f"{top}.py")).is_file():
-        return CodeFiles({file.name: _read(file, text)})
-    try:
-        spec = importlib.util.find_spec(top)
-    except ValueError:  # of a module that was not imported from anywhere
-        spec = None
-    if spec is None or spec.origin is None or not os.path.isfile(spec.origin):
-        raise BadEnvironment(f"expected the module {top} of {text} here or installed; found none; check its name")
-    requirements = ""  # what its installed package says that it needs, but for extras
-    for name in metadata.packages_distributions().get(top, ())[:1]:
-        wanted = [line for line in metadata.requires(name) or () if "extra ==" not in line]
-        requirements = "".join(f"{line}\n" for line in wanted if not line.lower().startswith("ajet"))
-    origin = Path(spec.origin)
-    if spec.submodule_search_locations is None:
-        return CodeFiles({origin.name: _read(origin, text)}, requirements)
-    return CodeFiles(_folder(origin.parent, text, f"{top}/"), requirements)
 
 
 _RUN: Final = 6

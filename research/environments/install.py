@@ -109,24 +109,12 @@ def python_path(home: Home, source: CodeSource, requirements: str, note: Note) -
     if source.kind == "adapter":
         own = adapter_folder(home, source.place)
         return (own,) if own.is_dir() else ()
-    # An installed module's packages are installed beside it.
-    return (_ensure(home, requirements, note),) if requirements.strip() and source.kind != "module" else ()
-
-
-def adapter_folder(home: Home, address: str) -> Path:
-    return home.packages / str(scheme_of(address))
-
-
-def how_to_install_apart(home: Home, address: str) -> str:
-    adapter = ADAPTERS[str(scheme_of(address))]
-    return f"pip install --target {adapter_folder(home, address)} '{adapter.requirement}'"
-
-
-def _ensure(home: Home, requirements: str, note: Note) -> Path:
+    if source.kind == "module" or not requirements.strip():
+        return ()  # an installed module's packages are installed beside it
     wanted = f"{sys.version_info[:2]}\n{requirements}"
     folder = home.packages / hashlib.sha256(wanted.encode()).hexdigest()[:16]
     if folder.is_dir():
-        return folder
+        return (folder,)
     with create_draft(home.packages, home) as draft:
         note("installing the packages that the environment names")
         text = draft / ".requirements.txt"
@@ -141,10 +129,19 @@ def _ensure(home: Home, requirements: str, note: Note) -> Path:
             raise BadEnvironment(f"pip did not bring the packages in {PIP_TIMEOUT_S:g} s; try again") from error
         if done.returncode:
             lines = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
-            said = " ".join(lines[-2:]) or last_lines(done.stderr, 1, 300) or "it said nothing"
-            raise BadEnvironment(f"expected pip to bring what requirements.txt names; it could not: {said}")
+            reason = " ".join(lines[-2:]) or last_lines(done.stderr, 1, 300) or "it said nothing"
+            raise BadEnvironment(f"expected pip to bring what requirements.txt names; it could not: {reason}")
         publish_draft(draft, folder)
-    return folder
+    return (folder,)
+
+
+def adapter_folder(home: Home, address: str) -> Path:
+    return home.packages / str(scheme_of(address))
+
+
+def how_to_install_apart(home: Home, address: str) -> str:
+    adapter = ADAPTERS[str(scheme_of(address))]
+    return f"pip install --target {adapter_folder(home, address)} '{adapter.requirement}'"
 
 
 MODULE: Final = "swarm.environments.building"

@@ -44,19 +44,15 @@ def prepare_model(job: Job, models: Path, note: Note) -> Mapping[str, Any]:
         return {"sha256": None, "seconds": 0.0}
     began, tiny = time.monotonic(), isinstance(job.model, TinyModel)
     what = "the tiny model" if tiny else f"the warm start of {model_name(job.model.model_dump())}"
-    folder = _make(_command(job, models), what, note)
-    weights = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
-    return {"sha256": weights, "seconds": round(time.monotonic() - began, 3)}
-
-
-def _command(job: Job, models: Path) -> Sequence[str]:
     if isinstance(job.model, TinyModel):
         maker: str = "tiny_model"
         given: tuple[str, ...] = ("--environment", job.environment, "--spec", job.model.model_dump_json())
     else:
         maker, given = "local.warm_start", ("--job", job.model_dump_json())
     folders = ("--models", str(models), "--environments", str(models.parent / "environments"))
-    return (python_of(job.backend), "-m", f"swarm.backends.{maker}", *given, *folders)
+    folder = _make((python_of(job.backend), "-m", f"swarm.backends.{maker}", *given, *folders), what, note)
+    weights = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
+    return {"sha256": weights, "seconds": round(time.monotonic() - began, 3)}
 
 
 def _make(command: Sequence[str], what: str, note: Note) -> Path:

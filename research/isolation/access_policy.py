@@ -50,7 +50,16 @@ class AccessPolicy:
         if request.path in MODEL_CALLS:
             return None
         if request.path == "/episodes":
-            return self._check_begin(request.body)
+            if not isinstance(request.body, dict):
+                return "an episode that is none"
+            if request.body.get("kind", "train") != self._kind:
+                return f"an episode that is not of kind {self._kind}"
+            if request.body.get("stream", STREAM) != self._stream:
+                return "a stream it was not given"
+            task = request.body.get("task_id")
+            if task is None and "tasks" in request.body:  # the server chooses, of the very list
+                return self._check_task_list({"stream": self._stream, "digest": request.body["tasks"]})
+            return None if isinstance(task, str) and task in self._tasks else "a task it was not given"
         if request.path == "/streams/tasks":
             return self._check_task_list(request.body)
         if (held := _HELD.fullmatch(request.path)) is None:
@@ -60,18 +69,6 @@ class AccessPolicy:
         if not isinstance(request.body, dict):
             return "an end that is none"
         return None if request.body.get("weight", WEIGHT) == WEIGHT else "a weight it was not given"
-
-    def _check_begin(self, body: Any) -> str | None:
-        if not isinstance(body, dict):
-            return "an episode that is none"
-        if body.get("kind", "train") != self._kind:
-            return f"an episode that is not of kind {self._kind}"
-        if body.get("stream", STREAM) != self._stream:
-            return "a stream it was not given"
-        task = body.get("task_id")
-        if task is None and "tasks" in body:  # the server chooses, of the very list
-            return self._check_task_list({"stream": self._stream, "digest": body["tasks"]})
-        return None if isinstance(task, str) and task in self._tasks else "a task it was not given"
 
     def _check_task_list(self, body: Any) -> str | None:
         """Judge a task list by its digest, which the server holds against the ids."""

@@ -45,7 +45,21 @@ def ensure_client_image(engine: ContainerEngine, home: Home, note: Note, *, base
         names = [base] if base else [name for name in (last, USUAL_BASE) if name]
         name = next((name for name in names if identity(engine, name) is not None), names[0])
         if identity(engine, name) is None:
-            _pull(engine, name, note)
+            from docker.errors import NotFound
+
+            note(f"pulling {name}")
+            reason = "the registry has none"
+            try:
+                with wrap_errors(engine, f"pulling {name}"):
+                    for _ in engine.client.api.pull(name, stream=True, decode=True):
+                        pass
+            except (NotFound, EngineRefusal) as error:
+                reason = str(error)[:200]
+            if identity(engine, name) is None:
+                raise SandboxError(
+                    f"expected base image {name}; the engine has none and could not pull it ({reason}); name one that "
+                    "it has (ajet sandbox build --base IMAGE)"
+                )
         image = client_image(engine, client_context(home), base=name, note=note)
         _remember(home, image.tag, {"base": name, "id": image.id, "tag": image.tag})
     return image
@@ -127,24 +141,6 @@ def _remember(home: Home, tag: str, current: Mapping[str, str]) -> None:
     after = {**before, **current, "made": sorted({*before.get("made", ()), tag})}
     if after != before:
         write_json(home.sandboxes / "image.json", after, durable=False)
-
-
-def _pull(engine: ContainerEngine, name: str, note: Note) -> None:
-    from docker.errors import NotFound
-
-    note(f"pulling {name}")
-    reason = "the registry has none"
-    try:
-        with wrap_errors(engine, f"pulling {name}"):
-            for _ in engine.client.api.pull(name, stream=True, decode=True):
-                pass
-    except (NotFound, EngineRefusal) as error:
-        reason = str(error)[:200]
-    if identity(engine, name) is None:
-        raise SandboxError(
-            f"expected base image {name}; the engine has none and could not pull it ({reason}); name one that it has "
-            "(ajet sandbox build --base IMAGE)"
-        )
 
 
 NAME = "ajet-client"

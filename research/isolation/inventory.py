@@ -131,26 +131,41 @@ class Waste:
 
 def find_waste(home: Home, engine: ContainerEngine, pinned: Iterable[str]) -> list[Waste]:
     """Return what `prune` is to remove; `pinned` are the ids of images that unfinished studies name."""
-    found: list[Waste] = []
+    waste: list[Waste] = []
     api, now = engine.client.api, time.time()
     if (owner := installation_id(home)) is not None:
         for name, state in container_states(home, engine).items():
             if (why := _removal_reason(home, name, state)) is not None:
-                found.append(Waste("container", name, why, partial(_remove, home, engine, owner, name)))
+                waste.append(Waste("container", name, why, partial(_remove, home, engine, owner, name)))
         with wrap_errors(engine, "listing this installation's volumes"):
             volumes = api.volumes(filters={"label": f"{launch.INSTALLATION}={owner}"})["Volumes"] or []
         for name in (volume["Labels"][launch.NAME] for volume in volumes):
             folder = home.containers / name
             if (folder / "exit.json").exists() or not (folder / "spec.json").exists():
                 remove = partial(launch.clear, engine, name, owner)
-                found.append(Waste("volume", f"{name} (its input)", "its sandbox ended or is gone", remove))
+                waste.append(Waste("volume", f"{name} (its input)", "its sandbox ended or is gone", remove))
     with wrap_errors(engine, "listing containers of builds"):
         builds = api.containers(all=True, filters={"label": BUILD_LABEL})
     for build in builds:
         if build["Created"] < now - ABANDONED_S:
             remove = partial(api.remove_container, build["Id"], v=True, force=True)
-            found.append(Waste("container", build["Id"][:12], "its build was killed", remove))
-    return [*found, *_images(home, engine, frozenset(pinned))]
+            waste.append(Waste("container", build["Id"][:12], "its build was killed", remove))
+    current, mine = last_image(home), set(list_image_tags(home))
+    with wrap_errors(engine, "listing client images"):
+        clients = api.images(filters={"label": "ajet.client"})
+        packages = api.images(name=PACKAGES_REPOSITORY)
+        used = {image["ImageID"] for image in api.containers(all=True)}
+    kept = used | set(pinned) | ({current} if current is not None else set())
+    # Ours by record, while neither it nor the client image below it is to be kept.
+    ours = [image for image in clients if mine & set(image["RepoTags"] or ())]
+    old = [image for image in ours if not {image["Id"], image["Labels"].get("ajet.parent", "")} & kept]
+    needed = [_packages(image) for image in clients if image not in old]
+    alone = [image for image in packages if _packages(image) in map(_packages, old) and _packages(image) not in needed]
+    tags = [tag for image in [*old, *alone] for tag in image["RepoTags"] or []]
+    return [
+        *waste,
+        *(Waste("image", tag, "a newer one took its place", partial(api.remove_image, tag)) for tag in tags),
+    ]
 
 
 def image_bytes(engine: ContainerEngine) -> int | None:
@@ -182,25 +197,6 @@ def _remove(home: Home, engine: ContainerEngine, owner: str, name: str) -> None:
     if held is not None:
         held.stop()
     launch.clear(engine, name, owner)
-
-
-def _images(home: Home, engine: ContainerEngine, pinned: frozenset[str]) -> list[Waste]:
-    current, mine = last_image(home), set(list_image_tags(home))
-    with wrap_errors(engine, "listing client images"):
-        clients = engine.client.api.images(filters={"label": "ajet.client"})
-        packages = engine.client.api.images(name=PACKAGES_REPOSITORY)
-        used = {each["ImageID"] for each in engine.client.api.containers(all=True)}
-    kept = used | pinned | ({current} if current is not None else set())
-    # Ours by record, while neither it nor the client image below it is to be kept.
-    ours = [each for each in clients if mine & set(each["RepoTags"] or ())]
-    old = [each for each in ours if not {each["Id"], each["Labels"].get("ajet.parent", "")} & kept]
-    needed = [_packages(each) for each in clients if each not in old]
-    alone = [each for each in packages if _packages(each) in map(_packages, old) and _packages(each) not in needed]
-    return [
-        Waste("image", tag, "a newer one took its place", partial(engine.client.api.remove_image, tag))
-        for each in [*old, *alone]
-        for tag in each["RepoTags"] or []
-    ]
 
 
 def _packages(image: Mapping[str, Any]) -> tuple[str, str]:

@@ -63,10 +63,10 @@ def make_planner(
     Raises BadInput or NotReady; it does not reach out to the endpoint.
     """
     chosen = name or ("llm" if model else "rules")
-    known = planner_names()
-    if chosen not in known:
-        near = did_you_mean(chosen, known) or "; choose one of them"
-        raise BadInput(f"expected a planner among {', '.join(known)}; found {chosen!r}{near}")
+    names = planner_names()
+    if chosen not in names:
+        near = did_you_mean(chosen, names) or "; choose one of them"
+        raise BadInput(f"expected a planner among {', '.join(names)}; found {chosen!r}{near}")
     if chosen == "rules" and model:
         raise NotReady(
             f"expected no --planner-model beside the planner rules, which asks no model; found {model}; add "
@@ -80,7 +80,21 @@ def make_planner(
     if replay:
         recorded = Replay(replay)
         return LlmPlanner(model or recorded.model, recorded, note=note)
-    endpoint = _make_endpoint(model, environ)
+    base_url, key = (environ.get(name, "").strip() for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY"))
+    if not model:
+        raise NotReady("the planner llm expects a model; found none; pass --planner-model NAME")
+    if not base_url and not key:
+        raise NotReady(
+            "the planner llm expects an endpoint; found neither OPENAI_BASE_URL nor OPENAI_API_KEY; set OPENAI_API_KEY "
+            "(and OPENAI_BASE_URL for an endpoint of your own), or use --planner rules"
+        )
+    if base_url and not is_http_url(base_url):
+        raise NotReady(
+            "OPENAI_BASE_URL expects an address such as http://127.0.0.1:8000/v1; found something else; correct it"
+        )
+    if not (key.isascii() and key.isprintable()):
+        raise NotReady("OPENAI_API_KEY expects printable ASCII; found other characters; copy the key again")
+    endpoint = OpenAiEndpoint(api_key=key or _NO_KEY, base_url=base_url or OPENAI)
     timeout_s = _find_timeout(environ) if timeout_s is None else timeout_s
     return LlmPlanner(str(model), Recorder(endpoint, record) if record else endpoint, timeout_s=timeout_s, note=note)
 
@@ -120,24 +134,6 @@ def _find_timeout(environ: Mapping[str, str]) -> float:
             f"{TIMEOUT} expects seconds from 1 to {LONGEST_TIMEOUT_S:g}; found {text[:40]!r}; correct it, or unset it"
         )
     return seconds
-
-
-def _make_endpoint(model: str | None, environ: Mapping[str, str]) -> OpenAiEndpoint:
-    base_url, key = (environ.get(name, "").strip() for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY"))
-    if not model:
-        raise NotReady("the planner llm expects a model; found none; pass --planner-model NAME")
-    if not base_url and not key:
-        raise NotReady(
-            "the planner llm expects an endpoint; found neither OPENAI_BASE_URL nor OPENAI_API_KEY; set OPENAI_API_KEY "
-            "(and OPENAI_BASE_URL for an endpoint of your own), or use --planner rules"
-        )
-    if base_url and not is_http_url(base_url):
-        raise NotReady(
-            "OPENAI_BASE_URL expects an address such as http://127.0.0.1:8000/v1; found something else; correct it"
-        )
-    if not (key.isascii() and key.isprintable()):
-        raise NotReady("OPENAI_API_KEY expects printable ASCII; found other characters; copy the key again")
-    return OpenAiEndpoint(api_key=key or _NO_KEY, base_url=base_url or OPENAI)
 
 
 def is_http_url(text: str) -> bool:

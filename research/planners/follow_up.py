@@ -180,18 +180,27 @@ class _FollowUpFinder:
         )
 
     def questions(self) -> Iterator[FollowUp]:
-        claims = [told for told in self._last.claims if _is_single_field(told)]
-        findings = [told for told in claims if told.found]
+        claims = [facts for facts in self._last.claims if _is_single_field(facts)]
+        findings = [facts for facts in claims if facts.found]
         yield from self._ask_search()
-        joint = [told for told in self._last.claims if told.found and told.claim.variable == CONFIGURATION]
-        for told in (*findings, *joint):
-            yield from self._ask_elsewhere(told)
-        for told in findings:
-            yield from self._ask_neighbours(told)
-        for told in claims:
-            if not told.found:
-                yield from self._ask_wider_range(told)
-        yield from self._ask_other_fields()
+        joint = [facts for facts in self._last.claims if facts.found and facts.claim.variable == CONFIGURATION]
+        for facts in (*findings, *joint):
+            yield from self._ask_elsewhere(facts)
+        for facts in findings:
+            yield from self._ask_neighbours(facts)
+        for facts in claims:
+            if not facts.found:
+                yield from self._ask_wider_range(facts)
+        varied = {name for past in self._rounds for facts in past.claims for name in facts.claim.varied}
+        environment = self._rounds[0].design.environment
+        able = [facts.name for facts in self._context.fields if facts.name != "steps" and not facts.is_categorical]
+        for name in sorted(able, key=lambda name: -find_prior(name).raises)[:MOST_KNOBS]:
+            if name in varied or self._facts[name].given or name in self._context.wanted.held:
+                continue
+            with suppress(BadTopic, DesignRefused):
+                control, *treatments = choose_values(self._facts[name])
+                why = f"{name} is the field of which most is expected among those not compared yet."
+                yield from self._make_follow_up([Contrast(name, control, tuple(treatments))], environment, why)
 
     def _ask_search(self) -> Iterator[FollowUp]:
         """Search near the best of a search that found something, and the same values again after one that did not."""
@@ -277,18 +286,6 @@ class _FollowUpFinder:
         pair = f"{value_text(told.claim.control)} and {value_text(told.claim.treatment)}"
         why = f"{name} was not told apart between {pair}; the ends of its ladder are compared."
         yield from self._make_follow_up([Contrast(name, low, (high,))], self._last.design.environment, why)
-
-    def _ask_other_fields(self) -> Iterator[FollowUp]:
-        varied = {name for entry in self._rounds for told in entry.claims for name in told.claim.varied}
-        environment = self._rounds[0].design.environment
-        able = [facts.name for facts in self._context.fields if facts.name != "steps" and not facts.is_categorical]
-        for name in sorted(able, key=lambda name: -find_prior(name).raises)[:MOST_KNOBS]:
-            if name in varied or self._facts[name].given or name in self._context.wanted.held:
-                continue
-            with suppress(BadTopic, DesignRefused):
-                control, *treatments = choose_values(self._facts[name])
-                why = f"{name} is the field of which most is expected among those not compared yet."
-                yield from self._make_follow_up([Contrast(name, control, tuple(treatments))], environment, why)
 
     def _make_follow_up(
         self,

@@ -113,8 +113,22 @@ def parse_json_object(answer: str) -> dict[str, Any]:
     short, and several: which is the draft?
     """
     text = _strip_thinking(answer)[:LONGEST_ANSWER]
-    found = _find_objects(text)
-    meant = [value for value in found if value] or found[:1]
+    decoder, objects, after = json.JSONDecoder(), list[dict[str, Any]](), 0
+    for brace in itertools.islice(re.finditer("{", text), _MOST_BRACES):
+        start = brace.start()
+        if start < after:
+            continue
+        try:
+            value, after = decoder.raw_decode(text, start)
+        except json.JSONDecodeError as error:
+            ended = error.msg.startswith("Unterminated string") or error.pos >= len(text.rstrip().rstrip("`"))
+            if ended and re.match(r'\{\s*"', text[start:]):  # else it is chatter in braces
+                raise UnusableAnswer("expected one JSON object; found one that is cut short: say less") from None
+        except (ValueError, RecursionError):
+            continue
+        else:
+            objects += [value] if isinstance(value, dict) else []
+    meant = [value for value in objects if value] or objects[:1]
     if not meant:
         raise UnusableAnswer(f"expected one JSON object; found {shorten(answer)!r}")
     if any(value != meant[0] for value in meant):
@@ -132,26 +146,6 @@ def _strip_thinking(answer: str) -> str:
     if "{" not in before:
         raise UnusableAnswer("expected an answer after the thinking; found thinking that does not end: think less")
     return before
-
-
-def _find_objects(text: str) -> list[dict[str, Any]]:
-    """Return the JSON objects side by side in a text; raise UnusableAnswer for one that is cut short."""
-    decoder, objects, after = json.JSONDecoder(), list[dict[str, Any]](), 0
-    for brace in itertools.islice(re.finditer("{", text), _MOST_BRACES):
-        start = brace.start()
-        if start < after:
-            continue
-        try:
-            value, after = decoder.raw_decode(text, start)
-        except json.JSONDecodeError as error:
-            ended = error.msg.startswith("Unterminated string") or error.pos >= len(text.rstrip().rstrip("`"))
-            if ended and re.match(r'\{\s*"', text[start:]):  # else it is chatter in braces
-                raise UnusableAnswer("expected one JSON object; found one that is cut short: say less") from None
-        except (ValueError, RecursionError):
-            continue
-        else:
-            objects += [value] if isinstance(value, dict) else []
-    return objects
 
 
 MOST_ANSWERED: Final = 24_000
@@ -262,7 +256,15 @@ class ActionConversation:
                 try:
                     action = self._next_action()
                 except UnusableAnswer as error:
-                    if self._reject(error):
+                    # The same answer once more, word for word: nothing new is to be expected.
+                    repeated = bool(self._answer) and self._answer in self._answers
+                    self._answers.add(self._answer)
+                    again = "; the same answer as before" if repeated else ""
+                    self._rejected.append(
+                        (self._line.redact(str(error)) + again, self._line.redact(error.message) + again)
+                    )
+                    self._say(correction(str(error)))
+                    if repeated:
                         break
                 else:
                     return self._make_turn(action, number)
@@ -281,7 +283,22 @@ class ActionConversation:
     def _next_action(self) -> Action:
         while True:
             self._answer = ""
-            message = self._next_message()
+            completion = ChatCompletion.of(self._fetch_body())
+            if (usage := completion.usage) is not None:
+                self._prompt_tokens += usage.prompt_tokens or 0
+                self._completion_tokens += usage.completion_tokens or 0
+            choice = completion.choices[0]
+            if choice.message.refusal:
+                raise UnusableAnswer(f"the model refused: {shorten(choice.message.refusal)}")
+            if choice.finish_reason == "length":
+                raise UnusableAnswer("the answer was cut off at the endpoint's token limit; be brief")
+            called = choice.message.tool_calls or choice.finish_reason == "tool_calls"
+            if called and not choice.message.content and not (choice.message.tool_calls and self._ways[0][0]):
+                raise UnusableAnswer(
+                    "expected a JSON object in the message's content; found a tool call, and there is no tool; write "
+                    "the object as the message itself"
+                )
+            message = choice.message
             self._answer = message.content or ""
             if message.tool_calls and self._ways[0][0]:
                 self._said += self._tools.run_tool_calls(message.tool_calls)
@@ -289,26 +306,14 @@ class ActionConversation:
             action = self._parse_answer(self._answer)
             if not isinstance(action, Note | Revise | AskUser):
                 return action
-            self._add_side_action(action)
-
-    def _next_message(self) -> Message:
-        """Return what the model says next; raise UnusableAnswer for a reply that is no whole answer."""
-        completion = ChatCompletion.of(self._fetch_body())
-        if (usage := completion.usage) is not None:
-            self._prompt_tokens += usage.prompt_tokens or 0
-            self._completion_tokens += usage.completion_tokens or 0
-        choice = completion.choices[0]
-        if choice.message.refusal:
-            raise UnusableAnswer(f"the model refused: {shorten(choice.message.refusal)}")
-        if choice.finish_reason == "length":
-            raise UnusableAnswer("the answer was cut off at the endpoint's token limit; be brief")
-        called = choice.message.tool_calls or choice.finish_reason == "tool_calls"
-        if called and not choice.message.content and not (choice.message.tool_calls and self._ways[0][0]):
-            raise UnusableAnswer(
-                "expected a JSON object in the message's content; found a tool call, and there is no tool; write the "
-                "object as the message itself"
-            )
-        return choice.message
+            if len(self._side_actions) >= MOST_SIDE_ACTIONS:
+                raise UnusableAnswer(
+                    f"{MOST_SIDE_ACTIONS} things were written down in this turn, which is all that may be; act now"
+                )
+            if action in self._side_actions:
+                raise UnusableAnswer("that was written down before, in this turn; act now")
+            self._side_actions.append(action)
+            self._say(confirm_side_action(MOST_SIDE_ACTIONS - len(self._side_actions)))
 
     def _fetch_body(self) -> str:
         """Return the endpoint's reply as text; what it refuses is left out from then on."""
@@ -343,25 +348,6 @@ class ActionConversation:
             self._refused = self._line.redact(refused.model_feedback) if isinstance(action, ProposeDesign) else None
             raise UnusableAnswer(refused.model_feedback, refused.message)
         return action
-
-    def _add_side_action(self, side_action: SideAction) -> None:
-        if len(self._side_actions) >= MOST_SIDE_ACTIONS:
-            raise UnusableAnswer(
-                f"{MOST_SIDE_ACTIONS} things were written down in this turn, which is all that may be; act now"
-            )
-        if side_action in self._side_actions:
-            raise UnusableAnswer("that was written down before, in this turn; act now")
-        self._side_actions.append(side_action)
-        self._say(confirm_side_action(MOST_SIDE_ACTIONS - len(self._side_actions)))
-
-    def _reject(self, error: UnusableAnswer) -> bool:
-        """Send an answer back; return whether it was given before, word for word: nothing new is to be expected."""
-        known = bool(self._answer) and self._answer in self._answers
-        self._answers.add(self._answer)
-        again = "; the same answer as before" if known else ""
-        self._rejected.append((self._line.redact(str(error)) + again, self._line.redact(error.message) + again))
-        self._say(correction(str(error)))
-        return known
 
     def _say(self, text: str) -> None:
         """Answer what the model said last, where it said something."""

@@ -168,7 +168,15 @@ class _TopicPlan:
             return Propose(search=True)
         first = contrasts[0]
         if shape == "interaction":
-            return Propose(hypotheses=(self._make_interaction(),))
+            other = contrasts[1]
+            claim = self._make_claim([first, other], 0, (-_NO_IDEA, _NO_IDEA, UNDIRECTED))
+            size = "larger" if claim.direction == "increase" else "smaller"
+            falsifier = (
+                f"On fresh seeds the effect of {first.field} is {size} with "
+                f"{_format_setting(other.field, other.treatments[0])} than with "
+                f"{_format_setting(other.field, other.control)} by less than {self._describe_effect()}, or not at all."
+            )
+            return Propose(hypotheses=(claim.model_copy(update={"moderator": other.field, "falsifier": falsifier}),))
         if shape == "trend":
             claim = self._make_claim([first], len(first.treatments) - 1)
             return Propose(hypotheses=(claim.model_copy(update={"ladder": (first.control, *first.treatments)}),))
@@ -239,17 +247,6 @@ class _TopicPlan:
             confirm=self._plan.confirm, predicted_low=low, predicted_high=high,
             probability=probability, smallest_effect=self._find_effect(),
         )  # fmt: skip
-
-    def _make_interaction(self) -> ProposedHypothesis:
-        first, other = self._plan.contrasts
-        claim = self._make_claim([first, other], 0, (-_NO_IDEA, _NO_IDEA, UNDIRECTED))
-        size = "larger" if claim.direction == "increase" else "smaller"
-        falsifier = (
-            f"On fresh seeds the effect of {first.field} is {size} with "
-            f"{_format_setting(other.field, other.treatments[0])} than "
-            f"with {_format_setting(other.field, other.control)} by less than {self._describe_effect()}, or not at all."
-        )
-        return claim.model_copy(update={"moderator": other.field, "falsifier": falsifier})
 
     def _make_claim(
         self, about: Sequence[Contrast], at: int, expected: tuple[float, float, float] | None = None

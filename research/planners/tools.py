@@ -245,7 +245,17 @@ class PriceRequest(ToolRequest):
             if (refused := tools.wanted.find_conflict(self.environment)) is not None:
                 raise refused
             asked = None if compiler.requirements.metric is None else compiler.metric_in(self.environment)
-            compiled = compiler.compile(accept_hypotheses(self._propose(), compiler.models, asked), design)
+            low, high = (0.0, 0.1) if self.direction == "increase" else (-0.1, 0.0)
+            claims = (
+                ProposedHypothesis(
+                    mechanism="", variable=self.variable, control=self.control, treatment=treatment,
+                    direction=self.direction, predicted_low=low, predicted_high=high, probability=0.5,
+                    smallest_effect=self.smallest_effect,
+                )
+                for treatment in self.treatments
+            )  # fmt: skip
+            proposal = Propose(hypotheses=tuple(claims))
+            compiled = compiler.compile(accept_hypotheses(proposal, compiler.models, asked), design)
             calculator, sized = compiled.calculator, compiled.powered
             if sized is None:  # what is known before A/A runs: what they cost, with the least that has to follow them
                 told: Answer = {
@@ -271,18 +281,6 @@ class PriceRequest(ToolRequest):
         place = compiler.ledgers.next_place(compiler.previous)
         level = {} if place is None else {"level_of_differences": round(place.difference, 5)}
         return {"can_be_had": True, **told, **level}
-
-    def _propose(self) -> Propose:
-        low, high = (0.0, 0.1) if self.direction == "increase" else (-0.1, 0.0)
-        claims = (
-            ProposedHypothesis(
-                mechanism="", variable=self.variable, control=self.control, treatment=treatment,
-                direction=self.direction, predicted_low=low, predicted_high=high, probability=0.5,
-                smallest_effect=self.smallest_effect,
-            )
-            for treatment in self.treatments
-        )  # fmt: skip
-        return Propose(hypotheses=tuple(claims))
 
 
 class FindingsRequest(ToolRequest):

@@ -237,9 +237,9 @@ def compare(
     that is not sound. Where a reward is varied, all arms keep what they trained on (`_KEPT`).
     """
     if environment not in environments():
-        known = ", ".join(environments())
+        names = ", ".join(environments())
         near = did_you_mean(environment, environments()) or "; choose one of them"
-        raise DesignRefused(f"expected an environment among {known}; found {environment!r}{near}")
+        raise DesignRefused(f"expected an environment among {names}; found {environment!r}{near}")
     controls = common_controls(hypotheses)
     fixed = {name: constant_value(name, value) for name, value in constants.items()}
     require_agreement(base, {**{name: [value] for name, value in fixed.items()}, **_values_by_field(hypotheses)})
@@ -252,34 +252,34 @@ def compare(
     varied = {name for variable, value in controls.items() for name in overrides_of(variable, value)}
     for name in fixed.keys() & varied:
         raise DesignRefused(f"{name} is varied by a hypothesis, so it cannot be held constant; leave it out")
-    if "steps" in varied and any(entry.matched == "episodes" for entry in hypotheses):
+    if "steps" in varied and any(claim.matched == "episodes" for claim in hypotheses):
         raise DesignRefused("steps follows the size of the batch where episodes are equal, so it cannot be varied, too")
     arms = _make_arms(hypotheses, controls)
     control = arms[0].job_overrides
     kept = _KEPT if REWARD in controls else {}
     require_agreement(base, {name: [value] for name, value in kept.items()})
     under = base or Job.model_validate({name: value for name, value in control.items() if name == MODEL})
-    said = {**kept, "environment": environment, **fixed, **control}
+    fields = {**kept, "environment": environment, **fixed, **control}
     usual = default_learning_rate(under.model, under.lora_rank)
     # An earlier study's learning rate is its own.
     if "learning_rate" not in find_fixed_fields(under) and under.learning_rate == usual:
-        rank = said.get("lora_rank", under.lora_rank)
-        said = {"learning_rate": default_learning_rate(under.model, int(rank)), **said}
-    resolved = _make_job({**under.model_dump(), **said})
-    owners = [entry for entry in hypotheses for _ in entry.settings[1:]]
-    arms = (arms[0], *(_match_episodes(arm, entry, resolved) for arm, entry in zip(arms[1:], owners, strict=True)))
+        rank = fields.get("lora_rank", under.lora_rank)
+        fields = {"learning_rate": default_learning_rate(under.model, int(rank)), **fields}
+    resolved = _make_job({**under.model_dump(), **fields})
+    owners = [claim for claim in hypotheses for _ in claim.settings[1:]]
+    arms = (arms[0], *(_match_episodes(arm, claim, resolved) for arm, claim in zip(arms[1:], owners, strict=True)))
     jobs = tuple(_make_job({**resolved.model_dump(), **arm.job_overrides}) for arm in arms)
     _lint_all(arms, jobs, crossed=hypotheses[0].kind != "difference")
     return ResolvedArms(resolved, arms, jobs)
 
 
 def _values_by_field(hypotheses: Sequence[Hypothesis]) -> dict[str, list[JsonValue]]:
-    found: dict[str, list[JsonValue]] = {}
-    for entry in hypotheses:
-        for name, values in entry.varied.items():
+    by_field: dict[str, list[JsonValue]] = {}
+    for claim in hypotheses:
+        for name, values in claim.varied.items():
             if name != REWARD:
-                found.setdefault(name, []).extend(variable_value(name, value) for value in values)
-    return found
+                by_field.setdefault(name, []).extend(variable_value(name, value) for value in values)
+    return by_field
 
 
 _KEPT: Mapping[str, Scalar] = {"checkpoints_kept": 1000}
@@ -290,38 +290,34 @@ a server lets them go with the checkpoints before which nobody goes on."""
 def common_controls(hypotheses: Sequence[Hypothesis]) -> dict[str, JsonValue]:
     controls: dict[str, JsonValue] = {}
     treated: set[tuple[str, str]] = set()
-    for entry in hypotheses:
-        control, treatment = (variable_value(entry.variable, value) for value in (entry.control, entry.treatment))
-        if entry.variable == REWARD and control != BUILT_IN:
+    for claim in hypotheses:
+        control, treatment = (variable_value(claim.variable, value) for value in (claim.control, claim.treatment))
+        if claim.variable == REWARD and control != BUILT_IN:
             raise DesignRefused(f"reward: expected the control {BUILT_IN!r}, the environment's own; found {control!r}")
         if control == treatment:
-            raise DesignRefused(f"{entry.variable}: control and treatment must differ; found {control!r} in both")
-        if controls.setdefault(entry.variable, control) != control:
+            raise DesignRefused(f"{claim.variable}: control and treatment must differ; found {control!r} in both")
+        if controls.setdefault(claim.variable, control) != control:
             raise DesignRefused(
-                f"{entry.variable}: hypotheses about one field must share their control value; "
-                f"found {controls[entry.variable]!r} and {control!r}"
+                f"{claim.variable}: hypotheses about one field must share their control value; "
+                f"found {controls[claim.variable]!r} and {control!r}"
             )
-        if (entry.variable, canonical(treatment)) in treated:
-            raise DesignRefused(f"{setting(entry.variable, treatment)} is the treatment of two hypotheses; keep one")
-        treated.add((entry.variable, canonical(treatment)))
+        if (claim.variable, canonical(treatment)) in treated:
+            raise DesignRefused(f"{setting(claim.variable, treatment)} is the treatment of two hypotheses; keep one")
+        treated.add((claim.variable, canonical(treatment)))
     if CONFIGURATION in controls:
-        _require_apart(hypotheses, controls)
+        if others := sorted(controls.keys() - {CONFIGURATION}):
+            raise DesignRefused(
+                f"expected fields that go together compared alone, as all arms share one control; found {others[0]} "
+                "varied by itself as well; ask in two studies"
+            )
+        for claim in hypotheses:
+            for field, values in claim.varied.items():
+                if canonical(values[0]) == canonical(values[1]):
+                    raise DesignRefused(
+                        f"{field}: expected different values of each of the fields that go together; found "
+                        f"{value_text(values[0])} in both arms; hold it constant instead"
+                    )
     return controls
-
-
-def _require_apart(hypotheses: Sequence[Hypothesis], controls: Mapping[str, JsonValue]) -> None:
-    if others := sorted(controls.keys() - {CONFIGURATION}):
-        raise DesignRefused(
-            f"expected fields that go together compared alone, as all arms share one control; found {others[0]} varied "
-            "by itself as well; ask in two studies"
-        )
-    for entry in hypotheses:
-        for name, values in entry.varied.items():
-            if canonical(values[0]) == canonical(values[1]):
-                raise DesignRefused(
-                    f"{name}: expected different values of each of the fields that go together; found "
-                    f"{value_text(values[0])} in both arms; hold it constant instead"
-                )
 
 
 def _make_arms(hypotheses: Sequence[Hypothesis], controls: Mapping[str, JsonValue]) -> tuple[Arm, ...]:

@@ -73,7 +73,13 @@ def check_reward(source: str) -> str:
                 raise DesignRefused(
                     f"code: expected visible characters; found U+{ord(character):04X} in line {number}; leave it out"
                 )
-    _check_definition(_parse(source))
+    definitions = [item for item in _parse(source).body if isinstance(item, ast.FunctionDef) and item.name == "reward"]
+    if not definitions:
+        raise DesignRefused(f"code: expected {SIGNATURE} at the top level; found no such function")
+    parameters = _strip_annotations(definitions[-1].args)
+    others = (*parameters.posonlyargs, *parameters.kwonlyargs, parameters.vararg, parameters.kwarg)
+    if [item.arg for item in parameters.args] != _PARAMETERS or any(others):
+        raise DesignRefused(f"code: expected {SIGNATURE}; found parameters ({ast.unparse(parameters)})")
     return source
 
 
@@ -87,16 +93,6 @@ def _parse(source: str) -> ast.Module:
         ) from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise DesignRefused("code: expected Python; found what its parser cannot take; write it plainly") from error
-
-
-def _check_definition(module: ast.Module) -> None:
-    found = [entry for entry in module.body if isinstance(entry, ast.FunctionDef) and entry.name == "reward"]
-    if not found:
-        raise DesignRefused(f"code: expected {SIGNATURE} at the top level; found no such function")
-    given = _strip_annotations(found[-1].args)
-    others = (*given.posonlyargs, *given.kwonlyargs, given.vararg, given.kwarg)
-    if [entry.arg for entry in given.args] != _PARAMETERS or any(others):
-        raise DesignRefused(f"code: expected {SIGNATURE}; found parameters ({ast.unparse(given)})")
 
 
 def _strip_annotations(given: ast.arguments) -> ast.arguments:

@@ -237,7 +237,9 @@ class Attempt:
                             await worker.stop()
                         await ended
                     ended.cancel()
-        await _wait_until_idle(client)
+        # Until no update is in progress: the policy that is evaluated is the one the log ends with.
+        while (status := await _peek(client)) is None or status.updating:  # noqa: ASYNC110  -- a server tells when asked
+            await asyncio.sleep(POLL_S)
 
     async def _play(self, players: Players, client: AsyncSwarmClient, stops: asyncio.Task[None]) -> None:
         _, trained = players["client"]
@@ -357,12 +359,6 @@ async def _find_cause(failure: AttemptFailed, client: AsyncSwarmClient) -> Attem
     with suppress(SwarmError):  # completes its log: what that does not show does not count
         await client.stop()
     return AttemptFailed(TRAINING_NAN, f"the training broke down: {status.reason}")
-
-
-async def _wait_until_idle(client: AsyncSwarmClient) -> None:
-    """Wait until no update is in progress: the policy that is evaluated is the one the log ends with."""
-    while (status := await _peek(client)) is None or status.updating:  # noqa: ASYNC110  -- a server tells when asked
-        await asyncio.sleep(POLL_S)
 
 
 async def run_attempt(folder: AttemptFolder) -> int:

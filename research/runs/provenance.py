@@ -131,7 +131,17 @@ def extract_frames(record: EpisodeRecord, environment: Environment, task: Task) 
         raise ForeignPlay("its environment's games cannot be played again")
     due, mark = game.opening(), ""
     frames: set[Frame] = set()
-    for place, call in enumerate(_conversation(record.record)):
+    # The one conversation of the episode, from its first call; a call that was made twice counts once.
+    by_index = {call.index: call for call in record.record}
+    path: list[CallRecord] = []
+    at = record.record[-1].index if record.record else None
+    while at is not None:
+        path.insert(0, by_index[at])
+        at = by_index[at].parent
+    prefixes = {(call.parent, call.context.ids) for call in path}
+    if any((call.parent, call.context.ids) not in prefixes for call in record.record):
+        raise ForeignPlay("it holds more than one conversation")
+    for place, call in enumerate(path):
         if not due:
             raise ForeignPlay("it goes on after its game is over")
         text, around = mark + "".join(call.context.texts), []
@@ -161,20 +171,6 @@ def _parse_message(text: str) -> Message:
     except (ValueError, LookupError, TypeError):
         return said(text)
     return {"role": "assistant", "content": None, "tool_calls": calls} if calls else said(text)
-
-
-def _conversation(calls: Sequence[CallRecord]) -> list[CallRecord]:
-    """Return the one conversation of an episode, from its first call; a call that was made twice counts once."""
-    by_index = {call.index: call for call in calls}
-    path: list[CallRecord] = []
-    at = calls[-1].index if calls else None
-    while at is not None:
-        path.insert(0, by_index[at])
-        at = by_index[at].parent
-    known = {(call.parent, call.context.ids) for call in path}
-    if any((call.parent, call.context.ids) not in known for call in calls):
-        raise ForeignPlay("it holds more than one conversation")
-    return path
 
 
 READS = 5
