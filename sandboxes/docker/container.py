@@ -394,7 +394,15 @@ class DockerSandbox:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with hold_lock(folder):
                 if not has_started(folder):
-                    self._launch(spec, folder)
+                    status = launch.find_status(self.engine, self.installation, spec.name)
+                    if status is None:
+                        launch.make(self.engine, self.installation, spec, folder)
+                    else:
+                        write_once(folder / "spec.json", launch.to_json(spec))
+                    if status in (None, "created"):
+                        self.start(spec.name)
+                    else:  # it was started, and the folder does not know: starting what has ended would run it again
+                        launch.record_start(self.engine_id, folder)
         except NotFound as error:  # an OSError, too
             raise SandboxError(
                 f"sandbox {spec.name}: expected its parts to stay in the engine; somebody removed one meanwhile "
@@ -437,17 +445,6 @@ class DockerSandbox:
             with hold_lock(folder):
                 launch.clear(self.engine, name, self.installation)
         return name
-
-    def _launch(self, spec: SandboxSpec, folder: Path) -> None:
-        status = launch.find_status(self.engine, self.installation, spec.name)
-        if status is None:
-            launch.make(self.engine, self.installation, spec, folder)
-        else:
-            write_once(folder / "spec.json", launch.to_json(spec))
-        if status in (None, "created"):
-            self.start(spec.name)
-        else:  # it was started, and the folder does not know: starting what has ended would run it again
-            launch.record_start(self.engine_id, folder)
 
     def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
         return [ContainerHandle(self, name) for name in list_names(self.root, labels)]
