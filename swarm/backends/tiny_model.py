@@ -319,25 +319,6 @@ def ensure_tiny(spec: TinyModel, environment: str, models: Path, progress: Progr
 
 def _make_model(spec: TinyModel, environment: Environment, folder: Path, progress: Progress | None) -> None:
     tokenizer = _tokenizer(environment)
-    model = _initial_model(spec, tokenizer)
-    warm_start(model, tokenizer, environment, steps=spec.warm_start_steps, seed=spec.seed, progress=progress)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-
-def _tokenizer(environment: Environment) -> transformers.PreTrainedTokenizerFast:
-    """Return the tokenizer of the words in plays: what is said, and where there are tools what the template writes."""
-    rng = random.Random(0)
-    tasks = environment.tasks("train")
-    plays = [environment.demonstrate(rng.choice(tasks), rng) for _ in range(_VOCABULARY_PLAYS)]
-    if not any(play.tools for play in plays):
-        return build_tokenizer((str(message["content"]) for play in plays for message in play.messages), TINY_CONTEXT)
-    bytes_alone = build_tokenizer((), TINY_CONTEXT)
-    texts = [text for play in plays for text in _BETWEEN_MARKS.split(render_play(bytes_alone, play))]
-    return build_tokenizer(texts, TINY_CONTEXT, CALL_MARKS)
-
-
-def _initial_model(spec: TinyModel, tokenizer: transformers.PreTrainedTokenizerFast) -> transformers.LlamaForCausalLM:
     config = transformers.LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=spec.hidden_size,
@@ -357,7 +338,21 @@ def _initial_model(spec: TinyModel, tokenizer: transformers.PreTrainedTokenizerF
         torch.manual_seed(spec.seed)
         model = transformers.LlamaForCausalLM(config)
         _order_numbers(model, tokenizer)
-    return model
+    warm_start(model, tokenizer, environment, steps=spec.warm_start_steps, seed=spec.seed, progress=progress)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _tokenizer(environment: Environment) -> transformers.PreTrainedTokenizerFast:
+    """Return the tokenizer of the words in plays: what is said, and where there are tools what the template writes."""
+    rng = random.Random(0)
+    tasks = environment.tasks("train")
+    plays = [environment.demonstrate(rng.choice(tasks), rng) for _ in range(_VOCABULARY_PLAYS)]
+    if not any(play.tools for play in plays):
+        return build_tokenizer((str(message["content"]) for play in plays for message in play.messages), TINY_CONTEXT)
+    bytes_alone = build_tokenizer((), TINY_CONTEXT)
+    texts = [text for play in plays for text in _BETWEEN_MARKS.split(render_play(bytes_alone, play))]
+    return build_tokenizer(texts, TINY_CONTEXT, CALL_MARKS)
 
 
 @torch.no_grad()

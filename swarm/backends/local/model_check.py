@@ -42,16 +42,6 @@ from swarm.rendering.renderer import render_with_timeout
 from swarm.timelines.node import TrainRow
 
 
-def _generation(prompt: Sequence[int], sampling: Sampling, chunks: Sequence[Chunk]) -> Generation:
-    generation = Generation([*prompt], sampling)
-    for chunk in chunks:
-        tops = chunk.top or ((),) * len(chunk.ids)
-        drawn = zip(chunk.ids, chunk.logprobs, tops, strict=True)
-        generation.fresh += [SampledToken(token, logprob, chunk.version, top) for token, logprob, top in drawn]
-        generation.ids += chunk.ids
-    return generation
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Check as the command line says; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m swarm.backends.local.model_check", description="Check a model.")
@@ -285,7 +275,13 @@ async def _gap(backend: LocalBackend, job: Job) -> Gap:
         shown = renderer.render([{"role": "user", "content": text}], generation_prompt=True)
         prompt = renderer.encode(shown)[-(job.max_context - tokens) :]
         chunks = await answer(backend.engine, f"compared-{number}", prompt, sampling)
-        answers.append(_generation(prompt, sampling, chunks))
+        generation = Generation([*prompt], sampling)
+        for chunk in chunks:
+            tops = chunk.top or ((),) * len(chunk.ids)
+            drawn = zip(chunk.ids, chunk.logprobs, tops, strict=True)
+            generation.fresh += [SampledToken(token, logprob, chunk.version, top) for token, logprob, top in drawn]
+            generation.ids += chunk.ids
+        answers.append(generation)
     return logprob_gap(backend.policy, answers)
 
 
