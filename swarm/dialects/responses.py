@@ -220,7 +220,12 @@ def parse(body: bytes, model: str) -> CompletionRequest:
         tools=tools,
         tool_choice=check_choice(_tool_choice(fields), tools),
         parallel_tool_calls=parallel is not False,
-        sampling=_parse_sampling(fields, format_),
+        sampling=RequestedSampling(
+            max_tokens=fields.integer("max_output_tokens", 1),
+            temperature=fields.number("temperature", 0, 5),
+            top_p=fields.number("top_p", 1e-9, 1),
+            json_schema=None if format_["type"] == "text" else format_.get("schema") or {},
+        ),
         train=is_trained(fields),
         stream=_stream(fields),
         logprobs=_logprobs(fields),
@@ -237,15 +242,6 @@ def parse(body: bytes, model: str) -> CompletionRequest:
     fields.ignore(*_NO_INFLUENCE)
     fields.close()
     return request
-
-
-def _parse_sampling(fields: Fields, format_: Mapping[str, Any]) -> RequestedSampling:
-    return RequestedSampling(
-        max_tokens=fields.integer("max_output_tokens", 1),
-        temperature=fields.number("temperature", 0, 5),
-        top_p=fields.number("top_p", 1e-9, 1),
-        json_schema=None if format_["type"] == "text" else format_.get("schema") or {},
-    )
 
 
 def _text(text: Fields | None) -> tuple[Mapping[str, Any], str | None]:

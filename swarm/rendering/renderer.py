@@ -73,18 +73,15 @@ class Encoding:
         ids: list[int] = []
         for part in self._cut.split(text):
             if part:
-                ids += self._encode_cached(part)
-        return ids
-
-    def _encode_cached(self, part: str) -> list[int]:
-        ids = self._cache.get(part)
-        if ids is None:
-            ids = self._encode(part)
-            if self._characters > _MOST_CHARACTERS:
-                self._cache.clear()
-                self._characters = 0
-            self._cache[part] = ids
-            self._characters += len(part)
+                own = self._cache.get(part)
+                if own is None:
+                    own = self._encode(part)
+                    if self._characters > _MOST_CHARACTERS:
+                        self._cache.clear()
+                        self._characters = 0
+                    self._cache[part] = own
+                    self._characters += len(part)
+                ids += own
         return ids
 
     def _encode(self, text: str) -> list[int]:
