@@ -124,7 +124,11 @@ class ModelEndpoint:
     ) -> None:
         retry = header(scope, _RETRY)
         sent_before = int(retry) if retry is not None and retry.isdecimal() and len(retry) < 5 else None
-        trained, agent = _parse_train(header(scope, _TRAIN)), _parse_agent(header(scope, _AGENT), claims.agent)
+        train = header(scope, _TRAIN)
+        if train not in (None, "true", "false"):
+            name = _TRAIN.decode()
+            raise InvalidRequest(f"{name}: expected true or false, found {train[:80]!r}", param=name)
+        trained, agent = train != "false", _parse_agent(header(scope, _AGENT), claims.agent)
         body = await read_call_body(scope, receive, self._server.training.job.max_context)
         training = self._server.training
         episode = training.rollout.renew_episode(claims)
@@ -211,13 +215,6 @@ class _EventStream:
             await asyncio.sleep(every_s)
             if self._quiet:
                 await self.write(self._writer.keep_alive())
-
-
-def _parse_train(header: str | None) -> bool:
-    if header not in (None, "true", "false"):
-        name = _TRAIN.decode()
-        raise InvalidRequest(f"{name}: expected true or false, found {header[:80]!r}", param=name)
-    return header != "false"
 
 
 def _parse_agent(header: str | None, behind_key: str) -> str:

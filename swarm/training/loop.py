@@ -37,7 +37,7 @@ from swarm.rollout.task_sampler import Group
 from swarm.rollout.teams import Resolver
 from swarm.store.changes import BatchScheduled, Change, CheckpointEvaluated, CheckpointSaved, StepMeasured
 from swarm.store.reading import FINISHED, RecoveredState
-from swarm.store.tables import Sample, StoredEvent, best_of
+from swarm.store.tables import StoredEvent, best_of
 from swarm.store.writer import Store
 from swarm.training.checkpoints import Checkpoints
 from swarm.training.metrics import (
@@ -269,7 +269,13 @@ class Training:
             samples = await asyncio.to_thread(found.replay.__getitem__, step)
             spent = await asyncio.to_thread(found.measured.get, step, {})
             evaluated = parse_evaluation(step, spent)
-            await self._learn(backend, _groups(samples), Stopwatch(self._engine_work, spent=spent), evaluated)
+            groups: dict[str, Group] = {}
+            for sample in samples:
+                group = groups.setdefault(
+                    sample.group, Group(sample.group, sample.task_id, sample.stream, touched_at=0.0)
+                )
+                group.ended.append(sample)
+            await self._learn(backend, tuple(groups.values()), Stopwatch(self._engine_work, spent=spent), evaluated)
         if found.begun:
             details = {"checkpoint": loaded, "step": self.step, "pool": len(found.pool)}
             log.warning("event=recovered checkpoint=%(checkpoint)d step=%(step)d pool=%(pool)d", details)
@@ -476,11 +482,3 @@ class Training:
         known = isinstance(error, BackendError | StoreRefused)
         log.error("event=failed task=%s error=%r", task.get_name(), str(error), exc_info=None if known else error)
         self.fail(str(error) if known else f"{task.get_name()}: {type(error).__name__}: {error}")
-
-
-def _groups(samples: Sequence[Sample]) -> tuple[Group, ...]:
-    groups: dict[str, Group] = {}
-    for sample in samples:
-        group = groups.setdefault(sample.group, Group(sample.group, sample.task_id, sample.stream, touched_at=0.0))
-        group.ended.append(sample)
-    return tuple(groups.values())
