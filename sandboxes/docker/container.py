@@ -322,7 +322,17 @@ class ContainerHandle(FolderHandle):
             return
         found = inspect(self._engine, self._container)
         if found is None or _status(found) == "dead":  # somebody's removal got stuck: its log is gone
-            self._record_lost()
+            if (started := read(self._folder / "started.json")) is None:
+                raise SandboxError(
+                    f"sandbox {self.name}: it was never started, for the engine refused; launch it again"
+                )
+            if started["engine"] != self._sandbox.engine_id:
+                raise SandboxError(
+                    f"sandbox {self.name}: it was started in another engine than the one at {self._engine.host}. "
+                    f"Name that one in DOCKER_HOST; if it is gone for good, remove {self._folder}"
+                )
+            record_exit(self._folder, Exit("lost", None))
+            self._sandbox.clear(self.name)
         elif _status(found) == "created":
             if (self._folder / "stop.json").exists():
                 record_exit(self._folder, Exit("stopped", None))
@@ -337,18 +347,6 @@ class ContainerHandle(FolderHandle):
         elif not found["State"]["Running"]:
             collect(self._engine, self._container, found["State"], self._folder)
             self._sandbox.clear(self.name)
-
-    def _record_lost(self) -> None:
-        """The engine says that there is no such container: believe it if it is the one that started it."""
-        if (started := read(self._folder / "started.json")) is None:
-            raise SandboxError(f"sandbox {self.name}: it was never started, for the engine refused; launch it again")
-        if started["engine"] != self._sandbox.engine_id:
-            raise SandboxError(
-                f"sandbox {self.name}: it was started in another engine than the one at {self._engine.host}. "
-                f"Name that one in DOCKER_HOST; if it is gone for good, remove {self._folder}"
-            )
-        record_exit(self._folder, Exit("lost", None))
-        self._sandbox.clear(self.name)
 
     def _signal(self, signal: str) -> None:
         """Signal PID 1; a container that does not run needs none, and the engine resumes one that is paused."""
