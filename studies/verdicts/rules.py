@@ -117,7 +117,19 @@ def _find(case: JudgeInput) -> Finding:
     found = _compare_arms(case)
     if found is None:
         return limit_scope(case, _without_variance(case))
-    return _decide(case, found)
+    alike = case.alpha_alike
+    level, family = _level(case)
+    adjusted = sequential.dunnett_p(found.t, found.df, found.n_control, family) if len(family) > 1 else None
+    low, high = found.within(sequential.dunnett_critical(1 - level, found.df, found.n_control, family))
+    margin = case.design.equivalence_margin
+    same = None if margin is None else two_one_sided(found, margin, alike)
+    unit, kind = case.design.metric.unit, case.claim.kind
+    how = wording.TestUsed(found.test, found.instead, len(family), _claims(case), case.look, case.looks, unit, kind)
+    verdict, reason = _by_intervals(case.claim, (low, high), 1 - level, same, alike, how)
+    if verdict in ("supported", "refuted"):
+        reason = wording.describe_effect(case.claim, found.estimate, case.design.metric) + reason
+    finding = Finding(verdict, reason, found, 1 - level, low, high, p_adjusted=adjusted, equivalence=same)
+    return limit_scope(case, finding)
 
 
 def _find_obstacle(case: JudgeInput) -> str | None:
@@ -155,22 +167,6 @@ def _compare_arms(case: JudgeInput) -> Comparison | None:
     if case.design.test == "boschloo" or (is_constant(control.numbers) and is_constant(treatment.numbers)):
         return None
     return compare(case.design.test, control, treatment, others=case.others(), noise=case.noise)
-
-
-def _decide(case: JudgeInput, found: Comparison) -> Finding:
-    alike = case.alpha_alike
-    level, family = _level(case)
-    adjusted = sequential.dunnett_p(found.t, found.df, found.n_control, family) if len(family) > 1 else None
-    low, high = found.within(sequential.dunnett_critical(1 - level, found.df, found.n_control, family))
-    margin = case.design.equivalence_margin
-    same = None if margin is None else two_one_sided(found, margin, alike)
-    unit, kind = case.design.metric.unit, case.claim.kind
-    how = wording.TestUsed(found.test, found.instead, len(family), _claims(case), case.look, case.looks, unit, kind)
-    verdict, reason = _by_intervals(case.claim, (low, high), 1 - level, same, alike, how)
-    if verdict in ("supported", "refuted"):
-        reason = wording.describe_effect(case.claim, found.estimate, case.design.metric) + reason
-    finding = Finding(verdict, reason, found, 1 - level, low, high, p_adjusted=adjusted, equivalence=same)
-    return limit_scope(case, finding)
 
 
 def _level(case: JudgeInput) -> tuple[float, list[int]]:
