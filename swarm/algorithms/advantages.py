@@ -173,22 +173,18 @@ def _compare(job: Job, episodes: Sequence[TrainEpisode], values: Sequence[_ByCal
         for agent, calls in (by_agent or {"": [(_WHOLE, episode.reward)]}).items():
             agents[agent].append((own, calls))
     for members in agents.values():
-        _compare_agent(job, members)
-
-
-def _compare_agent(job: Job, members: Sequence[tuple[_ByCall, Sequence[tuple[int, float]]]]) -> None:
-    means = [fmean(reward for _, reward in calls) for _, calls in members]
-    centre, alone = fmean(means), len(members) < 2
-    equal = len({reward for _, calls in members for _, reward in calls}) == 1
-    scale = 1.0
-    if job.algorithm in ("grpo", "gspo") and job.normalize_advantage and not alone:
-        spread = math.fsum(fmean((reward - centre) ** 2 for _, reward in calls) for _, calls in members)
-        scale = math.sqrt(spread / (len(members) - 1)) + _DEVIATION_EPSILON
-    for (own, calls), mean in zip(members, means, strict=True):
-        others = centre
-        if job.algorithm == "rloo" and not alone:
-            others = (centre * len(members) - mean) / (len(members) - 1)
-        own.update({call: 0.0 if alone or equal else (reward - others) / scale for call, reward in calls})
+        means = [fmean(reward for _, reward in calls) for _, calls in members]
+        centre, alone = fmean(means), len(members) < 2
+        equal = len({reward for _, calls in members for _, reward in calls}) == 1
+        scale = 1.0
+        if job.algorithm in ("grpo", "gspo") and job.normalize_advantage and not alone:
+            spread = math.fsum(fmean((reward - centre) ** 2 for _, reward in calls) for _, calls in members)
+            scale = math.sqrt(spread / (len(members) - 1)) + _DEVIATION_EPSILON
+        for (own, calls), mean in zip(members, means, strict=True):
+            others = centre
+            if job.algorithm == "rloo" and not alone:
+                others = (centre * len(members) - mean) / (len(members) - 1)
+            own.update({call: 0.0 if alone or equal else (reward - others) / scale for call, reward in calls})
 
 
 def _whiten_calls(values: Sequence[_ByCall], tokens: Sequence[Mapping[int, int]]) -> list[_ByCall]:

@@ -117,7 +117,19 @@ class PolicyLearner(ABC):
         if not batch.episodes:
             raise BackendError(f"step {batch.step}: expected a batch of episodes, found none")
         batch = drop_zero_weight(batch)
-        update = self._begin(batch)
+        rows = train_rows(batch.episodes)
+        counts = [tokens_by_call(own) for own in rows]
+        values, by_call = self._advantages(batch.episodes, counts)
+        for number, own in by_call.items():
+            set_call_advantages(rows[number], own)
+        update = PolicyUpdate(
+            episodes=batch.episodes,
+            rows=rows,
+            advantages=values,
+            step_size=step_size(self._job, self.version),
+            cost=UpdateCost(sum(sum(own.values()) for own in counts)),
+            sums=UpdateSums(self.version, self._job.correction_cap),
+        )
         with self.use_devices():
             self._fill_logprobs(update)
             self._train(update)
@@ -129,21 +141,6 @@ class PolicyLearner(ABC):
             **update.metrics,
             "actor/lr": update.step_size,
         }
-
-    def _begin(self, batch: Batch) -> PolicyUpdate:
-        rows = train_rows(batch.episodes)
-        counts = [tokens_by_call(own) for own in rows]
-        values, by_call = self._advantages(batch.episodes, counts)
-        for number, own in by_call.items():
-            set_call_advantages(rows[number], own)
-        return PolicyUpdate(
-            episodes=batch.episodes,
-            rows=rows,
-            advantages=values,
-            step_size=step_size(self._job, self.version),
-            cost=UpdateCost(sum(sum(own.values()) for own in counts)),
-            sums=UpdateSums(self.version, self._job.correction_cap),
-        )
 
     def _advantages(
         self, episodes: Sequence[TrainEpisode], counts: Sequence[Mapping[int, int]]
