@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from swarm.backends.protocols import Batch, Chunk, Finish, GenerationRequest, RequestLost, Sampling
+from swarm.backends.protocols import Batch, Chunk, Finish, GenerationRequest, RequestLost
 from swarm.job import Job
 from swarm.rendering.messages import AnswerFormat, BackendError, Message, RequestRefused, Tool
 from swarm.rendering.tagged import HermesFormat
@@ -131,7 +131,13 @@ class FakeEngine:
         if refusal is not None:
             raise RequestRefused(refusal)
         prompt_ids, sampling = request.prompt_ids, request.sampling
-        ids, finished = self._answer(prompt_ids, sampling)
+        self._requests += 1
+        draw = sampling.seed if sampling.seed is not None else 0 if sampling.temperature == 0 else self._requests
+        rng = random.Random(f"{self._seed}:{sampling.temperature}:{draw}")
+        prompt = bytes(token if token < EOS_ID else 32 for token in prompt_ids).decode(errors="replace")
+        ids = [*self._script(prompt, rng).encode(), EOS_ID]
+        finish: Finish = "stop" if len(ids) <= sampling.max_tokens else "length"
+        ids = ids[: sampling.max_tokens]
         loss, self.lose_next = self.lose_next, None
         self.active += 1
         whole = False
@@ -144,21 +150,13 @@ class FakeEngine:
                 if last:
                     self.seen.append((tuple(prompt_ids), tuple(ids)))
                 top = tuple(fake_top(token, sampling.top_logprobs) for token in part) if sampling.top_logprobs else ()
-                yield Chunk(tuple(part), tuple(map(fake_logprob, part)), self.version, finished if last else None, top)
+                yield Chunk(tuple(part), tuple(map(fake_logprob, part)), self.version, finish if last else None, top)
                 await asyncio.sleep(0)
                 if loss is not None:
                     raise RequestLost(loss)
         finally:
             self.active -= 1
             self.cancelled += not whole
-
-    def _answer(self, prompt_ids: Sequence[int], sampling: Sampling) -> tuple[list[int], Finish]:
-        self._requests += 1
-        draw = sampling.seed if sampling.seed is not None else 0 if sampling.temperature == 0 else self._requests
-        rng = random.Random(f"{self._seed}:{sampling.temperature}:{draw}")
-        prompt = bytes(token if token < EOS_ID else 32 for token in prompt_ids).decode(errors="replace")
-        ids = [*self._script(prompt, rng).encode(), EOS_ID]
-        return (ids, "stop") if len(ids) <= sampling.max_tokens else (ids[: sampling.max_tokens], "length")
 
 
 def fake_logprob(token: int) -> float:

@@ -238,22 +238,14 @@ def one_thread() -> Iterator[None]:
 def _batch(
     tokenizer: transformers.PreTrainedTokenizerFast, environment: Environment, rng: random.Random
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    rows = _demonstrations(tokenizer, environment, rng)
+    tasks = environment.tasks("train")
+    rows: list[list[int]] = []
+    while sum(map(len, rows)) < _TOKENS_PER_STEP:  # so that a step costs the same in any environment
+        rows += encode_plays(tokenizer, [environment.demonstrate(rng.choice(tasks), rng) for _ in range(16)])
     length = max(len(row) for row in rows)
     ids = [row + [tokenizer.pad_token_id] * (length - len(row)) for row in rows]
     labels = [assistant_labels(tokenizer, row) + [_IGNORED] * (length - len(row)) for row in rows]
     return torch.tensor(ids), torch.tensor(labels)
-
-
-def _demonstrations(
-    tokenizer: transformers.PreTrainedTokenizerFast, environment: Environment, rng: random.Random
-) -> list[list[int]]:
-    """Return fresh plays of about `_TOKENS_PER_STEP` ids in all, so that a step costs the same in any environment."""
-    tasks = environment.tasks("train")
-    rows: list[list[int]] = []
-    while sum(map(len, rows)) < _TOKENS_PER_STEP:
-        rows += encode_plays(tokenizer, [environment.demonstrate(rng.choice(tasks), rng) for _ in range(16)])
-    return rows
 
 
 def encode_plays(tokenizer: transformers.PreTrainedTokenizerFast, plays: Sequence[Demonstration]) -> list[list[int]]:

@@ -230,7 +230,13 @@ class Layout:
         """Yield the rows, each once, in micro-batches within the job's budget."""
         if not rows:
             return
-        trees = self._trees(rows)
+        trees = None
+        if self._obstacle is None and self._merging in ("auto", "tree"):
+            trees = list(split_branches(sort_depth_first(rows), self._tokens))
+            ratio = sum(len(row.ids) for row in rows) / sum(branch.added for tree in trees for branch in tree)
+            if self._merging == "auto" and ratio < PAYS:
+                trees = None
+        self._chosen.append(trees is not None)
         if trees is None:
             yield from self._rows(rows)
         else:
@@ -240,16 +246,6 @@ class Layout:
         """Return the share of trees among the layouts since the last call."""
         chosen, self._chosen = self._chosen, []
         return {"merge/layout_tree": sum(chosen) / max(1, len(chosen))}
-
-    def _trees(self, rows: Sequence[Row]) -> list[list[Branch]] | None:
-        trees = None
-        if self._obstacle is None and self._merging in ("auto", "tree"):
-            trees = list(split_branches(sort_depth_first(rows), self._tokens))
-            ratio = sum(len(row.ids) for row in rows) / sum(branch.added for tree in trees for branch in tree)
-            if self._merging == "auto" and ratio < PAYS:
-                trees = None
-        self._chosen.append(trees is not None)
-        return trees
 
     def _rows(self, rows: Sequence[Row]) -> Iterator[PaddedRows | PackedRows]:
         """Yield rows padded or, where padding would cost more than attention to each row by itself does, packed."""
