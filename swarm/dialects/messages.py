@@ -225,7 +225,11 @@ def _assistant(found: Any, where: str, called: set[str]) -> Message:
         elif kind in ("thinking", "redacted_thinking"):
             thinking.append(_read_thinking(block, kind))
         elif kind == "tool_use":
-            calls.append(_call(block))
+            arguments = json.dumps(block.object("input") or {}, ensure_ascii=False)
+            function = {"name": block.required_text("name"), "arguments": arguments}
+            block.require_neutral(caller=({"type": "direct"},))
+            block.ignore("cache_control")
+            calls.append({"id": block.required_text("id"), "type": "function", "function": function})
         else:
             raise field_error(block.at("type"), f"blocks of type {kind!r} are not honoured by this server")
         block.close()
@@ -248,7 +252,13 @@ def _user(found: Any, where: str, called: set[str]) -> list[Message]:
         elif kind == "tool_result":
             read += _user_message(words)
             words = []
-            read.append(_result(block, called))
+            content = block.take("content")
+            text = "" if content is None else join_text(content, block.at("content"), _TEXT)
+            if block.flag("is_error") and not text.lower().startswith("error"):
+                text = f"Error: {text}"
+            message = {"role": "tool", "tool_call_id": read_call_id(block, "tool_use_id", called), "content": text}
+            block.ignore("cache_control")
+            read.append(message)
         else:
             raise field_error(
                 block.at("type"), f"only text and tool results are honoured by this server, found {kind!r}"
@@ -290,24 +300,6 @@ def _read_thinking(block: Fields, kind: str) -> str:
     if text is None:
         raise field_error(block.at(token), "does not fit its thinking, or was not made by this kind of server")
     return text
-
-
-def _call(block: Fields) -> dict[str, Any]:
-    arguments = json.dumps(block.object("input") or {}, ensure_ascii=False)
-    function = {"name": block.required_text("name"), "arguments": arguments}
-    block.require_neutral(caller=({"type": "direct"},))
-    block.ignore("cache_control")
-    return {"id": block.required_text("id"), "type": "function", "function": function}
-
-
-def _result(block: Fields, called: set[str]) -> Message:
-    content = block.take("content")
-    text = "" if content is None else join_text(content, block.at("content"), _TEXT)
-    if block.flag("is_error") and not text.lower().startswith("error"):
-        text = f"Error: {text}"
-    message = {"role": "tool", "tool_call_id": read_call_id(block, "tool_use_id", called), "content": text}
-    block.ignore("cache_control")
-    return message
 
 
 _TEXT: Mapping[str, Callable[[Fields], None]] = {"text": _ignore_cache_control}

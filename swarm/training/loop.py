@@ -322,19 +322,16 @@ class Training:
         self.waiting = None
         log.info("event=evaluated step=%d episodes=%d wait_s=%.2f", self.step, awaited, self._now() - began)
         if self.job.keeps_best_of(self.step):
-            await self._keep_best(summarise_evaluation(self.step, self.rollout.evaluated))
-
-    async def _keep_best(self, found: EvaluationSummary) -> None:
-        """Write down what an evaluation of the present step's weights came to, and keep the best checkpoint."""
-        told = evaluation_metrics(found)
-        self.metrics = {**self.metrics, **told}
-        await self._write_durably(
-            found.step, lambda: (CheckpointEvaluated(found), StepMeasured(found.step, self.metrics))
-        )
-        self.evaluation, self.best = found, best_of([*([self.best] if self.best is not None else []), found])
-        if self.best is found:
-            await self._in_thread(partial(self._checkpoints.keep_best, found.step))
-        await self._tracker.log(found.step, told)
+            summary = summarise_evaluation(self.step, self.rollout.evaluated)
+            means = evaluation_metrics(summary)
+            self.metrics = {**self.metrics, **means}
+            await self._write_durably(
+                summary.step, lambda: (CheckpointEvaluated(summary), StepMeasured(summary.step, self.metrics))
+            )
+            self.evaluation, self.best = summary, best_of([*([self.best] if self.best is not None else []), summary])
+            if self.best is summary:
+                await self._in_thread(partial(self._checkpoints.keep_best, summary.step))
+            await self._tracker.log(summary.step, means)
 
     async def _take_strict_batch(self) -> tuple[Group, ...]:
         """Wait for a batch and until nothing generates; nothing does before the next `_start_rollout`."""
