@@ -90,26 +90,23 @@ def read_frames(log: bytes, asked: Mapping[str, int]) -> FrameReport:
             isinstance(name := frame.get("result"), str)
             and name in parts.keys() - report.results.keys() - report.refused.keys()
         ):
-            _take(report, name, frame, parts[name], asked[name])
+            data = parts[name]
+            if "data" in frame:
+                try:
+                    data += base64.b64decode(str(frame["data"]), validate=True)
+                except ValueError:
+                    report.refused[name] = "damaged on its way: not base64"
+                if len(data) > asked[name]:
+                    report.refused[name] = f"too large: more than {asked[name]} bytes"
+            elif "refused" in frame:
+                report.refused[name] = str(frame["refused"])[:TROUBLE_BYTES]
+            elif frame.get("sha256") == hashlib.sha256(data).hexdigest():
+                report.results[name] = bytes(data)
+            else:
+                report.refused[name] = "damaged on its way: its hash is another"
     for name in asked.keys() - report.results.keys() - report.refused.keys():
         report.refused[name] = NOT_COLLECTED
     return report
-
-
-def _take(report: FrameReport, name: str, frame: Mapping[str, Any], parts: bytearray, most_bytes: int) -> None:
-    if "data" in frame:
-        try:
-            parts += base64.b64decode(str(frame["data"]), validate=True)
-        except ValueError:
-            report.refused[name] = "damaged on its way: not base64"
-        if len(parts) > most_bytes:
-            report.refused[name] = f"too large: more than {most_bytes} bytes"
-    elif "refused" in frame:
-        report.refused[name] = str(frame["refused"])[:TROUBLE_BYTES]
-    elif frame.get("sha256") == hashlib.sha256(parts).hexdigest():
-        report.results[name] = bytes(parts)
-    else:
-        report.refused[name] = "damaged on its way: its hash is another"
 
 
 SIGNALLED = 128
