@@ -278,7 +278,13 @@ def _verdict(case: JudgeInput, finding: Finding, *, outside: str = "") -> Verdic
         counted_as_worst=count_codes(case.arms, "worst"),
         violations=(*case.violations, *case.threats), exploratory=case.exploratory,
         scope=finding.scope, collapses=collapse_rates(case), reached=scope.reached_rates(case),
-        arms=_arm_means(case, finding),
+        arms=() if case.claim.kind == "difference" else tuple(
+            ArmMean(
+                arm=name, weight=weight, n=len(arm.values), mean=_numbers(finding, arm.numbers),
+                sd=spread(arm.numbers) if finding.measured else None,
+            )
+            for name, weight, arm in zip(case.arms, case.weights, runs, strict=True)
+        ),
     )  # fmt: skip
 
 
@@ -295,19 +301,6 @@ def _weighted_effect(case: JudgeInput) -> float | None:
     if case.claim.kind == "difference":
         return fmean(numbers[1]) - fmean(numbers[0])
     return math.fsum(weight * fmean(values) for weight, values in zip(case.weights, numbers, strict=True))
-
-
-def _arm_means(case: JudgeInput, finding: Finding) -> tuple[ArmMean, ...]:
-    if case.claim.kind == "difference":
-        return ()
-    rows = zip(case.arms, case.weights, case.runs(), strict=True)
-    return tuple(
-        ArmMean(
-            arm=name, weight=weight, n=len(runs.values), mean=_numbers(finding, runs.numbers),
-            sd=spread(runs.numbers) if finding.measured else None,
-        )
-        for name, weight, runs in rows
-    )  # fmt: skip
 
 
 def _inputs(case: JudgeInput, outside: str) -> str:
