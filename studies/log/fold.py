@@ -385,23 +385,19 @@ def _launch(
         initial_sha256=kept, during_sha256=during, why=why,
     )  # fmt: skip
     _put(study, replace(run, attempts=(*run.attempts, state)))
-    _reopen_by(study, run.spec)  # from now on it is to be accounted for
-    if run.spec.phase not in ("noise", "explore"):
-        study.first_launch = study.first_launch or Stamp(event.seq, event.ts)
-
-
-def _reopen_by(study: StudyState, spec: RunSpec) -> None:
-    """A run begins after its look was judged without it: its claims are open again, and a test made is spent."""
-    rest, design = _resting_on(study, spec), study.design
+    # the run is to be accounted for: claims that were judged without it are open again, and a test made is spent
+    rest, design = _resting_on(study, run.spec), study.design
     concerned = [
         verdict for verdict in rest
-        if design is not None and spec.arm in design.contrast_of(design.hypothesis(verdict.hypothesis))
+        if design is not None and run.spec.arm in design.contrast_of(design.hypothesis(verdict.hypothesis))
     ]  # fmt: skip
     tested = {(verdict.hypothesis, verdict.phase): verdict.look for verdict in concerned if verdict.p is not None}
     study.judged_short = {**study.judged_short, **tested}
     supersede(study, concerned)
-    if spec.phase == "confirm":
+    if run.spec.phase == "confirm":
         study.stands = (study.stands | {v.hypothesis for v in rest}) - {v.hypothesis for v in concerned}
+    if run.spec.phase not in ("noise", "explore"):
+        study.first_launch = study.first_launch or Stamp(event.seq, event.ts)
 
 
 def _resting_on(study: StudyState, spec: RunSpec) -> list[Verdict]:

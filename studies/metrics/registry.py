@@ -37,29 +37,29 @@ def _load_packages() -> tuple[dict[str, MetricKind], dict[str, str]]:
     faults: dict[str, str] = {}
     for name, found in sorted(named.items()):
         try:
-            kinds[name] = _kind(name, found)
+            packages = " and ".join(sorted(found))
+            if name in BUILT_IN:
+                raise Refused(
+                    f"expected a name of its own for the metric of {packages}; found {name!r}, ajet's; give another"
+                )
+            if len(found) > 1:
+                raise Refused(
+                    f"expected one package that brings the metric {name!r}; found {packages}; remove one of them"
+                )
+            (point,) = found.values()
+            try:
+                loaded = point.load()
+                made = loaded() if callable(loaded) else loaded
+            except Exception as error:  # somebody's module may raise anything when it is imported
+                reason = f"{type(error).__name__}: {error}".splitlines()[0]
+                raise Refused(f"expected the metric {name!r} of {packages} to load; found {reason}; mend it") from error
+            if fault := _fault_of_kind(name, made):
+                raise Refused(f"expected {fault}, of the metric {name!r} of {packages}; mend it")
+            assert isinstance(made, MetricKind)
+            kinds[name] = made
         except Refused as fault:
             faults[name] = str(fault)
     return kinds, faults
-
-
-def _kind(name: str, found: Mapping[str, EntryPoint]) -> MetricKind:
-    packages = " and ".join(sorted(found))
-    if name in BUILT_IN:
-        raise Refused(f"expected a name of its own for the metric of {packages}; found {name!r}, ajet's; give another")
-    if len(found) > 1:
-        raise Refused(f"expected one package that brings the metric {name!r}; found {packages}; remove one of them")
-    (entry,) = found.values()
-    try:
-        loaded = entry.load()
-        made = loaded() if callable(loaded) else loaded
-    except Exception as error:  # somebody's module may raise anything when it is imported
-        said = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise Refused(f"expected the metric {name!r} of {packages} to load; found {said}; mend it") from error
-    if fault := _fault_of_kind(name, made):
-        raise Refused(f"expected {fault}, of the metric {name!r} of {packages}; mend it")
-    assert isinstance(made, MetricKind)
-    return made
 
 
 def _fault_of_kind(name: str, made: Any) -> str | None:

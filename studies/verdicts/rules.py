@@ -78,7 +78,20 @@ def judge(
         allocation, find_claim(allocation.design, hypothesis), data, look, tuple(violations), tuple(threats),
         tuple(accepted), earlier or {}, frozenset(barred), phase, exploratory,
     )  # fmt: skip
-    _check(case)
+    looks = max(1, len(case.design.looks)) if case.phase == "confirm" else 1
+    if not 1 <= case.look <= looks:
+        raise ValueError(f"the look must lie between 1 and {looks}; found {case.look}")
+    places = Counter(
+        run for arm in case.data.values() for runs in (arm.values, arm.excluded, arm.worst, arm.cut) for run in runs
+    )
+    if twice := sorted(run for run, count in places.items() if count > 1):
+        raise ValueError(f"a run belongs to one arm, and counts once; found {twice} more than once")
+    for arm in case.data.values():
+        if stray := sorted(arm.collapsed.keys() - arm.values.keys()):
+            raise ValueError(f"a run that collapsed is one that was measured; found {stray} without a value")
+        for run, value in arm.values.items():
+            if not math.isfinite(value):
+                raise ValueError(f"the value of run {run} must be finite; found {value}")
     return _verdict(case, _find(case))
 
 
@@ -337,20 +350,3 @@ def find_claim(design: Design, hypothesis: str) -> Hypothesis:
     if claim is None:
         raise ValueError(f"the design has no hypothesis {hypothesis!r}; found {[c.id for c in design.hypotheses]}")
     return claim
-
-
-def _check(case: JudgeInput) -> None:
-    looks = max(1, len(case.design.looks)) if case.phase == "confirm" else 1
-    if not 1 <= case.look <= looks:
-        raise ValueError(f"the look must lie between 1 and {looks}; found {case.look}")
-    places = Counter(
-        run for arm in case.data.values() for runs in (arm.values, arm.excluded, arm.worst, arm.cut) for run in runs
-    )
-    if twice := sorted(run for run, count in places.items() if count > 1):
-        raise ValueError(f"a run belongs to one arm, and counts once; found {twice} more than once")
-    for arm in case.data.values():
-        if stray := sorted(arm.collapsed.keys() - arm.values.keys()):
-            raise ValueError(f"a run that collapsed is one that was measured; found {stray} without a value")
-        for run, value in arm.values.items():
-            if not math.isfinite(value):
-                raise ValueError(f"the value of run {run} must be finite; found {value}")
