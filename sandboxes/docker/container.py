@@ -72,9 +72,9 @@ class FrameReport:
     trouble: str = ""
 
 
-def read_frames(log: bytes, asked: Mapping[str, int]) -> FrameReport:
-    """Return what `log` reports of the results `asked` for (name to most bytes); the first word on each is the last."""
-    report, parts = FrameReport(), {name: bytearray() for name in asked}
+def read_frames(log: bytes, limits: Mapping[str, int]) -> FrameReport:
+    """Return what `log` reports of the results in `limits` (name to most bytes); the first word on each is the last."""
+    report, parts = FrameReport(), {name: bytearray() for name in limits}
     for line in (line[:LINE_BYTES] for line in log.split(b"\n") if line.strip()):
         try:
             frame = json.loads(line)
@@ -96,15 +96,15 @@ def read_frames(log: bytes, asked: Mapping[str, int]) -> FrameReport:
                     data += base64.b64decode(str(frame["data"]), validate=True)
                 except ValueError:
                     report.refused[name] = "damaged on its way: not base64"
-                if len(data) > asked[name]:
-                    report.refused[name] = f"too large: more than {asked[name]} bytes"
+                if len(data) > limits[name]:
+                    report.refused[name] = f"too large: more than {limits[name]} bytes"
             elif "refused" in frame:
                 report.refused[name] = str(frame["refused"])[:TROUBLE_BYTES]
             elif frame.get("sha256") == hashlib.sha256(data).hexdigest():
                 report.results[name] = bytes(data)
             else:
                 report.refused[name] = "damaged on its way: its hash is another"
-    for name in asked.keys() - report.results.keys() - report.refused.keys():
+    for name in limits.keys() - report.results.keys() - report.refused.keys():
         report.refused[name] = NOT_COLLECTED
     return report
 
@@ -317,8 +317,8 @@ class ContainerHandle(FolderHandle):
         """Do what is to be done with a container that is not simply running; the lock is held."""
         if self._exit() is not None:
             return
-        found = inspect(self._engine, self._container)
-        if found is None or _status(found) == "dead":  # somebody's removal got stuck: its log is gone
+        attributes = inspect(self._engine, self._container)
+        if attributes is None or _status(attributes) == "dead":  # somebody's removal got stuck: its log is gone
             if (started := read(self._folder / "started.json")) is None:
                 raise SandboxError(
                     f"sandbox {self.name}: it was never started, for the engine refused; launch it again"
@@ -330,19 +330,19 @@ class ContainerHandle(FolderHandle):
                 )
             record_exit(self._folder, Exit("lost", None))
             self._sandbox.clear(self.name)
-        elif _status(found) == "created":
+        elif _status(attributes) == "created":
             if (self._folder / "stop.json").exists():
                 record_exit(self._folder, Exit("stopped", None))
                 self._sandbox.clear(self.name)
             else:
                 self._sandbox.start(self.name)
-        elif self._is_running(found):
+        elif self._is_running(attributes):
             return
-        elif found["State"]["Running"] and self._is_overdue_by_engine(found["State"]):
+        elif attributes["State"]["Running"] and self._is_overdue_by_engine(attributes["State"]):
             self._record_stop({"asked_at": time.time(), "overdue": True})
             self._signal("SIGKILL")
-        elif not found["State"]["Running"]:
-            collect(self._engine, self._container, found["State"], self._folder)
+        elif not attributes["State"]["Running"]:
+            collect(self._engine, self._container, attributes["State"], self._folder)
             self._sandbox.clear(self.name)
 
     def _signal(self, signal: str) -> None:

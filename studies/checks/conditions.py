@@ -75,12 +75,12 @@ def find_confounders(state: StudyState) -> dict[str, tuple[str, ...]]:
     """Return, for each hypothesis, the fields besides its variable in which the runs of two of its arms differ."""
     if (design := state.design) is None:
         return {}
-    found: dict[str, set[str]] = {}
+    differing: dict[str, set[str]] = {}
     for claim in design.hypotheses:
         for names in pairs_of(design, claim):
             left, right = ([{**run.spec.job, REWARD: run.spec.code} for run in state.runs_of(name)] for name in names)
-            found.setdefault(claim.id, set()).update(find_undeclared_fields(design, claim.id, left, right, names))
-    return {name: tuple(sorted(fields)) for name, fields in found.items() if fields}
+            differing.setdefault(claim.id, set()).update(find_undeclared_fields(design, claim.id, left, right, names))
+    return {name: tuple(sorted(fields)) for name, fields in differing.items() if fields}
 
 
 def _entries(value: Fields, prefix: str) -> Iterator[tuple[str, Any]]:

@@ -30,23 +30,23 @@ _TAKES: Final = ("threshold", "of")
 def _load_packages() -> tuple[dict[str, MetricKind], dict[str, str]]:
     """Return the kinds of installed packages by name, and a line for each name that cannot be had."""
     named: dict[str, dict[str, EntryPoint]] = {}
-    for entry in entry_points(group=GROUP):  # one that is listed twice is one
-        package = entry.dist.name if entry.dist is not None else "an unknown package"
-        named.setdefault(entry.name, {})[f"{package} ({entry.value})"] = entry
+    for entry_point in entry_points(group=GROUP):  # one that is listed twice is one
+        package = entry_point.dist.name if entry_point.dist is not None else "an unknown package"
+        named.setdefault(entry_point.name, {})[f"{package} ({entry_point.value})"] = entry_point
     kinds: dict[str, MetricKind] = {}
     faults: dict[str, str] = {}
-    for name, found in sorted(named.items()):
+    for name, points in sorted(named.items()):
         try:
-            packages = " and ".join(sorted(found))
+            packages = " and ".join(sorted(points))
             if name in BUILT_IN:
                 raise Refused(
                     f"expected a name of its own for the metric of {packages}; found {name!r}, ajet's; give another"
                 )
-            if len(found) > 1:
+            if len(points) > 1:
                 raise Refused(
                     f"expected one package that brings the metric {name!r}; found {packages}; remove one of them"
                 )
-            (point,) = found.values()
+            (point,) = points.values()
             try:
                 loaded = point.load()
                 made = loaded() if callable(loaded) else loaded

@@ -52,12 +52,12 @@ def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
         locks = {s.lock_file: s.design_hash for s in state.every_round if s.lock_file and s.design_hash}
         kept = [run.collected for run in state.every_run.values() if run.collected and run.invalid is None]
         runs = {str(record[kind]["path"]): str(record[kind]["sha256"]) for record in kept for kind in FILES}
-        known = locks | runs | file_hashes(state.newest_report)
-        names = [name for name in _files(state, folder) if name in known or (folder / name).is_file()]
+        hashes = locks | runs | file_hashes(state.newest_report)
+        names = [name for name in _files(state, folder) if name in hashes or (folder / name).is_file()]
         for name in names:
             path, copy = folder / name, draft / name
             data = path.read_bytes()
-            if name in known and hashlib.sha256(data).hexdigest() != known[name]:
+            if name in hashes and hashlib.sha256(data).hexdigest() != hashes[name]:
                 raise StudiesError(
                     f"expected {path} as the log says it is; it was changed meanwhile. Verify, and export again"
                 )

@@ -248,9 +248,9 @@ def draw_shifts(data: Shifts, salt: str) -> Picture:
                 look = {"marker": shape, "markeredgewidth": 0, "alpha": 0.8}
             axes.plot([after], [y], color=color, markersize=5.5, **look)
         if arm.interval is not None:
-            y, found = 10 / row.height, arm.interval
-            axes.plot([found.low, found.high], [y, y], color=color, linewidth=2.4)
-            axes.plot([found.mean], [y], color=color, marker=shape, markersize=10, markeredgecolor=paint("page"))
+            y, interval = 10 / row.height, arm.interval
+            axes.plot([interval.low, interval.high], [y, y], color=color, linewidth=2.4)
+            axes.plot([interval.mean], [y], color=color, marker=shape, markersize=10, markeredgecolor=paint("page"))
     return Picture(figure, f"{data.measured} before and after training" if data.both else data.measured, tips)
 
 

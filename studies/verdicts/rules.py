@@ -127,21 +127,21 @@ def _find(case: JudgeInput) -> Finding:
     if case.design.test == "boschloo":
         level, family = _level(case)
         return scope.judge_exactly(case, level, len(family))
-    found = _compare_arms(case)
-    if found is None:
+    result = _compare_arms(case)
+    if result is None:
         return limit_scope(case, _without_variance(case))
     alike = case.alpha_alike
     level, family = _level(case)
-    adjusted = sequential.dunnett_p(found.t, found.df, found.n_control, family) if len(family) > 1 else None
-    low, high = found.within(sequential.dunnett_critical(1 - level, found.df, found.n_control, family))
+    adjusted = sequential.dunnett_p(result.t, result.df, result.n_control, family) if len(family) > 1 else None
+    low, high = result.within(sequential.dunnett_critical(1 - level, result.df, result.n_control, family))
     margin = case.design.equivalence_margin
-    same = None if margin is None else two_one_sided(found, margin, alike)
+    same = None if margin is None else two_one_sided(result, margin, alike)
     unit, kind = case.design.metric.unit, case.claim.kind
-    how = wording.TestUsed(found.test, found.instead, len(family), _claims(case), case.look, case.looks, unit, kind)
+    how = wording.TestUsed(result.test, result.instead, len(family), _claims(case), case.look, case.looks, unit, kind)
     verdict, reason = _by_intervals(case.claim, (low, high), 1 - level, same, alike, how)
     if verdict in ("supported", "refuted"):
-        reason = wording.describe_effect(case.claim, found.estimate, case.design.metric) + reason
-    finding = Finding(verdict, reason, found, 1 - level, low, high, p_adjusted=adjusted, equivalence=same)
+        reason = wording.describe_effect(case.claim, result.estimate, case.design.metric) + reason
+    finding = Finding(verdict, reason, result, 1 - level, low, high, p_adjusted=adjusted, equivalence=same)
     return limit_scope(case, finding)
 
 
@@ -268,25 +268,25 @@ def _verdict(case: JudgeInput, finding: Finding, *, outside: str = "") -> Verdic
     runs = case.runs()
     a, b = runs[0].numbers, runs[-1].numbers
     means = _numbers(finding, a), _numbers(finding, b)
-    found = finding.comparison
-    estimate = found.estimate if found is not None else _weighted_effect(case) if finding.measured else None
+    comparison = finding.comparison
+    estimate = comparison.estimate if comparison is not None else _weighted_effect(case) if finding.measured else None
     last = case.phase != "confirm" or case.look >= len(case.design.looks)
     expected = case.claim.prediction
     return Verdict(
         hypothesis=case.claim.id, verdict=finding.verdict, reason=finding.reason,
         estimate=estimate, low=finding.low, high=finding.high,
         level=1 - case.alpha if finding.level is None else finding.level,
-        p=finding.p if found is None else found.p,
+        p=finding.p if comparison is None else comparison.p,
         n_control=len(a), n_treatment=len(b),
         mean_control=means[0], mean_treatment=means[1],
         sd_control=spread(a) if finding.measured else None, sd_treatment=spread(b) if finding.measured else None,
-        test=case.design.test if found is None else found.test,
+        test=case.design.test if comparison is None else comparison.test,
         inputs_sha256=_inputs(case, outside),
         within_prediction=None if estimate is None else expected.low <= estimate <= expected.high,
         brier=brier(expected.probability, finding.verdict),
         phase=case.phase, look=case.look, final=last or bool(outside) or finding.verdict in _DECISIVE,
-        p_adjusted=finding.p_adjusted, df=None if found is None else found.df,
-        sd_pooled=None if found is None else found.sd, equivalence=finding.equivalence,
+        p_adjusted=finding.p_adjusted, df=None if comparison is None else comparison.df,
+        sd_pooled=None if comparison is None else comparison.sd, equivalence=finding.equivalence,
         excluded=count_codes(case.arms, "excluded") | count_codes(case.arms, "cut"),
         counted_as_worst=count_codes(case.arms, "worst"),
         violations=(*case.violations, *case.threats), exploratory=case.exploratory,
