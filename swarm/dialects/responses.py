@@ -426,7 +426,12 @@ class ResponsesWriter:
         opened = b"" if type(piece) is self._kind else self._close_item("completed") + self._open_item(type(piece))
         self._text += piece.text
         self._logprobs += logprobs
-        return opened + (self._delta(piece.text, logprobs) if piece.text else b"")
+        if not piece.text:
+            return opened
+        fields: dict[str, Any] = {**self._place, "content_index": 0, "delta": piece.text}
+        if self._kind is Words:
+            return opened + self._event("response.output_text.delta", **fields, logprobs=logprobs)
+        return opened + self._event("response.reasoning_text.delta", **fields)
 
     def finish(self, choice: int, reply: Reply) -> bytes:
         opened = b"" if self._done or self._kind else self._open_item(Words)
@@ -479,12 +484,6 @@ class ResponsesWriter:
         if self._kind is Words:
             return text_part(self._text, self._logprobs)
         return {"type": "reasoning_text", "text": self._text}
-
-    def _delta(self, text: str, logprobs: Sequence[Item]) -> bytes:
-        fields: dict[str, Any] = {**self._place, "content_index": 0, "delta": text}
-        if self._kind is Words:
-            return self._event("response.output_text.delta", **fields, logprobs=logprobs)
-        return self._event("response.reasoning_text.delta", **fields)
 
     def _close_item(self, status: Status) -> bytes:
         if self._kind is None:

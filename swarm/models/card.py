@@ -72,13 +72,7 @@ class ModelCard(BaseModel):
         front += ["pipeline_tag: text-generation", "tags:", *(f"- {tag}" for tag in tags)]
         if self.adapter == "apart":
             front.append(f"base_model: {json.dumps(self.base)}")
-        rows = "\n".join(f"| {name} | {value} |" for name, value in self._rows())
-        return "\n".join(
-            ["---", *front, "---", "", f"# {self.environment}, step {self.step}", "", _USE[self.adapter]]
-        ) + (f"\n\n| what | value |\n|---|---|\n{rows}\n\nThe job, whole, and all hashes: `{CARD}`.\n")
-
-    def _rows(self) -> list[tuple[str, str]]:
-        return [
+        facts = [
             ("job", f"`{self.job_digest}`"),
             ("environment", f"`{self.environment}`"),
             ("step", f"{self.step} (checkpoint `{self.checkpoint}`)"),
@@ -90,6 +84,10 @@ class ModelCard(BaseModel):
             ("this folder", f"{self.dtype}, `{self.sha256}`"),
             ("written by", f"ajet {self.ajet}"),
         ]
+        rows = "\n".join(f"| {name} | {value} |" for name, value in facts)
+        return "\n".join(
+            ["---", *front, "---", "", f"# {self.environment}, step {self.step}", "", _USE[self.adapter]]
+        ) + (f"\n\n| what | value |\n|---|---|\n{rows}\n\nThe job, whole, and all hashes: `{CARD}`.\n")
 
     def _describe_measured(self) -> str:
         if (seen := self.measured) is None:

@@ -138,8 +138,26 @@ class Matcher:
 
     def match(self, messages: tuple[Message, ...]) -> Match:
         """Return the longest served history that `messages` begin with."""
-        start = next((m for known, m in self._latest if messages[: len(known)] == known), None)
-        found = _walk(start or Match(None, 0, self.root, False, False), messages)
+        begun = (match for history, match in self._latest if messages[: len(history)] == history)
+        start = next(begun, Match(None, 0, self.root, False, False))
+        node, length, at = start.node, start.length, start.at
+        departs, altered = False, False
+        history = at
+        for position, message in enumerate(messages[length:], start=length + 1):
+            following = history.find_child(message)
+            if (
+                history.answered
+                and message.get("role") == "assistant"
+                and (following is None or following.node is None)
+            ):
+                departs = True
+            if following is None:
+                break
+            altered = _reform(following, message) or altered
+            history = following
+            if history.node is not None:
+                node, length, at, departs = history.node, position, history, False
+        found = Match(node, length, at, departs, altered)
         if found.restated:
             self._latest.clear()
         if found.node is not None and not any(
@@ -147,23 +165,6 @@ class Matcher:
         ):
             self._latest = [(messages[: found.length], found), *self._latest[: _LATEST - 1]]
         return found
-
-
-def _walk(start: Match, messages: Sequence[Message]) -> Match:
-    node, length, at = start.node, start.length, start.at
-    departs, altered = False, False
-    history = at
-    for position, message in enumerate(messages[length:], start=length + 1):
-        following = history.find_child(message)
-        if history.answered and message.get("role") == "assistant" and (following is None or following.node is None):
-            departs = True
-        if following is None:
-            break
-        altered = _reform(following, message) or altered
-        history = following
-        if history.node is not None:
-            node, length, at, departs = history.node, position, history, False
-    return Match(node, length, at, departs, altered)
 
 
 def _reform(history: History, message: Message) -> bool:
