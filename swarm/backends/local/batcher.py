@@ -180,8 +180,11 @@ def extend(
     for generation, token, logprob, likeliest in zip(ready, ids.tolist(), logprobs.tolist(), top, strict=True):
         generation.ids.append(token)
         generation.fresh.append(SampledToken(token, logprob, version, likeliest))
-        if generation.guide is not None:
-            _accept(generation, generation.guide, token)
+        if generation.guide is not None and generation.error is None:
+            try:
+                generation.guide.accept(token)
+            except GrammarRefused as error:
+                generation.fail(error)
         generation.finish = _finish(generation, token, positions)
     return ids
 
@@ -213,15 +216,6 @@ def _forbid(ready: Sequence[Generation], logits: Tensor) -> None:
             logits[row].masked_fill_(~generation.guide.allowed_mask().to(logits.device), -torch.inf)
         except GrammarRefused as error:
             generation.fail(error)
-
-
-def _accept(generation: Generation, guide: Guide, token: int) -> None:
-    if generation.error is not None:
-        return
-    try:
-        guide.accept(token)
-    except GrammarRefused as error:
-        generation.fail(error)
 
 
 _Array = npt.NDArray[Any]
@@ -269,7 +263,11 @@ class Batcher:
             self._release(generation)
         self._join()
         self._admit()
-        ready = self._extend(*self._advance())
+        rows, features = self._advance()
+        ready = [self._running[row] for row in rows.tolist()]
+        if ready:
+            logits = self._policy.head(features)
+            self._table.append(rows, extend(ready, logits, self.generator, self._version, self._positions))
         for generation in ready:
             if generation.finish:
                 self._release(generation)
@@ -284,14 +282,6 @@ class Batcher:
         self._table = SlotTable(self._slots, self._positions)
         self._cache.wipe()
         return running
-
-    def _extend(self, rows: _Array, features: Tensor) -> list[Generation]:
-        """Sample one token for each of `rows` (N) from its features (N, F); return whose they are."""
-        ready = [self._running[row] for row in rows.tolist()]
-        if ready:
-            logits = self._policy.head(features)
-            self._table.append(rows, extend(ready, logits, self.generator, self._version, self._positions))
-        return ready
 
     def _follow_version(self) -> None:
         self._version = self._policy.version

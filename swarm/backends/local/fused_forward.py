@@ -250,21 +250,18 @@ class FusedForward:
         return seen.transpose(1, 2).flatten(2).flatten(0, 1)
 
     def _layer(self, layer: Any) -> _Layer:
-        attention, mlp = layer.self_attn, layer.mlp
+        attention, mlp, by_head = layer.self_attn, layer.mlp, None
+        if hasattr(attention, "q_norm"):
+            by_head = _HeadNorm(attention.q_norm, attention.k_norm, (self._heads, self._kv), self._plain)
         return _Layer(
             before=_Norm(layer.input_layernorm, self._plain),
             qkv=FusedLinear(attention.q_proj, attention.k_proj, attention.v_proj),
-            by_head=self._head_norm(attention),
+            by_head=by_head,
             out=FusedLinear(attention.o_proj),
             after=_Norm(layer.post_attention_layernorm, self._plain),
             gate_up=FusedLinear(mlp.gate_proj, mlp.up_proj),
             down=FusedLinear(mlp.down_proj),
         )
-
-    def _head_norm(self, attention: Any) -> _HeadNorm | None:
-        if not hasattr(attention, "q_norm"):
-            return None
-        return _HeadNorm(attention.q_norm, attention.k_norm, (self._heads, self._kv), self._plain)
 
 
 class _Norm:

@@ -237,18 +237,10 @@ class Layout:
             if self._merging == "auto" and ratio < PAYS:
                 trees = None
         self._chosen.append(trees is not None)
-        if trees is None:
-            yield from self._rows(rows)
-        else:
+        if trees is not None:
             yield from map(PackedRows, trees)
-
-    def metrics(self) -> Mapping[str, float]:
-        """Return the share of trees among the layouts since the last call."""
-        chosen, self._chosen = self._chosen, []
-        return {"merge/layout_tree": sum(chosen) / max(1, len(chosen))}
-
-    def _rows(self, rows: Sequence[Row]) -> Iterator[PaddedRows | PackedRows]:
-        """Yield rows padded or, where padding would cost more than attention to each row by itself does, packed."""
+            return
+        # rows are padded or, where padding would cost more than attention to each row by itself does, packed
         padded = list(pad_rows(rows, self._tokens))
         padding = sum(micro.tokens for micro in padded) - sum(len(row.ids) for row in rows)
         if self._obstacle is not None or padding <= _PADDING_PER_ROW * len(rows):
@@ -256,6 +248,11 @@ class Layout:
         else:
             alone = [Branch(row, 0) for micro in padded for row in micro.rows]
             yield from map(PackedRows, split_branches(alone, self._tokens))
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return the share of trees among the layouts since the last call."""
+        chosen, self._chosen = self._chosen, []
+        return {"merge/layout_tree": sum(chosen) / max(1, len(chosen))}
 
 
 def find_tree_obstacle(policy: Policy) -> str | None:

@@ -238,7 +238,11 @@ async def measure(job: Job, folder_hash: str, note: Note) -> ModelCheck:
             loaded_bytes=loaded,
             logprob_gap=gap.found,
             logprob_tolerance=gap.allowed,
-            **_model(policy),
+            architecture=policy.config.model_type,
+            parameters=sum(weight.numel() for name, weight in policy.model.named_parameters() if ADAPTER not in name),
+            trained_parameters=sum(weight.numel() for weight in trainable_parameters(policy.model).values()),
+            positions=getattr(policy.config, "max_position_embeddings", None),
+            threads=torch.get_num_threads(),
             **_forward(policy, job),
             **room,
             **await _speeds(backend, job, note),
@@ -246,17 +250,6 @@ async def measure(job: Job, folder_hash: str, note: Note) -> ModelCheck:
         )
     finally:
         await backend.stop()
-
-
-def _model(policy: Policy) -> dict[str, Any]:
-    weights = policy.model.named_parameters()
-    return {
-        "architecture": policy.config.model_type,
-        "parameters": sum(weight.numel() for name, weight in weights if ADAPTER not in name),
-        "trained_parameters": sum(weight.numel() for weight in trainable_parameters(policy.model).values()),
-        "positions": getattr(policy.config, "max_position_embeddings", None),
-        "threads": torch.get_num_threads(),
-    }
 
 
 def _forward(policy: Policy, job: Job) -> dict[str, Any]:
