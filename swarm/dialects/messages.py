@@ -223,7 +223,16 @@ def _assistant(found: Any, where: str, called: set[str]) -> Message:
         if kind == "text":
             words.append(_text(block))
         elif kind in ("thinking", "redacted_thinking"):
-            thinking.append(_read_thinking(block, kind))
+            block.ignore("cache_control")
+            if kind == "redacted_thinking":
+                field = "data"
+                thought = unseal(block.required_text(field))
+            else:
+                field = "signature"
+                thought = recover_thinking(block.required_text("thinking"), block.required_text(field))
+            if thought is None:
+                raise field_error(block.at(field), "does not fit its thinking, or was not made by this kind of server")
+            thinking.append(thought)
         elif kind == "tool_use":
             arguments = json.dumps(block.object("input") or {}, ensure_ascii=False)
             function = {"name": block.required_text("name"), "arguments": arguments}
@@ -289,17 +298,6 @@ def _text(block: Fields) -> str:
 
 def _ignore_cache_control(block: Fields) -> None:
     block.ignore("cache_control", "citations", "parsed_output")
-
-
-def _read_thinking(block: Fields, kind: str) -> str:
-    block.ignore("cache_control")
-    if kind == "redacted_thinking":
-        text, token = unseal(block.required_text("data")), "data"
-    else:
-        text, token = recover_thinking(block.required_text("thinking"), block.required_text("signature")), "signature"
-    if text is None:
-        raise field_error(block.at(token), "does not fit its thinking, or was not made by this kind of server")
-    return text
 
 
 _TEXT: Mapping[str, Callable[[Fields], None]] = {"text": _ignore_cache_control}

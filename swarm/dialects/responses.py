@@ -59,7 +59,14 @@ def messages_of(found: Any) -> tuple[Message, ...]:
         if is_plain(item):
             conversation.say(item["role"], item["content"], None)
         else:
-            _read_item(Fields(item, f"input.{number}"), conversation)
+            fields = Fields(item, f"input.{number}")
+            kind = fields.text("type") or "message"
+            if kind not in _ITEMS:
+                raise field_error(
+                    fields.at("type"), f"items of type {kind!r} are not honoured by this server; leave them out"
+                )
+            _ITEMS[kind](fields, conversation)
+            fields.close()
     return conversation.messages()
 
 
@@ -121,14 +128,6 @@ class _Conversation:
         if self._turn is not None:
             self._messages.append(self._turn.message())
             self._turn = None
-
-
-def _read_item(item: Fields, conversation: _Conversation) -> None:
-    kind = item.text("type") or "message"
-    if kind not in _ITEMS:
-        raise field_error(item.at("type"), f"items of type {kind!r} are not honoured by this server; leave them out")
-    _ITEMS[kind](item, conversation)
-    item.close()
 
 
 def _read_message(item: Fields, conversation: _Conversation) -> None:

@@ -55,19 +55,16 @@ class CountEndpoint:
         try:
             claims = authorize(scope, uses=("model",))
             body = await read_call_body(scope, receive, self._server.training.job.max_context)
-            tokens = await self._count_tokens(claims, body)
+            training = self._server.training
+            playing = partial(training.rollout.renew_episode, claims)
+            episode = playing()
+            request = parse_count(body, training.backend.model_name)
+            _, prompt = await training.serving.prompts.build(episode, playing, request.messages, visible_tools(request))
+            tokens = len(prompt.prompt_ids)
             response = json_response(to_json({"input_tokens": tokens}))
         except SwarmError as error:
             response = error_response(error, self.tell(error))
         await response(scope, receive, send)
-
-    async def _count_tokens(self, claims: Claims, body: bytes) -> int:
-        training = self._server.training
-        playing = partial(training.rollout.renew_episode, claims)
-        episode = playing()
-        request = parse_count(body, training.backend.model_name)
-        _, prompt = await training.serving.prompts.build(episode, playing, request.messages, visible_tools(request))
-        return len(prompt.prompt_ids)
 
 
 log = logging.getLogger(__name__)
