@@ -124,7 +124,11 @@ def call_advantages(
         return plain, {}
     values = _raw_values(job, episodes, rewards, mixed)
     if job.algorithm in ("reinforce_pp", "reinforce_pp_baseline"):
-        values = _whiten_calls(values, tokens)
+        places = [(number, call) for number, own in enumerate(values) for call in own]
+        counts = [_tokens(tokens[number], call) for number, call in places]
+        flat = whiten([values[number][call] for number, call in places], counts)
+        for (number, call), value in zip(places, flat, strict=True):
+            values[number][call] = value
     else:
         compared = zip(values, groups, plain, strict=True)
         values = [value if group in mixed else {_WHOLE: own} for value, group, own in compared]
@@ -185,16 +189,6 @@ def _compare(job: Job, episodes: Sequence[TrainEpisode], values: Sequence[_ByCal
             if job.algorithm == "rloo" and not alone:
                 others = (centre * len(members) - mean) / (len(members) - 1)
             own.update({call: 0.0 if alone or equal else (reward - others) / scale for call, reward in calls})
-
-
-def _whiten_calls(values: Sequence[_ByCall], tokens: Sequence[Mapping[int, int]]) -> list[_ByCall]:
-    places = [(number, call) for number, own in enumerate(values) for call in own]
-    counts = [_tokens(tokens[number], call) for number, call in places]
-    flat = whiten([values[number][call] for number, call in places], counts)
-    found: list[_ByCall] = [{} for _ in values]
-    for (number, call), value in zip(places, flat, strict=True):
-        found[number][call] = value
-    return found
 
 
 def _tokens(counts: Mapping[int, int], call: int) -> int:

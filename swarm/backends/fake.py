@@ -18,7 +18,6 @@ import shutil
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from swarm.backends.protocols import Batch, Chunk, Finish, GenerationRequest, RequestLost
 from swarm.job import Job
@@ -39,14 +38,12 @@ def format_message(message: Message) -> str:
         raise BackendError(f"expected text content, found {type(content).__name__}")
     text = f"<think>\n{thought}\n</think>\n\n{content}" if thought else content
     for number, call in enumerate(calls):
-        text += ("\n" if content or number else "") + _format_call(call["function"])
+        function = call["function"]
+        given = function["arguments"]
+        arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+        text += "\n" if content or number else ""
+        text += f'<tool_call>\n{{"name": {json.dumps(function["name"])}, "arguments": {arguments}}}\n</tool_call>'
     return text
-
-
-def _format_call(function: Mapping[str, Any]) -> str:
-    given = function["arguments"]
-    arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-    return f'<tool_call>\n{{"name": {json.dumps(function["name"])}, "arguments": {arguments}}}\n</tool_call>'
 
 
 EOS_ID = 256

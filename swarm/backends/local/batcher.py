@@ -173,7 +173,13 @@ def extend(
     `generator` draws for the unseeded; `version` is that of the weights; nobody gets more than `positions` ids. Raises
     ArithmeticError, with nothing noted, where logits are no numbers.
     """
-    _forbid(ready, logits)
+    for row, generation in enumerate(ready):
+        if generation.guide is None:
+            continue
+        try:
+            logits[row].masked_fill_(~generation.guide.allowed_mask().to(logits.device), -torch.inf)
+        except GrammarRefused as error:
+            generation.fail(error)
     rules = [generation.sampling for generation in ready]
     drawn, logprobs, top = sample(logits, rules, _uniforms(ready, generator))
     ids: npt.NDArray[np.int64] = drawn.cpu().numpy()
@@ -205,17 +211,6 @@ def _finish(generation: Generation, token: int, positions: int) -> Finish | None
     if token in rules.stop_ids or generation.error is not None:
         return "stop"
     return "length" if length >= positions or length - generation.prompt_length >= rules.max_tokens else None
-
-
-def _forbid(ready: Sequence[Generation], logits: Tensor) -> None:
-    """Take from the logits (N, V) of guided generations what their grammars do not allow."""
-    for row, generation in enumerate(ready):
-        if generation.guide is None:
-            continue
-        try:
-            logits[row].masked_fill_(~generation.guide.allowed_mask().to(logits.device), -torch.inf)
-        except GrammarRefused as error:
-            generation.fail(error)
 
 
 _Array = npt.NDArray[Any]

@@ -151,7 +151,19 @@ class PackedRows:
         self.rows: Sequence[Row] = [branch.row for branch in branches]
         self.ids = torch.cat([branch.row.ids[branch.shared :] for branch in branches])
         self.position = torch.cat([torch.arange(branch.shared, len(branch.row.ids)) for branch in branches])
-        self.places, self.tree = _build_tree(branches)
+        path = np.empty(max(len(branch.row.ids) for branch in branches), dtype=np.int64)
+        places: list[np.ndarray] = []
+        parents: dict[int, int] = {}
+        # of each run of ids that a branch adds: the index before the first (-1 at a root), by the index of the first
+        size = 0
+        for row, shared in branches:
+            length = len(row.ids)
+            if length > shared:
+                parents[size] = int(path[shared - 1]) if shared else -1
+            path[shared:length] = np.arange(size, size + length - shared)
+            size += length - shared
+            places.append(path[row.places.numpy()])
+        self.places, self.tree = torch.from_numpy(np.concatenate(places)), TreeMask(_segments(parents, size))
 
     @property
     def tokens(self) -> int:
@@ -167,23 +179,6 @@ def _common_prefix(left: np.ndarray, right: np.ndarray) -> int:
     size = min(len(left), len(right))
     differ = left[:size] != right[:size]
     return int(differ.argmax()) if differ.any() else size
-
-
-def _build_tree(branches: Sequence[Branch]) -> tuple[Tensor, TreeMask]:
-    """Return where the branches' sampled tokens are predicted (M,), and the tree's shape."""
-    path = np.empty(max(len(branch.row.ids) for branch in branches), dtype=np.int64)
-    places: list[np.ndarray] = []
-    parents: dict[int, int] = {}
-    # of each run of ids that a branch adds: the index before the first (-1 at a root), by the index of the first
-    size = 0
-    for row, shared in branches:
-        length = len(row.ids)
-        if length > shared:
-            parents[size] = int(path[shared - 1]) if shared else -1
-        path[shared:length] = np.arange(size, size + length - shared)
-        size += length - shared
-        places.append(path[row.places.numpy()])
-    return torch.from_numpy(np.concatenate(places)), TreeMask(_segments(parents, size))
 
 
 def _segments(parents: dict[int, int], size: int) -> list[Segment]:
