@@ -171,8 +171,8 @@ def _compare(job: Job, episodes: Sequence[TrainEpisode], values: Sequence[_ByCal
     agents: defaultdict[str, list[tuple[_ByCall, list[tuple[int, float]]]]] = defaultdict(list)
     for episode, own in zip(episodes, values, strict=True):
         by_agent: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
-        for each in episode.call_rewards:
-            by_agent[each.agent].append((each.call, each.reward))
+        for call_reward in episode.call_rewards:
+            by_agent[call_reward.agent].append((call_reward.call, call_reward.reward))
         own.clear()
         for agent, calls in (by_agent or {"": [(_WHOLE, episode.reward)]}).items():
             agents[agent].append((own, calls))

@@ -256,15 +256,15 @@ class AnswerGeneration:
             self.finish = "stop"
         if self._one_call is not None and not self._one_call.ends_itself(self.ids):
             length = self._one_call.length or 0
-            for known in (self.ids, self.logprobs, self.versions, self._tops):
-                del known[length:]
+            for values in (self.ids, self.logprobs, self.versions, self._tops):
+                del values[length:]
             self._text.cut(length)
             self.finish = "stop"
         self._one_call = None  # what is kept is the answer, and all of it may be told
         self._emit_pieces(join_pieces(pieces))
         if self._plan.tokens and self._told < len(self.ids):
             self._emit_pieces([Words("")])
-        self.answer = assemble_answer([said.piece for said in self._pieces])
+        self.answer = assemble_answer([sample.piece for sample in self._pieces])
 
     @property
     def text(self) -> str:

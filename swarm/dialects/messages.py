@@ -213,12 +213,12 @@ def _messages(turns: list[Any] | None) -> list[Message]:
     return read
 
 
-def _assistant(found: Any, where: str, called: set[str]) -> Message:
+def _assistant(value: Any, where: str, called: set[str]) -> Message:
     """Return one message: thinking, words and calls of a turn, however its blocks are ordered."""
     words: list[str] = []
     thinking: list[str] = []
     calls: list[dict[str, Any]] = []
-    for block in _blocks(found, where):
+    for block in _blocks(value, where):
         kind = block.required_text("type")
         if kind == "text":
             words.append(_text(block))
@@ -251,10 +251,10 @@ def _assistant(found: Any, where: str, called: set[str]) -> Message:
     return message
 
 
-def _user(found: Any, where: str, called: set[str]) -> list[Message]:
+def _user(value: Any, where: str, called: set[str]) -> list[Message]:
     read: list[Message] = []
     words: list[str] = []
-    for block in _blocks(found, where):
+    for block in _blocks(value, where):
         kind = block.required_text("type")
         if kind == "text":
             words.append(_text(block))

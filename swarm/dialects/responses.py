@@ -49,13 +49,13 @@ from swarm.rendering.messages import Message, Piece, Reasoning, Tool, ToolCall, 
 _ITEM_ID = re.compile(r"(?:msg|rs|fc)_(.+)_\d+")
 
 
-def messages_of(found: Any) -> tuple[Message, ...]:
-    if isinstance(found, str):
-        return ({"role": "user", "content": found},)
-    if not isinstance(found, list) or not found:
-        raise field_error("input", f"expected a string or a list of items, found {abbreviate(found)}")
+def messages_of(value: Any) -> tuple[Message, ...]:
+    if isinstance(value, str):
+        return ({"role": "user", "content": value},)
+    if not isinstance(value, list) or not value:
+        raise field_error("input", f"expected a string or a list of items, found {abbreviate(value)}")
     conversation = _Conversation()
-    for number, item in enumerate(found):
+    for number, item in enumerate(value):
         if is_plain(item):
             conversation.say(item["role"], item["content"], None)
         else:

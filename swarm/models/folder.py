@@ -59,7 +59,7 @@ def require_model_folder(path: str | Path) -> None:
             f"expected a whole model in {folder}, found an adapter alone: merge it into its model and save that one"
         )
     if not (folder / "config.json").is_file():
-        below = next((each.parent for each in sorted(folder.glob("snapshots/*/config.json"))), None)
+        below = next((config.parent for config in sorted(folder.glob("snapshots/*/config.json"))), None)
         instead = f"give {below}" if below else f"give the folder of a model, with {WHAT_IS_NEEDED}"
         raise InvalidRequest(f"{folder} holds no config.json: {instead}")
     if not isinstance(_json(folder / "config.json").get("model_type"), str):
@@ -142,11 +142,11 @@ _YOUNG_S = 2.0
 
 def folder_hash(folder: Path, memory: Path | None = None) -> str:
     """Return a model folder's hash in hex; files' hashes are kept in `memory` if possible. OSError if unreadable."""
-    known = _read(memory)
+    entries = _read(memory)
     fresh: dict[str, Any] = {}
-    found = hashlib.sha256()
+    total = hashlib.sha256()
     for path in _files(folder, _COUNT):
-        found.update(f"{path.relative_to(folder).as_posix()}\n{_file_hash(path, known, fresh)}\n".encode())
+        total.update(f"{path.relative_to(folder).as_posix()}\n{_file_hash(path, entries, fresh)}\n".encode())
     if memory is not None and fresh:
         draft = memory / f".{_MEMORY}.{os.getpid()}"
         try:
@@ -155,7 +155,7 @@ def folder_hash(folder: Path, memory: Path | None = None) -> str:
             draft.replace(memory / _MEMORY)
         except OSError:  # a disk that is full or read-only: the next caller reads the files again
             draft.unlink(missing_ok=True)
-    return found.hexdigest()
+    return total.hexdigest()
 
 
 def tokenizer_files(folder: Path) -> list[Path]:

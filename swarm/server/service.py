@@ -231,8 +231,8 @@ class SwarmServer:
                     await self._training.stop()
                 except Exception as error:
                     log.error("event=stop_failed error=%r", str(error), exc_info=error)
-                    found = f"{type(error).__name__}: {error}"
-                    raise ServerFailed(f"the engine is off, but its last metrics may be lost: {found}") from error
+                    reason = f"{type(error).__name__}: {error}"
+                    raise ServerFailed(f"the engine is off, but its last metrics may be lost: {reason}") from error
                 finally:
                     self._training = None
         return self.status()

@@ -138,8 +138,8 @@ class Matcher:
 
     def match(self, messages: tuple[Message, ...]) -> Match:
         """Return the longest served history that `messages` begin with."""
-        begun = (match for history, match in self._latest if messages[: len(history)] == history)
-        start = next(begun, Match(None, 0, self.root, False, False))
+        matches = (match for history, match in self._latest if messages[: len(history)] == history)
+        start = next(matches, Match(None, 0, self.root, False, False))
         node, length, at = start.node, start.length, start.at
         departs, altered = False, False
         history = at
@@ -157,14 +157,12 @@ class Matcher:
             history = following
             if history.node is not None:
                 node, length, at, departs = history.node, position, history, False
-        found = Match(node, length, at, departs, altered)
-        if found.restated:
+        result = Match(node, length, at, departs, altered)
+        if result.restated:
             self._latest.clear()
-        if found.node is not None and not any(
-            map(_has_object_arguments, messages[start.length if start else 0 : found.length])
-        ):
-            self._latest = [(messages[: found.length], found), *self._latest[: _LATEST - 1]]
-        return found
+        if result.node is not None and not any(map(_has_object_arguments, messages[start.length : result.length])):
+            self._latest = [(messages[: result.length], result), *self._latest[: _LATEST - 1]]
+        return result
 
 
 def _reform(history: History, message: Message) -> bool:

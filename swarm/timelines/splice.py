@@ -114,15 +114,15 @@ class TemplateSplices:
         kind = (len(known).bit_length(), bool(tools), *dict.fromkeys(message.get("role") for message in new))
         if kind not in self._audited:
             self._audited.add(kind)
-            found = self._splice(known, new, tools)
+            result = self._splice(known, new, tools)
             try:
                 expected = self._splice(short, new, tools)
             except BackendError:  # the template takes whole histories only
                 self.trusted = False
             else:
-                texts = [(cut.answer, cut.rest) if cut else None for cut in (found, expected)]
+                texts = [(cut.answer, cut.rest) if cut else None for cut in (result, expected)]
                 self.trusted = texts[0] == texts[1]
-            return found
+            return result
         try:
             return self._splice(short, new, tools)
         except BackendError:  # the template takes whole histories only

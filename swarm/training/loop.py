@@ -240,34 +240,34 @@ class Training:
         self._spawn(self._train(backend), "training")
 
     async def _recover(self, backend: Backend) -> None:
-        found, self._recovered = self._recovered, NOTHING  # its samples are the rollout's now
+        state, self._recovered = self._recovered, NOTHING  # its samples are the rollout's now
         loaded = self.step = await self._in_thread(partial(self._checkpoints.load, backend.learner))
         if loaded:  # what was made or loaded first serves already
             await self._publish(loaded, backend)
-        self.rollout.recover(found)
+        self.rollout.recover(state)
         if self.job.tracking is not None:  # the tracker has not heard of the steps in the weights that were loaded
-            for step in await asyncio.to_thread(list, found.measured):
+            for step in await asyncio.to_thread(list, state.measured):
                 if step <= loaded:
-                    metrics = await asyncio.to_thread(found.measured.get, step)
+                    metrics = await asyncio.to_thread(state.measured.get, step)
                     if metrics is not None:  # those of old steps may be cleared meanwhile
                         self.metrics = metrics
                         await self._tracker.log(step, metrics)
-        self.metrics = self.metrics or await asyncio.to_thread(found.measured.get, loaded, {})
+        self.metrics = self.metrics or await asyncio.to_thread(state.measured.get, loaded, {})
         if (every := self.job.eval_every) is not None:  # the evaluation due last may not have come to its end
-            last = found.step - found.step % every
+            last = state.step - state.step % every
             for step in (last, last - every):
                 if self.evaluation is None:
-                    self.evaluation = parse_evaluation(step, await asyncio.to_thread(found.measured.get, step, {}))
-        for step in range(loaded + 1, found.step + 1):
-            if step not in found.replay:
-                first = min(found.replay, default=found.step + 1) - 1
-                oldest, name = min(known for known in found.checkpoints if known[0] >= first)
+                    self.evaluation = parse_evaluation(step, await asyncio.to_thread(state.measured.get, step, {}))
+        for step in range(loaded + 1, state.step + 1):
+            if step not in state.replay:
+                first = min(state.replay, default=state.step + 1) - 1
+                oldest, name = min(known for known in state.checkpoints if known[0] >= first)
                 raise BackendError(
                     f"no checkpoint could be loaded: expected {name} (step {oldest}) or a later one, as the batches "
                     "before it are deleted; put its folder back, or train in another directory"
                 )
-            samples = await asyncio.to_thread(found.replay.__getitem__, step)
-            spent = await asyncio.to_thread(found.measured.get, step, {})
+            samples = await asyncio.to_thread(state.replay.__getitem__, step)
+            spent = await asyncio.to_thread(state.measured.get, step, {})
             evaluated = parse_evaluation(step, spent)
             groups: dict[str, Group] = {}
             for sample in samples:
@@ -276,8 +276,8 @@ class Training:
                 )
                 group.ended.append(sample)
             await self._learn(backend, tuple(groups.values()), Stopwatch(self._engine_work, spent=spent), evaluated)
-        if found.begun:
-            details = {"checkpoint": loaded, "step": self.step, "pool": len(found.pool)}
+        if state.begun:
+            details = {"checkpoint": loaded, "step": self.step, "pool": len(state.pool)}
             log.warning("event=recovered checkpoint=%(checkpoint)d step=%(step)d pool=%(pool)d", details)
             self.store.note(StoredEvent("recovered", time.time(), details))
 

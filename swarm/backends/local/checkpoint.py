@@ -64,10 +64,10 @@ def write(folder: Path, checkpoint: Checkpoint) -> None:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     except (OSError, SafetensorError) as error:
-        said = f"the checkpoint {folder} could not be written: {error}"
+        failure = f"the checkpoint {folder} could not be written: {error}"
         if is_full(error):
-            raise DiskFull(f"{said}; free space") from error
-        raise BackendError(f"{said}; fix the path") from error
+            raise DiskFull(f"{failure}; free space") from error
+        raise BackendError(f"{failure}; fix the path") from error
 
 
 def is_full(error: Exception) -> bool:

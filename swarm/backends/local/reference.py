@@ -57,9 +57,9 @@ def check_rows(policy: Policy, positions: int) -> None:
         features = policy.features(padded.to(policy.device), use_cache=False)
         with use_eager_attention(policy.model):
             gaps = []
-            for found, row in zip(features, rows, strict=True):
+            for own, row in zip(features, rows, strict=True):
                 expected, allowed = _eager_logprobs(policy, row)
-                gaps.append(Gap(_max_gap(policy, expected, policy.head(found[: len(row)]).log_softmax(-1)), allowed))
+                gaps.append(Gap(_max_gap(policy, expected, policy.head(own[: len(row)]).log_softmax(-1)), allowed))
         near, far = [0, 1, 2, 3], [0, 1, positions - 2, positions - 1]
         alone, beside = _features_at(policy, [near]), _features_at(policy, [near, far])
         gap = max((beside[0] - alone[0]).abs().max().item(), (beside[1, :2] - alone[0, :2]).abs().max().item())
