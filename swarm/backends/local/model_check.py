@@ -229,6 +229,9 @@ async def measure(job: Job, folder_hash: str, note: Note) -> ModelCheck:
         policy, room = backend.policy, _measure_room(backend.policy, job, free)
         note("comparing log-probs with a plain eager forward")
         gap = await _gap(backend, job)
+        fused_lost = None if policy.fused else policy.unfused or "the engine did not say why"
+        rows = job.merging in ("linear", "none")
+        trees_lost = f"the job's merging is `{job.merging}`" if rows else find_tree_obstacle(policy)
         return ModelCheck(
             folder=job.model.path,
             folder_hash=folder_hash,
@@ -243,20 +246,16 @@ async def measure(job: Job, folder_hash: str, note: Note) -> ModelCheck:
             trained_parameters=sum(weight.numel() for weight in trainable_parameters(policy.model).values()),
             positions=getattr(policy.config, "max_position_embeddings", None),
             threads=torch.get_num_threads(),
-            **_forward(policy, job),
+            fused=fused_lost is None,
+            fused_lost=fused_lost,
+            trees=trees_lost is None,
+            trees_lost=trees_lost,
             **room,
             **await _speeds(backend, job, note),
             peak_bytes=int(torch.cuda.max_memory_allocated()) if policy.device.type == "cuda" else peak_memory(),
         )
     finally:
         await backend.stop()
-
-
-def _forward(policy: Policy, job: Job) -> dict[str, Any]:
-    fused = None if policy.fused else policy.unfused or "the engine did not say why"
-    rows = job.merging in ("linear", "none")
-    trees = f"the job's merging is `{job.merging}`" if rows else find_tree_obstacle(policy)
-    return {"fused": fused is None, "fused_lost": fused, "trees": trees is None, "trees_lost": trees}
 
 
 async def _gap(backend: LocalBackend, job: Job) -> Gap:
