@@ -72,9 +72,9 @@ class FrameReport:
     trouble: str = ""
 
 
-def read_frames(log: bytes, asked: Mapping[str, int]) -> FrameReport:
-    """Return what `log` reports of the results `asked` for (name to most bytes); the first word on each is the last."""
-    report, parts = FrameReport(), {name: bytearray() for name in asked}
+def read_frames(log: bytes, limits: Mapping[str, int]) -> FrameReport:
+    """Return what `log` reports of the results in `limits` (name to most bytes); the first word on each is the last."""
+    report, parts = FrameReport(), {name: bytearray() for name in limits}
     for line in (line[:LINE_BYTES] for line in log.split(b"\n") if line.strip()):
         try:
             frame = json.loads(line)
@@ -90,26 +90,23 @@ def read_frames(log: bytes, asked: Mapping[str, int]) -> FrameReport:
             isinstance(name := frame.get("result"), str)
             and name in parts.keys() - report.results.keys() - report.refused.keys()
         ):
-            _take(report, name, frame, parts[name], asked[name])
-    for name in asked.keys() - report.results.keys() - report.refused.keys():
+            data = parts[name]
+            if "data" in frame:
+                try:
+                    data += base64.b64decode(str(frame["data"]), validate=True)
+                except ValueError:
+                    report.refused[name] = "damaged on its way: not base64"
+                if len(data) > limits[name]:
+                    report.refused[name] = f"too large: more than {limits[name]} bytes"
+            elif "refused" in frame:
+                report.refused[name] = str(frame["refused"])[:TROUBLE_BYTES]
+            elif frame.get("sha256") == hashlib.sha256(data).hexdigest():
+                report.results[name] = bytes(data)
+            else:
+                report.refused[name] = "damaged on its way: its hash is another"
+    for name in limits.keys() - report.results.keys() - report.refused.keys():
         report.refused[name] = NOT_COLLECTED
     return report
-
-
-def _take(report: FrameReport, name: str, frame: Mapping[str, Any], parts: bytearray, most_bytes: int) -> None:
-    if "data" in frame:
-        try:
-            parts += base64.b64decode(str(frame["data"]), validate=True)
-        except ValueError:
-            report.refused[name] = "damaged on its way: not base64"
-        if len(parts) > most_bytes:
-            report.refused[name] = f"too large: more than {most_bytes} bytes"
-    elif "refused" in frame:
-        report.refused[name] = str(frame["refused"])[:TROUBLE_BYTES]
-    elif frame.get("sha256") == hashlib.sha256(parts).hexdigest():
-        report.results[name] = bytes(parts)
-    else:
-        report.refused[name] = "damaged on its way: its hash is another"
 
 
 SIGNALLED = 128
@@ -320,35 +317,33 @@ class ContainerHandle(FolderHandle):
         """Do what is to be done with a container that is not simply running; the lock is held."""
         if self._exit() is not None:
             return
-        found = inspect(self._engine, self._container)
-        if found is None or _status(found) == "dead":  # somebody's removal got stuck: its log is gone
-            self._record_lost()
-        elif _status(found) == "created":
+        attributes = inspect(self._engine, self._container)
+        if attributes is None or _status(attributes) == "dead":  # somebody's removal got stuck: its log is gone
+            if (started := read(self._folder / "started.json")) is None:
+                raise SandboxError(
+                    f"sandbox {self.name}: it was never started, for the engine refused; launch it again"
+                )
+            if started["engine"] != self._sandbox.engine_id:
+                raise SandboxError(
+                    f"sandbox {self.name}: it was started in another engine than the one at {self._engine.host}. "
+                    f"Name that one in DOCKER_HOST; if it is gone for good, remove {self._folder}"
+                )
+            record_exit(self._folder, Exit("lost", None))
+            self._sandbox.clear(self.name)
+        elif _status(attributes) == "created":
             if (self._folder / "stop.json").exists():
                 record_exit(self._folder, Exit("stopped", None))
                 self._sandbox.clear(self.name)
             else:
                 self._sandbox.start(self.name)
-        elif self._is_running(found):
+        elif self._is_running(attributes):
             return
-        elif found["State"]["Running"] and self._is_overdue_by_engine(found["State"]):
+        elif attributes["State"]["Running"] and self._is_overdue_by_engine(attributes["State"]):
             self._record_stop({"asked_at": time.time(), "overdue": True})
             self._signal("SIGKILL")
-        elif not found["State"]["Running"]:
-            collect(self._engine, self._container, found["State"], self._folder)
+        elif not attributes["State"]["Running"]:
+            collect(self._engine, self._container, attributes["State"], self._folder)
             self._sandbox.clear(self.name)
-
-    def _record_lost(self) -> None:
-        """The engine says that there is no such container: believe it if it is the one that started it."""
-        if (started := read(self._folder / "started.json")) is None:
-            raise SandboxError(f"sandbox {self.name}: it was never started, for the engine refused; launch it again")
-        if started["engine"] != self._sandbox.engine_id:
-            raise SandboxError(
-                f"sandbox {self.name}: it was started in another engine than the one at {self._engine.host}. "
-                f"Name that one in DOCKER_HOST; if it is gone for good, remove {self._folder}"
-            )
-        record_exit(self._folder, Exit("lost", None))
-        self._sandbox.clear(self.name)
 
     def _signal(self, signal: str) -> None:
         """Signal PID 1; a container that does not run needs none, and the engine resumes one that is paused."""
@@ -394,7 +389,15 @@ class DockerSandbox:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with hold_lock(folder):
                 if not has_started(folder):
-                    self._launch(spec, folder)
+                    status = launch.find_status(self.engine, self.installation, spec.name)
+                    if status is None:
+                        launch.make(self.engine, self.installation, spec, folder)
+                    else:
+                        write_once(folder / "spec.json", launch.to_json(spec))
+                    if status in (None, "created"):
+                        self.start(spec.name)
+                    else:  # it was started, and the folder does not know: starting what has ended would run it again
+                        launch.record_start(self.engine_id, folder)
         except NotFound as error:  # an OSError, too
             raise SandboxError(
                 f"sandbox {spec.name}: expected its parts to stay in the engine; somebody removed one meanwhile "
@@ -437,17 +440,6 @@ class DockerSandbox:
             with hold_lock(folder):
                 launch.clear(self.engine, name, self.installation)
         return name
-
-    def _launch(self, spec: SandboxSpec, folder: Path) -> None:
-        status = launch.find_status(self.engine, self.installation, spec.name)
-        if status is None:
-            launch.make(self.engine, self.installation, spec, folder)
-        else:
-            write_once(folder / "spec.json", launch.to_json(spec))
-        if status in (None, "created"):
-            self.start(spec.name)
-        else:  # it was started, and the folder does not know: starting what has ended would run it again
-            launch.record_start(self.engine_id, folder)
 
     def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
         return [ContainerHandle(self, name) for name in list_names(self.root, labels)]

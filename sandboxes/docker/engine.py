@@ -61,19 +61,34 @@ def connect(environ: Mapping[str, str]) -> ContainerEngine:
     url, source = find(environ)
     try:
         with docker.APIClient(url, version="1.41", timeout=int(ANSWER_TIMEOUT_S)) as first:
-            found = dict(first.version(api_version=False))
-        client = docker.DockerClient(url, version=str(found["ApiVersion"]), timeout=int(CALL_TIMEOUT_S))
+            version = dict(first.version(api_version=False))
+        client = docker.DockerClient(url, version=str(version["ApiVersion"]), timeout=int(CALL_TIMEOUT_S))
         facts = client.info()
     except Exception as error:  # the SDK lets errors of three libraries through
         raise EngineNotFound(_explain(url, source, error)) from error
-    _refuse_unfit(url, found)
+    components = [str(part.get("Name")) for part in version.get("Components") or ()]
+    if "Podman Engine" in components:
+        raise EngineNotFound(
+            f"expected Docker Engine at {url}; found Podman {version['Version']}, which cannot give a RAM file "
+            f"system an owner, as the isolation needs; {HOW_TO_GET_DOCKER}"
+        )
+    if version.get("Os") != "linux":
+        raise EngineNotFound(
+            f"expected an engine of Linux containers at {url}; found one of {version.get('Os')} containers; "
+            f"switch it to Linux containers"
+        )
+    if tuple(int(part) for part in str(version["ApiVersion"]).split(".")) < OLDEST_API:
+        raise EngineNotFound(
+            f"expected Docker Engine 20.10 or newer at {url}; found {version['Version']} (API "
+            f"{version['ApiVersion']}); upgrade it"
+        )
     if not (shares_this_kernel(facts) and _sees_our_files(client)):
         raise EngineNotFound(
             f"expected an engine that shares this machine's kernel and files at {url}; found one of another machine, "
             f"of a virtual one (Docker Desktop) or with SELinux, whose containers reach no socket of ours; run Docker "
             f"Engine on this machine itself, without selinux-enabled"
         )
-    return ContainerEngine(client, url, str(found["Version"]), find_lacks(facts), offers_gpus(facts))
+    return ContainerEngine(client, url, str(version["Version"]), find_lacks(facts), offers_gpus(facts))
 
 
 def find(environ: Mapping[str, str]) -> tuple[str, str]:
@@ -138,25 +153,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         within = (known.__cause__, known.__context__, *known.args)
         seen += [x for x in within if isinstance(x, BaseException) and not any(x is y for y in seen)]
         yield known
-
-
-def _refuse_unfit(url: str, found: Mapping[str, Any]) -> None:
-    components = [str(part.get("Name")) for part in found.get("Components") or ()]
-    if "Podman Engine" in components:
-        raise EngineNotFound(
-            f"expected Docker Engine at {url}; found Podman {found['Version']}, which cannot give a RAM file "
-            f"system an owner, as the isolation needs; {HOW_TO_GET_DOCKER}"
-        )
-    if found.get("Os") != "linux":
-        raise EngineNotFound(
-            f"expected an engine of Linux containers at {url}; found one of {found.get('Os')} containers; "
-            f"switch it to Linux containers"
-        )
-    if tuple(int(part) for part in str(found["ApiVersion"]).split(".")) < OLDEST_API:
-        raise EngineNotFound(
-            f"expected Docker Engine 20.10 or newer at {url}; found {found['Version']} (API "
-            f"{found['ApiVersion']}); upgrade it"
-        )
 
 
 def find_lacks(facts: Mapping[str, Any]) -> tuple[str, ...]:

@@ -203,8 +203,18 @@ class Watch:
     def wait(self) -> tuple[str, int]:
         """Return the reason and code once the command has ended and nothing else is left."""
         while self._status is None:
-            self._enforce()
-            if is_stop_request(signal.sigtimedwait(HEARD, self._wait_limit_s())):
+            now = time.monotonic()
+            if self._deadline is not None and now >= self._deadline:
+                self._terminate("timeout")
+            if self._watchdog is not None and self._asked is None and self._watchdog.is_parent_gone():
+                self._terminate("stopped")
+            if self._kill_at is not None and now >= self._kill_at:
+                kill_all()
+            ends = [end for end in (self._deadline if self._asked is None else None, self._kill_at) if end is not None]
+            wait_s = 60.0 if self._watchdog is None else 1.0
+            if ends:
+                wait_s = min(max(0.0, min(ends) - time.monotonic()), wait_s)
+            if is_stop_request(signal.sigtimedwait(HEARD, wait_s)):
                 if self._asked is not None:
                     self._kill_at = time.monotonic()
                 self._terminate("stopped")
@@ -216,20 +226,6 @@ class Watch:
             kill_all()
         code = os.waitstatus_to_exitcode(self._status)
         return self._asked or ("error" if code else "finished"), code
-
-    def _wait_limit_s(self) -> float:
-        ends = [end for end in (self._deadline if self._asked is None else None, self._kill_at) if end is not None]
-        most_s = 60.0 if self._watchdog is None else 1.0
-        return min(max(0.0, min(ends) - time.monotonic()), most_s) if ends else most_s
-
-    def _enforce(self) -> None:
-        now = time.monotonic()
-        if self._deadline is not None and now >= self._deadline:
-            self._terminate("timeout")
-        if self._watchdog is not None and self._asked is None and self._watchdog.is_parent_gone():
-            self._terminate("stopped")
-        if self._kill_at is not None and now >= self._kill_at:
-            kill_all()
 
     def _terminate(self, reason: str) -> None:
         if self._asked is None:

@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from studies.checks.training import training_curve
-from studies.log.study import RunState, StudyState
+from studies.log.study import StudyState
 from studies.records.base import canonical, digest
 from studies.records.design import REWARD, Arm, Design, Hypothesis
 from studies.records.runs import EVALUATED
@@ -75,16 +75,12 @@ def find_confounders(state: StudyState) -> dict[str, tuple[str, ...]]:
     """Return, for each hypothesis, the fields besides its variable in which the runs of two of its arms differ."""
     if (design := state.design) is None:
         return {}
-    found: dict[str, set[str]] = {}
+    differing: dict[str, set[str]] = {}
     for claim in design.hypotheses:
         for names in pairs_of(design, claim):
-            left, right = ([_run_fields(run) for run in state.runs_of(name)] for name in names)
-            found.setdefault(claim.id, set()).update(find_undeclared_fields(design, claim.id, left, right, names))
-    return {name: tuple(sorted(fields)) for name, fields in found.items() if fields}
-
-
-def _run_fields(run: RunState) -> dict[str, Any]:
-    return {**run.spec.job, REWARD: run.spec.code}
+            left, right = ([{**run.spec.job, REWARD: run.spec.code} for run in state.runs_of(name)] for name in names)
+            differing.setdefault(claim.id, set()).update(find_undeclared_fields(design, claim.id, left, right, names))
+    return {name: tuple(sorted(fields)) for name, fields in differing.items() if fields}
 
 
 def _entries(value: Fields, prefix: str) -> Iterator[tuple[str, Any]]:

@@ -15,13 +15,13 @@ is no such loss. A run whose groups all had equal rewards learned nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 from typing import Any, Final
 
 from studies.log.study import RunState, StudyState
-from studies.records.design import Design, Hypothesis
+from studies.records.design import Hypothesis
 from studies.records.procedure import CollapseRule
 from studies.records.runs import PLUMBING_ARM, Conditions, TrainingCurve
 from studies.records.verdict import CollapseRate
@@ -135,17 +135,17 @@ def unequal_drops(state: StudyState, claim: Hypothesis) -> tuple[str, ...]:
     if (design := state.design) is None:
         return ()
     control, *others = design.contrast_of(claim)
-    return tuple(clause for other in others for clause in _between(state, design, (control, other)))
-
-
-def _between(state: StudyState, design: Design, names: tuple[str, str]) -> Iterator[str]:
-    arms = [[run for run in state.runs_of(name) if run.attempts and not run.cut] for name in names]
-    lost = [
-        sum(run.invalid is not None and run.invalid[0] not in design.counted_as_worst for run in runs) for runs in arms
-    ]
-    if all(arms) and lost[0] * len(arms[1]) != lost[1] * len(arms[0]):
-        told = (f"{n} of {len(runs)} with {name}" for name, n, runs in zip(names, lost, arms, strict=True))
-        yield f"runs left out: {', '.join(told)}"
+    clauses = []
+    for names in ((control, other) for other in others):
+        arms = [[run for run in state.runs_of(name) if run.attempts and not run.cut] for name in names]
+        lost = [
+            sum(run.invalid is not None and run.invalid[0] not in design.counted_as_worst for run in runs)
+            for runs in arms
+        ]
+        if all(arms) and lost[0] * len(arms[1]) != lost[1] * len(arms[0]):
+            shares = (f"{n} of {len(runs)} with {name}" for name, n, runs in zip(names, lost, arms, strict=True))
+            clauses.append(f"runs left out: {', '.join(shares)}")
+    return tuple(clauses)
 
 
 def had_no_signal(run: RunState) -> bool:

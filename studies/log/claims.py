@@ -205,22 +205,17 @@ def _judge(study: StudyState, event: Event, /, **payload: Any) -> None:
         earlier = {other.hypothesis: other for other in settled if other.look < verdict.look}
         earlier.pop(name, None)
         if (before := study.verdict_on(name)) is not None:
-            _replace_verdict(study, before, verdict.look)
+            if before.final or study.is_ended_by_rule(name):
+                raise ImpossibleEvent(f"the final verdict on {name} stands; expected no other")
+            if verdict.look <= before.look:
+                raise ImpossibleEvent(f"{name} was judged at look {before.look} before; expected a later one")
+            study.interim = (*study.interim, before)
+            study.verdicts = tuple(verdict for verdict in study.verdicts if verdict is not before)
+            study.decided = {claim: decision for claim, decision in study.decided.items() if claim != name}
         study.verdicts = (*study.verdicts, verdict)
     else:
         raise ImpossibleEvent(f"runs of the phase {verdict.phase} allow no verdict")
     study.contexts = {**study.contexts, (name, verdict.phase): VerdictContext(event.seq, earlier)}
-
-
-def _replace_verdict(study: StudyState, before: Verdict, look: int) -> None:
-    name = before.hypothesis
-    if before.final or study.is_ended_by_rule(name):
-        raise ImpossibleEvent(f"the final verdict on {name} stands; expected no other")
-    if look <= before.look:
-        raise ImpossibleEvent(f"{name} was judged at look {before.look} before; expected a later one")
-    study.interim = (*study.interim, before)
-    study.verdicts = tuple(verdict for verdict in study.verdicts if verdict is not before)
-    study.decided = {claim: decision for claim, decision in study.decided.items() if claim != name}
 
 
 @rule(EventType.DECISION_TAKEN)

@@ -33,7 +33,7 @@ from studies.log.study import (
     rule,
 )
 from studies.records.alpha import Exploration, exploration_spec
-from studies.records.design import Arm, Design, RunSpec
+from studies.records.design import Arm, RunSpec
 from studies.records.runs import (
     NOISE_ARM,
     PLUMBING_ARM,
@@ -297,7 +297,16 @@ def _derive_spec(study: StudyState, spec: RunSpec) -> RunSpec:
     if design is None or lock is None or spec.design_hash != lock:
         raise ImpossibleEvent(f"expected a run under the locked design {str(lock)[:12]}")
     if spec.phase == "screen":
-        return _derive_screen_spec(study, design, lock, spec)
+        if design.screen is None:
+            when = "after the screen was decided" if study.selection else "without a screen"
+            raise ImpossibleEvent(f"a screening run came {when}")
+        if spec.arm not in study.candidates:
+            raise ImpossibleEvent(f"the screen was not asked for a candidate {spec.arm!r}")
+        _check_seed(spec, (design.screen.seed,))
+        steps = spec.job.get("steps")
+        if steps not in [rung.steps for rung in design.screen.rungs]:
+            raise ImpossibleEvent(f"no rung of the screen has {steps!r} steps")
+        return screen_spec(study.id, design, lock, study.candidates[spec.arm], int(str(steps)))
     if design.screen is not None:
         raise ImpossibleEvent("a run of the confirmation came before the screen was decided")
     arm = _arm(design.arms, spec, "design")
@@ -327,19 +336,6 @@ def _derive_noise_spec(study: StudyState, spec: RunSpec) -> RunSpec:
         raise ImpossibleEvent(f"expected the arm {NOISE_ARM!r} of A/A runs; found {spec.arm!r}")
     _check_seed(spec, plan.seeds)
     return noise_spec(study.id, plan, study.noise_hash, spec.seed)
-
-
-def _derive_screen_spec(study: StudyState, design: Design, lock: str, spec: RunSpec) -> RunSpec:
-    if design.screen is None:
-        when = "after the screen was decided" if study.selection else "without a screen"
-        raise ImpossibleEvent(f"a screening run came {when}")
-    if spec.arm not in study.candidates:
-        raise ImpossibleEvent(f"the screen was not asked for a candidate {spec.arm!r}")
-    _check_seed(spec, (design.screen.seed,))
-    steps = spec.job.get("steps")
-    if steps not in [rung.steps for rung in design.screen.rungs]:
-        raise ImpossibleEvent(f"no rung of the screen has {steps!r} steps")
-    return screen_spec(study.id, design, lock, study.candidates[spec.arm], int(str(steps)))
 
 
 def _arm(arms: Iterable[Arm], spec: RunSpec, where: str) -> Arm:
@@ -389,23 +385,19 @@ def _launch(
         initial_sha256=kept, during_sha256=during, why=why,
     )  # fmt: skip
     _put(study, replace(run, attempts=(*run.attempts, state)))
-    _reopen_by(study, run.spec)  # from now on it is to be accounted for
-    if run.spec.phase not in ("noise", "explore"):
-        study.first_launch = study.first_launch or Stamp(event.seq, event.ts)
-
-
-def _reopen_by(study: StudyState, spec: RunSpec) -> None:
-    """A run begins after its look was judged without it: its claims are open again, and a test made is spent."""
-    rest, design = _resting_on(study, spec), study.design
+    # the run is to be accounted for: claims that were judged without it are open again, and a test made is spent
+    rest, design = _resting_on(study, run.spec), study.design
     concerned = [
         verdict for verdict in rest
-        if design is not None and spec.arm in design.contrast_of(design.hypothesis(verdict.hypothesis))
+        if design is not None and run.spec.arm in design.contrast_of(design.hypothesis(verdict.hypothesis))
     ]  # fmt: skip
     tested = {(verdict.hypothesis, verdict.phase): verdict.look for verdict in concerned if verdict.p is not None}
     study.judged_short = {**study.judged_short, **tested}
     supersede(study, concerned)
-    if spec.phase == "confirm":
+    if run.spec.phase == "confirm":
         study.stands = (study.stands | {v.hypothesis for v in rest}) - {v.hypothesis for v in concerned}
+    if run.spec.phase not in ("noise", "explore"):
+        study.first_launch = study.first_launch or Stamp(event.seq, event.ts)
 
 
 def _resting_on(study: StudyState, spec: RunSpec) -> list[Verdict]:

@@ -30,36 +30,36 @@ _TAKES: Final = ("threshold", "of")
 def _load_packages() -> tuple[dict[str, MetricKind], dict[str, str]]:
     """Return the kinds of installed packages by name, and a line for each name that cannot be had."""
     named: dict[str, dict[str, EntryPoint]] = {}
-    for entry in entry_points(group=GROUP):  # one that is listed twice is one
-        package = entry.dist.name if entry.dist is not None else "an unknown package"
-        named.setdefault(entry.name, {})[f"{package} ({entry.value})"] = entry
+    for entry_point in entry_points(group=GROUP):  # one that is listed twice is one
+        package = entry_point.dist.name if entry_point.dist is not None else "an unknown package"
+        named.setdefault(entry_point.name, {})[f"{package} ({entry_point.value})"] = entry_point
     kinds: dict[str, MetricKind] = {}
     faults: dict[str, str] = {}
-    for name, found in sorted(named.items()):
+    for name, points in sorted(named.items()):
         try:
-            kinds[name] = _kind(name, found)
+            packages = " and ".join(sorted(points))
+            if name in BUILT_IN:
+                raise Refused(
+                    f"expected a name of its own for the metric of {packages}; found {name!r}, ajet's; give another"
+                )
+            if len(points) > 1:
+                raise Refused(
+                    f"expected one package that brings the metric {name!r}; found {packages}; remove one of them"
+                )
+            (point,) = points.values()
+            try:
+                loaded = point.load()
+                made = loaded() if callable(loaded) else loaded
+            except Exception as error:  # somebody's module may raise anything when it is imported
+                reason = f"{type(error).__name__}: {error}".splitlines()[0]
+                raise Refused(f"expected the metric {name!r} of {packages} to load; found {reason}; mend it") from error
+            if fault := _fault_of_kind(name, made):
+                raise Refused(f"expected {fault}, of the metric {name!r} of {packages}; mend it")
+            assert isinstance(made, MetricKind)
+            kinds[name] = made
         except Refused as fault:
             faults[name] = str(fault)
     return kinds, faults
-
-
-def _kind(name: str, found: Mapping[str, EntryPoint]) -> MetricKind:
-    packages = " and ".join(sorted(found))
-    if name in BUILT_IN:
-        raise Refused(f"expected a name of its own for the metric of {packages}; found {name!r}, ajet's; give another")
-    if len(found) > 1:
-        raise Refused(f"expected one package that brings the metric {name!r}; found {packages}; remove one of them")
-    (entry,) = found.values()
-    try:
-        loaded = entry.load()
-        made = loaded() if callable(loaded) else loaded
-    except Exception as error:  # somebody's module may raise anything when it is imported
-        said = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise Refused(f"expected the metric {name!r} of {packages} to load; found {said}; mend it") from error
-    if fault := _fault_of_kind(name, made):
-        raise Refused(f"expected {fault}, of the metric {name!r} of {packages}; mend it")
-    assert isinstance(made, MetricKind)
-    return made
 
 
 def _fault_of_kind(name: str, made: Any) -> str | None:

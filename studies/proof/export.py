@@ -49,10 +49,20 @@ def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
         lines = (canonical({**row, "payload": json.loads(row["payload"])}) for row in rows)
         _write(draft / EVENTS, "".join(f"{line}\n" for line in lines))
         _write(draft / README, readme(state))
-        known = _hashes(state)
-        names = [name for name in _files(state, folder) if name in known or (folder / name).is_file()]
+        locks = {s.lock_file: s.design_hash for s in state.every_round if s.lock_file and s.design_hash}
+        kept = [run.collected for run in state.every_run.values() if run.collected and run.invalid is None]
+        runs = {str(record[kind]["path"]): str(record[kind]["sha256"]) for record in kept for kind in FILES}
+        hashes = locks | runs | file_hashes(state.newest_report)
+        names = [name for name in _files(state, folder) if name in hashes or (folder / name).is_file()]
         for name in names:
-            _copy(folder / name, draft / name, known.get(name))
+            path, copy = folder / name, draft / name
+            data = path.read_bytes()
+            if name in hashes and hashlib.sha256(data).hexdigest() != hashes[name]:
+                raise StudiesError(
+                    f"expected {path} as the log says it is; it was changed meanwhile. Verify, and export again"
+                )
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(data)
         draft.rename(to)
     except OSError as error:
         raise StudiesError(f"could not export to {to}: {error.strerror or error}. Nothing was left there") from error
@@ -147,23 +157,6 @@ def _files(state: StudyState, folder: Path) -> Sequence[str]:
     report = file_hashes(state.newest_report)
     drawn = sorted(f"figures/{path.name}" for path in (folder / "figures").glob("*.svg")) if report else []
     return list(dict.fromkeys((*locks, *runs, *report, *drawn)))
-
-
-def _hashes(state: StudyState) -> dict[str, str]:
-    """Return the sha256 that the log gives of files, by path; of runs whose files were found spoilt it gives none."""
-    locks = {s.lock_file: s.design_hash for s in state.every_round if s.lock_file and s.design_hash}
-    kept = [run.collected for run in state.every_run.values() if run.collected and run.invalid is None]
-    runs = {str(found[kind]["path"]): str(found[kind]["sha256"]) for found in kept for kind in FILES}
-    return locks | runs | file_hashes(state.newest_report)
-
-
-def _copy(path: Path, to: Path, sha256: str | None) -> None:
-    """Copy a file; raise StudiesError where it is no longer what was verified, as somebody may write meanwhile."""
-    data = path.read_bytes()
-    if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
-        raise StudiesError(f"expected {path} as the log says it is; it was changed meanwhile. Verify, and export again")
-    to.parent.mkdir(parents=True, exist_ok=True)
-    to.write_bytes(data)
 
 
 def _write(path: Path, text: str) -> None:

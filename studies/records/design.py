@@ -342,7 +342,18 @@ class Design(EvolvingRecord):
         if len(set(self.seeds)) != len(self.seeds):
             raise ValueError("seeds must differ")
         if self.inquiry is not None:
-            self._require_within(self.inquiry)
+            if self.replication is not None:
+                raise ValueError("a round of an inquiry replicates nothing: a replication is a round of its own")
+            claims = max(len(self.hypotheses), self.screen.confirmed if self.screen else 1)
+            if self.multiplicity == "dunnett_bh":
+                raise ValueError("a round of an inquiry bounds any false claim; found a rule that bounds their share")
+            if claims > 1 and self.multiplicity == "none":
+                raise ValueError(f"the claims of a round share its level; found {claims} of which each has all of it")
+            over = [look for look in self.looks if look.alpha > self.inquiry.difference or look.equivalence is None]
+            spent = [look.equivalence for look in self.looks if look.equivalence is not None]
+            alike = claims * max(spent, default=1.0)
+            if self.alpha != self.inquiry.difference or over or alike > self.inquiry.equivalence * (1 + _ROUNDING):
+                raise ValueError("a round's tests have its level, and no more; found others")
         if any(claim.kind != "difference" for claim in self.hypotheses) != (self.test == "contrast"):
             raise ValueError("an interaction or a trend is tested as a contrast, and nothing else is")
         if self.test == "contrast" and len(self.hypotheses) > 1:
@@ -350,21 +361,6 @@ class Design(EvolvingRecord):
         if (named := {arm.reward for arm in self.arms} - {BUILT_IN}) != self.code.keys():
             raise ValueError(f"code must hold the rewards that arms name, {sorted(named)}; found {sorted(self.code)}")
         return self
-
-    def _require_within(self, place: RoundPlace) -> None:
-        """Raise ValueError for a round of an inquiry that could spend more than its level."""
-        if self.replication is not None:
-            raise ValueError("a round of an inquiry replicates nothing: a replication is a round of its own")
-        claims = max(len(self.hypotheses), self.screen.confirmed if self.screen else 1)
-        if self.multiplicity == "dunnett_bh":
-            raise ValueError("a round of an inquiry bounds any false claim; found a rule that bounds their share")
-        if claims > 1 and self.multiplicity == "none":
-            raise ValueError(f"the claims of a round share its level; found {claims} of which each has all of it")
-        over = [look for look in self.looks if look.alpha > place.difference or look.equivalence is None]
-        spent = [look.equivalence for look in self.looks if look.equivalence is not None]
-        alike = claims * max(spent, default=1.0)
-        if self.alpha != place.difference or over or alike > place.equivalence * (1 + _ROUNDING):
-            raise ValueError("a round's tests have its level, and no more; found others")
 
     def seeds_of(self, arm: str, drawn: Sequence[int]) -> tuple[int, ...]:
         """Return the training seeds that an arm's runs have for seeds that were drawn, in their order."""

@@ -133,25 +133,20 @@ def _is_timed(metric: Metric | None) -> bool:
     return metric is not None and metric.cut_at is not None
 
 
-def _describe_contrast_test(claim: Hypothesis, where: str, least: float | None, metric: Metric | None) -> str:
-    by = "" if least is None else f" by {amount(least, metric)} or more"
-    margin = "anything that matters" if least is None else amount(least, metric)
-    alike, judged = claim.sought == "equivalence", outcome_name(claim.variable, metric)
-    if claim.kind == "interaction":
-        effect, both = f"Whether the {effect_of(claim)} on the {judged}", _describe_moderator(claim)
-        if alike:
-            return f"{effect} is the same {both.replace(' than ', ' as ')}{where}, to less than {margin}."
-        return f"{effect} is {_SIZES[claim.direction]}{by} {both}{where}."
-    if alike:
-        return (
-            f"Whether the {judged} changes over {_rungs(claim)}, along a straight line{where}, by less than {margin}."
-        )
-    return f"Whether the {judged} {_MOVES[claim.direction]}{by} over {_rungs(claim)}, along a straight line{where}."
-
-
 def _describe_test(claim: Hypothesis, where: str, least: float | None, metric: Metric | None) -> str:
     if claim.kind != "difference":
-        return _describe_contrast_test(claim, where, least, metric)
+        by = "" if least is None else f" by {amount(least, metric)} or more"
+        margin = "anything that matters" if least is None else amount(least, metric)
+        alike, judged = claim.sought == "equivalence", outcome_name(claim.variable, metric)
+        if claim.kind == "interaction":
+            effect, both = f"Whether the {effect_of(claim)} on the {judged}", _describe_moderator(claim)
+            if alike:
+                return f"{effect} is the same {both.replace(' than ', ' as ')}{where}, to less than {margin}."
+            return f"{effect} is {_SIZES[claim.direction]}{by} {both}{where}."
+        if alike:
+            over = f"over {_rungs(claim)}, along a straight line{where}"
+            return f"Whether the {judged} changes {over}, by less than {margin}."
+        return f"Whether the {judged} {_MOVES[claim.direction]}{by} over {_rungs(claim)}, along a straight line{where}."
     treatment, control = (setting(claim.variable, value) for value in (claim.treatment, claim.control))
     at = " after as many training episodes" if claim.matched == "episodes" else ""
     judged = outcome_name(claim.variable, metric)

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from studies.checks.training import collapse_rate
-from studies.log.study import RunState, StudyState
+from studies.log.study import StudyState
 from studies.metrics import Refused, kind_of
 from studies.records.design import Design, Hypothesis
 from studies.records.procedure import CollapseRule, Noise, Screen, Watchdog
@@ -226,13 +226,6 @@ def describe_noise(state: StudyState) -> str:
     )
 
 
-def _value(run: RunState) -> str:
-    if run.invalid is not None:
-        return f"invalid: {run.invalid[0]}"
-    measured = run.measurements.get(run.spec.metric.key)
-    return number(measured.value, unit=run.spec.metric.unit) if measured else run.status
-
-
 def describe_screen(screen: Screen) -> str:
     knobs = "; ".join(f"{knob.field} in {', '.join(value_of(v) for v in knob.values)}" for knob in screen.knobs)
     first, *later = [plural(rung.steps, "step") for rung in screen.rungs]
@@ -257,11 +250,14 @@ def screen_table(state: StudyState) -> Table | None:
     lengths = sorted({int(run.spec.job["steps"]) for run in state.runs_in("screen")})
     chosen, rows = state.selection, []
     for arm in state.candidates.values():
-        runs = {int(run.spec.job["steps"]): run for run in state.runs_of(arm.name, "screen")}
-        values = [_value(runs[steps]) if steps in runs else NONE for steps in lengths]
+        values = dict.fromkeys(lengths, NONE)
+        for run in state.runs_of(arm.name, "screen"):
+            measured = run.measurements.get(run.spec.metric.key)
+            value = number(measured.value, unit=run.spec.metric.unit) if measured else run.status
+            values[int(run.spec.job["steps"])] = value if run.invalid is None else f"invalid: {run.invalid[0]}"
         score = number(chosen.scores.get(arm.name) if chosen else None, unit=unit_of(state))
         kept = "confirmed" if chosen and arm.name in chosen.kept else ""
-        rows.append((arm.name, describe_fields(arm.overrides, none=""), *values, score, kept))
+        rows.append((arm.name, describe_fields(arm.overrides, none=""), *values.values(), score, kept))
     columns = ("Candidate", "Sets", *(f"after {plural(steps, 'step')}" for steps in lengths), "Ranked by", "")
     return table(columns, rows, range(2, len(lengths) + 3))
 

@@ -264,24 +264,25 @@ def list_next_questions(state: StudyState) -> tuple[NextQuestion, ...]:
     judged = [(design.hypothesis(verdict.hypothesis), verdict) for verdict in state.verdicts] if design else []
     if design is None or not judged:
         return (_same_question(state, "the same question with more time", 2.0),)
-    judged.sort(key=lambda entry: _URGENCY.index(entry[1].verdict))
-    return tuple(lead for claim, verdict in judged for lead in _after(state, design, claim, verdict))
-
-
-def _after(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> Iterator[NextQuestion]:
-    if verdict.verdict == "inconclusive":
-        yield from _with_more(state, design, claim, verdict)
-    elif verdict.verdict == "supported" or (claim.open and verdict.verdict == "refuted"):
-        yield _compare(state, design, claim, "whether it holds again, on fresh seeds")
-    elif verdict.verdict == "refuted":
-        why = "whether the opposite holds, as a claim of its own on fresh seeds"
-        yield _compare(state, design, claim, why, (claim.treatment, claim.control))
-    elif verdict.verdict == "invalid":
-        yield _same_question(state, "the same again, once what made it invalid is mended", 1.0)
-    if any(rate.count for rate in verdict.collapses):
-        yield _compare(state, design, claim, "which of them collapses more often", metric="collapse")
-    elif verdict.verdict == "equivalent":
-        yield NextQuestion("something else: here nothing that matters was left to find", "ajet study plan '...'")
+    judged.sort(key=lambda pair: _URGENCY.index(pair[1].verdict))
+    leads: list[NextQuestion] = []
+    for claim, verdict in judged:
+        if verdict.verdict == "inconclusive":
+            leads += _with_more(state, design, claim, verdict)
+        elif verdict.verdict == "supported" or (claim.open and verdict.verdict == "refuted"):
+            leads.append(_compare(state, design, claim, "whether it holds again, on fresh seeds"))
+        elif verdict.verdict == "refuted":
+            why = "whether the opposite holds, as a claim of its own on fresh seeds"
+            leads.append(_compare(state, design, claim, why, (claim.treatment, claim.control)))
+        elif verdict.verdict == "invalid":
+            leads.append(_same_question(state, "the same again, once what made it invalid is mended", 1.0))
+        if any(rate.count for rate in verdict.collapses):
+            leads.append(_compare(state, design, claim, "which of them collapses more often", metric="collapse"))
+        elif verdict.verdict == "equivalent":
+            leads.append(
+                NextQuestion("something else: here nothing that matters was left to find", "ajet study plan '...'")
+            )
+    return tuple(leads)
 
 
 def _with_more(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> Iterator[NextQuestion]:

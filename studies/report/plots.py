@@ -232,30 +232,26 @@ def draw_shifts(data: Shifts, salt: str) -> Picture:
     ]
     figure, strips = layout_rows(rows, {}, data.measured)
     for axes, arm, row in zip(strips, data.arms, rows, strict=True):
-        _draw_shift(axes, arm, row.height, salt, tips, data.unit)
+        color, shape = arm_paint(arm.index), marker(arm.index)
+        for place, (label, before, after) in enumerate(arm.pairs):
+            gid, y = f"{salt}-{arm.index}-{place}", 1 - _PER_RUN * (place + 0.5) / row.height
+            begun = f"{number(before, unit=data.unit)} before, " if before is not None else ""
+            tips[gid] = f"{arm.arm}, {label}: {begun}{number(after, unit=data.unit)} after"
+            if before is not None:
+                axes.plot([before, after], [y, y], color=color, linewidth=1, alpha=0.6, gid=gid)
+                axes.plot([before], [y], color=color, marker=shape, markersize=5, markerfacecolor=paint("page"))
+            if label in arm.collapsed:
+                look: dict[str, Any] = {"marker": "x", "markeredgewidth": 1.6}
+            elif label in arm.missed:
+                look = {"marker": shape, "markerfacecolor": paint("page")}
+            else:
+                look = {"marker": shape, "markeredgewidth": 0, "alpha": 0.8}
+            axes.plot([after], [y], color=color, markersize=5.5, **look)
+        if arm.interval is not None:
+            y, interval = 10 / row.height, arm.interval
+            axes.plot([interval.low, interval.high], [y, y], color=color, linewidth=2.4)
+            axes.plot([interval.mean], [y], color=color, marker=shape, markersize=10, markeredgecolor=paint("page"))
     return Picture(figure, f"{data.measured} before and after training" if data.both else data.measured, tips)
-
-
-def _draw_shift(axes: Axes, arm: ArmShift, height: float, salt: str, tips: dict[str, str], unit: str) -> None:
-    color, shape = arm_paint(arm.index), marker(arm.index)
-    for place, (label, before, after) in enumerate(arm.pairs):
-        gid, y = f"{salt}-{arm.index}-{place}", 1 - _PER_RUN * (place + 0.5) / height
-        begun = f"{number(before, unit=unit)} before, " if before is not None else ""
-        tips[gid] = f"{arm.arm}, {label}: {begun}{number(after, unit=unit)} after"
-        if before is not None:
-            axes.plot([before, after], [y, y], color=color, linewidth=1, alpha=0.6, gid=gid)
-            axes.plot([before], [y], color=color, marker=shape, markersize=5, markerfacecolor=paint("page"))
-        if label in arm.collapsed:
-            look: dict[str, Any] = {"marker": "x", "markeredgewidth": 1.6}
-        elif label in arm.missed:
-            look = {"marker": shape, "markerfacecolor": paint("page")}
-        else:
-            look = {"marker": shape, "markeredgewidth": 0, "alpha": 0.8}
-        axes.plot([after], [y], color=color, markersize=5.5, **look)
-    if arm.interval is not None:
-        y, found = 10 / height, arm.interval
-        axes.plot([found.low, found.high], [y, y], color=color, linewidth=2.4)
-        axes.plot([found.mean], [y], color=color, marker=shape, markersize=10, markeredgecolor=paint("page"))
 
 
 def _shift_note(arm: ArmShift, data: Shifts) -> tuple[str, ...]:

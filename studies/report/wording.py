@@ -175,7 +175,13 @@ def finding(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: 
     elif verdict.arms:
         text = _describe_contrast(hypothesis, verdict, metric, interval)
     else:
-        text = _compare_means(hypothesis, verdict, metric, interval)
+        difference = in_unit(format_signed(verdict.estimate, unit=metric.unit), metric)
+        text = (
+            f"with {setting(hypothesis, hypothesis.treatment)}, mean {metric_name(metric).removeprefix('mean ')} was "
+            f"{number(verdict.mean_treatment, unit=metric.unit)}, against "
+            f"{number(verdict.mean_control, unit=metric.unit)} with {value_alone(hypothesis, hypothesis.control)} "
+            f"(difference {difference}, {_ends(interval, metric.unit)}, n = {describe_counts(verdict)})."
+        )
     if verdict.verdict == "supported" or (hypothesis.open and verdict.verdict == "refuted"):
         return text
     if verdict.verdict == "refuted":
@@ -207,16 +213,6 @@ def _compare_rates(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, int
         f"with {setting(hypothesis, hypothesis.treatment)}, {treatment} {did}, against {control} with "
         f"{value_alone(hypothesis, hypothesis.control)} (exact p {p_value(p)}; difference of the rates "
         f"{format_signed(verdict.estimate)}{ends})."
-    )
-
-
-def _compare_means(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None) -> str:
-    difference = in_unit(format_signed(verdict.estimate, unit=metric.unit), metric)
-    return (
-        f"with {setting(hypothesis, hypothesis.treatment)}, mean {metric_name(metric).removeprefix('mean ')} was "
-        f"{number(verdict.mean_treatment, unit=metric.unit)}, against "
-        f"{number(verdict.mean_control, unit=metric.unit)} with {value_alone(hypothesis, hypothesis.control)} "
-        f"(difference {difference}, {_ends(interval, metric.unit)}, n = {describe_counts(verdict)})."
     )
 
 

@@ -78,7 +78,20 @@ def judge(
         allocation, find_claim(allocation.design, hypothesis), data, look, tuple(violations), tuple(threats),
         tuple(accepted), earlier or {}, frozenset(barred), phase, exploratory,
     )  # fmt: skip
-    _check(case)
+    looks = max(1, len(case.design.looks)) if case.phase == "confirm" else 1
+    if not 1 <= case.look <= looks:
+        raise ValueError(f"the look must lie between 1 and {looks}; found {case.look}")
+    places = Counter(
+        run for arm in case.data.values() for runs in (arm.values, arm.excluded, arm.worst, arm.cut) for run in runs
+    )
+    if twice := sorted(run for run, count in places.items() if count > 1):
+        raise ValueError(f"a run belongs to one arm, and counts once; found {twice} more than once")
+    for arm in case.data.values():
+        if stray := sorted(arm.collapsed.keys() - arm.values.keys()):
+            raise ValueError(f"a run that collapsed is one that was measured; found {stray} without a value")
+        for run, value in arm.values.items():
+            if not math.isfinite(value):
+                raise ValueError(f"the value of run {run} must be finite; found {value}")
     return _verdict(case, _find(case))
 
 
@@ -114,10 +127,22 @@ def _find(case: JudgeInput) -> Finding:
     if case.design.test == "boschloo":
         level, family = _level(case)
         return scope.judge_exactly(case, level, len(family))
-    found = _compare_arms(case)
-    if found is None:
+    result = _compare_arms(case)
+    if result is None:
         return limit_scope(case, _without_variance(case))
-    return _decide(case, found)
+    alike = case.alpha_alike
+    level, family = _level(case)
+    adjusted = sequential.dunnett_p(result.t, result.df, result.n_control, family) if len(family) > 1 else None
+    low, high = result.within(sequential.dunnett_critical(1 - level, result.df, result.n_control, family))
+    margin = case.design.equivalence_margin
+    same = None if margin is None else two_one_sided(result, margin, alike)
+    unit, kind = case.design.metric.unit, case.claim.kind
+    how = wording.TestUsed(result.test, result.instead, len(family), _claims(case), case.look, case.looks, unit, kind)
+    verdict, reason = _by_intervals(case.claim, (low, high), 1 - level, same, alike, how)
+    if verdict in ("supported", "refuted"):
+        reason = wording.describe_effect(case.claim, result.estimate, case.design.metric) + reason
+    finding = Finding(verdict, reason, result, 1 - level, low, high, p_adjusted=adjusted, equivalence=same)
+    return limit_scope(case, finding)
 
 
 def _find_obstacle(case: JudgeInput) -> str | None:
@@ -155,22 +180,6 @@ def _compare_arms(case: JudgeInput) -> Comparison | None:
     if case.design.test == "boschloo" or (is_constant(control.numbers) and is_constant(treatment.numbers)):
         return None
     return compare(case.design.test, control, treatment, others=case.others(), noise=case.noise)
-
-
-def _decide(case: JudgeInput, found: Comparison) -> Finding:
-    alike = case.alpha_alike
-    level, family = _level(case)
-    adjusted = sequential.dunnett_p(found.t, found.df, found.n_control, family) if len(family) > 1 else None
-    low, high = found.within(sequential.dunnett_critical(1 - level, found.df, found.n_control, family))
-    margin = case.design.equivalence_margin
-    same = None if margin is None else two_one_sided(found, margin, alike)
-    unit, kind = case.design.metric.unit, case.claim.kind
-    how = wording.TestUsed(found.test, found.instead, len(family), _claims(case), case.look, case.looks, unit, kind)
-    verdict, reason = _by_intervals(case.claim, (low, high), 1 - level, same, alike, how)
-    if verdict in ("supported", "refuted"):
-        reason = wording.describe_effect(case.claim, found.estimate, case.design.metric) + reason
-    finding = Finding(verdict, reason, found, 1 - level, low, high, p_adjusted=adjusted, equivalence=same)
-    return limit_scope(case, finding)
 
 
 def _level(case: JudgeInput) -> tuple[float, list[int]]:
@@ -259,30 +268,36 @@ def _verdict(case: JudgeInput, finding: Finding, *, outside: str = "") -> Verdic
     runs = case.runs()
     a, b = runs[0].numbers, runs[-1].numbers
     means = _numbers(finding, a), _numbers(finding, b)
-    found = finding.comparison
-    estimate = found.estimate if found is not None else _weighted_effect(case) if finding.measured else None
+    comparison = finding.comparison
+    estimate = comparison.estimate if comparison is not None else _weighted_effect(case) if finding.measured else None
     last = case.phase != "confirm" or case.look >= len(case.design.looks)
     expected = case.claim.prediction
     return Verdict(
         hypothesis=case.claim.id, verdict=finding.verdict, reason=finding.reason,
         estimate=estimate, low=finding.low, high=finding.high,
         level=1 - case.alpha if finding.level is None else finding.level,
-        p=finding.p if found is None else found.p,
+        p=finding.p if comparison is None else comparison.p,
         n_control=len(a), n_treatment=len(b),
         mean_control=means[0], mean_treatment=means[1],
         sd_control=spread(a) if finding.measured else None, sd_treatment=spread(b) if finding.measured else None,
-        test=case.design.test if found is None else found.test,
+        test=case.design.test if comparison is None else comparison.test,
         inputs_sha256=_inputs(case, outside),
         within_prediction=None if estimate is None else expected.low <= estimate <= expected.high,
         brier=brier(expected.probability, finding.verdict),
         phase=case.phase, look=case.look, final=last or bool(outside) or finding.verdict in _DECISIVE,
-        p_adjusted=finding.p_adjusted, df=None if found is None else found.df,
-        sd_pooled=None if found is None else found.sd, equivalence=finding.equivalence,
+        p_adjusted=finding.p_adjusted, df=None if comparison is None else comparison.df,
+        sd_pooled=None if comparison is None else comparison.sd, equivalence=finding.equivalence,
         excluded=count_codes(case.arms, "excluded") | count_codes(case.arms, "cut"),
         counted_as_worst=count_codes(case.arms, "worst"),
         violations=(*case.violations, *case.threats), exploratory=case.exploratory,
         scope=finding.scope, collapses=collapse_rates(case), reached=scope.reached_rates(case),
-        arms=_arm_means(case, finding),
+        arms=() if case.claim.kind == "difference" else tuple(
+            ArmMean(
+                arm=name, weight=weight, n=len(arm.values), mean=_numbers(finding, arm.numbers),
+                sd=spread(arm.numbers) if finding.measured else None,
+            )
+            for name, weight, arm in zip(case.arms, case.weights, runs, strict=True)
+        ),
     )  # fmt: skip
 
 
@@ -299,19 +314,6 @@ def _weighted_effect(case: JudgeInput) -> float | None:
     if case.claim.kind == "difference":
         return fmean(numbers[1]) - fmean(numbers[0])
     return math.fsum(weight * fmean(values) for weight, values in zip(case.weights, numbers, strict=True))
-
-
-def _arm_means(case: JudgeInput, finding: Finding) -> tuple[ArmMean, ...]:
-    if case.claim.kind == "difference":
-        return ()
-    rows = zip(case.arms, case.weights, case.runs(), strict=True)
-    return tuple(
-        ArmMean(
-            arm=name, weight=weight, n=len(runs.values), mean=_numbers(finding, runs.numbers),
-            sd=spread(runs.numbers) if finding.measured else None,
-        )
-        for name, weight, runs in rows
-    )  # fmt: skip
 
 
 def _inputs(case: JudgeInput, outside: str) -> str:
@@ -348,20 +350,3 @@ def find_claim(design: Design, hypothesis: str) -> Hypothesis:
     if claim is None:
         raise ValueError(f"the design has no hypothesis {hypothesis!r}; found {[c.id for c in design.hypotheses]}")
     return claim
-
-
-def _check(case: JudgeInput) -> None:
-    looks = max(1, len(case.design.looks)) if case.phase == "confirm" else 1
-    if not 1 <= case.look <= looks:
-        raise ValueError(f"the look must lie between 1 and {looks}; found {case.look}")
-    places = Counter(
-        run for arm in case.data.values() for runs in (arm.values, arm.excluded, arm.worst, arm.cut) for run in runs
-    )
-    if twice := sorted(run for run, count in places.items() if count > 1):
-        raise ValueError(f"a run belongs to one arm, and counts once; found {twice} more than once")
-    for arm in case.data.values():
-        if stray := sorted(arm.collapsed.keys() - arm.values.keys()):
-            raise ValueError(f"a run that collapsed is one that was measured; found {stray} without a value")
-        for run, value in arm.values.items():
-            if not math.isfinite(value):
-                raise ValueError(f"the value of run {run} must be finite; found {value}")

@@ -124,7 +124,11 @@ def call_advantages(
         return plain, {}
     values = _raw_values(job, episodes, rewards, mixed)
     if job.algorithm in ("reinforce_pp", "reinforce_pp_baseline"):
-        values = _whiten_calls(values, tokens)
+        places = [(number, call) for number, own in enumerate(values) for call in own]
+        counts = [_tokens(tokens[number], call) for number, call in places]
+        flat = whiten([values[number][call] for number, call in places], counts)
+        for (number, call), value in zip(places, flat, strict=True):
+            values[number][call] = value
     else:
         compared = zip(values, groups, plain, strict=True)
         values = [value if group in mixed else {_WHOLE: own} for value, group, own in compared]
@@ -167,38 +171,24 @@ def _compare(job: Job, episodes: Sequence[TrainEpisode], values: Sequence[_ByCal
     agents: defaultdict[str, list[tuple[_ByCall, list[tuple[int, float]]]]] = defaultdict(list)
     for episode, own in zip(episodes, values, strict=True):
         by_agent: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
-        for each in episode.call_rewards:
-            by_agent[each.agent].append((each.call, each.reward))
+        for call_reward in episode.call_rewards:
+            by_agent[call_reward.agent].append((call_reward.call, call_reward.reward))
         own.clear()
         for agent, calls in (by_agent or {"": [(_WHOLE, episode.reward)]}).items():
             agents[agent].append((own, calls))
     for members in agents.values():
-        _compare_agent(job, members)
-
-
-def _compare_agent(job: Job, members: Sequence[tuple[_ByCall, Sequence[tuple[int, float]]]]) -> None:
-    means = [fmean(reward for _, reward in calls) for _, calls in members]
-    centre, alone = fmean(means), len(members) < 2
-    equal = len({reward for _, calls in members for _, reward in calls}) == 1
-    scale = 1.0
-    if job.algorithm in ("grpo", "gspo") and job.normalize_advantage and not alone:
-        spread = math.fsum(fmean((reward - centre) ** 2 for _, reward in calls) for _, calls in members)
-        scale = math.sqrt(spread / (len(members) - 1)) + _DEVIATION_EPSILON
-    for (own, calls), mean in zip(members, means, strict=True):
-        others = centre
-        if job.algorithm == "rloo" and not alone:
-            others = (centre * len(members) - mean) / (len(members) - 1)
-        own.update({call: 0.0 if alone or equal else (reward - others) / scale for call, reward in calls})
-
-
-def _whiten_calls(values: Sequence[_ByCall], tokens: Sequence[Mapping[int, int]]) -> list[_ByCall]:
-    places = [(number, call) for number, own in enumerate(values) for call in own]
-    counts = [_tokens(tokens[number], call) for number, call in places]
-    flat = whiten([values[number][call] for number, call in places], counts)
-    found: list[_ByCall] = [{} for _ in values]
-    for (number, call), value in zip(places, flat, strict=True):
-        found[number][call] = value
-    return found
+        means = [fmean(reward for _, reward in calls) for _, calls in members]
+        centre, alone = fmean(means), len(members) < 2
+        equal = len({reward for _, calls in members for _, reward in calls}) == 1
+        scale = 1.0
+        if job.algorithm in ("grpo", "gspo") and job.normalize_advantage and not alone:
+            spread = math.fsum(fmean((reward - centre) ** 2 for _, reward in calls) for _, calls in members)
+            scale = math.sqrt(spread / (len(members) - 1)) + _DEVIATION_EPSILON
+        for (own, calls), mean in zip(members, means, strict=True):
+            others = centre
+            if job.algorithm == "rloo" and not alone:
+                others = (centre * len(members) - mean) / (len(members) - 1)
+            own.update({call: 0.0 if alone or equal else (reward - others) / scale for call, reward in calls})
 
 
 def _tokens(counts: Mapping[int, int], call: int) -> int:

@@ -117,7 +117,19 @@ class PolicyLearner(ABC):
         if not batch.episodes:
             raise BackendError(f"step {batch.step}: expected a batch of episodes, found none")
         batch = drop_zero_weight(batch)
-        update = self._begin(batch)
+        rows = train_rows(batch.episodes)
+        counts = [tokens_by_call(own) for own in rows]
+        values, by_call = self._advantages(batch.episodes, counts)
+        for number, own in by_call.items():
+            set_call_advantages(rows[number], own)
+        update = PolicyUpdate(
+            episodes=batch.episodes,
+            rows=rows,
+            advantages=values,
+            step_size=step_size(self._job, self.version),
+            cost=UpdateCost(sum(sum(own.values()) for own in counts)),
+            sums=UpdateSums(self.version, self._job.correction_cap),
+        )
         with self.use_devices():
             self._fill_logprobs(update)
             self._train(update)
@@ -129,21 +141,6 @@ class PolicyLearner(ABC):
             **update.metrics,
             "actor/lr": update.step_size,
         }
-
-    def _begin(self, batch: Batch) -> PolicyUpdate:
-        rows = train_rows(batch.episodes)
-        counts = [tokens_by_call(own) for own in rows]
-        values, by_call = self._advantages(batch.episodes, counts)
-        for number, own in by_call.items():
-            set_call_advantages(rows[number], own)
-        return PolicyUpdate(
-            episodes=batch.episodes,
-            rows=rows,
-            advantages=values,
-            step_size=step_size(self._job, self.version),
-            cost=UpdateCost(sum(sum(own.values()) for own in counts)),
-            sums=UpdateSums(self.version, self._job.correction_cap),
-        )
 
     def _advantages(
         self, episodes: Sequence[TrainEpisode], counts: Sequence[Mapping[int, int]]
@@ -176,26 +173,23 @@ class PolicyLearner(ABC):
         try:
             with update.cost.measure("update_actor"):
                 self._begin_steps(undoable=len(steps) > 1)
-                self._make_steps(steps, update)
+                counts = [sum(len(row.targets) for row in own) for own in update.rows]
+                shares = [episode.weight for episode in update.episodes]
+                for number, minibatch in enumerate(steps, 1):
+                    rows = [row for episode in minibatch for row in update.rows[episode]]
+                    self._gradient(rows, minibatch_weights(self._job, counts, shares, minibatch), update)
+                    if number == 1:
+                        self._guard.check(update.sums.mismatch, update.sums.fresh)
+                    norm = self._step(update.step_size, last=number == len(steps))
+                    if not math.isfinite(norm):
+                        raise NotFinite(f"the gradient's norm is {norm}: the update was refused, the weights kept")
+                    update.norms.append(norm)
+                    update.sums.steps = number
             self._keep_steps()
         except Exception:
             self._order.set_state(order)
             self._undo_steps()
             raise
-
-    def _make_steps(self, steps: Sequence[Sequence[int]], update: PolicyUpdate) -> None:
-        counts = [sum(len(row.targets) for row in own) for own in update.rows]
-        shares = [episode.weight for episode in update.episodes]
-        for number, chosen in enumerate(steps, 1):
-            rows = [row for episode in chosen for row in update.rows[episode]]
-            self._gradient(rows, minibatch_weights(self._job, counts, shares, chosen), update)
-            if number == 1:
-                self._guard.check(update.sums.mismatch, update.sums.fresh)
-            norm = self._step(update.step_size, last=number == len(steps))
-            if not math.isfinite(norm):
-                raise NotFinite(f"the gradient's norm is {norm}: the update was refused, the weights kept")
-            update.norms.append(norm)
-            update.sums.steps = number
 
     def _fill_sequences(
         self, rows: Sequence[Row], weights: Sequence[float], update: PolicyUpdate, *, spread: bool

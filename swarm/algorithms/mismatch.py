@@ -40,8 +40,15 @@ class PolicyDifference:
             return
         begun, rollout = begun.clamp(min=_LOWEST), rollout.clamp(min=_LOWEST)
         self._tokens += len(begun)
-        self._sums += torch.stack(_terms(begun, rollout, weights, self._cap)).sum(1)
-        self._worst = max(self._worst, (begun.exp() - rollout.exp()).abs().max().item())
+        p, q = begun.exp(), rollout.exp()
+        gap = (p - q).abs()
+        log_ratio = (begun - rollout).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+        ratio = log_ratio.exp()
+        spread = [gap, gap.square(), p, q, p.square(), q.square(), p * q]
+        masks = [mask.double() for mask in (ratio > self._cap, ratio < 1 / self._cap, weights == 0)]
+        ratios = [rollout - begun, ratio - log_ratio - 1, ratio.square()]
+        self._sums += torch.stack([*spread, weights, weights.square(), *masks, *ratios]).sum(1)
+        self._worst = max(self._worst, gap.max().item())
         self._heaviest = max(self._heaviest, weights.max().item())
         self._lightest = min(self._lightest, weights.min().item())
 
@@ -83,17 +90,7 @@ class PolicyDifference:
 
 
 _SUMS = ("gap", "gap2", "p", "q", "p2", "q2", "pq", "w", "w2", "high", "low", "masked", "q-p log", "k3", "ratio2")
-"""What is summed over tokens, in the order of `_terms`."""
-
-
-def _terms(begun: Tensor, rollout: Tensor, weights: Tensor, cap: float) -> list[Tensor]:
-    p, q = begun.exp(), rollout.exp()
-    gap = (p - q).abs()
-    log_ratio = (begun - rollout).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
-    ratio = log_ratio.exp()
-    spread = [gap, gap.square(), p, q, p.square(), q.square(), p * q]
-    weighed = [weights, weights.square(), (ratio > cap).double(), (ratio < 1 / cap).double(), (weights == 0).double()]
-    return [*spread, *weighed, rollout - begun, ratio - log_ratio - 1, ratio.square()]
+"""What is summed over tokens, in the order of `PolicyDifference.add`."""
 
 
 PATIENCE = 3

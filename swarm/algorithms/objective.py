@@ -196,7 +196,15 @@ class Objective:
         self, present: Tensor, entropy: Tensor, tokens: Tokens, reference: Tensor | None, sums: UpdateSums
     ) -> Tensor:
         """Return what `loss` does, from the targets' log-probs and entropy (M,) with gradient."""
-        loss = self._policy_loss(present, tokens, sums)
+        job, proximal = self._job, self.proximal(present, tokens)
+        high = job.clip_ratio if job.clip_ratio_high is None else job.clip_ratio_high
+        terms = losses.ppo_surrogate(
+            self._log_ratio(present, proximal, tokens), tokens.advantages, job.clip_ratio, high, job.dual_clip
+        )
+        correction = self.correction(proximal, tokens)
+        loss = (tokens.weights * correction * terms.loss).sum()
+        sums.add(pg_loss=loss)
+        sums.add_tokens(tokens, present, proximal, terms, correction)
         entropy = entropy if self._job.entropy_coef > 0 else entropy.detach()
         return self.add_bonuses(loss, present, entropy, tokens, reference, sums)
 
@@ -214,18 +222,6 @@ class Objective:
             loss = loss + job.kl_coef * divergence
             sums.add(kl_loss=divergence)
         sums.add(entropy=bonus)
-        return loss
-
-    def _policy_loss(self, present: Tensor, tokens: Tokens, sums: UpdateSums) -> Tensor:
-        job, proximal = self._job, self.proximal(present, tokens)
-        high = job.clip_ratio if job.clip_ratio_high is None else job.clip_ratio_high
-        terms = losses.ppo_surrogate(
-            self._log_ratio(present, proximal, tokens), tokens.advantages, job.clip_ratio, high, job.dual_clip
-        )
-        correction = self.correction(proximal, tokens)
-        loss = (tokens.weights * correction * terms.loss).sum()
-        sums.add(pg_loss=loss)
-        sums.add_tokens(tokens, present, proximal, terms, correction)
         return loss
 
     def correction(self, proximal: Tensor, tokens: Tokens) -> Tensor:

@@ -18,9 +18,8 @@ import shutil
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from swarm.backends.protocols import Batch, Chunk, Finish, GenerationRequest, RequestLost, Sampling
+from swarm.backends.protocols import Batch, Chunk, Finish, GenerationRequest, RequestLost
 from swarm.job import Job
 from swarm.rendering.messages import AnswerFormat, BackendError, Message, RequestRefused, Tool
 from swarm.rendering.tagged import HermesFormat
@@ -39,14 +38,12 @@ def format_message(message: Message) -> str:
         raise BackendError(f"expected text content, found {type(content).__name__}")
     text = f"<think>\n{thought}\n</think>\n\n{content}" if thought else content
     for number, call in enumerate(calls):
-        text += ("\n" if content or number else "") + _format_call(call["function"])
+        function = call["function"]
+        given = function["arguments"]
+        arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+        text += "\n" if content or number else ""
+        text += f'<tool_call>\n{{"name": {json.dumps(function["name"])}, "arguments": {arguments}}}\n</tool_call>'
     return text
-
-
-def _format_call(function: Mapping[str, Any]) -> str:
-    given = function["arguments"]
-    arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-    return f'<tool_call>\n{{"name": {json.dumps(function["name"])}, "arguments": {arguments}}}\n</tool_call>'
 
 
 EOS_ID = 256
@@ -131,7 +128,13 @@ class FakeEngine:
         if refusal is not None:
             raise RequestRefused(refusal)
         prompt_ids, sampling = request.prompt_ids, request.sampling
-        ids, finished = self._answer(prompt_ids, sampling)
+        self._requests += 1
+        draw = sampling.seed if sampling.seed is not None else 0 if sampling.temperature == 0 else self._requests
+        rng = random.Random(f"{self._seed}:{sampling.temperature}:{draw}")
+        prompt = bytes(token if token < EOS_ID else 32 for token in prompt_ids).decode(errors="replace")
+        ids = [*self._script(prompt, rng).encode(), EOS_ID]
+        finish: Finish = "stop" if len(ids) <= sampling.max_tokens else "length"
+        ids = ids[: sampling.max_tokens]
         loss, self.lose_next = self.lose_next, None
         self.active += 1
         whole = False
@@ -144,21 +147,13 @@ class FakeEngine:
                 if last:
                     self.seen.append((tuple(prompt_ids), tuple(ids)))
                 top = tuple(fake_top(token, sampling.top_logprobs) for token in part) if sampling.top_logprobs else ()
-                yield Chunk(tuple(part), tuple(map(fake_logprob, part)), self.version, finished if last else None, top)
+                yield Chunk(tuple(part), tuple(map(fake_logprob, part)), self.version, finish if last else None, top)
                 await asyncio.sleep(0)
                 if loss is not None:
                     raise RequestLost(loss)
         finally:
             self.active -= 1
             self.cancelled += not whole
-
-    def _answer(self, prompt_ids: Sequence[int], sampling: Sampling) -> tuple[list[int], Finish]:
-        self._requests += 1
-        draw = sampling.seed if sampling.seed is not None else 0 if sampling.temperature == 0 else self._requests
-        rng = random.Random(f"{self._seed}:{sampling.temperature}:{draw}")
-        prompt = bytes(token if token < EOS_ID else 32 for token in prompt_ids).decode(errors="replace")
-        ids = [*self._script(prompt, rng).encode(), EOS_ID]
-        return (ids, "stop") if len(ids) <= sampling.max_tokens else (ids[: sampling.max_tokens], "length")
 
 
 def fake_logprob(token: int) -> float:

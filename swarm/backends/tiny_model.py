@@ -238,22 +238,14 @@ def one_thread() -> Iterator[None]:
 def _batch(
     tokenizer: transformers.PreTrainedTokenizerFast, environment: Environment, rng: random.Random
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    rows = _demonstrations(tokenizer, environment, rng)
+    tasks = environment.tasks("train")
+    rows: list[list[int]] = []
+    while sum(map(len, rows)) < _TOKENS_PER_STEP:  # so that a step costs the same in any environment
+        rows += encode_plays(tokenizer, [environment.demonstrate(rng.choice(tasks), rng) for _ in range(16)])
     length = max(len(row) for row in rows)
     ids = [row + [tokenizer.pad_token_id] * (length - len(row)) for row in rows]
     labels = [assistant_labels(tokenizer, row) + [_IGNORED] * (length - len(row)) for row in rows]
     return torch.tensor(ids), torch.tensor(labels)
-
-
-def _demonstrations(
-    tokenizer: transformers.PreTrainedTokenizerFast, environment: Environment, rng: random.Random
-) -> list[list[int]]:
-    """Return fresh plays of about `_TOKENS_PER_STEP` ids in all, so that a step costs the same in any environment."""
-    tasks = environment.tasks("train")
-    rows: list[list[int]] = []
-    while sum(map(len, rows)) < _TOKENS_PER_STEP:
-        rows += encode_plays(tokenizer, [environment.demonstrate(rng.choice(tasks), rng) for _ in range(16)])
-    return rows
 
 
 def encode_plays(tokenizer: transformers.PreTrainedTokenizerFast, plays: Sequence[Demonstration]) -> list[list[int]]:
@@ -319,25 +311,6 @@ def ensure_tiny(spec: TinyModel, environment: str, models: Path, progress: Progr
 
 def _make_model(spec: TinyModel, environment: Environment, folder: Path, progress: Progress | None) -> None:
     tokenizer = _tokenizer(environment)
-    model = _initial_model(spec, tokenizer)
-    warm_start(model, tokenizer, environment, steps=spec.warm_start_steps, seed=spec.seed, progress=progress)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-
-def _tokenizer(environment: Environment) -> transformers.PreTrainedTokenizerFast:
-    """Return the tokenizer of the words in plays: what is said, and where there are tools what the template writes."""
-    rng = random.Random(0)
-    tasks = environment.tasks("train")
-    plays = [environment.demonstrate(rng.choice(tasks), rng) for _ in range(_VOCABULARY_PLAYS)]
-    if not any(play.tools for play in plays):
-        return build_tokenizer((str(message["content"]) for play in plays for message in play.messages), TINY_CONTEXT)
-    bytes_alone = build_tokenizer((), TINY_CONTEXT)
-    texts = [text for play in plays for text in _BETWEEN_MARKS.split(render_play(bytes_alone, play))]
-    return build_tokenizer(texts, TINY_CONTEXT, CALL_MARKS)
-
-
-def _initial_model(spec: TinyModel, tokenizer: transformers.PreTrainedTokenizerFast) -> transformers.LlamaForCausalLM:
     config = transformers.LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=spec.hidden_size,
@@ -357,7 +330,21 @@ def _initial_model(spec: TinyModel, tokenizer: transformers.PreTrainedTokenizerF
         torch.manual_seed(spec.seed)
         model = transformers.LlamaForCausalLM(config)
         _order_numbers(model, tokenizer)
-    return model
+    warm_start(model, tokenizer, environment, steps=spec.warm_start_steps, seed=spec.seed, progress=progress)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _tokenizer(environment: Environment) -> transformers.PreTrainedTokenizerFast:
+    """Return the tokenizer of the words in plays: what is said, and where there are tools what the template writes."""
+    rng = random.Random(0)
+    tasks = environment.tasks("train")
+    plays = [environment.demonstrate(rng.choice(tasks), rng) for _ in range(_VOCABULARY_PLAYS)]
+    if not any(play.tools for play in plays):
+        return build_tokenizer((str(message["content"]) for play in plays for message in play.messages), TINY_CONTEXT)
+    bytes_alone = build_tokenizer((), TINY_CONTEXT)
+    texts = [text for play in plays for text in _BETWEEN_MARKS.split(render_play(bytes_alone, play))]
+    return build_tokenizer(texts, TINY_CONTEXT, CALL_MARKS)
 
 
 @torch.no_grad()

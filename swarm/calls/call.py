@@ -190,7 +190,13 @@ class Call:
             while self.state not in (CallState.CAPTURED, CallState.SERVED):
                 await self._wait_for_change()
             if self.state is CallState.CAPTURED:
-                self._serve()
+                self._replies = [answer.reply for answer in self._answers]
+                if self._nodes and not self._episode.tree.nodes:
+                    self._registry.begin_quota.earn(self._episode.owner)
+                for node, answer in zip(self._nodes, self._answers, strict=True):
+                    self._episode.tree.keep(answer.prompt, node, answer.message)
+                self._finish(CallState.SERVED)
+                self._nodes, self._answers = [], []  # the reply is all that a call is remembered for
         finally:
             self._takers -= 1
         return self._replies
@@ -259,15 +265,6 @@ class Call:
         if self._error is not None:
             raise self._error
         self.state = state
-
-    def _serve(self) -> None:
-        self._replies = [answer.reply for answer in self._answers]
-        if self._nodes and not self._episode.tree.nodes:
-            self._registry.begin_quota.earn(self._episode.owner)
-        for node, answer in zip(self._nodes, self._answers, strict=True):
-            self._episode.tree.keep(answer.prompt, node, answer.message)
-        self._finish(CallState.SERVED)
-        self._nodes, self._answers = [], []  # the reply is all that a call is remembered for
 
     def interrupt(self, error: SwarmError) -> None:
         """End the call now: who waits for it, or asks for it later, gets `error`."""

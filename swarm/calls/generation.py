@@ -248,8 +248,23 @@ class AnswerGeneration:
         finally:
             self.generating = False
             gate.leave()
-        self._close()
-        self.answer = assemble_answer([said.piece for said in self._pieces])
+        pieces = [
+            *self._limit_to_one_call(self._read(self._text.finish())),
+            *self._limit_to_one_call(self._reader.finish()),
+        ]
+        if self._text.stopped:  # a stop string may have waited for the rest of a character behind it
+            self.finish = "stop"
+        if self._one_call is not None and not self._one_call.ends_itself(self.ids):
+            length = self._one_call.length or 0
+            for values in (self.ids, self.logprobs, self.versions, self._tops):
+                del values[length:]
+            self._text.cut(length)
+            self.finish = "stop"
+        self._one_call = None  # what is kept is the answer, and all of it may be told
+        self._emit_pieces(join_pieces(pieces))
+        if self._plan.tokens and self._told < len(self.ids):
+            self._emit_pieces([Words("")])
+        self.answer = assemble_answer([sample.piece for sample in self._pieces])
 
     @property
     def text(self) -> str:
@@ -321,25 +336,6 @@ class AnswerGeneration:
     def _over(self) -> bool:
         """Whatever the engine samples from now on is beyond the answer's end."""
         return self._text.stopped or (self._one_call is not None and self._one_call.continues(self.ids))
-
-    def _close(self) -> None:
-        """Nothing more comes: say the rest, and forget what is beyond the answer's end."""
-        pieces = [
-            *self._limit_to_one_call(self._read(self._text.finish())),
-            *self._limit_to_one_call(self._reader.finish()),
-        ]
-        if self._text.stopped:  # a stop string may have waited for the rest of a character behind it
-            self.finish = "stop"
-        if self._one_call is not None and not self._one_call.ends_itself(self.ids):
-            length = self._one_call.length or 0
-            for known in (self.ids, self.logprobs, self.versions, self._tops):
-                del known[length:]
-            self._text.cut(length)
-            self.finish = "stop"
-        self._one_call = None  # what is kept is the answer, and all of it may be told
-        self._emit_pieces(join_pieces(pieces))
-        if self._plan.tokens and self._told < len(self.ids):
-            self._emit_pieces([Words("")])
 
     def _read(self, text: str) -> Sequence[Piece]:
         return self._reader.feed(text) if text else ()

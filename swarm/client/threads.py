@@ -34,7 +34,10 @@ class Bridge:
 
         Raises RuntimeError in the loop's own thread, which would wait for itself.
         """
-        if _running_loop() is self.loop:
+        running = None
+        with suppress(RuntimeError):  # no loop runs in this thread
+            running = asyncio.get_running_loop()
+        if running is self.loop:
             work.close()
             raise RuntimeError(
                 "expected a blocking call outside the event loop that does the work; found one within, which would "
@@ -59,13 +62,6 @@ class Bridge:
                 if begun.is_set():
                     over.wait(GOODBYE_S)
             raise
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def background() -> Bridge:

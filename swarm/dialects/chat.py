@@ -67,7 +67,15 @@ _ADVICE: Mapping[str, str | None] = {"reasoning_effort": None, "verbosity": "med
 def parse(body: bytes, model: str) -> CompletionRequest:
     fields = body_fields(body)
     fields.require_model(model)
-    messages, stream = _messages(fields.items("messages")), fields.flag("stream") or False
+    sent = fields.items("messages")
+    if not sent:
+        raise field_error("messages", "expected a list of at least one message, found none")
+    called: set[str] = set()
+    messages = tuple(
+        message if is_plain(message) else _message(Fields(message, f"messages.{number}"), called)
+        for number, message in enumerate(sent)
+    )
+    stream = fields.flag("stream") or False
     if fields.empty:  # as most requests are
         return CompletionRequest(messages, stream=stream)
     tools = [_tool(Fields(tool, f"tools.{number}")) for number, tool in enumerate(fields.items("tools") or [])]
@@ -178,16 +186,6 @@ def _parse_tool_name(found: Any) -> str:
     return name
 
 
-def _messages(found: list[Any] | None) -> tuple[Message, ...]:
-    if not found:
-        raise field_error("messages", "expected a list of at least one message, found none")
-    called: set[str] = set()
-    return tuple(
-        message if is_plain(message) else _message(Fields(message, f"messages.{number}"), called)
-        for number, message in enumerate(found)
-    )
-
-
 def _message(fields: Fields, called: set[str]) -> Message:
     role = fields.required_choice("role", tuple(_ROLES), f"one of {', '.join(_ROLES)}")
     message: dict[str, Any] = {"role": _ROLES[role]}
@@ -286,7 +284,17 @@ class ChatWriter:
         return b"".join(self._chunk(choice, first) for choice in range(self._request.n))
 
     def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
-        return self._chunk(choice, self._delta(choice, piece, call_id), tokens)
+        delta: Mapping[str, Any]
+        match piece:
+            case Words(text):
+                delta = {"content": text}
+            case Reasoning(text):
+                delta = {"reasoning_content": text}
+            case ToolCall():
+                index = self._calls[choice]
+                self._calls[choice] += 1
+                delta = {"tool_calls": [{"index": index, **_call_json(call_id or "", piece)}]}
+        return self._chunk(choice, delta, tokens)
 
     def finish(self, choice: int, reply: Reply) -> bytes:
         return self._chunk(choice, {}, finish=_finish(reply))
@@ -302,17 +310,6 @@ class ChatWriter:
     def fail(self, error: SwarmError) -> bytes:
         """Return the error object as the last event; an end mark would say that all went well."""
         return event(error.to_wire())
-
-    def _delta(self, choice: int, piece: Piece, call_id: str | None) -> Mapping[str, Any]:
-        match piece:
-            case Words(text):
-                return {"content": text}
-            case Reasoning(text):
-                return {"reasoning_content": text}
-            case ToolCall():
-                index = self._calls[choice]
-                self._calls[choice] += 1
-                return {"tool_calls": [{"index": index, **_call_json(call_id or "", piece)}]}
 
     def _chunk(
         self, choice: int, delta: Mapping[str, Any], tokens: Sequence[Token] = (), *, finish: str | None = None

@@ -213,19 +213,32 @@ def _messages(turns: list[Any] | None) -> list[Message]:
     return read
 
 
-def _assistant(found: Any, where: str, called: set[str]) -> Message:
+def _assistant(value: Any, where: str, called: set[str]) -> Message:
     """Return one message: thinking, words and calls of a turn, however its blocks are ordered."""
     words: list[str] = []
     thinking: list[str] = []
     calls: list[dict[str, Any]] = []
-    for block in _blocks(found, where):
+    for block in _blocks(value, where):
         kind = block.required_text("type")
         if kind == "text":
             words.append(_text(block))
         elif kind in ("thinking", "redacted_thinking"):
-            thinking.append(_read_thinking(block, kind))
+            block.ignore("cache_control")
+            if kind == "redacted_thinking":
+                field = "data"
+                thought = unseal(block.required_text(field))
+            else:
+                field = "signature"
+                thought = recover_thinking(block.required_text("thinking"), block.required_text(field))
+            if thought is None:
+                raise field_error(block.at(field), "does not fit its thinking, or was not made by this kind of server")
+            thinking.append(thought)
         elif kind == "tool_use":
-            calls.append(_call(block))
+            arguments = json.dumps(block.object("input") or {}, ensure_ascii=False)
+            function = {"name": block.required_text("name"), "arguments": arguments}
+            block.require_neutral(caller=({"type": "direct"},))
+            block.ignore("cache_control")
+            calls.append({"id": block.required_text("id"), "type": "function", "function": function})
         else:
             raise field_error(block.at("type"), f"blocks of type {kind!r} are not honoured by this server")
         block.close()
@@ -238,17 +251,23 @@ def _assistant(found: Any, where: str, called: set[str]) -> Message:
     return message
 
 
-def _user(found: Any, where: str, called: set[str]) -> list[Message]:
+def _user(value: Any, where: str, called: set[str]) -> list[Message]:
     read: list[Message] = []
     words: list[str] = []
-    for block in _blocks(found, where):
+    for block in _blocks(value, where):
         kind = block.required_text("type")
         if kind == "text":
             words.append(_text(block))
         elif kind == "tool_result":
             read += _user_message(words)
             words = []
-            read.append(_result(block, called))
+            content = block.take("content")
+            text = "" if content is None else join_text(content, block.at("content"), _TEXT)
+            if block.flag("is_error") and not text.lower().startswith("error"):
+                text = f"Error: {text}"
+            message = {"role": "tool", "tool_call_id": read_call_id(block, "tool_use_id", called), "content": text}
+            block.ignore("cache_control")
+            read.append(message)
         else:
             raise field_error(
                 block.at("type"), f"only text and tool results are honoured by this server, found {kind!r}"
@@ -279,35 +298,6 @@ def _text(block: Fields) -> str:
 
 def _ignore_cache_control(block: Fields) -> None:
     block.ignore("cache_control", "citations", "parsed_output")
-
-
-def _read_thinking(block: Fields, kind: str) -> str:
-    block.ignore("cache_control")
-    if kind == "redacted_thinking":
-        text, token = unseal(block.required_text("data")), "data"
-    else:
-        text, token = recover_thinking(block.required_text("thinking"), block.required_text("signature")), "signature"
-    if text is None:
-        raise field_error(block.at(token), "does not fit its thinking, or was not made by this kind of server")
-    return text
-
-
-def _call(block: Fields) -> dict[str, Any]:
-    arguments = json.dumps(block.object("input") or {}, ensure_ascii=False)
-    function = {"name": block.required_text("name"), "arguments": arguments}
-    block.require_neutral(caller=({"type": "direct"},))
-    block.ignore("cache_control")
-    return {"id": block.required_text("id"), "type": "function", "function": function}
-
-
-def _result(block: Fields, called: set[str]) -> Message:
-    content = block.take("content")
-    text = "" if content is None else join_text(content, block.at("content"), _TEXT)
-    if block.flag("is_error") and not text.lower().startswith("error"):
-        text = f"Error: {text}"
-    message = {"role": "tool", "tool_call_id": read_call_id(block, "tool_use_id", called), "content": text}
-    block.ignore("cache_control")
-    return message
 
 
 _TEXT: Mapping[str, Callable[[Fields], None]] = {"text": _ignore_cache_control}

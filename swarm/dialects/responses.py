@@ -49,17 +49,24 @@ from swarm.rendering.messages import Message, Piece, Reasoning, Tool, ToolCall, 
 _ITEM_ID = re.compile(r"(?:msg|rs|fc)_(.+)_\d+")
 
 
-def messages_of(found: Any) -> tuple[Message, ...]:
-    if isinstance(found, str):
-        return ({"role": "user", "content": found},)
-    if not isinstance(found, list) or not found:
-        raise field_error("input", f"expected a string or a list of items, found {abbreviate(found)}")
+def messages_of(value: Any) -> tuple[Message, ...]:
+    if isinstance(value, str):
+        return ({"role": "user", "content": value},)
+    if not isinstance(value, list) or not value:
+        raise field_error("input", f"expected a string or a list of items, found {abbreviate(value)}")
     conversation = _Conversation()
-    for number, item in enumerate(found):
+    for number, item in enumerate(value):
         if is_plain(item):
             conversation.say(item["role"], item["content"], None)
         else:
-            _read_item(Fields(item, f"input.{number}"), conversation)
+            fields = Fields(item, f"input.{number}")
+            kind = fields.text("type") or "message"
+            if kind not in _ITEMS:
+                raise field_error(
+                    fields.at("type"), f"items of type {kind!r} are not honoured by this server; leave them out"
+                )
+            _ITEMS[kind](fields, conversation)
+            fields.close()
     return conversation.messages()
 
 
@@ -121,14 +128,6 @@ class _Conversation:
         if self._turn is not None:
             self._messages.append(self._turn.message())
             self._turn = None
-
-
-def _read_item(item: Fields, conversation: _Conversation) -> None:
-    kind = item.text("type") or "message"
-    if kind not in _ITEMS:
-        raise field_error(item.at("type"), f"items of type {kind!r} are not honoured by this server; leave them out")
-    _ITEMS[kind](item, conversation)
-    item.close()
 
 
 def _read_message(item: Fields, conversation: _Conversation) -> None:
@@ -220,7 +219,12 @@ def parse(body: bytes, model: str) -> CompletionRequest:
         tools=tools,
         tool_choice=check_choice(_tool_choice(fields), tools),
         parallel_tool_calls=parallel is not False,
-        sampling=_parse_sampling(fields, format_),
+        sampling=RequestedSampling(
+            max_tokens=fields.integer("max_output_tokens", 1),
+            temperature=fields.number("temperature", 0, 5),
+            top_p=fields.number("top_p", 1e-9, 1),
+            json_schema=None if format_["type"] == "text" else format_.get("schema") or {},
+        ),
         train=is_trained(fields),
         stream=_stream(fields),
         logprobs=_logprobs(fields),
@@ -237,15 +241,6 @@ def parse(body: bytes, model: str) -> CompletionRequest:
     fields.ignore(*_NO_INFLUENCE)
     fields.close()
     return request
-
-
-def _parse_sampling(fields: Fields, format_: Mapping[str, Any]) -> RequestedSampling:
-    return RequestedSampling(
-        max_tokens=fields.integer("max_output_tokens", 1),
-        temperature=fields.number("temperature", 0, 5),
-        top_p=fields.number("top_p", 1e-9, 1),
-        json_schema=None if format_["type"] == "text" else format_.get("schema") or {},
-    )
 
 
 def _text(text: Fields | None) -> tuple[Mapping[str, Any], str | None]:
@@ -430,7 +425,12 @@ class ResponsesWriter:
         opened = b"" if type(piece) is self._kind else self._close_item("completed") + self._open_item(type(piece))
         self._text += piece.text
         self._logprobs += logprobs
-        return opened + (self._delta(piece.text, logprobs) if piece.text else b"")
+        if not piece.text:
+            return opened
+        fields: dict[str, Any] = {**self._place, "content_index": 0, "delta": piece.text}
+        if self._kind is Words:
+            return opened + self._event("response.output_text.delta", **fields, logprobs=logprobs)
+        return opened + self._event("response.reasoning_text.delta", **fields)
 
     def finish(self, choice: int, reply: Reply) -> bytes:
         opened = b"" if self._done or self._kind else self._open_item(Words)
@@ -483,12 +483,6 @@ class ResponsesWriter:
         if self._kind is Words:
             return text_part(self._text, self._logprobs)
         return {"type": "reasoning_text", "text": self._text}
-
-    def _delta(self, text: str, logprobs: Sequence[Item]) -> bytes:
-        fields: dict[str, Any] = {**self._place, "content_index": 0, "delta": text}
-        if self._kind is Words:
-            return self._event("response.output_text.delta", **fields, logprobs=logprobs)
-        return self._event("response.reasoning_text.delta", **fields)
 
     def _close_item(self, status: Status) -> bytes:
         if self._kind is None:

@@ -72,30 +72,27 @@ class ModelCard(BaseModel):
         front += ["pipeline_tag: text-generation", "tags:", *(f"- {tag}" for tag in tags)]
         if self.adapter == "apart":
             front.append(f"base_model: {json.dumps(self.base)}")
-        rows = "\n".join(f"| {name} | {value} |" for name, value in self._rows())
-        return "\n".join(
-            ["---", *front, "---", "", f"# {self.environment}, step {self.step}", "", _USE[self.adapter]]
-        ) + (f"\n\n| what | value |\n|---|---|\n{rows}\n\nThe job, whole, and all hashes: `{CARD}`.\n")
-
-    def _rows(self) -> list[tuple[str, str]]:
-        return [
+        measured = "nothing: no evaluation episode was played with these weights"
+        if (seen := self.measured) is not None:
+            success = "" if seen.success is None else f", success {seen.success:.4g}"
+            plays = f"{seen.episodes} evaluation episodes of {seen.tasks} tasks"
+            measured = f"mean reward {seen.reward:.4g}{success} over {plays}"
+        facts = [
             ("job", f"`{self.job_digest}`"),
             ("environment", f"`{self.environment}`"),
             ("step", f"{self.step} (checkpoint `{self.checkpoint}`)"),
             ("trained on", f"{self.trained_episodes} episodes"),
-            ("measured", self._describe_measured()),
+            ("measured", measured),
             ("began with", f"`{self.base}`, weights `{self.base_weights}`"),
             ("chat template", f"`{self.template}`"),
             *((f"task list of stream `{name}`", f"`{digest}`") for name, digest in sorted(self.data.items())),
             ("this folder", f"{self.dtype}, `{self.sha256}`"),
             ("written by", f"ajet {self.ajet}"),
         ]
-
-    def _describe_measured(self) -> str:
-        if (seen := self.measured) is None:
-            return "nothing: no evaluation episode was played with these weights"
-        success = "" if seen.success is None else f", success {seen.success:.4g}"
-        return f"mean reward {seen.reward:.4g}{success} over {seen.episodes} evaluation episodes of {seen.tasks} tasks"
+        rows = "\n".join(f"| {name} | {value} |" for name, value in facts)
+        return "\n".join(
+            ["---", *front, "---", "", f"# {self.environment}, step {self.step}", "", _USE[self.adapter]]
+        ) + (f"\n\n| what | value |\n|---|---|\n{rows}\n\nThe job, whole, and all hashes: `{CARD}`.\n")
 
 
 _USE: Mapping[Adapter, str] = {

@@ -54,22 +54,18 @@ def require_model_folder(path: str | Path) -> None:
         raise InvalidRequest(
             f"expected the folder of a model at {folder}, found no such folder: mend the path, or see `ajet model list`"
         )
-    _look_at_config(folder)
-    _look_at_weights(folder)
-    _look_at_tokenizer(folder)
-
-
-def _look_at_config(folder: Path) -> None:
     if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
         raise InvalidRequest(
             f"expected a whole model in {folder}, found an adapter alone: merge it into its model and save that one"
         )
     if not (folder / "config.json").is_file():
-        below = next((each.parent for each in sorted(folder.glob("snapshots/*/config.json"))), None)
+        below = next((config.parent for config in sorted(folder.glob("snapshots/*/config.json"))), None)
         instead = f"give {below}" if below else f"give the folder of a model, with {WHAT_IS_NEEDED}"
         raise InvalidRequest(f"{folder} holds no config.json: {instead}")
     if not isinstance(_json(folder / "config.json").get("model_type"), str):
         raise InvalidRequest(f"expected {folder / 'config.json'} to name a model_type, found none: copy it again")
+    _look_at_weights(folder)
+    _look_at_tokenizer(folder)
 
 
 def _look_at_weights(folder: Path) -> None:
@@ -146,14 +142,20 @@ _YOUNG_S = 2.0
 
 def folder_hash(folder: Path, memory: Path | None = None) -> str:
     """Return a model folder's hash in hex; files' hashes are kept in `memory` if possible. OSError if unreadable."""
-    known = _read(memory)
+    entries = _read(memory)
     fresh: dict[str, Any] = {}
-    found = hashlib.sha256()
+    total = hashlib.sha256()
     for path in _files(folder, _COUNT):
-        found.update(f"{path.relative_to(folder).as_posix()}\n{_file_hash(path, known, fresh)}\n".encode())
+        total.update(f"{path.relative_to(folder).as_posix()}\n{_file_hash(path, entries, fresh)}\n".encode())
     if memory is not None and fresh:
-        _write(memory, {**_read(memory), **fresh})
-    return found.hexdigest()
+        draft = memory / f".{_MEMORY}.{os.getpid()}"
+        try:
+            memory.mkdir(parents=True, exist_ok=True)
+            draft.write_text(json.dumps({**_read(memory), **fresh}))
+            draft.replace(memory / _MEMORY)
+        except OSError:  # a disk that is full or read-only: the next caller reads the files again
+            draft.unlink(missing_ok=True)
+    return total.hexdigest()
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
@@ -185,13 +187,3 @@ def _read(memory: Path | None) -> dict[str, Any]:
     except (OSError, ValueError):  # it is only remembered, and read again
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _write(memory: Path, entries: dict[str, Any]) -> None:
-    draft = memory / f".{_MEMORY}.{os.getpid()}"
-    try:
-        memory.mkdir(parents=True, exist_ok=True)
-        draft.write_text(json.dumps(entries))
-        draft.replace(memory / _MEMORY)
-    except OSError:  # a disk that is full or read-only: the next caller reads the files again
-        draft.unlink(missing_ok=True)

@@ -59,7 +59,15 @@ class Guides:
         """Return a fresh guide; raise GrammarRefused if the grammar does not compile. May take a second."""
         from llguidance import LLMatcher
 
-        _check_multiples(grammar)
+        digits = [Decimal(text).normalize().as_tuple().digits for text in _multiple.findall(grammar)]
+        if (
+            any(len(some) > 6 for some in digits)
+            or lcm(*(int(Decimal((0, some, 0))) for some in digits)) > MOST_REMAINDERS
+        ):
+            raise GrammarRefused(
+                f"expected `multipleOf` of numbers whose least common multiple is at most {MOST_REMAINDERS} (points, "
+                "and zeros at their ends, aside), found more: leave one out"
+            )
         theirs, ours = self._pair()
         matcher = LLMatcher(ours, _with_special_ids(grammar, theirs, ours), log_level=0)
         if matcher.is_error():
@@ -104,15 +112,6 @@ class Guide:
     def _check(self) -> None:
         if self._matcher.is_error():
             raise GrammarRefused(f"the engine lost the grammar: {self._matcher.get_error().strip()}")
-
-
-def _check_multiples(grammar: str) -> None:
-    digits = [Decimal(text).normalize().as_tuple().digits for text in _multiple.findall(grammar)]
-    if any(len(some) > 6 for some in digits) or lcm(*(int(Decimal((0, some, 0))) for some in digits)) > MOST_REMAINDERS:
-        raise GrammarRefused(
-            f"expected `multipleOf` of numbers whose least common multiple is at most {MOST_REMAINDERS} (points, and "
-            "zeros at their ends, aside), found more: leave one out"
-        )
 
 
 def _with_special_ids(grammar: str, theirs: Any, ours: Any) -> str:

@@ -184,13 +184,10 @@ class MistralFormat(TaggedFormat):
         if self._lists:
             choice, rules = json_calls(tools, '[{"name": "', '", "arguments": ', "}]")
         else:
-            choice, rules = self._named_grammar(tools)
+            rules = {"arguments": quote(_ARGUMENTS_MARK)}
+            for number, (name, schema) in enumerate(parameters(tools).items()):
+                rules[f"call_{number}"] = f"{quote(name)} arguments args_{number}"
+                rules[f"args_{number}"] = json_of(schema)
+            choice = " | ".join(name for name in rules if name.startswith("call_"))
         rules["open"] = quote(_MistralCalls.open)
         return grammar(f"open ({choice})", rules, self.thinking(prompt))
-
-    def _named_grammar(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, str]]:
-        rules = {"arguments": quote(_ARGUMENTS_MARK)}
-        for number, (name, schema) in enumerate(parameters(tools).items()):
-            rules[f"call_{number}"] = f"{quote(name)} arguments args_{number}"
-            rules[f"args_{number}"] = json_of(schema)
-        return " | ".join(name for name in rules if name.startswith("call_")), rules

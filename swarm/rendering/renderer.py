@@ -73,18 +73,15 @@ class Encoding:
         ids: list[int] = []
         for part in self._cut.split(text):
             if part:
-                ids += self._encode_cached(part)
-        return ids
-
-    def _encode_cached(self, part: str) -> list[int]:
-        ids = self._cache.get(part)
-        if ids is None:
-            ids = self._encode(part)
-            if self._characters > _MOST_CHARACTERS:
-                self._cache.clear()
-                self._characters = 0
-            self._cache[part] = ids
-            self._characters += len(part)
+                own = self._cache.get(part)
+                if own is None:
+                    own = self._encode(part)
+                    if self._characters > _MOST_CHARACTERS:
+                        self._cache.clear()
+                        self._characters = 0
+                    self._cache[part] = own
+                    self._characters += len(part)
+                ids += own
         return ids
 
     def _encode(self, text: str) -> list[int]:
@@ -215,8 +212,20 @@ class HFRenderer:
         self._knows_developer = "developer" in source
         self._short_ids = False
         self._short_ids = not takes_call_ids(self._apply_template)
-        self.eos_id, self.stop_ids = self._find_ends(stops)
-        self._encoding = self._make_encoding()
+        special = set(self._tokenizer.all_special_ids)
+        special |= {i for i, token in self._tokenizer.added_tokens_decoder.items() if token.special}
+        self.eos_id = closing_id(self._apply_template, self.encode, special)
+        written = list(end_ids(self._apply_template, self.encode, special))
+        own = self._tokenizer.eos_token_id
+        self.stop_ids = tuple(dict.fromkeys([*written, *stops, *([] if own is None else [own])]))
+        # text is cut at ends of answers, if this tokenizer gives the same ids for the parts
+        added = self._tokenizer.added_tokens_decoder
+        ends = [added[token] for token in {self.eos_id, *self.stop_ids} if token in added]
+        cuts = sorted(str(token.content) for token in ends if not (token.lstrip or token.single_word))
+        parted = Encoding(self._encoder, cuts)
+        probe = "".join(f" a  b\n{cut} \n c {cut}" for cut in cuts)
+        if parted.ids(probe) == self.encode(probe):
+            self._encoding = parted
 
     @property
     def ids(self) -> int:
@@ -245,23 +254,6 @@ class HFRenderer:
         except _REFUSALS as error:
             raise BackendError(f"the chat template refuses these messages: {error}") from error
         return text
-
-    def _find_ends(self, stops: Sequence[int]) -> tuple[int, tuple[int, ...]]:
-        special = set(self._tokenizer.all_special_ids)
-        special |= {i for i, token in self._tokenizer.added_tokens_decoder.items() if token.special}
-        closing = closing_id(self._apply_template, self.encode, special)
-        written = list(end_ids(self._apply_template, self.encode, special))
-        own = self._tokenizer.eos_token_id
-        return closing, tuple(dict.fromkeys([*written, *stops, *([] if own is None else [own])]))
-
-    def _make_encoding(self) -> Encoding:
-        """Return an encoding that cuts text at ends of answers, if this tokenizer gives the same ids for the parts."""
-        added = self._tokenizer.added_tokens_decoder
-        ends = [added[token] for token in {self.eos_id, *self.stop_ids} if token in added]
-        cuts = sorted(str(token.content) for token in ends if not (token.lstrip or token.single_word))
-        parted = Encoding(self._encoder, cuts)
-        probe = "".join(f" a  b\n{cut} \n c {cut}" for cut in cuts)
-        return parted if parted.ids(probe) == self.encode(probe) else self._encoding
 
 
 def load_renderer(folder: Path) -> HFRenderer:

@@ -119,7 +119,10 @@ class TaskSampler:
     def begin_play(self, task_index: int) -> bool:
         """A play of a turn begins; return False, and take no notice, where the turn is over."""
         if task_index == self.next_task_index:
-            self._begin(task_index)
+            self._begun[task_index] = _TaskProgress()
+            self._lacking.add(task_index)
+            self.next_task_index = task_index + 1
+            self.moved = True
         self.count(task_index, open=1)
         return task_index in self._begun
 
@@ -147,9 +150,3 @@ class TaskSampler:
         else:
             self._lacking.discard(task_index)
         return skipped
-
-    def _begin(self, task_index: int) -> None:
-        self._begun[task_index] = _TaskProgress()
-        self._lacking.add(task_index)
-        self.next_task_index = task_index + 1
-        self.moved = True

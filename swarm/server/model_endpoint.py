@@ -55,19 +55,16 @@ class CountEndpoint:
         try:
             claims = authorize(scope, uses=("model",))
             body = await read_call_body(scope, receive, self._server.training.job.max_context)
-            tokens = await self._count_tokens(claims, body)
+            training = self._server.training
+            playing = partial(training.rollout.renew_episode, claims)
+            episode = playing()
+            request = parse_count(body, training.backend.model_name)
+            _, prompt = await training.serving.prompts.build(episode, playing, request.messages, visible_tools(request))
+            tokens = len(prompt.prompt_ids)
             response = json_response(to_json({"input_tokens": tokens}))
         except SwarmError as error:
             response = error_response(error, self.tell(error))
         await response(scope, receive, send)
-
-    async def _count_tokens(self, claims: Claims, body: bytes) -> int:
-        training = self._server.training
-        playing = partial(training.rollout.renew_episode, claims)
-        episode = playing()
-        request = parse_count(body, training.backend.model_name)
-        _, prompt = await training.serving.prompts.build(episode, playing, request.messages, visible_tools(request))
-        return len(prompt.prompt_ids)
 
 
 log = logging.getLogger(__name__)
@@ -124,7 +121,11 @@ class ModelEndpoint:
     ) -> None:
         retry = header(scope, _RETRY)
         sent_before = int(retry) if retry is not None and retry.isdecimal() and len(retry) < 5 else None
-        trained, agent = _parse_train(header(scope, _TRAIN)), _parse_agent(header(scope, _AGENT), claims.agent)
+        train = header(scope, _TRAIN)
+        if train not in (None, "true", "false"):
+            name = _TRAIN.decode()
+            raise InvalidRequest(f"{name}: expected true or false, found {train[:80]!r}", param=name)
+        trained, agent = train != "false", _parse_agent(header(scope, _AGENT), claims.agent)
         body = await read_call_body(scope, receive, self._server.training.job.max_context)
         training = self._server.training
         episode = training.rollout.renew_episode(claims)
@@ -211,13 +212,6 @@ class _EventStream:
             await asyncio.sleep(every_s)
             if self._quiet:
                 await self.write(self._writer.keep_alive())
-
-
-def _parse_train(header: str | None) -> bool:
-    if header not in (None, "true", "false"):
-        name = _TRAIN.decode()
-        raise InvalidRequest(f"{name}: expected true or false, found {header[:80]!r}", param=name)
-    return header != "false"
 
 
 def _parse_agent(header: str | None, behind_key: str) -> str:

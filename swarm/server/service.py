@@ -227,18 +227,15 @@ class SwarmServer:
             if self.machine.state is not ServerState.OFFLINE:
                 self.machine.transition_to(ServerState.OFFLINE)
             if self._training is not None:
-                await self._stop_training(self._training)
+                try:
+                    await self._training.stop()
+                except Exception as error:
+                    log.error("event=stop_failed error=%r", str(error), exc_info=error)
+                    reason = f"{type(error).__name__}: {error}"
+                    raise ServerFailed(f"the engine is off, but its last metrics may be lost: {reason}") from error
+                finally:
+                    self._training = None
         return self.status()
-
-    async def _stop_training(self, training: Training) -> None:
-        try:
-            await training.stop()
-        except Exception as error:
-            log.error("event=stop_failed error=%r", str(error), exc_info=error)
-            found = f"{type(error).__name__}: {error}"
-            raise ServerFailed(f"the engine is off, but its last metrics may be lost: {found}") from error
-        finally:
-            self._training = None
 
     async def erase(self, request: EraseRequest) -> Erasure:
         """Erase what can be erased now of an owner's episodes, of whatever training of this server, running or not.

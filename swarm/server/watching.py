@@ -152,7 +152,34 @@ def snapshot_of(server: SwarmServer) -> Snapshot:
         job = server.job
         shown = {"environment": job.environment, "model": model_in_words(job.model), "algorithm": job.algorithm}
     if training is not None:
-        shown |= _describe_training(training)
+        rollout, pace, metrics = training.rollout, training.pace, training.metrics
+        counts, leases = rollout.counts, list(rollout.leases)
+        pace.record_tokens(rollout.sampled_tokens)
+        owners, streams = _owners(leases, rollout.clock()), _streams(training, leases)
+        seconds = metrics.get("timing_s/step")
+        step_s = pace.step_s if pace.step_s is not None else seconds
+        shown |= {
+            "seconds_left": None if step_s is None else (training.job.steps - training.step) * step_s,
+            "streams": tuple(streams[:MOST_STREAMS]),
+            "streams_left_out": max(0, len(streams) - MOST_STREAMS),
+            "owners": tuple(owners[:MOST_OWNERS]),
+            "owners_left_out": max(0, len(owners) - MOST_OWNERS),
+            "line": len(rollout.admission),
+            "line_age_s": rollout.admission.age_s,
+            "sampled_tokens": rollout.sampled_tokens,
+            "sampled_per_s": pace.sampled_per_s,
+            "trained_per_s": metrics["tokens/trained"] / seconds if seconds and "tokens/trained" in metrics else None,
+            "episodes": {
+                name: counts[name] for name in ("begun", "ended", "trained", "evaluated", "aborted", "fenced")
+            },
+            "drops": select_prefix(counts, "drop_"),
+            "flat": training.flat,
+            "refusals": select_prefix(counts, "refused_"),
+            "refusal": rollout.refusal,
+            "recent_drops": tuple(DropSnapshot(**one._asdict()) for one in list(rollout.lost)[: -MOST_DROPS - 1 : -1]),
+            "side_conversations": counts["side_conversations"],
+            "skipped_tasks": dict(rollout.skipped),
+        }
     waits = why_waiting(status.state, status.reason, training)
     return Snapshot(at=time.time(), status=status, waits=waits, **shown)
 
@@ -161,35 +188,6 @@ def model_in_words(model: ModelSpec) -> str:
     if isinstance(model, TinyModel):
         return f"tiny ({model.layers} layers of {model.hidden_size})"
     return model.path.rstrip("/").rpartition("/")[2] or model.path
-
-
-def _describe_training(training: Training) -> dict[str, Any]:
-    rollout, pace, metrics = training.rollout, training.pace, training.metrics
-    counts, leases = rollout.counts, list(rollout.leases)
-    pace.record_tokens(rollout.sampled_tokens)
-    owners, streams = _owners(leases, rollout.clock()), _streams(training, leases)
-    seconds = metrics.get("timing_s/step")
-    step_s = pace.step_s if pace.step_s is not None else seconds
-    return {
-        "seconds_left": None if step_s is None else (training.job.steps - training.step) * step_s,
-        "streams": tuple(streams[:MOST_STREAMS]),
-        "streams_left_out": max(0, len(streams) - MOST_STREAMS),
-        "owners": tuple(owners[:MOST_OWNERS]),
-        "owners_left_out": max(0, len(owners) - MOST_OWNERS),
-        "line": len(rollout.admission),
-        "line_age_s": rollout.admission.age_s,
-        "sampled_tokens": rollout.sampled_tokens,
-        "sampled_per_s": pace.sampled_per_s,
-        "trained_per_s": metrics["tokens/trained"] / seconds if seconds and "tokens/trained" in metrics else None,
-        "episodes": {name: counts[name] for name in ("begun", "ended", "trained", "evaluated", "aborted", "fenced")},
-        "drops": select_prefix(counts, "drop_"),
-        "flat": training.flat,
-        "refusals": select_prefix(counts, "refused_"),
-        "refusal": rollout.refusal,
-        "recent_drops": tuple(DropSnapshot(**one._asdict()) for one in list(rollout.lost)[: -MOST_DROPS - 1 : -1]),
-        "side_conversations": counts["side_conversations"],
-        "skipped_tasks": dict(rollout.skipped),
-    }
 
 
 def select_prefix(counts: Counter[str], prefix: str) -> dict[str, int]:

@@ -132,7 +132,12 @@ class Writer:
                 self._wait_for_room(items, error)
                 return error
             elif len(items) == 1:
-                self._refuse(items[0], error)
+                item = items[0]
+                log.error("event=store_refused changes=%r error=%r", [type(c).__name__ for c in item.changes], error)
+                reason = error.message if isinstance(error, StoreRefused) else f"{type(error).__name__}: {error}"
+                if item.done is None:
+                    self._break(f"a note was refused, and so is lost: {reason}", [])
+                _resolve_futures([item], StoreRefused(self._describe_failure(reason)))
             else:
                 for place, item in enumerate(items, 1):  # what comes after a note that has to wait waits with it
                     passing = self._write([item])
@@ -206,13 +211,6 @@ class Writer:
         else:
             mended = f"{said}; free space or mend the database; then it goes on by itself"
             _resolve_futures(items, StoreUnavailable(self._describe_failure(mended), retry_after=1.0))
-
-    def _refuse(self, item: WriteRequest, error: Exception) -> None:
-        log.error("event=store_refused changes=%r error=%r", [type(c).__name__ for c in item.changes], error)
-        said = error.message if isinstance(error, StoreRefused) else f"{type(error).__name__}: {error}"
-        if item.done is None:
-            self._break(f"a note was refused, and so is lost: {said}", [])
-        _resolve_futures([item], StoreRefused(self._describe_failure(said)))
 
     def _describe_failure(self, said: str) -> str:
         return f"the store {redacted_url(self._engine)} could not write this down, so it does not count: {said}"

@@ -138,32 +138,31 @@ class Matcher:
 
     def match(self, messages: tuple[Message, ...]) -> Match:
         """Return the longest served history that `messages` begin with."""
-        start = next((m for known, m in self._latest if messages[: len(known)] == known), None)
-        found = _walk(start or Match(None, 0, self.root, False, False), messages)
-        if found.restated:
+        matches = (match for history, match in self._latest if messages[: len(history)] == history)
+        start = next(matches, Match(None, 0, self.root, False, False))
+        node, length, at = start.node, start.length, start.at
+        departs, altered = False, False
+        history = at
+        for position, message in enumerate(messages[length:], start=length + 1):
+            following = history.find_child(message)
+            if (
+                history.answered
+                and message.get("role") == "assistant"
+                and (following is None or following.node is None)
+            ):
+                departs = True
+            if following is None:
+                break
+            altered = _reform(following, message) or altered
+            history = following
+            if history.node is not None:
+                node, length, at, departs = history.node, position, history, False
+        result = Match(node, length, at, departs, altered)
+        if result.restated:
             self._latest.clear()
-        if found.node is not None and not any(
-            map(_has_object_arguments, messages[start.length if start else 0 : found.length])
-        ):
-            self._latest = [(messages[: found.length], found), *self._latest[: _LATEST - 1]]
-        return found
-
-
-def _walk(start: Match, messages: Sequence[Message]) -> Match:
-    node, length, at = start.node, start.length, start.at
-    departs, altered = False, False
-    history = at
-    for position, message in enumerate(messages[length:], start=length + 1):
-        following = history.find_child(message)
-        if history.answered and message.get("role") == "assistant" and (following is None or following.node is None):
-            departs = True
-        if following is None:
-            break
-        altered = _reform(following, message) or altered
-        history = following
-        if history.node is not None:
-            node, length, at, departs = history.node, position, history, False
-    return Match(node, length, at, departs, altered)
+        if result.node is not None and not any(map(_has_object_arguments, messages[start.length : result.length])):
+            self._latest = [(messages[: result.length], result), *self._latest[: _LATEST - 1]]
+        return result
 
 
 def _reform(history: History, message: Message) -> bool:

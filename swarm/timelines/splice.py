@@ -114,25 +114,20 @@ class TemplateSplices:
         kind = (len(known).bit_length(), bool(tools), *dict.fromkeys(message.get("role") for message in new))
         if kind not in self._audited:
             self._audited.add(kind)
-            return self._audit(short, known, new, tools)
+            result = self._splice(known, new, tools)
+            try:
+                expected = self._splice(short, new, tools)
+            except BackendError:  # the template takes whole histories only
+                self.trusted = False
+            else:
+                texts = [(cut.answer, cut.rest) if cut else None for cut in (result, expected)]
+                self.trusted = texts[0] == texts[1]
+            return result
         try:
             return self._splice(short, new, tools)
         except BackendError:  # the template takes whole histories only
             self.trusted = False
             return self._splice(known, new, tools)
-
-    def _audit(
-        self, short: Sequence[Message], known: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool]
-    ) -> TemplateSplice | None:
-        found = self._splice(known, new, tools)
-        try:
-            expected = self._splice(short, new, tools)
-        except BackendError:  # the template takes whole histories only
-            self.trusted = False
-        else:
-            whole, anchored = ((cut.answer, cut.rest) if cut else None for cut in (found, expected))
-            self.trusted = whole == anchored
-        return found
 
     def _splice(self, known: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool]) -> TemplateSplice | None:
         plain, further = [normalise(message) for message in known], [normalise(message) for message in new]

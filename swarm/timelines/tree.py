@@ -143,7 +143,10 @@ class CallTree:
     def keep(self, prompt: Prompt, node: Node, answer: Message) -> None:
         at, new = prompt.asked
         if prompt.parent is None:
-            at = self._keep_matcher(prompt.tools).root
+            histories = self._find_matcher(prompt.tools)
+            if not any(histories[1] is matcher for _, matcher in self._histories):  # kept once a call was served
+                self._histories.append(histories)
+            at = histories[1].root
         end = at.extend(new)
         end.answered = True
         key = canonical(answer)
@@ -171,13 +174,6 @@ class CallTree:
     def _find_matcher(self, tools: Sequence[Tool]) -> tuple[tuple[Tool, ...], Matcher]:
         sent = tuple(tools)
         return next((told for told in self._histories if told[0] == sent), (sent, Matcher()))
-
-    def _keep_matcher(self, tools: tuple[Tool, ...]) -> Matcher:
-        """Return the histories of these tools; only now, when a call was served, are they kept."""
-        told = self._find_matcher(tools)
-        if not any(told[1] is known for _, known in self._histories):
-            self._histories.append(told)
-        return told[1]
 
     def _extend(
         self, found: Match, node: Node, sent: tuple[Message, ...], tools: tuple[Tool, ...], encode: Encode

@@ -37,7 +37,7 @@ from swarm.rollout.task_sampler import Group
 from swarm.rollout.teams import Resolver
 from swarm.store.changes import BatchScheduled, Change, CheckpointEvaluated, CheckpointSaved, StepMeasured
 from swarm.store.reading import FINISHED, RecoveredState
-from swarm.store.tables import Sample, StoredEvent, best_of
+from swarm.store.tables import StoredEvent, best_of
 from swarm.store.writer import Store
 from swarm.training.checkpoints import Checkpoints
 from swarm.training.metrics import (
@@ -240,38 +240,44 @@ class Training:
         self._spawn(self._train(backend), "training")
 
     async def _recover(self, backend: Backend) -> None:
-        found, self._recovered = self._recovered, NOTHING  # its samples are the rollout's now
+        state, self._recovered = self._recovered, NOTHING  # its samples are the rollout's now
         loaded = self.step = await self._in_thread(partial(self._checkpoints.load, backend.learner))
         if loaded:  # what was made or loaded first serves already
             await self._publish(loaded, backend)
-        self.rollout.recover(found)
+        self.rollout.recover(state)
         if self.job.tracking is not None:  # the tracker has not heard of the steps in the weights that were loaded
-            for step in await asyncio.to_thread(list, found.measured):
+            for step in await asyncio.to_thread(list, state.measured):
                 if step <= loaded:
-                    metrics = await asyncio.to_thread(found.measured.get, step)
+                    metrics = await asyncio.to_thread(state.measured.get, step)
                     if metrics is not None:  # those of old steps may be cleared meanwhile
                         self.metrics = metrics
                         await self._tracker.log(step, metrics)
-        self.metrics = self.metrics or await asyncio.to_thread(found.measured.get, loaded, {})
+        self.metrics = self.metrics or await asyncio.to_thread(state.measured.get, loaded, {})
         if (every := self.job.eval_every) is not None:  # the evaluation due last may not have come to its end
-            last = found.step - found.step % every
+            last = state.step - state.step % every
             for step in (last, last - every):
                 if self.evaluation is None:
-                    self.evaluation = parse_evaluation(step, await asyncio.to_thread(found.measured.get, step, {}))
-        for step in range(loaded + 1, found.step + 1):
-            if step not in found.replay:
-                first = min(found.replay, default=found.step + 1) - 1
-                oldest, name = min(known for known in found.checkpoints if known[0] >= first)
+                    self.evaluation = parse_evaluation(step, await asyncio.to_thread(state.measured.get, step, {}))
+        for step in range(loaded + 1, state.step + 1):
+            if step not in state.replay:
+                first = min(state.replay, default=state.step + 1) - 1
+                oldest, name = min(known for known in state.checkpoints if known[0] >= first)
                 raise BackendError(
                     f"no checkpoint could be loaded: expected {name} (step {oldest}) or a later one, as the batches "
                     "before it are deleted; put its folder back, or train in another directory"
                 )
-            samples = await asyncio.to_thread(found.replay.__getitem__, step)
-            spent = await asyncio.to_thread(found.measured.get, step, {})
+            samples = await asyncio.to_thread(state.replay.__getitem__, step)
+            spent = await asyncio.to_thread(state.measured.get, step, {})
             evaluated = parse_evaluation(step, spent)
-            await self._learn(backend, _groups(samples), Stopwatch(self._engine_work, spent=spent), evaluated)
-        if found.begun:
-            details = {"checkpoint": loaded, "step": self.step, "pool": len(found.pool)}
+            groups: dict[str, Group] = {}
+            for sample in samples:
+                group = groups.setdefault(
+                    sample.group, Group(sample.group, sample.task_id, sample.stream, touched_at=0.0)
+                )
+                group.ended.append(sample)
+            await self._learn(backend, tuple(groups.values()), Stopwatch(self._engine_work, spent=spent), evaluated)
+        if state.begun:
+            details = {"checkpoint": loaded, "step": self.step, "pool": len(state.pool)}
             log.warning("event=recovered checkpoint=%(checkpoint)d step=%(step)d pool=%(pool)d", details)
             self.store.note(StoredEvent("recovered", time.time(), details))
 
@@ -316,19 +322,16 @@ class Training:
         self.waiting = None
         log.info("event=evaluated step=%d episodes=%d wait_s=%.2f", self.step, awaited, self._now() - began)
         if self.job.keeps_best_of(self.step):
-            await self._keep_best(summarise_evaluation(self.step, self.rollout.evaluated))
-
-    async def _keep_best(self, found: EvaluationSummary) -> None:
-        """Write down what an evaluation of the present step's weights came to, and keep the best checkpoint."""
-        told = evaluation_metrics(found)
-        self.metrics = {**self.metrics, **told}
-        await self._write_durably(
-            found.step, lambda: (CheckpointEvaluated(found), StepMeasured(found.step, self.metrics))
-        )
-        self.evaluation, self.best = found, best_of([*([self.best] if self.best is not None else []), found])
-        if self.best is found:
-            await self._in_thread(partial(self._checkpoints.keep_best, found.step))
-        await self._tracker.log(found.step, told)
+            summary = summarise_evaluation(self.step, self.rollout.evaluated)
+            means = evaluation_metrics(summary)
+            self.metrics = {**self.metrics, **means}
+            await self._write_durably(
+                summary.step, lambda: (CheckpointEvaluated(summary), StepMeasured(summary.step, self.metrics))
+            )
+            self.evaluation, self.best = summary, best_of([*([self.best] if self.best is not None else []), summary])
+            if self.best is summary:
+                await self._in_thread(partial(self._checkpoints.keep_best, summary.step))
+            await self._tracker.log(summary.step, means)
 
     async def _take_strict_batch(self) -> tuple[Group, ...]:
         """Wait for a batch and until nothing generates; nothing does before the next `_start_rollout`."""
@@ -476,11 +479,3 @@ class Training:
         known = isinstance(error, BackendError | StoreRefused)
         log.error("event=failed task=%s error=%r", task.get_name(), str(error), exc_info=None if known else error)
         self.fail(str(error) if known else f"{task.get_name()}: {type(error).__name__}: {error}")
-
-
-def _groups(samples: Sequence[Sample]) -> tuple[Group, ...]:
-    groups: dict[str, Group] = {}
-    for sample in samples:
-        group = groups.setdefault(sample.group, Group(sample.group, sample.task_id, sample.stream, touched_at=0.0))
-        group.ended.append(sample)
-    return tuple(groups.values())

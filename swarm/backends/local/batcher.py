@@ -173,15 +173,24 @@ def extend(
     `generator` draws for the unseeded; `version` is that of the weights; nobody gets more than `positions` ids. Raises
     ArithmeticError, with nothing noted, where logits are no numbers.
     """
-    _forbid(ready, logits)
+    for row, generation in enumerate(ready):
+        if generation.guide is None:
+            continue
+        try:
+            logits[row].masked_fill_(~generation.guide.allowed_mask().to(logits.device), -torch.inf)
+        except GrammarRefused as error:
+            generation.fail(error)
     rules = [generation.sampling for generation in ready]
     drawn, logprobs, top = sample(logits, rules, _uniforms(ready, generator))
     ids: npt.NDArray[np.int64] = drawn.cpu().numpy()
     for generation, token, logprob, likeliest in zip(ready, ids.tolist(), logprobs.tolist(), top, strict=True):
         generation.ids.append(token)
         generation.fresh.append(SampledToken(token, logprob, version, likeliest))
-        if generation.guide is not None:
-            _accept(generation, generation.guide, token)
+        if generation.guide is not None and generation.error is None:
+            try:
+                generation.guide.accept(token)
+            except GrammarRefused as error:
+                generation.fail(error)
         generation.finish = _finish(generation, token, positions)
     return ids
 
@@ -202,26 +211,6 @@ def _finish(generation: Generation, token: int, positions: int) -> Finish | None
     if token in rules.stop_ids or generation.error is not None:
         return "stop"
     return "length" if length >= positions or length - generation.prompt_length >= rules.max_tokens else None
-
-
-def _forbid(ready: Sequence[Generation], logits: Tensor) -> None:
-    """Take from the logits (N, V) of guided generations what their grammars do not allow."""
-    for row, generation in enumerate(ready):
-        if generation.guide is None:
-            continue
-        try:
-            logits[row].masked_fill_(~generation.guide.allowed_mask().to(logits.device), -torch.inf)
-        except GrammarRefused as error:
-            generation.fail(error)
-
-
-def _accept(generation: Generation, guide: Guide, token: int) -> None:
-    if generation.error is not None:
-        return
-    try:
-        guide.accept(token)
-    except GrammarRefused as error:
-        generation.fail(error)
 
 
 _Array = npt.NDArray[Any]
@@ -269,7 +258,11 @@ class Batcher:
             self._release(generation)
         self._join()
         self._admit()
-        ready = self._extend(*self._advance())
+        rows, features = self._advance()
+        ready = [self._running[row] for row in rows.tolist()]
+        if ready:
+            logits = self._policy.head(features)
+            self._table.append(rows, extend(ready, logits, self.generator, self._version, self._positions))
         for generation in ready:
             if generation.finish:
                 self._release(generation)
@@ -285,14 +278,6 @@ class Batcher:
         self._table = SlotTable(self._slots, self._positions)
         self._cache.wipe()
         return running, waiting
-
-    def _extend(self, rows: _Array, features: Tensor) -> list[Generation]:
-        """Sample one token for each of `rows` (N) from its features (N, F); return whose they are."""
-        ready = [self._running[row] for row in rows.tolist()]
-        if ready:
-            logits = self._policy.head(features)
-            self._table.append(rows, extend(ready, logits, self.generator, self._version, self._positions))
-        return ready
 
     def _follow_version(self) -> None:
         self._version = self._policy.version

@@ -50,15 +50,24 @@ def write(folder: Path, checkpoint: Checkpoint) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
         try:
-            _fill(partial, checkpoint)
+            hashes: dict[str, str] = {}
+            for name, tensors in checkpoint.sets.items():
+                path = partial / f"{name}.safetensors"
+                save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, path)
+                hashes[path.name] = digest(path)
+                _sync(path)
+            manifest = partial / MANIFEST
+            manifest.write_text(json.dumps({"format": _FORMAT, "facts": dict(checkpoint.facts), "files": hashes}))
+            _sync(manifest)
+            _sync(partial)
             replace(partial, folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     except (OSError, SafetensorError) as error:
-        said = f"the checkpoint {folder} could not be written: {error}"
+        failure = f"the checkpoint {folder} could not be written: {error}"
         if is_full(error):
-            raise DiskFull(f"{said}; free space") from error
-        raise BackendError(f"{said}; fix the path") from error
+            raise DiskFull(f"{failure}; free space") from error
+        raise BackendError(f"{failure}; fix the path") from error
 
 
 def is_full(error: Exception) -> bool:
@@ -66,19 +75,6 @@ def is_full(error: Exception) -> bool:
     if isinstance(error, OSError):
         return error.errno in NO_ROOM
     return any(f"os error {number}" in str(error) for number in NO_ROOM)
-
-
-def _fill(folder: Path, checkpoint: Checkpoint) -> None:
-    hashes: dict[str, str] = {}
-    for name, tensors in checkpoint.sets.items():
-        path = folder / f"{name}.safetensors"
-        save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, path)
-        hashes[path.name] = digest(path)
-        _sync(path)
-    manifest = folder / MANIFEST
-    manifest.write_text(json.dumps({"format": _FORMAT, "facts": dict(checkpoint.facts), "files": hashes}))
-    _sync(manifest)
-    _sync(folder)
 
 
 def replace(partial: Path, folder: Path) -> None:

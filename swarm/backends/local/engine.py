@@ -161,18 +161,6 @@ class LocalEngine:
                 raise GrammarRefused("this engine follows no grammar: install llguidance on its machine")
             guide = await asyncio.to_thread(self._guides.guide, sampling.grammar)  # a large schema takes its time
         generation = Generation(list(request.prompt_ids), sampling, guide, since=time.monotonic())
-        queue = self._submit(generation)
-        finished = False
-        try:
-            while not finished:
-                for chunk in await queue.take():
-                    finished = chunk.finish is not None
-                    yield chunk
-        finally:
-            generation.cancelled = True
-            self._open.pop(generation, None)
-
-    def _submit(self, generation: Generation) -> _OutputQueue:
         queue = _OutputQueue()
         with self._wake:
             if self._failure:
@@ -184,7 +172,15 @@ class LocalEngine:
             self._arrived.append(generation)
             self._open[generation] = queue
             self._wake.notify()
-        return queue
+        finished = False
+        try:
+            while not finished:
+                for chunk in await queue.take():
+                    finished = chunk.finish is not None
+                    yield chunk
+        finally:
+            generation.cancelled = True
+            self._open.pop(generation, None)
 
     def _run(self) -> None:
         if hasattr(time, "pthread_getcpuclockid"):

@@ -158,8 +158,17 @@ class FusedForward:
     """
 
     def __init__(self, model: Any) -> None:
-        _require_known(model)
-        base, config = model.base_model, model.config
+        config = model.config
+        if config.model_type not in _FAMILIES:
+            raise CannotFuse(f"its architecture is {config.model_type}")
+        if config.model_type == "mistral" and config.sliding_window is not None:
+            raise CannotFuse("its attention slides")
+        if config.hidden_act != "silu":
+            raise CannotFuse(f"its activation is {config.hidden_act}")
+        kinds = {(parameter.dtype, parameter.device) for parameter in model.parameters()}
+        if len(kinds) != 1:
+            raise CannotFuse("its weights are of several types or on several devices")
+        base = model.base_model
         first = base.layers[0].self_attn
         self._heads, self._kv = int(config.num_attention_heads), int(config.num_key_value_heads)
         self._width, self._scaling = int(first.head_dim), float(first.scaling)
@@ -241,21 +250,18 @@ class FusedForward:
         return seen.transpose(1, 2).flatten(2).flatten(0, 1)
 
     def _layer(self, layer: Any) -> _Layer:
-        attention, mlp = layer.self_attn, layer.mlp
+        attention, mlp, by_head = layer.self_attn, layer.mlp, None
+        if hasattr(attention, "q_norm"):
+            by_head = _HeadNorm(attention.q_norm, attention.k_norm, (self._heads, self._kv), self._plain)
         return _Layer(
             before=_Norm(layer.input_layernorm, self._plain),
             qkv=FusedLinear(attention.q_proj, attention.k_proj, attention.v_proj),
-            by_head=self._head_norm(attention),
+            by_head=by_head,
             out=FusedLinear(attention.o_proj),
             after=_Norm(layer.post_attention_layernorm, self._plain),
             gate_up=FusedLinear(mlp.gate_proj, mlp.up_proj),
             down=FusedLinear(mlp.down_proj),
         )
-
-    def _head_norm(self, attention: Any) -> _HeadNorm | None:
-        if not hasattr(attention, "q_norm"):
-            return None
-        return _HeadNorm(attention.q_norm, attention.k_norm, (self._heads, self._kv), self._plain)
 
 
 class _Norm:
@@ -306,19 +312,6 @@ class _Layer:
 def _split_heads(heads: Tensor, ids: Tensor) -> Tensor:
     """Return (N, h, D) as (B, h, T, D)."""
     return heads.unsqueeze(2) if ids.shape[1] == 1 else heads.unflatten(0, ids.shape).transpose(1, 2)
-
-
-def _require_known(model: Any) -> None:
-    config = model.config
-    if config.model_type not in _FAMILIES:
-        raise CannotFuse(f"its architecture is {config.model_type}")
-    if config.model_type == "mistral" and config.sliding_window is not None:
-        raise CannotFuse("its attention slides")
-    if config.hidden_act != "silu":
-        raise CannotFuse(f"its activation is {config.hidden_act}")
-    kinds = {(parameter.dtype, parameter.device) for parameter in model.parameters()}
-    if len(kinds) != 1:
-        raise CannotFuse("its weights are of several types or on several devices")
 
 
 _EXACT = 1e-4

@@ -299,10 +299,24 @@ def load_policy(folder: Path, job: Job, *, ids: int = 0, text: Sequence[int] = (
     """Load the causal LM in `folder`, which must know `ids` ids, as the job says; BackendError with what is missing.
     `text` is ids of ordinary text, which checks feed. From here on torch has as many threads as the model can use."""
     device = choose_device(job)
-    _require_layout(job, device)
+    if job.merging == "tree" and device.type != "cpu":
+        raise BackendError(
+            f"expected merging auto, linear or none on {device.type}, where rows are computed faster than trees, found "
+            "tree: change merging, or set device to cpu"
+        )
     skeleton = _skeleton(folder, job)
-    _require_rows(folder, skeleton, ids)
-    _require_positions(folder, skeleton.config, job.max_context)
+    rows = skeleton.get_input_embeddings().num_embeddings
+    if ids > rows:
+        raise BackendError(
+            f"the tokenizer in {folder} makes ids up to {ids - 1}, the model has embeddings for {rows} ids, up to "
+            f"{rows - 1}: give the model as many rows (resize_token_embeddings({ids})), or take the added tokens away"
+        )
+    limit = getattr(skeleton.config, "max_position_embeddings", None) or job.max_context
+    if job.max_context > limit:
+        raise BackendError(
+            f"expected a max_context of at most {limit}, as many as the model in {folder} has positions, found "
+            f"{job.max_context}: set max_context to {limit} or less, or choose another model"
+        )
     require_servable(folder, skeleton, job.max_context)
     attends = choose_attention(skeleton)
     require_room(folder, skeleton, job, device)
@@ -327,14 +341,6 @@ def choose_device(job: Job) -> torch.device:
             f"set device to auto or cpu"
         )
     return torch.device(job.device)
-
-
-def _require_layout(job: Job, device: torch.device) -> None:
-    if job.merging == "tree" and device.type != "cpu":
-        raise BackendError(
-            f"expected merging auto, linear or none on {device.type}, where rows are computed faster than trees, found "
-            "tree: change merging, or set device to cpu"
-        )
 
 
 def _skeleton(folder: Path, job: Job) -> Any:
@@ -376,24 +382,6 @@ def read_model(folder: Path, dtype: torch.dtype, attends: Attention) -> nn.Modul
         )
     loaded: nn.Module = model
     return loaded
-
-
-def _require_rows(folder: Path, skeleton: Any, ids: int) -> None:
-    rows = skeleton.get_input_embeddings().num_embeddings
-    if ids > rows:
-        raise BackendError(
-            f"the tokenizer in {folder} makes ids up to {ids - 1}, the model has embeddings for {rows} ids, up to "
-            f"{rows - 1}: give the model as many rows (resize_token_embeddings({ids})), or take the added tokens away"
-        )
-
-
-def _require_positions(folder: Path, config: Any, max_context: int) -> None:
-    limit = getattr(config, "max_position_embeddings", None) or max_context
-    if max_context > limit:
-        raise BackendError(
-            f"expected a max_context of at most {limit}, as many as the model in {folder} has positions, found "
-            f"{max_context}: set max_context to {limit} or less, or choose another model"
-        )
 
 
 ADAPTER = "lora_"

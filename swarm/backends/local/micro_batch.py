@@ -151,7 +151,19 @@ class PackedRows:
         self.rows: Sequence[Row] = [branch.row for branch in branches]
         self.ids = torch.cat([branch.row.ids[branch.shared :] for branch in branches])
         self.position = torch.cat([torch.arange(branch.shared, len(branch.row.ids)) for branch in branches])
-        self.places, self.tree = _build_tree(branches)
+        path = np.empty(max(len(branch.row.ids) for branch in branches), dtype=np.int64)
+        places: list[np.ndarray] = []
+        parents: dict[int, int] = {}
+        # of each run of ids that a branch adds: the index before the first (-1 at a root), by the index of the first
+        size = 0
+        for row, shared in branches:
+            length = len(row.ids)
+            if length > shared:
+                parents[size] = int(path[shared - 1]) if shared else -1
+            path[shared:length] = np.arange(size, size + length - shared)
+            size += length - shared
+            places.append(path[row.places.numpy()])
+        self.places, self.tree = torch.from_numpy(np.concatenate(places)), TreeMask(_segments(parents, size))
 
     @property
     def tokens(self) -> int:
@@ -167,23 +179,6 @@ def _common_prefix(left: np.ndarray, right: np.ndarray) -> int:
     size = min(len(left), len(right))
     differ = left[:size] != right[:size]
     return int(differ.argmax()) if differ.any() else size
-
-
-def _build_tree(branches: Sequence[Branch]) -> tuple[Tensor, TreeMask]:
-    """Return where the branches' sampled tokens are predicted (M,), and the tree's shape."""
-    path = np.empty(max(len(branch.row.ids) for branch in branches), dtype=np.int64)
-    places: list[np.ndarray] = []
-    parents: dict[int, int] = {}
-    # of each run of ids that a branch adds: the index before the first (-1 at a root), by the index of the first
-    size = 0
-    for row, shared in branches:
-        length = len(row.ids)
-        if length > shared:
-            parents[size] = int(path[shared - 1]) if shared else -1
-        path[shared:length] = np.arange(size, size + length - shared)
-        size += length - shared
-        places.append(path[row.places.numpy()])
-    return torch.from_numpy(np.concatenate(places)), TreeMask(_segments(parents, size))
 
 
 def _segments(parents: dict[int, int], size: int) -> list[Segment]:
@@ -230,18 +225,6 @@ class Layout:
         """Yield the rows, each once, in micro-batches within the job's budget."""
         if not rows:
             return
-        trees = self._trees(rows)
-        if trees is None:
-            yield from self._rows(rows)
-        else:
-            yield from map(PackedRows, trees)
-
-    def metrics(self) -> Mapping[str, float]:
-        """Return the share of trees among the layouts since the last call."""
-        chosen, self._chosen = self._chosen, []
-        return {"merge/layout_tree": sum(chosen) / max(1, len(chosen))}
-
-    def _trees(self, rows: Sequence[Row]) -> list[list[Branch]] | None:
         trees = None
         if self._obstacle is None and self._merging in ("auto", "tree"):
             trees = list(split_branches(sort_depth_first(rows), self._tokens))
@@ -249,10 +232,10 @@ class Layout:
             if self._merging == "auto" and ratio < PAYS:
                 trees = None
         self._chosen.append(trees is not None)
-        return trees
-
-    def _rows(self, rows: Sequence[Row]) -> Iterator[PaddedRows | PackedRows]:
-        """Yield rows padded or, where padding would cost more than attention to each row by itself does, packed."""
+        if trees is not None:
+            yield from map(PackedRows, trees)
+            return
+        # rows are padded or, where padding would cost more than attention to each row by itself does, packed
         padded = list(pad_rows(rows, self._tokens))
         padding = sum(micro.tokens for micro in padded) - sum(len(row.ids) for row in rows)
         if self._obstacle is not None or padding <= _PADDING_PER_ROW * len(rows):
@@ -260,6 +243,11 @@ class Layout:
         else:
             alone = [Branch(row, 0) for micro in padded for row in micro.rows]
             yield from map(PackedRows, split_branches(alone, self._tokens))
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return the share of trees among the layouts since the last call."""
+        chosen, self._chosen = self._chosen, []
+        return {"merge/layout_tree": sum(chosen) / max(1, len(chosen))}
 
 
 def find_tree_obstacle(policy: Policy) -> str | None:

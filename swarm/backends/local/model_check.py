@@ -42,16 +42,6 @@ from swarm.rendering.renderer import render_with_timeout
 from swarm.timelines.node import TrainRow
 
 
-def _generation(prompt: Sequence[int], sampling: Sampling, chunks: Sequence[Chunk]) -> Generation:
-    generation = Generation([*prompt], sampling)
-    for chunk in chunks:
-        tops = chunk.top or ((),) * len(chunk.ids)
-        drawn = zip(chunk.ids, chunk.logprobs, tops, strict=True)
-        generation.fresh += [SampledToken(token, logprob, chunk.version, top) for token, logprob, top in drawn]
-        generation.ids += chunk.ids
-    return generation
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Check as the command line says; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m swarm.backends.local.model_check", description="Check a model.")
@@ -239,6 +229,9 @@ async def measure(job: Job, folder_hash: str, note: Note) -> ModelCheck:
         policy, room = backend.policy, _measure_room(backend.policy, job, free)
         note("comparing log-probs with a plain eager forward")
         gap = await _gap(backend, job)
+        fused_lost = None if policy.fused else policy.unfused or "the engine did not say why"
+        rows = job.merging in ("linear", "none")
+        trees_lost = f"the job's merging is `{job.merging}`" if rows else find_tree_obstacle(policy)
         return ModelCheck(
             folder=job.model.path,
             folder_hash=folder_hash,
@@ -248,32 +241,21 @@ async def measure(job: Job, folder_hash: str, note: Note) -> ModelCheck:
             loaded_bytes=loaded,
             logprob_gap=gap.found,
             logprob_tolerance=gap.allowed,
-            **_model(policy),
-            **_forward(policy, job),
+            architecture=policy.config.model_type,
+            parameters=sum(weight.numel() for name, weight in policy.model.named_parameters() if ADAPTER not in name),
+            trained_parameters=sum(weight.numel() for weight in trainable_parameters(policy.model).values()),
+            positions=getattr(policy.config, "max_position_embeddings", None),
+            threads=torch.get_num_threads(),
+            fused=fused_lost is None,
+            fused_lost=fused_lost,
+            trees=trees_lost is None,
+            trees_lost=trees_lost,
             **room,
             **await _speeds(backend, job, note),
             peak_bytes=int(torch.cuda.max_memory_allocated()) if policy.device.type == "cuda" else peak_memory(),
         )
     finally:
         await backend.stop()
-
-
-def _model(policy: Policy) -> dict[str, Any]:
-    weights = policy.model.named_parameters()
-    return {
-        "architecture": policy.config.model_type,
-        "parameters": sum(weight.numel() for name, weight in weights if ADAPTER not in name),
-        "trained_parameters": sum(weight.numel() for weight in trainable_parameters(policy.model).values()),
-        "positions": getattr(policy.config, "max_position_embeddings", None),
-        "threads": torch.get_num_threads(),
-    }
-
-
-def _forward(policy: Policy, job: Job) -> dict[str, Any]:
-    fused = None if policy.fused else policy.unfused or "the engine did not say why"
-    rows = job.merging in ("linear", "none")
-    trees = f"the job's merging is `{job.merging}`" if rows else find_tree_obstacle(policy)
-    return {"fused": fused is None, "fused_lost": fused, "trees": trees is None, "trees_lost": trees}
 
 
 async def _gap(backend: LocalBackend, job: Job) -> Gap:
@@ -285,7 +267,13 @@ async def _gap(backend: LocalBackend, job: Job) -> Gap:
         shown = renderer.render([{"role": "user", "content": text}], generation_prompt=True)
         prompt = renderer.encode(shown)[-(job.max_context - tokens) :]
         chunks = await answer(backend.engine, f"compared-{number}", prompt, sampling)
-        answers.append(_generation(prompt, sampling, chunks))
+        generation = Generation([*prompt], sampling)
+        for chunk in chunks:
+            tops = chunk.top or ((),) * len(chunk.ids)
+            drawn = zip(chunk.ids, chunk.logprobs, tops, strict=True)
+            generation.fresh += [SampledToken(token, logprob, chunk.version, top) for token, logprob, top in drawn]
+            generation.ids += chunk.ids
+        answers.append(generation)
     return logprob_gap(backend.policy, answers)
 
 

@@ -57,10 +57,13 @@ def check_rows(policy: Policy, positions: int) -> None:
         features = policy.features(padded.to(policy.device), use_cache=False)
         with use_eager_attention(policy.model):
             gaps = []
-            for found, row in zip(features, rows, strict=True):
+            for own, row in zip(features, rows, strict=True):
                 expected, allowed = _eager_logprobs(policy, row)
-                gaps.append(Gap(_max_gap(policy, expected, policy.head(found[: len(row)]).log_softmax(-1)), allowed))
-        dependence = _batch_dependence(policy, positions)
+                gaps.append(Gap(_max_gap(policy, expected, policy.head(own[: len(row)]).log_softmax(-1)), allowed))
+        near, far = [0, 1, 2, 3], [0, 1, positions - 2, positions - 1]
+        alone, beside = _features_at(policy, [near]), _features_at(policy, [near, far])
+        gap = max((beside[0] - alone[0]).abs().max().item(), (beside[1, :2] - alone[0, :2]).abs().max().item())
+        dependence = gap / alone.abs().max().item()
     _require_near(policy, _worst_gap(gaps), "learner's forward")
     if not dependence <= _BATCH_TOLERANCE.get(policy.dtype, _COARSE_BATCH_TOLERANCE):
         raise BackendError(
@@ -150,14 +153,6 @@ def _logprobs(policy: Policy, ids: Sequence[int]) -> Tensor:
 def _max_gap(policy: Policy, expected: Tensor, found: Tensor) -> float:
     likeliest = expected.topk(min(_LIKELIEST.get(policy.dtype, 1), expected.shape[-1])).indices
     return (expected.gather(-1, likeliest) - found.gather(-1, likeliest)).abs().max().item()
-
-
-def _batch_dependence(policy: Policy, positions: int) -> float:
-    """Return how much features change, relative to the largest, alone and beside a row at the last positions."""
-    near, far = [0, 1, 2, 3], [0, 1, positions - 2, positions - 1]
-    alone, beside = _features_at(policy, [near]), _features_at(policy, [near, far])
-    gap = max((beside[0] - alone[0]).abs().max().item(), (beside[1, :2] - alone[0, :2]).abs().max().item())
-    return gap / alone.abs().max().item()
 
 
 def _features_at(policy: Policy, places: Sequence[Sequence[int]]) -> Tensor:
