@@ -327,8 +327,8 @@ class _Parser:
         facts, count = self._facts[mention.field], len(mention.values)
         vague = not mention.values and mention.sense is None and facts.ladder[0] and not facts.is_categorical
         if count > 1:
-            either = count == 2 and mention.joints[0] == "or" and mention.sense is None
-            if self._which or either:  # `A vs B faster` asks which one is
+            alone = count == 2 and mention.joints[0] == "or" and self._tokens[0].kind == "field"
+            if self._which or alone:  # `FIELD A vs B faster` asks which one is
                 return None
             vague = mention.joints[0] == "or" and mention.sense is None
             vague = vague or (count > 2 and "than" in mention.joints[1:])

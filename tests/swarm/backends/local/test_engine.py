@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from swarm.backends.local import batcher as batching
 from swarm.backends.local.batcher import Batcher
 from swarm.backends.local.engine import LocalEngine
 from swarm.backends.local.policy import Policy
@@ -128,17 +129,17 @@ async def test_what_runs_in_a_step_that_fails_is_lost_and_may_be_asked_again(
 ) -> None:
     sampling, prompts = Sampling(max_tokens=8, temperature=0.0), [[1, 2, 3], [5] * 40]
     undisturbed = [_ids(await _collect(engine, prompt, sampling)) for prompt in prompts]
-    plain, calls = batcher._extend, 0
+    plain, calls = batching.extend, 0
 
-    def shaky(rows: Any, features: Any) -> Any:
+    def shaky(*given: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == 4:
             batcher._cache._memory[0].fill_(torch.nan)  # no mask would hide it
             raise torch.OutOfMemoryError("once in a while")
-        return plain(rows, features)
+        return plain(*given)
 
-    monkeypatch.setattr(batcher, "_extend", shaky)
+    monkeypatch.setattr(batching, "extend", shaky)
     asked = (_collect(engine, prompt, sampling) for prompt in prompts)
     for error in await asyncio.gather(*asked, return_exceptions=True):
         assert isinstance(error, RequestLost)
@@ -169,14 +170,14 @@ async def test_steps_that_fail_in_company_alone_end_the_engine_and_those_that_wa
     policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batcher = Batcher(policy, slots=2, positions=_CONTEXT, seed=0)
-    plain = batcher._extend
+    plain = batching.extend
 
-    def crowded(rows: Any, features: Any) -> Any:
-        if len(rows) > 1:
+    def crowded(ready: Any, *given: Any) -> Any:
+        if len(ready) > 1:
             raise torch.OutOfMemoryError("no room for two")
-        return plain(rows, features)
+        return plain(ready, *given)
 
-    monkeypatch.setattr(batcher, "_extend", crowded)
+    monkeypatch.setattr(batching, "extend", crowded)
     async with _serving(policy, batcher) as engine:
         asked = (_collect(engine, [1, number], Sampling(max_tokens=40)) for number in range(6))
         answers = await asyncio.gather(*asked, return_exceptions=True)
