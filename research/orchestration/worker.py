@@ -72,12 +72,11 @@ class StudyWorker:
                 register(client, self._home, self._pool, limits=self._limits)
                 self._limits = False  # a person may change the pool's
                 self._registered_at = time.monotonic()
-        if self._process is None or self._process.poll() is not None:
-            if self._process is not None:
-                self._say(f"the worker ended with code {self._process.returncode}; it is started again")
-            self._start()
-        require_room(self._home.path)  # on a full disk a process could not even begin
-        with connect(self.server.api) as client:
+            if self._process is None or self._process.poll() is not None:
+                if self._process is not None:
+                    self._say(f"the worker ended with code {self._process.returncode}; it is started again")
+                self._start()
+            require_room(self._home.path)  # on a full disk a process could not even begin
             self._flow_runs.settle(client)
 
     def _start(self) -> None:
