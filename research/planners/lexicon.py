@@ -123,9 +123,10 @@ PHRASES: tuple[tuple[str, Token], ...] = (
      "no effect;have no effect;has no effect", Token("idiom", "equivalent")),
     ("at the same number of episodes;with the same number of episodes;at equal episodes;for a fixed number of episodes",
      Token("idiom", "episodes")),
-    ("group relative policy optimization;hidden task;held out task;language model;in general;at all;at the end;"
-     "at the end of training;after training;after the last step;on average;how come;how many;how large;how big;"
-     "how high;how low;how much;how long", Token("idiom", "")),
+    ("group relative policy optimization;reinforcement learning;hidden task;held out task;language model;in general;"
+     "at all;at the end;at the end of training;after training;after the last step;on average;how come;how many;"
+     "how large;how big;how high;how low;how much;how long;how many seeds;how many runs;how many seeds do i need;"
+     "how many runs do i need", Token("idiom", "")),
 )  # fmt: skip
 """Words that say by what runs are judged and whether the treatment does better by it, or nothing beyond every study."""
 OUTCOMES: Mapping[str, str] = {
