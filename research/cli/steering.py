@@ -207,7 +207,7 @@ def watch(name: Name = None) -> None:
     observer, shown = make_observer(home, state)
     record = StudyLog(log, state.id)  # reads only what is new
     with shown:
-        while not is_done(state):
+        while not (is_done(state) or (state.concluded_reason is not None and state.newest_report is not None)):
             observer.observe(state)
             time.sleep(LOOK_S)
             state = record.state()

@@ -115,7 +115,6 @@ def _row(name: str | None, process: SwarmProcess | None) -> Mapping[str, Any]:
     return about | {"state": str(status.state), "step": status.step, "steps": status.steps}
 
 
-DEFAULT_PORT = 8700
 RETRY_TIMEOUT_S = 15.0
 """A server that does not say within so long what it does is stopped, or busy beyond use."""
 
@@ -158,7 +157,12 @@ class StartOptions(BaseModel):
     check: Annotated[
         bool, typer.Option("--check", help="Start nothing: say what the backend verl finds and lacks here.")
     ] = False
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; another is taken if in use.")] = DEFAULT_PORT
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Port; another is taken if in use.", show_default="8700, or that of its last start"
+        ),
+    ] = None
     name: Annotated[
         str | None, typer.Option(help="Name of the server, where several run here.", show_default=False)
     ] = None

@@ -191,7 +191,7 @@ class _Preview:
             accepted=self._refused is None,
             refused=self._refused,
             job=find_fixed_fields(self._inputs.compiler.base or Job()),
-            assumed=(*(turn.note for turn in turns if turn.note), *self._describe_defaults()),
+            assumed=tuple(dict.fromkeys((*(turn.note for turn in turns if turn.note), *self._describe_defaults()))),
             hypotheses=self._hypotheses,
             environment=environment,
             brought=tuple(records_of([environment])),

@@ -16,6 +16,7 @@ import subprocess
 import time
 from base64 import urlsafe_b64decode
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -80,6 +81,8 @@ class Binding:
     """The backend of the jobs it is for: one may need a Python of its own."""
     peers: tuple[str, ...] = ()
     """Addresses of servers that it may ask what became of a team."""
+    port: int = 8700
+    """The one that it was bound to last, where clients look for it."""
 
 
 LOOPBACK: Final = Binding()
@@ -297,9 +300,11 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def ensure_server(
-    home: Home, name: str | None, changes: Mapping[str, Any], *, port: int, idle: bool
+    home: Home, name: str | None, changes: Mapping[str, Any], *, port: int | None, idle: bool
 ) -> tuple[SwarmProcess, bool]:
     """Return the server of a name, as it was started last but for `changes` of its Binding, and whether it ran before.
+
+    Without a `port` it is bound to its last one, if that is free.
 
     Raises BadInput where it runs with others.
     """
@@ -325,13 +330,19 @@ def ensure_server(
         if wanted != known:  # before it is started: whoever kills this command in between leaves no server unknown
             write_bytes(path, json.dumps(asdict(wanted)).encode(), mode=0o600)
         try:
-            return start_swarm(folder, models=home.models, port=port, idle=idle, binding=wanted), False
+            chosen = known.port if port is None else port
+            started = start_swarm(folder, models=home.models, port=chosen, idle=idle, binding=wanted)
         except BaseException:  # what does not start is not what the server was started with last
             if before is None:
                 path.unlink(missing_ok=True)
             else:  # in place of the other: on a full disk nothing is lost, least of all its store and its token
                 write_bytes(path, before, mode=0o600)
             raise
+        bound = replace(wanted, port=urlsplit(started.url).port or wanted.port)
+        if bound != wanted:
+            with suppress(OSError):  # on a full disk it runs all the same, and may be elsewhere the next time
+                write_bytes(path, json.dumps(asdict(bound)).encode(), mode=0o600)
+        return started, False
 
 
 def load_binding(folder: Path) -> Binding:

@@ -118,6 +118,8 @@ def test_a_finished_study_is_watched_resumed_and_stopped_at_once(ajet: Ajet, fin
     for command in ("resume", "stop"):
         assert json.loads(ajet("study", command, "--json").out)["status"] == "concluded"
     assert finished.state().event_count == before
+    assert ajet("study", "note", STUDY, "looked at").code == 0
+    assert "supported" in ajet("study", "watch").out, "a note after the end begins nothing"
 
 
 def test_a_report_that_was_deleted_is_built_again_as_it_was(ajet: Ajet, finished: Synthetic) -> None:

@@ -99,6 +99,8 @@ def test_several_servers_run_in_one_installation_each_with_its_own_job(ajet: Aje
     again = {row["name"]: row["state"] for row in json.loads(ajet("swarm", "list", "--json").out)}
     assert again == {None: "ROLLING", "listener-2": "ROLLING", "speaker": "down"}
     ajet("swarm", "status", "--server", "speaker").refused("`ajet swarm start --name speaker`")
+    started = json.loads(ajet("swarm", "start", "--name", "speaker", "--json").out)
+    assert started["url"] == rows[2]["url"], "its clients find it where it was"
 
 
 def test_a_server_may_be_elsewhere(
