@@ -328,7 +328,7 @@ class _Parser:
         vague = not mention.values and mention.sense is None and facts.ladder[0] and not facts.is_categorical
         if count > 1:
             alone = count == 2 and mention.joints[0] == "or" and self._tokens[0].kind == "field"
-            if self._which or alone:  # `FIELD A vs B faster` asks which one is
+            if self._which or (alone and claim != "decrease"):  # `FIELD A vs B faster` asks which one is
                 return None
             vague = mention.joints[0] == "or" and mention.sense is None
             vague = vague or (count > 2 and "than" in mention.joints[1:])
