@@ -17,7 +17,7 @@ from research.design.compiler import CompiledDesign, DesignCompiler, accept_hypo
 from research.errors import BadInput, DesignRefused, PlannerFailed, TopicDeclined
 from research.installation.base_job import find_fixed_fields
 from research.planners.context import NO_REWARD_NOW, PlannerContext, field_specs
-from research.planners.history import CampaignFacts, Notebook, Quote
+from research.planners.history import CampaignFacts, Notebook, QuotedText
 from research.planners.lexicon import find_environment, name_environments
 from research.planners.prompts import DECLINABLE
 from research.planners.protocol import Planner, PlannerTurn
@@ -59,7 +59,7 @@ class PlanningInputs:
     """What the rules understood of the topic when the study began; None where nobody parsed it."""
     code_allowed: bool = False
     """Whether runs are in containers, so that a reward function may be proposed."""
-    notes: tuple[Quote, ...] = ()
+    notes: tuple[QuotedText, ...] = ()
     """Notes that people left in the study, quoted."""
     locked: Metric | None = None
     """What the study is judged by, once that is locked: its environment may be gone by then."""
@@ -67,7 +67,7 @@ class PlanningInputs:
     """What the rounds before found; None in the first."""
     notebook: Notebook | None = None
     """What the planner wrote down; None where it can write nothing down."""
-    findings: tuple[Quote, ...] = ()
+    findings: tuple[QuotedText, ...] = ()
     """What earlier studies here found about the topic."""
     tools: Callable[[PlanningInputs], StudyTools | None] = lambda context: None
     """Returns what a planner may look at, by the levels and prices of a context."""

@@ -177,8 +177,8 @@ def servers(home: Home) -> Iterator[tuple[str | None, SwarmProcess | None]]:
 
 
 def find_server_names(home: Home) -> list[str]:
-    folder = home.path / "swarms"
-    return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    """Return the names of servers that were ever started: a refused start leaves its lock alone."""
+    return sorted({path.parent.name for path in (home.path / "swarms").glob("*/*") if path.name != START_LOCK})
 
 
 Server = Annotated[
@@ -296,6 +296,7 @@ def _connect_address(url: str, role: UserRole, environ: Mapping[str, str], home:
 
 
 KEPT = "start.json"
+START_LOCK = "start.lock"
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
@@ -310,7 +311,7 @@ def ensure_server(
     """
     folder = server_folder(home.path, name)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with FileLock(folder / "start.lock"):  # two commands at once: the second finds what the first started
+    with FileLock(folder / START_LOCK):  # two commands at once: the second finds what the first started
         known, running, path = load_binding(folder), find_swarm(folder), folder / KEPT
         wanted = replace(known, **{"store": os.environ.get(STORE) or known.store, **changes})
         if running is not None:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from research.installation.base_job import find_fixed_fields
-from research.planners.history import CampaignFacts, Notebook, Quote
+from research.planners.history import CampaignFacts, Notebook, QuotedText
 from research.planners.tools import StudyTools
 from research.proposals.actions import DEFAULT_EFFECT
 from research.proposals.arms import NO_MODELS, ComparedModels, Scalar
@@ -147,7 +147,7 @@ class PlannerContext:
     verdicts: Sequence[Verdict] = ()
     warnings: Sequence[str] = ()
     """What the confound linter says about the design's runs, one line each."""
-    notes: Sequence[Quote] = ()
+    notes: Sequence[QuotedText] = ()
     rejected: str | None = None
     wanted: RequestedComparison = field(default_factory=RequestedComparison)
     """What flags ask for, in the place of a topic or beside it."""
@@ -162,7 +162,7 @@ class PlannerContext:
     """What the rounds before found; None in the first."""
     notebook: Notebook | None = None
     """What the planner wrote down in earlier turns; None where it can write nothing down."""
-    findings: Sequence[Quote] = ()
+    findings: Sequence[QuotedText] = ()
     tools: StudyTools | None = field(default=None, repr=False)
     """What it may look at; None for nothing."""
     plays_seen: bool = False

@@ -40,7 +40,7 @@ _SHORTEST_SECRET = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Quote:
+class QuotedText:
     """One quoted text."""
 
     id: str
@@ -68,9 +68,9 @@ def redact_secrets(text: str, environment: Mapping[str, str] | None = None) -> s
     return text
 
 
-def quote_latest(texts: Iterable[tuple[str, str]]) -> Sequence[Quote]:
+def quote_latest(texts: Iterable[tuple[str, str]]) -> Sequence[QuotedText]:
     """Return the latest `MOST` of (id, text), the oldest first; a text of which nothing is left is left out."""
-    shown = [Quote(name, sanitize_line(text)) for name, text in texts]
+    shown = [QuotedText(name, sanitize_line(text)) for name, text in texts]
     return tuple(entry for entry in shown if entry.text)[-MOST:]
 
 

@@ -26,7 +26,7 @@ Kind = Literal["word", "mark", "number", "share", "field", "value", "environment
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class TopicWord:
     """A word, a number, or several words that mean one thing."""
 
     kind: Kind
@@ -92,41 +92,42 @@ FRAME = ARTICLES | stems(
     "want need really actually"
 )
 """Words that hold a sentence together, and ask for nothing."""
-PHRASES: tuple[tuple[str, Token], ...] = (
+PHRASES: tuple[tuple[str, TopicWord], ...] = (
     ("better;improve;improves;improvement;help;helps;helpful;boost;boosts;benefit;benefits;solve more;solve more of;"
-     "solves more;solves more of;learn more;more success", Token("effect", "", claim="increase")),
+     "solves more;solves more of;learn more;more success", TopicWord("effect", "", claim="increase")),
     ("worse;worsen;hurt;hurts;harm;harms;harmful;hinder;hinders;impair;impairs;degrade;degrades;damage;solve fewer;"
-     "solve less", Token("effect", "", claim="decrease")),
+     "solve less", TopicWord("effect", "", claim="decrease")),
     ("faster;quicker;sooner;faster learning;learn faster;speed up;speeds up;sample efficient;more sample efficient;"
      "fewer episodes;in fewer episodes;in fewer steps;need fewer episodes;more quickly",
-     Token("effect", "episodes", claim="increase")),
+     TopicWord("effect", "episodes", claim="increase")),
     ("slower;slow down;slows down;more slowly;less sample efficient;more episodes;need more episodes",
-     Token("effect", "episodes", claim="decrease")),
-    ("faster in wall clock time;faster in seconds;less wall clock time", Token("effect", "seconds", claim="increase")),
-    ("wall clock;wall clock time;in wall clock time", Token("effect", "seconds")),
-    ("area under the curve;area under the learning curve;auc", Token("effect", "area")),
-    ("cheaper;fewer tokens;token efficient;more token efficient", Token("effect", "tokens", claim="increase")),
-    ("more expensive;costlier;more tokens", Token("effect", "tokens", claim="decrease")),
-    ("more stable;less likely to collapse;prevent collapse", Token("effect", "collapse", claim="increase")),
-    ("less stable;unstable;more likely to collapse;collapse more", Token("effect", "collapse", claim="decrease")),
-    ("generalise better;generalize better;transfer better", Token("effect", "transfer", claim="increase")),
-    ("generalise;generalize;transfer", Token("effect", "transfer")),
+     TopicWord("effect", "episodes", claim="decrease")),
+    ("faster in wall clock time;faster in seconds;less wall clock time",
+     TopicWord("effect", "seconds", claim="increase")),
+    ("wall clock;wall clock time;in wall clock time", TopicWord("effect", "seconds")),
+    ("area under the curve;area under the learning curve;auc", TopicWord("effect", "area")),
+    ("cheaper;fewer tokens;token efficient;more token efficient", TopicWord("effect", "tokens", claim="increase")),
+    ("more expensive;costlier;more tokens", TopicWord("effect", "tokens", claim="decrease")),
+    ("more stable;less likely to collapse;prevent collapse", TopicWord("effect", "collapse", claim="increase")),
+    ("less stable;unstable;more likely to collapse;collapse more", TopicWord("effect", "collapse", claim="decrease")),
+    ("generalise better;generalize better;transfer better", TopicWord("effect", "transfer", claim="increase")),
+    ("generalise;generalize;transfer", TopicWord("effect", "transfer")),
     ("best;optimal;optimum;ideal;tune;tuning;sweep;optimise;optimize;work best;works best;learn best;which value;"
-     "what value;should i use;should we use;should i choose", Token("effect", "", best=1)),
-    ("two best;best two;2 best;best 2", Token("effect", "", best=2)),
-    ("three best;best three;3 best;best 3", Token("effect", "", best=3)),
+     "what value;should i use;should we use;should i choose", TopicWord("effect", "", best=1)),
+    ("two best;best two;2 best;best 2", TopicWord("effect", "", best=2)),
+    ("three best;best three;3 best;best 3", TopicWord("effect", "", best=3)),
     ("fastest;learn fastest;fewest episodes;need the fewest episodes;needs the fewest episodes",
-     Token("effect", "episodes", best=1)),
-    ("cheapest;fewest tokens", Token("effect", "tokens", best=1)),
-    ("most stable", Token("effect", "collapse", best=1)),
+     TopicWord("effect", "episodes", best=1)),
+    ("cheapest;fewest tokens", TopicWord("effect", "tokens", best=1)),
+    ("most stable", TopicWord("effect", "collapse", best=1)),
     ("no difference;make no difference;makes no difference;not make a difference;not matter;as good as;as well as;"
-     "no effect;have no effect;has no effect", Token("idiom", "equivalent")),
+     "no effect;have no effect;has no effect", TopicWord("idiom", "equivalent")),
     ("at the same number of episodes;with the same number of episodes;at equal episodes;for a fixed number of episodes",
-     Token("idiom", "episodes")),
+     TopicWord("idiom", "episodes")),
     ("group relative policy optimization;reinforcement learning;hidden task;held out task;language model;in general;"
      "at all;at the end;at the end of training;after training;after the last step;on average;how come;how many;"
      "how large;how big;how high;how low;how much;how long;how many seeds;how many runs;how many seeds do i need;"
-     "how many runs do i need", Token("idiom", "")),
+     "how many runs do i need", TopicWord("idiom", "")),
 )  # fmt: skip
 """Words that say by what runs are judged and whether the treatment does better by it, or nothing beyond every study."""
 OUTCOMES: Mapping[str, str] = {
@@ -149,7 +150,7 @@ _TOKEN = re.compile(
 _LISTED = re.compile(r"(?<=\d),(?=\d)(?!\d{3}(?!\d))")
 
 
-def cut(text: str) -> list[Token]:
+def cut(text: str) -> list[TopicWord]:
     """Return a text's words (as stems), numbers and marks; places are those of the text."""
     plain = "".join(form if len(form := unicodedata.normalize("NFKC", char).lower()) == 1 else char for char in text)
     plain = re.sub(r"_|(?<=[^\W_])-(?=[a-z])|(?<=\bdr)\.|[()\[\]]", " ", _LISTED.sub("/", plain))
@@ -157,19 +158,19 @@ def cut(text: str) -> list[Token]:
     for match in _TOKEN.finditer(plain):
         text, at = match[0], match.span()
         if match["share"]:
-            tokens.append(Token("share", text, at, float(text.rstrip("%percnt \t")) / 100))
+            tokens.append(TopicWord("share", text, at, float(text.rstrip("%percnt \t")) / 100))
         elif match["number"]:
             whole = text.lstrip("+-").isdecimal() and len(text) <= 15
-            tokens.append(Token("number", text, at, int(text) if whole else float(text)))
+            tokens.append(TopicWord("number", text, at, int(text) if whole else float(text)))
         elif match["mark"]:
-            tokens.append(Token("mark", text, at))
+            tokens.append(TopicWord("mark", text, at))
         else:
             word = text.replace("’", "'")
-            tokens.append(Token("word", "not" if word.endswith("n't") else stem(word.partition("'")[0]), at))
+            tokens.append(TopicWord("word", "not" if word.endswith("n't") else stem(word.partition("'")[0]), at))
     return tokens
 
 
-Vocabulary = dict[tuple[str, ...], Token]
+Vocabulary = dict[tuple[str, ...], TopicWord]
 
 
 def build_vocabulary(
@@ -178,7 +179,7 @@ def build_vocabulary(
     """Return what phrases mean; of two meanings the first counts."""
     known: Vocabulary = {}
 
-    def add(texts: Iterable[str], token: Token) -> None:
+    def add(texts: Iterable[str], token: TopicWord) -> None:
         for text in texts:
             words = tuple(entry.name for entry in cut(text))
             for key in (words, ("".join(words),) if token.kind == "field" else words):
@@ -187,34 +188,34 @@ def build_vocabulary(
     for facts in fields:
         for text in (facts.name, *facts.synonyms):
             own = stems(text)
-            add([text], Token("field", facts.name, sense="up" if own & UP else "down" if own & DOWN else None))
+            add([text], TopicWord("field", facts.name, sense="up" if own & UP else "down" if own & DOWN else None))
         for value, texts in facts.values.items():
-            add(texts, Token("value", facts.name, value=value if facts.is_categorical else int(value)))
+            add(texts, TopicWord("value", facts.name, value=value if facts.is_categorical else int(value)))
         for rung in facts.ladder:
             if isinstance(rung, str) and "_" in rung:
-                add([rung], Token("value", facts.name, value=rung))
+                add([rung], TopicWord("value", facts.name, value=rung))
     for entry in environments:
-        add((entry.name, *entry.synonyms), Token("environment", entry.name))
+        add((entry.name, *entry.synonyms), TopicWord("environment", entry.name))
     if wanted.environment is not None:
-        add(_OURS, Token("environment", wanted.environment))
+        add(_OURS, TopicWord("environment", wanted.environment))
         words = re.findall(r"[a-z0-9]+", wanted.environment.partition(MARK)[0].lower())
         parts = (" ".join(words[start:end]) for end in range(1, len(words) + 1) for start in range(end))
-        add((part for part in parts if stem(part) not in FRAME), Token("environment", wanted.environment))
+        add((part for part in parts if stem(part) not in FRAME), TopicWord("environment", wanted.environment))
     for phrases, token in PHRASES:
         add(phrases.split(";"), token)
     for kind_name, outcomes in OUTCOMES.items():
-        add(outcomes.split(";"), Token("outcome", kind_name))
+        add(outcomes.split(";"), TopicWord("outcome", kind_name))
         for claim, verbs in CHANGES.items():
             pairs = [(verb, outcome) for verb in verbs.split(";") for outcome in outcomes.split(";")]
-            token = Token("effect", kind_name, claim=claim)
+            token = TopicWord("effect", kind_name, claim=claim)
             add([f"{verb} {the}{outcome}" for verb, outcome in pairs for the in ("", "the ")], token)
     for name, kind in kinds().items():
-        add(kind.words, Token("effect", name))
-    add([model, "my model", "our model", "this model"] if model else [], Token("idiom", ""))
+        add(kind.words, TopicWord("effect", name))
+    add([model, "my model", "our model", "this model"] if model else [], TopicWord("idiom", ""))
     return known
 
 
-def recognise(tokens: list[Token], known: Vocabulary, fields: Sequence[FieldSpec]) -> list[Token]:
+def recognise(tokens: list[TopicWord], known: Vocabulary, fields: Sequence[FieldSpec]) -> list[TopicWord]:
     """Return the tokens with phrases in the place of words, the longest first, and of one length names first."""
     for width in range(max(map(len, known)), 0, -1):
         for names in (True, False):
@@ -234,7 +235,7 @@ def recognise(tokens: list[Token], known: Vocabulary, fields: Sequence[FieldSpec
             words = {str(value): value for value in facts.ladder} if facts.is_categorical else switch
             bare |= {stem(word): (facts.name, value) for word, value in words.items()}
     return [
-        Token("value", bare[token.name][0], token.at, bare[token.name][1])
+        TopicWord("value", bare[token.name][0], token.at, bare[token.name][1])
         if token.kind == "word" and token.name in bare
         else token
         for token in tokens

@@ -155,7 +155,7 @@ MOST_OF_ONE: Final = 8_000
 _NO_MORE: Final = "no look is left in this turn; act now, with one JSON object that fits the schema"
 
 
-class ToolCall(BaseModel):
+class PlannerToolCall(BaseModel):
     """A call of a tool as a model writes it."""
 
     class Function(BaseModel):
@@ -186,7 +186,7 @@ class ToolSession:
         if self.is_exhausted:
             raise UnusableAnswer(_NO_MORE)
         try:
-            read = [ToolCall.model_validate(call) for call in calls]
+            read = [PlannerToolCall.model_validate(call) for call in calls]
         except ValidationError as error:
             raise UnusableAnswer(f"expected a tool call with a function's name; found {shorten(str(calls))}") from error
         said: list[dict[str, Any]] = []

@@ -25,7 +25,7 @@ from research.design.compiler import DesignCompiler, accept_hypotheses
 from research.design.known_findings import KnownFinding, load_findings, search_findings
 from research.errors import DesignRefused
 from research.installation.home import Home
-from research.planners.history import Quote, sanitize_line
+from research.planners.history import QuotedText, sanitize_line
 from research.proposals.actions import Constant, Number, Propose, ProposeDesign, ProposedHypothesis, Scalar
 from research.proposals.flags import RequestedComparison
 from research.text import describe, did_you_mean
@@ -60,11 +60,11 @@ Answer = dict[str, Any]
 
 _SHORTEST_WORD: Final = 3
 """Letters of a word that says something."""
-FindFindings = Callable[[str, int], Sequence[Quote]]
+FindFindings = Callable[[str, int], Sequence[QuotedText]]
 """Returns at most so many findings of earlier studies that words are about, each in a sentence, the likeliest first."""
 
 
-def find_related(home: Home, log: EventLog, excluded_study: str, words: str, most: int) -> tuple[Quote, ...]:
+def find_related(home: Home, log: EventLog, excluded_study: str, words: str, most: int) -> tuple[QuotedText, ...]:
     """Return at most so many findings of a home, but for those of one study, which its planner is shown anyway.
 
     Those that most of the words name come first; of no words the newest.
@@ -73,7 +73,7 @@ def find_related(home: Home, log: EventLog, excluded_study: str, words: str, mos
     if wanted := dict.fromkeys(word.lower() for word in words.split() if len(word) >= _SHORTEST_WORD):
         named = Counter(entry.name for word in wanted for entry in search_findings(known, [word]))
         known = sorted((entry for entry in known if named[entry.name]), key=lambda entry: -named[entry.name])
-    return tuple(Quote(entry.name, _describe_finding(entry)) for entry in known[:most])
+    return tuple(QuotedText(entry.name, _describe_finding(entry)) for entry in known[:most])
 
 
 def _describe_finding(finding: KnownFinding) -> str:

@@ -19,7 +19,7 @@ from itertools import pairwise
 from research.errors import BadTopic
 from research.planners import lexicon as words
 from research.planners.context import FieldSpec, field_specs, known_environments
-from research.planners.lexicon import DEFAULT_ENVIRONMENT, Kind, Token, build_vocabulary, cut, recognise
+from research.planners.lexicon import DEFAULT_ENVIRONMENT, Kind, TopicWord, build_vocabulary, cut, recognise
 from research.planners.values import Sense, choose_values
 from research.proposals.actions import MOST_CONFIRMED, MOST_HYPOTHESES
 from research.proposals.arms import EXAMPLE as MODELS_EXAMPLE
@@ -147,7 +147,7 @@ class _Parser:
     """Takes from the tokens of a topic, rule by rule, what each rule understands."""
 
     def __init__(
-        self, topic: str, tokens: list[Token], facts: Mapping[str, FieldSpec], wanted: RequestedComparison
+        self, topic: str, tokens: list[TopicWord], facts: Mapping[str, FieldSpec], wanted: RequestedComparison
     ) -> None:
         self._topic, self._tokens, self._facts, self._wanted = topic, tokens, facts, wanted
         self._which = re.search(r"\b(?:which|what|how)\b", topic, re.IGNORECASE) is not None

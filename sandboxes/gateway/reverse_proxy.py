@@ -139,7 +139,7 @@ class Upstream:
     admits: Admits
 
 
-class AgentRequest(web.BaseRequest):
+class ContainerRequest(web.BaseRequest):
     """A request whose reply does not tell what serves it here."""
 
     async def _prepare_hook(self, response: web.StreamResponse) -> None:
@@ -321,7 +321,7 @@ class ReverseProxy:
             server = web.Server(
                 self.handle,
                 handler_cancellation=True,
-                request_factory=lambda head, body, protocol, writer, task: AgentRequest(
+                request_factory=lambda head, body, protocol, writer, task: ContainerRequest(
                     head, body, protocol, writer, task, loop
                 ),
             )

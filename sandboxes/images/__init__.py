@@ -3,7 +3,7 @@
 from sandboxes.images.build import (
     BUILD_LABEL,
     PACKAGES_REPOSITORY,
-    Base,
+    BaseImage,
     ClientContext,
     Image,
     Note,
@@ -14,6 +14,6 @@ from sandboxes.images.build import (
 )
 
 __all__ = [
-    "BUILD_LABEL", "PACKAGES_REPOSITORY", "Base", "ClientContext", "Image", "Note", "client_image", "derive_image",
+    "BUILD_LABEL", "PACKAGES_REPOSITORY", "BaseImage", "ClientContext", "Image", "Note", "client_image", "derive_image",
     "identity", "inspect",
 ]  # fmt: skip

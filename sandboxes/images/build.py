@@ -68,7 +68,7 @@ print(json.dumps({
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class BaseImage:
     """A base image and its Python."""
 
     name: str
@@ -99,7 +99,7 @@ class Base:
         return (*exact, *(f"manylinux{year}_{machine}" for year in ("2014", "2010", "1")), f"linux_{machine}")
 
 
-def inspect(engine: ContainerEngine, name: str, cache: Path) -> Base:
+def inspect(engine: ContainerEngine, name: str, cache: Path) -> BaseImage:
     """Return what the present image `name` brings; asked once per image, and kept in the folder `cache`."""
     if (found := identity(engine, name)) is None:
         raise SandboxError(f"expected a base image {name}; the engine at {engine.host} has none of that name")
@@ -110,7 +110,7 @@ def inspect(engine: ContainerEngine, name: str, cache: Path) -> Base:
         write_atomic(kept, said)
     said = json.loads(kept.read_text(encoding="utf-8"))
     version = (int(said["version"][0]), int(said["version"][1]))
-    return Base(name, found, version, said["libc"], said["library"], said["compiled"], said["markers"])
+    return BaseImage(name, found, version, said["libc"], said["library"], said["compiled"], said["markers"])
 
 
 def identity(engine: ContainerEngine, name: str) -> str | None:
@@ -225,18 +225,20 @@ _UNUSED = r"/(test|idlelib|tkinter|turtledemo|lib2to3|ensurepip|(site|dist)-pack
 """Parts of a standard library that no client imports, and packages of the base's own."""
 
 
-def compile_tree(engine: ContainerEngine, base: Base, tree: Tree) -> dict[str, bytes]:
+def compile_tree(engine: ContainerEngine, base: BaseImage, tree: Tree) -> dict[str, bytes]:
     """Return the tree, by path in an image, with what the base's Python compiles of it; not all source is valid."""
     return {**tree, **_compile(engine, base, tree, "/" + posixpath.commonpath(map(posixpath.dirname, tree)), ())}
 
 
-def compile_library(engine: ContainerEngine, base: Base) -> dict[str, bytes]:
+def compile_library(engine: ContainerEngine, base: BaseImage) -> dict[str, bytes]:
     """Return what the base's Python compiles from its standard library, by path from the root of the image."""
     found = _compile(engine, base, {}, base.library, ("-x", _UNUSED))
     return {path: content for path, content in found.items() if re.search(_UNUSED, f"/{path}") is None}
 
 
-def _compile(engine: ContainerEngine, base: Base, tree: Tree, folder: str, options: Sequence[str]) -> dict[str, bytes]:
+def _compile(
+    engine: ContainerEngine, base: BaseImage, tree: Tree, folder: str, options: Sequence[str]
+) -> dict[str, bytes]:
     with python_in(engine, base.id, *_COMPILE, *options, folder) as container:
         if tree:
             container.put_archive("/", pack_tar(tree))
@@ -275,7 +277,7 @@ def closure(roots: Sequence[str], markers: Mapping[str, str]) -> tuple[str, ...]
     return tuple(f"{name}=={found[name]}" for name in sorted(found))
 
 
-def install(pins: Sequence[str], base: Base) -> Tree:
+def install(pins: Sequence[str], base: BaseImage) -> Tree:
     """Return exactly these packages for the base, without what a running client never reads."""
     with tempfile.TemporaryDirectory(prefix="ajet-packages-") as folder:
         _pip(("--no-deps", *pins), base, Path(folder))
@@ -284,7 +286,7 @@ def install(pins: Sequence[str], base: Base) -> Tree:
     return {path: content for path, content in tree.items() if not useless.fullmatch(path)}
 
 
-def resolve(requirements: Iterable[str], constraints: Iterable[str], base: Base) -> Tree:
+def resolve(requirements: Iterable[str], constraints: Iterable[str], base: BaseImage) -> Tree:
     """Return what the requirements need on the base, at versions that agree with the constraints."""
     with tempfile.TemporaryDirectory(prefix="ajet-packages-") as folder:
         bounds, target = Path(folder) / "constraints.txt", Path(folder) / "site"
@@ -293,7 +295,7 @@ def resolve(requirements: Iterable[str], constraints: Iterable[str], base: Base)
         return read_tree(target)
 
 
-def _pip(arguments: Sequence[str], base: Base, target: Path) -> None:
+def _pip(arguments: Sequence[str], base: BaseImage, target: Path) -> None:
     """Install into `target` for the base's platform; raise SandboxError with what pip said was wrong."""
     command = [
         sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "--no-compile",
@@ -381,7 +383,7 @@ def build(engine: ContainerEngine, files: Tree, below: str, tag: str, labels: Ma
     return str(image.id)
 
 
-def _packages_image(engine: ContainerEngine, base: Base, pins: tuple[str, ...], note: Note) -> str:
+def _packages_image(engine: ContainerEngine, base: BaseImage, pins: tuple[str, ...], note: Note) -> str:
     tag = f"{PACKAGES_REPOSITORY}:{digest(base.id, *pins, DOCKERFILE.read_text())[:16]}"
     if identity(engine, tag) is None:
         note(f"fetching {len(pins)} packages of the client for Python {base.python}")

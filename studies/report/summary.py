@@ -34,7 +34,7 @@ from studies.report.wording import (
     setting,
 )
 from studies.verdicts.recipe import BetterValue, find_untested_pairs, format_fields, recipes
-from studies.verdicts.wording import Question, deciding_interval, find_unequal_training, question_of
+from studies.verdicts.wording import StudyQuestion, deciding_interval, find_unequal_training, question_of
 
 IN_WORDS: Final = "nothing more is asked, in the words of "
 """How its reason begins where a planner ends the inquiry; what follows is the planner's."""
@@ -57,7 +57,7 @@ class Headline:
 
     warnings: tuple[str, ...]
     """What was changed after it was fixed: said before anything else."""
-    question: Question
+    question: StudyQuestion
     answers: tuple[HeadlineAnswer, ...]
     """One for each hypothesis of the design; one that says why there is none otherwise."""
     next: NextQuestion

@@ -22,7 +22,7 @@ from studies.verdicts.inputs import UnobservedMiss
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class StudyQuestion:
     """What somebody wanted to know, and what a study can tell them."""
 
     asked: str
@@ -33,9 +33,9 @@ class Question:
     """What of the topic is in no field of the plan: its words as written, or a planner's sentence that says so."""
 
 
-def question_of(state: StudyState) -> Question:
+def question_of(state: StudyState) -> StudyQuestion:
     left = [text for act in state.planner_acts for text in act.not_tested]
-    return Question(
+    return StudyQuestion(
         asked=" ".join(state.topic.split()),
         tested=list_tests(state.design, state.hypotheses),
         not_tested=tuple(dict.fromkeys((*left, *_other_measures(state, left)))),

@@ -222,6 +222,11 @@ def test_a_full_disk_takes_nothing_of_how_a_server_was_started_last(
     assert load_binding(folder).store == "sqlite:///kept.db"
 
 
+def test_a_start_that_is_refused_leaves_no_server_in_the_list(ajet: Ajet, home: Path) -> None:
+    ajet("swarm", "start", "--name", "open", "--host", "0.0.0.0").refused("--token-file")
+    assert json.loads(ajet("swarm", "list", "--json").out) == []
+
+
 @pytest.mark.parametrize("text", ['{"host": ', '{"host": "127.0.0.1"}', "[]"])
 def test_a_broken_record_of_the_last_start_is_said_in_a_line(ajet: Ajet, home: Path, text: str) -> None:
     kept = home / "swarms" / "a" / "start.json"
