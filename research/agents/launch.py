@@ -17,12 +17,12 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from research.agents.request import AgentRequest, Confinement
+from research.agents.request import AgentRequest
 from research.environments.reference import client_files, write_client_files
 from research.installation.servers import ServerConnection
 from research.isolation.access_policy import AccessPolicy
@@ -32,9 +32,10 @@ from sandboxes import ContainerHandle, Exit, SandboxSpec
 from sandboxes.docker.archive import pack
 from sandboxes.docker.container import DockerSandbox
 from sandboxes.docker.engine import ContainerEngine
+from sandboxes.gateway.egress import Destination
 from sandboxes.gateway.gateway import EGRESS_PORT, PORTS, SERVER_PORT, Gateway
 from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Upstream
-from sandboxes.spec import added_text
+from sandboxes.spec import Limits, added_text
 from swarm.environments.custom import to_json
 from swarm.environments.processes import VARIABLE, watchdog_pipe
 from swarm.wire import EVALUATION_STREAM
@@ -52,6 +53,21 @@ PROXIED = {
     **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), _PROXY),
     **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPlacement:
+    """Where an agent is to run, and what a container of it may take and reach; without an engine a plain process."""
+
+    folder: Path
+    environment: Mapping[str, str]
+    limits: Limits = field(default_factory=Limits)
+    allow: tuple[Destination, ...] = ()
+    gpus: tuple[str, ...] = ()
+    engine: ContainerEngine | None = None
+    image: str | None = None
+    containers: Path = Path()
+    """The root of the containers' folders."""
 
 
 class ProcessAgent:
@@ -110,15 +126,16 @@ class ProcessAgent:
 
 @asynccontextmanager
 async def run_in_process(
-    request: AgentRequest, server: ServerConnection, folder: Path, environment: Mapping[str, str]
+    request: AgentRequest, server: ServerConnection, place: AgentPlacement
 ) -> AsyncIterator[ProcessAgent]:
-    """Run an agent in a plain process; `folder` takes what it is given, a brought environment too, and its result."""
+    """Run an agent in a plain process; its folder takes what it is given, a brought environment too, and its result."""
+    folder = place.folder
     tasks, result, environments = folder / "tasks.json", folder / RESULT, folder / ENVIRONMENTS
     tasks.write_text(to_json(request.tasks), encoding="utf-8")
     if request.environment is not None:
         write_client_files(request.environment, environments)
     code = str(request.code.folder) if request.code else ""
-    own = {"PYTHONUNBUFFERED": "1", **os.environ, **environment, "AJET_TOKEN": server.token}
+    own = {"PYTHONUNBUFFERED": "1", **os.environ, **place.environment, "AJET_TOKEN": server.token}
     bypass_proxy(own, urlsplit(server.url).hostname or "")
     with watchdog_pipe() as held:
         process = await asyncio.create_subprocess_exec(
@@ -137,41 +154,25 @@ async def run_in_process(
             await agent.end()
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerHost:
-    """The engine and the image for a container, and the root of the containers' folders."""
-
-    engine: ContainerEngine
-    image: str
-    containers: Path
-
-
 class ContainerAgent:
     """A container; the calls to its engine are made in a thread."""
 
-    def __init__(self, sandbox: DockerSandbox, gateway: Gateway) -> None:
-        self._sandbox = sandbox
+    def __init__(self, handle: ContainerHandle, thread: EngineThread, gateway: Gateway) -> None:
+        self._handle = handle
+        self._thread = thread
         self._gateway = gateway
-        self._thread = EngineThread()
-        self._handle: ContainerHandle | None = None
         self._seen = ""
 
-    async def start(self, spec: SandboxSpec) -> None:
-        self._handle = await self._thread.do(self._sandbox.run, spec)
-
     async def wait(self) -> Exit | None:
-        assert self._handle is not None
         return await self._thread.do(self._handle.wait, LOOK_S)
 
     async def read_output(self) -> str:
-        assert self._handle is not None
         now = await self._thread.do(self._handle.logs, tail_bytes=LOG_TAIL_BYTES)
         fresh, self._seen = added_text(self._seen, now), now
         return fresh
 
     async def result(self) -> dict[str, Any] | None:
         """Return the summary or evaluation it left; None for anything but a JSON object."""
-        assert self._handle is not None
         found = (await self._thread.do(self._handle.results)).get(RESULT)
         with suppress(ValueError, RecursionError):
             value = json.loads(found.path.read_bytes()) if found else None
@@ -182,46 +183,36 @@ class ContainerAgent:
     def refused(self) -> Mapping[str, int]:
         return self._gateway.refused
 
-    async def end(self, labels: Mapping[str, str]) -> None:
-        """End and remove it, also when it was being launched."""
-        try:
-            await self._thread.do_shielded(self._sandbox.reap, labels)
-        finally:
-            self._thread.close()
-
 
 RunningAgent = ProcessAgent | ContainerAgent
 
 
 @asynccontextmanager
 async def run_in_container(
-    request: AgentRequest,
-    server: ServerConnection,
-    folder: Path,
-    given: Confinement,
-    host: ContainerHost,
-    environment: Mapping[str, str],
+    request: AgentRequest, server: ServerConnection, place: AgentPlacement
 ) -> AsyncIterator[ContainerAgent]:
-    """Run an agent in a container; `folder` takes its sockets and the log of its connections to the Internet."""
-    spec = container_spec(request, given, folder, host.image, environment)
+    """Run an agent in a container; its folder takes its sockets and the log of its connections to the Internet."""
+    assert place.engine is not None
+    spec, folder = container_spec(request, place), place.folder
     ids = {task.id for task in request.tasks}
     trains = request.action == "play"
     access = AccessPolicy("train" if trains else "eval", ids, request.stream if trains else EVALUATION_STREAM)
     upstream, log = Upstream(server.url, server.token, access), folder / "egress.log"
-    async with Gateway(folder / "exchange", upstream=upstream, allow=given.allow, log=log) as gateway:
-        agent = ContainerAgent(DockerSandbox(host.containers, host.engine), gateway)
+    async with Gateway(folder / "exchange", upstream=upstream, allow=place.allow, log=log) as gateway:
+        sandbox, thread = DockerSandbox(place.containers, place.engine), EngineThread()
         try:
-            await agent.start(spec)
-            yield agent
-        finally:
-            await agent.end(spec.labels)
-            if not (host.containers / spec.name / "started.json").exists():
-                shutil.rmtree(host.containers / spec.name, ignore_errors=True)  # it never started: nothing to keep
+            yield ContainerAgent(await thread.do(sandbox.run, spec), thread, gateway)
+        finally:  # also when it was being launched
+            try:
+                await thread.do_shielded(sandbox.reap, spec.labels)
+            finally:
+                thread.close()
+            if not (place.containers / spec.name / "started.json").exists():
+                shutil.rmtree(place.containers / spec.name, ignore_errors=True)  # it never started: nothing to keep
 
 
-def container_spec(
-    request: AgentRequest, given: Confinement, folder: Path, image: str, environment: Mapping[str, str]
-) -> SandboxSpec:
+def container_spec(request: AgentRequest, place: AgentPlacement) -> SandboxSpec:
+    folder = place.folder
     files = {"tasks.json": to_json(request.tasks).encode()}
     if request.environment is not None:
         files |= client_files(request.environment, ENVIRONMENTS)
@@ -235,15 +226,15 @@ def container_spec(
         name=folder.name,
         command=("python3", *arguments),
         directory=folder,
-        environment={**environment, **(PROXIED if given.allow else {}), "AJET_TOKEN": PLACEHOLDER},
+        environment={**place.environment, **(PROXIED if place.allow else {}), "AJET_TOKEN": PLACEHOLDER},
         labels={"client": folder.name},
         time_limit_s=request.time_limit_s,
-        limits=given.limits,
-        image=image,
+        limits=place.limits,
+        image=place.image,
         archive=pack(files),
         results={RESULT: RESULT_BYTES},
         tied=True,
         exchange=folder / "exchange",
-        ports=PORTS if given.allow else {SERVER_PORT: PORTS[SERVER_PORT]},
-        gpus=given.gpus,
+        ports=PORTS if place.allow else {SERVER_PORT: PORTS[SERVER_PORT]},
+        gpus=place.gpus,
     )

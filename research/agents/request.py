@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
+
+import typer
+from pydantic import BaseModel
 
 from research.errors import BadInput
-from research.installation.servers import HOW_TO_START, ServerConnection
+from research.installation.servers import HOW_TO_START, Server, ServerConnection
 from sandboxes import SandboxError
 from sandboxes.docker.archive import check, pack_folder
 from sandboxes.gateway.egress import Destination
 from sandboxes.spec import Limits
 from swarm.client import SwarmClient
+from swarm.client.async_client import EPISODE_TIMEOUT_S
 from swarm.environments import Split, Task, get_environment
 from swarm.environments.custom import check_tasks, is_custom, read_tasks
 from swarm.errors import EngineUnavailable
@@ -133,54 +137,124 @@ class AgentRequest:
         return ("-m", MODULE, self.action, *words, *(flag for flag, wanted in flags.items() if wanted))
 
 
-@dataclass(frozen=True, slots=True)
-class Confinement:
-    """Where an agent runs, and what a container of it may take and reach."""
-
-    allow: tuple[Destination, ...] = ()
-    limits: Limits = field(default_factory=Limits)
-    gpus: tuple[str, ...] = ()
-    sandbox: str | None = None
-    requirements: Path | None = None
-    variables: tuple[str, ...] = ()
-    """As NAME=VALUE."""
-    only_contained: Mapping[str, object] = field(default_factory=dict)
-    """Options that mean nothing to a process, by name; None where not given."""
-    reload: bool = False
-    """The agent's files are read where they lie, again and again: no container sees them there."""
+THREADS_A_PLAY, FILES_A_PLAY = 4, 16
+EVALUATED_EPISODES = 256
+AgentArgument = Annotated[
+    str | None,
+    typer.Argument(help="FILE.py[:NAME] or a folder with agent.py; the environment's own agent when left out."),
+]
+TasksOption = Annotated[Path | None, typer.Option(help='Tasks of your own: JSON, [{"id": ..., "data": {...}}].')]
 
 
-def parse_memory(text: str) -> int:
-    """Return the bytes of `512m` or `2g`; raises BadInput."""
-    found = _SIZE.fullmatch(text.strip())
-    size = float(found[1]) * _UNITS[found[2].lower()] if found else 0.0
-    if not LEAST_MEMORY <= size <= MOST_MEMORY:
-        raise BadInput(f"expected --memory as 512m or 2g, at least 64m and at most 16384g; found {text[:40]!r}")
-    return int(size)
+class RunOptions(BaseModel):
+    """Options of `ajet client run`: who plays what, how much of it, and what the agent's process may have."""
 
+    agent: AgentArgument = None
+    server: Server = None
+    environment: Annotated[str | None, typer.Option(help="Whose tasks are played; the job's when left out.")] = None
+    tasks: TasksOption = None
+    evaluate: Annotated[bool, typer.Option("--eval", help="Evaluate the policy as it is; nothing is trained.")] = False
+    evaluations: Annotated[
+        bool,
+        typer.Option("--evaluations", help="Evaluate whenever training waits for it (eval_every), beside who trains."),
+    ] = False
+    episodes: Annotated[int | None, typer.Option(min=1, help="Episodes of an evaluation by --eval; 256.")] = None
+    reward: Annotated[
+        str | None, typer.Option(help="FILE.py[:NAME] that judges the environment's own agent (docs/agents.md).")
+    ] = None
+    stream: Annotated[str, typer.Option(help="The job's stream that the episodes belong to.")] = "default"
+    concurrency: Annotated[int, typer.Option(min=1, max=4096, help="Episodes at once.")] = 64
+    seed: Annotated[int, typer.Option(help="Order of the tasks.")] = 0
+    timeout: Annotated[float, typer.Option(min=0.1, max=86_400.0, help="Seconds that one play may take.")] = (
+        EPISODE_TIMEOUT_S
+    )
+    time_limit: Annotated[str, typer.Option(help="Wall clock for all of it: 30m, 2h, 1d.")] = "1d"
+    sandbox: Annotated[
+        str | None, typer.Option(help="docker or process; docker when an engine answers (or AJET_SANDBOX).")
+    ] = None
+    requirements: Annotated[Path | None, typer.Option(help="requirements.txt of the agent (docker).")] = None
+    allow: Annotated[list[str] | None, typer.Option(help="HOST:PORT it may reach (docker); repeatable.")] = None
+    memory: Annotated[str | None, typer.Option(help="Most memory, 512m or 2g (docker); 1g.")] = None
+    cpus: Annotated[float | None, typer.Option(min=0.1, max=4096.0, help="Most processors (docker); 1.")] = None
+    gpu: Annotated[list[str] | None, typer.Option(help="UUID of a GPU it may use (docker); repeatable.")] = None
+    env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the agent; repeatable.")] = None
+    restart: Annotated[bool, typer.Option("--restart", help="Start it again where it dies, after a growing pause.")] = (
+        False
+    )
+    reload: Annotated[bool, typer.Option("--reload", help="Load its code again at each save (--sandbox process).")] = (
+        False
+    )
 
-def parse_stream(text: str) -> str:
-    if not 0 < len(text) <= MOST_STREAM or not text.isprintable():
-        raise BadInput(f"expected --stream as a name of 1 to {MOST_STREAM} characters; found {text[:40]!r}")
-    return text
+    @property
+    def evaluates(self) -> bool:
+        return self.evaluate or self.evaluations
 
+    def check(self) -> None:
+        """Raise BadInput for options that do not go together, or mean nothing."""
+        if self.evaluate and self.evaluations:
+            raise BadInput("expected --eval (once, now) or --evaluations (whenever training waits for one); found both")
+        if self.evaluations and self.reload:
+            raise BadInput("expected --reload for a training; found it with --evaluations")
+        if self.evaluate and (self.restart or self.reload):
+            raise BadInput("expected --restart and --reload for a training; found one of them with --eval")
+        if self.reload and self.agent is None and self.reward is None:
+            raise BadInput("expected an agent or a --reward with --reload; found no file of yours that could be saved")
+        if self.episodes is not None and not self.evaluate:
+            other = "--evaluations, which plays the job's `evaluation_episodes`" if self.evaluations else "a training"
+            raise BadInput(f"expected --episodes with --eval; found it with {other}")
+        if not 0 < len(self.stream) <= MOST_STREAM or not self.stream.isprintable():
+            raise BadInput(f"expected --stream as a name of 1 to {MOST_STREAM} characters; found {self.stream[:40]!r}")
+        self.limits(), self.destinations()
 
-def parse_variables(texts: Sequence[str], *, contained: bool) -> dict[str, str]:
-    """Return the variables of `NAME=VALUE` texts; raises BadInput, in a container also for secrets."""
-    found: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not _VARIABLE.fullmatch(name):
-            raise BadInput(f"expected --env NAME=VALUE; found {text.partition('=')[0][:60]!r}")
-        if name.upper() in _OURS or name.upper().startswith("AJET_"):
-            raise BadInput(f"expected --env to leave {name} alone: it is set for the agent; use another name")
-        if contained and _SECRET.search(name):
+    def files(self) -> tuple[AgentFiles | None, AgentFiles | None]:
+        """Return the files of the agent, and those of the reward."""
+        files = None if self.agent is None else AgentFiles.locate(self.agent)
+        judge = None if self.reward is None else AgentFiles.locate(self.reward, "reward")
+        if judge is not None and (files is not None or self.evaluates):
             raise BadInput(
-                f"expected no secret in --env; found {name}, which any code in the container could read. Let a proxy "
-                "on this machine add it to requests, and open that with --allow 127.0.0.2:PORT (docs/agents.md)"
+                "expected --reward for training with the environment's own agent; found it with another, or --eval"
             )
-        found[name] = value
-    return found
+        return files, judge
+
+    def destinations(self) -> tuple[Destination, ...]:
+        return tuple(map(Destination.parse, self.allow or ()))
+
+    def limits(self) -> Limits:
+        usual = Limits()
+        memory = usual.memory_bytes
+        if self.memory is not None:
+            found = _SIZE.fullmatch(self.memory.strip())
+            size = float(found[1]) * _UNITS[found[2].lower()] if found else 0.0
+            if not LEAST_MEMORY <= size <= MOST_MEMORY:
+                raise BadInput(
+                    f"expected --memory as 512m or 2g, at least 64m and at most 16384g; found {self.memory[:40]!r}"
+                )
+            memory = int(size)
+        return replace(
+            usual,
+            memory_bytes=memory,
+            cpus=usual.cpus if self.cpus is None else self.cpus,
+            processes=max(usual.processes, THREADS_A_PLAY * self.concurrency),
+            open_files=max(usual.open_files, FILES_A_PLAY * self.concurrency),
+        )
+
+    def variables(self, *, contained: bool) -> dict[str, str]:
+        """Return the agent's own variables; raises BadInput, in a container also for secrets."""
+        variables: dict[str, str] = {}
+        for text in self.env or ():
+            name, equals, value = text.partition("=")
+            if not equals or not _VARIABLE.fullmatch(name):
+                raise BadInput(f"expected --env NAME=VALUE; found {name[:60]!r}")
+            if name.upper() in _OURS or name.upper().startswith("AJET_"):
+                raise BadInput(f"expected --env to leave {name} alone: it is set for the agent; use another name")
+            if contained and _SECRET.search(name):
+                raise BadInput(
+                    f"expected no secret in --env; found {name}, which any code in the container could read. Let a "
+                    "proxy on this machine add it to requests, and open that with --allow 127.0.0.2:PORT "
+                    "(docs/agents.md)"
+                )
+            variables[name] = value
+        return variables
 
 
 def select_tasks(

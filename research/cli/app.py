@@ -141,8 +141,7 @@ class Ajet(LazyGroup):
 
     lazy: ClassVar[Mapping[str, LazyCommand]] = {
         **commands("research.cli.research", "research"),
-        **commands("research.cli.up", "up"),
-        **commands("research.cli.system", "doctor"),
+        **commands("research.cli.system", "up", "doctor"),
         "study": LazyCommand("research.cli.app", "study_app", STUDY_HELP),
         **commands("research.cli.findings", "findings"),
         "swarm": LazyCommand("research.cli.swarm", "app", "Swarm servers: host a trainable model for any agent."),

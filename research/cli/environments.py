@@ -7,7 +7,7 @@ import random
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,7 +39,7 @@ from research.text import did_you_mean
 from sandboxes.spec import escape_control as safe
 from studies import EventLog
 from studies.statistics.proportions import rate_interval
-from swarm.environments.base import Environment, Task
+from swarm.environments.base import Environment
 from swarm.environments.building import SPLITS
 from swarm.environments.custom import CustomEnvironment, describe_manifest
 from swarm.environments.play import format_message
@@ -51,33 +51,9 @@ SECONDS = 1800.0
 _OURS = ("environment", "model", "tracking")
 
 
-@dataclass(frozen=True, slots=True)
-class TrialRequest:
-    """The job to try, in whatever environment, and how much of it."""
-
-    job: Job
-    groups: int
-    runs_at_once: int
-    """Runs that a study would make at once here."""
-
-    def build_trial(self, environment: Environment) -> ModelTrial:
-        """Return the trial in an environment; raise BadEnvironment where its model could not be made."""
-        if isinstance(self.job.model, TinyModel) and not has_parts(environment)[1]:
-            raise BadEnvironment(
-                f"expected demonstrations of {environment.name}, which a tiny model imitates first; it has none; give "
-                "it `imitate`, or name a model: --model-path DIR"
-            )
-        job = self.job.model_copy(update={"environment": environment.name})
-        return ModelTrial(job, self.groups, SECONDS, self.runs_at_once)
-
-    def tasks(self, environment: Environment) -> tuple[Task, ...]:
-        tasks = list(environment.tasks("search"))
-        return tuple(random.Random(0).sample(tasks, min(self.groups, len(tasks))))
-
-
-def parse_trial_request(
+def parse_trial(
     file: Path | None, model_path: str | None, tiny: bool, groups: int, held: Sequence[str], models: Path
-) -> TrialRequest | None:
+) -> ModelTrial | None:
     """Return what options ask for, None for no model. Raises BadEnvironment, BadInput, or BadModel for its folder."""
     if tiny and (model_path is not None or file is not None):
         other = "--model-path" if model_path is not None else "--job (it names its model)"
@@ -92,7 +68,7 @@ def parse_trial_request(
     except ValidationError as error:
         raise BadEnvironment(f"{to_invalid_request(error)}; see `ajet job explain`") from error
     require_backend(job.backend)
-    return TrialRequest(job, groups, runs_at_once([job], check_loader(models)))
+    return ModelTrial(job, groups, SECONDS, runs_at_once([job], check_loader(models)))
 
 
 def _field(text: str) -> tuple[str, Any]:
@@ -132,14 +108,13 @@ def catalogue_tables(found: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    return make_table(
-        columns, rows, wraps=columns, title=title, title_justify="left", title_style="bold", padding=(0, 2, 0, 0)
-    )
+    style: dict[str, Any] = {"title_justify": "left", "title_style": "bold", "padding": (0, 2, 0, 0)}
+    return make_table(columns, rows, wraps=columns, title=title, **style)
 
 
 def _custom_row(each: Mapping[str, Any]) -> tuple[str, ...]:
     if "fault" in each:
-        return each["name"], Text(each["fault"], "red").plain, "", "", "", "", ""
+        return each["name"], each["fault"], "", "", "", "", ""
     apart = "apart from its code" if each["hidden_apart"] else "its code has them"
     size, tasks = format_size(each["bytes"]), _format_splits(each["tasks"])
     models, faults = each["measured_with"], len(each["faults"])
@@ -190,7 +165,7 @@ def show_lines(environment: Environment, plays: Plays, measured: Sequence[Measur
         yield Text(f"  reward      {example['reward']:g}, {'solved' if example['success'] else 'not solved'}{facts}")
     for measurement in measured:
         yield Text("")
-        yield from trial_lines(measurement) if measurement.model != NO_MODEL else _measurement_lines(measurement)
+        yield from measurement_lines(measurement)
     if not measured:
         yield Text(f"not measured yet: ajet env check {environment.name}", "dim")
 
@@ -220,15 +195,15 @@ def _faults(found: Iterable[str]) -> Iterator[Text]:
     return (Text.assemble(("fault         ", "red"), fault) for fault in found)
 
 
-def _measurement_lines(known: MeasuredEnvironment) -> Iterator[Text]:
-    yield Text(f"measured {known.measured_at}, without a model", "bold")
-    yield from _faults(known.faults or ())
-    if known.calls_per_episode is not None and known.environment_seconds_per_episode is not None:
-        seconds = 1000 * known.environment_seconds_per_episode
-        yield Text(f"an episode    {known.calls_per_episode:.1f} answers, {seconds:.1f} ms of its own code")
-
-
-def trial_lines(known: MeasuredEnvironment) -> Iterator[Text]:
+def measurement_lines(known: MeasuredEnvironment) -> Iterator[Text]:
+    """Yield what was measured of an environment, by the players without a model, or with one."""
+    if known.model == NO_MODEL:
+        yield Text(f"measured {known.measured_at}, without a model", "bold")
+        yield from _faults(known.faults or ())
+        if known.calls_per_episode is not None and known.environment_seconds_per_episode is not None:
+            seconds = 1000 * known.environment_seconds_per_episode
+            yield Text(f"an episode    {known.calls_per_episode:.1f} answers, {seconds:.1f} ms of its own code")
+        return
     yield Text(f"with the model {known.model}, measured {known.measured_at}", "bold")
     if unusual := unusual_conditions(known):
         yield Text("holds for     jobs with " + ", ".join(f"{name} {value}" for name, value in unusual.items()))
@@ -240,9 +215,13 @@ def trial_lines(known: MeasuredEnvironment) -> Iterator[Text]:
             "search episodes (95 % Wilson)"
         )
     if known.equal_groups is not None:
+        advice = ""
+        if known.equal_groups >= 0.9 and known.base_success is not None:
+            hard = ": too hard for it, or its answers are not understood"
+            advice = ": too easy for it" if known.base_success > 0.5 else hard
         yield Text(
             f"equal groups  {known.equal_groups:.0%} of {known.equal_groups_n} groups of {known.group_size} have one "
-            f"reward throughout, and teach nothing{_advice(known)}"
+            f"reward throughout, and teach nothing{advice}"
         )
     yield Text("an episode    " + ", ".join(_episode(known)))
     if known.cut_short:
@@ -252,12 +231,6 @@ def trial_lines(known: MeasuredEnvironment) -> Iterator[Text]:
         )
     if known.startup_s is not None:
         yield Text(f"startup       {known.startup_s:.1f} s")
-
-
-def _advice(known: MeasuredEnvironment) -> str:
-    if known.equal_groups is None or known.equal_groups < 0.9 or known.base_success is None:
-        return ""
-    return ": too easy for it" if known.base_success > 0.5 else ": too hard for it, or its answers are not understood"
 
 
 def _episode(known: MeasuredEnvironment) -> Iterator[str]:
@@ -403,23 +376,30 @@ def check(
 
         ajet env check my_shop --job job.json --model-path models/mine
     """
-    trial = parse_trial_request(job, model_path, tiny, groups, held, Home.locate().models)
+    trial = parse_trial(job, model_path, tiny, groups, held, Home.locate().models)
     home = Home.locate().prepare()
     with show_progress(json, "looking", lambda line: None) as note:
         found = check_environment(ref, reward, home, PlayBounds(plays=plays, play_s=play_seconds), note)
     for line in () if json else check_lines(found):
         console().print(line)
-    played: MeasuredEnvironment | None = None
+    environment, played = found.environment, None
     if trial is not None and not found.faults:
+        if isinstance(trial.job.model, TinyModel) and not has_parts(environment)[1]:
+            raise BadEnvironment(
+                f"expected demonstrations of {environment.name}, which a tiny model imitates first; it has none; give "
+                "it `imitate`, or name a model: --model-path DIR"
+            )
+        trial = replace(trial, job=trial.job.model_copy(update={"environment": environment.name}))
+        tasks = list(environment.tasks("search"))
+        chosen = random.Random(0).sample(tasks, min(groups, len(tasks)))
         with show_progress(json, "looking", lambda line: None) as note:
-            name = found.environment.name
-            asked = trial.build_trial(found.environment)
-            played = try_model(asked, trial.tasks(found.environment), home, packages_of(name, home, note), note)
+            packages = packages_of(environment.name, home, note)
+            played = try_model(trial, chosen, home, packages, note)
         save_measurement(home, played)
     told = {
-        "environment": found.environment.name, "tasks": found.tasks, "kinds": found.kinds,
+        "environment": environment.name, "tasks": found.tasks, "kinds": found.kinds,
         "drawn_twice": found.drawn_twice, "players": list(found.players.values()), "faults": found.faults,
         "remarks": found.remarks, "measured": found.measured, "with_model": played,
     }  # fmt: skip
-    answer(json, told, trial_lines(played) if played is not None else iter(()))
+    answer(json, told, measurement_lines(played) if played is not None else iter(()))
     raise typer.Exit(FAULTS if found.faults else 0)

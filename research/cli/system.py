@@ -10,27 +10,29 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal
 
 import psutil
 import typer
 from rich.text import Text
 from sqlalchemy.engine import make_url
 
-from research.cli.app import Json, answer, make_table
+from research.cli.app import Json, answer, console, make_table
 from research.controller.wandb import wandb_login
-from research.errors import BadInput, ResearchError
+from research.errors import BadInput, NotReady, ResearchError
 from research.installation.base_job import LOCAL_PACKAGES, LOCAL_REMEDY, PREFECT_REMEDY
 from research.installation.home import Home
 from research.installation.machine import cores, max_parallel_runs
 from research.isolation.client_image import last_image
-from research.isolation.mode import Kind, one_line, resolve_kind
+from research.isolation.mode import one_line, resolve_kind
 from research.planners.endpoint import url_origin
 from research.planners.factory import is_http_url
+from research.terminal import warn
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, connect
 from sandboxes.images import identity
@@ -62,13 +64,12 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
         *(_package(name, LOCAL_REMEDY) for name in LOCAL_PACKAGES),
         _package("prefect", f"studies run without it, and no UI shows them; {PREFECT_REMEDY}", "optional"),
         Check("machine", "ok", f"{cores()} cores, {memory:.0f} GiB; {max_parallel_runs()} training run(s) at once"),
-        *_storage(environ),
+        *_storage(Home.locate(environ), environ),
         Check("gpu", "ok", "nvidia-smi found; the local backend uses CUDA when torch does")
         if shutil.which("nvidia-smi")
         else Check("gpu", "optional", "none", "none is needed for tiny models"),
         *_sandboxes(environ),
-        _wandb(environ),
-        _language_model(environ),
+        *_services(environ),
     ]
 
 
@@ -79,56 +80,59 @@ def _package(name: str, remedy: str, level: Level = "missing") -> Check:
         return Check(name, level, "not installed", remedy)
 
 
-def _storage(environ: Mapping[str, str]) -> list[Check]:
-    home = Home.locate(environ)
+def _storage(home: Home, environ: Mapping[str, str]) -> Iterator[Check]:
     source = "AJET_HOME" if environ.get("AJET_HOME") else "the working directory; AJET_HOME sets another"
     existing = next(folder for folder in (home.path, *home.path.parents) if folder.exists())
+    if os.access(existing, os.W_OK | os.X_OK):
+        yield Check("home", "ok", f"{home.path} ({source})")
+    else:
+        yield Check("home", "missing", f"{existing} cannot be written to", f"{source}: name a folder of yours")
     free = shutil.disk_usage(existing).free / 2**30
-    disk = Check("disk", "ok", f"{free:.1f} GiB free at {existing}")
-    if free < _MINIMUM_FREE_GIB:
+    if free >= _MINIMUM_FREE_GIB:
+        yield Check("disk", "ok", f"{free:.1f} GiB free at {existing}")
+    else:
         remedy = f"free at least {_MINIMUM_FREE_GIB:.0f} GiB or set AJET_HOME"
-        disk = Check("disk", "missing", f"{free:.2f} GiB free at {existing}", remedy)
-    place = Check("home", "ok", f"{home.path} ({source})")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        place = Check("home", "missing", f"{existing} cannot be written to", f"{source}: name a folder of yours")
-    return [place, disk, _database(home)]
-
-
-def _database(home: Home) -> Check:
+        yield Check("disk", "missing", f"{free:.2f} GiB free at {existing}", remedy)
     if not home.path.exists():
-        return Check("database", "ok", "none yet; made by the first study")
+        yield Check("database", "ok", "none yet; made by the first study")
+        return
     try:
         home.prepare()
         with closing(EventLog(home.database)) as log:
             count = len(log.studies())
     except (ResearchError, StudiesError) as error:
-        return Check("database", "missing", "unusable", str(error))
-    shown = make_url(home.database).render_as_string(hide_password=True)
-    return Check("database", "ok", f"{count} studies in {shown}")
+        yield Check("database", "missing", "unusable", str(error))
+    else:
+        shown = make_url(home.database).render_as_string(hide_password=True)
+        yield Check("database", "ok", f"{count} studies in {shown}")
 
 
-def _sandboxes(environ: Mapping[str, str]) -> list[Check]:
+def _sandboxes(environ: Mapping[str, str]) -> Iterator[Check]:
     try:
         kind = resolve_kind(None, environ)
     except BadInput as error:
-        return [Check("sandbox", "missing", "unusable", str(error))]
+        yield Check("sandbox", "missing", "unusable", str(error))
+        return
+    why, used = "AJET_SANDBOX", kind or "process"
     try:
         engine = connect(environ)
     except SandboxError as error:
-        level: Level = "missing" if kind == "docker" else "optional"
-        return [Check("docker", level, "no engine answers", one_line(error)), _choice(kind, engine=None)]
-    try:
-        return [_engine(engine), _image(engine, Home.locate(environ)), _choice(kind, engine)]
-    finally:
-        engine.client.close()
-
-
-def _engine(engine: ContainerEngine) -> Check:
-    found = f"Docker Engine {engine.version} at {engine.host}"
-    if engine.lacks:
-        lacks = "; ".join(engine.lacks)
-        return Check("docker", "optional", found, f"generated code will not run on it, for it lacks {lacks}")
-    return Check("docker", "ok", found)
+        why = why if kind else "no engine answers"
+        yield Check("docker", "missing" if kind == "docker" else "optional", "no engine answers", one_line(error))
+    else:
+        try:
+            if kind is None:
+                why, used = "an engine answers", "docker"
+            found, lacks = f"Docker Engine {engine.version} at {engine.host}", "; ".join(engine.lacks)
+            remedy = f"generated code will not run on it, for it lacks {lacks}" if lacks else ""
+            yield Check("docker", "optional" if lacks else "ok", found, remedy)
+            yield _image(engine, Home.locate(environ))
+        finally:
+            engine.client.close()
+    if used == "docker":
+        yield Check("sandbox", "ok", f"docker ({why}): clients and evaluators run in containers without a network")
+    else:
+        yield Check("sandbox", "optional", f"process ({why}): not isolated", _AS_PROCESSES)
 
 
 def _image(engine: ContainerEngine, home: Home) -> Check:
@@ -142,30 +146,22 @@ def _image(engine: ContainerEngine, home: Home) -> Check:
     return Check("client image", "optional", "none yet" if image is None else f"{image[:19]} is gone", remedy)
 
 
-def _choice(kind: Kind | None, engine: ContainerEngine | None) -> Check:
-    used = kind or ("docker" if engine is not None else "process")
-    why = "AJET_SANDBOX" if kind is not None else "an engine answers" if engine is not None else "no engine answers"
-    if used == "docker":
-        return Check("sandbox", "ok", f"docker ({why}): clients and evaluators run in containers without a network")
-    return Check("sandbox", "optional", f"process ({why}): not isolated", _AS_PROCESSES)
-
-
-def _wandb(environ: Mapping[str, str]) -> Check:
+def _services(environ: Mapping[str, str]) -> Iterator[Check]:
     login = wandb_login(environ)
     if login.online is None:
-        return Check("w&b", "optional", f"offline: {login.why}", "runs are logged here; `wandb login` has copies sent")
-    return Check("w&b", "ok", f"online: {login.why}; copies of new studies' logs go to {login.online.server}")
-
-
-def _language_model(environ: Mapping[str, str]) -> Check:
-    if address := environ.get("OPENAI_BASE_URL"):
-        if is_http_url(address):
-            return Check("language model", "ok", url_origin(address))
-        return Check("language model", "optional", "OPENAI_BASE_URL is no address", "set one, http://HOST:PORT/v1")
-    if environ.get("OPENAI_API_KEY"):
-        return Check("language model", "ok", "OPENAI_API_KEY is set")
-    remedy = "the rule planner needs none; for `--planner llm` set OPENAI_BASE_URL, OPENAI_API_KEY and --planner-model"
-    return Check("language model", "optional", "none configured", remedy)
+        yield Check("w&b", "optional", f"offline: {login.why}", "runs are logged here; `wandb login` has copies sent")
+    else:
+        yield Check("w&b", "ok", f"online: {login.why}; copies of new studies' logs go to {login.online.server}")
+    name, address = "language model", environ.get("OPENAI_BASE_URL")
+    if address and is_http_url(address):
+        yield Check(name, "ok", url_origin(address))
+    elif address:
+        yield Check(name, "optional", "OPENAI_BASE_URL is no address", "set one, http://HOST:PORT/v1")
+    elif environ.get("OPENAI_API_KEY"):
+        yield Check(name, "ok", "OPENAI_API_KEY is set")
+    else:
+        needs = "set OPENAI_BASE_URL, OPENAI_API_KEY and --planner-model"
+        yield Check(name, "optional", "none configured", f"the rule planner needs none; for `--planner llm` {needs}")
 
 
 _MARKS = {"ok": Text("ok", "green"), "optional": Text("-", "yellow"), "missing": Text("missing", "red")}
@@ -194,3 +190,63 @@ def doctor(json: Json = False) -> None:
         Text.assemble(*said),
     )
     raise typer.Exit(0 if ready else 1)
+
+
+def up(
+    work: Annotated[
+        bool, typer.Option("--work", help="Stay, and work on what is begun, scheduled or resumed in Prefect's pages.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Most studies that the worker drives at once.")] = 2,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop it instead, and the worker.")] = False,
+    json: Json = False,
+) -> None:
+    """Start (or find) the local Prefect server and print its address, or stay and work on studies there.
+
+    PREFECT_API_URL names a server that is there already; PREFECT_API_DATABASE_CONNECTION_URL another database than
+    SQLite for the one that is started (PostgreSQL, for studies of days).
+
+    Examples:
+
+        ajet up
+
+        ajet up --work
+
+        ajet up --work --limit 4
+
+        ajet up --stop
+    """
+    from research.controller.session import catch_interrupts
+    from research.orchestration.server import PrefectUnavailable, client_environment, ensure_server, stop_server
+    from research.orchestration.supervision import become_supervisor, end_worker
+
+    home = Home.locate().prepare()
+
+    def find_server() -> None:
+        try:
+            server = ensure_server(home.prefect)
+        except PrefectUnavailable as error:
+            raise NotReady(str(error)) from error
+        password = str(server.password) if server.password else None
+        told = {"url": server.url, "reused": server.reused, "note": server.note, "password_file": password}
+        answer(json, told, server.line)
+
+    if stop:
+        ended = end_worker(home)
+        stopped = stop_server(home.prefect)
+        worker = ["ended the worker; what it drove is left in order"] if ended else []
+        outcome = "stopped the Prefect server" if stopped else "no Prefect server of this installation runs"
+        answer(json, {"stopped": stopped, "worker": ended}, *worker, outcome)
+    elif work:
+        with become_supervisor(home), catch_interrupts() as until:
+            find_server()
+            os.environ.update(client_environment(home.prefect))
+            from research.orchestration.deployment import ProcessPool
+            from research.orchestration.prefect_api import installation_name  # Prefect reads its settings at import
+            from research.orchestration.worker import StudyWorker
+
+            say = warn if json else console().print
+            how = "begin them there, or with: ajet research --detach. Ctrl-C ends it"
+            say(f"worker      {limit} studies at once; {how}")
+            StudyWorker(home, ProcessPool(installation_name(home), Path.cwd(), limit), say, warn).run(until)
+    else:
+        find_server()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,19 +15,17 @@ from hypothesis import strategies as st
 from watchfiles import Change
 
 from research.agents import request as agent_files
-from research.agents import supervisor
-from research.agents.launch import container_spec, run_in_process
-from research.agents.request import (
-    AgentFiles,
-    AgentRequest,
-    Confinement,
-    check_evaluated,
-    parse_memory,
-    parse_stream,
-    parse_variables,
+from research.agents import run as running
+from research.agents.launch import AgentPlacement, container_spec, run_in_process
+from research.agents.request import AgentFiles, AgentRequest, RunOptions, check_evaluated
+from research.agents.run import (
+    FIRST_WAIT_S,
+    MOST_IN_VAIN,
+    MOST_WAIT_S,
+    RestartPolicy,
+    restart_reason,
+    write_output,
 )
-from research.agents.run import write_output
-from research.agents.supervisor import FIRST_WAIT_S, MOST_IN_VAIN, MOST_WAIT_S, RestartPolicy, restart_reason
 from research.errors import BadInput
 from research.installation.home import Home
 from research.installation.servers import ServerConnection, connect_server
@@ -44,37 +43,32 @@ from tests.swarm.environments.test_custom import brought_in
     ("text", "size"), [("512m", 512 << 20), ("2g", 2 << 30), ("1.5G", 3 << 29), ("65536k", 64 << 20), ("1GiB", 1 << 30)]
 )
 def test_memory_is_read_as_people_write_it(text: str, size: int) -> None:
-    assert parse_memory(text) == size
+    assert RunOptions(memory=text).limits().memory_bytes == size
 
 
-def variables(text: str) -> None:
-    parse_variables([text], contained=False)
+WRONG: dict[str, tuple[str, ...]] = {
+    "memory": ("", "1", "63m", "-1g", "1t", "much", "1e9g", "16385g", "9" * 400 + "g"),
+    "stream": ("", "a\nb", "x" * 129),
+    "env": ("A", "=x", "1A=x", "A B=x", "", "AJET_TOKEN=x", "PYTHONPATH=x", "PYTHONHOME=x", "https_proxy=x", "HOME=x"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("read", "text", "named"),
-    [
-        *(
-            (parse_memory, text, "64m")
-            for text in ("", "1", "63m", "-1g", "1t", "much", "1e9g", "16385g", "9" * 400 + "g")
-        ),
-        *((parse_stream, text, "--stream") for text in ("", "a\nb", "x" * 129)),
-        *((variables, text, "NAME=VALUE") for text in ("A", "=x", "1A=x", "A B=x", "")),
-        *((variables, f"{n}=x", n) for n in ("AJET_TOKEN", "PYTHONPATH", "PYTHONHOME", "https_proxy", "HOME")),
-    ],
-)
-def test_an_option_that_means_nothing_is_refused(read: Callable[[str], object], text: str, named: str) -> None:
-    with pytest.raises(BadInput, match=named):
-        read(text)
+@pytest.mark.parametrize(("option", "text"), [(option, text) for option, texts in WRONG.items() for text in texts])
+def test_an_option_that_means_nothing_is_refused(option: str, text: str) -> None:
+    asked = RunOptions(**{option: [text] if option == "env" else text})
+    refuses = asked.check if option != "env" else partial(asked.variables, contained=False)
+    with pytest.raises(BadInput, match=option):
+        refuses()
 
 
 @given(st.sampled_from(["API_KEY", "token", "DB_PASSWORD", "MY_SECRET", "AWS_CREDENTIALS"]), st.text(min_size=8))
 def test_a_secret_stays_out_of_a_container_and_out_of_the_message(name: str, value: str) -> None:
+    asked = RunOptions(env=[f"{name}={value}"])
     with pytest.raises(BadInput) as refused:
-        parse_variables([f"{name}={value}"], contained=True)
+        asked.variables(contained=True)
     assert f"={value}" not in str(refused.value)
     assert "--allow 127.0.0.2:PORT" in str(refused.value)
-    assert parse_variables([f"{name}={value}"], contained=False) == {name: value}
+    assert asked.variables(contained=False) == {name: value}
 
 
 def test_an_order_names_what_is_played_and_leaves_out_what_is_not_asked_for() -> None:
@@ -164,14 +158,13 @@ def test_a_container_gets_its_files_and_tasks_and_a_way_out_only_if_asked(tmp_pa
     agent = AgentFiles.locate(str(tmp_path))
     request = AgentRequest("play", agent, None, (Task("q", {"n": 1}),), time_limit_s=60.0)
     folder = tmp_path / "run"
-    closed = container_spec(request, Confinement(), folder, "sha256:x", {"MODE": "fast"})
+    closed = container_spec(request, AgentPlacement(folder, {"MODE": "fast"}))
     assert closed.environment == {"MODE": "fast", "AJET_TOKEN": "sandbox"}
     assert (closed.ports, closed.time_limit_s, closed.trusted) == ({8000: "server.sock"}, 60.0, False)
     assert closed.archive is not None
     assert sorted(check(closed.archive)) == ["agent/agent.py", "tasks.json"]
-    opened = container_spec(
-        request, Confinement(allow=(Destination.parse("example.com:443"),), gpus=("GPU-1",)), folder, "sha256:x", {}
-    )
+    allow = (Destination.parse("example.com:443"),)
+    opened = container_spec(request, AgentPlacement(folder, {}, allow=allow, gpus=("GPU-1",)))
     assert opened.ports == {8000: "server.sock", 3128: "egress.sock"}
     assert opened.environment["https_proxy"] == "http://127.0.0.1:3128"
     assert opened.environment["NO_PROXY"] == "127.0.0.1,localhost"
@@ -187,7 +180,7 @@ async def test_a_process_gets_an_environment_with_its_tasks(tmp_path: Path, monk
     request = AgentRequest("play", None, known.name, tuple(known.tasks("train")))
     start = mock.AsyncMock(wraps=asyncio.create_subprocess_exec)
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
-    async with run_in_process(request, ServerConnection("http://127.0.0.1:9", "token"), folder, {}):
+    async with run_in_process(request, ServerConnection("http://127.0.0.1:9", "token"), AgentPlacement(folder, {})):
         held = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")}
     assert f"--environments={folder / 'environments'}" in start.mock_calls[0].args
     own = f"environments/{known.name}"
@@ -251,7 +244,7 @@ async def test_a_save_is_found_where_the_system_watches_no_more_files_and_a_log_
             raise OSError("OS file watch limit reached.")
         yield set()
 
-    monkeypatch.setattr(supervisor, "awatch", limited)
+    monkeypatch.setattr(running, "awatch", limited)
     (tmp_path / "agent.py").write_text("def agent(episode): ...\n")
-    assert await supervisor.wait_for_save(tmp_path, "old") == code_hash(tmp_path)
+    assert await running.wait_for_save(tmp_path, "old") == code_hash(tmp_path)
     assert asked == [None, True]

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from research.cli.agent_files import CommandLine, agent_file
+from research.cli.client import CommandLine, agent_file
 from tests.swarm.clients.packages import COMMAND_LINES, HERE, SWE_AGENT
 from tests.swarm.conformance.support import assert_trained_once, calls, roomy, saying
 from tests.swarm.server.support import MODEL, Served, serving

@@ -17,9 +17,9 @@ from typing import Any, cast
 
 import pytest
 
-from research.agents.request import Confinement
+from research.agents.launch import AgentPlacement
 from research.agents.run import AgentResult
-from research.cli.client import exit_code, report_failure
+from research.cli.client import report_end
 from sandboxes import Exit
 from swarm.client import NamedTask, SwarmClient
 from swarm.errors import SwarmError
@@ -167,7 +167,7 @@ def test_what_does_not_go_with_the_job_or_a_process_is_refused(
 
 def make_result(exit: Exit, action: str = "play", result: Any = None, **fields: Any) -> AgentResult:
     request = SimpleNamespace(action=action, during=False, time_limit_s=60.0)
-    run = SimpleNamespace(request=request, place=SimpleNamespace(given=Confinement(), folder=Path("/run")))
+    run = SimpleNamespace(request=request, place=AgentPlacement(Path("/run"), {}))
     given = {"exit": exit, "run": run, "result": result, "refused": {}, "status": None, **fields}
     return AgentResult(**cast(Any, given))
 
@@ -187,9 +187,8 @@ def make_result(exit: Exit, action: str = "play", result: Any = None, **fields: 
 def test_how_it_ended_is_the_exit_code(
     ended: AgentResult, code: int, word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report_failure(ended)
-    told = capsys.readouterr().err
-    assert (exit_code(ended), word in told, bool(told)) == (code, True, bool(word))
+    found, told = report_end(ended), capsys.readouterr().err
+    assert (found, word in told, bool(told)) == (code, True, bool(word))
 
 
 def test_on_a_full_disk_only_who_plays_goes_on(home: Path, load: Load, control: SwarmClient, tmp_path: Path) -> None:
