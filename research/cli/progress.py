@@ -61,14 +61,17 @@ class LiveScreen:
         now = time.monotonic()
         if now - self._last_draw >= 0.5 or state.report is not None:
             self._last_draw = now
-            self._live.update(_WrappedScreen(self._screen(state)))
+            self._draw()
 
     def note(self, line: str) -> None:
-        under = () if self._state is None else (self._screen(self._state),)
-        self._live.update(_WrappedScreen(Group(*under, Text(line, "cyan"))))
+        self._draw(Text(line, "cyan"))
 
-    def _screen(self, state: StudyState) -> Group:
-        return screen(state, self._budget_left(state), self._read, self._doubts)
+    def _draw(self, *notes: Text) -> None:
+        if (state := self._state) is None:
+            parts: tuple[RenderableType, ...] = notes
+        else:
+            parts = (screen(state, self._budget_left(state), self._read, self._doubts), *notes)
+        self._live.update(_WrappedScreen(Group(*parts)))
 
 
 class _WrappedScreen:
@@ -114,12 +117,21 @@ class LineLog:
 def screen(
     state: StudyState, budget_left_s: float, read: ReadProgress, doubts: Mapping[str, str] = NONE_DOUBTED
 ) -> Group:
+    def verdict_line(begin: str, verdict: Verdict) -> Text:
+        doubt = doubts.get(verdict_key(verdict))
+        told = f"{verdict.verdict}. {verdict.reason}" if doubt is None else f"does not follow: {doubt}"
+        return Text(f"{begin}: {told}", "dim")
+
     spent, left = format_seconds(state.budget_s - budget_left_s), format_seconds(budget_left_s)
     analyses = len(state.design.looks) if state.design else 0
-    verdicts = [
-        Text(f"{v.hypothesis}  look {v.look} of {analyses}: {_format_verdict(v, doubts)}", "dim")
-        for v in state.verdicts
+    verdicts = [verdict_line(f"{v.hypothesis}  look {v.look} of {analyses}", v) for v in state.verdicts]
+    rounds = [
+        verdict_line(f"round {each.round}  {verdict.hypothesis}", verdict)
+        for each in state.rounds_before
+        for verdict in each.verdicts
     ]
+    if state.most_rounds > 1:
+        rounds.append(Text(f"round {state.round} of at most {state.most_rounds}", "bold"))
     amended = last_budget_amendment(state)  # what was foreseen before is shown no more, but a cut screen is
     given_up = [
         Text(f"{d.action}: {d.reason}", "yellow")
@@ -146,7 +158,7 @@ def screen(
     return Group(
         Text.assemble(("study ", "dim"), (state.id, "bold")),
         *render_opening(state),
-        *_round_lines(state, doubts),
+        *rounds,
         Text(f"{progress_of(state)}; {spent} spent, {left} of the budget left", "dim"),
         table,
         *(verdicts if analyses > 1 else []),
@@ -154,19 +166,3 @@ def screen(
         *([Text(describe_pause(state), "yellow")] if state.status == "paused" else []),
         *([] if state.open_question is None else [render_question(state)]),
     )
-
-
-def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> list[Text]:
-    if state.most_rounds == 1:
-        return []
-    over = [
-        Text(f"round {each.round}  {verdict.hypothesis}: {_format_verdict(verdict, doubts)}", "dim")
-        for each in state.rounds_before
-        for verdict in each.verdicts
-    ]
-    return [*over, Text(f"round {state.round} of at most {state.most_rounds}", "bold")]
-
-
-def _format_verdict(verdict: Verdict, doubts: Mapping[str, str]) -> str:
-    doubt = doubts.get(verdict_key(verdict))
-    return f"{verdict.verdict}. {verdict.reason}" if doubt is None else f"does not follow: {doubt}"

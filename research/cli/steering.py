@@ -62,7 +62,7 @@ def amend(
         event = interventions.change_budget(record, parse_budget(budget), reason)
     else:
         event = interventions.add_note(record, note or "")
-    _say(record, event, json)
+    _answer_amendment(record, event, json)
 
 
 def note(
@@ -77,7 +77,7 @@ def note(
         ajet study note larger-group "Yes, arith matters to us as much as guess."
     """
     record = _find(name)
-    _say(record, interventions.add_note(record, text), json)
+    _answer_amendment(record, interventions.add_note(record, text), json)
 
 
 def veto(
@@ -93,7 +93,7 @@ def veto(
         ajet study veto larger-group h2 --reason "its reward is known to be hacked"
     """
     record = _find(name)
-    _say(record, interventions.veto_hypothesis(record, hypothesis, reason), json)
+    _answer_amendment(record, interventions.veto_hypothesis(record, hypothesis, reason), json)
 
 
 def _open() -> tuple[Home, EventLog]:
@@ -106,7 +106,7 @@ def _find(name: str | None) -> StudyLog:
     return StudyLog(log, find_study(log, name))
 
 
-def _say(record: StudyLog, event: Event, json: bool) -> None:
+def _answer_amendment(record: StudyLog, event: Event, json: bool) -> None:
     state = record.state()
     amended = next((change for change in state.amendments if change.seq == event.seq), None)
     if amended is None:
@@ -174,22 +174,19 @@ def _answer_question(
         console().print(render_question(state, how=False))
     given = interventions.answer_question(record, asked.digest, "command", note, granted=granted)
     state = record.state()
-    told = {"study": state.id, "seq": given.seq, **answer_json(given)}
-    answer(json, told, f"{given.describe()}; {_describe_next_step(home, log, state)}")
-    return state
-
-
-def _describe_next_step(home: Home, log: EventLog, state: StudyState) -> str:
     resume, driven = f"ajet study resume {state.id}", has_controller(home, log, state.id)
     if state.denial is not None:
         told = state.design is None or driven  # a controller that lives builds it
         report = "" if told else f"; its report: ajet study report {state.id} --build"
-        return f"study {state.id} stops; to be asked again: {resume}{report}"
-    if state.stopped_reason is not None or not driven:
-        return f"nobody works on study {state.id} now; go on with: {resume}"
-    if state.paused_reason is not None:
-        return f"study {state.id} is paused; go on with: {resume}"
-    return f"study {state.id} goes on under its controller"
+        following = f"study {state.id} stops; to be asked again: {resume}{report}"
+    elif state.stopped_reason is not None or not driven:
+        following = f"nobody works on study {state.id} now; go on with: {resume}"
+    elif state.paused_reason is not None:
+        following = f"study {state.id} is paused; go on with: {resume}"
+    else:
+        following = f"study {state.id} goes on under its controller"
+    answer(json, {"study": state.id, "seq": given.seq, **answer_json(given)}, f"{given.describe()}; {following}")
+    return state
 
 
 LOOK_S = 1.0
@@ -236,15 +233,16 @@ def resume(
     """
     home, log, state = open_study(name)
     if state.status == "concluded" and is_done(state):
-        _show_end(home, state, json)
+        _show_end(home, log, state.id, json)
         return
     home.prepare()
     command = ["ajet", *sys.argv[1:]]
+    ongoing = f"study {state.id} goes on under the controller that has it; follow it with: ajet study watch {state.id}"
     if detach:
         require_detachable(prefect=prefect)
         if state.stopped_reason is None and has_local_controller(home, log, state.id):
             interventions.request_continue(log, state.id, command)
-            _show_ongoing(home, log, state.id, json)
+            _show_end(home, log, state.id, json, ongoing)
         else:
             hand_to_worker(worker_scheduler(home), state.id, json)
         return
@@ -258,12 +256,7 @@ def resume(
     except StudyBusy:
         if not interventions.request_continue(log, state.id, command):
             raise
-        _show_ongoing(home, log, state.id, json)
-
-
-def _show_ongoing(home: Home, log: EventLog, study: str, json: bool) -> None:
-    said = f"study {study} goes on under the controller that has it; follow it with: ajet study watch {study}"
-    _show_end(home, fold(log.read(study)), json, said)
+        _show_end(home, log, state.id, json, ongoing)
 
 
 def pause(name: Name = None, json: Json = False) -> None:
@@ -278,7 +271,7 @@ def pause(name: Name = None, json: Json = False) -> None:
     home, log, state = open_study(name)
     if not interventions.request_pause(log, state.id):
         raise BadInput(f"expected a study that goes on; {state.id} is {state.status}; there is nothing to pause")
-    _show_end(home, fold(log.read(state.id)), json)
+    _show_end(home, log, state.id, json)
 
 
 def stop(name: Name = None, json: Json = False) -> None:
@@ -290,11 +283,11 @@ def stop(name: Name = None, json: Json = False) -> None:
     """
     home, log, state = open_study(name)
     interventions.request_stop(home, log, state.id, note=warn)
-    _show_end(home, fold(log.read(state.id)), json)
+    _show_end(home, log, state.id, json)
 
 
-def _show_end(home: Home, state: StudyState, json: bool, *more: str) -> None:
-    folder = home.study(state.id)
+def _show_end(home: Home, log: EventLog, study: str, json: bool, *more: str) -> None:
+    state, folder = fold(log.read(study)), home.study(study)
     if json:
         print_json(summary(state, folder))
     else:

@@ -89,36 +89,6 @@ def report_paths(state: StudyState, folder: Path) -> dict[str, str] | None:
     return {kind: str(folder / state.report[kind]["path"]) for kind in ("markdown", "html")}
 
 
-def describe_edit(state: StudyState, kind: str, path: str) -> str:
-    """Return what is said beside a report's page that is not as it was written; nothing where it is."""
-    try:
-        same = state.report is None or sha256(Path(path).read_bytes()).hexdigest() == state.report[kind]["sha256"]
-    except OSError as error:
-        return f"  (it cannot be read: {error.strerror})"
-    return "" if same else f"  (changed after it was written; see: ajet study verify {state.id})"
-
-
-def describe_changed_lock(state: StudyState, folder: Path) -> str | None:
-    """Return the line that a study whose lock was changed after a verdict begins with; None where it was not."""
-    if not folder.is_dir():
-        return None
-    errors = (lock_error(each, folder) for each in state.rounds if each.verdicts)
-    error = next((found for found in errors if found is not None), None)
-    return None if error is None else f"{error}. No verdict follows from it; see: ajet study verify {state.id}"
-
-
-def reward_lines(state: StudyState) -> list[Text]:
-    codes = (each.design.code for each in state.rounds if each.design is not None)
-    rewards = dict.fromkeys((name, source) for code in codes for name, source in code.items())  # of all rounds, once
-    return [
-        Text(
-            f"reward {name}  written by the planner's model, {len(source.splitlines())} lines, "
-            f"sha256 {sha256(source.encode()).hexdigest()[:16]}; runs in containers only"
-        )
-        for name, source in rewards
-    ]
-
-
 def render_opening(state: StudyState) -> list[Text]:
     question = question_of(state)
     return [
@@ -160,10 +130,14 @@ def render_ending(state: StudyState, folder: Path) -> RenderableType:
         lines.append(Text(describe_pause(state), "yellow"))
     if state.open_question is not None:
         lines.append(render_question(state))
-    lines += [
-        Text(f"report  {path}{describe_edit(state, kind, path)}")
-        for kind, path in (report_paths(state, folder) or {}).items()
-    ]
+    for kind, path in (report_paths(state, folder) or {}).items():
+        edit = ""
+        try:
+            if state.report is not None and sha256(Path(path).read_bytes()).hexdigest() != state.report[kind]["sha256"]:
+                edit = f"  (changed after it was written; see: ajet study verify {state.id})"
+        except OSError as error:
+            edit = f"  (it cannot be read: {error.strerror})"
+        lines.append(Text(f"report  {path}{edit}"))
     if state.status in ("concluded", "stopped"):
         kept = f"keep it: ajet study verify {state.id} --head {state.head_hash[:16]}"
         lines.append(Text(f"head  {state.head_hash}  ({kept})"))
@@ -252,47 +226,61 @@ def show(name: Name = None, json: Json = False) -> None:
     if json:
         print_json({**summary(state, home.study(state.id)), **_details(state)})
         return
-    out = console()
-    if (changed := describe_changed_lock(state, home.study(state.id))) is not None:
-        out.print(Text(changed, "bold red"))
+    out, folder, many = console(), home.study(state.id), state.most_rounds > 1
+    errors = (lock_error(each, folder) for each in state.rounds if each.verdicts and folder.is_dir())
+    if error := next(filter(None, errors), None):
+        out.print(Text(f"{error}. No verdict follows from it; see: ajet study verify {state.id}", "bold red"))
     # Topics and statements are people's and models' words: never read as markup.
-    now = "" if state.most_rounds == 1 else f", round {state.round} of at most {state.most_rounds}"
+    now = f", round {state.round} of at most {state.most_rounds}" if many else ""
     out.print(Text.assemble((state.id, "bold"), f"  {state.status}{now}"))
     for line in render_opening(state):
         out.print(line)
+    codes: dict[str, str] = {}
     for one_round in state.rounds:
-        if one_round.design is not None:
-            arms, most = " vs ".join(arm.name for arm in one_round.design.arms), len(one_round.design.looks) > 1
-            seeds = f"{'at most ' if most else ''}{len(one_round.design.seeds)} seeds each"
+        if (design := one_round.design) is not None:
+            arms, most = " vs ".join(arm.name for arm in design.arms), "at most " if len(design.looks) > 1 else ""
             lock = (one_round.design_hash or "")[:16]
-            out.print(f"design{round_suffix(one_round)}  {arms}, {seeds}, locked as {lock}")
-    for line in reward_lines(state):
-        out.print(line)
+            out.print(
+                f"design{round_suffix(one_round)}  {arms}, {most}{len(design.seeds)} seeds each, locked as {lock}"
+            )
+            codes |= design.code
+    for name, source in codes.items():
+        digest = sha256(source.encode()).hexdigest()[:16]
+        about = f"written by the planner's model, {len(source.splitlines())} lines, sha256 {digest}"
+        out.print(Text(f"reward {name}  {about}; runs in containers only"))
     out.print(f"sandbox  {read_sandboxing(state.settings).describe()}")
     out.print(f"progress  {progress_of(state)}")
     names = ("run", "arm", "seed", "status", "tries", "hidden before", "hidden after", "seconds")
-    many = state.most_rounds > 1
-    rows = (
-        (*_run_cells(run), *((str(one_round.round),) if many else ()))
-        for one_round in state.every_round
-        for run in one_round.runs.values()
-    )
+    rows = []
+    for one_round in state.every_round:
+        for run in one_round.runs.values():
+            values = (run.measurements.get(key) for key in ("hidden/success/initial", "hidden/success"))
+            shown = (f"{value.value:.3f}" if value else "" for value in values)
+            about_run = (run.run_id, run.spec.arm, str(run.spec.seed), run.status, str(len(run.attempts)))
+            rows.append((*about_run, *shown, f"{run.seconds:.0f}", *((str(one_round.round),) if many else ())))
     out.print(make_table((*names, "round") if many else names, rows))
     for note in (questions := planner_questions(state)):
         out.print(Text(f"planner asks  {sanitize_line(note.text)}", "bold yellow"))
     if questions:
         out.print(Text(f'answer: ajet study note {state.id} "..."'))
-    out.print(render_ending(state, home.study(state.id)))
+    out.print(render_ending(state, folder))
 
 
 def _details(state: StudyState) -> dict[str, Any]:
+    def plan(of: StudyState) -> dict[str, Any]:
+        return {"hypotheses": of.hypotheses, "design": of.design}
+
+    def wandb(run: RunState) -> dict[str, str]:
+        last = run.attempts[-1] if run.attempts else None
+        return {"wandb": last.url, "wandb_copy": last.standing} if last is not None and last.url else {}
+
     rounds = [
-        {**round_progress(each), "why_asked": each.why_asked, "design_hash": each.design_hash, **_plan(each)}
+        {**round_progress(each), "why_asked": each.why_asked, "design_hash": each.design_hash, **plan(each)}
         for each in state.rounds
     ]
     return {
         **({} if state.most_rounds == 1 else {"rounds": rounds}),
-        **_plan(state),
+        **plan(state),
         "sandbox": read_sandboxing(state.settings),
         "approvals": [answer_json(entry) for entry in state.approvals],
         "run_table": [
@@ -300,24 +288,8 @@ def _details(state: StudyState) -> dict[str, Any]:
                 **round_number(each), "run": run.run_id, "arm": run.spec.arm, "seed": run.spec.seed,
                 "status": run.status, "attempts": len(run.attempts), "seconds": run.seconds,
                 **{key: measurement.value for key, measurement in run.measurements.items()},
-                **_wandb_fields(run),
+                **wandb(run),
             }
             for each in state.every_round for run in each.runs.values()
         ],
     }  # fmt: skip
-
-
-def _plan(state: StudyState) -> dict[str, Any]:
-    return {"hypotheses": state.hypotheses, "design": state.design}
-
-
-def _wandb_fields(run: RunState) -> dict[str, str]:
-    last = run.attempts[-1] if run.attempts else None
-    return {"wandb": last.url, "wandb_copy": last.standing} if last is not None and last.url else {}
-
-
-def _run_cells(run: RunState) -> tuple[str, ...]:
-    values = [run.measurements.get(key) for key in ("hidden/success/initial", "hidden/success")]
-    shown = (f"{value.value:.3f}" if value else "" for value in values)
-    about = (run.run_id, run.spec.arm, str(run.spec.seed), run.status, str(len(run.attempts)))
-    return (*about, *shown, f"{run.seconds:.0f}")

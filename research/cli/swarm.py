@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +23,6 @@ from research.installation.home import Home
 from research.installation.servers import (
     Server,
     ServerConnection,
-    SwarmProcess,
     connect_server,
     ensure_server,
     find_running,
@@ -64,14 +62,28 @@ def list_servers(json: Json = False) -> None:
 
         ajet swarm list --json
     """
-    rows = [_row(name, process) for name, process in servers(Home.locate())]
+    rows: list[dict[str, Any]] = []
+    for name, process in servers(Home.locate()):
+        row: dict[str, Any] = {"name": name, "url": None, "pid": None, "state": "down", "step": None, "steps": None}
+        rows.append(row)
+        if process is None:
+            continue
+        row |= {"url": process.url, "pid": process.pid}
+        try:
+            with SwarmClient(process.url, process.admin_token) as client:
+                status = client.status(within_s=SILENT_AFTER_S)
+            row |= {"state": str(status.state), "step": status.step, "steps": status.steps}
+        except UnknownAnswer:
+            row["state"] = "not understood"
+        except SwarmError:
+            row["state"] = "silent"
     cells = (
         (
-            row["name"] or UNNAMED, row["url"] or UNNAMED, str(row["pid"] or UNNAMED), row["state"],
-            "-" if row["steps"] is None else f"{row['step']} of {row['steps']}",
+            *(str(row[name] or UNNAMED) for name in ("name", "url", "pid", "state")),
+            UNNAMED if row["steps"] is None else f"{row['step']} of {row['steps']}",
         )
         for row in rows
-    )  # fmt: skip
+    )
     table = make_table(("name", "address", "pid", "state", "step"), cells)
     answer(json, rows, table if rows else "no swarm server was ever started here; ajet swarm start --environment guess")
 
@@ -98,21 +110,6 @@ def token(
     if sys.stdout.isatty():
         warn("a key is shown on this terminal: who reads it may use the server")
     sys.stdout.write(f"{keys[role]}\n")
-
-
-def _row(name: str | None, process: SwarmProcess | None) -> Mapping[str, Any]:
-    about: dict[str, Any] = {"name": name, "url": None, "pid": None, "state": "down", "step": None, "steps": None}
-    if process is None:
-        return about
-    about |= {"url": process.url, "pid": process.pid}
-    try:
-        with SwarmClient(process.url, process.admin_token) as client:
-            status = client.status(within_s=SILENT_AFTER_S)
-    except UnknownAnswer:
-        return about | {"state": "not understood"}
-    except SwarmError:
-        return about | {"state": "silent"}
-    return about | {"state": str(status.state), "step": status.step, "steps": status.steps}
 
 
 RETRY_TIMEOUT_S = 15.0
@@ -200,7 +197,10 @@ class StartOptions(BaseModel):
         if environment is not None:
             job = job.model_copy(update={"environment": get_environment(environment).name})
         if self.model is not None:
-            job = _with_model(job, self.model)
+            require_model_folder(self.model)
+            own = job.model if isinstance(job.model, PathModel) else PathModel(path=self.model)  # no tiny warm start
+            place = {"path": str(Path(self.model).absolute()), "sha256": None}
+            job = with_fields(job, model=own.model_copy(update=place))
         if self.backend is not None:
             job = with_backend(job, self.backend)
         if self.max_context is not None:
@@ -269,31 +269,25 @@ def start(asked: StartOptions, json: Json = False) -> None:
             raise BadInput(f"expected --job FILE or --environment NAME for the server {server}; found neither")
         at, ran = connect_server(server), True
     with SwarmClient(at.url, at.token) as client:
-        status = _start_job(at, client, wanted, ran=ran, quiet=json)
-    answer(json, {"url": at.url, "tokens": _tokens_path(at), "status": status}, _status_lines(at, status))
-
-
-def _start_job(at: ServerConnection, client: SwarmClient, wanted: Job | None, *, ran: bool, quiet: bool) -> Status:
-    """Return the status once the wanted job serves; one that failed in a server that `ran` is tried again."""
-    if ran and (before := _status(at, client)).state is ServerState.FAILED:
-        warn(f"the server had failed ({before.reason}); trying again")
-        wanted = wanted or client.job()
-        client.stop()
-    if wanted is None:
-        return client.status()
-    with show_progress(quiet, "") as note:
-        note("booting the model (made on the spot at first use: a minute or two)")
-        return client.ensure_training(wanted)
-
-
-def _status_lines(at: ServerConnection, status: Status) -> Iterator[Text | str]:
-    yield Text.assemble(f"swarm server   {at.url}   ", (status.state, "bold"))
+        if ran and (before := _status(at, client)).state is ServerState.FAILED:
+            warn(f"the server had failed ({before.reason}); trying again")
+            wanted = wanted or client.job()
+            client.stop()
+        if wanted is None:
+            status = client.status()
+        else:
+            with show_progress(json, "") as note:
+                note("booting the model (made on the spot at first use: a minute or two)")
+                status = client.ensure_training(wanted)
+    tokens = None if at.process is None else str(at.process.folder / "tokens.json")
+    lines = [Text.assemble(f"swarm server   {at.url}   ", (status.state, "bold"))]
     if status.fresh_start is not None:
-        yield Text.assemble("a new training ", status.fresh_start)
-    if at.process is not None:
-        yield f"tokens         {_tokens_path(at)} (yours only)"
+        lines.append(Text.assemble("a new training ", status.fresh_start))
+    if tokens is not None:
+        lines.append(Text(f"tokens         {tokens} (yours only)"))
     off = status.state is ServerState.OFFLINE
-    yield f"next           {HOW_TO_TRAIN if off else 'ajet swarm status, ajet swarm stop'}"
+    lines.append(Text(f"next           {HOW_TO_TRAIN if off else 'ajet swarm status, ajet swarm stop'}"))
+    answer(json, {"url": at.url, "tokens": tokens, "status": status}, iter(lines))
 
 
 @app.command("status")
@@ -332,17 +326,12 @@ def stop(server: Server = None, json: Json = False) -> None:
     at = connect_server(server)
     if at.process is not None:
         stop_swarm(at.process)
+        said = f"stopped the swarm server at {at.url}"
     else:
         with SwarmClient(at.url, at.token) as client:
             client.stop()
-    said = f"stopped the training at {at.url}; its process there goes on, without a job"
-    if at.process is not None:
-        said = f"stopped the swarm server at {at.url}"
+        said = f"stopped the training at {at.url}; its process there goes on, without a job"
     answer(json, {"stopped": at.url, "process": at.process is not None}, said)
-
-
-def _tokens_path(at: ServerConnection) -> str | None:
-    return None if at.process is None else str(at.process.folder / "tokens.json")
 
 
 def _status(at: ServerConnection, client: SwarmClient) -> Status:
@@ -355,10 +344,3 @@ def _status(at: ServerConnection, client: SwarmClient) -> Status:
             f"{error}, but its process {at.process.pid} is there: it is stopped or busy. Try again, look into "
             f"{at.process.folder / 'server.log'}, or end it with `ajet swarm stop`"
         ) from error
-
-
-def _with_model(job: Job, path: str) -> Job:
-    """Return the job with the model of a folder; raise InvalidRequest where that is none."""
-    require_model_folder(path)
-    said = job.model if isinstance(job.model, PathModel) else PathModel(path=path)  # a tiny one's warm start is its own
-    return with_fields(job, model=said.model_copy(update={"path": str(Path(path).absolute()), "sha256": None}))

@@ -87,7 +87,10 @@ def export_model(
     if not folder.is_dir():
         known = f"; those started here: {', '.join(find_server_names(home))}" if find_server_names(home) else ""
         raise NotReady(f"expected a swarm server's folder at {folder}, found none: train first{known}")
-    wanted = read_job(job) if job is not None else _find_running_job(folder)
+    wanted = None if job is None else read_job(job)
+    if wanted is None and (running := find_swarm(folder)) is not None:
+        with SwarmClient(running.url, running.admin_token) as client:
+            wanted = client.job()
     store = load_binding(folder).store
     with tempfile.TemporaryDirectory(prefix="ajet-export-") as scratch:
         out = Path(scratch) / "card.json"
@@ -107,28 +110,16 @@ def export_model(
         if ended.code or not out.is_file():
             raise ModelFailed(f"nothing was exported: {ended.why}" if ended.code != 2 else ended.why)
         card = ModelCard.model_validate_json(out.read_bytes())
-    answer(json, {"folder": str(to), **card.model_dump(mode="json")}, Text(_describe_export(card, to)))
-
-
-def _find_running_job(folder: Path) -> Job | None:
-    server = find_swarm(folder)
-    if server is None:
-        return None
-    with SwarmClient(server.url, server.admin_token) as client:
-        return client.job()
-
-
-def _describe_export(card: ModelCard, to: Path) -> str:
     adapter = {"none": "all weights", "merged": "LoRA, merged", "apart": "LoRA, apart"}[card.adapter]
-    found = card.measured
     worth = "nothing was measured of these weights"
-    if found is not None:
+    if (found := card.measured) is not None:
         success = "" if found.success is None else f", success {found.success:.4g}"
         worth = f"reward {found.reward:.4g}{success} over {found.episodes} evaluation episodes"
-    return (
-        f"wrote {to}\nstep       {card.step} of job {card.job_digest[:12]} ({adapter}, {card.dtype})\n"
-        f"measured   {worth}\nsha256     {card.sha256}"
-    )
+    lines = (
+        f"wrote {to}", f"step       {card.step} of job {card.job_digest[:12]} ({adapter}, {card.dtype})",
+        f"measured   {worth}", f"sha256     {card.sha256}",
+    )  # fmt: skip
+    answer(json, {"folder": str(to), **card.model_dump(mode="json")}, Text("\n".join(lines)))
 
 
 _MEASURED = {"reward": "reward/mean", "success": "success/mean"}
