@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from enum import StrEnum
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 from pydantic import BaseModel
@@ -60,11 +59,11 @@ def explain_job(
     """
     rows = explanations()
     if field is not None:
+        names = [row["field"] for row in rows]
         rows = [row for row in rows if row["field"] == field or row["field"].startswith((f"{field}.", f"{field}("))]
         if not rows:
-            names = ", ".join(row["field"] for row in explanations())
-            near = did_you_mean(field, (row["field"] for row in explanations()))
-            raise BadInput(f"a job has no field {field!r}{near}; its fields are {names}")
+            near = did_you_mean(field, names)
+            raise BadInput(f"a job has no field {field!r}{near}; its fields are {', '.join(names)}")
     if json:
         print_json(rows)
         return
@@ -85,9 +84,8 @@ def explain_job(
 
 def explanations() -> list[dict[str, Any]]:
     """Return field, type, default, ladder and description of each job field, nested models included."""
-    marks = tunables()
-    rows = _all_fields(Job, "")
-    return [{**row, "ladder": list(marks[row["field"]].ladder) if row["field"] in marks else None} for row in rows]
+    ladders = {name: list(mark.ladder) for name, mark in tunables().items()}
+    return [{**row, "ladder": ladders.get(row["field"])} for row in _all_fields(Job, "")]
 
 
 def _all_fields(model: type[BaseModel], prefix: str) -> list[dict[str, Any]]:
@@ -192,13 +190,6 @@ _IDLE = 0.7
 _STYLES = {"fetched": "green", "damaged": "red", "not fetched": "dim"}
 
 
-class Dtype(StrEnum):
-    """Element types of a job."""
-
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-
-
 @model_app.callback()
 def model() -> None:
     """Models: fetch a real one, list those that are here, check a folder."""
@@ -262,7 +253,9 @@ def fetch(
 def check(
     folder: Annotated[str, typer.Argument(help="Folder of a model: config, safetensors, tokenizer, chat template.")],
     max_context: Annotated[int, typer.Option(min=16, help="Most tokens of prompt and answer together.")] = 256,
-    dtype: Annotated[Dtype, typer.Option(help="Element type of weights and activations.")] = Dtype.float32,
+    dtype: Annotated[
+        Literal["float32", "bfloat16"], typer.Option(help="Element type of weights and activations.")
+    ] = "float32",
     lora_rank: Annotated[int, typer.Option(min=0, max=1024, help="Rank of a LoRA adapter; 0 trains all.")] = 0,
     json: Json = False,
 ) -> None:
@@ -278,13 +271,23 @@ def check(
 
         ajet model check /models/mine --json
     """
-    job = build_job(folder, max_context=max_context, dtype=dtype.value, lora_rank=lora_rank)
+    job = build_job(folder, max_context=max_context, dtype=dtype, lora_rank=lora_rank)
     home = Home.locate().prepare()
     with show_progress(json, "beginning") as note:
         found = measure_model(job, home.models, note)
     answer(json, found, make_facts(_rows(found, max_context)))
-    for line in () if json else warnings(found):
-        warn(line)
+    template = found.template
+    if json:
+        return
+    if found.busy < _IDLE:
+        warn(
+            f"other programs held this check up: it got {found.busy:.0%} of its threads' time; alone, tokens per "
+            f"second are up to {1 / found.busy:.1f} times as many"
+        )
+    if template.tools == "refused":
+        warn(f"the template fails on tools, so agents with tools cannot use it: {template.tools_refusal}")
+    if template.tools == "ignored":
+        warn("the template leaves tools out of the prompt without a word: agents with tools would not be understood")
 
 
 def _rows(check: ModelCheck, max_context: int) -> Iterator[tuple[str, str]]:
@@ -293,38 +296,17 @@ def _rows(check: ModelCheck, max_context: int) -> Iterator[tuple[str, str]]:
     yield "model", f"{check.architecture}, {check.parameters:,} parameters ({trained} trained), {conditions['dtype']}"
     yield "loaded", f"in {check.load_s:.1f} s; {check.loaded_bytes / 1e9:.2f} GB, with cache; {check.threads} thread(s)"
     template = check.template
+    reads = f"answers read as {template.answers}, tools {template.tools}"
     thinking = "told apart" if template.thinking else "not marked"
-    unsupported = "" if template.system else ", no system message"
-    renders = f"renders; answers read as {template.answers}, tools {template.tools}, thinking {thinking}{unsupported}"
-    yield "template", renders
+    yield "template", f"renders; {reads}, thinking {thinking}{'' if template.system else ', no system message'}"
     yield "forward", "fused" if check.fused else f"the module's own: {check.fused_lost}"
     yield "updates", "trees" if check.trees else f"rows, no trees: {check.trees_lost}"
-    yield (
-        "log-probs",
-        f"within {check.logprob_gap:.1e} of a plain eager forward (refused from {check.logprob_tolerance:g})",
-    )
+    tolerance = f"(refused from {check.logprob_tolerance:g})"
+    yield "log-probs", f"within {check.logprob_gap:.1e} of a plain eager forward {tolerance}"
     yield "prompts", f"{1 / check.seconds_per_prompt_token:,.0f} tokens/s"
     yield "answers", f"{1 / check.seconds_per_generated_token:,.0f} tokens/s, {check.at_once} episodes at once"
-    yield (
-        "learning",
-        f"{1 / check.seconds_per_learned_token:,.0f} tokens/s, {check.fed_per_sampled_token:.1f} fed for each sampled",
-    )
+    fed = f"{check.fed_per_sampled_token:.1f} fed for each sampled"
+    yield "learning", f"{1 / check.seconds_per_learned_token:,.0f} tokens/s, {fed}"
     yield "memory", f"{check.peak_bytes / 1e9:.2f} GB at most during this check"
-    yield (
-        "fits",
-        f"{check.fits_at_once} episodes of {max_context} tokens at once (memory for {check.memory_holds}, cache "
-        f"{check.cache_bytes_per_token:,} bytes a token)",
-    )
-
-
-def warnings(found: ModelCheck) -> Iterator[str]:
-    template = found.template
-    if found.busy < _IDLE:
-        yield (
-            f"other programs held this check up: it got {found.busy:.0%} of its threads' time; alone, tokens per "
-            f"second are up to {1 / found.busy:.1f} times as many"
-        )
-    if template.tools == "refused":
-        yield f"the template fails on tools, so agents with tools cannot use it: {template.tools_refusal}"
-    if template.tools == "ignored":
-        yield "the template leaves tools out of the prompt without a word: agents with tools would not be understood"
+    room = f"memory for {check.memory_holds}, cache {check.cache_bytes_per_token:,} bytes a token"
+    yield "fits", f"{check.fits_at_once} episodes of {max_context} tokens at once ({room})"

@@ -9,9 +9,8 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
@@ -114,14 +113,8 @@ def _format_means(summary: Mapping[str, Any]) -> str:
     return said if success is None else f"{said}, solved {_mean([success]):.3f}"
 
 
-class CommandLine(StrEnum):
-    """An agent that is a command line."""
-
-    CLAUDE = "claude"
-    CODEX = "codex"
-    OPENCODE = "opencode"
-    QWEN = "qwen-code"
-    AIDER = "aider"
+CommandLine = Literal["claude", "codex", "opencode", "qwen-code", "aider"]
+"""Agents that are command lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +127,7 @@ class Preset:
 
 
 PRESETS: Final[Mapping[CommandLine, Preset]] = {
-    CommandLine.CLAUDE: Preset(
+    "claude": Preset(
         """["claude", "-p", question, "--model", episode.model, "--allowedTools", "Bash,Edit,Write"]""",
         """{
         "ANTHROPIC_BASE_URL": episode.base_url, "ANTHROPIC_API_KEY": episode.api_key,
@@ -143,7 +136,7 @@ PRESETS: Final[Mapping[CommandLine, Preset]] = {
     }""",
         "a max_context of 100,000",
     ),
-    CommandLine.CODEX: Preset(
+    "codex": Preset(
         """[
         "codex", "exec", "--skip-git-repo-check", "--sandbox", "workspace-write", "-m", episode.model,
         "-c", "model_provider=swarm", "-c", "model_providers.swarm.name=swarm",
@@ -153,7 +146,7 @@ PRESETS: Final[Mapping[CommandLine, Preset]] = {
         """{"KEY": episode.api_key}""",
         "a max_context of 40,000",
     ),
-    CommandLine.OPENCODE: Preset(
+    "opencode": Preset(
         """["opencode", "run", question]""",
         """{"OPENCODE_CONFIG_CONTENT": json.dumps({
         "model": f"main/{episode.model}", "small_model": f"side/{episode.model}",  # the latter writes titles
@@ -167,12 +160,12 @@ PRESETS: Final[Mapping[CommandLine, Preset]] = {
     })}""",
         'a max_context of 40,000, and "train_agents": ["main"], or its titles are trained too',
     ),
-    CommandLine.QWEN: Preset(
+    "qwen-code": Preset(
         """["qwen", "-p", question, "--auth-type", "openai", "-m", episode.model, "--yolo"]""",
         """{"OPENAI_BASE_URL": episode.base_url, "OPENAI_API_KEY": episode.api_key}""",
         "a max_context of 80,000",
     ),
-    CommandLine.AIDER: Preset(
+    "aider": Preset(
         """[
         "aider", "--model", f"openai/{episode.model}", "--message", question, "--yes-always", "--no-git",
         "--no-check-update", "--no-show-model-warnings", "--analytics-disable",
@@ -209,7 +202,7 @@ def agent(episode):
 def agent_file(name: CommandLine) -> str:
     """Return the agent.py that has a command line play an episode."""
     preset = PRESETS[name]
-    return _FILE.format(name=name.value, needs=preset.needs, command=preset.command, variables=preset.variables)
+    return _FILE.format(name=name, needs=preset.needs, command=preset.command, variables=preset.variables)
 
 
 def env(
@@ -223,7 +216,7 @@ def env(
         ajet client env claude > my_agent/agent.py
     """
     if json:
-        print_json({"name": name.value, "needs": PRESETS[name].needs, "file": agent_file(name)})
+        print_json({"name": name, "needs": PRESETS[name].needs, "file": agent_file(name)})
     else:
         sys.stdout.write(agent_file(name))
 

@@ -148,12 +148,6 @@ def escape_unprintable(text: str) -> str:
     return "".join(map(escape, text))
 
 
-def level_style(logprob: float) -> str:
-    """Return the style of a natural log-prob's level."""
-    probability = math.exp(min(logprob, 0.0))
-    return next(style for least, _, style in LEVELS if probability >= least)
-
-
 def _spans(call: CallRecord, full: bool) -> Table:
     grid = Table.grid(padding=(0, 1))
     grid.add_column(style="dim", no_wrap=True)
@@ -181,7 +175,9 @@ def _tokens(span: TokenSpan, places: Iterable[int]) -> Text:
         else:
             word = f"{span.ids[place]} "
         if place < len(span.logprobs):
-            style = level_style(span.logprobs[place]) + (" underline" if place in special else "")
+            probability = math.exp(min(span.logprobs[place], 0.0))
+            style = next(style for least, _, style in LEVELS if probability >= least)
+            style += " underline" if place in special else ""
         else:
             style = "magenta" if place in special else "dim"
         text.append(word, style)
@@ -242,14 +238,10 @@ def episodes(
     elif not found.episodes:
         console().print("no episode has begun yet")
     else:
-        _print_rows(episode_table(found))
-
-
-def _print_rows(table: Table) -> None:
-    """Print a line for each row: cut to a terminal's width, whole where the output is captured."""
-    out = console()
-    table.width = out.measure(table, options=out.options.update(max_width=_WIDEST)).maximum
-    out.print(table, crop=out.is_terminal, soft_wrap=not out.is_terminal)
+        out, table = console(), episode_table(found)
+        # A line for each row: cut to a terminal's width, whole where the output is captured.
+        table.width = out.measure(table, options=out.options.update(max_width=_WIDEST)).maximum
+        out.print(table, crop=out.is_terminal, soft_wrap=not out.is_terminal)
 
 
 def inspect(

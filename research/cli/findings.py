@@ -11,7 +11,6 @@ from rich.text import Text
 
 from research.cli.app import Json, Name, answer, columns, make_table, open_installation, open_study, print_json
 from research.design.known_findings import (
-    ConfirmedValue,
     KnownFinding,
     describe_evidence,
     find_contradictions,
@@ -60,9 +59,10 @@ def calibration(
 
 
 def _calibration_screen(record: TrackRecord, planner: str | None) -> list[Table | Text]:
+    reasons = ", ".join(f"{reason}: {count}" for reason, count in sorted(record.left_out.items()))
     if not record.forecasters:
         whose = f" of the planner {planner!r}" if planner else ""
-        left = f" ({_format_exclusions(record)})" if record.left_out else ""
+        left = f" ({reasons})" if reasons else ""
         return [Text(f'no prediction{whose} has met its verdict yet{left}; begin a study with: ajet research "..."')]
     lines: list[Table | Text] = []
     for forecaster in record.forecasters:
@@ -74,34 +74,27 @@ def _calibration_screen(record: TrackRecord, planner: str | None) -> list[Table 
         ]
         table = make_table(names, rows, right=names[1:], padding=(0, 2, 0, 0))
         lines += [table if rows else Text("  nothing to score yet: no verdict is valid"), Text("")]
-    if record.left_out:
-        lines.append(Text(f"not scored: {_format_exclusions(record)}", "dim"))
+    if reasons:
+        lines.append(Text(f"not scored: {reasons}", "dim"))
     return lines
 
 
 def _scores(entry: Forecaster) -> Iterator[str]:
     scores = entry.scores
     ended = ", ".join(f"{scores.verdicts[name]} {name}" for name in _VERDICTS if name in scores.verdicts)
-    yield f"{_format_count(scores.predictions, 'claim')} in {_format_count(entry.studies, 'study', 'studies')}: {ended}"
+    claims = f"{scores.predictions} claim{'' if scores.predictions == 1 else 's'}"
+    yield f"{claims} in {entry.studies} stud{'y' if entry.studies == 1 else 'ies'}: {ended}"
     if entry.brier is not None and entry.constant is not None:
         yield f"Brier {entry.brier:.3f}, of a constant forecaster {entry.constant:.3f}: all {entry.valid} valid"
     if scores.brier is not None and scores.constant is not None:
         yield f"Brier {scores.brier:.3f}, of a constant forecaster {scores.constant:.3f}: the {scores.scored} decided"
     if scores.coverage is not None and scores.mean_level is not None:
-        held, n = _share(scores.coverage), _format_count(scores.intervals, "interval")
+        held, n = _share(scores.coverage), f"{scores.intervals} interval{'' if scores.intervals == 1 else 's'}"
         yield f"predicted intervals held {held} of the estimates, at a level of {scores.mean_level:.0%}: {n}"
 
 
 def _share(interval: Interval) -> str:
     return f"{interval.mean:.0%} [{interval.low:.0%}, {interval.high:.0%}]"
-
-
-def _format_count(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
-def _format_exclusions(found: TrackRecord) -> str:
-    return ", ".join(f"{reason}: {count}" for reason, count in sorted(found.left_out.items()))
 
 
 def recipe(name: Name = None, json: Json = False) -> None:
@@ -129,21 +122,18 @@ def recipe(name: Name = None, json: Json = False) -> None:
         apart = {"never_confirmed_together": told.apart, "notes": told.notes}
         print_json({"study": state.id, "job": told.job, "evidence": evidence, **apart})
         return
-    for line in [*map(_line, told.confirmed), *told.apart, *told.notes]:
+    for value in told.confirmed:
+        over = ", ".join(setting(name, each) for name, each in value.over.items())
+        later = [
+            f"; {said} by all arms of round {', '.join(map(str, rounds))}"
+            for said, rounds in (("held", value.held_by), ("not held", value.not_held_by))
+            if rounds
+        ]
+        told_of = f"{value.finding.study}, {describe_evidence(value.finding)}{''.join(later)}"
+        warn(f"{value.text} is better than {over}: {told_of}")
+    for line in [*told.apart, *told.notes]:
         warn(line)
     print_json(told.job)
-
-
-def _line(value: ConfirmedValue) -> str:
-    over = ", ".join(setting(name, each) for name, each in value.over.items())
-    later = [
-        f"; {said} by all arms of round {', '.join(map(str, rounds))}"
-        for said, rounds in (("held", value.held_by), ("not held", value.not_held_by))
-        if rounds
-    ]
-    return (
-        f"{value.text} is better than {over}: {value.finding.study}, {describe_evidence(value.finding)}{''.join(later)}"
-    )
 
 
 _HEADER = ("finding", "verdict", "effect", "interval", "runs", "model", "job", "claim")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -17,9 +18,9 @@ from research.errors import BadInput
 from research.installation.home import Home
 from research.installation.studies import find_study
 from research.terminal import warn
-from studies import EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
+from studies import EventLog, EventType, HeadMoved, StudyLog, fold
 from studies.log.fold import WORKED
-from studies.proof import Discrepancy, Proof
+from studies.proof import Proof
 from studies.proof import export as export_study
 from studies.proof import verify as verify_study
 from studies.proof.export import is_export, read_export
@@ -64,7 +65,7 @@ def verify(
         folder = exported
         study, rows, known = read_export(folder)
     else:
-        study, rows, folder, known = _read_from_home(name)
+        (study, rows, folder), known = _read_from_home(name), []
     proof = verify_study(study, rows, folder, head=head, known=known)
     told = {"study": proof.study, "holds": proof.holds, "head": proof.head}
     answer(json, {**told, "drifts": proof.drifts, "held": proof.held, "notes": proof.notes}, _lines(proof))
@@ -92,7 +93,7 @@ def export(
 
         ajet study export larger-group studies/gallery/larger-group
     """
-    study, rows, folder, _ = _read_from_home(name)
+    study, rows, folder = _read_from_home(name)
     to = to or Path(study)
     proof = verify_study(study, rows, folder)
     if not proof.holds:
@@ -113,16 +114,13 @@ def export(
             warn(f"the log names folders of this machine, {places[0]} among them; it is exported whole")
 
 
-StoredStudy = tuple[str, list[dict[str, Any]], Path, list[Discrepancy]]
-"""A study, its stored events, the folder of its files, and what was found broken in reading them."""
-
-
-def _read_from_home(name: str | None) -> StoredStudy:
+def _read_from_home(name: str | None) -> tuple[str, list[dict[str, Any]], Path]:
+    """Return a study, its stored events, and the folder of its files."""
     home = Home.locate().for_reading()
     log = EventLog(home.database)
     study = find_study(log, name)
     require_files(home, log, study)
-    return study, log.read_unverified(study), home.study(study), []
+    return study, log.read_unverified(study), home.study(study)
 
 
 def _lines(proof: Proof) -> Iterator[str]:
@@ -155,27 +153,21 @@ def report(
     home, log, state = open_study(name)
     folder = home.study(state.id)
     require_files(home, log, state.id)
-    paths = _rebuild_report(log, state, folder) if build else report_paths(state, folder)
-    if paths is None:
-        raise BadInput(f"study {state.id} has no report yet (it is {state.status}); `ajet study resume` finishes it")
-    if missing := [path for path in paths.values() if not Path(path).exists()]:
-        raise BadInput(f"expected the report at {missing[0]}; it is gone; `ajet study report {state.id} --build`")
-    answer(json, {"study": state.id, **paths}, *paths.values())
-
-
-def _rebuild_report(log: EventLog, state: StudyState, folder: Path) -> dict[str, str]:
-    """Build the report of all that happened before a report did, and have the log know it unless it does already."""
     record = StudyLog(log, state.id)
-    while True:
+    while build:  # of all that happened before a report did; the log is to know it, unless it does already
         state = record.state()
         shown = fold(before_report(log.read(state.id)[: state.event_count]))
         made = build_report(replace(shown, newest_report=state.newest_report), folder)
         for line in made.describe_backups():
             warn(line)
         payload = made.payload()
-        try:
+        with suppress(HeadMoved):
             if file_hashes(state.newest_report) != file_hashes(payload):
                 record.append(EventType.REPORT_BUILT, {**payload, WORKED: 0.0}, actor="user")
-        except HeadMoved:
-            continue
-        return {"markdown": str(made.markdown), "html": str(made.html)}
+            break
+    paths = {"markdown": str(made.markdown), "html": str(made.html)} if build else report_paths(state, folder)
+    if paths is None:
+        raise BadInput(f"study {state.id} has no report yet (it is {state.status}); `ajet study resume` finishes it")
+    if missing := [path for path in paths.values() if not Path(path).exists()]:
+        raise BadInput(f"expected the report at {missing[0]}; it is gone; `ajet study report {state.id} --build`")
+    answer(json, {"study": state.id, **paths}, *paths.values())

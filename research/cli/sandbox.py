@@ -56,7 +56,13 @@ def build(
     """
     from research.isolation.client_image import ensure_client_image, ensure_derived_image
 
-    text = _text(requirements) if requirements is not None else None
+    try:
+        text = None if requirements is None else requirements.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        found = f"in UTF-8 at {requirements}; it cannot be read: {error}"
+        if isinstance(error, FileNotFoundError):
+            found = f"at {requirements}; there is no such file"
+        raise SandboxError(f"expected a requirements.txt {found}") from error
     home, engine = Home.locate().prepare(), connect(os.environ)
     began = time.monotonic()
     with show_progress(json, "asking the engine") as note:
@@ -161,15 +167,6 @@ def prune(json: Json = False) -> None:
         *(Text(f"removed {each.kind} {each.name}: {each.why}") for each in waste),
         f"{len(waste)} removed{of_images}" if waste else "nothing to remove",
     )
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise SandboxError(f"expected a requirements.txt at {path}; there is no such file") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise SandboxError(f"expected a requirements.txt in UTF-8 at {path}; it cannot be read: {error}") from error
 
 
 def _engine() -> tuple[ContainerEngine | None, str | None]:

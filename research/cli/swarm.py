@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from pydantic import BaseModel
@@ -45,14 +44,6 @@ SILENT_AFTER_S = 3.0
 UNNAMED = "-"
 
 
-class KeyRole(StrEnum):
-    """What a key allows: everything; playing; looking."""
-
-    ADMIN = "admin"
-    CLIENT = "client"
-    VIEWER = "viewer"
-
-
 def list_servers(json: Json = False) -> None:
     """List the swarm servers of this installation.
 
@@ -89,7 +80,7 @@ def list_servers(json: Json = False) -> None:
 
 
 def token(
-    role: Annotated[KeyRole, typer.Option(help="What the key allows.")] = KeyRole.CLIENT,
+    role: Annotated[Literal["admin", "client", "viewer"], typer.Option(help="What the key allows.")] = "client",
     name: Annotated[
         str | None,
         typer.Option("--server", "--name", help="Name of the server; else that of AJET_SERVER, else the one without."),

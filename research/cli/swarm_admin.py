@@ -8,9 +8,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.text import Text
@@ -47,17 +46,12 @@ def check_backend(job: Job, models: Path, *, as_json: bool) -> None:
     raise typer.Exit(subprocess.run(command, check=False).returncode)
 
 
-class Lora(StrEnum):
-    """What becomes of an adapter."""
-
-    MERGED = "merged"
-    APART = "apart"
-
-
 def export_model(
     to: Annotated[Path, typer.Argument(help="The folder to write; it must not be there yet, or be empty.")],
     step: Annotated[str, typer.Option(help="A step whose checkpoint is kept, latest or best.")] = "latest",
-    lora: Annotated[Lora, typer.Option(help="A LoRA adapter: merged into the weights, or apart.")] = Lora.MERGED,
+    lora: Annotated[
+        Literal["merged", "apart"], typer.Option(help="A LoRA adapter: merged into the weights, or apart.")
+    ] = "merged",
     job: Annotated[
         Path | None, typer.Option(help="Whose training, as a job's JSON; else the server's, else the newest one's.")
     ] = None,
@@ -98,7 +92,7 @@ def export_model(
             sys.executable, "-m", "swarm.server.model_export", "--directory", str(folder),
             "--models", str(home.models), "--environments", str(home.environments), "--to", str(to.absolute()),
             "--step", step, "--out", str(out),
-            *(["--apart"] if lora is Lora.APART else []),
+            *(["--apart"] if lora == "apart" else []),
             *(["--job", wanted.model_dump_json()] if wanted is not None else []),
         ]  # fmt: skip
         with console().status("exporting") as shown:

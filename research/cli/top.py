@@ -174,13 +174,18 @@ def status_lines(frame: TopFrame, where: str) -> list[tuple[str, str]]:
     skipped = [
         f"{escape_control(task)!r} {times} times" for task, times in list(snapshot.skipped_tasks.items())[-_MOST_DROPS:]
     ]
+    step = NOTHING
+    if status.steps:
+        step = f"{NOTHING if status.state in UNOPENED else status.step} of {status.steps}"
+        left = snapshot.seconds_left
+        step += ", finished" if status.finished else f", about {format_seconds(left)} left" if left is not None else ""
     of_tasks = f"; tasks skipped, as they failed again and again: {', '.join(skipped)}" if skipped else ""
     rows = {
         "server": where,
         "state": f"{status.state}{reason}",
         "job": (status.job_digest or "none")[:16] if snapshot.environment is None else job,
         "new training": status.fresh_start,
-        "step": _format_step(snapshot),
+        "step": step,
         "reward": _last_and_first(frame, REWARD),
         "success": _last_and_first(frame, SUCCESS),
         "warning": snapshot.flat,
@@ -196,28 +201,20 @@ def status_lines(frame: TopFrame, where: str) -> list[tuple[str, str]]:
     return [(name, text) for name, text in rows.items() if text is not None]
 
 
-def _format_step(snapshot: Snapshot) -> str:
-    status = snapshot.status
-    if not status.steps:
-        return NOTHING
-    done = f"{NOTHING if status.state in UNOPENED else status.step} of {status.steps}"
-    if status.finished:
-        return f"{done}, finished"
-    return done if snapshot.seconds_left is None else f"{done}, about {format_seconds(snapshot.seconds_left)} left"
-
-
 def _format_evaluation(status: Status) -> str:
     """Return the last evaluation of `eval_every`, and the best; the latter's score is optimistic."""
-    best = "" if status.best is None else f"best {_format_score(status.best)}"
-    if (last := status.evaluation) is None:
-        return best or NOTHING
-    what = "reward" if last.success is None else "success"
-    return f"{what} {_format_score(last)} ({last.episodes} episodes){', ' if best else ''}{best}"
 
+    def format_score(evaluation: EvaluationSummary) -> str:
+        score = evaluation.reward if evaluation.success is None else evaluation.success
+        return f"{score:.3g} at step {evaluation.step}"
 
-def _format_score(evaluation: EvaluationSummary) -> str:
-    score = evaluation.reward if evaluation.success is None else evaluation.success
-    return f"{score:.3g} at step {evaluation.step}"
+    parts = []
+    if (last := status.evaluation) is not None:
+        what = "reward" if last.success is None else "success"
+        parts.append(f"{what} {format_score(last)} ({last.episodes} episodes)")
+    if status.best is not None:
+        parts.append(f"best {format_score(status.best)}")
+    return ", ".join(parts) or NOTHING
 
 
 def _last_and_first(frame: TopFrame, metric: str) -> str:
@@ -361,22 +358,18 @@ def top(
 
         ajet swarm top --json
     """
-    at = connect_server(server)
+    at, out = connect_server(server), console()
+    width = out.width if out.is_terminal else PIPED_WIDTH
     with SwarmClient(at.url, at.token) as client:
         watcher = Watcher(at.url, client)
         if json:
             frame = watcher.poll()
             print_json({"url": frame.url, "snapshot": frame.snapshot, "first": frame.first, "steps": frame.steps})
-        elif once or not console().is_terminal:
-            console().print(_render(watcher.poll()), width=PIPED_WIDTH)
+        elif once or not out.is_terminal:
+            out.print(screen(watcher.poll(), width), width=PIPED_WIDTH)
         else:
             first = watcher.poll()  # what is wrong is told on the screen that stays
-            live = Live(_render(first), console=console(), screen=True, auto_refresh=False)
+            live = Live(screen(first, width), console=out, screen=True, auto_refresh=False)
             with suppress(KeyboardInterrupt), cbreak_mode(), live:
                 while not wait_for_key("q", EVERY_S):
-                    live.update(_render(watcher.poll()), refresh=True)
-
-
-def _render(frame: TopFrame) -> Group:
-    out = console()
-    return screen(frame, out.width if out.is_terminal else PIPED_WIDTH)
+                    live.update(screen(watcher.poll(), out.width), refresh=True)

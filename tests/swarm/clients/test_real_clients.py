@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from research.cli.client import CommandLine, agent_file
+from research.cli.client import agent_file
 from tests.swarm.clients.packages import COMMAND_LINES, HERE, SWE_AGENT
 from tests.swarm.conformance.support import assert_trained_once, calls, roomy, saying
 from tests.swarm.server.support import MODEL, Served, serving
@@ -123,7 +123,7 @@ async def test_the_printed_agent_of_a_command_line_plays_with_no_setting_of_ours
 ) -> None:
     monkeypatch.setenv("PATH", f"{COMMAND_LINES.there() / 'node_modules' / '.bin'}{os.pathsep}{os.environ['PATH']}")
     printed: dict[str, Any] = {}
-    exec(agent_file(CommandLine(name)), printed)
+    exec(agent_file(name), printed)
     async with playing(tmp_path, "all done") as (served, lease):
         task = SimpleNamespace(data={"question": "say done", "answer": "done"})
         keys = {key: lease[key] for key in ("base_url", "api_key", "model")}
