@@ -19,7 +19,7 @@ _THREADS, _RUNS_AT_ONCE = "OMP_NUM_THREADS", "AJET_RUNS_AT_ONCE"
 def begin_process() -> None:
     os.umask(0o077)
     bypass_proxy(os.environ, "127.0.0.1", "localhost", "::1")
-    keep_to_one_thread()
+    os.environ.update(thread_variables(1))  # one thread each, unless a person has set their number
 
 
 def bypass_proxy(environment: MutableMapping[str, str], *hosts: str) -> None:
@@ -30,11 +30,6 @@ def bypass_proxy(environment: MutableMapping[str, str], *hosts: str) -> None:
     known = [host.strip() for host in said.split(",") if host.strip()]
     if "*" not in known:
         environment.update(dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join(dict.fromkeys([*known, *hosts]))))
-
-
-def keep_to_one_thread() -> None:
-    """Let this process and those it starts take one thread each, unless a person has set their number."""
-    os.environ.update(thread_variables(1))
 
 
 def thread_variables(runs: int) -> dict[str, str]:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from research.errors import BadInput
 
@@ -133,18 +132,15 @@ _INPUT_CHARACTERS = 60
 def describe(error: ValidationError) -> str:
     """Return the first few problems of a validation as one line: `field: what was expected; found value`."""
     problems = error.errors(include_url=False, include_context=False)
-    lines = [_line(problem) for problem in problems[:_MOST]]
+    lines = []
+    for problem in problems[:_MOST]:
+        where = ".".join(map(str, problem["loc"]))
+        text = problem["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+        if problem["type"] == "missing":
+            text = "missing"
+        elif problem["type"] != "value_error":
+            found = repr(problem["input"])
+            text += f"; found {found if len(found) <= _INPUT_CHARACTERS else f'{found[: _INPUT_CHARACTERS - 1]}…'}"
+        lines.append(f"{where}: {text}" if where else text)
     more = len(problems) - len(lines)
     return "; ".join(lines) + (f"; and {more} more" if more else "")
-
-
-def _line(problem: ErrorDetails) -> str:
-    where = ".".join(str(part) for part in problem["loc"])
-    text = problem["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-    if problem["type"] == "value_error":
-        return f"{where}: {text}" if where else text
-    if problem["type"] == "missing":
-        return f"{where}: missing"
-    found = repr(problem["input"])
-    found = found if len(found) <= _INPUT_CHARACTERS else found[: _INPUT_CHARACTERS - 1] + "…"
-    return f"{where}: {text}; found {found}" if where else f"{text}; found {found}"

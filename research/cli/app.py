@@ -63,7 +63,7 @@ class LazyCommand:
     def load(self, name: str) -> Command:
         found, host = getattr(import_module(self.module), self.name), typer.Typer()
         if isinstance(found, typer.Typer):
-            host.add_typer(found, name=name)
+            host.add_typer(found, name=name, help=self.help)
         else:
             host.command(name, cls=UniqueOptionsCommand)(found)
         return get_group(host).commands[name]
@@ -107,11 +107,6 @@ def commands(module: str, *names: str) -> dict[str, LazyCommand]:
     return {name: LazyCommand(module, name) for name in names}
 
 
-STUDY_HELP = (
-    "Studies: plan, list, show, watch, approve, deny, pause, stop, resume, amend, veto, report, recipe, verify, export."
-)
-
-
 class Studies(LazyGroup):
     """What can be done with studies."""
 
@@ -131,18 +126,18 @@ class Studies(LazyGroup):
 study_app = typer.Typer(cls=Studies, no_args_is_help=True)
 
 
-@study_app.callback(help=STUDY_HELP)
-def study() -> None:
-    """All commands of a study."""
-
-
 class Ajet(LazyGroup):
     """What `ajet` can be asked for."""
 
     lazy: ClassVar[Mapping[str, LazyCommand]] = {
         **commands("research.cli.research", "research"),
         **commands("research.cli.system", "up", "doctor"),
-        "study": LazyCommand("research.cli.app", "study_app", STUDY_HELP),
+        "study": LazyCommand(
+            "research.cli.app",
+            "study_app",
+            "Studies: plan, list, show, watch, approve, deny, pause, stop, resume, amend, veto, report, recipe, "
+            "verify, export.",
+        ),
         **commands("research.cli.findings", "findings"),
         "swarm": LazyCommand("research.cli.swarm", "app", "Swarm servers: host a trainable model for any agent."),
         "env": LazyCommand(

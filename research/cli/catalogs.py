@@ -26,18 +26,13 @@ from studies.metrics.registry import BUILT_IN, GROUP, faults
 from swarm.job import Job, tunables
 from swarm.models import ModelCheck
 
-job_app = typer.Typer(help="Jobs: what a swarm server trains.", no_args_is_help=True)
+job_app = typer.Typer(no_args_is_help=True)
 
 
 HOW_TO_WRITE_ONE = (
     'A job file is a JSON object of such fields: {"steps": 80, "model": {"kind": "tiny", "layers": 4}}. What it leaves '
     "out has its default."
 )
-
-
-@job_app.callback()
-def job() -> None:
-    """Jobs: what a swarm server trains."""
 
 
 @job_app.command("explain")
@@ -109,11 +104,6 @@ def _all_fields(model: type[BaseModel], prefix: str) -> list[dict[str, Any]]:
 metric_app = typer.Typer(no_args_is_help=True)
 
 
-@metric_app.callback()
-def metric() -> None:
-    """Metrics: what a study can be judged by, and what each of it is."""
-
-
 @metric_app.command("list")
 def list_metrics(json: Json = False) -> None:
     """List what a study can be judged by: the metrics that are built in, and those of installed packages.
@@ -145,23 +135,19 @@ def explain_metric(
         ajet metric explain area --json
     """
     kind = find_kind(name.partition(":")[0])
-    answer(json, _as_json(kind), map(Text, _screen(kind)))
-
-
-def _screen(kind: MetricKind) -> Iterator[str]:
-    yield f"{kind.name}  {kind.title}"
-    yield ""
-    yield from (inspect.getdoc(type(kind)) or "").splitlines()
-    yield ""
-    yield f"ask     {_form(kind)}"
+    lines = [f"{kind.name}  {kind.title}", "", *(inspect.getdoc(type(kind)) or "").splitlines(), ""]
+    lines.append(f"ask     {_form(kind)}")
     if kind.words:
         threshold = default_threshold(kind.name)
         by = "" if threshold is None else f" (to {threshold:g}, unless it names another threshold)"
-        yield f"topics  that say {', '.join(kind.words)}, or the like{by}"
-    yield f"unit    {_unit(kind)}"
-    yield f"effect  {kind.effect:g} of its range is the smallest that matters, unless --effect names another one"
+        lines.append(f"topics  that say {', '.join(kind.words)}, or the like{by}")
+    lines.append(f"unit    {_unit(kind)}")
+    lines.append(
+        f"effect  {kind.effect:g} of its range is the smallest that matters, unless --effect names another one"
+    )
     package = f"{type(kind).__module__}, an installed package's entry point of {GROUP}"
-    yield f"from    {'ajet' if kind.name in BUILT_IN else package}"
+    lines.append(f"from    {'ajet' if kind.name in BUILT_IN else package}")
+    answer(json, _as_json(kind), map(Text, lines))
 
 
 def _form(kind: MetricKind) -> str:
@@ -188,11 +174,6 @@ model_app = typer.Typer(no_args_is_help=True)
 _IDLE = 0.7
 """Share of its threads' time below which a check was held up by others."""
 _STYLES = {"fetched": "green", "damaged": "red", "not fetched": "dim"}
-
-
-@model_app.callback()
-def model() -> None:
-    """Models: fetch a real one, list those that are here, check a folder."""
 
 
 @model_app.command("list")

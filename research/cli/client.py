@@ -243,16 +243,11 @@ def wheel(
     answer(json, {"wheel": str(made), "bytes": size}, f"wrote {made} ({size:,} bytes); there: pip install {made.name}")
 
 
-app = typer.Typer(help="Clients: agents of your own on a swarm server.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 app.command()(debug)
 app.command()(wheel)
 app.command()(env)
 INTERRUPTED = 130
-
-
-@app.callback()
-def client() -> None:
-    """Clients: agents of your own on a swarm server."""
 
 
 @app.command()

@@ -263,11 +263,6 @@ Reward = Annotated[
 ]
 
 
-@app.callback()
-def env() -> None:
-    """Environments: what there are, what one is, how to begin one, what it is worth."""
-
-
 @app.command("list")
 def show_all(json: Json = False) -> None:
     """List environments: built in, of installed packages, brought here, and what addresses there are.

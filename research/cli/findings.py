@@ -30,11 +30,6 @@ app = typer.Typer(no_args_is_help=True)
 _VERDICTS: tuple[VerdictName, ...] = get_args(VerdictName)
 
 
-@app.callback()
-def planner() -> None:
-    """Planners: how well they predict."""
-
-
 @app.command()
 def calibration(
     planner: Annotated[str | None, typer.Option(help="Only this planner: `rules` or `llm`; all when left out.")] = None,

@@ -30,11 +30,6 @@ WINDOW_BYTES = 1 << 20
 app = typer.Typer(no_args_is_help=True)
 
 
-@app.callback()
-def sandbox() -> None:
-    """Sandboxes: where clients and evaluators run. Build the image, list, read logs, prune."""
-
-
 @app.command()
 def build(
     base: Annotated[

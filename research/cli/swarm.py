@@ -119,11 +119,6 @@ app.command()(shares)
 app.command("export-model")(export_model)
 
 
-@app.callback()
-def swarm() -> None:
-    """Swarm servers: host a trainable model for any agent."""
-
-
 class StartOptions(BaseModel):
     """Options of `ajet swarm start`: a job, what of it is replaced, and how a server is started here."""
 
