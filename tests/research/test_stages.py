@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,10 +27,6 @@ def counts(state: StudyState) -> dict[Phase, int]:
     return dict(Counter(run.spec.phase for run in state.runs.values()))
 
 
-def verdicts(state: StudyState) -> list[tuple[str, int, str]]:
-    return [(v.hypothesis, v.look, v.verdict) for v in state.verdicts]
-
-
 @pytest.fixture(scope="module")
 def whole() -> StudyState:
     with scratch() as folder:
@@ -47,43 +42,34 @@ def test_a_study_goes_through_every_stage(whole: StudyState) -> None:
     assert sorted(whole.candidates) == ["group_size=16", "group_size=32", "group_size=4"]
     assert whole.selection.kept == ("group_size=16",)
     assert [(v.look, v.final) for v in (*whole.interim, *whole.verdicts)] == [(1, False), (2, False), (3, True)]
-    assert verdicts(whole) == [("s1", 3, "supported")]
     assert [(v.hypothesis, v.phase, v.verdict) for v in whole.replications] == [("s1", "replicate", "supported")]
     assert [d.action for d in whole.decisions] == ["continue", "continue", "replicate", "conclude"]
     assert set(whole.prepared) == {"noise", "confirm", "replicate"}
 
 
-def test_runs_carry_the_lock_of_their_stage_and_the_settings_of_their_phase(whole: StudyState) -> None:
+def test_runs_carry_the_lock_and_settings_of_their_stage_and_what_a_screen_saw_feeds_no_claim(
+    whole: StudyState,
+) -> None:
     for run in whole.runs.values():
         assert run.spec.design_hash == (whole.noise_hash if run.spec.phase == "noise" else whole.design_hash)
     screening = whole.runs_in("screen")
     assert {run.spec.job["steps"] for run in screening} == {1, 2}
-    assert {(run.spec.seed, run.spec.metric.split, run.spec.metric.key) for run in screening} == {
-        (7, "search", "search/success")
-    }
+    found = {(run.spec.seed, run.spec.metric.split, run.spec.metric.key) for run in screening}
+    assert found == {(7, "search", "search/success")}
     assert {run.spec.environment for run in whole.runs_in("replicate")} == {"arith"}
     assert {run.spec.seed for run in whole.runs_in("confirm")} == {101, 102, 103, 104}
-
-
-def test_what_a_screen_saw_feeds_no_claim(whole: StudyState) -> None:
     (verdict,) = whole.verdicts
-    assert (verdict.n_control, verdict.n_treatment) == (4, 4)
+    claim = (verdict.hypothesis, verdict.look, verdict.verdict, verdict.n_control, verdict.n_treatment)
+    assert claim == ("s1", 3, "supported", 4, 4)
     assert set(whole.values("group_size=16")) == {run.run_id for run in whole.runs_of("group_size=16")}
     assert len(whole.values("group_size=16", phase="screen")) == 2
 
 
-def fails(*sizes: int, phase: Phase) -> Any:
-    def script(order: AttemptSpec) -> str:
-        return "died" if order.spec.phase == phase and order.spec.job["group_size"] in sizes else "ok"
-
-    return script
-
-
 def test_a_screen_of_which_nothing_could_be_measured_ends_without_a_claim(fast_path: Path) -> None:
-    state = finished(Bench(fast_path, fails(4, 16, 32, phase="screen"), design=screened()))
+    bench = Bench(fast_path, lambda order: "died" if order.spec.phase == "screen" else "ok", design=screened())
+    state = finished(bench)
     assert (state.status, state.selection, state.verdicts) == ("concluded", None, ())
-    assert "no candidate" in str(state.concluded_reason)
-    assert counts(state) == {"screen": 3}
+    assert ("no candidate" in str(state.concluded_reason), counts(state)) == (True, {"screen": 3})
 
 
 def spend_in(phase: Phase, path: Path, chosen: Design, after: int) -> tuple[Bench, StudyState]:
@@ -107,8 +93,7 @@ def spend_in(phase: Phase, path: Path, chosen: Design, after: int) -> tuple[Benc
 @pytest.mark.parametrize(("phase", "after"), [("noise", 1), ("screen", 2)])
 def test_a_stage_that_the_budget_cuts_short_ends_without_claims(fast_path: Path, phase: Phase, after: int) -> None:
     bench, state = spend_in(phase, fast_path, every_stage(), after)
-    assert state.status == "stopped"
-    assert "budget" in str(state.stopped_reason)
+    assert (state.status, "budget" in str(state.stopped_reason)) == ("stopped", True)
     assert (state.verdicts, [run for run in state.runs.values() if run.active]) == ((), [])
     if phase == "screen":
         assert state.report is not None
@@ -119,10 +104,9 @@ def test_a_stage_that_the_budget_cuts_short_ends_without_claims(fast_path: Path,
 
 def test_a_look_that_the_budget_cuts_short_is_judged_on_what_is_there(fast_path: Path) -> None:
     _, state = spend_in("confirm", fast_path, design(16), 5)
-    assert state.status == "stopped"
+    assert (state.status, state.report is not None) == ("stopped", True)
     assert [v.look for v in (*state.interim, *state.verdicts)] == [1, 2]
     assert [run for run in state.runs.values() if run.invalid] == []  # more budget may carry them
-    assert state.report is not None
 
 
 def amended(bench: Bench, seconds: float) -> StudyState:
@@ -181,10 +165,9 @@ def test_no_run_begins_that_by_its_price_would_end_after_the_budget(fast_path: P
 @pytest.mark.parametrize("most", [1, 4, 9, 12, 17])
 def test_runs_of_every_phase_count_against_the_number_of_runs(fast_path: Path, most: int) -> None:
     state = finished(Bench(fast_path, design=every_stage(), noise=noise_plan(), max_runs=most))
-    assert len(state.runs) == most
-    assert state.status == "stopped"
+    assert (len(state.runs), state.status) == (most, "stopped")
     assert f"all {most} runs are used up" in str(state.stopped_reason)
-    assert all(run.status in ("collected", "invalid") for run in state.runs.values())
+    assert {run.status for run in state.runs.values()} <= {"collected", "invalid"}
 
 
 def test_a_vetoed_hypothesis_gets_no_more_runs_and_is_judged_on_what_is_there(fast_path: Path) -> None:
@@ -193,36 +176,25 @@ def test_a_vetoed_hypothesis_gets_no_more_runs_and_is_judged_on_what_is_there(fa
     bench.until(lambda state: bool(state.interim or state.verdicts), loop)
     bench.append(EventType.HYPOTHESIS_VETOED, hypothesis="h1", reason="known to be hacked")
     state = bench.drive(loop).state
-    assert state.status == "concluded"
-    assert verdicts(state) == [("h1", 1, "inconclusive"), ("h2", 3, "inconclusive")]
+    found = [(v.hypothesis, v.look, v.verdict) for v in state.verdicts]
+    assert (state.status, found) == ("concluded", [("h1", 1, "inconclusive"), ("h2", 3, "inconclusive")])
     assert len(state.values("group_size=16")) <= 3, "two, and what had finished by then"
     assert len(state.values("group_size=32")) == 4
-    assert all(run.status in ("collected", "invalid") for run in state.runs.values())
+    assert {run.status for run in state.runs.values()} <= {"collected", "invalid"}
 
 
 @pytest.mark.parametrize("harm", ["lock", "evidence"])
 def test_an_invalid_verdict_that_no_seed_can_heal_gets_no_more_seeds(fast_path: Path, harm: str) -> None:
     bench = Bench(fast_path, design=design(16))
     loop = bench.loop()
-    spoil(bench, loop, harm)
+    state = bench.until(lambda state: any(run.collected for run in state.runs_of("group_size=16")), loop)
+    collected = next(run.collected for run in state.runs_of("group_size=16") if run.collected is not None)
+    path = bench.home.study(STUDY) / ("design.lock" if harm == "lock" else collected["evaluation"]["path"])
+    path.write_text(path.read_text() + " ")
     state = bench.drive(loop).state
     assert [(v.look, v.verdict) for v in state.verdicts] == [(1, "invalid")]
     assert [(d.action, d.look) for d in state.decisions if d.hypothesis] == [("settle", 1)]
-    assert counts(state) == {"confirm": 4}  # the first look's, and none after it
-    assert state.status == "concluded"
-
-
-def spoil(bench: Bench, loop: Any, harm: str) -> None:
-    state = bench.until(lambda state: any(run.collected for run in state.runs_of("group_size=16")), loop)
-    collected = next(run.collected for run in state.runs_of("group_size=16") if run.collected is not None)
-    name = "design.lock" if harm == "lock" else collected["evaluation"]["path"]
-    path = bench.home.study(STUDY) / name
-    path.write_text(path.read_text() + " ")
-
-
-def accept(bench: Bench, target: str) -> None:
-    amendment = {"kind": "accept", "target": target, "value": None, "reason": "looked at, and harmless"}
-    bench.append(EventType.DESIGN_AMENDED, amendment=amendment)
+    assert (state.status, counts(state)) == ("concluded", {"confirm": 4})  # the first look's, and none after it
 
 
 def test_an_amendment_between_two_looks_ends_no_run_of_the_next(fast_path: Path) -> None:
@@ -235,7 +207,7 @@ def test_an_amendment_between_two_looks_ends_no_run_of_the_next(fast_path: Path)
     before = bench.until(lambda state: [r for r in state.runs.values() if r.active and r.spec.seed == 103], loop)
     assert [(v.verdict, v.final) for v in before.verdicts] == [("invalid", False)]
     code = next(run.invalid[0] for run in before.runs.values() if run.invalid)
-    accept(bench, code)
+    interventions.accept_violation(StudyLog(bench.log, STUDY), code, "looked at, and harmless")
     after = loop.tick().state
     assert len(after.superseded) == 1
     assert VETO_CODE not in {run.invalid[0] for run in after.runs.values() if run.invalid}

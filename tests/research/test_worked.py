@@ -40,10 +40,6 @@ class Awake:
         self.seconds += seconds
         self.bench.clock.advance(seconds)
 
-    def resume(self) -> StudyController:
-        self.bench.append(EventType.STUDY_RESUMED, command=[], worked_s=0.0)
-        return self.loop()
-
 
 @pytest.fixture
 def awake(fast_path: Path) -> Awake:
@@ -91,43 +87,35 @@ def test_a_long_step_during_a_stop_or_a_pause_is_charged(awake: Awake, written: 
 class FlakyLog(EventLog):
     """A log whose database goes away when told: before a reading, or after an append and before it says so."""
 
-    reading = appending = False
+    fails_at = ""
+
+    def _fail(self, at: str) -> None:
+        if self.fails_at == at:
+            self.fails_at = ""
+            raise StoreError("the server closed the connection")
 
     def read(self, study: str, after: Event | None = None) -> list[Event]:
-        if self.reading:
-            self.reading = False
-            raise StoreError("the server closed the connection")
+        self._fail("read")
         return super().read(study, after)
 
     def append(self, event: Event) -> None:
         super().append(event)
-        if self.appending:
-            self.appending = False
-            raise StoreError("the server closed the connection")
+        self._fail("append")
 
 
-def test_a_database_that_is_away_for_a_moment_leaves_no_work_uncharged(awake: Awake) -> None:
+@pytest.mark.parametrize(("fails_at", "away_s"), [("read", BEAT_S / 2), ("append", 2 * BEAT_S)])
+def test_work_is_charged_once_though_a_database_is_away_or_wrote_without_saying_so(
+    awake: Awake, fails_at: str, away_s: float
+) -> None:
     awake.bench.append(EventType.STUDY_RESUMED, command=[], worked_s=0.0)
     with closing(FlakyLog(awake.bench.home.database, clock=awake.bench.clock)) as log:
         loop = awake.bench.loop(log=log, seconds=lambda: awake.seconds)
         awake.work(loop, 10.0)
-        awake.wait(BEAT_S / 2)
-        log.reading = True
+        log.fails_at = fails_at
         with pytest.raises(StoreError):
-            loop.tick()
-        state = awake.work(loop, 1.0)
-        assert loop.budget_left(state) == BUDGET_S - 11.0 - BEAT_S / 2
-
-
-def test_what_a_database_wrote_without_saying_so_is_charged_once(awake: Awake) -> None:
-    with closing(FlakyLog(awake.bench.home.database, clock=awake.bench.clock)) as log:
-        loop = awake.bench.loop(log=log, seconds=lambda: awake.seconds)
-        awake.work(loop, 10.0)
-        log.appending = True
-        with pytest.raises(StoreError):
-            awake.work(loop, 2 * BEAT_S)
+            awake.work(loop, away_s)
         state = awake.work(loop, 2 * BEAT_S)
-        assert state.worked_s == 10.0 + 4 * BEAT_S
+        assert loop.budget_left(state) == BUDGET_S - 10.0 - away_s - 2 * BEAT_S
 
 
 def test_while_a_study_is_paused_what_runs_finishes_and_nothing_begins(fast_path: Path) -> None:
@@ -139,16 +127,14 @@ def test_while_a_study_is_paused_what_runs_finishes_and_nothing_begins(fast_path
     for _ in range(10):
         bench.clock.advance(5)
         result = loop.tick()
-    assert not result.done
     state = result.state
-    assert (state.status, state.paused_reason) == ("paused", "paused in a test")
+    assert (result.done, state.status, state.paused_reason) == (False, "paused", "paused in a test")
     assert [run.status for run in state.runs.values() if run.attempts] == ["collected", "collected"]
     assert state.verdicts == ()
     assert request_continue(bench.log, STUDY)
     assert not request_continue(bench.log, STUDY), "it goes on already"
     state = bench.drive(loop).state
-    assert state.status == "concluded"
-    assert state.resumed_count == 0, "one controller saw it through"
+    assert (state.status, state.resumed_count) == ("concluded", 0), "one controller saw it through"
 
 
 def test_a_pause_costs_time_only_while_something_runs(awake: Awake, paused: StudyController) -> None:
@@ -165,5 +151,4 @@ def test_a_pause_costs_time_only_while_something_runs(awake: Awake, paused: Stud
 
 def test_a_pause_does_not_outlast_the_budget_of_what_runs(awake: Awake, paused: StudyController) -> None:
     state = awake.work(paused, BUDGET_S, looks=10)
-    assert state.status == "stopped"
-    assert not [run for run in state.runs.values() if run.active]
+    assert (state.status, [run for run in state.runs.values() if run.active]) == ("stopped", [])
