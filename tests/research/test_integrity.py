@@ -65,12 +65,6 @@ def refused(folder: AttemptFolder, order: AttemptSpec, said: AttemptOutcome) -> 
     return error.value
 
 
-def spoil(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
 @pytest.mark.slow
 def test_files_of_an_attempt_that_are_edited_before_they_are_collected_are_refused(folder: AttemptFolder) -> None:
     order = make_order()
@@ -82,7 +76,8 @@ def test_files_of_an_attempt_that_are_edited_before_they_are_collected_are_refus
     edit(folder.evaluation("final"), lambda value: value["episodes"][-1].update(success=True))
     assert refused(folder, order, said).code == "evidence_changed"
     folder.evaluation("final").write_bytes(true)
-    spoil(log)
+    data = log.read_bytes()
+    log.write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
     assert refused(folder, order, said).code == "evidence_changed"
     log.unlink()
     assert refused(folder, order, said).code == "evidence_missing"
@@ -112,28 +107,22 @@ def test_numbers_that_are_none_are_found_in_the_log_as_it_writes_them(folder: At
     assert (alarm.code, alarm.step, alarm.effect) == ("training_nan", 2, "worst")
 
 
-def forging(bench: Bench, how: str, **forged: Any) -> Callable[[AttemptSpec], str]:
-    def script(order: AttemptSpec) -> str:
-        if order.spec.job["group_size"] != 16:
-            return "ok"
-        attempt = AttemptFolder(bench.home.attempt(STUDY, order.run_id, order.attempt))
-        write_results(attempt, order, FORGED)
-        edit(attempt.outcome, lambda value: value.update(forged))
-        return how
-
-    return script
-
-
 def codes(state: StudyState) -> set[str]:
     return {run.invalid[0] for run in state.runs.values() if run.invalid is not None}
 
 
 def test_a_flag_that_says_finished_counts_for_nothing_when_the_process_died(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    bench.sandbox.script = forging(bench, "died")
+
+    def script(order: AttemptSpec) -> str:
+        if order.spec.job["group_size"] != 16:
+            return "ok"
+        write_results(AttemptFolder(bench.home.attempt(STUDY, order.run_id, order.attempt)), order, FORGED)
+        return "died"
+
+    bench.sandbox.script = script
     state = bench.drive(bench.loop()).state
-    assert codes(state) == {"attempt_died"}
-    assert [verdict.verdict for verdict in state.verdicts] == ["invalid"]
+    assert (codes(state), [verdict.verdict for verdict in state.verdicts]) == ({"attempt_died"}, ["invalid"])
 
 
 def test_nothing_that_attempts_wrote_reaches_the_planner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,32 +164,12 @@ def test_no_action_of_a_planner_can_skip_a_stage_or_set_a_result() -> None:
         adapter.validate_python({"action": "judge", "verdict": "supported"})
 
 
-def spoilt(tmp_path: Path, change: Callable[[Path], None]) -> StudyState:
-    bench = Bench(tmp_path)
-    loop = bench.loop()
-    real = type(loop)._run_step
-
-    def meddling(self: Any, state: StudyState, step: Any) -> None:
-        if type(step).__name__ == "Judge" and not getattr(bench, "done", False):
-            bench.done = True  # type: ignore[attr-defined]
-            change(bench.home.study(STUDY))
-        real(self, state, step)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(loop), "_run_step", meddling)
-        return bench.drive(loop).state
-
-
 def first(study: Path, name: str) -> Path:
     return min((study / "runs").glob(f"*/{name}"))
 
 
 def solve_all(study: Path) -> None:
-    def solve(value: Any) -> None:
-        for episode in value["final"]["episodes"]:
-            episode["success"] = True
-
-    edit(first(study, "evaluation.json"), solve)
+    edit(first(study, "evaluation.json"), lambda value: [e.update(success=True) for e in value["final"]["episodes"]])
 
 
 def loosen(study: Path) -> None:
@@ -217,9 +186,19 @@ def loosen(study: Path) -> None:
     ],
 )  # fmt: skip
 def test_evidence_or_a_lock_that_was_changed_by_hand_makes_the_verdict_invalid(
-    tmp_path: Path, change: Callable[[Path], None], named: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object], named: str
 ) -> None:
-    state = spoilt(tmp_path, change)
+    bench = Bench(tmp_path)
+    loop, changes = bench.loop(), [change]
+    real = type(loop)._run_step
+
+    def meddle(self: Any, state: StudyState, step: Any) -> None:
+        if type(step).__name__ == "Judge" and changes:
+            changes.pop()(bench.home.study(STUDY))
+        real(self, state, step)
+
+    monkeypatch.setattr(type(loop), "_run_step", meddle)
+    state = bench.drive(loop).state
     (verdict,) = state.verdicts
     assert verdict.verdict == "invalid"
     assert named in verdict.reason or named in codes(state)

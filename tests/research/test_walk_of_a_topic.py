@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -19,13 +21,11 @@ import pytest
 from research.cli.research import research
 from research.controller import session
 from research.controller.controller import StudyController, TickResult
-from research.design.noise_bank import NoiseBank
 from research.design.pricing import Pricing
 from research.installation.home import Home
 from studies import EventLog, fold
-from studies.records.design import Metric
-from studies.records.procedure import Noise
 from swarm.job import Job
+from tests.research.bench import Knows
 
 ROOT = Path(__file__).parents[2]
 TOPIC = "Does a larger group size make GRPO learn the guessing game better?"
@@ -42,47 +42,39 @@ class Entry(NamedTuple):
     caller: Step | None
 
 
-def walk() -> tuple[list[Step], list[Step]]:
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    section = text[text.index("\n## A topic\n") :]
-    section = section[: section.index("\n## ", 1)]
-    before, after = section[: section.index("\n### ", 1)].split("\nAfter the lock:\n")
-    return _steps(before), _steps(after)
+def walk() -> list[list[Step]]:
+    """Return the steps of `A topic` in docs/architecture.md up to the lock, and those after it."""
+    section = (ROOT / "docs" / "architecture.md").read_text().partition("\n## A topic\n")[2].partition("\n## ")[0]
+    parts = section.partition("\n### ")[0].split("\nAfter the lock:\n")
+    listed = re.compile(r"^\d+\. `([\w/]+\.py)` `([\w.]+)`", re.MULTILINE)
+    return [[Step(*found) for found in listed.findall(part)] for part in parts]
 
 
-def _steps(text: str) -> list[Step]:
-    return [Step(*found) for found in re.findall(r"^\d+\. `([\w/]+\.py)` `([\w.]+)`", text, re.MULTILINE)]
+@contextmanager
+def traced(steps: list[Step]) -> Iterator[list[Entry]]:
+    """Yield the list of entries into the functions of these steps, with the nearest of them that called it."""
+    codes = {(str(ROOT / step.file), step.function): step for step in steps}
+    entries: list[Entry] = []
 
+    def named(frame: FrameType | None) -> Step | None:
+        return frame and codes.get((frame.f_code.co_filename, frame.f_code.co_qualname))
 
-class Trace:
-    def __init__(self, steps: list[Step]) -> None:
-        self._codes = {(str(ROOT / step.file), step.function): step for step in steps}
-        self.entries: list[Entry] = []
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and (step := named(frame)) is not None:
+            caller = frame.f_back
+            while caller is not None and named(caller) is None:
+                caller = caller.f_back
+            entries.append(Entry(step, named(caller)))
 
-    def __enter__(self) -> Trace:
-        sys.setprofile(self._note)
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    sys.setprofile(note)
+    try:
+        yield entries
+    finally:
         sys.setprofile(None)
 
-    def _note(self, frame: FrameType, event: str, argument: object) -> None:
-        if event == "call" and (step := self._named(frame)) is not None:
-            caller = frame.f_back
-            while caller is not None and self._named(caller) is None:
-                caller = caller.f_back
-            self.entries.append(Entry(step, None if caller is None else self._named(caller)))
 
-    def _named(self, frame: FrameType) -> Step | None:
-        return self._codes.get((frame.f_code.co_filename, frame.f_code.co_qualname))
-
-
-class KnownNoise(NoiseBank):
-    def find(self, environment: str, job: Job, metric: Metric) -> Noise:
-        return Noise(sd=0.02, df=20, episodes=metric.episodes, basis="made up")
-
-    def explain_missing(self, environment: str, job: Job, metric: Metric) -> None:
-        return None
+class KnownNoise(Knows):
+    sd = 0.02
 
 
 def simulated(**settings: Any) -> StudyController:
@@ -122,13 +114,12 @@ def entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Entry]:
     monkeypatch.setenv("AJET_HOME", str(tmp_path))
     monkeypatch.setattr(session, "StudyController", simulated)
     monkeypatch.setattr(session, "drive", partial(session.drive, poll_s=0.0))
-    with Trace([step for part in walk() for step in part]) as trace:
+    with traced([step for part in walk() for step in part]) as found:
         research(topic=TOPIC, budget="1d", sandbox="process", prefect=False, json=True)
     log = EventLog(Home.locate().database)
     state = fold(log.read(log.studies()[0]))
-    assert state.status == "concluded"
-    assert state.verdicts
-    return trace.entries
+    assert (state.status, len(state.verdicts)) == ("concluded", 1)
+    return found
 
 
 @pytest.mark.slow
@@ -145,5 +136,4 @@ def test_a_topic_walks_through_the_functions_that_the_docs_name_in_their_order(e
 @pytest.mark.parametrize("part", [0, 1], ids=["up to the lock", "after it"])
 def test_a_part_of_the_walk_is_read_in_eight_files(part: int) -> None:
     steps = walk()[part]
-    assert len(steps) >= 5
-    assert len({step.file for step in steps}) <= MOST_FILES
+    assert (len(steps) >= 5, len({step.file for step in steps}) <= MOST_FILES) == (True, True)
