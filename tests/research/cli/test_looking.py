@@ -1,9 +1,11 @@
-"""What looks at studies and at the installation: people's text, and the same as JSON."""
+"""What looks at studies and at the installation: people's text, and the same as JSON; and lines that docs show."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
+import shlex
 import sqlite3
 from contextlib import closing
 from importlib.metadata import PackageNotFoundError
@@ -163,14 +165,6 @@ def test_every_field_of_a_job_is_explained_once_and_alone_or_with_those_in_it(aj
     assert {row["field"] for row in told} == own
 
 
-def checks(ajet: Ajet, code: int = 0) -> dict[str, dict[str, str]]:
-    ended = ajet("doctor", "--json")
-    assert ended.code == code
-    found = json.loads(ended.out)
-    assert found["healthy"] == (code == 0)
-    return {check["name"]: check for check in found["checks"]}
-
-
 @pytest.mark.parametrize(
     ("address", "shown"),
     [
@@ -186,16 +180,21 @@ def test_doctor_shows_no_secret(ajet: Ajet, monkeypatch: pytest.MonkeyPatch, add
     assert (ended.code, shown in ended.out, "hush" in ended.out + ended.err) == (0, True, False)
 
 
-def test_doctor_says_what_containers_would_need(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("choice", "code"), [("process", 0), ("", 0), ("docker", 1), ("podman", 1)])
+def test_doctor_says_what_containers_would_need(
+    ajet: Ajet, monkeypatch: pytest.MonkeyPatch, choice: str, code: int
+) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nobody/listens/here.sock")
-    for choice, code in (("process", 0), ("", 0), ("docker", 1), ("podman", 1)):
-        monkeypatch.setenv("AJET_SANDBOX", choice)
-        found = checks(ajet, code)
-        if choice == "podman":
-            assert "docker or process" in found["sandbox"]["remedy"]
-        else:
-            assert "install Docker" in found["docker"]["remedy"]
-            assert found["sandbox"]["found"].startswith(choice or "process")
+    monkeypatch.setenv("AJET_SANDBOX", choice)
+    ended = ajet("doctor", "--json")
+    told = json.loads(ended.out)
+    found = {check["name"]: check for check in told["checks"]}
+    assert (ended.code, told["healthy"]) == (code, code == 0)
+    if choice == "podman":
+        assert "docker or process" in found["sandbox"]["remedy"]
+    else:
+        assert "install Docker" in found["docker"]["remedy"]
+        assert found["sandbox"]["found"].startswith(choice or "process")
 
 
 def test_doctor_says_which_extra_is_missing(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,3 +206,29 @@ def test_doctor_says_which_extra_is_missing(ajet: Ajet, monkeypatch: pytest.Monk
     monkeypatch.setattr("research.cli.system.version", version)
     ended = ajet("doctor")
     assert (ended.code, "pip install 'ajet[local]'" in ended.out, "not ready" in ended.out) == (1, True, True)
+
+
+DOCS = Path(__file__).parents[3] / "docs"
+TYPED = (
+    "ajet env init", "ajet env check", "ajet env list", "ajet model list", "ajet study plan", "ajet study list",
+    "ajet study verify", "ajet study export", "ajet findings", "ajet planner calibration",
+    "ajet job explain", "ajet doctor", "ajet sandbox ls", "ajet swarm list",
+)  # fmt: skip
+PAGES = ("environments", "models", "research", "findings", "operations")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # a busy machine takes 200
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_shows_can_be_typed(
+    ajet: Ajet, finished: Synthetic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    """But for what needs a server, a model, hours or something of one's own."""
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```bash\n(.*?)^```", (DOCS / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL)
+    typed = [line for block in blocks for line in block.splitlines() if line.startswith(TYPED) and "--tiny" not in line]
+    assert typed
+    own = {"ID": STUDY, "FOLDER": "exported"}
+    for line in typed:
+        ended = ajet(*(own.get(word, word) for word in shlex.split(line, comments=True)[1:]))
+        assert (line, ended.code, ended.err if ended.code else "") == (line, 0, "")

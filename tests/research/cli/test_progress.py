@@ -1,16 +1,23 @@
+"""What a terminal shows of a study; and that what is printed is what was said."""
+
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
 
+from research.cli.app import console
 from research.cli.progress import LineLog, LiveScreen, screen
 from research.cli.studies import render_ending, render_opening
 from research.scheduler.steps import BUDGET_RULE
+from research.terminal import warn
 from studies import EventType
 from studies.records.design import Design
 from studies.records.verdict import ApprovalRequest
@@ -21,53 +28,53 @@ from tests.studies.synthetic import STUDY, Synthetic, design
 
 
 @pytest.fixture
-def created(tmp_path: Path) -> Synthetic:
+def study(tmp_path: Path) -> Synthetic:
     made = Synthetic(tmp_path)
-    made.create()
+    made.create(settings={"budget_s": 900.0, "max_runs": 40, "parallel": 2, "approve": "none"})
     return made
 
 
 @pytest.fixture
-def synthetic(created: Synthetic) -> Synthetic:
-    created.lock()
-    return created
+def locked(study: Synthetic) -> Synthetic:
+    study.lock()
+    return study
 
 
-def test_an_open_question_says_how_it_is_answered_on_the_screen_and_in_the_lines(synthetic: Synthetic) -> None:
+def test_an_open_question_says_how_it_is_answered_on_the_screen_and_in_the_lines(locked: Synthetic) -> None:
     question = ApprovalRequest(
-        study=STUDY, number=1, stage="design", lock=synthetic.state().design_hash or "", runs=10, seconds=375.0,
+        study=STUDY, number=1, stage="design", lock=locked.state().design_hash or "", runs=10, seconds=375.0,
         left_s=900.0, would="all that is locked",
     )  # fmt: skip
     asked = {"question": question.model_dump(mode="json"), "digest": question.digest()}
-    synthetic.append(EventType.APPROVAL_ASKED, **asked)
+    locked.append(EventType.APPROVAL_ASKED, **asked)
     written: list[str] = []
-    LineLog(written.append, lambda state: 300.0).observe(synthetic.state())
-    for told in (shown([screen(synthetic.state(), 300.0, lambda run: {})]), "\n".join(written)):
+    LineLog(written.append, lambda state: 300.0).observe(locked.state())
+    for told in (shown([screen(locked.state(), 300.0, lambda run: {})]), "\n".join(written)):
         assert f"ajet study approve {STUDY}; or: ajet study deny {STUDY}" in told
 
 
-def test_a_live_screen_cuts_no_line_at_the_width_of_the_terminal(synthetic: Synthetic) -> None:
+def test_a_live_screen_cuts_no_line_at_the_width_of_the_terminal(locked: Synthetic) -> None:
     written = io.StringIO()
     # As `ajet` prints elsewhere: soft_wrap leaves long lines to the terminal.
     terminal = Console(width=80, soft_wrap=True, force_terminal=True, file=written)
     with LiveScreen(terminal, lambda state: 300.0, lambda run: {}) as live:
-        live.observe(synthetic.state())
+        live.observe(locked.state())
         live.note(f"waiting for a sandbox: {'expected room on the disk, ' * 4}and found none")
     assert "and found none" in " ".join(written.getvalue().split())
 
 
-def test_lines_tell_each_thing_once(synthetic: Synthetic) -> None:
+def test_lines_tell_each_thing_once(locked: Synthetic) -> None:
     told: list[str] = []
     log = LineLog(told.append, lambda state: 300.0)
-    spec = synthetic.plan()[0]
-    log.observe(synthetic.state())
-    synthetic.launch(spec)
-    synthetic.end(spec, status="failed", code="server_died", reason="killed from outside")
+    spec = locked.plan()[0]
+    log.observe(locked.state())
+    locked.launch(spec)
+    locked.end(spec, status="failed", code="server_died", reason="killed from outside")
     for _ in range(3):
-        log.observe(synthetic.state())
-    synthetic.run(spec, attempt=2)
-    synthetic.append(EventType.STUDY_STOPPED, reason="stopped by the user")
-    log.observe(synthetic.state())
+        log.observe(locked.state())
+    locked.run(spec, attempt=2)
+    locked.append(EventType.STUDY_STOPPED, reason="stopped by the user")
+    log.observe(locked.state())
     log.note("making the tiny model: 50 %")
     log.note("making the tiny model: 50 %")
     assert len(told) == len(set(told))
@@ -80,21 +87,6 @@ USED_UP = "900 s of work are used up"
 LACKED = "3 runs need about 20 min; the budget is 15 min"
 RESUME = f"ajet study resume {STUDY}"
 MORE = f'ajet study amend {STUDY} --budget 30m --reason "..." and then {RESUME}'
-
-
-@pytest.fixture
-def study(tmp_path: Path) -> Synthetic:
-    synthetic = Synthetic(tmp_path)
-    synthetic.create(settings={"budget_s": 900.0, "max_runs": 40, "parallel": 2, "approve": "none"})
-    return synthetic
-
-
-def stopped(study: Synthetic, reason: str) -> str:
-    if reason == USED_UP:
-        study.append(EventType.DECISION_TAKEN, rule=BUDGET_RULE, action="stop", reason=USED_UP)
-        reason = f"budget: {USED_UP}"
-    study.append(EventType.STUDY_STOPPED, reason=reason)
-    return shown([render_ending(study.state(), study.folder)])
 
 
 def shown(lines: Iterable[RenderableType], width: int = 500) -> str:
@@ -114,22 +106,16 @@ def judged(study: Synthetic) -> None:
 @pytest.mark.parametrize(
     ("design_of", "then", "reason", "words", "absent"),
     [
-        (design(), None, "Ctrl-C", (f"go on with: {RESUME}\n",), "--budget"),
-        (design(), None, USED_UP, (MORE, "without, it concludes"), "conclude with"),
-        (None, None, USED_UP, (MORE, "resumed without, it"), "conclude with"),
-        (design(), judged, USED_UP, (f"conclude with: {RESUME}",), "--budget"),
-        (design(seeds=20), Synthetic.plan, USED_UP, (f"conclude with: {RESUME}",), "--budget"),
-        (None, None, LACKED, (f"plan again with: {RESUME}; where time", f"study amend {STUDY} --budget 30m"), "runs:"),
+        pytest.param(design(), None, "Ctrl-C", (f"go on with: {RESUME}\n",), "--budget", id="a person"),
+        pytest.param(design(), None, USED_UP, (MORE, "without, it concludes"), "conclude with", id="a budget"),
+        pytest.param(None, None, USED_UP, (MORE, "resumed without, it"), "conclude with", id="a budget at A/A runs"),
+        pytest.param(design(), judged, USED_UP, (f"conclude with: {RESUME}",), "--budget", id="its last look was had"),
+        pytest.param(design(seeds=20), Synthetic.plan, USED_UP, (f"conclude with: {RESUME}",), "--budget",
+                     id="all runs are planned"),
+        pytest.param(None, None, LACKED, (f"plan again with: {RESUME}; where time",
+                     f"study amend {STUDY} --budget 30m"), "runs:", id="no plan"),
     ],
-    ids=[
-        "a person",
-        "a budget",
-        "a budget at the A/A runs",
-        "its last look was had",
-        "all runs are planned",
-        "no plan",
-    ],
-)
+)  # fmt: skip
 def test_what_is_advised_follows_from_what_stopped_a_study_and_what_more_time_would_buy(
     study: Synthetic, design_of: Design | None, then: Any, reason: str, words: tuple[str, ...], absent: str
 ) -> None:
@@ -137,9 +123,12 @@ def test_what_is_advised_follows_from_what_stopped_a_study_and_what_more_time_wo
         study.lock(design_of)
     if then is not None:
         then(study)
-    said = stopped(study, reason)
-    assert [word for word in words if word not in said] == []
-    assert absent not in said
+    if reason == USED_UP:
+        study.append(EventType.DECISION_TAKEN, rule=BUDGET_RULE, action="stop", reason=USED_UP)
+        reason = f"budget: {USED_UP}"
+    study.append(EventType.STUDY_STOPPED, reason=reason)
+    said = shown([render_ending(study.state(), study.folder)])
+    assert ([word for word in words if word not in said], absent in said) == ([], False)
 
 
 def test_a_terminal_begins_with_what_was_asked_and_what_is_tested(study: Synthetic) -> None:
@@ -160,3 +149,48 @@ def test_a_terminal_ends_with_the_reports_own_verdict(tmp_path: Path) -> None:
     assert head.answers[0].sentence in build_report(state, tmp_path).html.read_text().replace("\N{NO-BREAK SPACE}", " ")
     assert f"in practice: {head.answers[0].practice}" in said
     assert head.next.command in said
+
+
+SAID = "pip install 'ajet[local]' [red]x[/] [/nothing] :smile:"
+STEERING = "a\x1b[31mred\x1b]0;title\x07 b\x9b2J\rc"
+
+
+@pytest.fixture
+def printed(capfd: pytest.CaptureFixture[str]) -> Callable[[object, str], tuple[str, str]]:
+    """Print one thing and warn of a text, and return what was written for each."""
+    console.cache_clear()
+
+    def write(shown: object, warned: str) -> tuple[str, str]:
+        console().print(shown)
+        warn(warned)
+        return tuple(capfd.readouterr())
+
+    return write
+
+
+def _table() -> Table:
+    table = Table(SAID, title=SAID, caption=SAID)
+    table.add_row(SAID)
+    table.add_row(Text(SAID, "red"))
+    return table
+
+
+@pytest.mark.parametrize(("shown", "times"), [(SAID, 1), (Text(SAID), 1), (_table(), 5)])
+def test_no_bracket_colon_or_tag_of_foreign_text_is_read_as_markup(printed: Any, shown: object, times: int) -> None:
+    out, err = printed(shown, SAID)
+    assert (out.count(SAID), err) == (times, f"ajet: {SAID}\n")
+
+
+@pytest.mark.parametrize("shown", [STEERING, Text(STEERING, "red")])
+def test_foreign_text_steers_no_terminal(printed: Any, shown: object) -> None:
+    written = "".join(printed(shown, STEERING))
+    assert "red" in written
+    assert not [char for char in written if not char.isprintable() and char != "\n"]
+
+
+def test_nothing_is_printed_past_the_one_console_and_nothing_asks_for_markup() -> None:
+    bad = re.compile(
+        r"\bConsole\(|rich import print|rich\.print|markup=True|from_markup|\[/\]|status\.update\((?!Text\()"
+    )
+    for file in (Path(__file__).parents[3] / "research").rglob("*.py"):
+        assert "rich" not in (source := file.read_text()) or not bad.search(source), file
