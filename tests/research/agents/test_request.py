@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from watchfiles import Change
 
@@ -20,6 +20,7 @@ from research.agents.launch import AgentPlacement, container_spec, run_in_proces
 from research.agents.request import AgentFiles, AgentRequest, RunOptions, check_evaluated
 from research.agents.run import (
     FIRST_WAIT_S,
+    HEALTHY_S,
     MOST_IN_VAIN,
     MOST_WAIT_S,
     RestartPolicy,
@@ -207,21 +208,14 @@ def test_only_bad_input_and_the_time_limit_are_not_started_again(ended: Exit, na
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e4), st.integers(0, 100)), max_size=60))
-def test_pauses_are_bounded_and_only_clients_in_vain_are_counted(lives: list[tuple[float, int]]) -> None:
-    policy, in_vain = RestartPolicy(), 0
+@example([(60.0, 0)] * MOST_IN_VAIN)
+def test_pauses_grow_within_bounds_and_only_clients_in_vain_are_counted(lives: list[tuple[float, int]]) -> None:
+    policy, in_vain, unhealthy = RestartPolicy(), 0, 0
     for lived_s, finished in lives:
-        pause, in_vain = policy.pause(lived_s, finished), 0 if finished else in_vain + 1
-        if in_vain >= MOST_IN_VAIN:
-            assert pause is None
-            return
-        assert pause is not None
-        assert FIRST_WAIT_S <= pause <= MOST_WAIT_S
-
-
-def test_a_flaky_agent_that_finishes_episodes_goes_on_and_one_in_vain_ends() -> None:
-    policy = RestartPolicy()
-    assert all(policy.pause(1.0, 1) for _ in range(3 * MOST_IN_VAIN))
-    assert [policy.pause(60.0, 0) for _ in range(MOST_IN_VAIN)][-2:] == [MOST_WAIT_S, None]
+        in_vain = 0 if finished else in_vain + 1
+        unhealthy = 0 if finished and lived_s >= HEALTHY_S else unhealthy + 1
+        usual = min(MOST_WAIT_S, FIRST_WAIT_S * 2 ** max(0, unhealthy - 1))
+        assert policy.pause(lived_s, finished) == (usual if in_vain < MOST_IN_VAIN else None)
 
 
 def test_what_a_container_says_steers_no_terminal_behind_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,6 @@ from swarm.environments import registry
 from swarm.job import Job
 from swarm.wire import ServerState, Status
 from tests.golden import assert_golden
-from tests.research.bench import STUDY, Bench
 from tests.research.cli.conftest import Ajet
 from tests.research.model_folders import model_at
 
@@ -34,11 +33,12 @@ class Mine(Environment):
     def tasks(self, split): return [Task(f"{split}{n}", {"n": f"{split} {n}"}) for n in range(8)]
     def game(self, task): return Echo()
 """
-VARY = ("--vary", "group_size=4,16")
+TOPIC = "does a larger group size help in {}?"
 
 
 @pytest.fixture
-def mine(tmp_path: Path) -> str:
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(registry, "_CATALOGUE", registry._Catalogue())  # other tests know nothing of it
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "environment.py").write_text(WORLD)
@@ -47,12 +47,8 @@ def mine(tmp_path: Path) -> str:
 
 @pytest.mark.slow
 def test_one_without_demonstrations_cannot_be_learned_by_a_tiny_model(ajet: Ajet, home: Path, mine: str) -> None:
-    ended = ajet("research", *VARY, "--env", mine, "--no-prefect")
-    assert (ended.code, "model imitates before" in ended.err) == (2, True)
-    assert not list(home.glob("models/*"))
-
-
-TOPIC = "does a larger group size help in {}?"
+    ended = ajet("research", "--vary", "group_size=4,16", "--env", mine, "--no-prefect")
+    assert (ended.code, "model imitates before" in ended.err, list(home.glob("models/*"))) == (2, True, [])
 
 
 @pytest.fixture
@@ -66,31 +62,24 @@ def brought(home: Path, mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     return first, second
 
 
-def planned(ajet: Ajet, topic: str, tmp_path: Path, *arguments: str) -> dict[str, Any]:
-    given = ("--model-path", str(tmp_path / "model"), "--budget", "100h", "--json")
-    return dict(ajet("study", "plan", topic, *given, *arguments).data)
-
-
 @pytest.mark.slow
 def test_a_topic_names_a_brought_environment(ajet: Ajet, home: Path, brought: tuple[str, str], tmp_path: Path) -> None:
     first, second = brought
-    for name in brought:
-        found = planned(ajet, TOPIC.format(name), tmp_path)
-        assert (found["environment"], found["not_tested"]) == (name, [])
-    ajet("study", "plan", TOPIC.format("mine")).refused("called mine", ", ".join(sorted(brought)))
-    (home / "environments" / second).rename(tmp_path / second)
-    for words in ("mine", "the environment mine", "my mine environment"):
-        found = planned(ajet, TOPIC.format(words), tmp_path)
-        assert (found["environment"], found["not_tested"]) == (first, [])
+    given = ("--model-path", str(tmp_path / "model"), "--budget", "100h", "--json")
+    for words, name in {first: first, second: second, "mine": first, "my mine environment": first}.items():
+        if words == "mine":
+            ajet("study", "plan", TOPIC.format("mine")).refused("called mine", ", ".join(sorted(brought)))
+            (home / "environments" / second).rename(tmp_path / second)
+        found = ajet("study", "plan", TOPIC.format(words), *given).data
+        assert (found["environment"], found["not_tested"]) == (name, []), words
 
 
 @pytest.mark.slow
-def test_an_unknown_full_name_is_one_line(ajet: Ajet, home: Path, brought: tuple[str, str], mine: str) -> None:
+def test_an_unknown_full_name_is_one_line(ajet: Ajet, home: Path, brought: tuple[str, str]) -> None:
     both = " and ".join(sorted(brought))
     for name, there in {"mine@0123456789ab": both, "mine@abc": both, "shop@abcdefabcdef": "ajet env list"}.items():
-        for asked in ((), ("--env", brought[0])):
-            for command in (("research", "--no-prefect"), ("study", "plan")):
-                ajet(*command, TOPIC.format(name), *asked).refused(f"found no {name}; ", there)
+        for command in (("research", "--no-prefect"), ("study", "plan", "--env", brought[0])):
+            ajet(*command, TOPIC.format(name)).refused(f"found no {name}; ", there)
     assert not (home / "ajet.db").exists()
 
 
@@ -243,13 +232,14 @@ ASKED = (
     "'which learns more on arith, ./mine or ./bare?'", "--vary model=mine", "--vary model=mine,bare",
     "--vary model=mine,nothing", "--vary model=mine,org/some-7b", "--vary model=mine,weightless",
     "--vary model=mine,speechless", "--vary model=mine,theirs --model-path third",
-    # where it runs
-    "'group size 4 vs 8' --detach --no-prefect", "'group size 4 vs 8' --approve sometimes",
+    # where it runs, and how long a planner may take
+    "'group size 4 vs 8' --planner-timeout 5", "'group size 4 vs 8' --detach --no-prefect",
+    "'group size 4 vs 8' --approve sometimes",
 )  # fmt: skip
 
 
 PLANNED = (
-    "", "--vary group_size", "'group size 4 vs 8' --budget soon",
+    "", "--vary group_size", "'group size 4 vs 8' --budget soon", "'group size 4 vs 8' --planner-timeout 5",
     "--vary group_size=2,4,8,16,32", "'group size 8 vs 8 on guess'",
     f"{GUESS} episodes:0.7 --effect 6000", f"{GUESS} episodes:0.7 --effect 0.1", f"{GUESS} episodes:0.7 --set steps=2",
     "--vary group_size=4,8 --env guess --metric episodes:0.7 --set episodes_per_step=8 --set steps=12",
@@ -270,7 +260,9 @@ OTHERS = (
     "swarm status --server http://127.0.0.1:9",
     "client run", "client run missing.py", "client run .", "client run --allow example.com", "client run --memory 1",
     "client run --time-limit soon", "client run --reward missing.py", "client run --server 127.0.0.1:80",
-    "client run --server http://127.0.0.1:9", "client run mine.py", "client run --eval --evaluations",
+    "client run --server http://127.0.0.1:9",
+    "AJET_TOKEN='ab\nhunter2' client run --server http://127.0.0.1:9",
+    "client run mine.py", "client run --eval --evaluations",
     "client run --episodes 5", "client run --evaluations --episodes 5", "client run --reload",
     "client run agent.py --eval --reload", "client run agent.py --eval --restart",
     "PREFECT_API_URL=nonsense up", "sandbox build", "DOCKER_HOST=ssh://you:hunter2@lab sandbox build", "sandbox prune",
@@ -313,22 +305,10 @@ def test_what_no_other_command_can_do_is_refused(
     assert {path.name.partition("-")[0] for path in home.rglob("*") if path.is_file()} <= WRITTEN
 
 
-@pytest.mark.parametrize("command", ["research", "study plan"])
-def test_a_timeout_beside_a_planner_that_is_no_language_model_is_refused(ajet: Ajet, home: Path, command: str) -> None:
-    said = ajet(*command.split(), TOPIC_REFUSALS, "--planner-timeout", "5")
-    said.refused("--planner-timeout beside --planner llm", "found the planner rules")
-    assert not home.exists()
-
-
 def test_arguments_that_are_no_text(ajet: Ajet, home: Path) -> None:
     for arguments in ((TOPIC_REFUSALS + "\udcff",), (TOPIC_REFUSALS, "--planner-model", "\udcff")):
         ajet("research", *arguments).refused("UTF-8")
     assert not home.exists()
-
-
-def test_a_token_that_is_none_is_not_shown(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AJET_TOKEN", "ab\ncd")
-    assert "cd" not in ajet("client", "run", "--server", "http://127.0.0.1:9").refused("AJET_TOKEN")
 
 
 def test_a_home_that_cannot_be_made(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,7 +319,7 @@ def test_a_home_that_cannot_be_made(ajet: Ajet, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_budget_too_small_is_refused_with_one_that_does_and_the_study_stopped(ajet: Ajet) -> None:
     ajet("research", TOPIC_REFUSALS, "--budget", "20s", "--no-prefect").refused("use --budget")
-    (study,) = json.loads(ajet("study", "list", "--json").out)
+    (study,) = ajet("study", "list", "--json").data
     assert (study["status"], "use --budget" in study["reason"]) == ("stopped", True)
 
 
@@ -349,20 +329,11 @@ def test_containers_without_an_engine_or_of_no_kind_make_no_study(ajet: Ajet, pl
     assert json.loads(ajet("study", "list", "--json").out) == []
 
 
-def test_resuming_elsewhere_changes_nothing(tmp_path: Path, ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench(tmp_path / "first")
-    bench.loop().tick()
-    monkeypatch.setenv("AJET_DATABASE_URL", bench.home.database)
-    before = bench.events()
-    ajet("study", "resume", STUDY, "--no-prefect").refused("folder", STUDY)
-    assert bench.events() == before
-
-
 def test_a_damaged_planners_turn_is_named_and_left_as_it_is(ajet: Ajet, home: Path) -> None:
     ajet("research", TOPIC_REFUSALS, "--budget", "20s", "--no-prefect").refused()
     (study,) = home.glob("studies/*")
     turn = study / "planning" / "propose.json"
-    turn.parent.mkdir()
+    turn.parent.mkdir(exist_ok=True)
     for damage in ("", "{}", '{"acted": 1, "action": {"action": "propose"}, "secret": "zz"}'):
         turn.write_text(damage)
         ajet("study", "resume", "--no-prefect").refused(str(turn))
