@@ -19,8 +19,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -240,20 +240,6 @@ async def follow(run: AgentRun, agent: RunningAgent, saved: asyncio.Task[str] | 
     return AgentResult(run, ended, await agent.result(), dict(agent.refused))
 
 
-@asynccontextmanager
-async def cancel_on_signals() -> AsyncIterator[None]:
-    """Take SIGTERM, and the end of the terminal, for Ctrl-C while inside."""
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    assert task is not None
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.remove_signal_handler(number)
-
-
 def write_output(text: str, contained: bool = False) -> None:
     """Pass on the agent's output; that of a container must not steer a terminal, also one behind a pipe (`| tee`)."""
     sys.stderr.write(escape_control(text) if contained else text)
@@ -366,16 +352,20 @@ async def wait_for_save(folder: Path, code: str) -> str:
 
 
 async def perform(run: AgentRun) -> AgentResult:
-    """Run an agent to its end; only the log of its connections is kept of its folder."""
+    """Run an agent to its end; only the log of its connections is kept of its folder.
+
+    SIGTERM and the end of the terminal are taken for Ctrl-C.
+    """
+    task, loop, signals = asyncio.current_task(), asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGHUP)
+    assert task is not None
+    for number in signals:
+        loop.add_signal_handler(number, task.cancel)
     try:
-        async with cancel_on_signals():
-            if run.restart or run.reload:
-                ended = await Supervisor(run).play()
-            else:
-                once = await play(run)
-                assert once is not None
-                ended = once
+        ended = await (Supervisor(run).play() if run.restart or run.reload else play(run))
+        assert ended is not None  # as nothing of it was saved anew
     finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
         run.clear()
     return replace(ended, status=await read_status(run))
 

@@ -63,25 +63,24 @@ def parse_trial(
         if held:
             raise BadEnvironment("expected --set beside --tiny or --model-path; found no model that it could matter to")
         return None
+    fields: dict[str, Any] = {}
+    for text in held:
+        name, equals, value = text.partition("=")
+        if not equals or name not in Job.model_fields or name in _OURS:
+            near = "" if name in Job.model_fields else did_you_mean(name, Job.model_fields)
+            raise BadEnvironment(
+                f"expected --set FIELD=VALUE with a field of a job; found {text!r:.80}{near}; see `ajet job explain`"
+            )
+        try:
+            fields[name] = json.loads(value)
+        except ValueError:
+            fields[name] = value
     try:
-        job = job_of(base, dict(map(_field, held)))
+        job = job_of(base, fields)
     except ValidationError as error:
         raise BadEnvironment(f"{to_invalid_request(error)}; see `ajet job explain`") from error
     require_backend(job.backend)
     return ModelTrial(job, groups, SECONDS, runs_at_once([job], check_loader(models)))
-
-
-def _field(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals or name not in Job.model_fields or name in _OURS:
-        near = "" if name in Job.model_fields else did_you_mean(name, Job.model_fields)
-        raise BadEnvironment(
-            f"expected --set FIELD=VALUE with a field of a job; found {text!r:.80}{near}; see `ajet job explain`"
-        )
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
 
 
 Line = Table | Text
@@ -89,22 +88,6 @@ _LONGEST = 400
 """Characters of a message that are shown."""
 _INDENT = 14
 """Columns before them."""
-
-
-def catalogue_tables(found: Mapping[str, Any]) -> Iterator[Line]:
-    yield _table("built in", ("name", "title", "tasks"), (
-        (each["name"], each["title"], _format_splits(each["tasks"])) for each in found["built_in"]
-    ))  # fmt: skip
-    if found["installed"]:
-        yield _table("installed", ("name", "object"), ((each["name"], each["object"]) for each in found["installed"]))
-    if found["brought"]:
-        columns = ("name", "title", "tasks", "hidden tasks", "checked", "size", "brought from")
-        yield _table("brought here", columns, map(_custom_row, found["brought"]))
-    yield _table("by address", ("example", "package"), (
-        (each["example"], "here" if each["here"] else f"not here: pip install '{each['requirement']}'")
-        for each in found["addresses"]
-    ))  # fmt: skip
-    yield Text("tasks: train/search/hidden. Begin your own: ajet env init FOLDER", "dim")
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
@@ -274,7 +257,20 @@ def show_all(json: Json = False) -> None:
         ajet env list --json
     """
     found = catalogue(Home.locate().for_reading())
-    answer(json, found, catalogue_tables(found))
+    built_in = ((each["name"], each["title"], _format_splits(each["tasks"])) for each in found["built_in"])
+    lines: list[Line] = [_table("built in", ("name", "title", "tasks"), built_in)]
+    if found["installed"]:
+        objects = ((each["name"], each["object"]) for each in found["installed"])
+        lines.append(_table("installed", ("name", "object"), objects))
+    if found["brought"]:
+        columns = ("name", "title", "tasks", "hidden tasks", "checked", "size", "brought from")
+        lines.append(_table("brought here", columns, map(_custom_row, found["brought"])))
+    addresses = (
+        (each["example"], "here" if each["here"] else f"not here: pip install '{each['requirement']}'")
+        for each in found["addresses"]
+    )
+    lines.append(_table("by address", ("example", "package"), addresses))
+    answer(json, found, *lines, Text("tasks: train/search/hidden. Begin your own: ajet env init FOLDER", "dim"))
 
 
 @app.command()

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -12,7 +13,6 @@ from rich.console import Console
 from research.cli.episodes import episode_page, episode_screen, escape_unprintable, order_calls, prompt_lengths
 from research.cli.listing import FILE, read_listing
 from research.installation.home import Home
-from studies import EventLog
 from studies.proof import DOES_NOT_FOLLOW
 from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
 from tests.research.cli.conftest import Ajet, own_server, small_job
@@ -25,35 +25,28 @@ def place(home: Path) -> Home:
     return Home.locate().prepare()
 
 
-class Reads:
-    """Lists studies, and counts the logs that were read for it."""
-
-    def __init__(self, home: Home, log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._home = home
-        self._log = log
-        self._read = log.read
-        self.count = 0
-        monkeypatch.setattr(log, "read", self._counted)
-
-    def _counted(self, *arguments: Any) -> Any:
-        self.count += 1
-        return self._read(*arguments)
-
-    def __call__(self) -> tuple[list[dict[str, Any]], int]:
-        """Return the summaries, and how many logs were read for them; they are the same without what was kept."""
-        self.count = 0
-        found, count = [dict(line.summary) for line in read_listing(self._home, self._log)], self.count
-        kept = (self._home.path / FILE).read_bytes()
-        (self._home.path / FILE).unlink()
-        again = [dict(line.summary) for line in read_listing(self._home, self._log)]
-        assert json.dumps(found) == json.dumps(again)
-        (self._home.path / FILE).write_bytes(kept)
-        return found, count
+Reads = Callable[[], tuple[list[dict[str, Any]], int]]
 
 
 @pytest.fixture
 def reads(place: Home, finished: Synthetic, monkeypatch: pytest.MonkeyPatch) -> Reads:
-    return Reads(place, finished.log, monkeypatch)
+    """List studies, and count the logs that were read for it; what is said is the same without what was kept."""
+    read, file = Mock(wraps=finished.log.read), place.path / FILE
+    monkeypatch.setattr(finished.log, "read", read)
+
+    def summaries() -> list[dict[str, Any]]:
+        return [dict(line.summary) for line in read_listing(place, finished.log)]
+
+    def look() -> tuple[list[dict[str, Any]], int]:
+        read.reset_mock()
+        found, count = summaries(), read.call_count
+        kept = file.read_bytes()
+        file.unlink()
+        assert json.dumps(found) == json.dumps(summaries())
+        file.write_bytes(kept)
+        return found, count
+
+    return look
 
 
 @pytest.mark.slow
@@ -168,9 +161,11 @@ def lease(home: Path) -> Iterator[dict[str, Any]]:
 
 def test_an_episode_is_listed_inspected_and_exported(ajet: Ajet, lease: dict[str, Any], tmp_path: Path) -> None:
     name = lease["episode_id"]
-    assert name in ajet("swarm", "episodes").out
-    assert json.loads(ajet("swarm", "episodes", "--json").out)["episodes"][0]["id"] == name
-    assert "between 1 and 9" in ajet("swarm", "inspect", name).out
+    assert (name in ajet("swarm", "episodes").out, "between 1 and 9" in ajet("swarm", "inspect", name).out) == (
+        True,
+        True,
+    )
+    assert ajet("swarm", "episodes", "--json").data["episodes"][0]["id"] == name
     record = EpisodeRecord.model_validate_json(ajet("swarm", "inspect", name, "--json").out)
     assert (record.id, record.calls) == (name, 1)
     page = tmp_path / "episode.html"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 
@@ -49,7 +48,7 @@ def test_beside_a_controller_that_lives_the_study_goes_on_there(ajet: Ajet, driv
 def test_the_open_question_is_shown_wherever_the_study_is(ajet: Ajet, waiting: Synthetic) -> None:
     shown = ajet("study", "show").out
     assert [word for word in ("approve", "deny") if f"ajet study {word} {STUDY}" not in shown] == []
-    assert json.loads(ajet("study", "show", "--json").out)["asks"]["runs"] == 10
+    assert ajet("study", "show", "--json").data["asks"]["runs"] == 10
     assert "waiting" in ajet("study", "list").out
     waiting.append(EventType.STUDY_STOPPED, reason="interrupted by the user")
     assert "asks to begin:" in ajet("study", "show").out, "it may be answered before it is resumed"
@@ -75,7 +74,7 @@ def test_a_paused_study_goes_on_under_its_controller(ajet: Ajet, driven: Synthet
     ended = ajet("study", "pause")
     assert (ended.code, f"ajet study resume {STUDY}" in " ".join(ended.out.split())) == (0, True)
     assert str(driven.state().paused_reason).endswith("by the user")
-    assert json.loads(ajet("study", "show", "--json").out)["status"] == "paused"
+    assert ajet("study", "show", "--json").data["status"] == "paused"
     ended = ajet("study", "resume")
     assert (ended.code, f"ajet study watch {STUDY}" in ended.out) == (0, True)
     ajet("study", "pause")
@@ -146,9 +145,8 @@ def test_what_the_planner_asks_is_shown_and_answered_by_a_note(ajet: Ajet, study
     ajet("study", "note", STUDY, "Unasked.").refused("no locked design yet")
     study.append(EventType.PLANNER_ASKED, text="Does arith\x1b[2J matter?", turn="1/propose/1", index=0)
     shown = ajet("study", "show", STUDY).out
-    assert "planner asks  Does" in shown
-    assert f'ajet study note {STUDY} "..."' in shown
-    [asked] = json.loads(ajet("study", "show", STUDY, "--json").out)["planner_asks"]
+    assert ("planner asks  Does" in shown, f'ajet study note {STUDY} "..."' in shown) == (True, True)
+    [asked] = ajet("study", "show", STUDY, "--json").data["planner_asks"]
     assert asked["id"] == f"question-{study.state().notebook[0].seq}"
     assert ajet("study", "note", STUDY, "It does.").out == f"noted in study {STUDY}\n"
     assert study.state().amendments[0].amendment.reason == "It does."

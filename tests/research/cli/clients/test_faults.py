@@ -7,6 +7,7 @@ import json
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,6 @@ def played(control: SwarmClient) -> int:
     return sum(one.state in PLAYED for one in control.episodes(1000).episodes)
 
 
-def plays_on(control: SwarmClient, client: Client) -> None:
-    """Wait for plays that end from now on: what ended before a client was started again is nothing of its own."""
-    enough = played(control) + 4
-    client.until(lambda: played(control) >= enough)
-
-
 def codes(control: SwarmClient, *states: str) -> set[str | None]:
     return {one.code for one in control.episodes(2000).episodes if not states or one.state in states}
 
@@ -69,16 +64,6 @@ def containers_of(engine: ContainerEngine, home: Path) -> list[Any]:
         return []
     ours = {"label": f"{INSTALLATION}={json.loads(own.read_text())['id']}"}
     return list(engine.client.containers.list(all=True, filters=ours, ignore_removed=True))
-
-
-def check_whole(control: SwarmClient, home: Path, found: dict[str, Any]) -> None:
-    """Expect ten steps of four episodes, each accounted for once, and nothing left of the clients."""
-    assert found["job"] == {"step": 10, "steps": 10}
-    episodes = control.episodes(1000).episodes
-    assert {one.state for one in episodes} <= OVER
-    assert all(one.reason == "owner_died" for one in episodes if one.state == "fenced")
-    assert sum(one.state in ("consumed", "in_step") for one in episodes) == 40
-    assert list((home / "clients").glob("*")) == []
 
 
 @pytest.mark.parametrize(
@@ -97,7 +82,8 @@ def test_a_client_that_is_killed_is_started_again_and_goes_on_at_once(
     options = ("run", slow_agent(tmp_path), "--restart", "--sandbox", kind, "--concurrency", "4", "--json")
     with running(home, *options) as client:
         for number in (1, 2):
-            plays_on(control, client)
+            enough = played(control) + 4  # what ended before it was started again is nothing of its own
+            client.until(lambda enough=enough: played(control) >= enough)
             if engine is None:
                 player(client).kill()
             else:
@@ -108,7 +94,12 @@ def test_a_client_that_is_killed_is_started_again_and_goes_on_at_once(
     assert found["sandbox"] == kind
     assert [restart["reason"] for restart in found["restarts"]] == reasons
     assert all(restart["finished"] >= 1 for restart in found["restarts"])
-    check_whole(control, home, found)
+    assert found["job"] == {"step": 10, "steps": 10}
+    episodes = control.episodes(1000).episodes
+    assert {one.state for one in episodes} <= OVER
+    assert {one.reason for one in episodes if one.state == "fenced"} <= {"owner_died"}
+    assert sum(one.state in ("consumed", "in_step") for one in episodes) == 40, "each is accounted for once"
+    assert list((home / "clients").glob("*")) == []
     assert engine is None or containers_of(engine, home) == []
 
 
@@ -159,9 +150,6 @@ def test_saved_code_plays_in_place_of_the_last(home: Path, load: Load, control: 
     assert client.process.returncode == 130
 
 
-"""A client waits two minutes for its server otherwise."""
-
-
 HANGING = """
 import asyncio
 import os
@@ -179,7 +167,8 @@ def test_an_interrupt_ends_the_agent_and_leaves_nothing(
     """Open episodes are given up (a lease granted while it was leaving runs out by itself); no container is left."""
     load(steps=1_000_000, lease_ttl_s=2.0)
     options = ("run", make_agent(tmp_path, HANGING), "--sandbox", kind, "--concurrency", "2")
-    with running(home, *options, preexec_fn=heed_interrupts) as client:
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # which a shell's background job would ignore
+    with running(home, *options, preexec_fn=heed) as client:
         client.until_told("hanging in")
         client.process.send_signal(signal.SIGINT if kind == "docker" else signal.SIGTERM)
         client.ended(130)
@@ -187,11 +176,6 @@ def test_an_interrupt_ends_the_agent_and_leaves_nothing(
     client.until(lambda: not control.status().open_episodes, ended=True)
     if kind == "docker":
         assert containers_of(request.getfixturevalue("engine"), home) == []
-
-
-def heed_interrupts() -> None:
-    """Undo what a shell does to what it starts in the background, and what would be inherited from it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_a_killed_run_takes_what_it_started_with_it_and_the_next_one_gets_its_places(
