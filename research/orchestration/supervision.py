@@ -92,7 +92,7 @@ def _end(home: Home, name: str, how: Callable[[psutil.Process], None] = psutil.P
     if known is None or not is_alive(known):
         return False
     with suppress(psutil.NoSuchProcess):
-        how(psutil.Process(int(str(known["pid"]))))
+        how(psutil.Process(known["pid"]))
     deadline = time.monotonic() + 2 * LEAVING_S
     while is_alive(known) and time.monotonic() < deadline:  # one that has ended and was not reaped yet does not live
         time.sleep(_LOOK_S)
@@ -111,7 +111,7 @@ def leave_flow_runs(home: Home, worker: int) -> None:
     for path in (home.prefect / "sittings").glob("*.json"):
         if (record := read_process(path)) is not None and is_alive(record):
             with suppress(psutil.NoSuchProcess):
-                process = psutil.Process(int(str(record["pid"])))
+                process = psutil.Process(record["pid"])
                 parent = process.parent()
                 executes = parent is not None and PREFECT_COMMAND in parent.cmdline()
                 executors.append(parent if parent is not None and executes else process)
