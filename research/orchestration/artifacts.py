@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from research.controller.progress import progress_of
 from research.runs.files import AttemptProgress
 from research.text import format_seconds
 from studies import RunState, StudyState
@@ -77,15 +78,19 @@ class StudyArtifact:
     """What is published under `name`: `make` is called when `version` is another one than before."""
 
     name: str
-    type: Literal["markdown", "table"]
+    type: Literal["markdown", "table", "progress"]
     version: Hashable
-    make: Callable[[], str]
+    make: Callable[[], str | float]
     replaces: bool = False
     """Whether it is put in the place of the one before; if not, that stays as history."""
+    description: str = ""
+    """In place of that in DESCRIPTIONS."""
 
 
 def build_artifacts(state: StudyState, folder: Path, find_log: Locate) -> Iterator[StudyArtifact]:
-    """Yield what there is to show of a study, whose files lie in `folder`; progress and curves are apart."""
+    """Yield what there is to show of a study, whose files lie in `folder`; its curves are apart."""
+    progress = progress_of(state)
+    yield StudyArtifact("progress", "progress", progress, lambda: progress.percent, True, str(progress))
     if state.hypotheses or state.design is not None or state.noise_plan is not None or state.rounds_before:
         yield StudyArtifact("plan", "markdown", _plan_version(state), lambda: _plan(state))
     if any(run.attempts for run in state.every_run.values()):

@@ -44,6 +44,7 @@ from pydantic import BaseModel, Field
 
 from research.controller.controller import build_stop_event
 from research.controller.interventions import end_attempts, request_pause
+from research.controller.mirror import describe_error
 from research.controller.options import ResearchOptions
 from research.errors import NotReady
 from research.installation.home import Home
@@ -489,9 +490,9 @@ def worker_scheduler(home: Home) -> ScheduleStudy:
             with connect(server.api) as client, closing(EventLog(home.database)) as log:
                 return f"{server.url}/runs/flow-run/{hand_over(client, home, log, study)}"
         except Exception as error:  # a client's errors are many, and mean the same here
-            why = " ".join(f"{type(error).__name__}: {error}".split())
             raise NotReady(
-                f"expected the Prefect server at {server.url} to take study {study} for the worker; found {why}; the "
+                f"expected the Prefect server at {server.url} to take study {study} for the worker; found "
+                f"{describe_error(error)}; the "
                 f"study is kept, give it again with: ajet study resume {study} --detach"
             ) from error
 

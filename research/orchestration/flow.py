@@ -35,7 +35,7 @@ from pydantic import ValidationError
 
 from research.controller.controller import PAUSE_S
 from research.controller.interventions import request_continue, request_stop
-from research.controller.mirror import NO_MIRROR
+from research.controller.mirror import NO_MIRROR, describe_error
 from research.controller.options import (
     begin_study,
     make_mirror,
@@ -317,7 +317,7 @@ def _work(execution: FlowRunExecution, parameters: Mapping[str, Any]) -> Session
     except Elsewhere:
         raise
     except httpx.TransportError as error:  # it was waited for; whoever is left goes on, one that failed does not
-        return SessionEnd("left", f"Prefect did not answer: {' '.join(f'{type(error).__name__}: {error}'.split())}")
+        return SessionEnd("left", f"Prefect did not answer: {describe_error(error)}")
     except _EXPECTED as error:
         return SessionEnd("failed", " ".join(str(error).split()))
     except Exception as error:  # noqa: BLE001 - the page shows one line, and the process's own log the rest
@@ -343,7 +343,7 @@ def _report_end(flow_run: FlowRun, begun: PrefectFlowRun, end: SessionEnd, *, te
     except FlowRunGone:
         _note("Prefect does not know this flow run any more; a study that it worked on is shown in another")
     except httpx.HTTPError as error:  # waited for in vain, or refused
-        _note(f"Prefect cannot be told: {' '.join(f'{type(error).__name__}: {error}'.split())}")
+        _note(f"Prefect cannot be told: {describe_error(error)}")
     if terminated:
         raise TerminationSignal(signal.SIGTERM)
     raise Pause(state=state)

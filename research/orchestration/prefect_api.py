@@ -45,6 +45,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, Paused, Runnin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from research.controller.interventions import MOST_NOTE
+from research.controller.mirror import describe_error
 from research.files import read_json, write_json
 from research.installation.home import Home
 from research.orchestration.server import AUTH
@@ -478,7 +479,7 @@ def retry(ask: Callable[[], Answer], note: Callable[[str], None], most_s: float 
             if not _is_unreachable(error) or time.monotonic() > until:
                 raise
             if not noted:
-                note(f"waiting for Prefect: {' '.join(f'{type(error).__name__}: {error}'.split())}")
+                note(f"waiting for Prefect: {describe_error(error)}")
                 noted = True
         time.sleep(AGAIN_S)
 

@@ -16,7 +16,9 @@ from tests.studies.synthetic import Synthetic, design, hypothesis
 
 
 def found(state: StudyState, folder: Path) -> dict[str, StudyArtifact]:
-    return {each.name: each for each in build_artifacts(state, folder, lambda run, attempt: None)}
+    progress, *others = build_artifacts(state, folder, lambda run, attempt: None)
+    assert progress.description
+    return {each.name: each for each in others}
 
 
 def test_there_is_an_artifact_once_there_is_something_to_show_and_each_is_described(synthetic: Synthetic) -> None:

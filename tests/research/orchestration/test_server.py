@@ -133,12 +133,13 @@ def test_a_server_that_lets_in_everybody_as_earlier_versions_did_is_started_agai
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with http_server(lambda asked: (200, b"{}")) as port:
+        again = PrefectServer(f"http://127.0.0.1:{port}", reused=False)
         record_process(tmp_path / "server.json", os.getpid(), url=f"http://127.0.0.1:{port}")
         monkeypatch.setattr(server, "_group_of", lambda pid: os.getpid() if pid == os.getpid() else None)
         monkeypatch.setattr(server, "end_group", lambda group, grace_s: True)
-        monkeypatch.setattr(server, "_start", lambda folder, port: PrefectServer(f"http://127.0.0.1:{port}", reused=False))
-        found = ensure_server(tmp_path)
-    assert (found.reused, found.url) == (False, f"http://127.0.0.1:{port}")
+        monkeypatch.setattr(
+            server, "_start", lambda folder, wanted: again if wanted == port else None)
+        assert ensure_server(tmp_path) is again
     assert not (tmp_path / "server.json").exists()
 
 

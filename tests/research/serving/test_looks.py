@@ -22,7 +22,7 @@ from studies import StudyState
 
 
 @pytest.fixture
-def looking(client: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyWorker:
+def looking(client: object, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> StudyWorker:
     @contextmanager
     def connected(api: str) -> Iterator[Any]:
         yield SimpleNamespace(read_flow_runs=lambda **wanted: [])
@@ -32,7 +32,12 @@ def looking(client: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(worker, "is_registered", lambda client, home: True)
     monkeypatch.setattr(worker, "register", lambda *pool, limits: None)
     home = Home.locate({"AJET_HOME": str(tmp_path)}).prepare()
-    return worker.StudyWorker(home, ProcessPool("x", home.path, 1), lambda line: None, lambda line: None)
+    return worker.StudyWorker(home, ProcessPool("x", home.path, 1), lambda line: None, said.append)
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
 
 
 def test_a_worker_whose_server_came_back_elsewhere_begins_anew(
@@ -84,21 +89,20 @@ def test_nothing_is_settled_on_a_full_disk(looking: StudyWorker, monkeypatch: py
     assert len(looks) == 1
 
 
-def test_what_lasts_is_said_once_and_its_end_once(looking: StudyWorker, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-
+def test_what_lasts_is_said_once_and_its_end_once(
+    looking: StudyWorker, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def settle(client: object) -> None:
         raise SandboxError("no room")
 
     monkeypatch.setattr(looking, "_start", lambda: None)
-    monkeypatch.setattr(looking, "_warn", said.append)
     with monkeypatch.context() as full:
         full.setattr(looking._flow_runs, "settle", settle)
         for _ in range(3):
-            looking._try(looking._tick)
+            looking._trouble.attempt(looking._tick)
     assert said == ["the worker waits (SandboxError: no room)"]
-    looking._try(looking._tick)
-    looking._try(looking._tick)
+    looking._trouble.attempt(looking._tick)
+    looking._trouble.attempt(looking._tick)
     (line,) = said[1:]
     assert "goes on" in line
 
@@ -110,7 +114,7 @@ def test_a_line_that_a_full_disk_does_not_take_ends_no_worker(looking: StudyWork
     def fail() -> None:
         raise SandboxError("no room")
 
-    StudyWorker(looking._home, looking._pool, full, full)._try(fail)
+    StudyWorker(looking._home, looking._pool, full, full)._trouble.attempt(fail)
 
 
 def refusal(status: int) -> httpx.HTTPStatusError:
