@@ -14,7 +14,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -67,7 +67,6 @@ from research.orchestration.prefect_api import (
     find_deployment,
     find_flow_run,
     installation_name,
-    request_time,
 )
 from research.orchestration.projection import question_of
 from research.orchestration.server import PrefectUnavailable, client_environment, ensure_server
@@ -193,12 +192,6 @@ class ProcessPool:
     limit: int
     """Most flow runs that have a process at once; a person may change it in Prefect's pages."""
 
-    @property
-    def job(self) -> Mapping[str, Any]:
-        """What is fixed of the jobs in the pool's template; it is kept on the server, so no key is in it."""
-        command = shlex.join([sys.executable, "-m", PREFECT_COMMAND, "flow-run", "execute"])
-        return {"command": command, "working_dir": str(self.folder), "stream_output": False}
-
 
 def register(client: SyncPrefectClient, home: Home, pool: ProcessPool, *, limits: bool) -> None:
     """Make the worker's pool, deployment and automation, or bring them up to this version, and to this pool.
@@ -220,7 +213,22 @@ def register(client: SyncPrefectClient, home: Home, pool: ProcessPool, *, limits
         place = installation_name(home)
         client.delete_deployment(client.read_deployment_by_name(f"ajet-resume/resume@{place}").id)
     if not client.read_automations_by_name(SILENT):
-        client.create_automation(_heartbeat_automation())
+        trigger = EventTrigger(
+            after={HEARTBEAT},
+            expect={HEARTBEAT, *(f"prefect.flow-run.{end}" for end in _ENDS)},
+            match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
+            match_related=ResourceSpecification(
+                {"prefect.resource.role": ["tag"], "prefect.resource.id": [f"prefect.tag.{TAG}"]}
+            ),
+            for_each={"prefect.resource.id"},
+            posture=Posture.Proactive,
+            threshold=1,
+            within=timedelta(seconds=_MISSED * BEAT_S),
+        )
+        gone = "no heartbeat: its process is gone"
+        crash = ChangeFlowRunState(name="Crashed", state=StateType.CRASHED, message=gone, force=False)
+        about = "A flow run of ours without a heartbeat for a minute and a half has no process any more."
+        client.create_automation(AutomationCore(name=SILENT, description=about, trigger=trigger, actions=[crash]))
 
 
 def is_registered(client: SyncPrefectClient, home: Home) -> bool:
@@ -230,7 +238,22 @@ def is_registered(client: SyncPrefectClient, home: Home) -> bool:
 
 
 def _make_pool(client: SyncPrefectClient, pool: ProcessPool, *, limits: bool) -> None:
-    template = _template(pool)
+    """Make the pool, with Prefect's own template, in which a flow run says its name only: else, what runs and how.
+
+    The template is kept on the server, so no key is in it.
+    """
+    fields = dict(ProcessWorker.get_default_base_job_template()["variables"]["properties"])
+    name = fields.pop("name")
+    empty: dict[str, Any] = {"object": {}, "array": []}
+    fixed = {key: field.get("default", empty.get(field.get("type"))) for key, field in fields.items()}
+    command = shlex.join([sys.executable, "-m", PREFECT_COMMAND, "flow-run", "execute"])
+    template = {
+        "job_configuration": {
+            "name": "{{ name }}", **fixed,
+            "command": command, "working_dir": str(pool.folder), "stream_output": False,
+        },
+        "variables": {"type": "object", "properties": {"name": name}, "additionalProperties": False},
+    }  # fmt: skip
     try:
         made = client.read_work_pool(pool.name)
     except ObjectNotFound:
@@ -243,39 +266,6 @@ def _make_pool(client: SyncPrefectClient, pool: ProcessPool, *, limits: bool) ->
     most = pool.limit if limits else made.concurrency_limit
     if made.base_job_template != template or most != made.concurrency_limit:
         client.update_work_pool(pool.name, WorkPoolUpdate(base_job_template=template, concurrency_limit=most))
-
-
-def _template(pool: ProcessPool) -> dict[str, Any]:
-    """Return Prefect's own template, in which a flow run says its name only: else, what runs here and how."""
-    fields = dict(ProcessWorker.get_default_base_job_template()["variables"]["properties"])
-    name = fields.pop("name")
-    empty: dict[str, Any] = {"object": {}, "array": []}
-    fixed = {key: field.get("default", empty.get(field.get("type"))) for key, field in fields.items()}
-    return {
-        "job_configuration": {"name": "{{ name }}", **fixed, **pool.job},
-        "variables": {"type": "object", "properties": {"name": name}, "additionalProperties": False},
-    }
-
-
-def _heartbeat_automation() -> AutomationCore:
-    gone = "no heartbeat: its process is gone"
-    return AutomationCore(
-        name=SILENT,
-        description="A flow run of ours without a heartbeat for a minute and a half has no process any more.",
-        trigger=EventTrigger(
-            after={HEARTBEAT},
-            expect={HEARTBEAT, *(f"prefect.flow-run.{end}" for end in _ENDS)},
-            match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
-            match_related=ResourceSpecification(
-                {"prefect.resource.role": ["tag"], "prefect.resource.id": [f"prefect.tag.{TAG}"]}
-            ),
-            for_each={"prefect.resource.id"},
-            posture=Posture.Proactive,
-            threshold=1,
-            within=timedelta(seconds=_MISSED * BEAT_S),
-        ),
-        actions=[ChangeFlowRunState(name="Crashed", state=StateType.CRASHED, message=gone, force=False)],
-    )
 
 
 CRASHED_S: Final = 15.0
@@ -448,27 +438,25 @@ def is_on_hold(state: StudyState) -> bool:
 
 
 def hand_over(client: SyncPrefectClient, home: Home, log: EventLog, study: str) -> UUID:
-    """Put a study's flow run in line, as a person asks; one that waits already, and will go on, is left as it is."""
+    """Put a study's flow run in line, as a person asks; one that waits already, and will go on, is left as it is.
+
+    Raises NotReady where no worker tells the server of itself.
+    """
     state = fold(log.read(study))
-    if find_flow_run(client, home, study) is None:
-        _await_registration(client, home)
+    until = time.monotonic() + _OTHERS_S
+    # A server that lost its database knows no study before the worker has told it what runs here.
+    while find_flow_run(client, home, study) is None and not is_registered(client, home):
+        if time.monotonic() > until:
+            raise NotReady("expected the worker's deployment in its pool; found none; start the worker: ajet up --work")
+        time.sleep(_LOOK_S)
     with scheduling_lock(home):
         run = find_flow_run(client, home, study)
         run = run or create_flow_run(client, home, state, Scheduled(message=_HANDED_OVER))
         waits = run.state is not None and (run.state.is_scheduled() or run.state.is_pending())
-        goes_on = not is_on_hold(state) or overrides_stop(log, study, request_time(client, run.id))
+        goes_on = not is_on_hold(state) or overrides_stop(log, study, FlowRun(client, run.id).request_time())
         if not (waits and goes_on):
             FlowRun(client, run.id).set(Scheduled(message=_HANDED_OVER))
         return run.id
-
-
-def _await_registration(client: SyncPrefectClient, home: Home) -> None:
-    """Wait until the worker has told a server that lost its database what runs here; or NotReady."""
-    until = time.monotonic() + _OTHERS_S
-    while not is_registered(client, home):
-        if time.monotonic() > until:
-            raise NotReady("expected the worker's deployment in its pool; found none; start the worker: ajet up --work")
-        time.sleep(_LOOK_S)
 
 
 _HANDED_OVER: Final = "handed over by a command"

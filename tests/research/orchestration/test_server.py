@@ -137,8 +137,7 @@ def test_a_server_that_lets_in_everybody_as_earlier_versions_did_is_started_agai
         record_process(tmp_path / "server.json", os.getpid(), url=f"http://127.0.0.1:{port}")
         monkeypatch.setattr(server, "_group_of", lambda pid: os.getpid() if pid == os.getpid() else None)
         monkeypatch.setattr(server, "end_group", lambda group, grace_s: True)
-        monkeypatch.setattr(
-            server, "_start", lambda folder, wanted: again if wanted == port else None)
+        monkeypatch.setattr(server, "_start", lambda folder, wanted: again if wanted == port else None)
         assert ensure_server(tmp_path) is again
     assert not (tmp_path / "server.json").exists()
 

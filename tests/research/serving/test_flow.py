@@ -25,7 +25,7 @@ from research.controller.options import ResearchOptions, begin_study, make_reque
 from research.controller.session import hold_lease
 from research.errors import ResearchError, StudyBusy
 from research.installation.home import Home
-from research.orchestration import deployment, flow, prefect_command
+from research.orchestration import deployment, flow, prefect_api, prefect_command
 from research.orchestration.deployment import hand_over
 from research.orchestration.flow import Elsewhere, FlowRunExecution
 from research.orchestration.prefect_api import (
@@ -38,7 +38,6 @@ from research.orchestration.prefect_api import (
     ensure_deployment,
     find_flow_run,
     read_note,
-    request_time,
 )
 from research.orchestration.projection import ControllerSession, question_of
 from studies import EventLog, EventType, StoreError, StudyLog, StudyState, fold
@@ -178,12 +177,12 @@ def test_a_pause_while_a_process_waits_for_the_lease_came_after_the_wish(
 
 def test_a_process_that_leaves_with_its_worker_wishes_nothing(line: Line, client: SyncPrefectClient) -> None:
     run = line.put("person")
-    before = request_time(client, run)
+    before = FlowRun(client, run).request_time()
     for state in (Running(), AwaitingRetry(), AwaitingRetry(message=LEFT), Scheduled(name="Late")):
         client.set_flow_run_state(run, cast("State[Any]", state), force=True)
-    assert request_time(client, run) == before
+    assert FlowRun(client, run).request_time() == before
     client.set_flow_run_state(run, AwaitingRetry(message="Retry from the UI"), force=True)
-    after = request_time(client, run)
+    after = FlowRun(client, run).request_time()
     assert before is not None
     assert after is not None
     assert after > before
@@ -194,7 +193,7 @@ def test_a_process_that_is_killed_before_it_could_leave_wishes_nothing_either(li
     run = line.put("worker")
     line.client.set_flow_run_state(run, State(type=StateType(before)), force=True)
     line.client.set_flow_run_state(run, cast("State[Any]", AwaitingRetry()), force=True)
-    assert request_time(line.client, run) is None
+    assert FlowRun(line.client, run).request_time() is None
 
 
 def test_a_worker_that_leaves_lifts_no_pause(line: Line) -> None:
@@ -280,14 +279,14 @@ def test_an_event_log_that_is_away_when_a_process_begins_is_waited_for(
             raise StoreError("the database starts again")
         return EventLog(url)
 
-    monkeypatch.setattr(flow, "PAUSE_S", 0.0)
+    monkeypatch.setattr(prefect_api, "AGAIN_S", 0.0)
     monkeypatch.setattr(flow, "EventLog", away_at_first)
-    with flow._open_log(home) as log:
+    with closing(flow._open_log(home)) as log:
         assert log.studies() == [STUDY]
     monkeypatch.setattr(flow, "RETRY_TIMEOUT_S", -1.0)
     opened.clear()
-    with pytest.raises(StoreError), flow._open_log(home):
-        pass
+    with pytest.raises(StoreError):
+        flow._open_log(home)
 
 
 RUN = UUID("051ddaab-9b8d-41c4-8083-782f3c17c0b3")

@@ -43,7 +43,6 @@ from research.orchestration.prefect_api import (
     create_flow_run,
     find_flow_run,
     installation_name,
-    request_time,
     retry,
 )
 from research.orchestration.projection import question_of
@@ -263,9 +262,9 @@ def test_a_study_whose_flow_run_the_server_lost_gets_a_new_one_once_the_worker_i
     assert find_flow_run(left.client, left.home, STUDY) is None, "no worker would take it from this deployment"
     tell(left.home)
     assert (left.look(0.0), left.state.message) == ("Scheduled", RESCHEDULED)
-    run = left.client.read_flow_run(left.run)
+    run, flow_run = left.client.read_flow_run(left.run), FlowRun(left.client, left.run)
     assert (run.work_pool_name, run.work_queue_id is None) == (installation_name(left.home), False)
-    assert request_time(left.client, UUID(str(left.state.state_details.flow_run_id))) is None, "nobody asked for it"
+    assert flow_run.request_time() is None, "nobody asked for it"
 
 
 def test_a_flow_run_of_a_server_that_answered_too_late_is_not_made_twice(
@@ -342,7 +341,7 @@ def test_one_that_waits_since_before_a_pause_is_put_in_line_anew_which_lifts_it(
     assert (run_at(give(STUDY)), left.state.id) == (run, waiting), "it goes on with the study as it is"
     request_pause(left.log, STUDY, "lunch")
     give(STUDY)
-    assert overrides_stop(left.log, STUDY, request_time(left.client, run))
+    assert overrides_stop(left.log, STUDY, FlowRun(left.client, run).request_time())
 
 
 def test_whoever_goes_on_with_a_study_while_the_worker_stops_it_for_a_cancel_wished_that_later(
@@ -365,7 +364,7 @@ def test_whoever_goes_on_with_a_study_while_the_worker_stops_it_for_a_cancel_wis
     left.look(0.0)
     person.join(60.0)
     assert left.state.is_scheduled()
-    assert overrides_stop(left.log, STUDY, request_time(left.client, run))
+    assert overrides_stop(left.log, STUDY, FlowRun(left.client, run).request_time())
 
 
 def test_a_server_that_does_not_take_it_is_one_line_with_the_way_on(
