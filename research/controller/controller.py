@@ -108,11 +108,9 @@ def build_stop_event(state: StudyState, reason: str) -> Change | None:
 
 @dataclass(frozen=True, slots=True)
 class TickResult:
-    """The result of a tick: the state, the attempts that began and ended in it, whether all is done."""
+    """The state after a tick, and whether all is done."""
 
     state: StudyState
-    launched: tuple[str, ...]
-    ended: tuple[str, ...]
     done: bool
 
 
@@ -190,18 +188,10 @@ class StudyController:
 
         Raises BadTopic, DesignRefused and PlannerFailed while planning, StoreError, LogCorrupt, OSError, SandboxError.
         """
-
-        def attempts(state: StudyState, *, ended: bool) -> set[str]:
-            tries = [attempt for run in state.every_run.values() for attempt in run.attempts]
-            return {attempt.name for attempt in tries if not ended or attempt.status is not None}
-
-        before = self.state()
         while not self._take_steps():
             pass
-        after = self.state()
-        launched = attempts(after, ended=False) - attempts(before, ended=False)
-        ended = attempts(after, ended=True) - attempts(before, ended=True)
-        return TickResult(after, tuple(sorted(launched)), tuple(sorted(ended)), is_done(after))
+        state = self.state()
+        return TickResult(state, is_done(state))
 
     def stop(self, reason: str, actor: str = "user") -> TickResult:
         """Stop the study and end its attempts; `study.resumed` lets it go on."""
@@ -280,20 +270,16 @@ class StudyController:
         self._check()
         if self._launcher.take_slot(state, self._launcher.attempt_name(state.runs[step.run_id], step.attempt)):
             return True
-        self._note_waiting()
+        if not self._noted_waiting and (holders := self._slots.holders()):
+            self._noted_waiting = True
+            taken = ", ".join(f"{count} by study {study}" for study, count in holders.items())
+            left = [study for study in holders if not self._slots.is_driven(study)]
+            undriven = f". No controller looks after {', '.join(left)}: ajet study resume {left[0]}" if left else ""
+            self._note(
+                f"this study waits for a slot of the machine, taken {taken}; it goes on in its turn, and is not "
+                f"charged while none of its runs goes. Sooner by: ajet study stop {next(iter(holders))}{undriven}"
+            )
         return False
-
-    def _note_waiting(self) -> None:
-        if self._noted_waiting or not (holders := self._slots.holders()):
-            return
-        self._noted_waiting = True
-        said = ", ".join(f"{count} by study {study}" for study, count in holders.items())
-        left = [study for study in holders if not self._slots.is_driven(study)]
-        undriven = f". No controller looks after {', '.join(left)}: ajet study resume {left[0]}" if left else ""
-        self._note(
-            f"this study waits for a slot of the machine, taken {said}; it goes on in its turn, and is not charged "
-            f"while none of its runs goes. Sooner by: ajet study stop {next(iter(holders))}{undriven}"
-        )
 
     def _run_step(self, state: StudyState, step: Step) -> None:
         self._check()
@@ -436,7 +422,6 @@ def drive(
     observers: Sequence[Observer],
     interrupted: Event,
     poll_s: float = 0.5,
-    retry_timeout_s: float = RETRY_TIMEOUT_S,
     pause_s: float = PAUSE_S,
     interruption: Callable[[], str | None] = lambda: INTERRUPTED,
 ) -> StudyState:
@@ -444,7 +429,7 @@ def drive(
 
     `interruption` then returns the reason; where it returns None, KeyboardInterrupt leaves the study as it is. Errors
     of a tick pass through, but for a model whose making Ctrl-C ended, and sandboxes, a database or a disk that fail for
-    less than `patience_s`.
+    less than `RETRY_TIMEOUT_S`.
     """
     trouble: float | None = None
     while True:
@@ -463,7 +448,7 @@ def drive(
             if isinstance(error, OSError) and not is_full(error):
                 raise
             first, trouble = trouble is None, trouble or time.monotonic()
-            if interrupted.is_set() or time.monotonic() - trouble >= retry_timeout_s:
+            if interrupted.is_set() or time.monotonic() - trouble >= RETRY_TIMEOUT_S:
                 raise
             missing = "a sandbox" if isinstance(error, SandboxError) else "the event log"
             missing = "room on the disk" if isinstance(error, OSError) else missing

@@ -144,7 +144,7 @@ def end_attempts(home: Home, log: EventLog, record: StudyLog, note: Note = lambd
         return False
     try:
         with hold_lease(home, log, study, note):
-            stop_attempts(home, log, record)
+            _stop_attempts(home, log, record)
     except StudyBusy:
         return False
     return True
@@ -198,7 +198,7 @@ def answer_question(record: StudyLog, digest: str, by: Origin, note: str = "", *
     return next(entry for entry in record.state().approvals if entry.seq == event.seq)
 
 
-def stop_attempts(home: Home, log: EventLog, record: StudyLog) -> None:
+def _stop_attempts(home: Home, log: EventLog, record: StudyLog) -> None:
     """End every attempt that runs; the caller holds the lease. Raises SandboxError for one that cannot be ended now."""
     state = record.state()
     sandbox = ProcessSandbox(home.sandboxes)

@@ -39,7 +39,7 @@ class Failing(StudyController):
     def tick(self) -> TickResult:
         self.left -= 1
         if self.left < 0:
-            return TickResult(self.last, (), (), done=True)
+            return TickResult(self.last, done=True)
         if self.interrupted is not None:
             self.interrupted.set()
         raise self.error
@@ -48,7 +48,7 @@ class Failing(StudyController):
         if isinstance(self.error, SandboxError):
             return self.tick()
         self.stopped.append(reason)
-        return TickResult(self.last, (), (), done=True)
+        return TickResult(self.last, done=True)
 
 
 class Notes:
