@@ -382,6 +382,7 @@ LEAVES = SessionEnd("left", LEFT)
     ("before", "end", "terminated", "shown"),
     [
         pytest.param(StateType.RUNNING, DROVE, False, "Completed", id="ends"),
+        pytest.param(StateType.RUNNING, SessionEnd("budget", "900 s"), False, "Budget used up", id="has no time left"),
         pytest.param(StateType.CANCELLING, SessionEnd("cancelled", "enough"), False, "Cancelled", id="saw Cancel"),
         pytest.param(StateType.CANCELLING, SessionEnd("cancelled", "enough"), True, "Cancelling", id="its executor's"),
         pytest.param(StateType.SCHEDULED, DROVE, False, "Scheduled", id="tried again meanwhile"),

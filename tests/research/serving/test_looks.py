@@ -11,11 +11,15 @@ from typing import Any, cast
 
 import httpx
 import pytest
+import typer.main
+from pydantic import ValidationError
 
 from research import files
+from research.cli.research import research
+from research.controller.options import ResearchOptions
 from research.installation.home import Home
 from research.orchestration import PrefectServer, prefect_api, worker
-from research.orchestration.deployment import ProcessPool
+from research.orchestration.deployment import FlowParameters, ProcessPool, form_schema
 from research.orchestration.worker import StudyWorker
 from sandboxes import SandboxError
 from studies import StudyState
@@ -151,3 +155,37 @@ def test_a_server_that_is_away_is_waited_for_and_said_once(
     assert prefect_api.retry(ask, noted.append, most_s) == "here"
     (line,) = noted
     assert "ConnectError: refused" in line
+
+
+def options() -> dict[str, str]:
+    app = typer.Typer(add_completion=False)
+    app.command()(research)
+    command = typer.main.get_command(app)
+    return {str(each.name): each.opts[0] for each in command.params}
+
+
+def test_each_field_is_described_in_order_and_refers_to_nothing() -> None:
+    form = form_schema(FlowParameters)
+    assert form["type"] == "object"
+    fields = list(form["properties"].values())
+    assert [field["position"] for field in fields] == list(range(len(fields)))
+    assert all(field["description"] for field in fields)
+    assert "$ref" not in str(form)
+
+
+def test_what_was_asked_in_a_form_is_a_command_that_asks_for_the_same() -> None:
+    asked = ResearchOptions(topic="group size 4 vs 8", held=["steps=20"], max_runs=8, effect=0.2, sandbox="process")
+    command = asked.command()
+    assert command[:2] == ("research", "group size 4 vs 8")
+    assert dict(zip(command[2::2], command[3::2], strict=True)) == {
+        "--set": "steps=20", "--max-runs": "8", "--effect": "0.2", "--sandbox": "process",
+    }  # fmt: skip
+    assert set(command[2::2]) <= set(options().values())
+    without = ResearchOptions(vary=["group_size=4,8", "steps=3,4"]).command()
+    assert without == ("research", "--vary", "group_size=4,8", "--vary", "steps=3,4")
+    assert ResearchOptions(topic="group size 4 vs 8", shape="apart").command() == ("research", "group size 4 vs 8")
+
+
+def test_a_topic_that_no_store_holds_is_refused() -> None:
+    with pytest.raises(ValidationError, match="topic"):
+        ResearchOptions(topic="group size\x00 4 vs 8")
