@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -164,7 +165,9 @@ class _Preview:
         )
 
     def build(self) -> PlanPreview:
-        known = self._find_noise()
+        known: tuple[Noise, PowerAnalysis] | None = None
+        with suppress(Unaffordable):
+            known = self._calculator.power_analysis(self._draft)
         analysis = known[1] if known else None
         locked = None if self._refused or known is None else self._designed.build_lock("plan")
         stages = self._stages(locked, analysis)
@@ -233,12 +236,6 @@ class _Preview:
         varied = {name for arm in self._draft.comparison.arms for name in arm.overrides}
         if isinstance(job.model, PathModel) and "learning_rate" not in {*find_fixed_fields(base), *varied}:
             yield f"learning_rate = {job.learning_rate:g}, as is usual for {describe_trained_weights(job)}"
-
-    def _find_noise(self) -> tuple[Noise, PowerAnalysis] | None:
-        try:
-            return self._calculator.power_analysis(self._draft)
-        except Unaffordable:
-            return None
 
     def _stages(self, locked: Design | None, analysis: PowerAnalysis | None) -> tuple[Stage, ...]:
         """Return the stages of the design, or of what would be needed, or of A/A runs and the least after them."""

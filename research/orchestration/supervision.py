@@ -30,8 +30,15 @@ _LOOK_S: Final = 0.1
 
 
 def require_worker(home: Home) -> None:
-    if _has_worker(home):
+    """Raise NotReady unless somebody holds the lock; those who ask so at once share it, and are taken for no worker."""
+    home.prefect.mkdir(parents=True, exist_ok=True)
+    lock = os.open(home.prefect / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
         return
+    finally:
+        os.close(lock)
     raise NotReady(
         f"expected a worker of {home.path} to hand the study to; found none; start one, in another terminal or as a "
         "service: ajet up --work"
@@ -131,16 +138,3 @@ def _lives(process: psutil.Process) -> bool:
 
 def _flow_run_file(home: Home, flow_run: UUID) -> Path:
     return home.prefect / "sittings" / f"{flow_run}.json"
-
-
-def _has_worker(home: Home) -> bool:
-    """Return whether somebody holds the lock; those who ask so at once share it, and are not taken for a worker."""
-    home.prefect.mkdir(parents=True, exist_ok=True)
-    lock = os.open(home.prefect / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
