@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -88,8 +88,7 @@ class CopyStatus:
     reason: str = ""
 
     def payload(self) -> dict[str, Any]:
-        reason = {"reason": self.reason} if self.reason else {}
-        return {"run_id": self.run_id, "attempt": self.attempt, "url": self.url, "standing": self.standing, **reason}
+        return {name: value for name, value in asdict(self).items() if name != "reason" or value}
 
 
 class AttemptCopy:

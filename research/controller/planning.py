@@ -57,7 +57,7 @@ from studies.errors import ReportError
 from studies.log.event_log import lock_name, write_lock
 from studies.log.study import ASK_RULE
 from studies.records.alpha import AlphaLedgers
-from studies.records.design import Budget, NoisePlan
+from studies.records.design import Budget
 from studies.records.runs import noise_hash
 from studies.records.verdict import PlannerMessage, planner_label, quote_message
 from studies.report.evidence import gather
@@ -401,8 +401,11 @@ class Planning:
     def _lock(self, state: StudyState, inputs: PlanningInputs, designed: EvaluatedDesign) -> None:
         plan = state.noise_plan
         due = None if plan is None else designed.noise_plan(self._seed_scope(state))
-        if plan is not None and due is not None and (due.seeds or not _is_legacy_plan(plan, due)):
-            raise _refuse_unknown_noise(state)
+        if plan is not None and due is not None:
+            alike = [(one.environment, model_key(Job.from_record(one.job))) for one in (plan, due)]
+            legacy = plan.plumbing is None and alike[0] == alike[1]  # plans once asked for no run at a rate of 0
+            if due.seeds or not legacy:
+                raise _refuse_unknown_noise(state)
         locked = plan_rounds(inputs, designed).build_lock(self._seed_scope(state))
         name = lock_name(state.round)
         payload = {
@@ -492,12 +495,6 @@ class Planning:
 
     def _append(self, type: EventType, payload: Mapping[str, Any]) -> None:
         self._record.append(type, payload, actor="planner" if type in _VOICES else "system")
-
-
-def _is_legacy_plan(made: NoisePlan, left: NoisePlan) -> bool:
-    """Return whether a plan that was made asked for no run with a learning rate of 0, as plans once did not."""
-    machinery = [(plan.environment, model_key(Job.from_record(plan.job))) for plan in (made, left)]
-    return made.plumbing is None and machinery[0] == machinery[1]
 
 
 def _refuse_unknown_noise(state: StudyState) -> DesignRefused:

@@ -185,6 +185,10 @@ class _Preview:
         if self._draft.screen is not None:
             tested = (screen_sentence([knob.field for knob in self._draft.screen.knobs], environment),)
         first = None if self._refused else self._designed.noise_plan("plan")
+        job, own = comparison.base, self._inputs.compiler.base or Job()
+        varied, usual = {name for arm in comparison.arms for name in arm.overrides}, list[str]()
+        if isinstance(job.model, PathModel) and "learning_rate" not in {*find_fixed_fields(own), *varied}:
+            usual = [f"learning_rate = {job.learning_rate:g}, as is usual for {describe_trained_weights(job)}"]
         return PlanPreview(
             asked=self._inputs.topic,
             tested=(*filter(None, [self._said]), *tested),
@@ -193,8 +197,8 @@ class _Preview:
             unusual=tuple(dict.fromkeys(filter(None, map(describe_unusual_rate, comparison.jobs)))),
             accepted=self._refused is None,
             refused=self._refused,
-            job=find_fixed_fields(self._inputs.compiler.base or Job()),
-            assumed=tuple(dict.fromkeys((*(turn.note for turn in turns if turn.note), *self._describe_defaults()))),
+            job=find_fixed_fields(own),
+            assumed=tuple(dict.fromkeys((*(turn.note for turn in turns if turn.note), *usual))),
             hypotheses=self._hypotheses,
             environment=environment,
             brought=tuple(records_of([environment])),
@@ -230,12 +234,6 @@ class _Preview:
             yield RoundRow(
                 number, difference, equivalence, at.min_detectable_effect(seeds), half.min_detectable_effect(seeds)
             )
-
-    def _describe_defaults(self) -> Iterator[str]:
-        job, base = self._draft.comparison.base, self._inputs.compiler.base or Job()
-        varied = {name for arm in self._draft.comparison.arms for name in arm.overrides}
-        if isinstance(job.model, PathModel) and "learning_rate" not in {*find_fixed_fields(base), *varied}:
-            yield f"learning_rate = {job.learning_rate:g}, as is usual for {describe_trained_weights(job)}"
 
     def _stages(self, locked: Design | None, analysis: PowerAnalysis | None) -> tuple[Stage, ...]:
         """Return the stages of the design, or of what would be needed, or of A/A runs and the least after them."""

@@ -117,7 +117,12 @@ def _round_cell(state: StudyState) -> dict[str, Any]:
 def _plan(state: StudyState) -> str:
     question = question_of(state)
     lines = [f"# {escape_markdown(question.asked)}", ""]
-    lines += _list("Rounds before", [_describe_round(each) for each in state.rounds_before])
+    before = []
+    for each in state.rounds_before:
+        came = ", ".join(f"{verdict.hypothesis} {verdict.verdict}" for verdict in each.verdicts) or "not judged"
+        tested, lock = " ".join(question_of(each).tested), (each.design_hash or "")[:16]
+        before.append(f"Round {each.round}: {tested} {came}; locked as {lock}.")
+    lines += _list("Rounds before", before)
     if state.most_rounds > 1:
         why = f', asked as: "{escape_markdown(why_asked(state))}"' if state.why_asked else ""
         lines += [f"**Round {state.round} of at most {state.most_rounds}**{why}", ""]
@@ -132,12 +137,6 @@ def _plan(state: StudyState) -> str:
         lines += _section("Design", _design(state, state.design))
     lines += _list("Amended", [f"{each.amendment.reason} ({each.actor})" for each in state.amendments])
     return "\n".join(lines)
-
-
-def _describe_round(state: StudyState) -> str:
-    came = ", ".join(f"{verdict.hypothesis} {verdict.verdict}" for verdict in state.verdicts)
-    tested = " ".join(question_of(state).tested)
-    return f"Round {state.round}: {tested} {came or 'not judged'}; locked as {(state.design_hash or '')[:16]}."
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:

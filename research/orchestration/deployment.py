@@ -363,19 +363,15 @@ class StudyFlowRuns:
             if at_prefect.is_paused() or self._lasts(state, at_prefect):
                 flow_run.end(describe_end(state, None))
         elif FlowRunState.of(at_prefect).action is UserAction.STOP:
-            if at_prefect.is_cancelled() or self._lasts(state, at_prefect):
-                self._stop(flow_run, state)
+            if at_prefect.is_cancelled() or self._lasts(state, at_prefect):  # which no process saw
+                record, reason = StudyLog(self._log, state.id), action_reason(UserAction.STOP)
+                record.change(lambda state: build_stop_event(state, reason), actor="user")
+                flow_run.end(SessionEnd("cancelled", reason))
+                end_attempts(self._home, self._log, record, self._warn)
         elif at_prefect.is_paused():
             self._keep_suspended(flow_run, state, at_prefect)
         elif self._is_left(client, state, run.id, at_prefect):
             flow_run.set(AwaitingRetry(message=RESCHEDULED))
-
-    def _stop(self, flow_run: FlowRun, state: StudyState) -> None:
-        """Stop a study whose flow run somebody cancelled, which no process saw."""
-        record, reason = StudyLog(self._log, state.id), action_reason(UserAction.STOP)
-        record.change(lambda state: build_stop_event(state, reason), actor="user")
-        flow_run.end(SessionEnd("cancelled", reason))
-        end_attempts(self._home, self._log, record, self._warn)
 
     def _keep_suspended(self, flow_run: FlowRun, state: StudyState, at_prefect: State[Any]) -> None:
         """Have a suspended study wait as long as it takes, and go on where a terminal resumed it or answered it."""

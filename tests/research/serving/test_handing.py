@@ -40,6 +40,7 @@ from research.orchestration.prefect_api import (
     RESCHEDULED,
     FlowRun,
     SessionEnd,
+    UserAction,
     create_flow_run,
     find_flow_run,
     installation_name,
@@ -347,20 +348,20 @@ def test_one_that_waits_since_before_a_pause_is_put_in_line_anew_which_lifts_it(
 def test_whoever_goes_on_with_a_study_while_the_worker_stops_it_for_a_cancel_wished_that_later(
     left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, stop = left.begin(named("Cancelled")), left.flow_runs._stop
+    run, reason = left.begin(named("Cancelled")), handing.action_reason
 
     def go_on() -> None:
         with closing(EventLog(left.home.database)) as log:
             hand_over(left.client, left.home, log, STUDY)
 
-    def stop_slowly(*what: Any) -> None:
+    def stop_slowly(action: UserAction) -> str:
         person.start()
         person.join(1.0)
         assert left.state.is_cancelled(), "whoever hands it over waits"
-        stop(*what)
+        return reason(action)
 
     person = threading.Thread(target=go_on)
-    monkeypatch.setattr(left.flow_runs, "_stop", stop_slowly)
+    monkeypatch.setattr(handing, "action_reason", stop_slowly)
     left.look(0.0)
     person.join(60.0)
     assert left.state.is_scheduled()
