@@ -55,18 +55,17 @@ def time(event: Event) -> datetime:
     return datetime.fromisoformat(event.ts)
 
 
-def test_planning_is_a_row_from_the_study_s_begin_to_its_lock(synthetic: Synthetic) -> None:
+@pytest.mark.parametrize("ends", ["locked", "refused"])
+def test_planning_is_a_row_from_the_study_s_begin_to_its_lock_or_its_refusal(synthetic: Synthetic, ends: str) -> None:
     (row,) = build_rows(synthetic.state())
     assert (row.name, said(row)) == ("planning", ["Running"])
-    synthetic.lock()
+    if ends == "locked":
+        synthetic.lock()
+    else:
+        synthetic.append(EventType.STUDY_STOPPED, reason="too dear: use --budget 2h")
     (row,) = build_rows(synthetic.state())
-    assert said(row) == ["Running", "Completed"]
-
-
-def test_a_refusal_is_a_planning_that_failed_with_its_reason(synthetic: Synthetic) -> None:
-    synthetic.append(EventType.STUDY_STOPPED, reason="too dear: use --budget 2h")
-    (row,) = build_rows(synthetic.state())
-    assert (row.states[-1].kind, row.states[-1].message) == ("FAILED", "too dear: use --budget 2h")
+    assert said(row) == ["Running", "Completed" if ends == "locked" else "Failed"]
+    assert ends == "locked" or row.states[-1].message == "too dear: use --budget 2h"
 
 
 def test_a_planned_run_waits_under_its_arm_and_seed_and_is_tagged(synthetic: Synthetic) -> None:
@@ -104,7 +103,7 @@ def test_what_the_next_look_needs_waits_for_it_under_the_key_that_it_will_have(s
 
 def test_a_lost_attempt_keeps_its_row_and_the_next_try_waits_in_its_own(synthetic: Synthetic) -> None:
     synthetic.lock()
-    first, second, *_ = synthetic.plan()
+    first, second, third, *_ = synthetic.plan()
     launched = synthetic.launch(first)
     assert said(begun(synthetic.state())[name(first)]) == ["Planned", "Running"]
     lost = synthetic.end(first, status="lost", code="lost", reason="gone")
@@ -133,14 +132,9 @@ def test_a_lost_attempt_keeps_its_row_and_the_next_try_waits_in_its_own(syntheti
     ]  # fmt: skip
     assert name(second, ", try 2") not in over, "it was given up"
 
-
-def test_a_run_that_was_given_up_before_it_began_is_not_needed(synthetic: Synthetic) -> None:
-    synthetic.lock()
-    spec, *_ = synthetic.plan()
-    synthetic.append(EventType.RUN_INVALIDATED, run_id=spec.run_id, code="vetoed", reason="needless")
-    row = begun(synthetic.state())[name(spec)]
-    assert [(state.kind, state.name) for state in row.states] == [("PENDING", "Planned"), ("CANCELLED", "Not needed")]
-    assert row.states[-1].message == "vetoed: needless"
+    synthetic.append(EventType.RUN_INVALIDATED, run_id=third.run_id, code="vetoed", reason="needless")
+    *_, never = begun(synthetic.state())[name(third)].states
+    assert (never.kind, never.name, never.message) == ("CANCELLED", "Not needed", "vetoed: needless")
 
 
 def test_nothing_stays_open_when_a_controller_ends() -> None:

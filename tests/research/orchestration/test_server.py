@@ -305,10 +305,6 @@ def test_why_a_server_does_not_come_up_is_the_last_error_since_it_was_started_wi
     assert "postgresql+asyncpg://me:***@db.example:5432/prefect can be" in said
     assert "pa55word" not in said
     assert startup_error(log, log.stat().st_size, {}) == f"found no answer; see its log: {log}"
-
-
-@pytest.mark.parametrize("url", ["nonsense-pa55word", "mysql://a:pa55word@h/x"])
-def test_a_database_that_cannot_be_one_is_not_said_either(tmp_path: Path, url: str) -> None:
-    log = tmp_path / "server.log"
-    log.write_text(f"sqlalchemy.exc.ArgumentError: Could not parse {url}\n")
-    assert "pa55word" not in startup_error(log, 0, {DATABASE: url})
+    for url in ("nonsense-pa55word", "mysql://a:pa55word@h/x"):  # no database
+        log.write_text(f"sqlalchemy.exc.ArgumentError: Could not parse {url}\n")
+        assert "pa55word" not in startup_error(log, 0, {DATABASE: url})
