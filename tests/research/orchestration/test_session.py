@@ -17,10 +17,10 @@ from prefect.states import Crashed, Scheduled
 
 from research.controller.interventions import request_continue, request_pause
 from research.installation.home import Home
-from research.orchestration.prefect_api import FlowRun, SessionEnd, create_flow_run
-from research.orchestration.projection import Projection, question_of, take_answer
+from research.orchestration.prefect_api import FlowRun, create_flow_run
+from research.orchestration.projection import Projection
 from research.orchestration.server import PrefectServer
-from studies import EventLog, EventType, StudyLog, StudyState
+from studies import EventLog, EventType, StudyState
 from tests.research.bench import STUDY
 from tests.research.orchestration.shown import (
     CANCELLED,
@@ -146,20 +146,6 @@ def test_a_server_whose_database_is_lost_is_told_everything_anew(watched: Watche
     }  # fmt: skip
 
 
-def test_the_flow_run_of_a_killed_controller_is_taken_up_by_the_next_one(watched: Watched) -> None:
-    watched.tick()
-    watched.refresh()
-    killed = watched.flow_run.id
-    before = task_runs(watched.client, killed, lambda rows: len(rows) >= 1 + PLANNED)
-    watched.client.set_flow_run_state(killed, Crashed(message="no heartbeat"), force=True)
-    watched.bench.append(EventType.STUDY_RESUMED, command=[], worked_s=0.0)
-    with watched.another_session() as session:
-        session.refresh()
-    assert (watched.flow_run.id, watched.shown()) == (killed, "Running")
-    after = task_runs(watched.client, killed, lambda rows: len(rows) == len(before))
-    assert {name: row["id"] for name, row in after.items()} == {name: row["id"] for name, row in before.items()}
-
-
 def test_a_session_that_ends_late_leaves_the_flow_run_to_the_one_that_took_over(watched: Watched) -> None:
     with watched.another_session() as later:
         later.refresh()
@@ -245,15 +231,6 @@ def test_the_form_shows_what_is_asked_and_waits_for_years(asking: Asking) -> Non
     assert asking.state().status == "waiting"
 
 
-def test_an_approval_in_the_form_begins_what_was_asked(asking: Asking) -> None:
-    assert asking.submit(answer="approve", note="within this week") == "ACCEPT"
-    asking.refresh()
-    (answer,) = asking.state().approvals
-    assert (answer.granted, answer.by, answer.note) == (True, "Prefect", "within this week")
-    assert (asking.shown(), asking.keys) == ("Running", {})
-    assert sum(run.active is not None for run in asking.tick().runs.values()) == 2
-
-
 @pytest.mark.parametrize("fields", [{}, {"answer": "wait"}, {"note": "hm"}])
 def test_whoever_presses_without_choosing_has_answered_nothing_and_may_answer_later(
     asking: Asking, fields: dict[str, Any]
@@ -289,32 +266,24 @@ def test_whatever_else_is_done_to_the_flow_run_puts_the_form_up_again(asking: As
 
 @pytest.mark.parametrize(
     ("form", "elsewhere", "granted"),
-    [("deny", None, False), (None, True, True), ("approve", False, False)],
-    ids=["in the form", "elsewhere", "in both, where the first that is written counts"],
+    [("approve", None, True), ("deny", None, False), (None, True, True), ("approve", False, False)],
+    ids=["yes in the form", "no in the form", "elsewhere", "in both, where the first that is written counts"],
 )
-def test_an_answer_takes_the_form_down_and_a_denial_stops_the_study(
+def test_an_answer_takes_the_form_down_and_begins_what_was_asked_or_stops_the_study(
     asking: Asking, form: str | None, elsewhere: bool | None, granted: bool
 ) -> None:
     if form is not None:
-        asking.submit(answer=form)
+        assert asking.submit(answer=form, note="within this week") == "ACCEPT"
     if elsewhere is not None:
         asking.bench.answer(granted=elsewhere)
     asking.refresh()
     (answer,) = asking.state().approvals
-    assert answer.granted == granted
-    assert asking.tick().stopped_reason == (None if granted else answer.describe())
+    in_form = elsewhere is None
+    assert (answer.granted, answer.by == "Prefect", answer.note == "within this week") == (granted, in_form, in_form)
+    state = asking.tick()
+    assert (state.stopped_reason, running(state)) == ((None, 2) if granted else (answer.describe(), 0))
     asking.refresh()
     assert asking.shown() == "Running", "until its controller ends it"
-
-
-def test_a_form_that_was_sent_while_no_process_was_there_is_read_by_the_next(asking: Asking) -> None:
-    flow_run = FlowRun(asking.client, asking.flow_run.id)
-    flow_run.end(SessionEnd("rests", "it waits for an answer", question_of(asking.state())))
-    assert (asking.shown(), state_of(asking.flow_run).state_details.pause_reschedule) == ("Suspended", True)
-    asking.submit(answer="approve", note="from the train")
-    assert asking.shown() == "Resuming", "a worker begins a process for it"
-    take_answer(flow_run, StudyLog(EventLog(asking.bench.home.database), STUDY))
-    assert asking.state().approvals[0].note == "from the train"
 
 
 def test_what_is_asked_again_has_a_form_of_its_own(asking: Asking) -> None:

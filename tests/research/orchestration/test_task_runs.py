@@ -107,12 +107,6 @@ def test_a_server_that_is_gone_is_noticed_and_told_all_of_it_again(
     assert not flow_run.task_runs.needs_resend
 
 
-def test_runs_that_ended_while_nobody_looked_are_told_at_once(client: SyncPrefectClient, flow_run: FlowRun) -> None:
-    flow_run.task_runs.put([training(f"{n}").add_state("COMPLETED", "Completed", ago(1)) for n in range(60)])
-    found = task_runs(client, flow_run.id, lambda rows: len(rows) == 60 and done(rows))
-    assert {row["total_run_time"] for row in found.values()} == {49 * 60}
-
-
 def done(rows: dict[str, dict[str, Any]]) -> bool:
     return all(row["state_type"] == "COMPLETED" for row in rows.values())
 

@@ -207,6 +207,7 @@ def test_a_form_that_a_worker_took_and_left_before_it_had_a_process_is_put_back_
     form = {"topic": "group size 4 vs 8"}
     (left.home.prefect / "sittings").mkdir()
     run = left.client.create_flow_run_from_deployment(deployment.id, parameters=form, tags=["ajet"]).id
+    of_a_terminal = left.begin(Running())
     shown = list[str]()
     for number in range(MOST_FRUITLESS + 1):
         left.client.set_flow_run_state(run, named(taken), force=True)
@@ -222,14 +223,7 @@ def test_a_form_that_a_worker_took_and_left_before_it_had_a_process_is_put_back_
         left.flow_runs._put_back(left.client)
         shown.append(str(state_of(left.client.read_flow_run(run)).name))
     assert shown == ["AwaitingRetry"] * MOST_FRUITLESS + ["Crashed"]
-
-
-def test_a_study_that_a_terminal_drives_is_not_put_in_line(left: Left, tell: Telling) -> None:
-    tell(left.home)
-    run = left.begin(Running())
-    for left.now in (0.0, 2 * BEGINNING_S):
-        left.flow_runs._put_back(left.client)
-    assert state_of(left.client.read_flow_run(run)).name == "Running"
+    assert state_of(left.client.read_flow_run(of_a_terminal)).name == "Running"
 
 
 def test_a_suspension_of_prefects_pages_becomes_a_pause_that_lasts_until_it_is_lifted(left: Left) -> None:

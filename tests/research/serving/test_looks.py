@@ -22,7 +22,7 @@ from research.orchestration import PrefectServer, prefect_api, worker
 from research.orchestration.deployment import FlowParameters, ProcessPool, form_schema
 from research.orchestration.worker import StudyWorker
 from sandboxes import SandboxError
-from studies import StudyState
+from studies import StoreError, StudyState
 
 
 @pytest.fixture
@@ -135,6 +135,7 @@ AWAY = httpx.ConnectError("refused")
         pytest.param((AWAY, refusal(503), httpx.ReadTimeout("slow")), 60.0, None, id="starts again"),
         pytest.param((refusal(404),), 60.0, httpx.HTTPStatusError, id="a refusal is an answer"),
         pytest.param((AWAY, AWAY), -1.0, httpx.ConnectError, id="stays away"),
+        pytest.param((StoreError("starts again"),) * 2, -1.0, StoreError, id="the event log stays away"),
     ],
 )
 def test_a_server_that_is_away_is_waited_for_and_said_once(
