@@ -23,6 +23,7 @@ from typing import Any, Literal, Self
 from research.controller.wandb import OnlineLogging, WandbClient, WandbProcess, WandbUnavailable
 from research.files import ignore_disk_full
 from research.installation.home import Home
+from research.installation.tiny_model import Note
 from research.runs.files import AttemptFolder
 from research.runs.wandb_log import find_log, read_log
 from studies import EventLog, StoreError, StudyLog
@@ -30,9 +31,6 @@ from studies.checks.evidence import CollectError
 
 CopyState = Literal["sending", "sent", "failed"]
 """How W&B's copy of a log stands: on its way, there to its last step, or not there in time."""
-
-Say = Callable[[str], None]
-"""Takes one line for whoever watches."""
 
 
 def describe_error(error: Exception) -> str:
@@ -42,7 +40,7 @@ def describe_error(error: Exception) -> str:
 class Trouble:
     """Something that may fail again and again: `tell` is told once why, and once that it is over."""
 
-    def __init__(self, tell: Say, describe: Callable[[Exception], str], over: str) -> None:
+    def __init__(self, tell: Note, describe: Callable[[Exception], str], over: str) -> None:
         self._tell = tell
         self._describe = describe
         self._over = over
@@ -246,8 +244,8 @@ class WandbMirror(LogMirror):
         home: Home,
         study: str,
         online: OnlineLogging,
-        say: Say,
-        warn: Say,
+        say: Note,
+        warn: Note,
         environ: Mapping[str, str] = os.environ,
         now: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -24,15 +24,8 @@ from uuid import UUID
 
 from filelock import FileLock
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas import filters
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate, WorkPoolUpdate
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-    FlowRunFilterTags,
-    WorkPoolFilter,
-    WorkPoolFilterName,
-)
 from prefect.client.schemas.objects import State, StateType
 from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
@@ -89,38 +82,32 @@ class UnownedStudies:
         self._leases = ControllerLeases(log, clock=clock)
         self._watch = LeaseWatch(self._leases, me)
         self._me = me
-        self._known: dict[str, tuple[str, StudyState | None]] = {}
-        self._records: dict[str, StudyLog] = {}
-        """Logs of the worker's studies, of which only what is new is read."""
+        self._known: dict[str, tuple[str, StudyLog, StudyState | None]] = {}
+        """By study its head, its log, of which only what is new is read, and its state where it is the worker's."""
 
     def find(self) -> Iterator[StudyState]:
         """Yield the worker's studies here that are not corrupt, and that nobody drives, those that are over among them.
 
         A flow run of one may wait at Prefect's server, which is not known here.
         """
-        heads = self._log.heads()
-        self._known = {study: self._read(study, head) for study, head in heads.items()}
-        for _, state in list(self._known.values()):
+        known, self._known = self._known, {}
+        for study, head in self._log.heads().items():
+            before, record, state = known.get(study) or ("", StudyLog(self._log, study), None)
+            if before != head:
+                try:
+                    state = record.state()
+                except LogCorrupt:
+                    state = None
+            if state is None or not state.served:
+                record, state = StudyLog(self._log, study), None
+            self._known[study] = head, record, state
+        for _, _, state in list(self._known.values()):
             if state is not None and self._is_unowned(state.id):
                 yield state
 
     def forget(self, study: str) -> None:
         """Pass a study over until something is appended to it."""
-        self._known[study] = self._known[study][0], None
-        self._records.pop(study, None)
-
-    def _read(self, study: str, head: str) -> tuple[str, StudyState | None]:
-        if (known := self._known.get(study)) is not None and known[0] == head:
-            return known
-        record = self._records.pop(study, None) or StudyLog(self._log, study)
-        try:
-            state = record.state()
-        except LogCorrupt:
-            return head, None
-        if not state.served:
-            return head, None
-        self._records[study] = record
-        return head, state
+        self._known[study] = self._known[study][0], StudyLog(self._log, study), None
 
     def _is_unowned(self, study: str) -> bool:
         """Return whether the study lies here, and its last controller was of here and is gone, or there was none yet.
@@ -326,9 +313,13 @@ class StudyFlowRuns:
 
         They would keep their places in the pool for ever. What becomes of others is a question of their studies.
         """
-        begins = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING]))
-        pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[installation_name(self._home)]))
-        ours = FlowRunFilter(tags=FlowRunFilterTags(all_=[TAG]), state=begins)
+        begins = filters.FlowRunFilterState(
+            type=filters.FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING])
+        )
+        pool = filters.WorkPoolFilter(name=filters.WorkPoolFilterName(any_=[installation_name(self._home)]))
+        ours = filters.FlowRunFilter(
+            tags=filters.FlowRunFilterTags(all_=[TAG]), state=filters.FlowRunFilterState(type=kinds)
+        )
         now, studies = self._clock(), self._log.studies()
         taken = {
             run.state.id: run

@@ -180,22 +180,17 @@ class UserAction(Enum):
     STOP = "stop"
 
 
-@dataclass(frozen=True, slots=True)
-class Reconciliation:
-    """The activity on both sides now, and the action that the study has to be asked for to get there."""
+def reconcile(agreed: Activity, action: UserAction | None, study: Activity) -> tuple[Activity, UserAction | None]:
+    """Return the activity on both sides now, and the action that the study has to be asked for to get there.
 
-    activity: Activity
-    ask: UserAction | None = None
-
-
-def reconcile(agreed: Activity, action: UserAction | None, study: Activity) -> Reconciliation:
-    """Return what follows from a user's action (None for none) and the study, which agreed on `agreed` before."""
+    They follow from a user's action (None for none) and the study, which agreed on `agreed` before.
+    """
     if action is UserAction.STOP:
-        return Reconciliation(agreed, UserAction.STOP)
+        return agreed, UserAction.STOP
     wanted = {UserAction.CONTINUE: Activity.RUNNING, UserAction.PAUSE: Activity.PAUSED, None: agreed}[action]
     if wanted is agreed:
-        return Reconciliation(study)
-    return Reconciliation(wanted, action if wanted is not study else None)
+        return study, None
+    return wanted, action if wanted is not study else None
 
 
 def activity(state: StudyState) -> Activity:

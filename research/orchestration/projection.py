@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -30,11 +29,12 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.states import Running
 
 from research.controller.interventions import answer_question, request_continue, request_pause, request_stop
-from research.controller.mirror import Say, Trouble, describe_error
+from research.controller.mirror import Trouble, describe_error
 from research.controller.progress import progress_lines
 from research.errors import BadApproval
 from research.files import ignore_disk_full
 from research.installation.home import Home, attempt_in
+from research.installation.tiny_model import Note
 from research.orchestration.artifacts import DESCRIPTIONS, LiveCurves, StudyArtifact, build_artifacts
 from research.orchestration.prefect_api import (
     BEAT_S,
@@ -106,7 +106,7 @@ class Projection:
     """
 
     def __init__(self, flow_run: FlowRun, begun: StudyState, folder: Path, *, told: bool) -> None:
-        self._flow_run = flow_run
+        self.flow_run = flow_run
         self._begun = begun
         self._folder = folder
         self._state: StudyState | None = None
@@ -128,12 +128,12 @@ class Projection:
 
     def update(self, state: StudyState, *, over: bool = False) -> None:
         """Publish what is new; once the study is `over`, no row stays open."""
-        if over or state is not self._state or self._flow_run.task_runs.needs_resend:
+        if over or state is not self._state or self.flow_run.task_runs.needs_resend:
             self._put_rows(state, over)
             self._publish(state)
             lines = {key: line for key, line in progress_lines(state) if key not in self._logged}
             if lines:
-                self._flow_run.log(lines.values())
+                self.flow_run.log(lines.values())
                 self._logged |= lines.keys()
         known = len(self._tracking_logs)
         attempts = [one for one in _attempts_of(state) if (one[2].name, one[2].url) not in self._over]
@@ -150,15 +150,15 @@ class Projection:
             rows = {key: end_row(row, state.last_ts) for key, row in rows.items()}
         for key, row in self._rows.items():
             if key not in rows:
-                rows[key] = cancel_row(row, state.last_ts) if row.open else row
-        self._flow_run.task_runs.put(rows.values())
+                rows[key] = cancel_row(row, state.last_ts)
+        self.flow_run.task_runs.put(rows.values())
         self._rows = rows
         self._write((row.key, line) for row in rows.values() for line in state_lines(row))
 
     def _write(self, lines: Iterable[tuple[str, TrainingLine]]) -> None:
         new = {(key, line.key): (key, line) for key, line in lines if (key, line.key) not in self._written}
         if new:
-            self._flow_run.task_runs.log(new.values())
+            self.flow_run.task_runs.log(new.values())
             self._written |= new.keys()
 
     def _training_lines(self, round: int, run: RunState, attempt: AttemptState) -> Iterator[tuple[str, TrainingLine]]:
@@ -196,7 +196,7 @@ class Projection:
         key = f"{self._begun.id.lower().replace('_', '-')}-{name}"
         before = self._shown.get(name) if artifact.replaces else None
         description = artifact.description or DESCRIPTIONS[name]
-        self._shown[name] = self._flow_run.publish(key, artifact.type, artifact.make(), description, before)
+        self._shown[name] = self.flow_run.publish(key, artifact.type, artifact.make(), description, before)
         self._versions[name] = artifact.version
 
     def _draw(self, state: StudyState, at_once: bool) -> None:
@@ -215,13 +215,6 @@ def _attempts_of(state: StudyState) -> Iterator[tuple[int, RunState, AttemptStat
         yield from ((entry.round, run, attempt) for run in entry.runs.values() for attempt in run.attempts)
 
 
-@dataclass(slots=True)
-class _ProjectedRun:
-    flow_run: FlowRun
-    projection: Projection
-    agreed: Activity = Activity.RUNNING
-
-
 class ControllerSession:
     """A study's flow run in the session that began as of `begun`. Every call raises what Prefect's client raises."""
 
@@ -236,7 +229,8 @@ class ControllerSession:
         self._record = StudyLog(log, begun.id)
         self._executed = executed
         self._beaten = -math.inf
-        self._shown: _ProjectedRun | None = None
+        self._shown: Projection | None = None
+        self._agreed = Activity.RUNNING
 
     def refresh(self, notes: list[str] | None = None) -> None:
         """Carry out clicks since the last refresh and publish what is new; lines that were told leave `notes`."""
@@ -245,51 +239,51 @@ class ControllerSession:
     def close(self, error: BaseException | None) -> None:
         """Publish how the session ended; its flow run is ended even where something else cannot be published."""
 
-        def publish(shown: _ProjectedRun) -> None:
+        def publish(shown: Projection) -> None:
             state = self._record.state()
             end = describe_end(state, error)
             shown.flow_run.read()  # one that is gone is noticed before anything is published
             try:
-                shown.projection.update(state, over=end.how != "left")
+                shown.update(state, over=end.how != "left")
             finally:
                 if not self._executed:
                     shown.flow_run.end(end)
 
         self._with_flow_run(publish)
 
-    def _refresh(self, shown: _ProjectedRun, notes: list[str]) -> None:
+    def _refresh(self, shown: Projection, notes: list[str]) -> None:
         """Set the flow run's state before the study's, so that the least time is left for a click in between."""
         at_prefect = shown.flow_run.read_state()
         if at_prefect.put_back and self._executed:
             return
         action = at_prefect.action
-        if shown.agreed is Activity.ASKING and action is UserAction.CONTINUE:  # the form was sent
+        if self._agreed is Activity.ASKING and action is UserAction.CONTINUE:  # the form was sent
             take_answer(shown.flow_run, self._record)
             action = None
         state = self._record.state()
-        both = reconcile(shown.agreed, action, activity(state))
-        question = question_of(state) if both.activity is Activity.ASKING else None
-        as_is = at_prefect.shows is both.activity and (question is None or at_prefect.digest == question.digest)
-        if both.ask is not UserAction.STOP and not as_is and state.stopped_reason is None:
+        both, ask = reconcile(self._agreed, action, activity(state))
+        question = question_of(state) if both is Activity.ASKING else None
+        as_is = at_prefect.shows is both and (question is None or at_prefect.digest == question.digest)
+        if ask is not UserAction.STOP and not as_is and state.stopped_reason is None:
             reason = state.paused_reason or action_reason(UserAction.PAUSE)
-            shown.flow_run.show(both.activity, reason, question)
-        match both.ask:
+            shown.flow_run.show(both, reason, question)
+        match ask:
             case UserAction.STOP:
-                request_stop(self._home, self._log, self._begun.id, action_reason(both.ask))
+                request_stop(self._home, self._log, self._begun.id, action_reason(ask))
             case UserAction.PAUSE:
-                request_pause(self._log, self._begun.id, action_reason(both.ask))
+                request_pause(self._log, self._begun.id, action_reason(ask))
             case UserAction.CONTINUE:
                 request_continue(self._log, self._begun.id)
-        shown.agreed = both.activity
+        self._agreed = both
         if (now := time.monotonic()) - self._beaten >= BEAT_S:
             shown.flow_run.send_heartbeat()
             self._beaten = now
         if count := len(notes):  # more may come meanwhile
             shown.flow_run.log(notes[:count])
             del notes[:count]
-        shown.projection.update(self._record.state())
+        shown.update(self._record.state())
 
-    def _with_flow_run(self, do: Callable[[_ProjectedRun], None]) -> None:
+    def _with_flow_run(self, do: Callable[[Projection], None]) -> None:
         try:
             self._shown = self._shown or self._begin()
             do(self._shown)
@@ -297,7 +291,7 @@ class ControllerSession:
             self._shown = self._begin()
             do(self._shown)
 
-    def _begin(self) -> _ProjectedRun:
+    def _begin(self) -> Projection:
         """Take up the study's flow run; where the server does not know it, a new one begins as this session did."""
         begun, resumed = self._begun, True
         if (run := find_flow_run(self._client, self._home, begun.id)) is None:
@@ -307,7 +301,8 @@ class ControllerSession:
         told = resumed and (not self._executed or run.run_count > 1)
         if resumed and not self._executed:
             flow_run.show(Activity.RUNNING, "")
-        return _ProjectedRun(flow_run, Projection(flow_run, begun, self._home.study(begun.id), told=told))
+        self._agreed = Activity.RUNNING
+        return Projection(flow_run, begun, self._home.study(begun.id), told=told)
 
 
 REFRESH_S = 2.0
@@ -325,7 +320,7 @@ _CLOSING_S = 30.0
 class PrefectView:
     """Shows a session of a study, which begins as of `begun`, from entering to leaving; `url` is where, once known."""
 
-    def __init__(self, home: Home, begun: StudyState, say: Say, warn: Say, *, executed: bool = False) -> None:
+    def __init__(self, home: Home, begun: StudyState, say: Note, warn: Note, *, executed: bool = False) -> None:
         """`say` takes where it is shown, `warn` that it is not; `executed` is as in ControllerSession."""
         self.url: str | None = None
         self.own = False

@@ -121,7 +121,7 @@ def reopen_row(row: TaskRow, begun: StudyState) -> TaskRow:
 
 def cancel_row(row: TaskRow, at: str) -> TaskRow:
     """Return how a row stands that was planned, and is not any more."""
-    return row.add_state("CANCELLED", "Not needed", at, "the study came to need it no more")
+    return row if not row.open else row.add_state("CANCELLED", "Not needed", at, "the study came to need it no more")
 
 
 def attempt_key(run: RunState, number: int, round: int = 1) -> str:

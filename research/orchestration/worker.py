@@ -17,9 +17,10 @@ import threading
 import time
 from typing import Final
 
-from research.controller.mirror import Say, Trouble, describe_error
+from research.controller.mirror import Trouble, describe_error
 from research.files import ignore_disk_full, require_room
 from research.installation.home import Home
+from research.installation.tiny_model import Note
 from research.orchestration.deployment import ProcessPool, StudyFlowRuns, is_registered, register
 from research.orchestration.prefect_api import connect, installation_name
 from research.orchestration.server import PrefectServer, client_environment, end_group, ensure_server, record_or_end
@@ -35,7 +36,7 @@ TELL_S: Final = 10.0
 class StudyWorker:
     """The worker of an installation, from entering to leaving; at most `limit` studies at once."""
 
-    def __init__(self, home: Home, pool: ProcessPool, say: Say, warn: Say) -> None:
+    def __init__(self, home: Home, pool: ProcessPool, say: Note, warn: Note) -> None:
         self.server: PrefectServer = ensure_server(home.prefect)
         self._home = home
         self._pool = pool
