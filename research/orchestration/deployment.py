@@ -313,13 +313,10 @@ class StudyFlowRuns:
 
         They would keep their places in the pool for ever. What becomes of others is a question of their studies.
         """
-        begins = filters.FlowRunFilterState(
-            type=filters.FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING])
-        )
+        kinds = filters.FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING])
+        at = filters.FlowRunFilterState(type=kinds)
         pool = filters.WorkPoolFilter(name=filters.WorkPoolFilterName(any_=[installation_name(self._home)]))
-        ours = filters.FlowRunFilter(
-            tags=filters.FlowRunFilterTags(all_=[TAG]), state=filters.FlowRunFilterState(type=kinds)
-        )
+        ours = filters.FlowRunFilter(tags=filters.FlowRunFilterTags(all_=[TAG]), state=at)
         now, studies = self._clock(), self._log.studies()
         taken = {
             run.state.id: run
