@@ -223,18 +223,24 @@ BUSY_TICKS = 3
 Result = TypeVar("Result")
 
 
+def count_ended(state: StudyState) -> int:
+    return sum(attempt.status is not None for run in state.every_run.values() for attempt in run.attempts)
+
+
 def ticked(folder: Path, pattern: Pattern, runs: int, events: int) -> dict[str, Any]:
     """Return the seconds of a core that a controller takes: to read the log, to look in vain, for an attempt's end."""
     study = LongStudy(folder / f"{runs}-{events}", pattern, runs, events)
     controller, first_s = timed(study.controller)
     begun, launch_s = timed(controller.tick)
-    assert len(begun.launched) == 2
+    assert sum(run.active is not None for run in begun.state.runs.values()) == 2
     idle = [timed(controller.tick)[1] for _ in range(IDLE_TICKS)]
     busy = []
     for _ in range(min(BUSY_TICKS, runs // 4 - 1)):
         study.clock.advance(3600.0)
+        before = count_ended(controller.state())
         result, seconds = timed(controller.tick)
-        assert len(result.ended) == len(result.launched) == 2, "two attempts ended, and the next two began"
+        assert count_ended(result.state) == before + 2
+        assert sum(run.active is not None for run in result.state.runs.values()) == 2, "the next two began"
         busy.append(seconds / 2)
     study.log.close()
     return {
@@ -278,9 +284,10 @@ def shown(folder: Path, pattern: Pattern, runs: int, events: int) -> dict[str, A
             before, busy = server.settled(), []
             for _ in range(BUSY_TICKS):
                 study.clock.advance(3600.0)
-                ended = controller.tick().ended
-                busy.append(timed(session.refresh)[1] / len(ended))
-            busy_server_s = server.settled(since=before) / (BUSY_TICKS * len(ended))
+                over = count_ended(controller.state())
+                ended = count_ended(controller.tick().state) - over
+                busy.append(timed(session.refresh)[1] / ended)
+            busy_server_s = server.settled(since=before) / (BUSY_TICKS * ended)
             there = client.request("POST", "/task_runs/count", json={}).json()
             assert there == len(list(build_rows(fold(log.read(since.id))))), "each row is there"
             session.close(None)

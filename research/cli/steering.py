@@ -14,7 +14,7 @@ from research.cli.research import choose_isolation, conduct, hand_to_worker, mak
 from research.cli.studies import answer_json, render_ending, render_question, summary
 from research.controller import interventions
 from research.controller.options import Detach, reopen_isolation, reopen_planner
-from research.controller.session import has_controller, has_local_controller, hold_lease
+from research.controller.session import has_controller, hold_lease
 from research.errors import BadApproval, BadInput, StudyBusy
 from research.installation.home import Home
 from research.installation.studies import find_study
@@ -240,7 +240,7 @@ def resume(
     ongoing = f"study {state.id} goes on under the controller that has it; follow it with: ajet study watch {state.id}"
     if detach:
         require_detachable(prefect=prefect)
-        if state.stopped_reason is None and has_local_controller(home, log, state.id):
+        if state.stopped_reason is None and has_controller(home, log, state.id, local=True):
             interventions.request_continue(log, state.id, command)
             _show_end(home, log, state.id, json, ongoing)
         else:

@@ -38,29 +38,9 @@ from research.planners.protocol import Planner
 from research.planners.tools import find_related
 from research.runs.launcher import AttemptLauncher
 from research.runs.wandb_log import ReadTracking
+from research.scheduler import steps
 from research.scheduler.next_step import is_done, next_step
 from research.scheduler.required_runs import attempts_running
-from research.scheduler.steps import (
-    AskApproval,
-    AskCandidate,
-    BuildReport,
-    Collect,
-    CompletionStep,
-    ConcludeStudy,
-    Decide,
-    DecideScreen,
-    Invalidate,
-    Judge,
-    Launch,
-    Measure,
-    PlanRound,
-    PlanRun,
-    PlanStudy,
-    PrepareModel,
-    Step,
-    StopAttempt,
-    StopStudy,
-)
 from sandboxes import Sandbox, SandboxError
 from studies import BudgetClock, EventLog, EventType, HeadMoved, StoreError, StudyLog, StudyState
 from studies.checks.evidence import find_spoilt_runs
@@ -79,7 +59,7 @@ ReportBuilder = Callable[[StudyState, Path], Report]
 """Writes the report on a state into the study's folder."""
 LEAST_CHARGED_S = 1.0
 """Least work on an abandoned step that is worth an event."""
-TAKES_LONG = (PlanStudy, PlanRound, PrepareModel, BuildReport)
+TAKES_LONG = (steps.PlanStudy, steps.PlanRound, steps.PrepareModel, steps.BuildReport)
 """Steps before which a study lets others by in the line for a slot."""
 BEAT_S = 60.0
 """A waiting controller appends the time it worked after so many seconds: no more is lost if it dies."""
@@ -108,11 +88,9 @@ def build_stop_event(state: StudyState, reason: str) -> Change | None:
 
 @dataclass(frozen=True, slots=True)
 class TickResult:
-    """The result of a tick: the state, the attempts that began and ended in it, whether all is done."""
+    """The state after a tick, and whether all is done."""
 
     state: StudyState
-    launched: tuple[str, ...]
-    ended: tuple[str, ...]
     done: bool
 
 
@@ -180,7 +158,7 @@ class StudyController:
 
     def plan(self) -> StudyState:
         """Lock a design unless there is one, or the A/A runs it waits for; raises what `tick` raises while planning."""
-        while isinstance(step := self._find_next_step(state := self.state()), PlanStudy):
+        while isinstance(step := self._find_next_step(state := self.state()), steps.PlanStudy):
             with suppress(HeadMoved), self._charge_time():
                 self._run_step(state, step)
         return state
@@ -190,18 +168,10 @@ class StudyController:
 
         Raises BadTopic, DesignRefused and PlannerFailed while planning, StoreError, LogCorrupt, OSError, SandboxError.
         """
-
-        def attempts(state: StudyState, *, ended: bool) -> set[str]:
-            tries = [attempt for run in state.every_run.values() for attempt in run.attempts]
-            return {attempt.name for attempt in tries if not ended or attempt.status is not None}
-
-        before = self.state()
         while not self._take_steps():
             pass
-        after = self.state()
-        launched = attempts(after, ended=False) - attempts(before, ended=False)
-        ended = attempts(after, ended=True) - attempts(before, ended=True)
-        return TickResult(after, tuple(sorted(launched)), tuple(sorted(ended)), is_done(after))
+        state = self.state()
+        return TickResult(state, is_done(state))
 
     def stop(self, reason: str, actor: str = "user") -> TickResult:
         """Stop the study and end its attempts; `study.resumed` lets it go on."""
@@ -268,47 +238,43 @@ class StudyController:
             news = True
         return news
 
-    def _find_next_step(self, state: StudyState) -> Step | None:
+    def _find_next_step(self, state: StudyState) -> steps.Step | None:
         return next_step(state, self.budget_left(state), int(state.settings["parallel"]))
 
-    def _may_begin(self, state: StudyState, step: Step) -> bool:
+    def _may_begin(self, state: StudyState, step: steps.Step) -> bool:
         """Return whether a step can be done now: a launch once it has a slot, all else at any time."""
         if isinstance(step, TAKES_LONG):
             self._slots.yield_slot()
-        if not isinstance(step, Launch):
+        if not isinstance(step, steps.Launch):
             return True
         self._check()
         if self._launcher.take_slot(state, self._launcher.attempt_name(state.runs[step.run_id], step.attempt)):
             return True
-        self._note_waiting()
+        if not self._noted_waiting and (holders := self._slots.holders()):
+            self._noted_waiting = True
+            taken = ", ".join(f"{count} by study {study}" for study, count in holders.items())
+            left = [study for study in holders if not self._slots.is_driven(study)]
+            undriven = f". No controller looks after {', '.join(left)}: ajet study resume {left[0]}" if left else ""
+            self._note(
+                f"this study waits for a slot of the machine, taken {taken}; it goes on in its turn, and is not "
+                f"charged while none of its runs goes. Sooner by: ajet study stop {next(iter(holders))}{undriven}"
+            )
         return False
 
-    def _note_waiting(self) -> None:
-        if self._noted_waiting or not (holders := self._slots.holders()):
-            return
-        self._noted_waiting = True
-        said = ", ".join(f"{count} by study {study}" for study, count in holders.items())
-        left = [study for study in holders if not self._slots.is_driven(study)]
-        undriven = f". No controller looks after {', '.join(left)}: ajet study resume {left[0]}" if left else ""
-        self._note(
-            f"this study waits for a slot of the machine, taken {said}; it goes on in its turn, and is not charged "
-            f"while none of its runs goes. Sooner by: ajet study stop {next(iter(holders))}{undriven}"
-        )
-
-    def _run_step(self, state: StudyState, step: Step) -> None:
+    def _run_step(self, state: StudyState, step: steps.Step) -> None:
         self._check()
         match step:
-            case PlanStudy():
+            case steps.PlanStudy():
                 self._planning.plan(state, lambda: self.budget_left(state))
-            case PlanRound():
+            case steps.PlanRound():
                 self._planning.begin_round(state, lambda: self.budget_left(state))
-            case AskCandidate(index, arm):
+            case steps.AskCandidate(index, arm):
                 self._append(EventType.CANDIDATE_ASKED, index=index, arm=arm.model_dump(mode="json"))
-            case AskApproval(question):
+            case steps.AskApproval(question):
                 self._append(
                     EventType.APPROVAL_ASKED, question=question.model_dump(mode="json"), digest=question.digest()
                 )
-            case DecideScreen(selection):
+            case steps.DecideScreen(selection):
                 assert state.design is not None
                 arms = select_arms(state.design, tuple(state.candidates.values()), selection)
                 self._append(
@@ -317,27 +283,27 @@ class StudyController:
                     arms=[arm.model_dump(mode="json") for arm in arms],
                     hypotheses=[claim.model_dump(mode="json") for claim in claims(state.design, arms)],
                 )
-            case PlanRun(spec):
+            case steps.PlanRun(spec):
                 self._append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
-            case PrepareModel(phase):
+            case steps.PrepareModel(phase):
                 self._prepare_model(state, phase)
-            case Launch(run_id, attempt):
+            case steps.Launch(run_id, attempt):
                 self._launcher.launch(state, state.runs[run_id], attempt)
-            case StopAttempt(run_id, code):
+            case steps.StopAttempt(run_id, code):
                 self._launcher.stop(state, state.runs[run_id], code)
-            case Collect(run_id):
+            case steps.Collect(run_id):
                 self._launcher.collect(state, state.runs[run_id])
-            case Measure(run_id):
+            case steps.Measure(run_id):
                 self._launcher.measure(state.runs[run_id])
-            case Invalidate(run_id, code, reason):
+            case steps.Invalidate(run_id, code, reason):
                 self._launcher.invalidate(state.runs[run_id], code, reason)
             case _:
                 self._complete(state, step)
 
-    def _complete(self, state: StudyState, step: CompletionStep) -> None:
+    def _complete(self, state: StudyState, step: steps.CompletionStep) -> None:
         """Carry out a step that needs no run: a verdict, a decision, the end, the report."""
         match step:
-            case Judge():  # a run whose files are spoilt is given up; a changed lock makes the verdict invalid
+            case steps.Judge():  # a run whose files are spoilt is given up; a changed lock makes the verdict invalid
                 spoilt = tuple(find_spoilt_runs(state, self._folder, step.phase))
                 for run, code, reason in spoilt:
                     self._launcher.invalidate(run, code, reason)
@@ -346,16 +312,16 @@ class StudyController:
                     look, phase = step.look, step.phase
                     verdict = judge_hypothesis(state, step.hypothesis, look=look, phase=phase, lock_error=error)
                     self._append(EventType.VERDICT_COMPUTED, **verdict.model_dump(mode="json"))
-            case Decide():
+            case steps.Decide():
                 about = {} if step.hypothesis is None else {"hypothesis": step.hypothesis, "look": step.look}
                 self._append(EventType.DECISION_TAKEN, rule=step.rule, action=step.action, reason=step.reason, **about)
-            case StopStudy(reason):
+            case steps.StopStudy(reason):
                 self._append(EventType.STUDY_STOPPED, reason=reason)
-            case ConcludeStudy(reason):
+            case steps.ConcludeStudy(reason):
                 message = self._planning.write_final_message(state, self.budget_left(state))
                 quoted = {} if message is None else {"said": message.model_dump(mode="json")}
                 self._append(EventType.STUDY_CONCLUDED, reason=reason, **quoted, **self._suggest_next(state))
-            case BuildReport():
+            case steps.BuildReport():
                 self._mirror.settle()
                 if self._record_copies():  # the next state is reported on
                     return
@@ -436,7 +402,6 @@ def drive(
     observers: Sequence[Observer],
     interrupted: Event,
     poll_s: float = 0.5,
-    retry_timeout_s: float = RETRY_TIMEOUT_S,
     pause_s: float = PAUSE_S,
     interruption: Callable[[], str | None] = lambda: INTERRUPTED,
 ) -> StudyState:
@@ -444,7 +409,7 @@ def drive(
 
     `interruption` then returns the reason; where it returns None, KeyboardInterrupt leaves the study as it is. Errors
     of a tick pass through, but for a model whose making Ctrl-C ended, and sandboxes, a database or a disk that fail for
-    less than `patience_s`.
+    less than `RETRY_TIMEOUT_S`.
     """
     trouble: float | None = None
     while True:
@@ -463,7 +428,7 @@ def drive(
             if isinstance(error, OSError) and not is_full(error):
                 raise
             first, trouble = trouble is None, trouble or time.monotonic()
-            if interrupted.is_set() or time.monotonic() - trouble >= retry_timeout_s:
+            if interrupted.is_set() or time.monotonic() - trouble >= RETRY_TIMEOUT_S:
                 raise
             missing = "a sandbox" if isinstance(error, SandboxError) else "the event log"
             missing = "room on the disk" if isinstance(error, OSError) else missing

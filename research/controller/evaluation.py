@@ -26,6 +26,7 @@ from research.planners.tools import StudyTools
 from research.proposals.actions import (
     Action,
     AskUser,
+    Conclude,
     Decline,
     Explore,
     Note,
@@ -164,17 +165,11 @@ class ActionCheck:
 
     def __call__(self, action: Action) -> DesignRefused | None:
         """Return why an action would be refused, None for one that is accepted."""
-        result = self._evaluate_once(action)
+        result = self.evaluate(action)
         return result if isinstance(result, DesignRefused) else None
 
-    def compile_design(self, action: Action) -> CompiledDesign:
-        result = self._evaluate_once(action)
-        if isinstance(result, DesignRefused):
-            raise result
-        assert result is not None
-        return result
-
-    def _evaluate_once(self, action: Action) -> CompiledDesign | DesignRefused | None:
+    def evaluate(self, action: Action) -> CompiledDesign | DesignRefused | None:
+        """Return a design, or a refusal; None for an action that is accepted and is none."""
         # Written out, since to Python 0 is False, and to a job it is not.
         if self._last is None or self._last[0].model_dump_json() != action.model_dump_json():
             try:
@@ -193,7 +188,12 @@ class ActionCheck:
             if (why := context.notebook.find_conflict(action)) is not None:
                 raise DesignRefused(why)
             return None
-        if action.action != context.stage and not _is_substitute(action, context):
+        substitute = context.stage in DECLINABLE and (  # to decline, or later to conclude, replicate or explore
+            isinstance(action, Decline)
+            or (isinstance(action, Replicate | Explore) and context.stage == "propose" and context.campaign is not None)
+            or (isinstance(action, Conclude) and context.campaign is not None)
+        )
+        if action.action != context.stage and not substitute:
             raise DesignRefused(f"expected the action {context.stage!r} now; found {action.action!r}")
         if isinstance(action, Replicate):
             again = inputs.build_replication(action)
@@ -237,15 +237,6 @@ class ActionCheck:
             near = did_you_mean(action.environment, shown) or "; choose one of them"
             raise DesignRefused(f"expected an environment among {', '.join(shown)}; found {action.environment!r}{near}")
         return inputs.current_compiler().compile(context.hypotheses, action)
-
-
-def _is_substitute(action: Action, context: PlannerContext) -> bool:
-    """Return whether an action may take the due one's place: to decline, or later to conclude or replicate."""
-    if context.stage not in DECLINABLE or isinstance(action, Propose | ProposeDesign):
-        return False
-    if isinstance(action, Replicate | Explore) and context.stage != "propose":
-        return False
-    return isinstance(action, Decline) or context.campaign is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +304,9 @@ def design_topic(
     announce(proposal)
     if again is None:
         return design_proposal(inputs, proposal, take)
-    return EvaluatedDesign(inputs.topic, proposal, again.design, turn, _compile_or_refuse(check, turn.action))
+    result = check.evaluate(turn.action)
+    assert result is not None
+    return EvaluatedDesign(inputs.topic, proposal, again.design, turn, result)
 
 
 def design_proposal(
@@ -324,15 +317,10 @@ def design_proposal(
     context = inputs.build_context(proposal, rejected)
     check = ActionCheck(inputs, context)
     turn = take(context, check)
+    result = check.evaluate(turn.action)
     assert isinstance(turn.action, ProposeDesign)
-    return EvaluatedDesign(inputs.topic, proposal, turn.action, turn, _compile_or_refuse(check, turn.action))
-
-
-def _compile_or_refuse(check: ActionCheck, action: Action) -> CompiledDesign | DesignRefused:
-    try:
-        return check.compile_design(action)
-    except DesignRefused as error:
-        return error
+    assert result is not None
+    return EvaluatedDesign(inputs.topic, proposal, turn.action, turn, result)
 
 
 def dry_run(inputs: PlanningInputs, planner: Planner) -> EvaluatedDesign:

@@ -133,6 +133,7 @@ def request_stop(
 
 
 def end_attempts(home: Home, log: EventLog, record: StudyLog, note: Note = lambda line: None) -> bool:
+    """End every attempt that runs, unless a controller works; raise SandboxError for one that cannot be ended now."""
     study = record.study
     running = list(attempts_running(record.state()))
     folders = [home.attempt(study, run.run_id, run.active.number) for run in running if run.active is not None]
@@ -144,7 +145,25 @@ def end_attempts(home: Home, log: EventLog, record: StudyLog, note: Note = lambd
         return False
     try:
         with hold_lease(home, log, study, note):
-            stop_attempts(home, log, record)
+            state = record.state()
+            sandbox = ProcessSandbox(home.sandboxes)
+            slots = MachineSlots(log, home, study, sandbox)
+            runner = AttemptLauncher(home, record, sandbox, slots, now, supervise(state.settings, os.environ, home))
+            slots.poll([run.active.name for run in attempts_running(state) if run.active is not None])
+            failed: SandboxError | None = None
+            tried: set[str] = set()
+            while left := [run for run in attempts_running(state) if run.run_id not in tried]:
+                try:
+                    runner.stop(state, left[0], "stopped")
+                except HeadMoved:  # a person's note, say
+                    state = record.state()
+                    continue
+                except SandboxError as error:
+                    failed = error
+                tried.add(left[0].run_id)
+                state = record.state()
+            if failed is not None:
+                raise failed
     except StudyBusy:
         return False
     return True
@@ -196,26 +215,3 @@ def answer_question(record: StudyLog, digest: str, by: Origin, note: str = "", *
 
     event = record.change(make_change, actor="user")
     return next(entry for entry in record.state().approvals if entry.seq == event.seq)
-
-
-def stop_attempts(home: Home, log: EventLog, record: StudyLog) -> None:
-    """End every attempt that runs; the caller holds the lease. Raises SandboxError for one that cannot be ended now."""
-    state = record.state()
-    sandbox = ProcessSandbox(home.sandboxes)
-    slots = MachineSlots(log, home, record.study, sandbox)
-    runner = AttemptLauncher(home, record, sandbox, slots, now, supervise(state.settings, os.environ, home))
-    slots.poll([run.active.name for run in attempts_running(state) if run.active is not None])
-    failed: SandboxError | None = None
-    tried: set[str] = set()
-    while left := [run for run in attempts_running(state) if run.run_id not in tried]:
-        try:
-            runner.stop(state, left[0], "stopped")
-        except HeadMoved:  # a person's note, say
-            state = record.state()
-            continue
-        except SandboxError as error:
-            failed = error
-        tried.add(left[0].run_id)
-        state = record.state()
-    if failed is not None:
-        raise failed

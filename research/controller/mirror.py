@@ -14,7 +14,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -22,6 +23,7 @@ from typing import Any, Literal, Self
 from research.controller.wandb import OnlineLogging, WandbClient, WandbProcess, WandbUnavailable
 from research.files import ignore_disk_full
 from research.installation.home import Home
+from research.installation.tiny_model import Note
 from research.runs.files import AttemptFolder
 from research.runs.wandb_log import find_log, read_log
 from studies import EventLog, StoreError, StudyLog
@@ -29,6 +31,34 @@ from studies.checks.evidence import CollectError
 
 CopyState = Literal["sending", "sent", "failed"]
 """How W&B's copy of a log stands: on its way, there to its last step, or not there in time."""
+
+
+def describe_error(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+class Trouble:
+    """Something that may fail again and again: `tell` is told once why, and once that it is over."""
+
+    def __init__(self, tell: Note, describe: Callable[[Exception], str], over: str) -> None:
+        self._tell = tell
+        self._describe = describe
+        self._over = over
+        self.lasts = False
+
+    def attempt(self, act: Callable[[], None], errors: tuple[type[Exception], ...] = (Exception,)) -> None:
+        """Do it, whichever of these errors it raises: those of a client are many."""
+        try:
+            act()
+        except errors as error:
+            if not self.lasts:
+                self._tell(self._describe(error))
+            self.lasts = True
+        else:
+            if self.lasts:
+                self._tell(self._over)
+            self.lasts = False
+
 
 FIRST_S, LONGEST_S = 1.0, 30.0
 """Between two tries; the pause is doubled after each that failed."""
@@ -56,8 +86,7 @@ class CopyStatus:
     reason: str = ""
 
     def payload(self) -> dict[str, Any]:
-        reason = {"reason": self.reason} if self.reason else {}
-        return {"run_id": self.run_id, "attempt": self.attempt, "url": self.url, "standing": self.standing, **reason}
+        return {name: value for name, value in asdict(self).items() if name != "reason" or value}
 
 
 class AttemptCopy:
@@ -192,9 +221,6 @@ SETTLE_S = 45.0
 LEAVING_S = 5.0
 """Most seconds that a study which is left waits for a look that is under way."""
 
-Say = Callable[[str], None]
-"""Takes one line for whoever watches."""
-
 
 class LogMirror:
     """Tells how the copies of a study's logs stand at W&B; this one, of a study that is logged offline, nothing."""
@@ -218,8 +244,8 @@ class WandbMirror(LogMirror):
         home: Home,
         study: str,
         online: OnlineLogging,
-        say: Say,
-        warn: Say,
+        say: Note,
+        warn: Note,
         environ: Mapping[str, str] = os.environ,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -233,7 +259,7 @@ class WandbMirror(LogMirror):
         self._now = now
         self._news: deque[CopyStatus] = deque()
         self._copies: dict[tuple[str, int], AttemptCopy] = {}
-        self._lost = False
+        self._trouble = Trouble(self._warn, _describe_trouble, "W&B is back")
         self._over = threading.Event()
         self._at_rest = threading.Event()
         """Set by a look that began after it was made, and saw nothing under way: of each `settle` its own."""
@@ -258,7 +284,7 @@ class WandbMirror(LogMirror):
     def settle(self) -> None:
         """Wait until nothing is under way of attempts that ended, for `SETTLE_S` at most; for no lost server."""
         at_rest = self._at_rest = threading.Event()
-        if not self._lost and not self._over.is_set():
+        if not self._trouble.lasts and not self._over.is_set():
             at_rest.wait(SETTLE_S)
 
     def _work(self) -> None:
@@ -266,8 +292,12 @@ class WandbMirror(LogMirror):
             with WandbClient(self._online, self._environ) as client, closing(EventLog(self._home.database)) as log:
                 study = StudyLog(log, self._study)
                 try:
-                    while not self._over.wait(AGAIN_S if self._lost else LOOK_S):
-                        self._attempt(client, study)
+                    while not self._over.wait(AGAIN_S if self._trouble.lasts else LOOK_S):
+                        # The event log's server starts again, or a disk is full for a while.
+                        look = partial(self._check_copies, client, study)
+                        self._trouble.attempt(look, (WandbUnavailable, StoreError, OSError))
+                        if self._trouble.lasts:
+                            self._at_rest.set()
                 finally:
                     for copy in self._copies.values():
                         copy.end()
@@ -276,24 +306,6 @@ class WandbMirror(LogMirror):
         finally:
             self._over.set()  # first, as whoever settles looks at it last
             self._at_rest.set()
-
-    def _attempt(self, client: WandbClient, study: StudyLog) -> None:
-        """Look after the copies; say once that it fails, with the reason, and once that it works again."""
-        try:
-            self._check_copies(client, study)
-        except (WandbUnavailable, StoreError, OSError) as error:
-            # the event log's server starts again, or a disk is full for a while
-            why = f"sending to W&B waits ({type(error).__name__}: {error})"
-            if isinstance(error, WandbUnavailable):
-                why = f"W&B does not answer as it should ({error})"
-            if not self._lost:
-                self._warn(f"{why}; the study goes on, and logs here")
-            self._lost = True
-            self._at_rest.set()
-        else:
-            if self._lost:
-                self._warn("W&B is back")
-            self._lost = False
 
     def _check_copies(self, client: WandbClient, study: StudyLog) -> None:
         at_rest = self._at_rest  # before the study is read: what ends meanwhile was not looked at
@@ -316,3 +328,10 @@ class WandbMirror(LogMirror):
                 waits = waits or (over and not copy.settled)
         if not waits:
             at_rest.set()
+
+
+def _describe_trouble(error: Exception) -> str:
+    why = f"sending to W&B waits ({type(error).__name__}: {error})"
+    if isinstance(error, WandbUnavailable):
+        why = f"W&B does not answer as it should ({error})"
+    return f"{why}; the study goes on, and logs here"

@@ -7,7 +7,6 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -347,10 +346,7 @@ def _set_environment(
     if environment is None and reward is not None:
         raise BadEnvironment("expected --reward beside --env TASKS.jsonl; found it alone; name the tasks it judges")
     home = Home.locate()
-    whole, rest = _find_full_names(topic, home)
-    named = [*whole, *(name for name in find_entry_points() if _mentions(rest, name))]
-    if environment is None:
-        named += _find_short_names(rest, home, {name.partition(MARK)[0] for name in whole})
+    named = _find_named_environments(topic, home, short=environment is None)
     if environment is None and not named:
         return comparison
     home = home if environment in environments() else home.prepare()
@@ -360,51 +356,39 @@ def _set_environment(
     return replace(comparison, environment=asked, custom_environments=tuple(known))
 
 
-def _find_full_names(topic: str, home: Home) -> tuple[list[str], str]:
-    """Return the brought environments that a topic names in full, and the rest of it; raise BadEnvironment."""
-    known = _list_custom_environments(home)
+def _find_named_environments(topic: str, home: Home, *, short: bool) -> list[str]:
+    """Return the environments of users that a topic names in full, and in `short`; raise BadEnvironment."""
+    known: dict[str, list[str]] = {}
+    for folder in sorted(home.environments.glob(f"[!.]*{MARK}*")):
+        known.setdefault(folder.name.partition(MARK)[0], []).append(folder.name)
     named: list[str] = []
 
-    def take(found: re.Match[str]) -> str:
-        said, name = found[0].lower(), found[1].lower()
-        if not is_custom(said) and name not in known:
-            return found[0]  # such as pass@8
-        if said not in (several := known.get(name, [])):
+    def take(match: re.Match[str]) -> str:
+        full, name = match[0].lower(), match[1].lower()
+        if not is_custom(full) and name not in known:
+            return match[0]  # such as pass@8
+        if full not in (several := known.get(name, [])):
             there = f"of this name there is {' and '.join(several)}; " if several else ""
-            raise BadEnvironment(f"expected an environment that was brought here; found no {said}; {there}{HOW}")
-        named.append(said)
+            raise BadEnvironment(f"expected an environment that was brought here; found no {full}; {there}{HOW}")
+        named.append(full)
         return " "
 
+    def mentions(name: str) -> bool:
+        return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", rest, re.IGNORECASE) is not None
+
     rest = _FULL_NAME.sub(take, topic)
-    return list(dict.fromkeys(named)), rest
-
-
-def _list_custom_environments(home: Home) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for folder in sorted(home.environments.glob(f"[!.]*{MARK}*")):
-        found.setdefault(folder.name.partition(MARK)[0], []).append(folder.name)
-    return found
-
-
-def _find_short_names(topic: str, home: Home, known: AbstractSet[str]) -> list[str]:
-    """Return the brought environments that a topic names in short; raise BadEnvironment for an ambiguous name."""
-    taken = known | environments().keys()
-    named = {
-        name: whole
-        for name, whole in _list_custom_environments(home).items()
-        if name not in taken and _mentions(topic, name)
-    }
-    for name, several in named.items():
+    taken = {name.partition(MARK)[0] for name in named} | environments().keys()
+    named += filter(mentions, find_entry_points())
+    for name, several in known.items() if short else ():
+        if name in taken or not mentions(name):
+            continue
         if len(several) > 1:
             raise BadEnvironment(
                 f"expected one environment called {name}; found {', '.join(several)}; name the one you mean: "
                 f"--env {several[-1]}"
             )
-    return [whole[0] for whole in named.values()]
-
-
-def _mentions(topic: str, name: str) -> bool:
-    return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", topic, re.IGNORECASE) is not None
+        named.append(several[0])
+    return list(dict.fromkeys(named))
 
 
 def select_planner(request: StudyRequest, note: Note, timeout_s: float | None = None) -> Planner:

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, cast
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, Field
 
 from research.controller.evaluation import (
     AcceptedProposal,
@@ -57,7 +57,7 @@ from studies.errors import ReportError
 from studies.log.event_log import lock_name, write_lock
 from studies.log.study import ASK_RULE
 from studies.records.alpha import AlphaLedgers
-from studies.records.design import Budget, NoisePlan
+from studies.records.design import Budget
 from studies.records.runs import noise_hash
 from studies.records.verdict import PlannerMessage, planner_label, quote_message
 from studies.report.evidence import gather
@@ -94,15 +94,14 @@ class TurnId:
         return folder / name if self.round == 1 else folder / f"round-{self.round}" / name
 
     def list_side_events(
-        self, said: Sequence[Mapping[str, Any]], state: StudyState
+        self, asides: Sequence[SideAction], state: StudyState
     ) -> Iterator[tuple[EventType, dict[str, Any]]]:
         """Yield the events of what was said beside the turn's action, as far as the log lacks them."""
         known = {note.index for note in state.notebook if note.turn == self.key}
-        for index, aside in enumerate(said):
+        for index, aside in enumerate(asides):
             if index not in known:
-                event = EventType.PLANNER_ASKED if aside["action"] == "ask" else EventType.PLANNER_NOTED
-                words = {name: value for name, value in aside.items() if name != "action"}
-                yield event, {**words, "turn": self.key, "index": index}
+                event = EventType.PLANNER_ASKED if aside.action == "ask" else EventType.PLANNER_NOTED
+                yield event, {**aside.model_dump(mode="json", exclude={"action"}), "turn": self.key, "index": index}
 
     def is_recorded(self, state: StudyState) -> bool:
         """Return whether its event is in the log; events of earlier versions do not name their turn."""
@@ -112,8 +111,17 @@ class TurnId:
         return self.round == 1 and sum(act.action in (self.stage, "decline") for act in unnamed) >= self.number
 
 
-_ACTION: TypeAdapter[Action] = TypeAdapter(Action)
-_SIDE_ACTION: TypeAdapter[SideAction] = TypeAdapter(SideAction)
+class RecordedTurn(BaseModel):
+    """A turn as it lies in the study's folder; those of earlier versions have neither `said`, `looks` nor `asides`."""
+
+    acted: dict[str, Any]
+    action: Action
+    secret: str = Field(pattern=r"^([0-9a-fA-F]{2})*$")
+    said: PlannerMessage | None = None
+    looks: list[dict[str, Any]] = []
+    asides: list[SideAction] = []
+
+
 _VOICES: Final = (EventType.PLANNER_ACTED, EventType.PLANNER_NOTED, EventType.PLANNER_ASKED)
 """Events of which the planner is the actor."""
 MOST_FINDINGS: Final = 6
@@ -314,7 +322,7 @@ class Planning:
             campaign=CampaignFacts.of(state.rounds_before[-1]) if state.rounds_before else None,
             hypotheses=state.hypotheses or (state.design.hypotheses if state.design else ()),
             design=state.design,
-            arms=summarize_arms(state),
+            arms=tuple(summarize_arms(state)),
             verdicts=state.verdicts,
             warnings=tuple(dict.fromkeys(line for verdict in state.verdicts for line in verdict.violations)),
         )
@@ -393,8 +401,11 @@ class Planning:
     def _lock(self, state: StudyState, inputs: PlanningInputs, designed: EvaluatedDesign) -> None:
         plan = state.noise_plan
         due = None if plan is None else designed.noise_plan(self._seed_scope(state))
-        if plan is not None and due is not None and (due.seeds or not _is_legacy_plan(plan, due)):
-            raise _refuse_unknown_noise(state)
+        if plan is not None and due is not None:
+            alike = [(one.environment, model_key(Job.from_record(one.job))) for one in (plan, due)]
+            legacy = plan.plumbing is None and alike[0] == alike[1]  # plans once asked for no run at a rate of 0
+            if due.seeds or not legacy:
+                raise _refuse_unknown_noise(state)
         locked = plan_rounds(inputs, designed).build_lock(self._seed_scope(state))
         name = lock_name(state.round)
         payload = {
@@ -416,10 +427,9 @@ class Planning:
         def take(context: PlannerContext, check: ActionCheck) -> TurnResult:
             place = TurnId(round or state.round, context.stage, number)
             turn = self._take_turn(state, place, context, check, planner)
-            note = str(turn["acted"]["note"])
-            action, proposing = _ACTION.validate_python(turn["action"]), context.stage == "propose"
+            action, secret, proposing = turn.action, bytes.fromhex(turn.secret), context.stage == "propose"
             if proposing and isinstance(action, Explore):
-                raise _ExplorationRequest(action, place, bytes.fromhex(turn["secret"]))
+                raise _ExplorationRequest(action, place, secret)
             if isinstance(action, Conclude | Decline) and (message := self._parse_final_message(turn)) is not None:
                 raise _EndOfPlanning(message)
             kind = Propose if proposing else ProposeDesign
@@ -428,17 +438,15 @@ class Planning:
                     f"expected the planner's turns in {self._folder} as they were taken; found {action.action!r} where "
                     f"{kind.__name__} belongs; restore them from a backup"
                 )
-            return TurnResult(action, bytes.fromhex(turn["secret"]), note)
+            return TurnResult(action, secret, str(turn.acted["note"]))
 
         return take
 
-    def _parse_final_message(self, turn: Mapping[str, Any]) -> PlannerMessage | None:
-        action = _ACTION.validate_python(turn["action"])
-        if not isinstance(action, Conclude | Decline):
+    def _parse_final_message(self, turn: RecordedTurn) -> PlannerMessage | None:
+        if not isinstance(turn.action, Conclude | Decline):
             return None
-        if turn["said"] is not None:
-            return PlannerMessage.model_validate(turn["said"])
-        return PlannerMessage(by=planner_label(self._planner.name, self._planner.model), text=action.reason)
+        by = planner_label(self._planner.name, self._planner.model)
+        return turn.said or PlannerMessage(by=by, text=turn.action.reason)
 
     def _take_turn(
         self,
@@ -447,7 +455,7 @@ class Planning:
         context: PlannerContext,
         check: ActionCheck,
         planner: Planner | None = None,
-    ) -> Mapping[str, Any]:
+    ) -> RecordedTurn:
         """Return the planner's turn in this place, taken once, and see that its event is written."""
         path = place.path(self._folder)
         turn = _read_turn(path)
@@ -460,11 +468,12 @@ class Planning:
                 raise
             turn = _read_turn(path)  # a controller that took this one's place meanwhile has asked too, and went on
             if turn is None:
-                write_json(path, turn := taken)
+                write_json(path, taken)
+                turn = RecordedTurn.model_validate(taken)
         if not place.is_recorded(state):
-            for event, payload in place.list_side_events(turn["asides"], state):
+            for event, payload in place.list_side_events(turn.asides, state):
                 self._append(event, payload)
-            self._append(EventType.PLANNER_ACTED, {**turn["acted"], "turn": place.key})
+            self._append(EventType.PLANNER_ACTED, {**turn.acted, "turn": place.key})
         return turn
 
     def _ask_planner(self, planner: Planner, context: PlannerContext, check: ActionCheck) -> dict[str, Any]:
@@ -486,12 +495,6 @@ class Planning:
 
     def _append(self, type: EventType, payload: Mapping[str, Any]) -> None:
         self._record.append(type, payload, actor="planner" if type in _VOICES else "system")
-
-
-def _is_legacy_plan(made: NoisePlan, left: NoisePlan) -> bool:
-    """Return whether a plan that was made asked for no run with a learning rate of 0, as plans once did not."""
-    machinery = [(plan.environment, model_key(Job.from_record(plan.job))) for plan in (made, left)]
-    return made.plumbing is None and machinery[0] == machinery[1]
 
 
 def _refuse_unknown_noise(state: StudyState) -> DesignRefused:
@@ -519,39 +522,21 @@ def _refuse_unknown_noise(state: StudyState) -> DesignRefused:
     )
 
 
-def summarize_arms(state: StudyState) -> tuple[ArmSummary, ...]:
+def summarize_arms(state: StudyState) -> Iterator[ArmSummary]:
     fallen = find_collapsed_runs(state)
-    return tuple(
-        _summarize_arm(arm.name, [value for run, value in state.values(arm.name).items() if run not in fallen])
-        for arm in (state.design.arms if state.design is not None else ())
-    )
+    for arm in state.design.arms if state.design is not None else ():
+        values = [value for run, value in state.values(arm.name).items() if run not in fallen]
+        mean, interval = (fmean(values), mean_interval(values)) if values else (None, None)
+        ends = (None, None) if interval is None else (interval.low, interval.high)
+        yield ArmSummary(arm.name, len(values), mean, *ends)
 
 
-def _summarize_arm(name: str, values: Sequence[float]) -> ArmSummary:
-    if not values:
-        return ArmSummary(name, 0)
-    interval = mean_interval(values)
-    ends = (interval.low, interval.high) if interval is not None else (None, None)
-    return ArmSummary(name, len(values), fmean(values), *ends)
-
-
-def _read_turn(path: Path) -> dict[str, Any] | None:
+def _read_turn(path: Path) -> RecordedTurn | None:
     """Return a turn that was taken before, None if none was; raise HomeError for a spoilt file."""
     try:
         turn = read_json(path)
-        if turn is None:
-            return None
-        _ACTION.validate_python(turn["action"])
-        bytes.fromhex(turn["secret"])
-        said = turn.get("said")  # turns of before it was kept have none
-        if said is not None:
-            PlannerMessage.model_validate(said)
-        asides = turn.get("asides", [])  # nor these
-        for aside in asides:
-            _SIDE_ACTION.validate_python(aside)
-        held = {"acted": dict(turn["acted"]), "action": turn["action"], "secret": turn["secret"], "said": said}
-        return {**held, "looks": turn.get("looks", []), "asides": asides}
-    except (ValueError, KeyError, TypeError) as error:
+        return None if turn is None else RecordedTurn.model_validate(turn)
+    except ValueError as error:
         raise HomeError(
             f"expected a planner's turn in {path}; found something else; restore it from a backup, or remove it to "
             "have the planner asked again"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -164,7 +165,9 @@ class _Preview:
         )
 
     def build(self) -> PlanPreview:
-        known = self._find_noise()
+        known: tuple[Noise, PowerAnalysis] | None = None
+        with suppress(Unaffordable):
+            known = self._calculator.power_analysis(self._draft)
         analysis = known[1] if known else None
         locked = None if self._refused or known is None else self._designed.build_lock("plan")
         stages = self._stages(locked, analysis)
@@ -182,6 +185,10 @@ class _Preview:
         if self._draft.screen is not None:
             tested = (screen_sentence([knob.field for knob in self._draft.screen.knobs], environment),)
         first = None if self._refused else self._designed.noise_plan("plan")
+        job, own = comparison.base, self._inputs.compiler.base or Job()
+        varied, usual = {name for arm in comparison.arms for name in arm.overrides}, list[str]()
+        if isinstance(job.model, PathModel) and "learning_rate" not in {*find_fixed_fields(own), *varied}:
+            usual = [f"learning_rate = {job.learning_rate:g}, as is usual for {describe_trained_weights(job)}"]
         return PlanPreview(
             asked=self._inputs.topic,
             tested=(*filter(None, [self._said]), *tested),
@@ -190,8 +197,8 @@ class _Preview:
             unusual=tuple(dict.fromkeys(filter(None, map(describe_unusual_rate, comparison.jobs)))),
             accepted=self._refused is None,
             refused=self._refused,
-            job=find_fixed_fields(self._inputs.compiler.base or Job()),
-            assumed=tuple(dict.fromkeys((*(turn.note for turn in turns if turn.note), *self._describe_defaults()))),
+            job=find_fixed_fields(own),
+            assumed=tuple(dict.fromkeys((*(turn.note for turn in turns if turn.note), *usual))),
             hypotheses=self._hypotheses,
             environment=environment,
             brought=tuple(records_of([environment])),
@@ -227,18 +234,6 @@ class _Preview:
             yield RoundRow(
                 number, difference, equivalence, at.min_detectable_effect(seeds), half.min_detectable_effect(seeds)
             )
-
-    def _describe_defaults(self) -> Iterator[str]:
-        job, base = self._draft.comparison.base, self._inputs.compiler.base or Job()
-        varied = {name for arm in self._draft.comparison.arms for name in arm.overrides}
-        if isinstance(job.model, PathModel) and "learning_rate" not in {*find_fixed_fields(base), *varied}:
-            yield f"learning_rate = {job.learning_rate:g}, as is usual for {describe_trained_weights(job)}"
-
-    def _find_noise(self) -> tuple[Noise, PowerAnalysis] | None:
-        try:
-            return self._calculator.power_analysis(self._draft)
-        except Unaffordable:
-            return None
 
     def _stages(self, locked: Design | None, analysis: PowerAnalysis | None) -> tuple[Stage, ...]:
         """Return the stages of the design, or of what would be needed, or of A/A runs and the least after them."""

@@ -16,7 +16,6 @@ from research.scheduler.required_runs import RequiredRun, is_over, later_runs, n
 from research.scheduler.steps import SHRINK_RULE
 from studies import RunState, StudyState
 from studies.checks.training import describe_zero_lr_run, had_no_signal
-from studies.records.design import Design, NoisePlan
 from studies.records.runs import PLUMBING_ARM
 from studies.records.verdict import Verdict
 from studies.report.claims import last_words, why_asked
@@ -123,11 +122,19 @@ def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> Iterator[tuple
         yield f"{later}begun", f"round {state.round} of at most {state.most_rounds}{why}"
     yield from ((claim.id, f"hypothesis {claim.id}: {claim.statement}") for claim in state.hypotheses)
     yield from ((f"not-tested-{left}", f"not tested: {left}") for left in question.not_tested)
-    if state.noise_plan is not None:
-        yield f"{later}noise", _describe_noise_plan(state.noise_plan)
-    if state.locked_design is not None and state.design_hash is not None:
+    if (plan := state.noise_plan) is not None:
+        still = "a training with a learning rate of 0, to see that it changes nothing"
+        alike = f"A/A runs first: {len(plan.seeds)} seeds of one job, to learn what seeds alone do"
+        first = alike if plan.plumbing is None else f"{alike}; before them {still}"
+        yield f"{later}noise", first if plan.seeds else f"first {still}"
+    if (design := state.locked_design) is not None and state.design_hash is not None:
+        most = "at most " if len(design.looks) > 1 else ""
+        compared = f"{len(design.arms)} arms x {most}{len(design.seeds)} seeds"
+        if (screen := design.screen) is not None:
+            compared = f"{screen.candidates} candidates are screened, {screen.confirmed} confirmed with "
+            compared += f"{len(design.seeds)} seeds"
         of = "" if state.most_rounds == 1 else f", round {state.round} of at most {state.most_rounds}"
-        yield f"{later}lock", f"design locked: {_describe_design(state.locked_design)}, {state.design_hash[:16]}{of}"
+        yield f"{later}lock", f"design locked: {compared}, {state.design_hash[:16]}{of}"
         yield from ((f"{later}tested-{sentence}", f"tested: {sentence}") for sentence in question.tested)
     for run in state.runs.values():
         yield from _run_lines(run)
@@ -159,20 +166,6 @@ def format_success(run: RunState) -> str:
     """Return `before → after` of a measured run, or nothing."""
     before, after = run.measurements.get("hidden/success/initial"), run.measurements.get("hidden/success")
     return f"{before.value:.2f} → {after.value:.2f}" if before is not None and after is not None else ""
-
-
-def _describe_noise_plan(plan: NoisePlan) -> str:
-    still = "a training with a learning rate of 0, to see that it changes nothing" if plan.plumbing is not None else ""
-    alike = f"A/A runs first: {len(plan.seeds)} seeds of one job, to learn what seeds alone do" if plan.seeds else ""
-    return f"{alike}; before them {still}" if alike and still else alike or f"first {still}"
-
-
-def _describe_design(design: Design) -> str:
-    if design.screen is not None:
-        kept = design.screen.confirmed
-        return f"{design.screen.candidates} candidates are screened, {kept} confirmed with {len(design.seeds)} seeds"
-    most = "at most " if len(design.looks) > 1 else ""
-    return f"{len(design.arms)} arms x {most}{len(design.seeds)} seeds"
 
 
 def describe_result(run: RunState) -> str:

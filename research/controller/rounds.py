@@ -102,6 +102,11 @@ def _build_arm(tried: Tried) -> Arm:
 _NO_CONSTANTS: Final = ("environment", "steps", "seed", "tracking", MODEL)
 """Fields of a job that a design names elsewhere, or that no planner sets."""
 _MOST_CONSTANTS: Final = 8
+_SAME: Final = (
+    "mechanism", "variable", "control", "treatment", "direction", "smallest_effect", "falsifier", "kill_if",
+    "confounds", "matched", "sought",
+)  # fmt: skip
+"""Fields that a hypothesis has as it was proposed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,27 +156,14 @@ def build_replication(
 
 
 def _copy_hypothesis(claim: Hypothesis, code: Mapping[str, str]) -> ProposedHypothesis:
-    control, treatment = (
-        arm_text(value) if claim.variable == MODEL else value for value in (claim.control, claim.treatment)
-    )
-    return ProposedHypothesis(
-        statement=claim.said,
-        mechanism=claim.mechanism,
-        variable=claim.variable,
-        control=control,
-        treatment=treatment,
-        code=code.get(str(claim.treatment)) if claim.variable == REWARD else None,
-        direction=claim.direction,
-        predicted_low=claim.prediction.low,
-        predicted_high=claim.prediction.high,
-        probability=claim.prediction.probability,
-        smallest_effect=claim.smallest_effect,
-        falsifier=claim.falsifier,
-        kill_if=claim.kill_if,  # type: ignore[arg-type]  # a record's text, which is checked here
-        confounds=claim.confounds,
-        matched=claim.matched,
-        sought=claim.sought,
-    )
+    same = claim.model_dump(include=set(_SAME))
+    if claim.variable == MODEL:
+        same |= {"control": arm_text(claim.control), "treatment": arm_text(claim.treatment)}
+    return ProposedHypothesis.model_validate(same | {
+        "statement": claim.said, "predicted_low": claim.prediction.low, "predicted_high": claim.prediction.high,
+        "probability": claim.prediction.probability,
+        "code": code.get(str(claim.treatment)) if claim.variable == REWARD else None,
+    })  # fmt: skip
 
 
 def _find_constants(job: Mapping[str, Any], claim: Hypothesis, base: Job) -> Iterator[Constant]:

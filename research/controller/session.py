@@ -62,18 +62,15 @@ def hold_lease(home: Home, log: EventLog, study: str, note: Note) -> Iterator[Co
         yield lease
 
 
-def has_controller(home: Home, log: EventLog, study: str) -> bool:
-    """Return whether a controller works on a study; one of another host, which cannot be looked at, counts as alive."""
+def has_controller(home: Home, log: EventLog, study: str, *, local: bool = False) -> bool:
+    """Return whether a controller works on a study; one of another host, or of before it was started, counts as alive.
+
+    `local` counts only those that are seen to live here.
+    """
     row = ControllerLeases(log).read(study)
     if row is None or row.given_back:
         return False
-    return not (row.holder.shares_host(Holder.here(home.path)) and row.holder.is_gone())
-
-
-def has_local_controller(home: Home, log: EventLog, study: str) -> bool:
-    """Return whether a controller of this host, since it was started last, is seen to live."""
-    row, me = ControllerLeases(log).read(study), Holder.here(home.path)
-    return row is not None and not row.given_back and row.holder.shares_host(me) and not row.holder.is_gone()
+    return not row.holder.is_gone() if row.holder.shares_host(Holder.here(home.path)) else not local
 
 
 def require_here(home: Home, log: EventLog, state: StudyState) -> None:

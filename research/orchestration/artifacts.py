@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from research.controller.progress import progress_of
 from research.runs.files import AttemptProgress
 from research.text import format_seconds
 from studies import RunState, StudyState
@@ -77,26 +78,30 @@ class StudyArtifact:
     """What is published under `name`: `make` is called when `version` is another one than before."""
 
     name: str
-    type: Literal["markdown", "table"]
+    type: Literal["markdown", "table", "progress"]
     version: Hashable
-    make: Callable[[], str]
+    make: Callable[[], str | float]
     replaces: bool = False
     """Whether it is put in the place of the one before; if not, that stays as history."""
+    description: str = ""
+    """In place of that in DESCRIPTIONS."""
 
 
 def build_artifacts(state: StudyState, folder: Path, find_log: Locate) -> Iterator[StudyArtifact]:
-    """Yield what there is to show of a study, whose files lie in `folder`; progress and curves are apart."""
+    """Yield what there is to show of a study, whose files lie in `folder`; its curves are apart."""
+    progress = progress_of(state)
+    yield StudyArtifact("progress", "progress", progress, lambda: progress.percent, True, str(progress))
     if state.hypotheses or state.design is not None or state.noise_plan is not None or state.rounds_before:
-        yield StudyArtifact("plan", "markdown", _plan_version(state), lambda: _plan(state))
+        plan = _plan(state)
+        yield StudyArtifact("plan", "markdown", plan, lambda: plan)
     if any(run.attempts for run in state.every_run.values()):
         table = _runs(state, find_log)
         yield StudyArtifact("runs", "markdown", table, lambda: table, replaces=True)
     if verdicts := [
         (each, found) for each in state.rounds for found in (*each.interim, *each.verdicts, *each.replications)
     ]:
-        seen = tuple((verdict.inputs_sha256, verdict.look, verdict.verdict) for _, verdict in verdicts)
-        told = [{**_round_cell(each), **_verdict(verdict)} for each, verdict in verdicts]
-        yield StudyArtifact("verdicts", "table", seen, lambda: json.dumps(told))
+        judged = json.dumps([{**_round_cell(each), **_verdict(verdict)} for each, verdict in verdicts])
+        yield StudyArtifact("verdicts", "table", judged, lambda: judged)
     if state.report is not None:
         rows = [{**_round_cell(each), **_result(run)} for each in state.every_round for run in each.runs.values()]
         yield StudyArtifact("results", "table", state.head_hash, lambda: json.dumps(rows))
@@ -109,17 +114,15 @@ def _round_cell(state: StudyState) -> dict[str, Any]:
     return {} if state.most_rounds == 1 else {"round": state.round}
 
 
-def _plan_version(state: StudyState) -> Hashable:
-    claims = tuple(claim.id for claim in state.hypotheses)
-    words = sum(len(act.not_tested) for act in state.planner_acts)
-    amended = (len(state.amendments), tuple(state.vetoed), state.selection is not None)
-    return (state.round, claims, words, state.noise_hash, state.design_hash, amended)
-
-
 def _plan(state: StudyState) -> str:
     question = question_of(state)
     lines = [f"# {escape_markdown(question.asked)}", ""]
-    lines += _list("Rounds before", [_describe_round(each) for each in state.rounds_before])
+    before = []
+    for each in state.rounds_before:
+        came = ", ".join(f"{verdict.hypothesis} {verdict.verdict}" for verdict in each.verdicts) or "not judged"
+        tested, lock = " ".join(question_of(each).tested), (each.design_hash or "")[:16]
+        before.append(f"Round {each.round}: {tested} {came}; locked as {lock}.")
+    lines += _list("Rounds before", before)
     if state.most_rounds > 1:
         why = f', asked as: "{escape_markdown(why_asked(state))}"' if state.why_asked else ""
         lines += [f"**Round {state.round} of at most {state.most_rounds}**{why}", ""]
@@ -134,12 +137,6 @@ def _plan(state: StudyState) -> str:
         lines += _section("Design", _design(state, state.design))
     lines += _list("Amended", [f"{each.amendment.reason} ({each.actor})" for each in state.amendments])
     return "\n".join(lines)
-
-
-def _describe_round(state: StudyState) -> str:
-    came = ", ".join(f"{verdict.hypothesis} {verdict.verdict}" for verdict in state.verdicts)
-    tested = " ".join(question_of(state).tested)
-    return f"Round {state.round}: {tested} {came or 'not judged'}; locked as {(state.design_hash or '')[:16]}."
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:
@@ -179,57 +176,43 @@ def _design(state: StudyState, design: Design) -> list[str]:
 
 
 def _runs(state: StudyState, find_log: Locate) -> str:
-    head = ["| run | try | state | began (UTC) | seconds | W&B |", "|---" * 6 + "|"]
+    """Return a table of few columns, the newest attempt first: Prefect's page is narrow."""
     runs = [(each, run) for each in state.every_round for run in each.runs.values()]
     tries = [(each, run, attempt) for each, run in runs for attempt in run.attempts]
     tries.sort(key=lambda one: one[2].launched, reverse=True)
-    return "\n".join([*head, *(_attempt(of, run, attempt, find_log(run, attempt)) for of, run, attempt in tries), ""])
-
-
-def _attempt(state: StudyState, run: RunState, attempt: AttemptState, log: str | None) -> str:
-    """Return a row of few columns: Prefect's page is narrow."""
-    phase = "" if run.spec.phase == "confirm" else f"{run.spec.phase} "
-    later = "" if state.most_rounds == 1 else f"round {state.round}: "
-    seconds = "" if attempt.seconds is None else f"{attempt.seconds:.0f}"
-    cells = (
-        f"{later}{phase}{escape_markdown(run.spec.arm)} seed {run.spec.seed}", str(attempt.number),
-        attempt.status or "running", attempt.launched[:19].replace("T", " "),
-        seconds, _tracking_link(run, attempt, log),
-    )  # fmt: skip
-    return f"| {' | '.join(cells)} |"
-
-
-def _tracking_link(run: RunState, attempt: AttemptState, log: str | None) -> str:
-    """Return a link to the W&B run, or its log; an address that is none of the web becomes no link."""
-    if re.fullmatch(r"https?://[^\s()<>|]+", attempt.url):
-        return f"[{run.run_id}-a{attempt.number}]({attempt.url})"
-    return "" if log is None else f"offline: {code_span(log)}"
+    lines = ["| run | try | state | began (UTC) | seconds | W&B |", "|---" * 6 + "|"]
+    for each, run, attempt in tries:
+        phase = "" if run.spec.phase == "confirm" else f"{run.spec.phase} "
+        later = "" if each.most_rounds == 1 else f"round {each.round}: "
+        seconds = "" if attempt.seconds is None else f"{attempt.seconds:.0f}"
+        log = find_log(run, attempt)
+        tracked = "" if log is None else f"offline: {code_span(log)}"
+        if re.fullmatch(r"https?://[^\s()<>|]+", attempt.url):  # an address that is none of the web becomes no link
+            tracked = f"[{run.run_id}-a{attempt.number}]({attempt.url})"
+        name = f"{later}{phase}{escape_markdown(run.spec.arm)} seed {run.spec.seed}"
+        began = attempt.launched[:19].replace("T", " ")
+        lines.append(f"| {name} | {attempt.number} | {attempt.status or 'running'} | {began} | {seconds} | {tracked} |")
+    return "\n".join([*lines, ""])
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
+    def number(value: float | None) -> str:
+        return "none" if value is None else f"{value:.4g}"
+
+    low, high, known = number(verdict.low), number(verdict.high), None not in (verdict.low, verdict.high)
     return {
         "hypothesis": verdict.hypothesis,
         "phase": verdict.phase,
         "look": verdict.look,
         "verdict": verdict.verdict,
         "final": verdict.final,
-        "estimate": _format_number(verdict.estimate),
-        "interval": _interval(verdict),
-        "p": _format_number(verdict.p_adjusted if verdict.p_adjusted is not None else verdict.p),
+        "estimate": number(verdict.estimate),
+        "interval": f"{low} to {high} ({verdict.level:.1%})" if known else "none",
+        "p": number(verdict.p_adjusted if verdict.p_adjusted is not None else verdict.p),
         "runs": f"{verdict.n_control} + {verdict.n_treatment}",
         "test": verdict.test,
         "reason": verdict.reason,
     }
-
-
-def _interval(verdict: Verdict) -> str:
-    if verdict.low is None or verdict.high is None:
-        return "none"
-    return f"{_format_number(verdict.low)} to {_format_number(verdict.high)} ({verdict.level:.1%})"
-
-
-def _format_number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4g}"
 
 
 def _result(run: RunState) -> dict[str, Any]:
@@ -300,14 +283,10 @@ class LiveCurves:
         over = [curve for curve in over if curve.points]
         if over:
             yield ArmCurves(name, index, tuple(over), mean_of(over))
-        begun = [_seed_curve(run, self._running_curve(run)) for run in runs if run.active is not None]
-        begun = [curve for curve in begun if curve.points]
+        seen = ((run, self._seen.get((run.run_id, run.attempts[-1].number), {})) for run in runs if run.active)
+        begun = [_seed_curve(run, _downsample(sorted(points.items()))) for run, points in seen if points]
         if begun:
             yield ArmCurves(f"{name}, running", index, tuple(begun), () if over else mean_of(begun))
-
-    def _running_curve(self, run: RunState) -> Points:
-        seen = self._seen.get((run.run_id, run.attempts[-1].number), {})
-        return _downsample(sorted((float(step), value) for step, value in seen.items()))
 
     def _curve(self, run: RunState) -> Points:
         assert run.collected is not None

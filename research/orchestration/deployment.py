@@ -14,7 +14,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -24,15 +24,8 @@ from uuid import UUID
 
 from filelock import FileLock
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas import filters
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate, WorkPoolUpdate
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-    FlowRunFilterTags,
-    WorkPoolFilter,
-    WorkPoolFilterName,
-)
 from prefect.client.schemas.objects import State, StateType
 from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
@@ -44,6 +37,7 @@ from pydantic import BaseModel, Field
 
 from research.controller.controller import build_stop_event
 from research.controller.interventions import end_attempts, request_pause
+from research.controller.mirror import describe_error
 from research.controller.options import ResearchOptions
 from research.errors import NotReady
 from research.installation.home import Home
@@ -66,7 +60,6 @@ from research.orchestration.prefect_api import (
     find_deployment,
     find_flow_run,
     installation_name,
-    request_time,
 )
 from research.orchestration.projection import question_of
 from research.orchestration.server import PrefectUnavailable, client_environment, ensure_server
@@ -89,38 +82,32 @@ class UnownedStudies:
         self._leases = ControllerLeases(log, clock=clock)
         self._watch = LeaseWatch(self._leases, me)
         self._me = me
-        self._known: dict[str, tuple[str, StudyState | None]] = {}
-        self._records: dict[str, StudyLog] = {}
-        """Logs of the worker's studies, of which only what is new is read."""
+        self._known: dict[str, tuple[str, StudyLog, StudyState | None]] = {}
+        """By study its head, its log, of which only what is new is read, and its state where it is the worker's."""
 
     def find(self) -> Iterator[StudyState]:
         """Yield the worker's studies here that are not corrupt, and that nobody drives, those that are over among them.
 
         A flow run of one may wait at Prefect's server, which is not known here.
         """
-        heads = self._log.heads()
-        self._known = {study: self._read(study, head) for study, head in heads.items()}
-        for _, state in list(self._known.values()):
+        known, self._known = self._known, {}
+        for study, head in self._log.heads().items():
+            before, record, state = known.get(study) or ("", StudyLog(self._log, study), None)
+            if before != head:
+                try:
+                    state = record.state()
+                except LogCorrupt:
+                    state = None
+            if state is None or not state.served:
+                record, state = StudyLog(self._log, study), None
+            self._known[study] = head, record, state
+        for _, _, state in list(self._known.values()):
             if state is not None and self._is_unowned(state.id):
                 yield state
 
     def forget(self, study: str) -> None:
         """Pass a study over until something is appended to it."""
-        self._known[study] = self._known[study][0], None
-        self._records.pop(study, None)
-
-    def _read(self, study: str, head: str) -> tuple[str, StudyState | None]:
-        if (known := self._known.get(study)) is not None and known[0] == head:
-            return known
-        record = self._records.pop(study, None) or StudyLog(self._log, study)
-        try:
-            state = record.state()
-        except LogCorrupt:
-            return head, None
-        if not state.served:
-            return head, None
-        self._records[study] = record
-        return head, state
+        self._known[study] = self._known[study][0], StudyLog(self._log, study), None
 
     def _is_unowned(self, study: str) -> bool:
         """Return whether the study lies here, and its last controller was of here and is gone, or there was none yet.
@@ -192,12 +179,6 @@ class ProcessPool:
     limit: int
     """Most flow runs that have a process at once; a person may change it in Prefect's pages."""
 
-    @property
-    def job(self) -> Mapping[str, Any]:
-        """What is fixed of the jobs in the pool's template; it is kept on the server, so no key is in it."""
-        command = shlex.join([sys.executable, "-m", PREFECT_COMMAND, "flow-run", "execute"])
-        return {"command": command, "working_dir": str(self.folder), "stream_output": False}
-
 
 def register(client: SyncPrefectClient, home: Home, pool: ProcessPool, *, limits: bool) -> None:
     """Make the worker's pool, deployment and automation, or bring them up to this version, and to this pool.
@@ -219,7 +200,22 @@ def register(client: SyncPrefectClient, home: Home, pool: ProcessPool, *, limits
         place = installation_name(home)
         client.delete_deployment(client.read_deployment_by_name(f"ajet-resume/resume@{place}").id)
     if not client.read_automations_by_name(SILENT):
-        client.create_automation(_heartbeat_automation())
+        trigger = EventTrigger(
+            after={HEARTBEAT},
+            expect={HEARTBEAT, *(f"prefect.flow-run.{end}" for end in _ENDS)},
+            match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
+            match_related=ResourceSpecification(
+                {"prefect.resource.role": ["tag"], "prefect.resource.id": [f"prefect.tag.{TAG}"]}
+            ),
+            for_each={"prefect.resource.id"},
+            posture=Posture.Proactive,
+            threshold=1,
+            within=timedelta(seconds=_MISSED * BEAT_S),
+        )
+        gone = "no heartbeat: its process is gone"
+        crash = ChangeFlowRunState(name="Crashed", state=StateType.CRASHED, message=gone, force=False)
+        about = "A flow run of ours without a heartbeat for a minute and a half has no process any more."
+        client.create_automation(AutomationCore(name=SILENT, description=about, trigger=trigger, actions=[crash]))
 
 
 def is_registered(client: SyncPrefectClient, home: Home) -> bool:
@@ -229,7 +225,22 @@ def is_registered(client: SyncPrefectClient, home: Home) -> bool:
 
 
 def _make_pool(client: SyncPrefectClient, pool: ProcessPool, *, limits: bool) -> None:
-    template = _template(pool)
+    """Make the pool, with Prefect's own template, in which a flow run says its name only: else, what runs and how.
+
+    The template is kept on the server, so no key is in it.
+    """
+    fields = dict(ProcessWorker.get_default_base_job_template()["variables"]["properties"])
+    name = fields.pop("name")
+    empty: dict[str, Any] = {"object": {}, "array": []}
+    fixed = {key: field.get("default", empty.get(field.get("type"))) for key, field in fields.items()}
+    command = shlex.join([sys.executable, "-m", PREFECT_COMMAND, "flow-run", "execute"])
+    template = {
+        "job_configuration": {
+            "name": "{{ name }}", **fixed,
+            "command": command, "working_dir": str(pool.folder), "stream_output": False,
+        },
+        "variables": {"type": "object", "properties": {"name": name}, "additionalProperties": False},
+    }  # fmt: skip
     try:
         made = client.read_work_pool(pool.name)
     except ObjectNotFound:
@@ -242,39 +253,6 @@ def _make_pool(client: SyncPrefectClient, pool: ProcessPool, *, limits: bool) ->
     most = pool.limit if limits else made.concurrency_limit
     if made.base_job_template != template or most != made.concurrency_limit:
         client.update_work_pool(pool.name, WorkPoolUpdate(base_job_template=template, concurrency_limit=most))
-
-
-def _template(pool: ProcessPool) -> dict[str, Any]:
-    """Return Prefect's own template, in which a flow run says its name only: else, what runs here and how."""
-    fields = dict(ProcessWorker.get_default_base_job_template()["variables"]["properties"])
-    name = fields.pop("name")
-    empty: dict[str, Any] = {"object": {}, "array": []}
-    fixed = {key: field.get("default", empty.get(field.get("type"))) for key, field in fields.items()}
-    return {
-        "job_configuration": {"name": "{{ name }}", **fixed, **pool.job},
-        "variables": {"type": "object", "properties": {"name": name}, "additionalProperties": False},
-    }
-
-
-def _heartbeat_automation() -> AutomationCore:
-    gone = "no heartbeat: its process is gone"
-    return AutomationCore(
-        name=SILENT,
-        description="A flow run of ours without a heartbeat for a minute and a half has no process any more.",
-        trigger=EventTrigger(
-            after={HEARTBEAT},
-            expect={HEARTBEAT, *(f"prefect.flow-run.{end}" for end in _ENDS)},
-            match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
-            match_related=ResourceSpecification(
-                {"prefect.resource.role": ["tag"], "prefect.resource.id": [f"prefect.tag.{TAG}"]}
-            ),
-            for_each={"prefect.resource.id"},
-            posture=Posture.Proactive,
-            threshold=1,
-            within=timedelta(seconds=_MISSED * BEAT_S),
-        ),
-        actions=[ChangeFlowRunState(name="Crashed", state=StateType.CRASHED, message=gone, force=False)],
-    )
 
 
 CRASHED_S: Final = 15.0
@@ -335,9 +313,10 @@ class StudyFlowRuns:
 
         They would keep their places in the pool for ever. What becomes of others is a question of their studies.
         """
-        begins = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING]))
-        pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[installation_name(self._home)]))
-        ours = FlowRunFilter(tags=FlowRunFilterTags(all_=[TAG]), state=begins)
+        kinds = filters.FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING])
+        at = filters.FlowRunFilterState(type=kinds)
+        pool = filters.WorkPoolFilter(name=filters.WorkPoolFilterName(any_=[installation_name(self._home)]))
+        ours = filters.FlowRunFilter(tags=filters.FlowRunFilterTags(all_=[TAG]), state=at)
         now, studies = self._clock(), self._log.studies()
         taken = {
             run.state.id: run
@@ -372,19 +351,15 @@ class StudyFlowRuns:
             if at_prefect.is_paused() or self._lasts(state, at_prefect):
                 flow_run.end(describe_end(state, None))
         elif FlowRunState.of(at_prefect).action is UserAction.STOP:
-            if at_prefect.is_cancelled() or self._lasts(state, at_prefect):
-                self._stop(flow_run, state)
+            if at_prefect.is_cancelled() or self._lasts(state, at_prefect):  # which no process saw
+                record, reason = StudyLog(self._log, state.id), action_reason(UserAction.STOP)
+                record.change(lambda state: build_stop_event(state, reason), actor="user")
+                flow_run.end(SessionEnd("cancelled", reason))
+                end_attempts(self._home, self._log, record, self._warn)
         elif at_prefect.is_paused():
             self._keep_suspended(flow_run, state, at_prefect)
         elif self._is_left(client, state, run.id, at_prefect):
             flow_run.set(AwaitingRetry(message=RESCHEDULED))
-
-    def _stop(self, flow_run: FlowRun, state: StudyState) -> None:
-        """Stop a study whose flow run somebody cancelled, which no process saw."""
-        record, reason = StudyLog(self._log, state.id), action_reason(UserAction.STOP)
-        record.change(lambda state: build_stop_event(state, reason), actor="user")
-        flow_run.end(SessionEnd("cancelled", reason))
-        end_attempts(self._home, self._log, record, self._warn)
 
     def _keep_suspended(self, flow_run: FlowRun, state: StudyState, at_prefect: State[Any]) -> None:
         """Have a suspended study wait as long as it takes, and go on where a terminal resumed it or answered it."""
@@ -447,27 +422,25 @@ def is_on_hold(state: StudyState) -> bool:
 
 
 def hand_over(client: SyncPrefectClient, home: Home, log: EventLog, study: str) -> UUID:
-    """Put a study's flow run in line, as a person asks; one that waits already, and will go on, is left as it is."""
+    """Put a study's flow run in line, as a person asks; one that waits already, and will go on, is left as it is.
+
+    Raises NotReady where no worker tells the server of itself.
+    """
     state = fold(log.read(study))
-    if find_flow_run(client, home, study) is None:
-        _await_registration(client, home)
+    until = time.monotonic() + _OTHERS_S
+    # A server that lost its database knows no study before the worker has told it what runs here.
+    while find_flow_run(client, home, study) is None and not is_registered(client, home):
+        if time.monotonic() > until:
+            raise NotReady("expected the worker's deployment in its pool; found none; start the worker: ajet up --work")
+        time.sleep(_LOOK_S)
     with scheduling_lock(home):
         run = find_flow_run(client, home, study)
         run = run or create_flow_run(client, home, state, Scheduled(message=_HANDED_OVER))
         waits = run.state is not None and (run.state.is_scheduled() or run.state.is_pending())
-        goes_on = not is_on_hold(state) or overrides_stop(log, study, request_time(client, run.id))
+        goes_on = not is_on_hold(state) or overrides_stop(log, study, FlowRun(client, run.id).request_time())
         if not (waits and goes_on):
             FlowRun(client, run.id).set(Scheduled(message=_HANDED_OVER))
         return run.id
-
-
-def _await_registration(client: SyncPrefectClient, home: Home) -> None:
-    """Wait until the worker has told a server that lost its database what runs here; or NotReady."""
-    until = time.monotonic() + _OTHERS_S
-    while not is_registered(client, home):
-        if time.monotonic() > until:
-            raise NotReady("expected the worker's deployment in its pool; found none; start the worker: ajet up --work")
-        time.sleep(_LOOK_S)
 
 
 _HANDED_OVER: Final = "handed over by a command"
@@ -489,9 +462,9 @@ def worker_scheduler(home: Home) -> ScheduleStudy:
             with connect(server.api) as client, closing(EventLog(home.database)) as log:
                 return f"{server.url}/runs/flow-run/{hand_over(client, home, log, study)}"
         except Exception as error:  # a client's errors are many, and mean the same here
-            why = " ".join(f"{type(error).__name__}: {error}".split())
             raise NotReady(
-                f"expected the Prefect server at {server.url} to take study {study} for the worker; found {why}; the "
+                f"expected the Prefect server at {server.url} to take study {study} for the worker; found "
+                f"{describe_error(error)}; the "
                 f"study is kept, give it again with: ajet study resume {study} --detach"
             ) from error
 

@@ -17,8 +17,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from collections.abc import Mapping
+from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -33,9 +33,8 @@ from prefect.exceptions import Pause, TerminationSignal
 from prefect.states import AwaitingRetry
 from pydantic import ValidationError
 
-from research.controller.controller import PAUSE_S
 from research.controller.interventions import request_continue, request_stop
-from research.controller.mirror import NO_MIRROR
+from research.controller.mirror import NO_MIRROR, describe_error
 from research.controller.options import (
     begin_study,
     make_mirror,
@@ -138,12 +137,13 @@ class FlowRunExecution:
 
     def work(self, parameters: Mapping[str, Any]) -> SessionEnd:
         """Do what is asked for until it is over; return how it ended. Raises Elsewhere, or what a person is to read."""
-        options = _parse_parameters(parameters)
-        if (study := _find_study(self.log, self.flow_run.id, options.study)) is not None:
-            return self._resume(study)  # after a retry what was asked for may not be there any more
-        return self._begin(options)
-
-    def _begin(self, options: FlowParameters) -> SessionEnd:
+        given = {name: value for name, value in parameters.items() if value not in ("", None)}  # as a form says none
+        try:
+            options = FlowParameters.model_validate(given)
+        except ValidationError as error:
+            raise BadInput(f"expected the parameters of the deployment's form; found {describe(error)}") from error
+        if (begun := _find_study(self.log, self.flow_run.id, options.study)) is not None:
+            return self._resume(begun)  # after a retry what was asked for may not be there any more
         if (topic := options.topic) is not None:
             retry(lambda: self.flow_run.rename(topic), _note)
         request = make_request(options, _note)
@@ -172,8 +172,14 @@ class FlowRunExecution:
         with ExitStack() as leases:
             try:
                 lease = self._take_lease(study, leases)
-            except StudyBusy as error:
-                return self._resume_elsewhere(study, error, asked)
+            except StudyBusy as busy:
+                if self._state(study).stopped_reason is not None:
+                    raise
+                if overrides_stop(self.log, study, asked):
+                    request_continue(self.log, study, ["ajet", "study", "resume", study])
+                if read_note(self.home, study) in (None, self.flow_run.id):
+                    raise Elsewhere from busy
+                return SessionEnd("concluded", f"study {study} goes on in its own flow run: {busy}")
             self._adopt(study)
             retry(lambda: take_answer(self.flow_run, StudyLog(self.log, study)), _note)
             self._record_resume(study, asked)
@@ -192,15 +198,6 @@ class FlowRunExecution:
                 if time.monotonic() - began >= most:
                     raise
             time.sleep(LOOK_S)
-
-    def _resume_elsewhere(self, study: str, busy: StudyBusy, asked: datetime | None) -> SessionEnd:
-        if self._state(study).stopped_reason is not None:
-            raise busy
-        if overrides_stop(self.log, study, asked):
-            request_continue(self.log, study, ["ajet", "study", "resume", study])
-        if read_note(self.home, study) in (None, self.flow_run.id):
-            raise Elsewhere from busy
-        return SessionEnd("concluded", f"study {study} goes on in its own flow run: {busy}")
 
     def _adopt(self, study: str) -> None:
         """Make this the study's flow run, and close the one that it had before."""
@@ -297,7 +294,7 @@ def _run_flow(**parameters: Any) -> None:
         try:
             home = Home.locate().prepare()
             _redirect_output(home.prefect / "sittings" / f"{identity}.log")
-            with flow_run_process(home, identity), _open_log(home) as log:
+            with flow_run_process(home, identity), closing(_open_log(home)) as log:
                 execution = FlowRunExecution(home, log, flow_run)
                 end = _work(execution, parameters)
                 flow_run, terminated = execution.flow_run, execution.terminated
@@ -311,13 +308,18 @@ def _run_flow(**parameters: Any) -> None:
         _report_end(flow_run, begun, end, terminated=terminated)
 
 
+def _open_log(home: Home) -> EventLog:
+    """Open the event log, once it is there: nobody would begin again what failed so early."""
+    return retry(lambda: EventLog(home.database), _note, RETRY_TIMEOUT_S)
+
+
 def _work(execution: FlowRunExecution, parameters: Mapping[str, Any]) -> SessionEnd:
     try:
         return execution.work(parameters)
     except Elsewhere:
         raise
     except httpx.TransportError as error:  # it was waited for; whoever is left goes on, one that failed does not
-        return SessionEnd("left", f"Prefect did not answer: {' '.join(f'{type(error).__name__}: {error}'.split())}")
+        return SessionEnd("left", f"Prefect did not answer: {describe_error(error)}")
     except _EXPECTED as error:
         return SessionEnd("failed", " ".join(str(error).split()))
     except Exception as error:  # noqa: BLE001 - the page shows one line, and the process's own log the rest
@@ -343,35 +345,10 @@ def _report_end(flow_run: FlowRun, begun: PrefectFlowRun, end: SessionEnd, *, te
     except FlowRunGone:
         _note("Prefect does not know this flow run any more; a study that it worked on is shown in another")
     except httpx.HTTPError as error:  # waited for in vain, or refused
-        _note(f"Prefect cannot be told: {' '.join(f'{type(error).__name__}: {error}'.split())}")
+        _note(f"Prefect cannot be told: {describe_error(error)}")
     if terminated:
         raise TerminationSignal(signal.SIGTERM)
     raise Pause(state=state)
-
-
-@contextmanager
-def _open_log(home: Home) -> Iterator[EventLog]:
-    """Open the event log, and again where it was away: nobody would begin again what failed so early."""
-    until = time.monotonic() + RETRY_TIMEOUT_S
-    while True:
-        try:
-            log = EventLog(home.database)
-            break
-        except StoreError as error:
-            if time.monotonic() > until:
-                raise
-            _note(f"waiting for the event log: {' '.join(str(error).split())}")
-        time.sleep(PAUSE_S)
-    with closing(log):
-        yield log
-
-
-def _parse_parameters(given: Mapping[str, Any]) -> FlowParameters:
-    """Return the parameters of a form, in which an empty text is none."""
-    try:
-        return FlowParameters.model_validate({name: value for name, value in given.items() if value not in ("", None)})
-    except ValidationError as error:
-        raise BadInput(f"expected the parameters of the deployment's form; found {describe(error)}") from error
 
 
 def _redirect_output(path: Path) -> None:

@@ -45,12 +45,13 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, Paused, Runnin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from research.controller.interventions import MOST_NOTE
+from research.controller.mirror import describe_error
 from research.files import read_json, write_json
 from research.installation.home import Home
 from research.orchestration.server import AUTH
 from research.orchestration.task_rows import TaskRuns
 from research.scheduler.required_runs import is_stopped_by_budget
-from studies import StudyState
+from studies import StoreError, StudyState
 
 RESEARCH: Final = "ajet-research"
 ENTRYPOINT: Final = "research.orchestration.flow.research"
@@ -133,22 +134,6 @@ _WAITS: Final = ("Late", "AwaitingConcurrencySlot")
 """Names by which the server says that a scheduled run still waits."""
 
 
-def request_time(client: SyncPrefectClient, flow_run: UUID) -> datetime | None:
-    """Return for when a person asked for a flow run last, by the server's clock; None where nobody did."""
-    times: list[datetime] = []
-    before: State[Any] | None = None
-    for state in sorted(client.read_flow_run_states(flow_run), key=lambda state: state.timestamp):
-        if state.message == LEFT and before is not None and before.is_scheduled() and before.timestamp in times:
-            times.remove(before.timestamp)  # Prefect's own word for a process that is asked to leave
-        wished = state.name not in _WAITS and state.message not in (RESCHEDULED, LEFT)
-        if is_put_back(state) and before is not None and not (before.is_final() or before.is_scheduled()):
-            wished = False  # the process was killed before it could say LEFT
-        if state.is_scheduled() and wished:
-            times.append(max(state.timestamp, state.state_details.scheduled_time or state.timestamp))
-        before = state
-    return max(times, default=None)
-
-
 def is_put_back(state: State[Any]) -> bool:
     """Return whether a state is the one by which Prefect's executor, asked to leave, puts what it runs back in line."""
     return state.is_scheduled() and state.name == "AwaitingRetry" and not state.message
@@ -195,22 +180,17 @@ class UserAction(Enum):
     STOP = "stop"
 
 
-@dataclass(frozen=True, slots=True)
-class Reconciliation:
-    """The activity on both sides now, and the action that the study has to be asked for to get there."""
+def reconcile(agreed: Activity, action: UserAction | None, study: Activity) -> tuple[Activity, UserAction | None]:
+    """Return the activity on both sides now, and the action that the study has to be asked for to get there.
 
-    activity: Activity
-    ask: UserAction | None = None
-
-
-def reconcile(agreed: Activity, action: UserAction | None, study: Activity) -> Reconciliation:
-    """Return what follows from a user's action (None for none) and the study, which agreed on `agreed` before."""
+    They follow from a user's action (None for none) and the study, which agreed on `agreed` before.
+    """
     if action is UserAction.STOP:
-        return Reconciliation(agreed, UserAction.STOP)
+        return agreed, UserAction.STOP
     wanted = {UserAction.CONTINUE: Activity.RUNNING, UserAction.PAUSE: Activity.PAUSED, None: agreed}[action]
     if wanted is agreed:
-        return Reconciliation(study)
-    return Reconciliation(wanted, action if wanted is not study else None)
+        return study, None
+    return wanted, action if wanted is not study else None
 
 
 def activity(state: StudyState) -> Activity:
@@ -341,7 +321,19 @@ class FlowRun:
         return FlowRunState.of(self.read().state)
 
     def request_time(self) -> datetime | None:
-        return request_time(self._client, self.id)
+        """Return for when a person asked for it last, by the server's clock; None where nobody did."""
+        times: list[datetime] = []
+        before: State[Any] | None = None
+        for state in sorted(self._client.read_flow_run_states(self.id), key=lambda state: state.timestamp):
+            if state.message == LEFT and before is not None and before.is_scheduled() and before.timestamp in times:
+                times.remove(before.timestamp)  # Prefect's own word for a process that is asked to leave
+            wished = state.name not in _WAITS and state.message not in (RESCHEDULED, LEFT)
+            if is_put_back(state) and before is not None and not (before.is_final() or before.is_scheduled()):
+                wished = False  # the process was killed before it could say LEFT
+            if state.is_scheduled() and wished:
+                times.append(max(state.timestamp, state.state_details.scheduled_time or state.timestamp))
+            before = state
+        return max(times, default=None)
 
     def set(self, state: State[Any]) -> State[Any]:
         """Set a state, whatever the one before was; raises FlowRunGone."""
@@ -360,8 +352,12 @@ class FlowRun:
 
     def _ask(self, state: State[Any], question: Question | None) -> State[Any]:
         if question is not None:
-            self._store(question.keys["schema"], json.dumps(ApprovalForm.model_json_schema()))
-            self._store(question.keys["description"], json.dumps(question.text))
+            for part, content in {"schema": ApprovalForm.model_json_schema(), "description": question.text}.items():
+                try:
+                    self._client.create_flow_run_input(self.id, key=question.keys[part], value=json.dumps(content))
+                except PrefectHTTPStatusError as error:
+                    if error.response.status_code != HTTPStatus.CONFLICT:  # there already
+                        raise
             state.state_details.run_input_keyset = question.keys
             state.message = "waits for an answer; press Resume"
         return state
@@ -382,13 +378,6 @@ class FlowRun:
         with suppress(PrefectHTTPStatusError):
             self._client.delete_flow_run_input(self.id, key=key)
         return None
-
-    def _store(self, key: str, value: str) -> None:
-        try:
-            self._client.create_flow_run_input(self.id, key=key, value=value)
-        except PrefectHTTPStatusError as error:
-            if error.response.status_code != HTTPStatus.CONFLICT:  # there already
-                raise
 
     def end(self, ending: SessionEnd) -> State[Any]:
         """Set the state after a session, and where it failed say why in the log too, which a page shows.
@@ -424,8 +413,14 @@ class FlowRun:
 
         The newest of a key is shown first. `type` is Prefect's: `markdown`, `table` or `progress`.
         """
-        if shown is not None and self._replace(shown, data, description):
-            return shown
+        if shown is not None:
+            changes = {"data": data, "description": description}
+            try:
+                self._client.request("PATCH", "/artifacts/{id}", path_params={"id": shown}, json=changes)
+                return shown
+            except PrefectHTTPStatusError as error:  # somebody may have deleted it on Prefect's page
+                if error.response.status_code != HTTPStatus.NOT_FOUND:
+                    raise
         # By hand, because the client's own way sends an event too, by a thread of its own.
         artifact = ArtifactCreate(key=key, type=type, data=data, description=description, flow_run_id=self.id)
         made = self._client.request("POST", "/artifacts/", json=artifact.model_dump(mode="json", exclude_unset=True))
@@ -436,16 +431,6 @@ class FlowRun:
                 with suppress(ObjectNotFound):
                     self._client.delete_artifact(older.id)
         return identity
-
-    def _replace(self, shown: UUID, data: object, description: str) -> bool:
-        changes = {"data": data, "description": description}
-        try:
-            self._client.request("PATCH", "/artifacts/{id}", path_params={"id": shown}, json=changes)
-        except PrefectHTTPStatusError as error:  # somebody may have deleted it on Prefect's page
-            if error.response.status_code != HTTPStatus.NOT_FOUND:
-                raise
-            return False
-        return True
 
 
 def _pause(reason: str) -> str:
@@ -469,22 +454,19 @@ Answer = TypeVar("Answer")
 
 
 def retry(ask: Callable[[], Answer], note: Callable[[str], None], most_s: float = RETRY_TIMEOUT_S) -> Answer:
-    """Return a server's answer; where it is away ask again, for so many seconds, after telling `note` once."""
+    """Return an answer; where a server or the event log is away ask again, for so long, after telling `note` once."""
     until, noted = time.monotonic() + most_s, False
     while True:
         try:
             return ask()
-        except httpx.HTTPError as error:
-            if not _is_unreachable(error) or time.monotonic() > until:
+        except (httpx.HTTPError, StoreError) as error:
+            away = isinstance(error, httpx.TransportError | StoreError)  # nobody answered, or who cannot now
+            if isinstance(error, httpx.HTTPStatusError):
+                away = error.response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
+            if not away or time.monotonic() > until:
                 raise
             if not noted:
-                note(f"waiting for Prefect: {' '.join(f'{type(error).__name__}: {error}'.split())}")
+                where = "the event log" if isinstance(error, StoreError) else "Prefect"
+                note(f"waiting for {where}: {describe_error(error)}")
                 noted = True
         time.sleep(AGAIN_S)
-
-
-def _is_unreachable(error: httpx.HTTPError) -> bool:
-    """Return whether nobody answered, or somebody who cannot now; a refusal is an answer."""
-    if isinstance(error, httpx.HTTPStatusError):
-        return error.response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
-    return isinstance(error, httpx.TransportError)

@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -30,10 +29,12 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.states import Running
 
 from research.controller.interventions import answer_question, request_continue, request_pause, request_stop
-from research.controller.progress import StudyProgress, progress_lines, progress_of
+from research.controller.mirror import Trouble, describe_error
+from research.controller.progress import progress_lines
 from research.errors import BadApproval
 from research.files import ignore_disk_full
 from research.installation.home import Home, attempt_in
+from research.installation.tiny_model import Note
 from research.orchestration.artifacts import DESCRIPTIONS, LiveCurves, StudyArtifact, build_artifacts
 from research.orchestration.prefect_api import (
     BEAT_S,
@@ -44,6 +45,7 @@ from research.orchestration.prefect_api import (
     UserAction,
     action_reason,
     activity,
+    connect,
     create_flow_run,
     describe_end,
     find_flow_run,
@@ -104,26 +106,40 @@ class Projection:
     """
 
     def __init__(self, flow_run: FlowRun, begun: StudyState, folder: Path, *, told: bool) -> None:
-        self._flow_run = flow_run
+        self.flow_run = flow_run
         self._begun = begun
         self._folder = folder
         self._state: StudyState | None = None
         self._rows: dict[str, TaskRow] = {}
-        self._artifacts = _ArtifactPublisher(flow_run, begun.id)
+        self._versions: dict[str, Hashable] = {}
+        """What is shown of each artifact, which is not published again; and where."""
+        self._shown: dict[str, UUID] = {}
         self._curves = LiveCurves(folder)
         self._redrawn = -REDRAW_S
         self._logged = {key for key, _ in (progress_lines(begun) if begun.resumed_count else ())}
-        shown = build_rows(begun) if told else ()
-        lines = {(row.key, line.key) for row in shown for line in state_lines(row)}
-        self._trainings = _TrainingLogs(flow_run, begun, folder, self._curves, lines)
+        rows = build_rows(begun) if told else ()
+        self._written = {(row.key, line.key) for row in rows for line in state_lines(row)}
+        """Lines of the rows' logs that were told."""
+        self._over = {
+            (attempt.name, attempt.url) for _, _, attempt in _attempts_of(begun) if attempt.status is not None
+        }
+        """Attempts of which nothing more is told, unless they get another page at W&B."""
+        self._tracking_logs: dict[str, str | None] = {}
 
     def update(self, state: StudyState, *, over: bool = False) -> None:
         """Publish what is new; once the study is `over`, no row stays open."""
-        if over or state is not self._state or self._flow_run.task_runs.needs_resend:
+        if over or state is not self._state or self.flow_run.task_runs.needs_resend:
             self._put_rows(state, over)
             self._publish(state)
-            self._log(state)
-        if self._trainings.update(state):
+            lines = {key: line for key, line in progress_lines(state) if key not in self._logged}
+            if lines:
+                self.flow_run.log(lines.values())
+                self._logged |= lines.keys()
+        known = len(self._tracking_logs)
+        attempts = [one for one in _attempts_of(state) if (one[2].name, one[2].url) not in self._over]
+        self._write(line for one in attempts for line in self._training_lines(*one))
+        self._over |= {(attempt.name, attempt.url) for _, _, attempt in attempts if attempt.status is not None}
+        if len(self._tracking_logs) > known:
             self._publish(state)
         self._draw(state, at_once=over)
         self._state = state
@@ -134,15 +150,54 @@ class Projection:
             rows = {key: end_row(row, state.last_ts) for key, row in rows.items()}
         for key, row in self._rows.items():
             if key not in rows:
-                rows[key] = cancel_row(row, state.last_ts) if row.open else row
-        self._flow_run.task_runs.put(rows.values())
+                rows[key] = cancel_row(row, state.last_ts)
+        self.flow_run.task_runs.put(rows.values())
         self._rows = rows
-        self._trainings.write((row.key, line) for row in rows.values() for line in state_lines(row))
+        self._write((row.key, line) for row in rows.values() for line in state_lines(row))
+
+    def _write(self, lines: Iterable[tuple[str, TrainingLine]]) -> None:
+        new = {(key, line.key): (key, line) for key, line in lines if (key, line.key) not in self._written}
+        if new:
+            self.flow_run.task_runs.log(new.values())
+            self._written |= new.keys()
+
+    def _training_lines(self, round: int, run: RunState, attempt: AttemptState) -> Iterator[tuple[str, TrainingLine]]:
+        """Yield what an attempt's own files say of its progress."""
+        folder, key = self._files(run, attempt), attempt_key(run, attempt.number, round)
+        lines = list(tracking_lines(attempt, self._find_log(run, attempt)))
+        if (progress := read_progress(folder)) is not None:
+            self._curves.add_progress(run.run_id, attempt.number, progress)
+            lines = [*training_lines(attempt, progress), *lines]
+        if attempt.status is not None:
+            lines += outcome_lines(attempt, folder)
+        yield from ((key, line) for line in lines)
+
+    def _find_log(self, run: RunState, attempt: AttemptState) -> str | None:
+        """Return where the W&B log of an attempt is; looked up until it is found, or the attempt is over."""
+        if attempt.name not in self._tracking_logs:
+            log = find_tracking_log(self._files(run, attempt), self._folder)
+            if log is None and attempt.status is None:
+                return None
+            self._tracking_logs[attempt.name] = log
+        return self._tracking_logs[attempt.name]
+
+    def _files(self, run: RunState, attempt: AttemptState) -> AttemptFolder:
+        return AttemptFolder(attempt_in(self._folder, run.run_id, attempt.number))
 
     def _publish(self, state: StudyState) -> None:
-        self._artifacts.publish_progress(progress_of(state))
-        for artifact in build_artifacts(state, self._folder, self._trainings.find_log):
-            self._artifacts.publish(artifact)
+        for artifact in build_artifacts(state, self._folder, self._find_log):
+            self._show(artifact)
+
+    def _show(self, artifact: StudyArtifact) -> None:
+        """Publish an artifact, named as Prefect allows, unless it did not change."""
+        name = artifact.name
+        if self._versions.get(name) == artifact.version:
+            return
+        key = f"{self._begun.id.lower().replace('_', '-')}-{name}"
+        before = self._shown.get(name) if artifact.replaces else None
+        description = artifact.description or DESCRIPTIONS[name]
+        self._shown[name] = self.flow_run.publish(key, artifact.type, artifact.make(), description, before)
+        self._versions[name] = artifact.version
 
     def _draw(self, state: StudyState, at_once: bool) -> None:
         now = time.monotonic()
@@ -151,110 +206,13 @@ class Projection:
         self._curves.read(state)
         version = self._curves.version(state)
         if any(version):
-            draw = StudyArtifact("curves", "markdown", version, lambda: self._curves.markdown(state), replaces=True)
-            self._artifacts.publish(draw)
+            self._show(StudyArtifact("curves", "markdown", version, lambda: self._curves.markdown(state), True))
             self._redrawn = now
-
-    def _log(self, state: StudyState) -> None:
-        lines = {key: line for key, line in progress_lines(state) if key not in self._logged}
-        if lines:
-            self._flow_run.log(lines.values())
-            self._logged |= lines.keys()
-
-
-class _ArtifactPublisher:
-    """The artifacts of a study, named as Prefect allows; one that did not change is not published again."""
-
-    def __init__(self, flow_run: FlowRun, study: str) -> None:
-        self._flow_run = flow_run
-        self._study = study.lower().replace("_", "-")
-        self._versions: dict[str, Hashable] = {}
-        self._shown: dict[str, UUID] = {}
-
-    def publish(self, artifact: StudyArtifact) -> None:
-        if self._versions.get(artifact.name) != artifact.version:
-            before = self._shown.get(artifact.name) if artifact.replaces else None
-            self._show(artifact.name, artifact.type, artifact.make(), DESCRIPTIONS[artifact.name], before)
-            self._versions[artifact.name] = artifact.version
-
-    def publish_progress(self, now: StudyProgress) -> None:
-        if self._versions.get("progress") != now:
-            self._show("progress", "progress", now.percent, str(now), self._shown.get("progress"))
-            self._versions["progress"] = now
-
-    def _show(self, name: str, type: str, data: object, description: str, before: UUID | None) -> None:
-        key = f"{self._study}-{name}"
-        self._shown[name] = self._flow_run.publish(key, type, data, description, before)
-
-
-class _TrainingLogs:
-    """Tells of each attempt of a session what its own files say of its progress, each line once."""
-
-    def __init__(
-        self, flow_run: FlowRun, begun: StudyState, folder: Path, curves: LiveCurves, written: set[tuple[str, str]]
-    ) -> None:
-        self._flow_run = flow_run
-        self._folder = folder
-        self._curves = curves
-        self._over = {
-            (attempt.name, attempt.url) for _, _, attempt in _attempts_of(begun) if attempt.status is not None
-        }
-        """Attempts of which nothing more is told, unless they get another page at W&B."""
-        self._open: list[tuple[int, RunState, AttemptState]] = []
-        self._written = written
-        self._logs: dict[str, str | None] = {}
-        self._state: StudyState | None = None
-
-    def update(self, state: StudyState) -> bool:
-        """Tell what is new of attempts that run or just ended; return whether the W&B log of one was found."""
-        known = len(self._logs)
-        if state is not self._state:
-            self._open = [one for one in _attempts_of(state) if (one[2].name, one[2].url) not in self._over]
-            self._state = state
-        self.write(line for one in self._open for line in self._lines(*one))
-        self._over |= {(attempt.name, attempt.url) for _, _, attempt in self._open if attempt.status is not None}
-        self._open = [one for one in self._open if one[2].status is None]
-        return len(self._logs) > known
-
-    def write(self, lines: Iterable[tuple[str, TrainingLine]]) -> None:
-        new = {(key, line.key): (key, line) for key, line in lines if (key, line.key) not in self._written}
-        if new:
-            self._flow_run.task_runs.log(new.values())
-            self._written |= new.keys()
-
-    def find_log(self, run: RunState, attempt: AttemptState) -> str | None:
-        """Return where the W&B log of an attempt is; looked up until it is found, or the attempt is over."""
-        if attempt.name not in self._logs:
-            found = find_tracking_log(self._files(run, attempt), self._folder)
-            if found is None and attempt.status is None:
-                return None
-            self._logs[attempt.name] = found
-        return self._logs[attempt.name]
-
-    def _lines(self, round: int, run: RunState, attempt: AttemptState) -> Iterator[tuple[str, TrainingLine]]:
-        folder, key = self._files(run, attempt), attempt_key(run, attempt.number, round)
-        progress = read_progress(folder)
-        if progress is not None:
-            self._curves.add_progress(run.run_id, attempt.number, progress)
-            yield from ((key, line) for line in training_lines(attempt, progress))
-        yield from ((key, line) for line in tracking_lines(attempt, self.find_log(run, attempt)))
-        if attempt.status is not None:
-            yield from ((key, line) for line in outcome_lines(attempt, folder))
-
-    def _files(self, run: RunState, attempt: AttemptState) -> AttemptFolder:
-        return AttemptFolder(attempt_in(self._folder, run.run_id, attempt.number))
 
 
 def _attempts_of(state: StudyState) -> Iterator[tuple[int, RunState, AttemptState]]:
     for entry in state.every_round:
         yield from ((entry.round, run, attempt) for run in entry.runs.values() for attempt in run.attempts)
-
-
-@dataclass(slots=True)
-class _ProjectedRun:
-    flow_run: FlowRun
-    projection: Projection
-    agreed: Activity = Activity.RUNNING
 
 
 class ControllerSession:
@@ -271,7 +229,8 @@ class ControllerSession:
         self._record = StudyLog(log, begun.id)
         self._executed = executed
         self._beaten = -math.inf
-        self._shown: _ProjectedRun | None = None
+        self._shown: Projection | None = None
+        self._agreed = Activity.RUNNING
 
     def refresh(self, notes: list[str] | None = None) -> None:
         """Carry out clicks since the last refresh and publish what is new; lines that were told leave `notes`."""
@@ -280,51 +239,51 @@ class ControllerSession:
     def close(self, error: BaseException | None) -> None:
         """Publish how the session ended; its flow run is ended even where something else cannot be published."""
 
-        def publish(shown: _ProjectedRun) -> None:
+        def publish(shown: Projection) -> None:
             state = self._record.state()
             end = describe_end(state, error)
             shown.flow_run.read()  # one that is gone is noticed before anything is published
             try:
-                shown.projection.update(state, over=end.how != "left")
+                shown.update(state, over=end.how != "left")
             finally:
                 if not self._executed:
                     shown.flow_run.end(end)
 
         self._with_flow_run(publish)
 
-    def _refresh(self, shown: _ProjectedRun, notes: list[str]) -> None:
+    def _refresh(self, shown: Projection, notes: list[str]) -> None:
         """Set the flow run's state before the study's, so that the least time is left for a click in between."""
         at_prefect = shown.flow_run.read_state()
         if at_prefect.put_back and self._executed:
             return
         action = at_prefect.action
-        if shown.agreed is Activity.ASKING and action is UserAction.CONTINUE:  # the form was sent
+        if self._agreed is Activity.ASKING and action is UserAction.CONTINUE:  # the form was sent
             take_answer(shown.flow_run, self._record)
             action = None
         state = self._record.state()
-        both = reconcile(shown.agreed, action, activity(state))
-        question = question_of(state) if both.activity is Activity.ASKING else None
-        as_is = at_prefect.shows is both.activity and (question is None or at_prefect.digest == question.digest)
-        if both.ask is not UserAction.STOP and not as_is and state.stopped_reason is None:
+        both, ask = reconcile(self._agreed, action, activity(state))
+        question = question_of(state) if both is Activity.ASKING else None
+        as_is = at_prefect.shows is both and (question is None or at_prefect.digest == question.digest)
+        if ask is not UserAction.STOP and not as_is and state.stopped_reason is None:
             reason = state.paused_reason or action_reason(UserAction.PAUSE)
-            shown.flow_run.show(both.activity, reason, question)
-        match both.ask:
+            shown.flow_run.show(both, reason, question)
+        match ask:
             case UserAction.STOP:
-                request_stop(self._home, self._log, self._begun.id, action_reason(both.ask))
+                request_stop(self._home, self._log, self._begun.id, action_reason(ask))
             case UserAction.PAUSE:
-                request_pause(self._log, self._begun.id, action_reason(both.ask))
+                request_pause(self._log, self._begun.id, action_reason(ask))
             case UserAction.CONTINUE:
                 request_continue(self._log, self._begun.id)
-        shown.agreed = both.activity
+        self._agreed = both
         if (now := time.monotonic()) - self._beaten >= BEAT_S:
             shown.flow_run.send_heartbeat()
             self._beaten = now
         if count := len(notes):  # more may come meanwhile
             shown.flow_run.log(notes[:count])
             del notes[:count]
-        shown.projection.update(self._record.state())
+        shown.update(self._record.state())
 
-    def _with_flow_run(self, do: Callable[[_ProjectedRun], None]) -> None:
+    def _with_flow_run(self, do: Callable[[Projection], None]) -> None:
         try:
             self._shown = self._shown or self._begin()
             do(self._shown)
@@ -332,7 +291,7 @@ class ControllerSession:
             self._shown = self._begin()
             do(self._shown)
 
-    def _begin(self) -> _ProjectedRun:
+    def _begin(self) -> Projection:
         """Take up the study's flow run; where the server does not know it, a new one begins as this session did."""
         begun, resumed = self._begun, True
         if (run := find_flow_run(self._client, self._home, begun.id)) is None:
@@ -342,7 +301,8 @@ class ControllerSession:
         told = resumed and (not self._executed or run.run_count > 1)
         if resumed and not self._executed:
             flow_run.show(Activity.RUNNING, "")
-        return _ProjectedRun(flow_run, Projection(flow_run, begun, self._home.study(begun.id), told=told))
+        self._agreed = Activity.RUNNING
+        return Projection(flow_run, begun, self._home.study(begun.id), told=told)
 
 
 REFRESH_S = 2.0
@@ -356,14 +316,11 @@ _LEAVING_S = 5.0
 _CLOSING_S = 30.0
 """The same for one that is over."""
 
-Say = Callable[[str], None]
-"""Takes one line for whoever watches."""
-
 
 class PrefectView:
     """Shows a session of a study, which begins as of `begun`, from entering to leaving; `url` is where, once known."""
 
-    def __init__(self, home: Home, begun: StudyState, say: Say, warn: Say, *, executed: bool = False) -> None:
+    def __init__(self, home: Home, begun: StudyState, say: Note, warn: Note, *, executed: bool = False) -> None:
         """`say` takes where it is shown, `warn` that it is not; `executed` is as in ControllerSession."""
         self.url: str | None = None
         self.own = False
@@ -375,7 +332,11 @@ class PrefectView:
         self._over = threading.Event()
         self._error: BaseException | None = None
         self._executed = executed
-        self._lost = False
+        self._trouble = Trouble(
+            self._warn,
+            lambda error: f"Prefect's view is interrupted ({describe_error(error)}); the study goes on without it",
+            "Prefect's view is back",
+        )
         self._notes: list[str] = []
         self._thread = threading.Thread(target=self._work, name="prefect-view", daemon=True)
 
@@ -403,8 +364,17 @@ class PrefectView:
 
     def _work(self) -> None:
         try:
-            if (server := self._server()) is not None:
-                self._show(server)
+            if (server := self._server()) is None:
+                return
+            self.url, self.own = server.url, server.password is not None
+            self._say(server.line)
+            os.environ.update(client_environment(self._home.prefect))
+            with connect(server.api) as client, closing(EventLog(self._home.database)) as log:
+                session = ControllerSession(self._home, log, self._begun, client, executed=self._executed)
+                self._trouble.attempt(lambda: session.refresh(self._notes))
+                while not self._over.wait(_AGAIN_S if self._trouble.lasts else REFRESH_S):
+                    self._trouble.attempt(lambda: session.refresh(self._notes))
+                self._trouble.attempt(lambda: session.close(self._error))
         except Exception as error:  # noqa: BLE001 - what starts or connects may raise anything, and ends the view only
             self._warn(f"Prefect's view ended ({type(error).__name__}: {error}); the study goes on without it")
 
@@ -420,29 +390,3 @@ class PrefectView:
             if self._over.wait(again_s):
                 return None
             again_s = min(2 * again_s, _RARELY_S)  # one that does not come up costs two minutes of a core
-
-    def _show(self, server: PrefectServer) -> None:
-        self.url, self.own = server.url, server.password is not None
-        self._say(server.line)
-        os.environ.update(client_environment(self._home.prefect))
-        from research.orchestration.prefect_api import connect  # Prefect reads its settings at import
-
-        with connect(server.api) as client, closing(EventLog(self._home.database)) as log:
-            session = ControllerSession(self._home, log, self._begun, client, executed=self._executed)
-            self._try(lambda: session.refresh(self._notes))
-            while not self._over.wait(_AGAIN_S if self._lost else REFRESH_S):
-                self._try(lambda: session.refresh(self._notes))
-            self._try(lambda: session.close(self._error))
-
-    def _try(self, look: Callable[[], None]) -> None:
-        try:
-            look()
-        except Exception as error:  # noqa: BLE001 - a client's errors are many; none may end what it only shows
-            if not self._lost:
-                why = " ".join(f"{type(error).__name__}: {error}".split())
-                self._warn(f"Prefect's view is interrupted ({why}); the study goes on without it")
-            self._lost = True
-        else:
-            if self._lost:
-                self._warn("Prefect's view is back")
-            self._lost = False

@@ -21,13 +21,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import psutil
@@ -52,12 +52,6 @@ class PrefectUnavailable(Exception):
     """No Prefect server could be reached or started; the message says why."""
 
 
-def require_prefect() -> None:
-    """Raise PrefectUnavailable where the package is not installed: it is an extra, as vLLM cannot live beside it."""
-    if find_spec("prefect") is None:
-        raise PrefectUnavailable(f"expected the package prefect; found it not installed; {PREFECT_REMEDY}")
-
-
 def find_named_server(environment: Mapping[str, str] = os.environ) -> str | None:
     """Return the address of the server that is named, None for none; PrefectUnavailable unless it lets us in."""
     chosen = environment.get(SERVER)
@@ -70,16 +64,31 @@ def find_named_server(environment: Mapping[str, str] = os.environ) -> str | None
             f"expected a Prefect server at {url}, as {SERVER} names it; found none that answers; start it, correct the "
             "address, or unset it to have one of your own"
         )
-    _require_entry(url, environment.get(AUTH, ""))
+    auth = environment.get(AUTH, "")
+    status = _ask(f"{url}/api/admin/version", auth)  # its health may be asked for by anybody
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):  # of all else says whoever calls it next
+        refused = f"what {AUTH} says" if auth else "whoever names no user"
+        raise PrefectUnavailable(
+            f"expected the Prefect server at {url} to let us in; found that it refuses {refused} ({status}); set "
+            f"{AUTH}=USER:PASSWORD as it was started with"
+        )
     return url
 
 
 def is_reachable(url: str) -> bool:
+    return _ask(f"{url}/api/health") == HTTPStatus.OK
+
+
+def _ask(url: str, auth: str = "") -> int | None:
+    """Return the status of an answer to USER:PASSWORD, or to who names no user; None: nobody, no address, no HTTP."""
+    asked = {"Authorization": f"Basic {base64.b64encode(auth.encode()).decode()}"} if auth else {}
     try:
-        with urllib.request.urlopen(f"{url}/api/health", timeout=_ANSWER_S) as reply:
-            return bool(reply.status == HTTPStatus.OK)
-    except (OSError, ValueError, http.client.HTTPException):  # nobody, no address, or no HTTP
-        return False
+        with urllib.request.urlopen(urllib.request.Request(url, headers=asked), timeout=_ANSWER_S) as reply:
+            return int(reply.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
 
 
 def password_file(folder: Path) -> Path:
@@ -103,28 +112,23 @@ def ensure_password(folder: Path, environment: Mapping[str, str] = os.environ) -
     return password
 
 
-def is_unprotected(url: str) -> bool:
-    """Return whether a server lets in who says no password, as those did that earlier versions started."""
-    try:
-        urllib.request.urlopen(_authorized_request(f"{url}/api/admin/version", ""), timeout=_ANSWER_S).close()
-    except (OSError, http.client.HTTPException):
-        return False
-    return True
-
-
 def startup_error(log: Path, since: int, environment: Mapping[str, str] = os.environ) -> str:
     """Return why a server that was started does not answer: the last error in its log after so many bytes."""
     with log.open("rb") as file:
         file.seek(since)
         raised = _RAISED.findall(file.read().decode(errors="replace"))
     why = raised[-1][:_LONGEST].strip() if raised else "no answer"
-    database = environment.get(DATABASE)
-    if database is None:
+    if (database := environment.get(DATABASE)) is None:
         return f"found {why}; see its log: {log}"
-    return (
-        f"found {_redact(why, database)}; look whether {_hide_password(database)} can be reached, "
-        f"which {DATABASE} names, and at its log: {log}"
-    )
+    password = re.search(r"://[^:/@]*:(.*)@", database)
+    secret = password.group(1) if password else ""
+    for text in {database, secret, unquote(secret)} - {""}:
+        why = why.replace(text, "***")
+    try:
+        shown = sa.make_url(database).set(query={}).render_as_string(hide_password=True)
+    except (ArgumentError, ValueError):
+        shown = "the database"
+    return f"found {why}; look whether {shown} can be reached, which {DATABASE} names, and at its log: {log}"
 
 
 def _require_address(url: str) -> None:
@@ -140,44 +144,6 @@ def _require_address(url: str) -> None:
             f"expected no user and password in {SERVER}; found them before {parts.hostname}; take them out, and set "
             f"{AUTH}=USER:PASSWORD instead"
         )
-
-
-def _require_entry(url: str, auth: str) -> None:
-    """Raise PrefectUnavailable where a server refuses us; health may be asked of it by anybody."""
-    try:
-        urllib.request.urlopen(_authorized_request(f"{url}/api/admin/version", auth), timeout=_ANSWER_S).close()
-    except urllib.error.HTTPError as error:
-        if error.code not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            return  # whoever calls it next says what is wrong
-        refused = f"what {AUTH} says" if auth else "whoever names no user"
-        raise PrefectUnavailable(
-            f"expected the Prefect server at {url} to let us in; found that it refuses {refused} ({error.code}); set "
-            f"{AUTH}=USER:PASSWORD as it was started with"
-        ) from error
-    except (OSError, http.client.HTTPException):
-        return  # as above: it answered a moment ago
-
-
-def _authorized_request(url: str, auth: str) -> urllib.request.Request:
-    asked = urllib.request.Request(url)
-    if auth:
-        asked.add_header("Authorization", f"Basic {base64.b64encode(auth.encode()).decode()}")
-    return asked
-
-
-def _hide_password(database: str) -> str:
-    try:
-        return sa.make_url(database).set(query={}).render_as_string(hide_password=True)
-    except (ArgumentError, ValueError):
-        return "the database"
-
-
-def _redact(text: str, database: str) -> str:
-    found = re.search(r"://[^:/@]*:(.*)@", database)
-    secret = found.group(1) if found else ""
-    for said in {database, secret, unquote(secret)} - {""}:
-        text = text.replace(said, "***")
-    return text
 
 
 DEFAULT_PORT = 4200
@@ -214,40 +180,32 @@ class PrefectServer:
 
 def ensure_server(folder: Path, *, port: int = DEFAULT_PORT) -> PrefectServer:
     """Return a server that answers: the user's, this installation's, or a new one. Raises PrefectUnavailable."""
-    require_prefect()
+    if find_spec("prefect") is None:  # an extra, as vLLM cannot live beside it
+        raise PrefectUnavailable(f"expected the package prefect; found it not installed; {PREFECT_REMEDY}")
     if (url := find_named_server()) is not None:
         return PrefectServer(url, reused=True, note="named by PREFECT_API_URL")
     folder.mkdir(parents=True, exist_ok=True)
-    with _start_lock(folder):  # whoever comes meanwhile finds the server that is being started
-        return _find_or_start(folder, port)
-
-
-def _find_or_start(folder: Path, port: int) -> PrefectServer:
-    known = read_process(folder / "server.json")
-    if known is not None and is_alive(known):
-        url = str(known["url"])
-        if _wait_until_up(url, int(str(known["pid"])), lambda: is_alive(known)) and not is_unprotected(url):
-            other = os.environ.get(SERVER_AUTH, read_password(folder)) != read_password(folder)
-            note = f"{SERVER_AUTH} counts when it is started again: ajet up --stop, ajet up" if other else None
-            return PrefectServer(url, reused=True, note=note, password=password_file(folder))
-        stop_server(folder)
-    elif known is not None:
-        _end_leftovers(known)
-    return _start(folder, port if known is None else _port_of(str(known["url"])))
-
-
-@contextmanager
-def _start_lock(folder: Path) -> Iterator[None]:
     lock = FileLock(folder / "starting.lock", timeout=2 * _START_TIMEOUT_S)
     try:
-        lock.acquire()
+        lock.acquire()  # whoever comes meanwhile finds the server that is being started
     except Timeout as error:
         raise PrefectUnavailable(
             f"expected whoever starts a Prefect server in {folder} to be done in {2 * _START_TIMEOUT_S:.0f} s; found "
             "that it is not, or was suspended (Ctrl-Z); go on with it, or end it"
         ) from error
     try:
-        yield
+        if (known := read_process(folder / "server.json")) is None:
+            return _start(folder, port)
+        url = str(known["url"])
+        if not is_alive(known):
+            _end_leftovers(known)
+        elif _wait_until_up(url, known["pid"], lambda: is_alive(known)) and _ask(f"{url}/api/admin/version") != 200:
+            other = os.environ.get(SERVER_AUTH, read_password(folder)) != read_password(folder)
+            note = f"{SERVER_AUTH} counts when it is started again: ajet up --stop, ajet up" if other else None
+            return PrefectServer(url, reused=True, note=note, password=password_file(folder))
+        else:  # one of an earlier version, say, which lets in who names no user
+            stop_server(folder)
+        return _start(folder, _port_of(url))
     finally:
         lock.release()
 
@@ -277,13 +235,13 @@ def stop_server(folder: Path, *, grace_s: float = 10.0) -> bool:
         return False
     if not is_alive(known):
         return _end_leftovers(known)
-    return end_group(int(str(known["pid"])), grace_s)  # it leads its own session, hence its own group
+    return end_group(known["pid"], grace_s)  # it leads its own session, hence its own group
 
 
-def _end_leftovers(known: Mapping[str, object]) -> bool:
+def _end_leftovers(known: Mapping[str, Any]) -> bool:
     """End what a killed server left, which may listen where it did; return whether there was anything."""
-    leader = int(str(known["pid"]))
-    if _is_of_another_boot(known):
+    leader = known["pid"]
+    if not _holder(known).shares_host(Holder.here(Path())):  # of another boot
         return False
     if psutil.pid_exists(leader) and psutil.Process(leader).status() != psutil.STATUS_ZOMBIE:
         return False  # the id was given anew, which it is not while the group is there
@@ -303,29 +261,19 @@ def end_group(group: int, grace_s: float) -> bool:
 
 
 def _start(folder: Path, wanted: int) -> PrefectServer:
-    port = wanted if wanted and _is_free(wanted) else _find_free_port()
-    try:
-        url = _start_and_wait(folder, port)
-    except PrefectUnavailable:
-        if _is_free(port):
-            raise
-        port = _find_free_port()  # somebody was faster: it takes seconds until a server listens
-        url = _start_and_wait(folder, port)
-    note = None if port == wanted or not wanted else f"port {wanted} is in use, so Prefect took {port}"
-    return PrefectServer(url, reused=False, note=note, password=password_file(folder))
-
-
-def _start_and_wait(folder: Path, port: int) -> str:
-    url = f"http://127.0.0.1:{port}"
-    log = folder / "server.log"
-    said = log.stat().st_size if log.exists() else 0
-    process = _launch(folder, port)
-    # Recorded before it answers: whoever is interrupted or killed meanwhile leaves a server that is found again.
-    record_or_end(folder / "server.json", process, url=url)
-    if not _wait_until_up(url, process.pid, lambda: process.poll() is None):
+    port, log = wanted if wanted and _is_free(wanted) else _find_free_port(), folder / "server.log"
+    while True:
+        url, since = f"http://127.0.0.1:{port}", log.stat().st_size if log.exists() else 0
+        process = _launch(folder, port)
+        # Recorded before it answers: whoever is interrupted or killed meanwhile leaves a server that is found again.
+        record_or_end(folder / "server.json", process, url=url)
+        if _wait_until_up(url, process.pid, lambda process=process: process.poll() is None):  # type: ignore[misc]
+            note = None if port == wanted or not wanted else f"port {wanted} is in use, so Prefect took {port}"
+            return PrefectServer(url, reused=False, note=note, password=password_file(folder))
         stop_server(folder)
-        raise PrefectUnavailable(f"expected a Prefect server to come up on {url}; {startup_error(log, said)}")
-    return url
+        if _is_free(port):
+            raise PrefectUnavailable(f"expected a Prefect server to come up on {url}; {startup_error(log, since)}")
+        port = _find_free_port()  # somebody was faster: it takes seconds until a server listens
 
 
 def _wait_until_up(url: str, leader: int, is_there: Callable[[], bool]) -> bool:
@@ -348,35 +296,28 @@ def _is_listening(leader: int, port: int) -> bool:
     return False
 
 
-def _server_environment(folder: Path, port: int) -> dict[str, str]:
-    own = [f"http://{host}:{port}" for host in ("127.0.0.1", "localhost")]
-    servers = ("PREFECT_SERVER_", "PREFECT_API_DATABASE_")  # none that names a server or a client's home
-    return {
-        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own),
-        **{
-            key: value for key, value in os.environ.items() if not key.startswith("PREFECT_") or key.startswith(servers)
-        },
-        **_QUIET,
-        "PREFECT_HOME": str(folder),
-        "PREFECT_UI_API_URL": f"{own[0]}/api",
-        SERVER_AUTH: ensure_password(folder),
-    }
-
-
 def _launch(folder: Path, port: int) -> subprocess.Popen[bytes]:
+    own = [f"http://{host}:{port}" for host in ("127.0.0.1", "localhost")]
+    ours = ("PREFECT_SERVER_", "PREFECT_API_DATABASE_")  # nothing that names a server or a client's home
+    given = {
+        name: text for name, text in os.environ.items() if not name.startswith("PREFECT_") or name.startswith(ours)
+    }
+    environment = {
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own),
+        **given, **_QUIET, "PREFECT_HOME": str(folder), "PREFECT_UI_API_URL": f"{own[0]}/api",
+        SERVER_AUTH: ensure_password(folder),
+    }  # fmt: skip
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     with (folder / "server.log").open("ab") as log:
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_server_environment(folder, port),
-            start_new_session=True,
-        )  # fmt: skip
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+        )
 
 
 def record_process(path: Path, pid: int, **more: object) -> None:
     """Write which process it is, by when it began since the boot: neither its id nor a set clock makes it another."""
     process = Holder.of(pid, path.parent)
-    created = psutil.Process(pid).create_time()
-    write_json(path, {**more, "pid": pid, "created": created, "boot": process.boot, "started_s": process.started_s})
+    write_json(path, {**more, "pid": pid, "boot": process.boot, "started_s": process.started_s})
 
 
 def record_or_end(path: Path, process: subprocess.Popen[bytes], **more: object) -> None:
@@ -389,34 +330,21 @@ def record_or_end(path: Path, process: subprocess.Popen[bytes], **more: object) 
         raise
 
 
-def read_process(path: Path) -> Mapping[str, object] | None:
+def read_process(path: Path) -> Mapping[str, Any] | None:
     try:
-        value = read_json(path)
+        known = read_json(path)
     except ValueError:
         return None
-    return value if isinstance(value, dict) and {"pid", "created"} <= value.keys() else None
+    return known if isinstance(known, dict) and {"pid", "boot", "started_s"} <= known.keys() else None
 
 
-def is_alive(known: Mapping[str, object]) -> bool:
-    if "started_s" in known:
-        return not _is_of_another_boot(known) and not _holder(known).is_gone()
-    try:  # as earlier versions recorded it
-        process = psutil.Process(int(str(known["pid"])))
-        ended = process.status() == psutil.STATUS_ZOMBIE  # of whoever started it, and has not looked yet
-        return not ended and abs(process.create_time() - float(str(known["created"]))) < 1.0
-    except psutil.NoSuchProcess:
-        return False
+def is_alive(known: Mapping[str, Any]) -> bool:
+    holder = _holder(known)
+    return holder.shares_host(Holder.here(Path())) and not holder.is_gone()
 
 
-def _holder(known: Mapping[str, object]) -> Holder:
-    pid, started_s = int(str(known["pid"])), float(str(known["started_s"]))
-    return Holder(socket.gethostname(), str(known["boot"]), pid, started_s, "")
-
-
-def _is_of_another_boot(known: Mapping[str, object]) -> bool:
-    if "boot" in known:
-        return not _holder(known).shares_host(Holder.here(Path()))
-    return float(str(known["created"])) < psutil.boot_time()
+def _holder(known: Mapping[str, Any]) -> Holder:
+    return Holder(socket.gethostname(), known["boot"], known["pid"], known["started_s"], "")
 
 
 def _group_of(pid: int) -> int | None:

@@ -30,8 +30,15 @@ _LOOK_S: Final = 0.1
 
 
 def require_worker(home: Home) -> None:
-    if _has_worker(home):
+    """Raise NotReady unless somebody holds the lock; those who ask so at once share it, and are taken for no worker."""
+    home.prefect.mkdir(parents=True, exist_ok=True)
+    lock = os.open(home.prefect / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
         return
+    finally:
+        os.close(lock)
     raise NotReady(
         f"expected a worker of {home.path} to hand the study to; found none; start one, in another terminal or as a "
         "service: ajet up --work"
@@ -92,7 +99,7 @@ def _end(home: Home, name: str, how: Callable[[psutil.Process], None] = psutil.P
     if known is None or not is_alive(known):
         return False
     with suppress(psutil.NoSuchProcess):
-        how(psutil.Process(int(str(known["pid"]))))
+        how(psutil.Process(known["pid"]))
     deadline = time.monotonic() + 2 * LEAVING_S
     while is_alive(known) and time.monotonic() < deadline:  # one that has ended and was not reaped yet does not live
         time.sleep(_LOOK_S)
@@ -111,7 +118,7 @@ def leave_flow_runs(home: Home, worker: int) -> None:
     for path in (home.prefect / "sittings").glob("*.json"):
         if (record := read_process(path)) is not None and is_alive(record):
             with suppress(psutil.NoSuchProcess):
-                process = psutil.Process(int(str(record["pid"])))
+                process = psutil.Process(record["pid"])
                 parent = process.parent()
                 executes = parent is not None and PREFECT_COMMAND in parent.cmdline()
                 executors.append(parent if parent is not None and executes else process)
@@ -131,16 +138,3 @@ def _lives(process: psutil.Process) -> bool:
 
 def _flow_run_file(home: Home, flow_run: UUID) -> Path:
     return home.prefect / "sittings" / f"{flow_run}.json"
-
-
-def _has_worker(home: Home) -> bool:
-    """Return whether somebody holds the lock; those who ask so at once share it, and are not taken for a worker."""
-    home.prefect.mkdir(parents=True, exist_ok=True)
-    lock = os.open(home.prefect / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False

@@ -5,7 +5,7 @@ failed attempt keeps its row; the next try has its own. A flow run that is made 
 
 States are told as events, as Prefect's engine does, because a state set through the API gets the server's time. Many go
 in one request, and their ids follow from their content, so that telling again changes nothing. The server writes them a
-second or two later: what was told just before it went away is in doubt and told again (`doubt`).
+second or two later: what was told just before it went away is in doubt and told again.
 
 Import only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
@@ -43,7 +43,7 @@ from research.scheduler.required_runs import (
 )
 from studies import RunState, StudyState
 from studies.log.study import AttemptState
-from studies.records.design import SUCCESS, Design
+from studies.records.design import SUCCESS
 
 StateKind = Literal["PENDING", "SCHEDULED", "RUNNING", "COMPLETED", "FAILED", "CRASHED", "CANCELLED"]
 """Prefect's types of states, as far as rows use them."""
@@ -93,24 +93,15 @@ class TaskRow:
 def build_rows(state: StudyState) -> Iterator[TaskRow]:
     """Yield the planning and the attempts of a study, also those that are to come."""
     for entry in state.every_round:
-        for row in _round_rows(entry):
-            yield row if entry is state or not row.open else _close_row(row, entry)
+        for row in (_planning(entry), *(row for run in entry.runs.values() for row in _attempt_rows(entry, run))):
+            if entry is state or not row.open:
+                yield row
+            elif entry.locked is None and row.key.startswith(_PLANNING):
+                why = "the round came to no lock; nothing was tested in it"
+                yield row.add_state("COMPLETED", "Given up", entry.last_ts, why)
+            else:
+                yield row.add_state("CANCELLED", "Not needed", entry.last_ts, "its round was over without it")
     yield from _next_analysis_rows(state)
-
-
-def _round_rows(state: StudyState) -> Iterator[TaskRow]:
-    yield _planning(state)
-    for run in state.runs.values():
-        yield from _AttemptRows(state, run).rows()
-
-
-def _close_row(row: TaskRow, over: StudyState) -> TaskRow:
-    """Return how an open row of a round stands that is over: with a lock, the planning of none is open."""
-    if over.locked is None and row.key.startswith(_PLANNING):
-        return row.add_state(
-            "COMPLETED", "Given up", over.last_ts, "the round came to no lock; nothing was tested in it"
-        )
-    return row.add_state("CANCELLED", "Not needed", over.last_ts, "its round was over without it")
 
 
 def end_row(row: TaskRow, at: str) -> TaskRow:
@@ -130,7 +121,7 @@ def reopen_row(row: TaskRow, begun: StudyState) -> TaskRow:
 
 def cancel_row(row: TaskRow, at: str) -> TaskRow:
     """Return how a row stands that was planned, and is not any more."""
-    return row.add_state("CANCELLED", "Not needed", at, "the study came to need it no more")
+    return row if not row.open else row.add_state("CANCELLED", "Not needed", at, "the study came to need it no more")
 
 
 def attempt_key(run: RunState, number: int, round: int = 1) -> str:
@@ -172,56 +163,38 @@ def _planning(state: StudyState) -> TaskRow:
     return row
 
 
-class _AttemptRows:
-    def __init__(self, state: StudyState, run: RunState) -> None:
-        self._state = state
-        self._run = run
-        self._required = to_required_run(run)
+def _attempt_rows(state: StudyState, run: RunState) -> Iterator[TaskRow]:
+    required, previous = to_required_run(run), None
 
-    def rows(self) -> Iterator[TaskRow]:
-        previous = None
-        for attempt in self._run.attempts:
-            yield self._add_end(self._running_row(attempt, previous), attempt)
-            previous = attempt
-        if previous is None and self._run.invalid is not None:
-            code, reason = self._run.invalid
-            yield self._pending_row(None).add_state("CANCELLED", "Not needed", self._run.settled, f"{code}: {reason}")
-        elif previous is None or self._has_retry(previous):
-            yield self._pending_row(previous)
-
-    def _has_retry(self, last: AttemptState) -> bool:
-        design = self._state.design
-        failed = self._run.status == "ended" and last.status != "finished"
-        return failed and find_failure(self._run, MOST_ATTEMPTS if design is None else design.max_attempts) is None
-
-    def _pending_row(self, previous: AttemptState | None) -> TaskRow:
+    def pending(previous: AttemptState | None) -> TaskRow:
         number = 1 if previous is None else previous.number + 1
-        row = _row(self._state, self._required, number, f"run:{self._run.run_id}")
+        row = _row(state, required, number, f"run:{run.run_id}")
         if previous is None:
-            return row.add_state("PENDING", "Planned", self._run.planned)
-        said = f"try {previous.number} {previous.status}: {previous.reason}"
-        return row.add_state("SCHEDULED", "AwaitingRetry", previous.ended, said)
+            return row.add_state("PENDING", "Planned", run.planned)
+        why = f"try {previous.number} {previous.status}: {previous.reason}"
+        return row.add_state("SCHEDULED", "AwaitingRetry", previous.ended, why)
 
-    def _running_row(self, attempt: AttemptState, previous: AttemptState | None) -> TaskRow:
+    for attempt in run.attempts:
         name = "Running" if previous is None else "Retrying"
-        return self._pending_row(previous).add_state("RUNNING", name, attempt.launched, attempt.why)
-
-    def _add_end(self, row: TaskRow, attempt: AttemptState) -> TaskRow:
-        if attempt.status is None:
-            return row
-        last = attempt is self._run.attempts[-1]
+        row, settled = pending(previous).add_state("RUNNING", name, attempt.launched, attempt.why), False
         if attempt.status == "finished":
-            row = row.add_state("RUNNING", "Collecting", attempt.ended)
-            return self._add_result(row) if last and is_over(self._run) else row
-        row = row.add_state(*_ENDS[attempt.status], attempt.ended, _reason(attempt.code, attempt.reason))
-        given = last and self._run.invalid is not None and attempt.status != "stopped"
-        return self._add_result(row) if given else row
-
-    def _add_result(self, row: TaskRow) -> TaskRow:
-        run = self._run
-        if run.invalid is not None:
-            return row.add_state("FAILED", "Invalid", run.settled, _reason(*run.invalid))
-        return row.add_state("COMPLETED", "Completed", run.settled, _result(run))
+            row, settled = row.add_state("RUNNING", "Collecting", attempt.ended), is_over(run)
+        elif attempt.status is not None:
+            row = row.add_state(*_ENDS[attempt.status], attempt.ended, _reason(attempt.code, attempt.reason))
+            settled = run.invalid is not None and attempt.status != "stopped"
+        if settled and attempt is run.attempts[-1] and run.invalid is not None:
+            row = row.add_state("FAILED", "Invalid", run.settled, _reason(*run.invalid))
+        elif settled and attempt is run.attempts[-1]:
+            row = row.add_state("COMPLETED", "Completed", run.settled, _result(run))
+        yield row
+        previous = attempt
+    most = MOST_ATTEMPTS if state.design is None else state.design.max_attempts
+    if previous is None and run.invalid is not None:
+        yield pending(None).add_state("CANCELLED", "Not needed", run.settled, ": ".join(run.invalid))
+    elif previous is None or (
+        run.status == "ended" and previous.status != "finished" and find_failure(run, most) is None
+    ):
+        yield pending(previous)
 
 
 def _reason(code: str, reason: str) -> str:
@@ -243,20 +216,14 @@ def _next_analysis_rows(state: StudyState) -> Iterator[TaskRow]:
     if state.status not in ("running", "paused") or budget_decision(state) is not None:
         return
     analysis = max((next_analysis(state, claim.id) for claim in open_hypotheses(state, design)), default=0) + 1
-    said = f"for look {analysis} of {len(design.looks)}, if look {analysis - 1} leaves a question open"
-    for required in islice(_analysis_runs(state, design, analysis), runs_left(state)):
-        yield _row(state, required, 1).add_state("PENDING", "Planned", state.locked.ts, said)
-
-
-def _analysis_runs(state: StudyState, design: Design, analysis: int) -> Iterator[RequiredRun]:
     if not 1 < analysis <= len(design.looks):
         return
     drawn = design.seeds[count_seeds(design, analysis - 1) : count_seeds(design, analysis)]
     seeds = {arm.name: set(design.seeds_of(arm.name, drawn)) for arm in design.arms}
-    every = confirmation_runs(state, all_analyses=True)
-    yield from missing_runs(
-        planned_runs(state), [required for required in every if required.seed in seeds[required.arm]]
-    )
+    every = [one for one in confirmation_runs(state, all_analyses=True) if one.seed in seeds[one.arm]]
+    why = f"for look {analysis} of {len(design.looks)}, if look {analysis - 1} leaves a question open"
+    for required in islice(missing_runs(planned_runs(state), every), runs_left(state)):
+        yield _row(state, required, 1).add_state("PENDING", "Planned", state.locked.ts, why)
 
 
 MOST_STEPS: Final = 20
@@ -292,7 +259,9 @@ def training_lines(attempt: AttemptState, progress: AttemptProgress) -> Iterator
     yield TrainingLine(progress.stage, at, _STAGES[progress.stage])
     if progress.step:
         part = progress.step * MOST_STEPS // max(1, progress.steps)
-        yield TrainingLine(f"step-{part}", at, _step(progress))
+        reward = "" if progress.train_reward is None else f", reward {progress.train_reward:.3f}"
+        solved = "" if progress.train_success is None else f", solved {progress.train_success:.3f}"
+        yield TrainingLine(f"step-{part}", at, f"step {progress.step} of {progress.steps}{reward}{solved}")
     if progress.hidden_success is not None:
         when = "after training" if progress.stage == "stop" else f"at step {progress.step}"
         key = "hidden-last" if progress.stage == "stop" else f"hidden-{progress.hidden_success}"
@@ -310,8 +279,9 @@ def tracking_lines(attempt: AttemptState, log: str | None) -> Iterator[TrainingL
 
 def outcome_lines(attempt: AttemptState, folder: AttemptFolder) -> Iterator[TrainingLine]:
     """Yield the lines on an attempt that is over, from the outcome that it wrote; none where it wrote none."""
-    outcome = _outcome(folder)
-    if outcome is None:
+    try:
+        outcome = AttemptOutcome.model_validate(read_json(folder.outcome))
+    except ValueError:  # of JSON or of the model: it was killed, or a power cut left half of it
         return
     at = datetime.fromisoformat(attempt.ended)
     stages = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in outcome.stages.items())
@@ -324,19 +294,6 @@ def find_tracking_log(folder: AttemptFolder, study: Path) -> str | None:
     """Return the folder of an attempt's W&B log, relative to the study's; None while there is none."""
     newest = max((folder.path / "wandb").glob("*run-*"), default=None)
     return None if newest is None else newest.relative_to(study).as_posix()
-
-
-def _step(progress: AttemptProgress) -> str:
-    reward = "" if progress.train_reward is None else f", reward {progress.train_reward:.3f}"
-    solved = "" if progress.train_success is None else f", solved {progress.train_success:.3f}"
-    return f"step {progress.step} of {progress.steps}{reward}{solved}"
-
-
-def _outcome(folder: AttemptFolder) -> AttemptOutcome | None:
-    try:
-        return AttemptOutcome.model_validate(read_json(folder.outcome))
-    except ValueError:  # of JSON or of the model: it was killed, or a power cut left half of it
-        return None
 
 
 _AT_ONCE: Final = 200
@@ -361,7 +318,8 @@ class TaskRuns:
 
     def put(self, rows: Iterable[TaskRow]) -> None:
         new = [event for row in rows for event in self._events(row)]
-        self._send(new)
+        for start in range(0, len(new), _AT_ONCE):
+            self._client.request("POST", "/events", json=new[start : start + _AT_ONCE])
         self._told |= {event["id"] for event in new}
         self.needs_resend = False
 
@@ -373,76 +331,51 @@ class TaskRuns:
             for key, line in lines
         )  # fmt: skip
 
-    def _send(self, events: Sequence[Mapping[str, Any]]) -> None:
-        for start in range(0, len(events), _AT_ONCE):
-            self._client.request("POST", "/events", json=events[start : start + _AT_ONCE])
-
     def _id(self, key: str) -> UUID:
         return uuid5(NAMESPACE_URL, f"{self._flow_run}/{key}")
 
     def _events(self, row: TaskRow) -> Iterator[dict[str, Any]]:
-        task_run = self._id(row.key)
-        for place, state in enumerate(row.states):
-            identity = str(uuid5(task_run, f"{state.kind}/{state.name}/{state.at.isoformat()}"))
+        """Yield events that were not told, as `prefect.utilities.engine.emit_task_run_state_change_event` does."""
+        task_run, before = self._id(row.key), None
+        related = [{"prefect.resource.id": f"prefect.flow-run.{self._flow_run}", "prefect.resource.role": "flow-run"}]
+        related += [{"prefect.resource.id": f"prefect.tag.{tag}", "prefect.resource.role": "tag"} for tag in row.tags]
+        for place, state in enumerate(row.states, start=1):
+            at, shown = state.at.isoformat(), _state(state)
+            identity = str(uuid5(task_run, f"{state.kind}/{state.name}/{at}"))
             if identity not in self._told:
-                before = row.states[place - 1] if place else None
-                about = _task_run(row, row.states[: place + 1])
-                yield self._event(identity, task_run, about, before, state)
-
-    def _event(
-        self, identity: str, task_run: UUID, about: Mapping[str, Any], before: RowState | None, state: RowState
-    ) -> dict[str, Any]:
-        """Return an event as `prefect.utilities.engine.emit_task_run_state_change_event` writes it."""
-        return {
-            "id": identity,
-            "occurred": state.at.isoformat(),
-            "event": f"prefect.task-run.{state.name}",
-            "resource": {
-                "prefect.resource.id": f"prefect.task-run.{task_run}",
-                "prefect.resource.name": about["name"],
-                "prefect.state-message": state.message,
-                "prefect.state-name": state.name,
-                "prefect.state-timestamp": state.at.isoformat(),
-                "prefect.state-type": state.kind,
-                "prefect.orchestration": "client",
-            },
-            "related": [
-                {"prefect.resource.id": f"prefect.flow-run.{self._flow_run}", "prefect.resource.role": "flow-run"},
-                *({"prefect.resource.id": f"prefect.tag.{tag}", "prefect.resource.role": "tag"}
-                  for tag in about.get("tags", ())),
-            ],
-            "payload": {
-                "intended": {"from": before.kind if before is not None else None, "to": state.kind},
-                "initial_state": None if before is None else _state(before),
-                "validated_state": {**_state(state), "data": None},
-                "task_run": dict(about),
-            },
-        }  # fmt: skip
+                yield {
+                    "id": identity,
+                    "occurred": at,
+                    "event": f"prefect.task-run.{state.name}",
+                    "resource": {
+                        "prefect.resource.id": f"prefect.task-run.{task_run}", "prefect.resource.name": row.name,
+                        "prefect.state-message": state.message, "prefect.state-name": state.name,
+                        "prefect.state-timestamp": at, "prefect.state-type": state.kind,
+                        "prefect.orchestration": "client",
+                    },
+                    "related": related,
+                    "payload": {
+                        "intended": {"from": before and before["type"], "to": state.kind}, "initial_state": before,
+                        "validated_state": {**shown, "data": None}, "task_run": _task_run(row, row.states[:place]),
+                    },
+                }  # fmt: skip
+            before = shown
 
 
 def _task_run(row: TaskRow, states: Sequence[RowState]) -> dict[str, Any]:
-    last = states[-1]
-    about: dict[str, Any] = {
-        "name": row.name,
-        "task_key": _TASK,
-        "dynamic_key": row.key,
-        "tags": list(row.tags),
-        "expected_start_time": states[0].at.isoformat(),
-    }
     end = next((state.at for state in states if state.kind not in OPEN), None)
-    about["end_time"] = None  # a row that was ended may go on
-    if end is not None:
-        about |= _end_times(end, begun=any(state.kind == "RUNNING" for state in states))
-    if (start := next((state.at for state in states if state.kind == "RUNNING"), None)) is not None:
-        took = ((end or last.at) - start).total_seconds()
+    start = next((state.at for state in states if state.kind == "RUNNING"), None)
+    # The bar of one that never began would reach from when it was expected to its end.
+    expected = end if end is not None and start is None else states[0].at
+    about: dict[str, Any] = {
+        "name": row.name, "task_key": _TASK, "dynamic_key": row.key, "tags": list(row.tags),
+        "expected_start_time": expected.isoformat(),
+        "end_time": None if end is None else end.isoformat(),  # a row that was ended may go on
+    }  # fmt: skip
+    if start is not None:
+        took = ((end or states[-1].at) - start).total_seconds()
         about |= {"run_count": 1, "start_time": start.isoformat(), "total_run_time": took}
     return about
-
-
-def _end_times(at: datetime, begun: bool) -> dict[str, Any]:
-    """Return how a task run ended; the bar of one that never began would reach from when it was expected to its end."""
-    end = at.isoformat()
-    return {"end_time": end} if begun else {"end_time": end, "expected_start_time": end}
 
 
 def _state(state: RowState) -> dict[str, Any]:

@@ -15,11 +15,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Final
 
+from research.controller.mirror import Trouble, describe_error
 from research.files import ignore_disk_full, require_room
 from research.installation.home import Home
+from research.installation.tiny_model import Note
 from research.orchestration.deployment import ProcessPool, StudyFlowRuns, is_registered, register
 from research.orchestration.prefect_api import connect, installation_name
 from research.orchestration.server import PrefectServer, client_environment, end_group, ensure_server, record_or_end
@@ -31,13 +32,11 @@ LOOK_S: Final = 2.0
 TELL_S: Final = 10.0
 """Seconds between two looks at a server that may have lost what it was told."""
 
-Say = Callable[[str], None]
-
 
 class StudyWorker:
     """The worker of an installation, from entering to leaving; at most `limit` studies at once."""
 
-    def __init__(self, home: Home, pool: ProcessPool, say: Say, warn: Say) -> None:
+    def __init__(self, home: Home, pool: ProcessPool, say: Note, warn: Note) -> None:
         self.server: PrefectServer = ensure_server(home.prefect)
         self._home = home
         self._pool = pool
@@ -47,7 +46,9 @@ class StudyWorker:
         self._flow_runs = StudyFlowRuns(home, EventLog(home.database), self._warn)
         self._process: subprocess.Popen[bytes] | None = None
         self._registered_at = -TELL_S
-        self._trouble: str | None = None
+        self._trouble = Trouble(
+            self._warn, lambda error: f"the worker waits ({describe_error(error)})", "the worker goes on"
+        )
 
     def run(self, until: threading.Event) -> None:
         """Look after server, worker and studies that were left until the event is set or the folder is gone."""
@@ -56,7 +57,7 @@ class StudyWorker:
                 if not is_supervisor(self._home):  # a server started there would be nobody's
                     self._warn(f"the folder {self._home.path} is gone, or another's; the worker ends")
                     return
-                self._try(self._tick)
+                self._trouble.attempt(self._tick)
         finally:
             self._end()
 
@@ -102,16 +103,3 @@ class StudyWorker:
             leave_flow_runs(self._home, self._process.pid)
             end_group(self._process.pid, LEAVING_S)
         (self._home.prefect / WORKER).unlink(missing_ok=True)
-
-    def _try(self, look: Callable[[], None]) -> None:
-        try:
-            look()
-        except Exception as error:  # noqa: BLE001 - the client's errors are many; none may end what is looked after
-            said = " ".join(f"{type(error).__name__}: {error}".split())
-            if self._trouble is None:
-                self._warn(f"the worker waits ({said})")
-            self._trouble = said
-        else:
-            if self._trouble is not None:
-                self._warn("the worker goes on")
-            self._trouble = None

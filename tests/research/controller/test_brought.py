@@ -82,23 +82,6 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_an_environment_that_changed_before_the_first_run_stops_the_study(brought: Brought, damage: str) -> None:
-    brought.process()
-    brought.bench.loop().plan()
-    DAMAGE[damage](brought.folder)
-    assert_stopped_and_resumed(brought)
-
-
-@pytest.mark.parametrize("damage", sorted(DAMAGE.keys() - {"code"}))
-def test_with_runs_that_cannot_be_checked_without_it_too(brought: Brought, damage: str) -> None:
-    brought.until(lambda state: any(attempts_running(state)))
-    brought.bench.end_attempts()
-    DAMAGE[damage](brought.folder)
-    assert_stopped_and_resumed(brought)
-    assert {run.attempts[-1].number for run in brought.state().runs.values()} == {1, 2}
-
-
 def assert_stopped_and_resumed(brought: Brought) -> None:
     with pytest.raises(InvalidRequest, match=r"expected .*bring it again") as refused:
         brought.session()
@@ -111,9 +94,26 @@ def assert_stopped_and_resumed(brought: Brought) -> None:
     assert brought.session().status == "concluded"
 
 
-def test_an_environment_that_is_gone_while_a_study_is_planned_stops_it(brought: Brought) -> None:
-    shutil.rmtree(brought.folder)
+@pytest.mark.parametrize(
+    ("when", "damage"),
+    [
+        ("while it is planned", "removed"),
+        *(("before the first run", damage) for damage in DAMAGE),
+        *(("with runs that cannot be checked without it", damage) for damage in sorted(DAMAGE.keys() - {"code"})),
+    ],
+)
+def test_an_environment_that_changed_stops_the_study(brought: Brought, when: str, damage: str) -> None:
+    runs = when.startswith("with runs")
+    if runs:
+        brought.until(lambda state: any(attempts_running(state)))
+        brought.bench.end_attempts()
+    elif when == "before the first run":
+        brought.process()
+        brought.bench.loop().plan()
+    DAMAGE[damage](brought.folder)
     assert_stopped_and_resumed(brought)
+    if runs:
+        assert {run.attempts[-1].number for run in brought.state().runs.values()} == {1, 2}
 
 
 def test_packages_that_cannot_be_had_stop_the_study(brought: Brought, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,9 @@ def test_packages_that_cannot_be_had_stop_the_study(brought: Brought, monkeypatc
     assert brought.session().status == "concluded"
 
 
-def judged_without_it(brought: Brought) -> None:
+def test_it_is_reported_and_proved_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    brought = Brought(tmp_path, monkeypatch, planner="rules")
+
     def kill() -> None:
         over = [is_over(run) for run in brought.state().runs.values()]
         if len(over) == 6 and all(over):
@@ -144,11 +146,6 @@ def judged_without_it(brought: Brought) -> None:
     brought.bench.check = lambda: None
     assert not brought.state().verdicts
     shutil.rmtree(brought.folder)
-
-
-def test_it_is_reported_and_proved_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    brought = Brought(tmp_path, monkeypatch, planner="rules")
-    judged_without_it(brought)
     brought.process()
     monkeypatch.setenv("AJET_HOME", str(brought.bench.home.path))
     monkeypatch.setenv("AJET_SANDBOX", "process")

@@ -7,11 +7,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +21,7 @@ from research.installation.home import Home
 from research.planners.context import PlannerContext
 from research.planners.protocol import Check, PlannerTurn
 from research.planners.rules import RulesPlanner
-from studies import ControllerLeaseLost, EventLog, StudyState, fold
+from studies import ControllerLeaseLost, EventLog, fold
 from swarm.job import Job
 from tests.research.bench import STUDY, Bench
 from tests.research.controller.test_driver import Notes
@@ -120,22 +119,16 @@ def test_a_controller_that_lost_its_lease_writes_nothing_and_ends_no_attempt(tmp
     assert all(handle.stops == 0 for handle in bench.sandbox.handles.values())
 
 
-def check_failing(after: int) -> Callable[[], None]:
-    checks = chain(repeat(lambda: None, after), repeat(lost))
-    return lambda: next(checks)()
-
-
-def test_a_lease_that_is_lost_within_a_tick_lets_no_further_attempt_begin(tmp_path: Path) -> None:
-    for after in (0, 1, 2, 5, 9):
-        bench = Bench(tmp_path / str(after))
-        bench.check = check_failing(after)
-        with pytest.raises(ControllerLeaseLost):
-            bench.drive(bench.loop())
-        steps = len(bench.events())
-        bench.check = lost
-        with pytest.raises(ControllerLeaseLost):
-            bench.loop().tick()
-        assert len(bench.events()) == steps
+@pytest.mark.parametrize("after", [0, 1, 2, 5, 9])
+def test_a_lease_that_is_lost_within_a_tick_lets_no_further_attempt_begin(tmp_path: Path, after: int) -> None:
+    bench, checks = Bench(tmp_path), chain(repeat(lambda: None, after), repeat(lost))
+    bench.check = lambda: next(checks)()
+    with pytest.raises(ControllerLeaseLost):
+        bench.drive(bench.loop())
+    events = bench.events()
+    with pytest.raises(ControllerLeaseLost):
+        bench.loop().tick()
+    assert bench.events() == events
 
 
 class Signalled(ScriptedPlanner):
@@ -171,18 +164,13 @@ def test_an_interrupt_while_planning_stops_it_cleanly(bench: Bench, number: sign
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-@contextmanager
-def planned(home: Home, **request: Any) -> Iterator[tuple[EventLog, StudyState]]:
-    with closing(EventLog(home.database)) as log:
-        create_study(log, STUDY, StudyRequest("group size 4 vs 8 on arith", "rules", None, 3600.0, None, (), **request))
-        yield log, Session(home, log, STUDY, RulesPlanner()).plan()
-
-
 def test_a_base_job_outlives_its_controller_and_a_model_that_changed_stops_the_study(tmp_path: Path) -> None:
     folder = model_at(tmp_path / "model")
     base = Job(backend="fake", steps=3, model=model_folder(str(folder)))
     home = make_home(tmp_path / "home")
-    with planned(home, base=base) as (log, state):
+    with closing(EventLog(home.database)) as log:
+        create_study(log, STUDY, StudyRequest("group size 4 vs 8 on arith", "rules", None, 3600.0, None, base=base))
+        state = Session(home, log, STUDY, RulesPlanner()).plan()
         assert base_job_of(state.settings) == base
         job = Job.from_record(state.noise_plan.job)
         assert (job.backend, job.steps, job.model) == ("fake", 3, base.model)

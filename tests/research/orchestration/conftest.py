@@ -6,11 +6,13 @@ import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from playwright.sync_api import Page, sync_playwright
+from prefect.client.orchestration import SyncPrefectClient
 
 from research.controller.session import hold_lease
+from research.orchestration.prefect_api import connect
 from research.orchestration.server import AUTH, PrefectServer, client_environment
 from studies import EventLog
 from tests.research.bench import STUDY, Bench
@@ -18,10 +20,6 @@ from tests.research.designs import design
 from tests.research.orchestration.shown import PATIENCE_S, Asking, Told, Watched
 from tests.shared_prefect import shared_folder, shared_server
 from tests.studies.synthetic import Synthetic
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
-    from prefect.client.orchestration import SyncPrefectClient
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +42,6 @@ def client(server: PrefectServer, pytestconfig: pytest.Config) -> Iterator[SyncP
             # Another worker writes to the same database, and a server whose database is locked answers 503; more tries
             # than these, and a test would wait for minutes until a server that is gone counts as gone.
             patch.setenv("PREFECT_CLIENT_MAX_RETRIES", "3")
-            from research.orchestration.prefect_api import connect  # Prefect reads its settings at import
         with connect(server.api) as found:
             yield found
 
@@ -77,8 +74,6 @@ def told(tmp_path: Path, client: SyncPrefectClient) -> Iterator[Told]:
 def page() -> Iterator[Page]:
     if (chromium := shutil.which("chromium")) is None:
         pytest.skip("no chromium on this machine (.ci/run installs it)")
-    from playwright.sync_api import sync_playwright
-
     quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--disable-quic"]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=quiet)

@@ -9,11 +9,18 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
-from research.controller.controller import StudyController
+from playwright.sync_api import Page
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.states import Suspended
+
 from research.installation.home import Home
+from research.orchestration.projection import ControllerSession
+from research.orchestration.server import PrefectServer
 from studies import EventLog, EventType, StudyState
 from studies.report import build_report
 from tests.research.bench import STUDY, Bench
@@ -25,23 +32,13 @@ PATIENCE_S = 600.0
 CANCELLED = "cancelled in the Prefect UI"
 PAUSED = "paused in the Prefect UI"
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
-    from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.objects import FlowRun, State
-
-    from research.orchestration.projection import ControllerSession
-    from research.orchestration.server import PrefectServer
-
 
 class Watched:
     def __init__(self, bench: Bench, client: SyncPrefectClient, log: EventLog) -> None:
-        from research.orchestration.projection import ControllerSession
-
         self.bench = bench
         self.client = client
-        self.loop: StudyController = bench.loop()
-        self.session: ControllerSession = ControllerSession(bench.home, log, self.loop.state(), client)
+        self.loop = bench.loop()
+        self.session = ControllerSession(bench.home, log, self.loop.state(), client)
         self.refresh()
 
     def refresh(self) -> None:
@@ -49,8 +46,6 @@ class Watched:
 
     @contextmanager
     def another_session(self) -> Iterator[ControllerSession]:
-        from research.orchestration.projection import ControllerSession
-
         with closing(EventLog(self.bench.home.database, clock=self.bench.clock)) as log:
             yield ControllerSession(self.bench.home, log, self.loop.state(), self.client)
 
@@ -92,15 +87,14 @@ class Told:
         self.synthetic.create()
 
     def session(self) -> ControllerSession:
-        from research.orchestration.projection import ControllerSession
-
         return ControllerSession(self.home, self.synthetic.log, self.synthetic.state(), self.client)
 
     def begin(self) -> tuple[ControllerSession, UUID]:
         session = self.session()
         session.refresh()
-        return session, self.identity()
+        return session, self.identity
 
+    @property
     def identity(self) -> UUID:
         return shown_in(self.folder / "prefect.json")
 
@@ -121,9 +115,6 @@ class Told:
 
 
 def press(client: SyncPrefectClient, run: UUID, button: str) -> str:
-    from prefect.client.schemas.objects import State, StateType
-    from prefect.states import Suspended
-
     if button == "resume":
         client.resume_flow_run(run)
         return "ACCEPT"
@@ -135,8 +126,6 @@ def press(client: SyncPrefectClient, run: UUID, button: str) -> str:
 
 
 def runs_of(client: SyncPrefectClient, study: str) -> list[FlowRun]:
-    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
-
     runs = client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=FlowRunFilterTags(all_=[study])))
     return sorted(runs, key=lambda run: str(run.created))
 

@@ -8,15 +8,29 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from research.orchestration.artifacts import DESCRIPTIONS, StudyArtifact, build_artifacts, embed_pictures
+import pytest
+
+from research.orchestration.artifacts import (
+    DESCRIPTIONS,
+    MOST_POINTS,
+    LiveCurves,
+    StudyArtifact,
+    build_artifacts,
+    embed_pictures,
+)
+from research.runs.files import AttemptProgress
 from studies import EventType, StudyState
 from studies.report import build_report
+from studies.report.figure_data import ArmCurves, Curves, SeedCurve, mean_of
+from studies.report.plots import curves_picture
 from tests.research.in_rounds import InRounds
 from tests.studies.synthetic import Synthetic, design, hypothesis
 
 
 def found(state: StudyState, folder: Path) -> dict[str, StudyArtifact]:
-    return {each.name: each for each in build_artifacts(state, folder, lambda run, attempt: None)}
+    progress, *others = build_artifacts(state, folder, lambda run, attempt: None)
+    assert progress.description
+    return {each.name: each for each in others}
 
 
 def test_there_is_an_artifact_once_there_is_something_to_show_and_each_is_described(synthetic: Synthetic) -> None:
@@ -24,8 +38,12 @@ def test_there_is_an_artifact_once_there_is_something_to_show_and_each_is_descri
     synthetic.append(EventType.HYPOTHESIS_PROPOSED, **hypothesis().model_dump(mode="json"))
     assert list(found(synthetic.state(), synthetic.folder)) == ["plan"]
     synthetic = Synthetic(synthetic.folder / "whole")
-    synthetic.whole()
-    assert list(found(synthetic.state(), synthetic.folder)) == ["plan", "runs", "verdicts"]
+    synthetic.whole(design((hypothesis("h1", 16), hypothesis("h2", 8))))
+    shown = found(synthetic.state(), synthetic.folder)
+    assert list(shown) == ["plan", "runs", "verdicts"]
+    rows = json.loads(str(shown["verdicts"].make()))
+    assert ([row["hypothesis"] for row in rows], rows[0]["verdict"]) == (["h1", "h2"], "supported")
+    assert (rows[0]["runs"], float(rows[0]["estimate"]) > 0) == ("5 + 5", True)
     assert {"plan", "runs", "verdicts", "progress", "curves", "results", "report"} == {*DESCRIPTIONS, "progress"}
 
 
@@ -72,15 +90,6 @@ def test_the_table_of_runs_links_to_the_tracked_run_or_names_its_log(synthetic: 
         (f"group\\_size=16 seed {offline.seed}", "1", "lost", "offline: `wandb/1`"),
         (f"group\\_size=4 seed {online.seed}", "1", "running", page),
     ]
-
-
-def test_verdicts_are_told_with_their_numbers_look_by_look(synthetic: Synthetic) -> None:
-    synthetic = Synthetic(synthetic.folder / "whole")
-    synthetic.whole(design((hypothesis("h1", 16), hypothesis("h2", 8))))
-    rows = json.loads(found(synthetic.state(), synthetic.folder)["verdicts"].make())
-    assert ([row["hypothesis"] for row in rows], rows[0]["verdict"]) == (["h1", "h2"], "supported")
-    assert rows[0]["runs"] == "5 + 5"
-    assert float(rows[0]["estimate"]) > 0
 
 
 def test_what_says_the_same_has_the_same_version(synthetic: Synthetic) -> None:
@@ -148,3 +157,105 @@ def test_pictures_come_to_so_many_bytes_at_most_and_what_is_not_there_stays_as_i
     assert text.count("](data:image/png;base64,") == 2
     assert text.endswith("(`c.png` is too large to be shown here)")
     assert len(text) < 1100
+
+
+@pytest.fixture
+def locked(synthetic: Synthetic) -> Synthetic:
+    synthetic.lock()
+    return synthetic
+
+
+def progress(step: int) -> AttemptProgress:
+    return AttemptProgress(stage="train", step=step, steps=40, train_success=0.5, seconds=step)
+
+
+def arms(curves: LiveCurves, synthetic: Synthetic) -> dict[str, ArmCurves]:
+    curves.read(synthetic.state())
+    data = curves.data(synthetic.state())
+    return {} if data is None else {arm.arm: arm for arm in data.arms}
+
+
+def test_collected_runs_are_read_once_and_running_ones_as_far_as_they_were_seen(locked: Synthetic) -> None:
+    curves = LiveCurves(locked.folder)
+    assert arms(curves, locked) == {}
+    first, second, third, *_ = locked.plan()
+    locked.run(first)
+    locked.launch(second)
+    locked.launch(third)
+    before = curves.version(locked.state())
+    for step in (0, 1, 2):
+        curves.add_progress(second.run_id, 1, progress(step))
+    found = arms(curves, locked)
+    assert list(found) == [first.arm, f"{second.arm}, running"]
+    assert len(found[first.arm].mean) == 40
+    assert found[f"{second.arm}, running"].seeds[0].points == ((128.0, 0.5), (256.0, 0.5))
+    assert curves.version(locked.state()) != before
+    (locked.folder / "runs" / first.run_id / "snapshot.json").unlink()
+    assert list(arms(curves, locked)) == list(found), "it was read already"
+
+
+def test_of_a_long_training_a_part_of_its_points_is_kept_with_the_last(locked: Synthetic) -> None:
+    first, *_ = locked.plan()
+    locked.launch(first)
+    locked.end(first)
+    locked.collect(first, steps=1111)
+    points = arms(LiveCurves(locked.folder), locked)[first.arm].mean
+    assert MOST_POINTS // 2 < len(points) <= MOST_POINTS + 1
+    assert points[-1][0] == 1111 * 128
+
+
+def test_a_file_that_was_changed_has_no_curve(locked: Synthetic) -> None:
+    first, *_ = locked.plan()
+    locked.run(first)
+    path = locked.folder / "runs" / first.run_id / "snapshot.json"
+    path.write_text(path.read_text() + " ")
+    assert arms(LiveCurves(locked.folder), locked) == {}
+
+
+def test_a_try_that_begins_anew_is_drawn_by_its_own_progress(locked: Synthetic) -> None:
+    curves = LiveCurves(locked.folder)
+    spec, *_ = locked.plan()
+    locked.launch(spec)
+    curves.add_progress(spec.run_id, 1, progress(30))
+    locked.end(spec, status="lost", code="lost")
+    assert arms(curves, locked) == {}
+    locked.launch(spec, 2)
+    curves.add_progress(spec.run_id, 2, progress(1))
+    assert arms(curves, locked)[f"{spec.arm}, running"].seeds[0].points == ((128.0, 0.5),)
+
+
+@pytest.mark.slow
+def test_the_picture_of_two_hundred_long_runs_is_small() -> None:
+    """The limit that docs name: 300 kB."""
+    drawn = []
+    for index, name in enumerate("abcd"):
+        seeds = tuple(
+            SeedCurve(f"{name}{n}", n, tuple((float(x), (x * 7919 * (n + 1)) % 97 / 97) for x in range(MOST_POINTS)))
+            for n in range(50)
+        )
+        drawn.append(ArmCurves(name, index, seeds, mean_of(seeds)))
+    picture = curves_picture(Curves(tuple(drawn), "share", "episodes"))
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) < 300_000
+
+
+def test_the_curves_of_rounds_that_are_over_stay_and_are_drawn_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, drawn = InRounds(tmp_path / "rounds"), list[str]()
+    state, curves = study.two_rounds(), LiveCurves(study.folder)
+    monkeypatch.setattr("research.orchestration.artifacts.data_uri", lambda data, kind: f"picture {len(data)}")
+    monkeypatch.setattr(
+        "studies.report.plots.curves_picture", lambda data: drawn.append(" ".join(arm.arm for arm in data.arms)) or b""
+    )
+    curves.read(state)
+    text = curves.markdown(state)
+    assert text.index("## Round 2") < text.index("## Round 1")
+    assert drawn == ["group_size=16 group_size=32", "group_size=4 group_size=16"]
+    study.begin_next()
+    assert curves.version(study.state()) != curves.version(state)
+    later = curves.markdown(study.state())
+    assert later.startswith("## Round 3")
+    assert drawn[2:] == ["group_size=16 group_size=32"], "the second round is over now, and drawn for the last time"
+    curves.markdown(study.state())
+    assert len(drawn) == 3

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from research.orchestration.prefect_api import Activity, Reconciliation, SessionEnd, UserAction, describe_end, reconcile
+from research.orchestration.prefect_api import Activity, SessionEnd, UserAction, describe_end, reconcile
 from research.scheduler.steps import BUDGET_RULE
 from studies.log.event import EventType
 from tests.studies.synthetic import Synthetic
@@ -17,26 +17,26 @@ RUNNING, PAUSED, ASKING = Activity
 @pytest.mark.parametrize(
     ("agreed", "action", "study", "then"),
     [
-        (RUNNING, UserAction.CONTINUE, RUNNING, Reconciliation(RUNNING)),
-        (RUNNING, UserAction.PAUSE, RUNNING, Reconciliation(PAUSED, UserAction.PAUSE)),
-        (PAUSED, UserAction.PAUSE, PAUSED, Reconciliation(PAUSED)),
-        (PAUSED, UserAction.CONTINUE, PAUSED, Reconciliation(RUNNING, UserAction.CONTINUE)),
-        (RUNNING, UserAction.CONTINUE, PAUSED, Reconciliation(PAUSED)),
-        (PAUSED, UserAction.PAUSE, RUNNING, Reconciliation(RUNNING)),
-        (RUNNING, UserAction.PAUSE, PAUSED, Reconciliation(PAUSED)),
-        (PAUSED, UserAction.CONTINUE, RUNNING, Reconciliation(RUNNING)),
-        (PAUSED, None, PAUSED, Reconciliation(PAUSED)),
-        (RUNNING, None, PAUSED, Reconciliation(PAUSED)),
-        (PAUSED, UserAction.STOP, PAUSED, Reconciliation(PAUSED, UserAction.STOP)),
-        (RUNNING, UserAction.STOP, PAUSED, Reconciliation(RUNNING, UserAction.STOP)),
-        (RUNNING, UserAction.CONTINUE, ASKING, Reconciliation(ASKING)),
-        (ASKING, None, ASKING, Reconciliation(ASKING)),
-        (ASKING, None, RUNNING, Reconciliation(RUNNING)),
-        (ASKING, UserAction.PAUSE, ASKING, Reconciliation(PAUSED, UserAction.PAUSE)),
+        (RUNNING, UserAction.CONTINUE, RUNNING, (RUNNING, None)),
+        (RUNNING, UserAction.PAUSE, RUNNING, (PAUSED, UserAction.PAUSE)),
+        (PAUSED, UserAction.PAUSE, PAUSED, (PAUSED, None)),
+        (PAUSED, UserAction.CONTINUE, PAUSED, (RUNNING, UserAction.CONTINUE)),
+        (RUNNING, UserAction.CONTINUE, PAUSED, (PAUSED, None)),
+        (PAUSED, UserAction.PAUSE, RUNNING, (RUNNING, None)),
+        (RUNNING, UserAction.PAUSE, PAUSED, (PAUSED, None)),
+        (PAUSED, UserAction.CONTINUE, RUNNING, (RUNNING, None)),
+        (PAUSED, None, PAUSED, (PAUSED, None)),
+        (RUNNING, None, PAUSED, (PAUSED, None)),
+        (PAUSED, UserAction.STOP, PAUSED, (PAUSED, UserAction.STOP)),
+        (RUNNING, UserAction.STOP, PAUSED, (RUNNING, UserAction.STOP)),
+        (RUNNING, UserAction.CONTINUE, ASKING, (ASKING, None)),
+        (ASKING, None, ASKING, (ASKING, None)),
+        (ASKING, None, RUNNING, (RUNNING, None)),
+        (ASKING, UserAction.PAUSE, ASKING, (PAUSED, UserAction.PAUSE)),
     ],
 )
 def test_the_side_that_changed_is_followed(
-    agreed: Activity, action: UserAction | None, study: Activity, then: Reconciliation
+    agreed: Activity, action: UserAction | None, study: Activity, then: tuple[Activity, UserAction | None]
 ) -> None:
     assert reconcile(agreed, action, study) == then
 
@@ -47,9 +47,9 @@ def test_the_side_that_changed_is_followed(
 def test_after_one_refresh_nothing_changes_any_more(
     agreed: Activity, action: UserAction | None, study: Activity
 ) -> None:
-    both = reconcile(agreed, action, study)
-    shown = {RUNNING: UserAction.CONTINUE, PAUSED: UserAction.PAUSE, ASKING: None}[both.activity]
-    assert reconcile(both.activity, shown, both.activity) == Reconciliation(both.activity)
+    both, _ = reconcile(agreed, action, study)
+    shown = {RUNNING: UserAction.CONTINUE, PAUSED: UserAction.PAUSE, ASKING: None}[both]
+    assert reconcile(both, shown, both) == (both, None)
 
 
 USED_UP = "budget: 900 s of work are used up"

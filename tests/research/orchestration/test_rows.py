@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.orchestration.task_rows import RowState, TaskRow, attempt_key, build_rows, cancel_row, end_row
+from research.files import write_json
+from research.orchestration.task_rows import (
+    MOST_STEPS,
+    RowState,
+    TaskRow,
+    TrainingLine,
+    attempt_key,
+    build_rows,
+    cancel_row,
+    end_row,
+    find_tracking_log,
+    outcome_lines,
+    tracking_lines,
+    training_lines,
+)
+from research.runs.files import AttemptFolder, AttemptOutcome, AttemptProgress
 from studies import StudyState
 from studies.log.event import Event, EventType
+from studies.log.study import AttemptState
 from studies.records.design import RunSpec
 from studies.records.procedure import InterimAnalysis
 from studies.records.runs import NOISE_ARM
@@ -37,18 +55,17 @@ def time(event: Event) -> datetime:
     return datetime.fromisoformat(event.ts)
 
 
-def test_planning_is_a_row_from_the_study_s_begin_to_its_lock(synthetic: Synthetic) -> None:
+@pytest.mark.parametrize("ends", ["locked", "refused"])
+def test_planning_is_a_row_from_the_study_s_begin_to_its_lock_or_its_refusal(synthetic: Synthetic, ends: str) -> None:
     (row,) = build_rows(synthetic.state())
     assert (row.name, said(row)) == ("planning", ["Running"])
-    synthetic.lock()
+    if ends == "locked":
+        synthetic.lock()
+    else:
+        synthetic.append(EventType.STUDY_STOPPED, reason="too dear: use --budget 2h")
     (row,) = build_rows(synthetic.state())
-    assert said(row) == ["Running", "Completed"]
-
-
-def test_a_refusal_is_a_planning_that_failed_with_its_reason(synthetic: Synthetic) -> None:
-    synthetic.append(EventType.STUDY_STOPPED, reason="too dear: use --budget 2h")
-    (row,) = build_rows(synthetic.state())
-    assert (row.states[-1].kind, row.states[-1].message) == ("FAILED", "too dear: use --budget 2h")
+    assert said(row) == ["Running", "Completed" if ends == "locked" else "Failed"]
+    assert ends == "locked" or row.states[-1].message == "too dear: use --budget 2h"
 
 
 def test_a_planned_run_waits_under_its_arm_and_seed_and_is_tagged(synthetic: Synthetic) -> None:
@@ -86,7 +103,7 @@ def test_what_the_next_look_needs_waits_for_it_under_the_key_that_it_will_have(s
 
 def test_a_lost_attempt_keeps_its_row_and_the_next_try_waits_in_its_own(synthetic: Synthetic) -> None:
     synthetic.lock()
-    first, second, *_ = synthetic.plan()
+    first, second, third, *_ = synthetic.plan()
     launched = synthetic.launch(first)
     assert said(begun(synthetic.state())[name(first)]) == ["Planned", "Running"]
     lost = synthetic.end(first, status="lost", code="lost", reason="gone")
@@ -115,14 +132,9 @@ def test_a_lost_attempt_keeps_its_row_and_the_next_try_waits_in_its_own(syntheti
     ]  # fmt: skip
     assert name(second, ", try 2") not in over, "it was given up"
 
-
-def test_a_run_that_was_given_up_before_it_began_is_not_needed(synthetic: Synthetic) -> None:
-    synthetic.lock()
-    spec, *_ = synthetic.plan()
-    synthetic.append(EventType.RUN_INVALIDATED, run_id=spec.run_id, code="vetoed", reason="needless")
-    row = begun(synthetic.state())[name(spec)]
-    assert [(state.kind, state.name) for state in row.states] == [("PENDING", "Planned"), ("CANCELLED", "Not needed")]
-    assert row.states[-1].message == "vetoed: needless"
+    synthetic.append(EventType.RUN_INVALIDATED, run_id=third.run_id, code="vetoed", reason="needless")
+    *_, never = begun(synthetic.state())[name(third)].states
+    assert (never.kind, never.name, never.message) == ("CANCELLED", "Not needed", "vetoed: needless")
 
 
 def test_nothing_stays_open_when_a_controller_ends() -> None:
@@ -202,3 +214,67 @@ def test_a_round_that_comes_to_no_lock_was_given_up(tmp_path: Path) -> None:
     assert all("round:3" in row.tags for row in noise)
     ended = next(row for row in build_rows(study.conclude()) if row.key == planning.key)
     assert said(ended)[-1] == "Given up"
+
+
+LAUNCHED = "2031-03-04T09:30:00+00:00"
+ATTEMPT = AttemptState(1, "r-1", LAUNCHED, "finished", ended="2031-03-04T09:31:15+00:00")
+
+
+TRAINED: dict[str, Any] = {"train_success": 0.5, "train_reward": 0.125}
+
+
+def told(*found: AttemptProgress) -> list[TrainingLine]:
+    lines = {line.key: line for progress in reversed(found) for line in training_lines(ATTEMPT, progress)}
+    return sorted(lines.values(), key=lambda line: line.at)
+
+
+def seen(step: int, steps: int, hidden: float | None = 0.25) -> AttemptProgress:
+    return AttemptProgress(stage="train", step=step, steps=steps, seconds=step, hidden_success=hidden, **TRAINED)
+
+
+def test_a_step_is_told_with_reward_and_success_at_its_time() -> None:
+    (line,) = (line for line in told(seen(7, 40)) if line.key.startswith("step-"))
+    assert line.text == "step 7 of 40, reward 0.125, solved 0.500"
+    assert line.at == datetime.fromisoformat(LAUNCHED) + timedelta(seconds=7)
+
+
+@given(steps=st.integers(1, 5000), looks=st.integers(1, 40))
+def test_a_training_of_any_length_is_told_in_a_few_dozen_lines(steps: int, looks: int) -> None:
+    every = max(1, steps // 500)
+    lines = told(*(seen(step, steps, step * looks // steps / 100) for step in range(0, steps + 1, every)))
+    assert sum(line.key.startswith("step-") for line in lines) <= MOST_STEPS + 1
+    assert len(lines) <= 1 + MOST_STEPS + 1 + looks + 1
+
+
+def test_the_evaluation_after_training_is_told_though_it_came_to_the_same() -> None:
+    last = seen(40, 40).model_copy(update={"stage": "stop"})
+    texts = [line.text for line in told(seen(1, 40), last)]
+    assert "hidden success 0.250 at step 1" in texts
+    assert "hidden success 0.250 after training" in texts
+
+
+def test_the_end_says_what_the_stages_took_and_what_was_refused(tmp_path: Path) -> None:
+    folder = AttemptFolder(tmp_path)
+    assert list(outcome_lines(ATTEMPT, folder)) == []
+    folder.outcome.write_text('{"status": "fini')
+    assert list(outcome_lines(ATTEMPT, folder)) == [], "half of an outcome is none"
+    outcome = AttemptOutcome(
+        status="finished", code="ok", seconds=75, stages={"boot": 2.5, "train": 60.0}, refused={"client: dns": 3}
+    )
+    write_json(folder.outcome, outcome.model_dump(mode="json"))
+    assert [line.text for line in outcome_lines(ATTEMPT, folder)] == [
+        "finished after 75 s: boot 2.5 s, train 60.0 s", "3 requests of its containers were refused: client: dns",
+    ]  # fmt: skip
+
+
+def test_where_the_tracked_run_is(tmp_path: Path) -> None:
+    folder = AttemptFolder(tmp_path / "attempts" / "r-a1")
+    assert find_tracking_log(folder, tmp_path) is None
+    assert list(tracking_lines(ATTEMPT, None)) == []
+    (folder.path / "wandb" / "offline-run-20310304_093000-r-a1").mkdir(parents=True)
+    log = find_tracking_log(folder, tmp_path)
+    assert log == "attempts/r-a1/wandb/offline-run-20310304_093000-r-a1"
+    online = replace(ATTEMPT, url="https://wandb.example/e/p/runs/r-a1")
+    assert [line.text for line in tracking_lines(online, log)] == [
+        f"W&B log: {log}", "W&B run: https://wandb.example/e/p/runs/r-a1",
+    ]  # fmt: skip

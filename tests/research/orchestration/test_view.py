@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 import subprocess
 import sys
 import threading
-from contextlib import suppress
 from pathlib import Path
 
+import httpx
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
 
 from research.installation.home import Home
 from research.orchestration import projection as module
-from research.orchestration.projection import PrefectView
+from research.orchestration.projection import ControllerSession, PrefectView
 from research.orchestration.server import AUTH, PrefectServer, PrefectUnavailable, client_environment
 from studies import EventLog
 from tests.research.bench import STUDY, Bench
@@ -97,61 +96,31 @@ def test_an_address_where_nobody_answers_costs_the_view_only(bench: Bench, monke
     assert "without Prefect's view" in line
 
 
-class Relay:
-    """Stands before a server; cut off, it is to clients as a server that was killed: connections break, none open."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._pipes: list[socket.socket] = []
-        self.port = 0
-        self.open()
-
-    def open(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", self.port))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
-
-    def cut(self) -> None:
-        for end in (self._listener, *self._pipes):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-
-    def _accept(self, listener: socket.socket) -> None:
-        with suppress(OSError):
-            while True:
-                near, far = listener.accept()[0], socket.create_connection(("127.0.0.1", self._target))
-                self._pipes += [near, far]
-                for ends in ((near, far), (far, near)):
-                    threading.Thread(target=self._pump, args=ends, daemon=True).start()
-
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(65_536):
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
-
-
 @pytest.mark.slow
 def test_a_server_that_is_gone_is_said_once_and_shows_the_end_when_it_is_back(
     bench: Bench, server: PrefectServer, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    relay, warned = Relay(int(server.url.rpartition(":")[2])), Heard()
-    monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{relay.port}/api")
-    note = bench.home.study(STUDY) / "prefect.json"
-    loop = bench.loop()
-    with PrefectView(bench.home, bench.loop().state(), Heard(), warned):
+    refresh, gone, warned = ControllerSession.refresh, threading.Event(), Heard()
+
+    def refresh_unless_gone(self: ControllerSession, notes: list[str]) -> None:
+        if gone.is_set():
+            raise httpx.ConnectError("All connection attempts failed")
+        refresh(self, notes)
+
+    monkeypatch.setattr(ControllerSession, "refresh", refresh_unless_gone)
+    monkeypatch.setenv("PREFECT_API_URL", server.api)
+    note, loop = bench.home.study(STUDY) / "prefect.json", bench.loop()
+    with PrefectView(bench.home, loop.state(), Heard(), warned):
         wait_for(note.exists)
         flow_run = shown_in(note)
         loop.tick()
-        relay.cut()
+        gone.set()
         warned.wait("Prefect's view is interrupted (")
         assert bench.drive(loop).state.status == "concluded"
         assert len(warned.lines) == 1
-        relay.open()
+        gone.clear()
         warned.wait("is back")
     assert state_of(client.read_flow_run(flow_run)).is_completed()
-    relay.cut()
 
 
 @pytest.mark.slow

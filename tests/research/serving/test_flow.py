@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 from uuid import UUID
 
 import httpx
@@ -25,7 +26,7 @@ from research.controller.options import ResearchOptions, begin_study, make_reque
 from research.controller.session import hold_lease
 from research.errors import ResearchError, StudyBusy
 from research.installation.home import Home
-from research.orchestration import deployment, flow, prefect_command
+from research.orchestration import deployment, flow, prefect_api, prefect_command
 from research.orchestration.deployment import hand_over
 from research.orchestration.flow import Elsewhere, FlowRunExecution
 from research.orchestration.prefect_api import (
@@ -38,7 +39,6 @@ from research.orchestration.prefect_api import (
     ensure_deployment,
     find_flow_run,
     read_note,
-    request_time,
 )
 from research.orchestration.projection import ControllerSession, question_of
 from studies import EventLog, EventType, StoreError, StudyLog, StudyState, fold
@@ -176,25 +176,33 @@ def test_a_pause_while_a_process_waits_for_the_lease_came_after_the_wish(
     assert line.state().paused_reason == "lunch"
 
 
-def test_a_process_that_leaves_with_its_worker_wishes_nothing(line: Line, client: SyncPrefectClient) -> None:
-    run = line.put("person")
-    before = request_time(client, run)
-    for state in (Running(), AwaitingRetry(), AwaitingRetry(message=LEFT), Scheduled(name="Late")):
-        client.set_flow_run_state(run, cast("State[Any]", state), force=True)
-    assert request_time(client, run) == before
-    client.set_flow_run_state(run, AwaitingRetry(message="Retry from the UI"), force=True)
-    after = request_time(client, run)
-    assert before is not None
+@pytest.mark.parametrize(
+    ("by", "states"),
+    [
+        pytest.param(
+            "person", (Running(), AwaitingRetry(), AwaitingRetry(message=LEFT), Scheduled(name="Late")), id="leaves"
+        ),
+        *(
+            pytest.param(
+                "worker", (State(type=before), AwaitingRetry()), id=f"killed {before.value} before it could leave"
+            )
+            for before in (StateType.RUNNING, StateType.PAUSED, StateType.PENDING)
+        ),
+    ],
+)
+def test_a_process_that_leaves_with_its_worker_wishes_nothing(
+    line: Line, by: str, states: tuple[State[Any], ...]
+) -> None:
+    run = FlowRun(line.client, line.put(by))
+    before = run.request_time()
+    assert (before is None) == (by == "worker")
+    for state in states:
+        run.set(state)
+    assert run.request_time() == before
+    run.set(AwaitingRetry(message="Retry from the UI"))
+    after = run.request_time()
     assert after is not None
-    assert after > before
-
-
-@pytest.mark.parametrize("before", ["RUNNING", "PAUSED", "PENDING"])
-def test_a_process_that_is_killed_before_it_could_leave_wishes_nothing_either(line: Line, before: str) -> None:
-    run = line.put("worker")
-    line.client.set_flow_run_state(run, State(type=StateType(before)), force=True)
-    line.client.set_flow_run_state(run, cast("State[Any]", AwaitingRetry()), force=True)
-    assert request_time(line.client, run) is None
+    assert before is None or after > before
 
 
 def test_a_worker_that_leaves_lifts_no_pause(line: Line) -> None:
@@ -272,22 +280,9 @@ def test_a_form_that_names_a_study_takes_it_over_and_closes_its_flow_run(line: L
 def test_an_event_log_that_is_away_when_a_process_begins_is_waited_for(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = list[str]()
-
-    def away_at_first(url: str) -> EventLog:
-        opened.append(url)
-        if len(opened) == 1:
-            raise StoreError("the database starts again")
-        return EventLog(url)
-
-    monkeypatch.setattr(flow, "PAUSE_S", 0.0)
-    monkeypatch.setattr(flow, "EventLog", away_at_first)
-    with flow._open_log(home) as log:
-        assert log.studies() == [STUDY]
-    monkeypatch.setattr(flow, "RETRY_TIMEOUT_S", -1.0)
-    opened.clear()
-    with pytest.raises(StoreError), flow._open_log(home):
-        pass
+    monkeypatch.setattr(prefect_api, "AGAIN_S", 0.0)
+    monkeypatch.setattr(flow, "EventLog", Mock(side_effect=[StoreError("the database starts again"), "a log"]))
+    assert str(flow._open_log(home)) == "a log"
 
 
 RUN = UUID("051ddaab-9b8d-41c4-8083-782f3c17c0b3")
@@ -334,46 +329,26 @@ def test_a_flow_run_that_is_refused_is_named_by_its_topic_says_why_in_its_log_an
     assert (line.level, line.message) == (40, end.message)
 
 
-def test_an_error_that_nobody_expected_is_one_line_that_says_where(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "how", "why"),
+    [
+        pytest.param(
+            RuntimeError("two\nlines"), "failed", "RuntimeError: two lines (at test_flow.py:", id="unexpected"
+        ),
+        # Whoever crashed is taken up again; who failed before anything happened waits for a person.
+        pytest.param(httpx.ConnectError("refused"), "left", "Prefect did not answer: ConnectError", id="server away"),
+    ],
+)
+def test_an_error_of_a_process_is_one_line(
+    line: Line, monkeypatch: pytest.MonkeyPatch, error: Exception, how: str, why: str
+) -> None:
     def fail(self: object, study: str) -> SessionEnd:
-        raise RuntimeError("two\nlines")
+        raise error
 
-    line.put("worker")
     monkeypatch.setattr(FlowRunExecution, "_resume", fail)
     execution = FlowRunExecution(line.home, line.log, cast("FlowRun", SimpleNamespace(id=RUN)))
     end = flow._work(execution, {"study": STUDY})
-    assert end.how == "failed"
-    assert end.message.startswith("RuntimeError: two lines (at test_flow.py:")
-
-
-def test_a_server_that_stays_away_leaves_a_study_and_fails_none(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever crashed is taken up again; who failed before anything happened waits for a person."""
-
-    def be_away(self: object, study: str) -> SessionEnd:
-        raise httpx.ConnectError("All connection attempts failed")
-
-    monkeypatch.setattr(FlowRunExecution, "_resume", be_away)
-    execution = FlowRunExecution(line.home, line.log, cast("FlowRun", SimpleNamespace(id=RUN)))
-    end = flow._work(execution, {"study": STUDY})
-    assert (end.how, "ConnectError" in end.message) == ("left", True)
-
-
-Report = Callable[[SessionEnd, bool], type[BaseException]]
-
-
-@pytest.fixture
-def report(line: Line, client: SyncPrefectClient) -> Report:
-    """End a process of a flow run that somebody put back in line meanwhile, or not; return what the engine sees."""
-
-    def end(how: SessionEnd, terminated: bool) -> type[BaseException]:
-        run = find_flow_run(client, line.home, STUDY)
-        assert run is not None
-        begun = run.model_copy(update={"state": Running()})
-        with pytest.raises((Pause, TerminationSignal)) as raised:
-            flow._report_end(FlowRun(client, run.id), begun, how, terminated=terminated)
-        return raised.type
-
-    return end
+    assert (end.how, end.message.startswith(why), "\n" in end.message) == (how, True, False)
 
 
 LEAVES = SessionEnd("left", LEFT)
@@ -383,6 +358,7 @@ LEAVES = SessionEnd("left", LEFT)
     ("before", "end", "terminated", "shown"),
     [
         pytest.param(StateType.RUNNING, DROVE, False, "Completed", id="ends"),
+        pytest.param(StateType.RUNNING, SessionEnd("budget", "900 s"), False, "Budget used up", id="has no time left"),
         pytest.param(StateType.CANCELLING, SessionEnd("cancelled", "enough"), False, "Cancelled", id="saw Cancel"),
         pytest.param(StateType.CANCELLING, SessionEnd("cancelled", "enough"), True, "Cancelling", id="its executor's"),
         pytest.param(StateType.SCHEDULED, DROVE, False, "Scheduled", id="tried again meanwhile"),
@@ -392,13 +368,15 @@ LEAVES = SessionEnd("left", LEFT)
     ],
 )
 def test_how_a_process_leaves_its_flow_run(
-    line: Line, report: Report, before: StateType, end: SessionEnd, terminated: bool, shown: str
+    line: Line, before: StateType, end: SessionEnd, terminated: bool, shown: str
 ) -> None:
-    run = line.put("worker")
+    run = FlowRun(line.client, line.put("worker"))
     for state in (Running(), State(type=before)):
-        line.client.set_flow_run_state(run, cast("State[Any]", state), force=True)
-    assert report(end, terminated) is (TerminationSignal if terminated else Pause)
-    assert state_of(line.client.read_flow_run(run)).name == shown
+        run.set(cast("State[Any]", state))
+    begun = run.read().model_copy(update={"state": Running()})
+    with pytest.raises(TerminationSignal if terminated else Pause):  # what the engine sees
+        flow._report_end(run, begun, end, terminated=terminated)
+    assert state_of(run.read()).name == shown
 
 
 @pytest.mark.parametrize("now", [StateType.CANCELLING, StateType.RUNNING])

@@ -40,10 +40,10 @@ from research.orchestration.prefect_api import (
     RESCHEDULED,
     FlowRun,
     SessionEnd,
+    UserAction,
     create_flow_run,
     find_flow_run,
     installation_name,
-    request_time,
     retry,
 )
 from research.orchestration.projection import question_of
@@ -207,6 +207,7 @@ def test_a_form_that_a_worker_took_and_left_before_it_had_a_process_is_put_back_
     form = {"topic": "group size 4 vs 8"}
     (left.home.prefect / "sittings").mkdir()
     run = left.client.create_flow_run_from_deployment(deployment.id, parameters=form, tags=["ajet"]).id
+    of_a_terminal = left.begin(Running())
     shown = list[str]()
     for number in range(MOST_FRUITLESS + 1):
         left.client.set_flow_run_state(run, named(taken), force=True)
@@ -222,14 +223,7 @@ def test_a_form_that_a_worker_took_and_left_before_it_had_a_process_is_put_back_
         left.flow_runs._put_back(left.client)
         shown.append(str(state_of(left.client.read_flow_run(run)).name))
     assert shown == ["AwaitingRetry"] * MOST_FRUITLESS + ["Crashed"]
-
-
-def test_a_study_that_a_terminal_drives_is_not_put_in_line(left: Left, tell: Telling) -> None:
-    tell(left.home)
-    run = left.begin(Running())
-    for left.now in (0.0, 2 * BEGINNING_S):
-        left.flow_runs._put_back(left.client)
-    assert state_of(left.client.read_flow_run(run)).name == "Running"
+    assert state_of(left.client.read_flow_run(of_a_terminal)).name == "Running"
 
 
 def test_a_suspension_of_prefects_pages_becomes_a_pause_that_lasts_until_it_is_lifted(left: Left) -> None:
@@ -263,9 +257,9 @@ def test_a_study_whose_flow_run_the_server_lost_gets_a_new_one_once_the_worker_i
     assert find_flow_run(left.client, left.home, STUDY) is None, "no worker would take it from this deployment"
     tell(left.home)
     assert (left.look(0.0), left.state.message) == ("Scheduled", RESCHEDULED)
-    run = left.client.read_flow_run(left.run)
+    run, flow_run = left.client.read_flow_run(left.run), FlowRun(left.client, left.run)
     assert (run.work_pool_name, run.work_queue_id is None) == (installation_name(left.home), False)
-    assert request_time(left.client, UUID(str(left.state.state_details.flow_run_id))) is None, "nobody asked for it"
+    assert flow_run.request_time() is None, "nobody asked for it"
 
 
 def test_a_flow_run_of_a_server_that_answered_too_late_is_not_made_twice(
@@ -342,30 +336,30 @@ def test_one_that_waits_since_before_a_pause_is_put_in_line_anew_which_lifts_it(
     assert (run_at(give(STUDY)), left.state.id) == (run, waiting), "it goes on with the study as it is"
     request_pause(left.log, STUDY, "lunch")
     give(STUDY)
-    assert overrides_stop(left.log, STUDY, request_time(left.client, run))
+    assert overrides_stop(left.log, STUDY, FlowRun(left.client, run).request_time())
 
 
 def test_whoever_goes_on_with_a_study_while_the_worker_stops_it_for_a_cancel_wished_that_later(
     left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, stop = left.begin(named("Cancelled")), left.flow_runs._stop
+    run, reason = left.begin(named("Cancelled")), handing.action_reason
 
     def go_on() -> None:
         with closing(EventLog(left.home.database)) as log:
             hand_over(left.client, left.home, log, STUDY)
 
-    def stop_slowly(*what: Any) -> None:
+    def stop_slowly(action: UserAction) -> str:
         person.start()
         person.join(1.0)
         assert left.state.is_cancelled(), "whoever hands it over waits"
-        stop(*what)
+        return reason(action)
 
     person = threading.Thread(target=go_on)
-    monkeypatch.setattr(left.flow_runs, "_stop", stop_slowly)
+    monkeypatch.setattr(handing, "action_reason", stop_slowly)
     left.look(0.0)
     person.join(60.0)
     assert left.state.is_scheduled()
-    assert overrides_stop(left.log, STUDY, request_time(left.client, run))
+    assert overrides_stop(left.log, STUDY, FlowRun(left.client, run).request_time())
 
 
 def test_a_server_that_does_not_take_it_is_one_line_with_the_way_on(

@@ -11,18 +11,22 @@ from typing import Any, cast
 
 import httpx
 import pytest
+import typer.main
+from pydantic import ValidationError
 
 from research import files
+from research.cli.research import research
+from research.controller.options import ResearchOptions
 from research.installation.home import Home
 from research.orchestration import PrefectServer, prefect_api, worker
-from research.orchestration.deployment import ProcessPool
+from research.orchestration.deployment import FlowParameters, ProcessPool, form_schema
 from research.orchestration.worker import StudyWorker
 from sandboxes import SandboxError
-from studies import StudyState
+from studies import StoreError, StudyState
 
 
 @pytest.fixture
-def looking(client: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyWorker:
+def looking(client: object, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> StudyWorker:
     @contextmanager
     def connected(api: str) -> Iterator[Any]:
         yield SimpleNamespace(read_flow_runs=lambda **wanted: [])
@@ -32,7 +36,12 @@ def looking(client: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(worker, "is_registered", lambda client, home: True)
     monkeypatch.setattr(worker, "register", lambda *pool, limits: None)
     home = Home.locate({"AJET_HOME": str(tmp_path)}).prepare()
-    return worker.StudyWorker(home, ProcessPool("x", home.path, 1), lambda line: None, lambda line: None)
+    return worker.StudyWorker(home, ProcessPool("x", home.path, 1), lambda line: None, said.append)
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
 
 
 def test_a_worker_whose_server_came_back_elsewhere_begins_anew(
@@ -84,21 +93,20 @@ def test_nothing_is_settled_on_a_full_disk(looking: StudyWorker, monkeypatch: py
     assert len(looks) == 1
 
 
-def test_what_lasts_is_said_once_and_its_end_once(looking: StudyWorker, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-
+def test_what_lasts_is_said_once_and_its_end_once(
+    looking: StudyWorker, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def settle(client: object) -> None:
         raise SandboxError("no room")
 
     monkeypatch.setattr(looking, "_start", lambda: None)
-    monkeypatch.setattr(looking, "_warn", said.append)
     with monkeypatch.context() as full:
         full.setattr(looking._flow_runs, "settle", settle)
         for _ in range(3):
-            looking._try(looking._tick)
+            looking._trouble.attempt(looking._tick)
     assert said == ["the worker waits (SandboxError: no room)"]
-    looking._try(looking._tick)
-    looking._try(looking._tick)
+    looking._trouble.attempt(looking._tick)
+    looking._trouble.attempt(looking._tick)
     (line,) = said[1:]
     assert "goes on" in line
 
@@ -110,7 +118,7 @@ def test_a_line_that_a_full_disk_does_not_take_ends_no_worker(looking: StudyWork
     def fail() -> None:
         raise SandboxError("no room")
 
-    StudyWorker(looking._home, looking._pool, full, full)._try(fail)
+    StudyWorker(looking._home, looking._pool, full, full)._trouble.attempt(fail)
 
 
 def refusal(status: int) -> httpx.HTTPStatusError:
@@ -127,6 +135,7 @@ AWAY = httpx.ConnectError("refused")
         pytest.param((AWAY, refusal(503), httpx.ReadTimeout("slow")), 60.0, None, id="starts again"),
         pytest.param((refusal(404),), 60.0, httpx.HTTPStatusError, id="a refusal is an answer"),
         pytest.param((AWAY, AWAY), -1.0, httpx.ConnectError, id="stays away"),
+        pytest.param((StoreError("starts again"),) * 2, -1.0, StoreError, id="the event log stays away"),
     ],
 )
 def test_a_server_that_is_away_is_waited_for_and_said_once(
@@ -147,3 +156,37 @@ def test_a_server_that_is_away_is_waited_for_and_said_once(
     assert prefect_api.retry(ask, noted.append, most_s) == "here"
     (line,) = noted
     assert "ConnectError: refused" in line
+
+
+def options() -> dict[str, str]:
+    app = typer.Typer(add_completion=False)
+    app.command()(research)
+    command = typer.main.get_command(app)
+    return {str(each.name): each.opts[0] for each in command.params}
+
+
+def test_each_field_is_described_in_order_and_refers_to_nothing() -> None:
+    form = form_schema(FlowParameters)
+    assert form["type"] == "object"
+    fields = list(form["properties"].values())
+    assert [field["position"] for field in fields] == list(range(len(fields)))
+    assert all(field["description"] for field in fields)
+    assert "$ref" not in str(form)
+
+
+def test_what_was_asked_in_a_form_is_a_command_that_asks_for_the_same() -> None:
+    asked = ResearchOptions(topic="group size 4 vs 8", held=["steps=20"], max_runs=8, effect=0.2, sandbox="process")
+    command = asked.command()
+    assert command[:2] == ("research", "group size 4 vs 8")
+    assert dict(zip(command[2::2], command[3::2], strict=True)) == {
+        "--set": "steps=20", "--max-runs": "8", "--effect": "0.2", "--sandbox": "process",
+    }  # fmt: skip
+    assert set(command[2::2]) <= set(options().values())
+    without = ResearchOptions(vary=["group_size=4,8", "steps=3,4"]).command()
+    assert without == ("research", "--vary", "group_size=4,8", "--vary", "steps=3,4")
+    assert ResearchOptions(topic="group size 4 vs 8", shape="apart").command() == ("research", "group size 4 vs 8")
+
+
+def test_a_topic_that_no_store_holds_is_refused() -> None:
+    with pytest.raises(ValidationError, match="topic"):
+        ResearchOptions(topic="group size\x00 4 vs 8")
