@@ -312,7 +312,17 @@ def remove(name: str, home: Home, log: EventLog) -> int:
     """
     folder = home.environments / name
     if not is_custom(name) or not folder.is_dir():
-        raise BadEnvironment(_describe_missing(name, home))
+        if name in built_in_names():
+            raise BadEnvironment(
+                f"expected an environment that was brought here; found {name!r}, which is built in and stays"
+            )
+        here = sorted(path.name for path in home.environments.glob(f"[!.]*{MARK}*"))
+        own = [each for each in here if each.partition(MARK)[0] == name]
+        hint = f"; did you mean {' or '.join(own)}?" if own else did_you_mean(name, here)
+        raise BadEnvironment(
+            f"expected the full name of an environment that was brought here; found {name!r:.120}"
+            f"{hint or '; ajet env list shows what is here'}"
+        )
     with home.creation_lock():
         if using := list(studies_with(name, home, log)):
             raise BadEnvironment(
@@ -341,15 +351,3 @@ def studies_with(name: str, home: Home, log: EventLog) -> Iterator[str]:
         named = any(name in json.dumps(event.payload, default=str) for event in events)
         if named and state.status != "concluded" and not elsewhere:
             yield study
-
-
-def _describe_missing(name: str, home: Home) -> str:
-    if name in built_in_names():
-        return f"expected an environment that was brought here; found {name!r}, which is built in and stays"
-    here = sorted(path.name for path in home.environments.glob(f"[!.]*{MARK}*"))
-    own = [each for each in here if each.partition(MARK)[0] == name]
-    hint = f"; did you mean {' or '.join(own)}?" if own else did_you_mean(name, here)
-    return (
-        f"expected the full name of an environment that was brought here; found {name!r:.120}"
-        f"{hint or '; ajet env list shows what is here'}"
-    )

@@ -10,7 +10,7 @@ from sandboxes import DockerSandbox, Exit, SandboxSpec
 from sandboxes.docker.container import ContainerHandle
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.docker.launch import INSTALLATION
-from sandboxes.images import Image
+from sandboxes.images.build import Image
 from sandboxes.spec import wait_until
 
 DEADLINE_S = 180.0

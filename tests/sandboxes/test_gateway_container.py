@@ -10,7 +10,7 @@ from sandboxes import DockerSandbox, Exit, SandboxSpec
 from sandboxes.gateway.egress import Destination
 from sandboxes.gateway.gateway import PORTS, Gateway
 from sandboxes.gateway.reverse_proxy import Upstream
-from sandboxes.images import Image
+from sandboxes.images.build import Image
 from sandboxes.spec import wait_until
 from tests.sandboxes.proxies import DEADLINE_S, Seen, serving
 

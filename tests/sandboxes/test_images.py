@@ -18,8 +18,19 @@ from research.installation.home import Home
 from research.isolation.client_image import PACKAGES, client_context, client_sources
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine
-from sandboxes.images import Image, client_image, derive_image, inspect
-from sandboxes.images.build import DOCKERFILE, WORKSPACE, closure, pack_tar, parse, prefix_paths, unpack_tar
+from sandboxes.images.build import (
+    DOCKERFILE,
+    WORKSPACE,
+    Image,
+    client_image,
+    closure,
+    derive_image,
+    inspect,
+    pack_tar,
+    parse,
+    prefix_paths,
+    unpack_tar,
+)
 
 pytestmark = pytest.mark.slow
 

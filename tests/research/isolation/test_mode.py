@@ -24,7 +24,7 @@ from research.isolation.mode import (
 )
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, EngineNotFound
-from sandboxes.images import Image
+from sandboxes.images.build import Image
 from tests.golden import refused
 
 NOBODY = {"DOCKER_HOST": "unix:///nobody/listens/here.sock"}

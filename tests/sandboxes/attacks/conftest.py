@@ -21,7 +21,7 @@ from sandboxes.docker.archive import pack
 from sandboxes.docker.container import ContainerHandle, DockerSandbox
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.docker.launch import USER
-from sandboxes.images import Image
+from sandboxes.images.build import Image
 from sandboxes.spec import Exit, Limits, SandboxSpec
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from sandboxes.docker.container import DockerSandbox
 from sandboxes.docker.engine import connect
 from sandboxes.gateway.gateway import PORTS, Gateway
 from sandboxes.gateway.reverse_proxy import Upstream
-from sandboxes.images import Image
+from sandboxes.images.build import Image
 from tests.sandboxes.attacks.conftest import Attackers
 
 VARIABLES = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "AJET_TOKEN",
