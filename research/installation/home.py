@@ -44,6 +44,7 @@ class Home:
         self.models = path / "models"
         self.environments = path / "environments"
         self.measured = path / "measured"
+        self.images = path / "images"
         self.packages = path / "packages"
         self.prefect = path / "prefect"
 

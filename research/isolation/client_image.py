@@ -28,7 +28,7 @@ from research.files import read_json, write_json
 from research.installation.home import Home
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, EngineRefusal, wrap_errors
-from sandboxes.images.build import ClientContext, Image, Note, client_image, derive_image, identity
+from sandboxes.images.build import Image, Note, client_image, derive_image, identity
 
 ROOTS = ("swarm.client", "swarm.environments")
 PACKAGES = ("aiohttp", "pydantic", "openai[aiohttp]")
@@ -60,7 +60,7 @@ def ensure_client_image(engine: ContainerEngine, home: Home, note: Note, *, base
                     f"expected base image {name}; the engine has none and could not pull it ({reason}); name one that "
                     "it has (ajet sandbox build --base IMAGE)"
                 )
-        image = client_image(engine, client_context(home), base=name, note=note)
+        image = client_image(engine, client_sources(), PACKAGES, home.images, base=name, note=note)
         _remember(home, image.tag, {"base": name, "id": image.id, "tag": image.tag})
     return image
 
@@ -70,7 +70,7 @@ def ensure_derived_image(
 ) -> Image:
     parent = ensure_client_image(engine, home, note, base=base)
     with _image_lock(home):
-        image = derive_image(engine, parent, requirements, image_cache(home), note=note)
+        image = derive_image(engine, parent, requirements, home.images, note=note)
         _remember(home, image.tag, {})
     return image
 
@@ -85,14 +85,6 @@ def _image_lock(home: Home) -> Iterator[None]:
 def list_image_tags(home: Home) -> list[str]:
     """Return the tags of all client and derived images that this installation ever used."""
     return list(_read_record(home).get("made", ()))
-
-
-def client_context(home: Home) -> ClientContext:
-    return ClientContext(client_sources(), PACKAGES, image_cache(home))
-
-
-def image_cache(home: Home) -> Path:
-    return home.path / "images"
 
 
 def client_sources() -> dict[str, bytes]:

@@ -47,7 +47,7 @@ def end_containers(sandbox: Containers, labels: Mapping[str, str], folder: Attem
         return
     try:
         with suppress(AttemptFailed):  # evaluations that are none are none to go on from
-            store_evaluation(results[EVALUATION].path, folder.evaluation("during"), during=True)
+            store_evaluation(results[EVALUATION], folder.evaluation("during"), during=True)
     except OSError as error:
         raise SandboxError(f"cannot keep the evaluations during training in {folder.path}: {error}") from error
 

@@ -298,7 +298,7 @@ class ContainerWorker:
                 reason = f"expected {EVALUATION} of the {self.role}; {self.describe_end()}"
                 raise AttemptFailed("evaluator_failed", reason)
             if EVALUATION in results:  # however one during training ended: each evaluation in it is whole
-                store_evaluation(results[EVALUATION].path, place, during=during)
+                store_evaluation(results[EVALUATION], place, during=during)
         return 0 if finished else ended.code or 1
 
     async def stop(self) -> None:

@@ -182,15 +182,6 @@ GOES_S = 5.0
 TICK_S = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A file the command left, collected."""
-
-    path: Path
-    sha256: str
-    size: int
-
-
 def _status(found: Mapping[str, Any] | None) -> str | None:
     return None if found is None else str(found["State"]["Status"])
 
@@ -237,17 +228,9 @@ class ContainerHandle(FolderHandle):
                 raise
         return text[-tail_bytes:].decode(errors="replace")
 
-    def results(self) -> Mapping[str, Result]:
-        found = self._read("exit").get("results", {})
-        return {name: Result(self._folder / "results" / name, **of) for name, of in found.items()}
-
-    @property
-    def dropped_bytes(self) -> int:
-        return int(self._read("exit").get("dropped_bytes") or 0)
-
-    def refused_results(self) -> Mapping[str, str]:
-        """Return the results that were asked for and not collected, each with the reason, once it has ended."""
-        return cast(Mapping[str, str], self._read("exit").get("refused", {}))
+    def results(self) -> Mapping[str, Path]:
+        """Return the files that the command left and that were collected, once it has ended."""
+        return {name: self._folder / "results" / name for name in self._read("exit").get("results", {})}
 
     def stop(self, grace_s: float = 5.0) -> Exit:
         """End it: asked, told again after `grace_s`, killed; idempotent. PID 1 waits GRACE_S at most, should we die."""

@@ -321,29 +321,24 @@ class Image:
     base: str
 
 
-@dataclass(frozen=True, slots=True)
-class ClientContext:
-    """What the client consists of: its own modules by path, and the packages that it imports."""
+def client_image(
+    engine: ContainerEngine, sources: Tree, roots: Sequence[str], cache: Path, *, base: str, note: Note
+) -> Image:
+    """Return the client image over the present image `base`, building it when the engine has none of its content.
 
-    sources: Tree
-    roots: tuple[str, ...]
-    """Requirements, as `openai[aiohttp]`: they and all they need are taken at the versions installed here."""
-    cache: Path
-    """Folder that keeps what base images answered."""
-
-
-def client_image(engine: ContainerEngine, context: ClientContext, *, base: str, note: Note) -> Image:
-    """Return the client image over the present image `base`, building it when the engine has none of its content."""
-    found = inspect(engine, base, context.cache)
-    pins = closure(context.roots, found.markers)
+    It has the client's own modules (`sources`, by path) and the packages that these import: requirements (`roots`, as
+    `openai[aiohttp]`) with all they need, at the versions installed here. `cache` keeps what base images answered.
+    """
+    found = inspect(engine, base, cache)
+    pins = closure(roots, found.markers)
     inside = {path: content for path, content in read_tree(INSIDE).items() if path != "__init__.py"}
-    own = {**prefix_paths(PLACE, inside), **prefix_paths(f"{PLACE}/site", context.sources)}
+    own = {**prefix_paths(PLACE, inside), **prefix_paths(f"{PLACE}/site", sources)}
     content = digest(found.id, "\n".join(pins), own, DOCKERFILE.read_text())
     tag = f"ajet-client:{content[:16]}"
     if (present := identity(engine, tag)) is not None:
         return Image(present, tag, base)
     below = _packages_image(engine, found, pins, note)
-    with hold_lock(context.cache):  # of two that are made at once, one would lose its tag to the other
+    with hold_lock(cache):  # of two that are made at once, one would lose its tag to the other
         if (present := identity(engine, tag)) is None:
             note(f"building the client image over {base}")
             present = build(engine, compile_tree(engine, found, own), below, tag, {"ajet.client": content})

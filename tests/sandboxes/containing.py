@@ -23,6 +23,11 @@ def spec(image: Image, code: str, name: str = "one", **more: Any) -> SandboxSpec
     return SandboxSpec(name, command, Path("/"), image=image.id, **{"labels": {"study": "s"}, **more})
 
 
+def refused_results(handle: ContainerHandle) -> dict[str, str]:
+    """Return the results that were asked for and not collected, each with the reason."""
+    return dict(handle._read("exit")["refused"])
+
+
 def held(engine: ContainerEngine, sandbox: DockerSandbox) -> list[str]:
     """Return the names of all containers and volumes that the engine has of this installation."""
     ours: Any = {"label": [f"{INSTALLATION}={sandbox.installation}"]}

@@ -20,7 +20,7 @@ from sandboxes.docker import container, launch
 from sandboxes.docker.archive import pack
 from sandboxes.docker.container import ContainerHandle
 from sandboxes.spec import wait_until
-from tests.sandboxes.containing import DEADLINE_S, SLEEPER, Box, held
+from tests.sandboxes.containing import DEADLINE_S, SLEEPER, Box, held, refused_results
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -67,7 +67,7 @@ def killed(box: Box, die_at: str, when: str) -> None:
 def copied(box: Box, handle: ContainerHandle) -> bool:
     """Wait for the end of a container that copied its word, of which nothing is left then."""
     assert handle.wait(DEADLINE_S) == Exit("finished", 0)
-    return (handle.results()["a"].path.read_text(), box.held) == ("here", [])
+    return (handle.results()["a"].read_text(), box.held) == ("here", [])
 
 
 def test_four_controllers_that_run_one_name_start_it_once(box: Box) -> None:
@@ -123,7 +123,7 @@ def test_a_container_whose_folder_is_gone_is_adopted_and_not_started_twice(box: 
     handle, ended = box.sandbox.run(lives), box.sandbox.run(over)
     assert box.api.inspect_container(box.in_engine())["Id"] == first
     handle.stop(grace_s=0.1)
-    assert handle.refused_results() == {"a": "missing"}
+    assert refused_results(handle) == {"a": "missing"}
     assert (ended.wait(DEADLINE_S), ended.logs()) == (Exit("finished", 0), "once\n")
 
 

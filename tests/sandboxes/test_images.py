@@ -6,14 +6,12 @@ import tarfile
 import zipfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from research.installation.home import Home
-from research.isolation.client_image import PACKAGES, client_context, client_sources
+from research.isolation.client_image import PACKAGES, client_sources
 from sandboxes import SandboxError
 from sandboxes.docker.archive import write_tar
 from sandboxes.docker.engine import ContainerEngine
@@ -21,6 +19,7 @@ from sandboxes.images.build import (
     DOCKERFILE,
     WORKSPACE,
     Image,
+    Note,
     client_image,
     closure,
     derive_image,
@@ -122,10 +121,8 @@ def test_equal_content_makes_equal_layers_whenever_it_is_built(image: Image, eng
 
 
 def test_a_changed_source_is_a_new_image_on_old_packages(image: Image, engine: ContainerEngine, tmp_path: Path) -> None:
-    context = client_context(Home(tmp_path, ""))
-    changed = replace(context, sources={**context.sources, "swarm/word.py": b"WORD = 'changed'"})
-    notes: list[str] = []
-    other = client_image(engine, changed, base=image.base, note=notes.append)
+    sources, notes = {**client_sources(), "swarm/word.py": b"WORD = 'changed'"}, list[str]()
+    other = client_image(engine, sources, PACKAGES, tmp_path, base=image.base, note=notes.append)
     try:
         assert notes == [f"building the client image over {image.base}"], "no package is fetched again"
         assert other.id != image.id
@@ -135,13 +132,15 @@ def test_a_changed_source_is_a_new_image_on_old_packages(image: Image, engine: C
 
 
 def test_of_two_that_make_an_image_at_once_one_makes_it(image: Image, engine: ContainerEngine, tmp_path: Path) -> None:
-    context = client_context(Home(tmp_path, ""))
-    changed = replace(context, sources={**context.sources, "swarm/twice.py": str(tmp_path).encode()})
-    notes: list[str] = []
-    inspect(engine, image.base, context.cache)
+    sources, notes = {**client_sources(), "swarm/twice.py": str(tmp_path).encode()}, list[str]()
+    inspect(engine, image.base, tmp_path)
+
+    def make(note: Note) -> Image:
+        return client_image(engine, sources, PACKAGES, tmp_path, base=image.base, note=note)
+
     with ThreadPoolExecutor(2) as pool:
-        made = list(pool.map(lambda _: client_image(engine, changed, base=image.base, note=notes.append), range(2)))
-    assert made[0] == made[1] == client_image(engine, changed, base=image.base, note=never)
+        made = list(pool.map(make, [notes.append] * 2))
+    assert made[0] == made[1] == make(never)
     engine.client.images.remove(made[0].tag)
     assert len(notes) == 1
 

@@ -28,7 +28,7 @@ from research.runs.files import (
     write_evaluations,
 )
 from research.runs.resume import WAYS, end_containers, plan_resume, transfer_files
-from sandboxes import Result, SandboxError
+from sandboxes import SandboxError
 from studies import AttemptState, RunState
 from studies.records.runs import BLAMELESS_CODES, EVIDENCE_CODES, INVALID_CODES, WORST_CODES
 from tests.research.factories import edit, make_order, with_run, with_schedule
@@ -153,8 +153,8 @@ class Left:
         assert self.reaped, "it hands over what it has when it ends"
         return self if name == self._name else None
 
-    def results(self) -> dict[str, Result]:
-        return {"evaluation.json": Result(self._path, "0" * 64, 1)} if self._path.exists() else {}
+    def results(self) -> dict[str, Path]:
+        return {"evaluation.json": self._path} if self._path.exists() else {}
 
 
 @pytest.fixture

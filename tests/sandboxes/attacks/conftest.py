@@ -73,7 +73,7 @@ class Attack:
         exit_ = self.ended()
         found = self.handle.results().get(REPORT)
         assert found is not None, f"no report; it ended as {exit_}:\n{self.handle.logs()[-2000:]}"
-        return json.loads(found.path.read_text())
+        return json.loads(found.read_text())
 
 
 @dataclass

@@ -66,7 +66,7 @@ def test_shouting_costs_the_engine_a_bounded_log_and_what_is_dropped_is_counted(
     limits = replace(attackers.spec.limits, output_bytes=MIB)
     attack = attackers.run("bombs.py", "shout", piece, str(total), limits=limits)
     assert attack.ended() == Exit("finished", 0), "what PID 1 said after all of it was not lost"
-    kept = total - attack.handle.dropped_bytes
+    kept = total - attack.handle._read("exit")["dropped_bytes"]
     assert 0 < kept <= MIB + 65_536
     output = attackers.root / attack.spec.name / "output.log"
     assert output.stat().st_size <= 3 * (MIB + 65_536) + 200, "broken UTF-8 is three bytes a byte"
