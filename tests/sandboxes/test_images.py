@@ -3,8 +3,6 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-import zipfile
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
@@ -27,6 +25,7 @@ from sandboxes.images.build import (
     parse,
     prefix_paths,
 )
+from tests.research.factories import make_wheel
 
 pytestmark = pytest.mark.slow
 
@@ -164,35 +163,20 @@ def test_what_is_no_base_is_one_line(
             engine.client.images.remove("ajet-test-bare:1")
 
 
-def wheel(folder: Path, name: str, version: str, files: Mapping[str, str], needs: tuple[str, ...] = ()) -> None:
-    info = f"{name}-{version}.dist-info"
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-    inside = {
-        **files,
-        f"{info}/METADATA": metadata + "".join(f"Requires-Dist: {each}\n" for each in needs),
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = "".join(f"{path},,\n" for path in (*inside, f"{info}/RECORD"))
-    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
-        for path, text in {**inside, f"{info}/RECORD": record}.items():
-            archive.writestr(path, text)
+GREETER = b"import idna\nWORD = 'hello ' + idna.__version__"
 
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: Image, engine: ContainerEngine) -> Path:
     folder = tmp_path / "index"
-    folder.mkdir()
     for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "PIP_CONFIG_FILE": os.devnull}.items():
         monkeypatch.setenv(name, value)
-    wheel(
-        folder, "greeter", "1.0", {"greeter/__init__.py": "import idna\nWORD = 'hello ' + idna.__version__"}, ("idna",)
-    )
+    make_wheel(folder, "greeter", "1.0", {"greeter/__init__.py": GREETER}, "idna")
     pins = dict(pin.split("==") for pin in closure(PACKAGES, inspect(engine, image.base, tmp_path).markers))
-    wheel(folder, "idna", pins["idna"], {"idna/__init__.py": "__version__ = 'not the client own'"})
-    wheel(folder, "idna", "0.1", {"idna/__init__.py": ""})
+    make_wheel(folder, "idna", pins["idna"], {"idna/__init__.py": b"__version__ = 'not the client own'"})
+    make_wheel(folder, "idna", "0.1", {"idna/__init__.py": b""})
     with tarfile.open(folder / "sourced-1.0.tar.gz", "w:gz") as tar:
-        entry = tarfile.TarInfo("sourced-1.0/setup.py")
-        tar.addfile(entry)
+        tar.addfile(tarfile.TarInfo("sourced-1.0/setup.py"))
     return folder
 
 

@@ -132,7 +132,9 @@ def test_a_training_that_a_rule_stopped_is_measured_by_what_was_evaluated_up_to_
     evidence = collect(folder, order, tmp_path, blown(order, *range(1, 7)))
     stored = json.loads((tmp_path / evidence.payload["evaluation"]["path"]).read_text())
     assert [part["policy_version"] for part in (*stored["during"], stored["final"])] == [2, 4, 6]
-    assert "hidden/area" in {measured.key for measured in evidence.measurements}
+    area = {measured.key: measured.n for measured in evidence.measurements}["hidden/area"]
+    assert area == 2 * EPISODES + 2 * 16  # what is measured after training is no further evaluation
+    assert measure(tmp_path, evidence.payload, order.run.metric) == evidence.measurements
     conditions, alarm = evidence.payload["conditions"], evidence.payload["alarms"][0]
     assert (conditions["steps"], conditions["checkpoint"]) == (6, "last")
     assert (alarm["code"], alarm["effect"]) == ("kl_blow_up", "abort")
@@ -182,17 +184,6 @@ def test_evaluations_that_are_not_the_runs_whole_own_ones_are_refused(
     write_results(folder, order, 0.5)
     edit(folder.evaluation(which), change)
     refuse(folder, order, code)
-
-
-def test_evaluations_during_training_are_stored_and_measured_by(folder: AttemptFolder, tmp_path: Path) -> None:
-    write_results(folder, SCHEDULED, 0.5, before=0.25)
-    evidence = collect(folder, SCHEDULED, tmp_path)
-    stored = json.loads((tmp_path / evidence.payload["evaluation"]["path"]).read_text())
-    assert [part["policy_version"] for part in stored["during"]] == [2, 4, 6]
-    by_key = {measurement.key: measurement for measurement in evidence.measurements}
-    assert by_key["hidden/area"].value == pytest.approx(0.375)
-    assert by_key["hidden/area"].n == 2 * EPISODES + 3 * 16
-    assert measure(tmp_path, evidence.payload, SCHEDULED.run.metric) == evidence.measurements
 
 
 def test_evaluations_that_were_kept_must_be_those_that_count(folder: AttemptFolder, tmp_path: Path) -> None:
