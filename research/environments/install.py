@@ -107,7 +107,7 @@ PIP_TIMEOUT_S: Final = 1800.0
 def python_path(home: Home, source: CodeSource, requirements: str, note: Note) -> tuple[Path, ...]:
     """Return the folders of packages for an environment's code, making what is not there; raises BadEnvironment."""
     if source.kind == "adapter":
-        own = adapter_folder(home, source.place)
+        own = home.packages / str(scheme_of(source.place))
         return (own,) if own.is_dir() else ()
     if source.kind == "module" or not requirements.strip():
         return ()  # an installed module's packages are installed beside it
@@ -135,13 +135,9 @@ def python_path(home: Home, source: CodeSource, requirements: str, note: Note) -
     return (folder,)
 
 
-def adapter_folder(home: Home, address: str) -> Path:
-    return home.packages / str(scheme_of(address))
-
-
 def how_to_install_apart(home: Home, address: str) -> str:
-    adapter = ADAPTERS[str(scheme_of(address))]
-    return f"pip install --target {adapter_folder(home, address)} '{adapter.requirement}'"
+    scheme = str(scheme_of(address))
+    return f"pip install --target {home.packages / scheme} '{ADAPTERS[scheme].requirement}'"
 
 
 MODULE: Final = "swarm.environments.building"

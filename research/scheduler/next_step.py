@@ -38,7 +38,6 @@ from research.scheduler.required_runs import (
     later_runs,
     may_continue,
     missing_runs,
-    model_phase,
     noise_runs,
     planned_runs,
     replication_runs,
@@ -71,6 +70,7 @@ from research.text import format_seconds, memoize_last
 from studies import RunState, StudyState
 from studies.log.study import Decision
 from studies.records.design import Design
+from studies.records.procedure import Phase
 from studies.records.runs import PLUMBING_ARM
 
 _TAKES_TIME = (PlanStudy, AskCandidate, PlanRun, PrepareModel, Launch)
@@ -196,11 +196,14 @@ def _make(state: StudyState, required: Sequence[RequiredRun], limits: StepLimits
         yield from (PlanRun(spec_of(state, required_run)) for required_run in missing_runs(runs, required))
     planned = [required_run for required_run in required if required_run in runs]
     waiting = [required_run for required_run in planned if runs[required_run].status in ("planned", "ended")]
-    if waiting and (phase := model_phase(waiting[0].phase)) not in state.prepared:
-        yield PrepareModel(phase)
-    if not waiting or sum(1 for _ in attempts_running(state)) >= limits.parallel:
+    if not waiting:
         return
     design, phase = state.design, waiting[0].phase
+    of_model: Phase = "confirm" if phase == "screen" else phase  # a screen begins with the confirmation's
+    if of_model not in state.prepared:
+        yield PrepareModel(of_model)
+    if sum(1 for _ in attempts_running(state)) >= limits.parallel:
+        return
     if design is not None and design.screen is not None:
         yield from end_screen(state, design, design.screen, limits)
     if design is not None and phase == "replicate" and replication_seconds(state, design, limits) > limits.seconds:
