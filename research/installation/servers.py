@@ -61,14 +61,18 @@ def find_swarm(folder: Path) -> SwarmProcess | None:
         tokens = json.loads((folder / "tokens.json").read_text())
         admin, client = str(tokens["admin"]), str(tokens["client"])
         found = SwarmProcess(str(record["url"]), int(record["pid"]), admin, folder, client)
-        process = psutil.Process(found.pid)
-        command = process.cmdline()
-        runs = process.status() != psutil.STATUS_ZOMBIE and "swarm.server" in command and str(folder) in command
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
+    return found if _is_server(found.pid, folder) else None
+
+
+def _is_server(pid: int, folder: Path) -> bool:
+    try:
+        process = psutil.Process(pid)
+        command = process.cmdline()
+        return process.status() != psutil.STATUS_ZOMBIE and "swarm.server" in command and str(folder) in command
     except (psutil.NoSuchProcess, psutil.AccessDenied):  # gone, or another user's who got its number
-        return None
-    return found if runs else None
+        return False
 
 
 @dataclass(frozen=True, slots=True)

