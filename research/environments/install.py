@@ -73,11 +73,8 @@ def create_draft(parent: Path, home: Home) -> Iterator[Path]:
             with suppress(OSError):  # somebody else sweeps too
                 if time.time() - left.stat().st_mtime > _ABANDONED_S:
                     shutil.rmtree(left, ignore_errors=True)
-        draft = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        try:
-            yield draft
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent, ignore_cleanup_errors=True) as draft:
+            yield Path(draft)
     except OSError as error:
         raise home_error(home.path, error) from error
 

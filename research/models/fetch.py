@@ -176,11 +176,9 @@ def fetch(model: DownloadableModel, models: Path, note: Note) -> tuple[Path, boo
                 return _require_whole(folder), True
             for left in models.glob(f".{model.name}-*"):  # of processes that were killed
                 shutil.rmtree(left, ignore_errors=True)
-            scratch = Path(tempfile.mkdtemp(prefix=f".{model.name}-", dir=models))
-            try:
-                _make(model, scratch, note).rename(folder)
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
+            prefix = f".{model.name}-"
+            with tempfile.TemporaryDirectory(prefix=prefix, dir=models, ignore_cleanup_errors=True) as scratch:
+                _make(model, Path(scratch), note).rename(folder)
     except OSError as error:
         raise ModelFailed(f"{model.name} could not be written to {folder}: {cause_of(error)}") from error
     return folder, False
