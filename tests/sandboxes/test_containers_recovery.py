@@ -80,7 +80,7 @@ def test_four_controllers_that_run_one_name_start_it_once(box: Box) -> None:
     assert handle.poll() is None
     assert wait_until(lambda: handle.logs() != "", DEADLINE_S)
     assert handle.stop(grace_s=0.1).reason == "stopped"
-    assert handle.logs() == "up\n", "a second start would have said it again"
+    assert handle.logs() == "up\n"  # a second start would have said it again
 
 
 WORD: dict[str, Any] = {"archive": pack({"word": b"here"}), "results": {"a": 10}}
@@ -149,7 +149,7 @@ def test_reaping_removes_what_a_killed_launch_left(box: Box) -> None:
     assert len(box.held) == 2
     assert box.sandbox.reap({}) == ["one"]
     assert box.held == []
-    assert box.sandbox.adopt("one") is None, "it was never started, and may be"
+    assert box.sandbox.adopt("one") is None  # it was never started, and may be
 
 
 def test_reaping_ends_what_is_being_launched_at_that_moment(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,7 @@ def test_an_engine_that_does_not_answer_is_one_line_and_nothing_is_concluded(
             with pytest.raises(SandboxError, match=r"answer.*unix:///deaf.*nothing was concl") as refusal:
                 look()
             assert "\n" not in str(refusal.value)
-        assert quiet.logs() == "", "what is in the folder needs no engine"
+        assert quiet.logs() == ""  # what is in the folder needs no engine
         client.close()
     assert not (box.root / "one" / "exit.json").exists()
     assert running.stop(grace_s=0.1).reason == "stopped"

@@ -102,7 +102,7 @@ def test_the_image_runs_our_process_1_as_nobody_in_particular(image: Image, engi
     assert "aiohttp==" in config["Labels"]["ajet.requirements"]
     owners = said(image, engine, "import os; print({(s := os.stat(p)).st_uid or s.st_mode & 0o22 for p in "
                                  "('/opt/ajet', '/opt/ajet/init.py', '/opt/ajet/site/swarm/wire.py')})")  # fmt: skip
-    assert owners == "{0}\n", "only root, which is nobody here, may write what is run"
+    assert owners == "{0}\n"  # only root, which is nobody here, may write what is run
 
 
 def test_equal_content_makes_equal_layers_whenever_it_is_built(image: Image, engine: ContainerEngine) -> None:
@@ -123,7 +123,7 @@ def test_a_changed_source_is_a_new_image_on_old_packages(image: Image, engine: C
     sources, notes = {**client_sources(), "swarm/word.py": b"WORD = 'changed'"}, list[str]()
     other = client_image(engine, sources, PACKAGES, tmp_path, base=image.base, note=notes.append)
     try:
-        assert notes == [f"building the client image over {image.base}"], "no package is fetched again"
+        assert notes == [f"building the client image over {image.base}"]  # no package is fetched again
         assert other.id != image.id
         assert said(other, engine, "from swarm.word import WORD; print(WORD)") == "changed\n"
     finally:
@@ -157,7 +157,7 @@ def test_what_is_no_base_is_one_line(
     try:
         with pytest.raises(SandboxError, match=found):
             inspect(engine, "ajet-test-bare:1", tmp_path)
-        assert list(tmp_path.iterdir()) == [], "what failed is asked again"
+        assert list(tmp_path.iterdir()) == []  # what failed is asked again
     finally:
         if changes is not None:
             engine.client.images.remove("ajet-test-bare:1")

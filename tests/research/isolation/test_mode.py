@@ -140,7 +140,7 @@ def test_a_study_with_containers_does_not_go_on_or_stop_without_an_engine(home: 
 
 def test_generated_code_is_refused_without_containers_or_by_an_engine_that_does_not_isolate_it() -> None:
     require_isolation(OLD, "the reward dense")
-    weak = OLD.model_copy(update={"lacks": ("seccomp: start it with it",)})
+    weak = OLD.model_copy(update={"lacks": ("seccomp: start it",)})
     assert (OLD.isolates, weak.isolates) == (True, False)
     with refused(NotReady, "the reward dense", "install Docker", "--sandbox docker") as error:
         require_isolation(PROCESS, "the reward dense")

@@ -53,7 +53,7 @@ def refuse(folder: AttemptFolder, order: AttemptSpec, code: str) -> str:
     with pytest.raises(CollectError) as refused:
         collect(folder, order, study)
     assert refused.value.code == code
-    assert not study.exists(), "what is refused leaves nothing in the study"
+    assert not study.exists()  # what is refused leaves nothing in the study
     return refused.value.reason
 
 

@@ -92,7 +92,7 @@ def test_a_killed_attempt_takes_its_containers_along_though_no_controller_looks(
     (pid,) = trial.pids("research.runs.attempt")
     os.kill(pid, signal.SIGKILL)
     eventually((trial.path / "sandboxes" / "attempt" / "exit.json").exists, "the shim says that it ended")
-    assert set(trial.running()) == {"x"}, "and nothing of any other attempt"
+    assert set(trial.running()) == {"x"}  # and nothing of any other attempt
     assert other.poll() is None
     assert handle.poll() == Exit("error", -signal.SIGKILL)
     assert trial.pids("-m") == []

@@ -150,7 +150,7 @@ class Left:
         return []
 
     def adopt(self, name: str) -> Left | None:
-        assert self.reaped, "it hands over what it has when it ends"
+        assert self.reaped  # it hands over what it has when it ends
         return self if name == self._name else None
 
     def results(self) -> dict[str, Path]:

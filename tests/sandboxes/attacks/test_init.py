@@ -19,7 +19,7 @@ def test_pid_1_cannot_be_limited_from_inside(attackers: Attackers, limit: str) -
     attack = attackers.run("pid1.py", "prlimit", limit, "0", "0")
     assert attack.ended() == Exit("error", 7), attack.handle.logs()
     assert "refused: EPERM" in attack.handle.logs()
-    assert refused_results(attack.handle) == {"report.json": "missing"}, "it still could look"
+    assert refused_results(attack.handle) == {"report.json": "missing"}  # it still could look
 
 
 def test_a_sender_lost_for_want_of_room_does_not_pose_as_the_engine(attackers: Attackers) -> None:

@@ -24,7 +24,7 @@ def test_only_a_file_of_ones_own_of_a_name_that_was_asked_for_is_collected(attac
     found = attack.handle.results()
     assert {name: path.read_text() for name, path in found.items()} == {"good": "good"}
     kept = sorted(path.name for path in (attackers.root / attack.spec.name / "results").iterdir())
-    assert kept == ["good"], "nobody asked for its evaluation.json"
+    assert kept == ["good"]  # nobody asked for its evaluation.json
 
 
 @pytest.mark.parametrize("target", ["/etc", "/proc/1", "/input"])

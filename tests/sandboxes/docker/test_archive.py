@@ -57,13 +57,13 @@ def test_what_is_packed_is_what_is_found(files: dict[str, bytes]) -> None:
     assume(not any(path.startswith(f"{other}/") for path in files for other in files))
     packed = pack(files)
     assert check(packed) == files
-    assert pack(dict(reversed(files.items()))) == packed, "the same files give the same bytes"
+    assert pack(dict(reversed(files.items()))) == packed  # the same files give the same bytes
 
 
 @pytest.mark.parametrize(("name", "what"), [
     ("/etc/passwd", "an absolute path"), ("../outside", r"a path with \.\."), ("inside/../../outside", r"with \.\."),
     ("a//b", "an empty part"), ("a/./b", "an empty part"), ("a\nb", "a control character"),
-    ("a\x7f", "a control character"), ("n" * 300, "a part too long"), ("/".join(["part"] * 200), "a path too long"),
+    ("a\x7f", "a control character"), ("n" * 300, "part too long"), ("/".join(["part"] * 200), "path too long"),
     ("BZh91", "a compressed file"), ("\udcff", "not UTF-8"),
 ])  # fmt: skip
 def test_a_path_that_is_not_plain_is_refused_with_what_it_is(name: str, what: str) -> None:
@@ -157,7 +157,7 @@ def test_a_folder_with_what_is_no_plain_file_too_large_or_absent_is_refused(tmp_
 
     for target in ("/etc/passwd", "/etc"):
         (tmp_path / "link").symlink_to(target)
-        refused(r"found a symbolic link: .*link")
+        refused(r"symbolic link: .*link")
         (tmp_path / "link").unlink()
     os.mkfifo(tmp_path / "pipe")
     refused(r"found something else: .*pipe")

@@ -41,7 +41,7 @@ def test_a_command_finds_its_input_and_leaves_output_and_results(box: Box) -> No
     assert handle.labels == {"study": "s"}
     written = (box.root / "one" / "spec.json").read_text()
     assert "OF" in written
-    assert "the spec" not in written, "no value of the environment is written down"
+    assert "the spec" not in written  # no value of the environment is written down
     assert handle.stop() == Exit("finished", 0)
     assert box.run("raise SystemExit('never')").poll() == Exit("finished", 0)
 
@@ -109,7 +109,7 @@ def test_an_end_from_outside_is_not_our_stop(box: Box) -> None:
     assert asked.wait(DEADLINE_S) == Exit("killed", -15)
     assert removed.wait(DEADLINE_S) == Exit("lost", None)
     assert (removed.logs(), refused_results(removed)) == ("", {"a": "lost"})
-    assert box.run(SLEEPER, "removed").poll() == Exit("lost", None), "it never starts again"
+    assert box.run(SLEEPER, "removed").poll() == Exit("lost", None)  # it never starts again
     assert box.held == []
 
 
@@ -155,8 +155,8 @@ def test_a_full_disk_keeps_nothing_from_being_stopped_and_launches_nothing(box: 
         with pytest.raises(SandboxError, match="sandbox two"):
             box.run(SLEEPER, "two")
     assert box.state() == "exited"
-    assert handle.poll() == Exit("killed", -15), "that we asked could not be written down"
-    assert not [path for path in (box.root).rglob(".*.*") if path.is_file()], "no drafts are left"
+    assert handle.poll() == Exit("killed", -15)  # that we asked could not be written down
+    assert not [path for path in (box.root).rglob(".*.*") if path.is_file()]  # no drafts are left
 
 
 def test_many_who_look_at_once_see_one_end(box: Box) -> None:

@@ -85,7 +85,7 @@ def test_a_command_that_fails_or_does_not_exist_ends_in_error_with_its_code(grou
 
 
 @pytest.mark.parametrize(("changes", "refusal"), [
-    ({"trusted": False}, r"does not isolate.*Docker"), ({"command": ()}, "a command to run; found none"),
+    ({"trusted": False}, r"does not isolate.*Docker"), ({"command": ()}, "command to run"),
     *(({"name": name}, "name must match") for name in ("../escape", "", ".hidden", "a/b")),
 ])  # fmt: skip
 def test_what_may_not_run_is_refused_and_nothing_is_launched(
@@ -149,7 +149,7 @@ def test_only_what_was_started_is_listed_the_oldest_first(ground: Ground) -> Non
     shutil.copy(ground.root / "a" / "spec.json", ground.root / "two" / "spec.json")
     assert (ground.sandbox.adopt("two"), ground.sandbox.adopt("three")) == (None, None)
     assert [handle.name for handle in ground.sandbox.list()] == ["b", "a"]
-    assert ground.ended("pass", "two") == Exit("finished", 0), "what was only written down can be launched"
+    assert ground.ended("pass", "two") == Exit("finished", 0)  # what was only written down can be launched
 
 
 @pytest.mark.parametrize(("end", "cleared"), [("os.kill(os.getpid(), 9)", True), ("sys.exit(3)", False), ("", False)])
@@ -161,7 +161,7 @@ def test_what_a_killed_command_had_elsewhere_is_cleared_up_first(ground: Ground,
     assert handle.wait(DEADLINE_S) in (Exit("error", -9), Exit("error", 3), Exit("finished", 0))
     assert (ground.folder / "cleared").exists() == cleared
     assert not cleared or (ground.folder / "cleared").read_text() == "False"
-    assert ("not cleared up" in (ground.root / "one" / "shim.log").read_text()) == cleared, "that failed, and is noted"
+    assert ("not cleared up" in (ground.root / "one" / "shim.log").read_text()) == cleared  # that failed, and is noted
 
 
 @pytest.mark.parametrize("dies", ["the shim", "both"])
@@ -172,7 +172,7 @@ def test_a_killed_shim_means_lost_and_stop_reaps_what_it_left(ground: Ground, di
         os.kill(child, signal.SIGKILL)
     assert handle.wait(DEADLINE_S) == Exit("lost", None)
     assert dies == "both" or lives(child)
-    assert ground.run(SLEEPER).poll() == Exit("lost", None), "a lost sandbox is never started again"
+    assert ground.run(SLEEPER).poll() == Exit("lost", None)  # a lost sandbox is never started again
     assert handle.stop() == Exit("lost", None)
     assert wait_until(lambda: not lives(child), DEADLINE_S)
 
@@ -248,7 +248,7 @@ def test_stop_touches_no_process_of_another_session(ground: Ground) -> None:
         started = ground.root / "one" / "started.json"
         started.write_text(json.dumps({**json.loads(started.read_text()), "shim_pid": bystander.pid}))
         assert handle.stop() == Exit("stopped", -signal.SIGTERM)
-        assert bystander.poll() is None, "a pid that was used again is not ours"
+        assert bystander.poll() is None  # a pid that was used again is not ours
     finally:
         bystander.kill()
         bystander.wait()
