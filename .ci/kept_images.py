@@ -15,7 +15,7 @@ from docker.errors import DockerException
 from offline_base import REPOSITORY
 
 from sandboxes.docker.engine import ContainerEngine, connect
-from sandboxes.images import PACKAGES_REPOSITORY
+from sandboxes.images.build import PACKAGES_REPOSITORY
 
 KEPT = (REPOSITORY, PACKAGES_REPOSITORY)
 

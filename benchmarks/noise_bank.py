@@ -46,7 +46,7 @@ from studies.metrics import Results, kind_of
 from studies.proof import is_export, read_export
 from studies.records.base import digest
 from studies.records.design import Metric, NoisePlan, RunSpec
-from studies.records.runs import noise_hash, zero_lr_spec
+from studies.records.runs import Conditions, noise_hash, zero_lr_spec
 from swarm.job import Job
 
 ENVIRONMENTS = ("guess", "arith")
@@ -124,7 +124,7 @@ def checked(environment: str) -> ZeroLrRun:
     with tempfile.TemporaryDirectory(prefix="ajet-plumbing-") as scratch:
         prepare_model(job, Path(scratch) / "models", lambda line: None)
         spec = zero_lr_spec(f"plumbing-{environment}", plan, noise_hash(plan), SEEDS[0])
-        seen = evidence_of(spec, Path(scratch)).conditions
+        seen = Conditions.model_validate(evidence_of(spec, Path(scratch)).payload["conditions"])
     fault, unsaid = find_fault(seen), list_unreported(seen)
     if fault or unsaid or seen.stillness is None:
         raise SystemExit(f"{environment}: {fault or 'nobody could say ' + ' and '.join(unsaid)}")
@@ -165,7 +165,8 @@ def measured(job: Job, metrics: Sequence[Metric], seeds: Sequence[int]) -> Itera
 def attempted(spec: RunSpec, metrics: Sequence[Metric], scratch: Path) -> Iterator[Observation]:
     """Make one run as a study does and yield what it came to by each metric, all read off the same files."""
     evidence = evidence_of(spec, scratch)
-    files = (scratch / "collected" / said["path"] for said in (evidence.evaluation, evidence.snapshot))
+    parts = (evidence.payload["evaluation"], evidence.payload["snapshot"])
+    files = (scratch / "collected" / part["path"] for part in parts)
     stored, tracked = (json.loads(file.read_bytes()) for file in files)
     for metric in metrics:
         read = Results(stored["initial"], stored["final"], stored.get("during", ()), tracked["history"])

@@ -4,11 +4,11 @@ What runs a command apart from whoever started it; in this folder what container
 studies and agents choose about it is in `research.isolation`.
 """
 
-from sandboxes.docker.container import ContainerHandle, DockerSandbox, Result
+from sandboxes.docker.container import ContainerHandle, DockerSandbox
 from sandboxes.process import ProcessSandbox
 from sandboxes.spec import Exit, ExitReason, Handle, Limits, Sandbox, SandboxError, SandboxSpec
 
 __all__ = [
-    "ContainerHandle", "DockerSandbox", "Exit", "ExitReason", "Handle", "Limits", "ProcessSandbox", "Result", "Sandbox",
+    "ContainerHandle", "DockerSandbox", "Exit", "ExitReason", "Handle", "Limits", "ProcessSandbox", "Sandbox",
     "SandboxError", "SandboxSpec",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from sandboxes.spec import (
     Handle,
     SandboxError,
     SandboxSpec,
-    list_names,
+    read,
     wait_until,
     write_once,
 )
@@ -175,10 +175,6 @@ class ProcessSandbox:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    @property
-    def isolates(self) -> bool:
-        return False
-
     def run(self, spec: SandboxSpec) -> Handle:
         if not spec.trusted:
             raise SandboxError(
@@ -207,8 +203,11 @@ class ProcessSandbox:
         folder = self._root / name
         return ProcessHandle(folder) if has_started(folder) else None
 
-    def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
-        return [ProcessHandle(self._root / name) for name in list_names(self._root, labels)]
+    def list(self) -> list[Handle]:
+        """Return handles of all that were started, oldest first."""
+        specs = ((read(path), path.parent) for path in self._root.glob("*/spec.json"))
+        started = sorted((spec["created_at"], folder) for spec, folder in specs if spec and has_started(folder))
+        return [ProcessHandle(folder) for _, folder in started]
 
 
 def _launch(folder: Path) -> ProcessHandle:

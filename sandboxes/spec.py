@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol, cast
 
 from filelock import FileLock, Timeout
 
-from sandboxes.shim import has_started, write_atomic
+from sandboxes.shim import write_atomic
 
 _STEERING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e"
@@ -186,11 +186,6 @@ class Handle(Protocol):
 class Sandbox(Protocol):
     """Launches and finds sandboxes of one kind."""
 
-    @property
-    def isolates(self) -> bool:
-        """Whether code in it is kept from harming the machine."""
-        ...
-
     def run(self, spec: SandboxSpec) -> Handle:
         """Launch `spec`, or adopt what was launched under its name; raise SandboxError when it must not run."""
         ...
@@ -199,8 +194,8 @@ class Sandbox(Protocol):
         """Return the handle of what was launched under `name`, or None if nothing was."""
         ...
 
-    def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
-        """Return handles of all sandboxes whose labels include `labels`, oldest first."""
+    def list(self) -> list[Handle]:
+        """Return handles of all sandboxes, oldest first."""
         ...
 
 
@@ -216,15 +211,6 @@ def read(path: Path) -> dict[str, Any] | None:
     except ValueError as error:
         raise SandboxError(f"expected JSON in {path}; {error}. Restore it, or remove the sandbox's folder") from error
     return cast(dict[str, Any], value)
-
-
-def list_names(root: Path, labels: Mapping[str, str] | None) -> list[str]:
-    """Return the names of the sandboxes under `root` that were started and have these labels, oldest first."""
-    wanted = (labels or {}).items()
-    specs = [
-        (spec, path.parent) for path in root.glob("*/spec.json") if (spec := read(path)) and has_started(path.parent)
-    ]
-    return [name for _, name in sorted((s["created_at"], f.name) for s, f in specs if wanted <= s["labels"].items())]
 
 
 def write_once(path: Path, value: Mapping[str, Any]) -> None:
@@ -248,16 +234,13 @@ def fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-class FolderHandle:
+class FolderHandle(Handle):
     """A launched sandbox, as far as its folder tells of it."""
 
     tick_s = TICK_S
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-
-    def poll(self) -> Exit | None:
-        raise NotImplementedError
 
     @property
     def name(self) -> str:

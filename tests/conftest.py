@@ -24,7 +24,7 @@ from hypothesis import settings
 from research.installation.home import Home
 from research.isolation.client_image import ensure_client_image
 from sandboxes.docker.engine import ContainerEngine, EngineNotFound, connect
-from sandboxes.images import Image
+from sandboxes.images.build import Image
 from swarm.environments import registry
 from tests import golden
 from tests.cpu_seconds import CpuSeconds

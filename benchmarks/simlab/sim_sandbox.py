@@ -290,8 +290,6 @@ _SHORT = 0.4
 class SimSandbox:
     """Simulated attempts under a folder. `alter` may change what one leaves behind."""
 
-    isolates = False
-
     def __init__(
         self, root: Path, world: World, clock: SimClock, *, noise_world: World | None = None,
         faults: Faults = NO_FAULTS, alter: Alter = unaltered,
@@ -323,10 +321,9 @@ class SimSandbox:
         """Return the handle of an attempt that was launched, or None."""
         return SimHandle(self, name) if (self.root / name / "launch.json").exists() else None
 
-    def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
-        """Return all attempts with these labels, oldest first."""
-        wanted = (labels or {}).items()
-        found = [path.parent for path in self.root.glob("*/launch.json") if wanted <= _read(path)["labels"].items()]
+    def list(self) -> list[Handle]:
+        """Return all attempts, oldest first."""
+        found = [path.parent for path in self.root.glob("*/launch.json")]
         return [SimHandle(self, path.name) for path in sorted(found, key=lambda path: path.stat().st_mtime_ns)]
 
     def starts(self) -> Counter[str]:

@@ -175,7 +175,7 @@ class ContainerAgent:
         """Return the summary or evaluation it left; None for anything but a JSON object."""
         found = (await self._thread.do(self._handle.results)).get(RESULT)
         with suppress(ValueError, RecursionError):
-            value = json.loads(found.path.read_bytes()) if found else None
+            value = json.loads(found.read_bytes()) if found else None
             return value if isinstance(value, dict) else None
         return None
 

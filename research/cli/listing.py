@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 from research.cli.app import Json, answer, columns, open_installation, show_progress
 from research.installation.home import Home
-from research.installation.studies import RESULTS_VERSION, StudyCache, StudyReading, evidence_files
-from studies import EventLog, LogCorrupt, fold
+from research.installation.studies import RESULTS_VERSION, cached_studies
+from studies import EventLog, StudyState
 
 FILE: Final = "listed.json"
 CORRUPT: Final = "corrupt"
@@ -26,31 +26,22 @@ class ListedStudy(NamedTuple):
 
 def read_listing(home: Home, log: EventLog) -> list[ListedStudy]:
     """Return all studies, newest first."""
-    cache = StudyCache(FILE, _FORM, lambda study: _read_study(home, log, study))
-    contents = cache.contents(home, log).values()
-    return [ListedStudy(tuple(content["row"]), content["summary"]) for content in contents]
-
-
-def _read_study(home: Home, log: EventLog, study: str) -> StudyReading:
     from research.cli.studies import list_row, summary  # what is told of a study, and reads reports for it
 
-    try:
-        state = fold(log.read(study))
-    except LogCorrupt as error:
-        reason = str(error)
+    def content(state: StudyState) -> dict[str, Any]:
+        folder = home.study(state.id)
+        return {"row": list_row(state, folder), "summary": summary(state, folder)}
+
+    def corrupt(study: str, reason: str) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "study": study, "topic": None, "status": CORRUPT, "reason": reason, "asks": None, "planner_asks": [],
             "declined": False, "said": None, "planner": None, "design_hash": None, "runs": {}, "progress": None,
             "verdicts": [], "head": None, "report": None, "elapsed_s": None,
         }  # fmt: skip
-        content = {"row": [study, CORRUPT, "", "", "", reason], "summary": fields}
-        return StudyReading(lambda: content)
-    folder = home.study(study)
-    return StudyReading(
-        lambda: {"row": list_row(state, folder), "summary": summary(state, folder)},
-        state.head_hash,
-        evidence_files(state),
-    )
+        return {"row": [study, CORRUPT, "", "", "", reason], "summary": fields}
+
+    contents = cached_studies(home, log, FILE, _FORM, content, corrupt).values()
+    return [ListedStudy(tuple(each["row"]), each["summary"]) for each in contents]
 
 
 def list_studies(json: Json = False) -> None:

@@ -17,7 +17,7 @@ from research.cli.top import Watcher, status_lines, top
 from research.environments.install import load_environment
 from research.errors import BadInput, NotReady
 from research.files import read_json
-from research.installation.base_job import describe_unusual_rate, read_job, require_backend, with_backend, with_fields
+from research.installation.base_job import describe_unusual_rate, read_job, require_backend, with_fields
 from research.installation.home import Home
 from research.installation.servers import (
     Server,
@@ -188,7 +188,7 @@ class StartOptions(BaseModel):
             place = {"path": str(Path(self.model).absolute()), "sha256": None}
             job = with_fields(job, model=own.model_copy(update=place))
         if self.backend is not None:
-            job = with_backend(job, self.backend)
+            job = with_fields(job, backend=self.backend)
         if self.max_context is not None:
             job = with_fields(job, max_context=self.max_context)
         if (odd := describe_unusual_rate(job)) is not None:

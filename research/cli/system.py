@@ -35,7 +35,7 @@ from research.planners.factory import is_http_url
 from research.terminal import warn
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, connect
-from sandboxes.images import identity
+from sandboxes.images.build import identity
 from studies import EventLog, StudiesError
 
 _MINIMUM_FREE_GIB = 1.0

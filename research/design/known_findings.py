@@ -22,8 +22,8 @@ from research.design.noise_bank import metric_key, model_key
 from research.errors import BadInput
 from research.installation.base_job import APART, base_job_of, parse_job, without_model_path
 from research.installation.home import Home
-from research.installation.studies import RESULTS_VERSION, StudyCache, StudyReading, evidence_files
-from studies import EventLog, LogCorrupt, StudyState, fold
+from research.installation.studies import RESULTS_VERSION, cached_studies
+from studies import EventLog, StudyState
 from studies.proof import DOES_NOT_FOLLOW, verdict_fault
 from studies.records.base import JsonValue, Record, canonical, digest
 from studies.records.design import MODEL, REWARD, Hypothesis
@@ -189,23 +189,13 @@ class KnownFindings:
 
 
 def load_findings(home: Home, log: EventLog) -> KnownFindings:
-    contents = StudyCache(FILE, _FORM, lambda study: _read_study(home, log, study)).contents(home, log)
-    entries = (entry for content in contents.values() for entry in content.get("findings", ()))
-    left_out = {study: str(content["corrupt"]) for study, content in contents.items() if "corrupt" in content}
+    def content(state: StudyState) -> dict[str, Any]:
+        return {"findings": [entry.model_dump(mode="json") for entry in findings_of(state, home.study(state.id))]}
+
+    contents = cached_studies(home, log, FILE, _FORM, content, lambda study, error: {"corrupt": error})
+    entries = (entry for kept in contents.values() for entry in kept.get("findings", ()))
+    left_out = {study: str(kept["corrupt"]) for study, kept in contents.items() if "corrupt" in kept}
     return KnownFindings(tuple(map(KnownFinding.model_validate, entries)), left_out)
-
-
-def _read_study(home: Home, log: EventLog, study: str) -> StudyReading:
-    try:
-        state = fold(log.read(study))
-    except LogCorrupt as error:
-        corrupt: dict[str, Any] = {"corrupt": str(error)}
-        return StudyReading(lambda: corrupt)
-    return StudyReading(
-        lambda: {"findings": [entry.model_dump(mode="json") for entry in findings_of(state, home.study(study))]},
-        state.head_hash,
-        evidence_files(state),
-    )
 
 
 def search_findings(findings: Iterable[KnownFinding], words: Sequence[str]) -> tuple[KnownFinding, ...]:

@@ -156,18 +156,15 @@ def _find_runs(wanted: Set[_Words], texts: Iterable[str]) -> set[_Words]:
     return runs
 
 
-def _texts(tasks: Iterable[Task]) -> Iterator[str]:
-    for task in tasks:
-        yield task.id
-        yield from _texts_in(task.data)
-
-
-def _texts_in(value: Any) -> Iterator[str]:
+def _texts(value: Any) -> Iterator[str]:
+    """Yield all strings in tasks, or in what is JSON of one."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _texts_in(item)
+    elif isinstance(value, Task):
+        yield from (value.id, *_texts(value.data))
+    elif isinstance(value, Mapping | Sequence):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(item)
 
 
 def _words(text: str) -> _Words:

@@ -73,11 +73,8 @@ def create_draft(parent: Path, home: Home) -> Iterator[Path]:
             with suppress(OSError):  # somebody else sweeps too
                 if time.time() - left.stat().st_mtime > _ABANDONED_S:
                     shutil.rmtree(left, ignore_errors=True)
-        draft = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        try:
-            yield draft
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent, ignore_cleanup_errors=True) as draft:
+            yield Path(draft)
     except OSError as error:
         raise home_error(home.path, error) from error
 
@@ -107,7 +104,7 @@ PIP_TIMEOUT_S: Final = 1800.0
 def python_path(home: Home, source: CodeSource, requirements: str, note: Note) -> tuple[Path, ...]:
     """Return the folders of packages for an environment's code, making what is not there; raises BadEnvironment."""
     if source.kind == "adapter":
-        own = adapter_folder(home, source.place)
+        own = home.packages / str(scheme_of(source.place))
         return (own,) if own.is_dir() else ()
     if source.kind == "module" or not requirements.strip():
         return ()  # an installed module's packages are installed beside it
@@ -135,13 +132,9 @@ def python_path(home: Home, source: CodeSource, requirements: str, note: Note) -
     return (folder,)
 
 
-def adapter_folder(home: Home, address: str) -> Path:
-    return home.packages / str(scheme_of(address))
-
-
 def how_to_install_apart(home: Home, address: str) -> str:
-    adapter = ADAPTERS[str(scheme_of(address))]
-    return f"pip install --target {adapter_folder(home, address)} '{adapter.requirement}'"
+    scheme = str(scheme_of(address))
+    return f"pip install --target {home.packages / scheme} '{ADAPTERS[scheme].requirement}'"
 
 
 MODULE: Final = "swarm.environments.building"
@@ -312,7 +305,17 @@ def remove(name: str, home: Home, log: EventLog) -> int:
     """
     folder = home.environments / name
     if not is_custom(name) or not folder.is_dir():
-        raise BadEnvironment(_describe_missing(name, home))
+        if name in built_in_names():
+            raise BadEnvironment(
+                f"expected an environment that was brought here; found {name!r}, which is built in and stays"
+            )
+        here = sorted(path.name for path in home.environments.glob(f"[!.]*{MARK}*"))
+        own = [each for each in here if each.partition(MARK)[0] == name]
+        hint = f"; did you mean {' or '.join(own)}?" if own else did_you_mean(name, here)
+        raise BadEnvironment(
+            f"expected the full name of an environment that was brought here; found {name!r:.120}"
+            f"{hint or '; ajet env list shows what is here'}"
+        )
     with home.creation_lock():
         if using := list(studies_with(name, home, log)):
             raise BadEnvironment(
@@ -341,15 +344,3 @@ def studies_with(name: str, home: Home, log: EventLog) -> Iterator[str]:
         named = any(name in json.dumps(event.payload, default=str) for event in events)
         if named and state.status != "concluded" and not elsewhere:
             yield study
-
-
-def _describe_missing(name: str, home: Home) -> str:
-    if name in built_in_names():
-        return f"expected an environment that was brought here; found {name!r}, which is built in and stays"
-    here = sorted(path.name for path in home.environments.glob(f"[!.]*{MARK}*"))
-    own = [each for each in here if each.partition(MARK)[0] == name]
-    hint = f"; did you mean {' or '.join(own)}?" if own else did_you_mean(name, here)
-    return (
-        f"expected the full name of an environment that was brought here; found {name!r:.120}"
-        f"{hint or '; ajet env list shows what is here'}"
-    )

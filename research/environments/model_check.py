@@ -7,7 +7,6 @@ studies are measured on.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -77,11 +76,10 @@ def try_model(
     """Play `tasks` and learn with the trial's model; return what was measured. Raises NotReady, or ModelFailed."""
     job = trial.job
     prepare_model(job, home.models, note)
-    folder = Path(tempfile.mkdtemp(prefix="check-", dir=home.path))
-    try:
+    with tempfile.TemporaryDirectory(prefix="check-", dir=home.path, ignore_cleanup_errors=True) as scratch:
         note("starting a swarm server with the model")
-        began, variables, binding = time.monotonic(), thread_variables(trial.runs_at_once), Binding(backend=job.backend)
-        place = folder / "server"
+        folder, began, variables = Path(scratch), time.monotonic(), thread_variables(trial.runs_at_once)
+        place, binding = folder / "server", Binding(backend=job.backend)
         server = start_swarm(place, models=home.models, port=0, idle=True, variables=variables, binding=binding)
         try:
             with SwarmClient(server.url, server.admin_token) as client:
@@ -105,8 +103,6 @@ def try_model(
                 status = client.status(within_s=_STATUS_S)
         finally:
             stop_swarm(server)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return _build_measurement(trial, startup_s, seconds, episodes, records, status)
 
 

@@ -112,7 +112,7 @@ def is_known(text: str) -> bool:
 def read_reference(text: str, reward: str | None = None) -> Reference:
     """Return what a text refers to; raise BadEnvironment in one line for what it cannot be."""
     place, _, item = text.partition(":")
-    path = _path(place)
+    path = Path(os.path.expanduser(place))  # which leaves a ~SOMEBODY who is not known here as it is
     if reward is not None or path.suffix == ".jsonl":
         return _parse_tasks_file(text, path, reward)
     if scheme_of(text) is not None:
@@ -126,13 +126,6 @@ def read_reference(text: str, reward: str | None = None) -> Reference:
     if _MODULE.fullmatch(text) and "/" not in text:
         return Reference(text, CodeSource(kind="module", place=place, item=item))
     raise BadEnvironment(_unknown(text, place, path))
-
-
-def _path(place: str) -> Path:
-    try:
-        return Path(place).expanduser()
-    except RuntimeError:  # ~SOMEBODY who is not known here
-        return Path(place)
 
 
 def _parse_tasks_file(text: str, path: Path, reward: str | None) -> Reference:
@@ -151,7 +144,7 @@ def _parse_tasks_file(text: str, path: Path, reward: str | None) -> Reference:
             f"none; write one ({DOCS})"
         )
     place, _, function = reward.partition(":")
-    judge = _path(place)
+    judge = Path(os.path.expanduser(place))
     if judge.suffix != ".py" or not os.path.isfile(judge):
         raise BadEnvironment(f"expected --reward as FILE.py or FILE.py:NAME; found {reward!r:.120}: {describe(judge)}")
     source = CodeSource(kind="reward", place=judge.name, item=function)
@@ -160,10 +153,8 @@ def _parse_tasks_file(text: str, path: Path, reward: str | None) -> Reference:
 
 def _file(text: str, path: Path, item: str) -> Reference:
     if not os.path.isfile(path):
-        raise BadEnvironment(
-            f"expected {path.name} in {path.parent}; found none"
-            + (suggest_path(path) or f"; write one ({DOCS}), or begin with: ajet env init {path.parent}")
-        )
+        near = suggest_path(path) or f"; write one ({DOCS}), or begin with: ajet env init {path.parent}"
+        raise BadEnvironment(f"expected {path.name} in {path.parent}; found none{near}")
     if item and not item.isidentifier():
         raise BadEnvironment(f"expected the name of a class after the colon; found {item!r:.60}")
     return Reference(text, CodeSource(kind="folder", place=path.name, item=item), path.absolute().parent)

@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
@@ -40,10 +40,9 @@ APART: Final = ("seed", "tracking", "evaluate_after", "eval_every", "evaluation_
 
 def parse_job(record: Mapping[str, Any]) -> Job | None:
     """Return a recorded job; None for one that this ajet does not know."""
-    try:
+    with suppress(ValidationError):
         return Job.from_record(record)
-    except ValidationError:
-        return None
+    return None
 
 
 def require_job(record: Mapping[str, Any]) -> Job:
@@ -197,7 +196,7 @@ def base_job(
     if name := next((name for name in _FIELDS_OF_A_RUN if file is not None and name in job.model_fields_set), None):
         why = _FIELDS_OF_A_RUN[name]
         raise BadInput(f"expected a job without {name} for a study; found it in {file}; leave it out: {why}")
-    said = with_backend(job, backend)
+    said = job if backend is None else with_fields(job, backend=backend)
     named = said.model.path if isinstance(said.model, PathModel) else None
     if named is not None and folder is not None:
         raise BadInput(f"expected one model; found {named} in {file} and --model-path {folder}; leave one of them out")
@@ -215,11 +214,6 @@ def base_job(
     return with_fields(said, model=found)
 
 
-def with_backend(job: Job, backend: str | None) -> Job:
-    """Return a job with a backend in place of its own; raise BadInput where it holds fields of another's."""
-    return job if backend is None else with_fields(job, backend=backend)
-
-
 def with_fields(job: Job, **fields: Any) -> Job:
     """Return a job with other fields, and its model's defaults; raise BadInput where they do not fit the job's own."""
     try:
@@ -233,10 +227,8 @@ def describe_unusual_rate(job: Job) -> str | None:
     usual = default_learning_rate(job.model, job.lora_rank)
     if not job.learning_rate or usual / _FAR <= job.learning_rate <= usual * _FAR:
         return None
-    return (
-        f"learning_rate {job.learning_rate:g} is far from {usual:g}, which is usual for "
-        f"{describe_trained_weights(job)} (docs/models.md)"
-    )
+    what = describe_trained_weights(job)
+    return f"learning_rate {job.learning_rate:g} is far from {usual:g}, which is usual for {what} (docs/models.md)"
 
 
 def describe_trained_weights(job: Job) -> str:
@@ -308,10 +300,10 @@ def python_of(backend: str) -> str:
         return sys.executable
     if named := os.environ.get(VERL_PYTHON):
         return named
-    if _missing(VERL_PACKAGES):
+    if missing := [name for name in VERL_PACKAGES if find_spec(name) is None]:
         raise NotReady(
             f"expected the packages of the backend verl here or in the environment of {VERL_PYTHON}; found no "
-            f"{' and no '.join(_missing(VERL_PACKAGES))}, and the variable not set; {VERL_REMEDY}"
+            f"{' and no '.join(missing)}, and the variable not set; {VERL_REMEDY}"
         )
     return sys.executable
 
@@ -320,10 +312,6 @@ def variables_of(backend: str) -> dict[str, str]:
     """Return the variables of this process that whatever starts servers of a backend needs, too: none is a secret."""
     names = _VERL_VARIABLES if backend == "verl" else ()
     return {name: os.environ[name] for name in names if name in os.environ}
-
-
-def _missing(packages: Sequence[str]) -> list[str]:
-    return [name for name in packages if find_spec(name) is None]
 
 
 @cache

@@ -10,8 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -33,16 +32,21 @@ _ADVICE = {
     errno.EEXIST: "a file has its name",
 }
 
-_LEFT_OPEN = ("ajet.db", "ajet.db-wal", "ajet.db-shm", "studies", "models", "environments", "plans", "prefect")
-"""What earlier versions left open to others in a folder that somebody else had made."""
 
-
-@dataclass(frozen=True, slots=True)
 class Home:
     """Where everything of an installation lies. `path` is absolute; `database` is the event log's URL."""
 
-    path: Path
-    database: str
+    def __init__(self, path: Path, database: str) -> None:
+        self.path = path
+        self.database = database
+        self.sandboxes = path / "sandboxes"
+        self.containers = path / "containers"
+        self.models = path / "models"
+        self.environments = path / "environments"
+        self.measured = path / "measured"
+        self.images = path / "images"
+        self.packages = path / "packages"
+        self.prefect = path / "prefect"
 
     @classmethod
     def locate(cls, environment: Mapping[str, str] = os.environ) -> Home:
@@ -58,11 +62,7 @@ class Home:
         probe = self.path / f".probe.{os.getpid()}"
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for name in _LEFT_OPEN:
-                path = self.path / name
-                with suppress(OSError):  # it is not there, or is somebody else's
-                    if not path.is_symlink() and (mode := path.stat().st_mode) & 0o077:
-                        path.chmod(mode & 0o700)
+
             # A page, because a disk can be full and still take an empty file.
             probe.write_bytes(b"\0" * 4096)
             probe.unlink(missing_ok=True)  # another thread's has the same name
@@ -81,34 +81,6 @@ class Home:
 
     def attempt(self, study: str, run_id: str, attempt: int) -> Path:
         return attempt_in(self.study(study), run_id, attempt)
-
-    @property
-    def sandboxes(self) -> Path:
-        return self.path / "sandboxes"
-
-    @property
-    def containers(self) -> Path:
-        return self.path / "containers"
-
-    @property
-    def models(self) -> Path:
-        return self.path / "models"
-
-    @property
-    def environments(self) -> Path:
-        return self.path / "environments"
-
-    @property
-    def measured(self) -> Path:
-        return self.path / "measured"
-
-    @property
-    def packages(self) -> Path:
-        return self.path / "packages"
-
-    @property
-    def prefect(self) -> Path:
-        return self.path / "prefect"
 
     @contextmanager
     def creation_lock(self) -> Iterator[None]:

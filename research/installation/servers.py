@@ -35,8 +35,6 @@ from swarm.client.identity import server_folder
 _BIND_TIMEOUT_S = 60.0
 STORE: Final = "AJET_SWARM_STORE"
 """Names the variable with a store's URL, which may hold a password; all may read a command line."""
-
-
 UserRole = Literal["admin", "client"]
 """What commands use a server as."""
 
@@ -68,6 +66,15 @@ def find_swarm(folder: Path) -> SwarmProcess | None:
     return found if _is_server(found.pid, folder) else None
 
 
+def _is_server(pid: int, folder: Path) -> bool:
+    try:
+        process = psutil.Process(pid)
+        command = process.cmdline()
+        return process.status() != psutil.STATUS_ZOMBIE and "swarm.server" in command and str(folder) in command
+    except (psutil.NoSuchProcess, psutil.AccessDenied):  # gone, or another user's who got its number
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class Binding:
     """Where a server listens and keeps its store, and whom it asks."""
@@ -89,14 +96,9 @@ LOOPBACK: Final = Binding()
 
 
 def start_swarm(
-    folder: Path,
-    *,
-    models: Path,
-    port: int,
-    idle: bool = False,
-    variables: Mapping[str, str] | None = None,
+    folder: Path, *, models: Path, port: int, idle: bool = False, variables: Mapping[str, str] | None = None,
     binding: Binding = LOOPBACK,
-) -> SwarmProcess:
+) -> SwarmProcess:  # fmt: skip
     """Start a server in `folder` and wait until it is bound; raises NotReady with the end of its log.
 
     It takes up the job whose engine was on when the last server there ended, unless it is to be `idle`.
@@ -145,15 +147,6 @@ def stop_swarm(swarm: SwarmProcess, *, grace_s: float = 20.0) -> None:
         os.kill(swarm.pid, signal.SIGKILL)
     except psutil.NoSuchProcess:
         return
-
-
-def _is_server(pid: int, folder: Path) -> bool:
-    try:
-        process = psutil.Process(pid)
-        command = process.cmdline()
-        return process.status() != psutil.STATUS_ZOMBIE and "swarm.server" in command and str(folder) in command
-    except (psutil.NoSuchProcess, psutil.AccessDenied):  # gone, or another user's who got its number
-        return False
 
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?")
@@ -305,9 +298,7 @@ def ensure_server(
 ) -> tuple[SwarmProcess, bool]:
     """Return the server of a name, as it was started last but for `changes` of its Binding, and whether it ran before.
 
-    Without a `port` it is bound to its last one, if that is free.
-
-    Raises BadInput where it runs with others.
+    Without a `port` it is bound to its last one, if that is free. Raises BadInput where it runs with others.
     """
     folder = server_folder(home.path, name)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

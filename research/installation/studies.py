@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -59,57 +58,6 @@ def find_study(log: EventLog, name: str | None) -> str:
     return fitting[0]
 
 
-@dataclass(frozen=True, slots=True)
-class StudyReading:
-    """One study, read anew."""
-
-    content: Callable[[], Mapping[str, Any]]
-    """Returns what is to be kept of it, as JSON values; called once its files were looked at."""
-    head: str | None = None
-    """Hash of the head of the log that was read; None for one that could not be, of which nothing is kept."""
-    checked: Sequence[str] = ()
-    """The files of the study's folder that the content depends on, by their paths in it."""
-
-
-@dataclass(frozen=True, slots=True)
-class StudyCache:
-    """What is kept of studies: where, in which form, and how a study is read anew."""
-
-    file: str
-    """Name of the file in the installation's folder."""
-    form: str
-    """What has to be the same, beside the release of ajet, for what was kept to be what would be computed."""
-    read: Callable[[str], StudyReading]
-
-    def contents(self, home: Home, log: EventLog) -> dict[str, Mapping[str, Any]]:
-        """Return each study's content, the newest first."""
-        heads, path = log.heads(), home.path / self.file
-        form = f"{self.form}, ajet {version('ajet')}"
-        try:
-            kept = _CacheFile.model_validate_json(path.read_bytes())
-            before = kept.studies if (kept.form, kept.home) == (form, str(home.path)) else {}
-        except (OSError, ValueError):  # there is no such file, or one of another version
-            before = {}
-        entries = {
-            name: entry
-            for name, entry in before.items()
-            if entry.head == heads.get(name)
-            and entry.stamps == _stamps(home.study(name), [name for name in entry.stamps if name])
-        }
-        contents: dict[str, Mapping[str, Any]] = {name: entry.content for name, entry in entries.items()}
-        for study in [study for study in heads if study not in entries]:
-            reading = self.read(study)
-            stamps = _stamps(home.study(study), reading.checked)  # before: what changes meanwhile is read again
-            contents[study] = reading.content()
-            if reading.head is not None:
-                entries[study] = _Entry(head=reading.head, stamps=stamps, content=dict(contents[study]))
-        if entries != before:
-            made = _CacheFile(form=form, home=str(home.path), studies=entries)
-            with suppress(OSError):  # a disk that takes nothing only makes the next look slow
-                write_bytes(path, made.model_dump_json().encode(), durable=False)  # in its fields' order
-        return {study: contents[study] for study in heads}
-
-
 class _Entry(Record):
     head: str
     stamps: dict[str, list[int] | None]
@@ -122,7 +70,46 @@ class _CacheFile(Record):
     studies: dict[str, _Entry]
 
 
-def evidence_files(state: StudyState) -> list[str]:
+def cached_studies(
+    home: Home, log: EventLog, file: str, form: str, content: Callable[[StudyState], Mapping[str, Any]],
+    corrupt: Callable[[str, str], Mapping[str, Any]],
+) -> dict[str, Mapping[str, Any]]:  # fmt: skip
+    """Return what each study comes to, as JSON values that are kept in a `file` of the installation, the newest first.
+
+    `content` says it of a study; `corrupt` of one whose log cannot be read, by its name and what is wrong: nothing of
+    that is kept. `form` has to be the same, beside the release of ajet, for what was kept to be what would be computed.
+    """
+    heads, path = log.heads(), home.path / file
+    form = f"{form}, ajet {version('ajet')}"
+    try:
+        kept = _CacheFile.model_validate_json(path.read_bytes())
+        before = kept.studies if (kept.form, kept.home) == (form, str(home.path)) else {}
+    except (OSError, ValueError):  # there is no such file, or one of another version
+        before = {}
+    entries = {
+        name: entry
+        for name, entry in before.items()
+        if entry.head == heads.get(name)
+        and entry.stamps == _stamps(home.study(name), [name for name in entry.stamps if name])
+    }
+    contents: dict[str, Mapping[str, Any]] = {name: entry.content for name, entry in entries.items()}
+    for study in [study for study in heads if study not in entries]:
+        try:
+            state = fold(log.read(study))
+        except LogCorrupt as error:
+            contents[study] = corrupt(study, str(error))
+            continue
+        stamps = _stamps(home.study(study), _evidence_files(state))  # before: what changes meanwhile is read again
+        contents[study] = content(state)
+        entries[study] = _Entry(head=state.head_hash, stamps=stamps, content=dict(contents[study]))
+    if entries != before:
+        made = _CacheFile(form=form, home=str(home.path), studies=entries)
+        with suppress(OSError):  # a disk that takes nothing only makes the next look slow
+            write_bytes(path, made.model_dump_json().encode(), durable=False)  # in its fields' order
+    return {study: contents[study] for study in heads}
+
+
+def _evidence_files(state: StudyState) -> list[str]:
     """Return the files of a study's folder that its verdicts are checked against before they are shown."""
     rounds = [entry for entry in state.rounds if entry.verdicts]
     locks = [entry.lock_file for entry in rounds if entry.lock_file is not None]

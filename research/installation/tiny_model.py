@@ -12,7 +12,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,20 +42,15 @@ def prepare_model(job: Job, models: Path, note: Note) -> Mapping[str, Any]:
             return {"sha256": job.model.sha256, "seconds": 0.0}
     if job.backend not in ("local", "verl"):
         return {"sha256": None, "seconds": 0.0}
-    began, tiny = time.monotonic(), isinstance(job.model, TinyModel)
-    what = "the tiny model" if tiny else f"the warm start of {model_name(job.model.model_dump())}"
+    began = time.monotonic()
     if isinstance(job.model, TinyModel):
-        maker: str = "tiny_model"
+        what, maker = "the tiny model", "tiny_model"
         given: tuple[str, ...] = ("--environment", job.environment, "--spec", job.model.model_dump_json())
     else:
-        maker, given = "local.warm_start", ("--job", job.model_dump_json())
+        what, maker = f"the warm start of {model_name(job.model.model_dump())}", "local.warm_start"
+        given = ("--job", job.model_dump_json())
     folders = ("--models", str(models), "--environments", str(models.parent / "environments"))
-    folder = _make((python_of(job.backend), "-m", f"swarm.backends.{maker}", *given, *folders), what, note)
-    weights = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
-    return {"sha256": weights, "seconds": round(time.monotonic() - began, 3)}
-
-
-def _make(command: Sequence[str], what: str, note: Note) -> Path:
+    command = (python_of(job.backend), "-m", f"swarm.backends.{maker}", *given, *folders)
     deaths: list[str] = []
     while True:
         last = ""
@@ -65,8 +60,9 @@ def _make(command: Sequence[str], what: str, note: Note) -> Path:
                 last = line.strip() or last
                 if step := _STEP.fullmatch(last):
                     note(f"making {what}: {100 * int(step[1]) // int(step[2])} %")
-        if (code := process.returncode) == 0:
-            return Path(last)
+        if (code := process.returncode) == 0:  # the last line is the model's folder
+            weights = hashlib.sha256((Path(last) / WEIGHTS).read_bytes()).hexdigest()
+            return {"sha256": weights, "seconds": round(time.monotonic() - began, 3)}
         deaths.append(f"{describe_exit(code)}, last saying: {last or 'nothing'}")
         if code > 0 or -code in _ASKED_TO_END or len(deaths) == MOST_TRIES:
             tries = f"{len(deaths)} tries: " if len(deaths) > 1 else ""

@@ -28,7 +28,7 @@ from research.files import read_json, write_json
 from research.installation.home import Home
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, EngineRefusal, wrap_errors
-from sandboxes.images import ClientContext, Image, Note, client_image, derive_image, identity
+from sandboxes.images.build import Image, Note, client_image, derive_image, identity
 
 ROOTS = ("swarm.client", "swarm.environments")
 PACKAGES = ("aiohttp", "pydantic", "openai[aiohttp]")
@@ -60,7 +60,7 @@ def ensure_client_image(engine: ContainerEngine, home: Home, note: Note, *, base
                     f"expected base image {name}; the engine has none and could not pull it ({reason}); name one that "
                     "it has (ajet sandbox build --base IMAGE)"
                 )
-        image = client_image(engine, client_context(home), base=name, note=note)
+        image = client_image(engine, client_sources(), PACKAGES, home.images, base=name, note=note)
         _remember(home, image.tag, {"base": name, "id": image.id, "tag": image.tag})
     return image
 
@@ -70,7 +70,7 @@ def ensure_derived_image(
 ) -> Image:
     parent = ensure_client_image(engine, home, note, base=base)
     with _image_lock(home):
-        image = derive_image(engine, parent, requirements, image_cache(home), note=note)
+        image = derive_image(engine, parent, requirements, home.images, note=note)
         _remember(home, image.tag, {})
     return image
 
@@ -87,14 +87,6 @@ def list_image_tags(home: Home) -> list[str]:
     return list(_read_record(home).get("made", ()))
 
 
-def client_context(home: Home) -> ClientContext:
-    return ClientContext(client_sources(), PACKAGES, image_cache(home))
-
-
-def image_cache(home: Home) -> Path:
-    return home.path / "images"
-
-
 def client_sources() -> dict[str, bytes]:
     """Return the light client's modules by path: the two packages, and every module of `swarm` that they import."""
     spec = find_spec("swarm")
@@ -106,22 +98,20 @@ def client_sources() -> dict[str, bytes]:
     while left:
         path = left.pop()
         name = path.relative_to(top).as_posix()
-        if name not in found:
-            found[name] = path.read_bytes()
-            left += _find_imports(found[name], name, top)
-    return dict(sorted(found.items()))
-
-
-def _find_imports(source: bytes, name: str, top: Path) -> Iterator[Path]:
-    for node in ast.walk(ast.parse(source, name)):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.module is not None:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        for module in names:
-            parts = module.split(".")
-            places = [top.joinpath(*parts[:depth]) for depth in range(1, len(parts) + 1) if parts[0] == "swarm"]
+        if name in found:
+            continue
+        found[name] = path.read_bytes()
+        modules: list[str] = []
+        for node in ast.walk(ast.parse(found[name], name)):
+            if isinstance(node, ast.Import):
+                modules += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                modules += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for parts in (module.split(".") for module in modules if module.split(".")[0] == "swarm"):
+            places = (top.joinpath(*parts[:depth]) for depth in range(1, len(parts) + 1))
             files = (path for place in places for path in (place.with_suffix(".py"), place / "__init__.py"))
-            yield from (path for path in files if path.is_file())
+            left += [path for path in files if path.is_file()]
+    return dict(sorted(found.items()))
 
 
 def _read_record(home: Home) -> Mapping[str, Any]:
@@ -136,7 +126,6 @@ def last_image(home: Home) -> str | None:
 
 
 def _remember(home: Home, tag: str, current: Mapping[str, str]) -> None:
-    """Write down that `tag` was used; the record is only written when it changes."""
     before = _read_record(home)
     after = {**before, **current, "made": sorted({*before.get("made", ()), tag})}
     if after != before:

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, cast
 
 from research.installation.home import Home
@@ -26,7 +25,7 @@ from sandboxes import DockerSandbox, Exit, ExitReason, Handle, ProcessSandbox, S
 from sandboxes.docker import launch
 from sandboxes.docker.container import OVERDUE_S
 from sandboxes.docker.engine import ContainerEngine, EngineRefusal, wrap_errors
-from sandboxes.images import BUILD_LABEL, PACKAGES_REPOSITORY
+from sandboxes.images.build import BUILD_LABEL, PACKAGES_REPOSITORY
 from sandboxes.spec import read
 
 Kind = Literal["process", "docker"]
@@ -48,10 +47,22 @@ class SandboxInfo:
 def find_sandboxes(home: Home, engine: ContainerEngine | None) -> list[SandboxInfo]:
     """Return all sandboxes of the installation, newest first."""
     states = container_states(home, engine) if engine is not None else {}
-    found = [
-        *(_info(home, path, None) for path in home.sandboxes.glob("*/spec.json")),
-        *(_info(home, path, states) for path in home.containers.glob("*/spec.json")),
-    ]
+    found = []
+    for path in (*home.sandboxes.glob("*/spec.json"), *home.containers.glob("*/spec.json")):
+        spec, name, state = read(path) or {}, path.parent.name, "not started"
+        kind: Kind = "process" if path.parent.parent == home.sandboxes else "docker"
+        ended: Exit | None = None
+        if kind == "process":
+            if (handle := ProcessSandbox(home.sandboxes).adopt(name)) is not None:
+                state, ended = "running", handle.poll()
+        else:
+            state = states.get(name, "unknown" if path.with_name("started.json").exists() else state)
+            if (end := read(path.with_name("exit.json"))) is not None:
+                ended = Exit(cast(ExitReason, end["reason"]), end["code"])
+        state = state if ended is None else "ended"
+        found.append(
+            SandboxInfo(name, kind, state, ended, spec["created_at"], spec.get("image"), spec.get("labels", {}))
+        )
     return sorted(found, key=lambda each: (-each.created_at, each.name))
 
 
@@ -97,22 +108,6 @@ def open_handle(home: Home, engine: ContainerEngine | None, sandbox: SandboxInfo
     if found is None:
         raise SandboxError(f"sandbox {sandbox.name} was never started; there is nothing to show or stop")
     return found
-
-
-def _info(home: Home, path: Path, states: Mapping[str, str] | None) -> SandboxInfo:
-    """Return what the folder of a `spec.json` tells; `states` are those of containers, None for a process."""
-    spec, name, state = read(path) or {}, path.parent.name, "not started"
-    ended: Exit | None = None
-    if states is None:
-        if (handle := ProcessSandbox(home.sandboxes).adopt(name)) is not None:
-            state, ended = "running", handle.poll()
-    else:
-        state = states.get(name, "unknown" if path.with_name("started.json").exists() else state)
-        if (end := read(path.with_name("exit.json"))) is not None:
-            ended = Exit(cast(ExitReason, end["reason"]), end["code"])
-    kind: Kind = "process" if states is None else "docker"
-    state = state if ended is None else "ended"
-    return SandboxInfo(name, kind, state, ended, spec["created_at"], spec.get("image"), spec.get("labels", {}))
 
 
 ABANDONED_S = 3600.0
@@ -162,10 +157,8 @@ def find_waste(home: Home, engine: ContainerEngine, pinned: Iterable[str]) -> li
     needed = [_packages(image) for image in clients if image not in old]
     alone = [image for image in packages if _packages(image) in map(_packages, old) and _packages(image) not in needed]
     tags = [tag for image in [*old, *alone] for tag in image["RepoTags"] or []]
-    return [
-        *waste,
-        *(Waste("image", tag, "a newer one took its place", partial(api.remove_image, tag)) for tag in tags),
-    ]
+    waste += [Waste("image", tag, "a newer one took its place", partial(api.remove_image, tag)) for tag in tags]
+    return waste
 
 
 def image_bytes(engine: ContainerEngine) -> int | None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, get_args
+from typing import Any, Literal, ParamSpec, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -26,9 +26,9 @@ from research.errors import BadEnvironment, BadInput, NotReady
 from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.text import describe
-from sandboxes import ContainerHandle, SandboxError
+from sandboxes import ContainerHandle, DockerSandbox, SandboxError
 from sandboxes.docker.engine import HOW_TO_GET_DOCKER, ContainerEngine, connect
-from sandboxes.images import identity
+from sandboxes.images.build import identity
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -91,22 +91,6 @@ class Sandboxing(BaseModel):
         return f"containers of image {self.image[:19]} on Docker Engine {self.engine}"
 
 
-class Containers(Protocol):
-    """What the study side asks of a `sandboxes.docker.container.DockerSandbox`."""
-
-    def reap(self, labels: Mapping[str, str]) -> list[str]: ...
-
-    def adopt(self, name: str) -> ContainerHandle | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Isolation:
-    """A study's choice, with the means to end its containers (None where it has none)."""
-
-    sandboxing: Sandboxing
-    containers: Containers | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class _UnreachableEngine:
     error: SandboxError
@@ -116,6 +100,17 @@ class _UnreachableEngine:
 
     def adopt(self, name: str) -> ContainerHandle | None:
         raise self.error
+
+
+Containers = DockerSandbox | _UnreachableEngine
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """A study's choice, with the means to end its containers (None where it has none)."""
+
+    sandboxing: Sandboxing
+    containers: Containers | None = None
 
 
 PROCESS = Sandboxing()
@@ -149,9 +144,8 @@ def reopen(
 ) -> Isolation:
     """Return what a study that exists uses, on the engine that answers now; an image that is gone is made again.
 
-    Only then `requirements` is asked what the code of environments needs.
-
-    Raises SandboxError when it uses containers and none can be had here now.
+    Only then `requirements` is asked what the code of environments needs. Raises SandboxError when the study uses
+    containers and none can be had here now.
     """
     chosen = read_sandboxing(settings)
     if chosen.kind == "process":
@@ -161,7 +155,7 @@ def reopen(
         note(f"the study's client image {str(chosen.image)[:19]} is gone; making it again")
         return _isolate_in_containers(engine, home, note, requirements())
     found = chosen.model_copy(update={"engine": engine.version, "lacks": engine.lacks})
-    return Isolation(found, _containers(engine, home))
+    return Isolation(found, DockerSandbox(home.containers, engine))
 
 
 def supervise(settings: Mapping[str, Any], environ: Mapping[str, str], home: Home) -> Isolation:
@@ -170,7 +164,7 @@ def supervise(settings: Mapping[str, Any], environ: Mapping[str, str], home: Hom
     if chosen.kind == "process":
         return UNISOLATED
     try:
-        return Isolation(chosen, _containers(connect(environ), home))
+        return Isolation(chosen, DockerSandbox(home.containers, connect(environ)))
     except SandboxError as error:
         return Isolation(chosen, _UnreachableEngine(error))
 
@@ -222,10 +216,4 @@ def _isolate_in_containers(engine: ContainerEngine, home: Home, note: Note, requ
                 f"{one_line(error)}; mend its requirements, or run it as processes, not isolated: --sandbox process"
             ) from error
     sandboxing = Sandboxing(kind="docker", image=image.id, base=image.base, engine=engine.version, lacks=engine.lacks)
-    return Isolation(sandboxing, _containers(engine, home))
-
-
-def _containers(engine: ContainerEngine, home: Home) -> Containers:
-    from sandboxes.docker.container import DockerSandbox
-
-    return DockerSandbox(home.containers, engine)
+    return Isolation(sandboxing, DockerSandbox(home.containers, engine))

@@ -138,18 +138,7 @@ def read_catalog(models: Path) -> list[CatalogEntry]:
         here = folder.exists()
         problem = find_damage(folder) if here else None
         size = sum(path.stat().st_size for path in folder.glob("*") if path.is_file()) if here else model.model_bytes
-        entries.append(
-            CatalogEntry(
-                name=model.name,
-                state="damaged" if problem else "fetched" if here else "not fetched",
-                folder=folder,
-                bytes=size,
-                download_bytes=model.download_bytes,
-                parameters=model.parameters,
-                licence=model.licence,
-                source=model.requirement,
-                about=model.about,
-                problem=problem,
-            )
-        )
+        state: State = "damaged" if problem else "fetched" if here else "not fetched"
+        facts = (model.download_bytes, model.parameters, model.licence, model.requirement, model.about)
+        entries.append(CatalogEntry(model.name, state, folder, size, *facts, problem))
     return entries

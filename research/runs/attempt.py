@@ -51,6 +51,7 @@ from research.runs.workers import (
     ProcessWorkers,
     Worker,
     Workers,
+    evaluation_of,
 )
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, connect
@@ -76,10 +77,6 @@ REPLAYS_S = 3600.0
 """For a server to serve that learns batches again."""
 
 
-Players = Mapping[Role, tuple[Worker, asyncio.Task[int]]]
-"""Who plays while others do, and its end."""
-
-
 class Attempt:
     """One attempt, from booting its server to stopping it."""
 
@@ -96,14 +93,27 @@ class Attempt:
         self._resumed_at: int | None = None
 
     async def run(self) -> AttemptOutcome:
+        status: Literal["finished", "failed"] = "finished"
+        code, reason = "ok", ""
         try:
             async with ProcessGroup(self._folder.path) as processes:
                 await self._perform(processes)
         except AttemptFailed as failure:
-            if has_room(self._folder.path):
-                return self._outcome("failed", failure.code, failure.reason)
-            return self._outcome("failed", DISK_FULL, f"the disk is full, and {failure.reason}")
-        return self._outcome("finished", "ok", "")
+            status, code, reason = "failed", failure.code, failure.reason
+            if not has_room(self._folder.path):
+                code, reason = DISK_FULL, f"the disk is full, and {reason}"
+        return AttemptOutcome(
+            status=status,
+            code=code,
+            reason=reason,
+            seconds=time.monotonic() - self._began,
+            stages=self._stages,
+            refused=self._refused(),
+            seen=self._seen,
+            stopped_by=self._training.alarm.code if self._training.alarm is not None else "",
+            files=file_hashes(self._folder, self._spec) if status == "finished" else {},
+            resumed_at=self._resumed_at,
+        )
 
     async def _perform(self, processes: ProcessGroup) -> None:
         with self._stage("boot"):
@@ -167,19 +177,19 @@ class Attempt:
             await self._serve(client)
         if self._spec.resumes is None:
             with self._stage("initial"):
-                await self._evaluate(workers, "initial")
+                await self._evaluate(workers, "evaluator-initial")
         with self._stage("train"):
             await self._train(workers, client)
         if self._spec.other_environment is not None:
             with self._stage("other"):
-                await self._run_to_end(workers, "evaluator-other")
+                await self._evaluate(workers, "evaluator-other")
         with self._stage("final"):
-            await self._evaluate(workers, "final")
+            await self._evaluate(workers, "evaluator-final")
             if self._spec.run.code is not None:
                 environment = get_environment(self._spec.run.environment)
                 audit = await _call_server(replay(client, environment, random.SystemRandom()))
-                if complaint := audit.complaint():
-                    raise AttemptFailed("foreign_training", complaint)
+                if audit.complaint is not None:
+                    raise AttemptFailed("foreign_training", audit.complaint)
             self._seen = await observe_conditions(client, self._folder, self._spec)
         with self._stage("stop"):
             await _call_server(client.stop())
@@ -206,17 +216,14 @@ class Attempt:
             write_evaluations(self._folder.evaluation("during"), evaluations)
         await self._training.load_history(status.step)
 
-    async def _evaluate(self, workers: Workers, stage: Literal["initial", "final"]) -> None:
-        await self._run_to_end(workers, "evaluator-initial" if stage == "initial" else "evaluator-final")
-        out = self._folder.evaluation(stage)
-        if not (episodes := (read_json(out) or {}).get("episodes")):
-            reason = f"expected the evaluator to write {out.name}; found none"
-            raise AttemptFailed("evaluator_failed", reason)
-        self._report(hidden_success=sum(bool(episode["success"]) for episode in episodes) / len(episodes))
-
-    async def _run_to_end(self, workers: Workers, role: Role) -> None:
+    async def _evaluate(self, workers: Workers, role: Role) -> None:
         worker = await workers.start(role)
         self._require_good_end(role, worker, await worker.wait())
+        out = self._folder.evaluation(evaluation_of(role))
+        if not (episodes := (read_json(out) or {}).get("episodes")):
+            raise AttemptFailed("evaluator_failed", f"expected the evaluator to write {out.name}; found none")
+        if role != "evaluator-other":  # which is of other tasks
+            self._report(hidden_success=sum(bool(episode["success"]) for episode in episodes) / len(episodes))
 
     async def _train(self, workers: Workers, client: AsyncSwarmClient) -> None:
         """Run the client, and whoever evaluates meanwhile, until training is done or a rule of the watchdog ends it."""
@@ -226,9 +233,21 @@ class Attempt:
             for role in roles:
                 worker = await workers.start(role)
                 players[role] = worker, asyncio.create_task(worker.wait())
-            stops = asyncio.create_task(self._training.wait_for_stop())
+            trained, stops = players["client"][1], asyncio.create_task(self._training.stops.wait())
             try:
-                await self._play(players, client, stops)
+                while not (trained.done() or stops.done()):
+                    open_ends = {ended for _, ended in players.values() if not ended.done()}
+                    await asyncio.wait({*open_ends, stops}, return_when=asyncio.FIRST_COMPLETED)
+                    for role, (worker, ended) in players.items():
+                        if ended.done():
+                            self._require_good_end(role, worker, ended.result())
+                if trained.done():
+                    status = await _call_server(client.status())
+                    if not status.finished:
+                        reason = f"the client ended at step {status.step} of {status.steps}; expected all to be done"
+                        raise AttemptFailed("client_stopped", reason)
+                    for role, (worker, ended) in players.items():  # one that evaluates ends once it sees that
+                        self._require_good_end(role, worker, await ended)
             finally:
                 stops.cancel()
                 for worker, ended in players.values():
@@ -240,22 +259,6 @@ class Attempt:
         # Until no update is in progress: the policy that is evaluated is the one the log ends with.
         while (status := await _peek(client)) is None or status.updating:  # noqa: ASYNC110  -- a server tells when asked
             await asyncio.sleep(POLL_S)
-
-    async def _play(self, players: Players, client: AsyncSwarmClient, stops: asyncio.Task[None]) -> None:
-        _, trained = players["client"]
-        while not (trained.done() or stops.done()):
-            open_ends = {ended for _, ended in players.values() if not ended.done()}
-            await asyncio.wait({*open_ends, stops}, return_when=asyncio.FIRST_COMPLETED)
-            for role, (worker, ended) in players.items():
-                if ended.done():
-                    self._require_good_end(role, worker, ended.result())
-        if trained.done():
-            status = await _call_server(client.status())
-            if not status.finished:
-                reason = f"the client ended at step {status.step} of {status.steps}; expected all to be done"
-                raise AttemptFailed("client_stopped", reason)
-            for role, (worker, ended) in players.items():  # one that evaluates ends once it sees that
-                self._require_good_end(role, worker, await ended)
 
     def _require_good_end(self, role: Role, worker: Worker, code: int) -> None:
         if code:
@@ -301,20 +304,6 @@ class Attempt:
         seconds = time.monotonic() - self._began
         self._progress = self._progress.model_copy(update={**news, "seconds": seconds})
         write_json(self._folder.progress, self._progress.model_dump(mode="json"), durable=False)
-
-    def _outcome(self, status: Literal["finished", "failed"], code: str, reason: str) -> AttemptOutcome:
-        return AttemptOutcome(
-            status=status,
-            code=code,
-            reason=reason,
-            seconds=time.monotonic() - self._began,
-            stages=self._stages,
-            refused=self._refused(),
-            seen=self._seen,
-            stopped_by=self._training.alarm.code if self._training.alarm is not None else "",
-            files=file_hashes(self._folder, self._spec) if status == "finished" else {},
-            resumed_at=self._resumed_at,
-        )
 
 
 async def _run_watched(work: Coroutine[Any, Any, None], watch: Coroutine[Any, Any, None]) -> None:

@@ -12,9 +12,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -40,7 +39,7 @@ from studies.metrics import Refused, Results, Value
 from studies.metrics.registry import values_of
 from studies.records.design import Metric, RunSpec
 from studies.records.procedure import Watchdog
-from studies.records.runs import EVIDENCE_CHANGED, NOT_MEASURABLE, TRAINING_NAN, Conditions, Measurement
+from studies.records.runs import EVIDENCE_CHANGED, NOT_MEASURABLE, TRAINING_NAN, Measurement
 from swarm.environments.play import rounds
 from swarm.environments.registry import get_environment
 
@@ -48,29 +47,13 @@ NOTHING_SAID = AttemptOutcome(status="finished", code="ok", seconds=0.0, stages=
 """Stands for the outcome of an attempt that wrote none."""
 
 
-@dataclass(frozen=True, slots=True)
-class CollectedEvidence:
+class CollectedEvidence(NamedTuple):
     """What `run.collected` says about the files, and what they amount to."""
 
-    snapshot: Mapping[str, Any]
-    evaluation: Mapping[str, Any]
+    payload: Mapping[str, Any]
+    """`snapshot`, `evaluation`, `conditions`, `alarms`; `kinds`: evaluation episodes [solved, played] after training by
+    kind of task, where there are several; `facts`: means of what the environment said of them, where it says any."""
     measurements: tuple[Measurement, ...]
-    conditions: Conditions
-    alarms: tuple[Alarm, ...]
-    kinds: Mapping[str, tuple[int, int]]
-    """Evaluation episodes (solved, played) after training, by kind of task; empty where there is one kind."""
-    facts: Mapping[str, float]
-    """Means of what the environment said of the plays after training; empty where it says nothing."""
-
-    def payload(self) -> dict[str, Any]:
-        return {
-            "snapshot": dict(self.snapshot),
-            "evaluation": dict(self.evaluation),
-            "conditions": self.conditions.model_dump(mode="json"),
-            "alarms": [alarm.dump() for alarm in self.alarms],
-            "kinds": {kind: list(counts) for kind, counts in self.kinds.items()},
-            **({"facts": dict(self.facts)} if self.facts else {}),
-        }
 
 
 def collect(
@@ -109,18 +92,14 @@ def collect(
     values = _compute_metrics(dumped, history, run.metric, stopped)  # before anything is written: it may be refused
     where = Path("runs") / spec.run_id
     snapshot: dict[str, Any] = {
-        "study": run.study,
-        "run_id": spec.run_id,
-        "attempt": spec.attempt,
-        "design_hash": run.design_hash,
+        "study": run.study, "run_id": spec.run_id, "attempt": spec.attempt, "design_hash": run.design_hash,
         "wandb": {"project": tracked.project, "group": tracked.group, "id": tracked.id, "config": tracked.config},
         "history": history,
-    }
+    }  # fmt: skip
     snapshot_sha = write_json(study_folder / where / "snapshot.json", snapshot)
-    evaluation_sha = write_json(
-        study_folder / where / "evaluation.json", evaluation.model_dump(mode="json", exclude_defaults=True)
-    )
-    alarms = [] if spec.watchdog is None else [*find_alarms(history, spec.watchdog, initial.success, final.success)]
+    stored = evaluation.model_dump(mode="json", exclude_defaults=True)
+    evaluation_sha = write_json(study_folder / where / "evaluation.json", stored)
+    alarms = list(find_alarms(history, spec.watchdog, initial.success, final.success)) if spec.watchdog else []
     if errors := Counter(episode.error for episode in final.episodes if episode.failed):
         of = f"{errors.total()} of {len(final.episodes)} plays after training"
         sentence = f"{of} were failed by the agent, most by {errors.most_common(1)[0][0]}: they are not solved"
@@ -128,16 +107,17 @@ def collect(
     kinds = {task.id: task.kind for task in get_environment(run.environment).tasks(run.metric.split)}
     played = Counter(kinds[episode.task_id] for episode in final.episodes)
     solved = Counter(kinds[episode.task_id] for episode in final.episodes if episode.success)
-    episodes = len(initial.episodes) + len(final.episodes)
-    return CollectedEvidence(
-        {"path": str(where / "snapshot.json"), "sha256": snapshot_sha, "steps": steps},
-        {"path": str(where / "evaluation.json"), "sha256": evaluation_sha, "episodes": episodes},
-        _build_measurements(values, spec.run_id, evaluation_sha),
-        build_conditions(spec, history, dumped, said.seen, neighbours, stopped),
-        tuple(alarms),
-        {kind: (solved[kind], played[kind]) for kind in sorted(played)} if len(played) > 1 else {},
-        mean_facts(dumped["final"]),
-    )
+    episodes, facts = len(initial.episodes) + len(final.episodes), mean_facts(dumped["final"])
+    conditions = build_conditions(spec, history, dumped, said.seen, neighbours, stopped)
+    payload = {
+        "snapshot": {"path": str(where / "snapshot.json"), "sha256": snapshot_sha, "steps": steps},
+        "evaluation": {"path": str(where / "evaluation.json"), "sha256": evaluation_sha, "episodes": episodes},
+        "conditions": conditions.model_dump(mode="json"),
+        "alarms": [alarm.dump() for alarm in alarms],
+        "kinds": {kind: [solved[kind], played[kind]] for kind in sorted(played)} if len(played) > 1 else {},
+        **({"facts": dict(facts)} if facts else {}),
+    }
+    return CollectedEvidence(payload, _build_measurements(values, spec.run_id, evaluation_sha))
 
 
 def find_breakdown(folder: AttemptFolder, spec: AttemptSpec, read: ReadTracking | None = None) -> Alarm:
@@ -197,15 +177,11 @@ def _build_measurements(found: Mapping[str, Value], run_id: str, sha256: str) ->
 
 
 def _read_run(folder: AttemptFolder, spec: AttemptSpec, read: ReadTracking) -> TrackedRun:
-    run = read(folder.path, spec.tracking_id)
-    foreign = [
-        f"{name} {run.config.get(name)!r}" for name, value in spec.names().items() if run.config.get(name) != value
-    ]
+    run, names = read(folder.path, spec.tracking_id), spec.names()
+    foreign = [f"{name} {run.config.get(name)!r}" for name in names if run.config.get(name) != names[name]]
     if foreign or run.id != spec.tracking_id:
-        raise CollectError(
-            "foreign_results",
-            f"the W&B log is not of attempt {spec.attempt} at run {spec.run_id}: it says {', '.join(foreign)}",
-        )
+        reason = f"the W&B log is not of attempt {spec.attempt} at run {spec.run_id}: it says {', '.join(foreign)}"
+        raise CollectError("foreign_results", reason)
     return run
 
 

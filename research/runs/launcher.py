@@ -259,7 +259,7 @@ class AttemptLauncher:
     def _append_evidence(
         self, run: RunState, attempt: AttemptState, evidence: CollectedEvidence, seconds: float
     ) -> None:
-        self._append(EventType.RUN_COLLECTED, run, attempt=attempt.number, seconds=seconds, **evidence.payload())
+        self._append(EventType.RUN_COLLECTED, run, attempt=attempt.number, seconds=seconds, **evidence.payload)
         for measurement in evidence.measurements:
             self._record.append(EventType.MEASUREMENT_RECORDED, measurement.model_dump(mode="json"))
 

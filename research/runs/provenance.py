@@ -66,6 +66,7 @@ class ReplayAudit:
     flooded: bool = False
     """Whether episodes that were given up stand where older ones would be listed."""
 
+    @property
     def complaint(self) -> str | None:
         """Return why the training is not to be trusted, if so; an honest play or two may have been cut short."""
         if self.flooded:

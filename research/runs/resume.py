@@ -40,14 +40,14 @@ def end_containers(sandbox: Containers, labels: Mapping[str, str], folder: Attem
     sandbox.reap(labels)
     if folder.outcome.exists():  # it took what they had made itself
         return
-    from research.runs.workers import EVALUATION, container_name, merge_evaluations  # not needed at a start
+    from research.runs.workers import EVALUATION, container_name, store_evaluation  # not needed at a start
 
     handle = sandbox.adopt(container_name(labels, "evaluator-during"))
     if handle is None or EVALUATION not in (results := handle.results()):
         return
     try:
         with suppress(AttemptFailed):  # evaluations that are none are none to go on from
-            merge_evaluations(results[EVALUATION].path, folder.evaluation("during"))
+            store_evaluation(results[EVALUATION], folder.evaluation("during"), during=True)
     except OSError as error:
         raise SandboxError(f"cannot keep the evaluations during training in {folder.path}: {error}") from error
 
@@ -107,24 +107,6 @@ WAYS: Mapping[str, tuple[ResumeRule, str]] = {code: (way, why) for way, why, cod
 """By the code of an attempt's end: what follows, and why."""
 
 
-class ResumeDecision(NamedTuple):
-    """Whether to go on from the last attempt, and why or why not, in a sentence without its full stop."""
-
-    resumes: bool
-    why: str
-
-
-def decide_resume(run: RunState) -> ResumeDecision:
-    """Return how the next attempt at a run begins, by how its last one ended; a run has one that is over."""
-    last = run.attempts[-1]
-    way, why = WAYS.get(last.code, ("anew", "nothing is known of such an end"))
-    if run.spec.job.get("learning_rate") == 0:
-        return ResumeDecision(False, "it is to show that nothing moves from its first step to its last")
-    if way == "once" and last.resumes is not None:
-        return ResumeDecision(False, f"{why}, and attempt {last.number} had gone on from another")
-    return ResumeDecision(way != "anew", why)
-
-
 LETS_GO_S = 10.0
 """For a killed server to be gone: a kernel takes a moment to clear a large one away."""
 FolderOf = Callable[[int], AttemptFolder]
@@ -140,17 +122,22 @@ class ResumePlan(NamedTuple):
     during_sha256: str = ""
     """Of the evaluations during training that are kept; empty where there are none."""
     why: str = ""
-    """Why so, where there was an earlier attempt."""
+    """Why so, where there was an earlier attempt, in a sentence without its full stop."""
 
 
 def plan_resume(run: RunState, folder_of: FolderOf) -> ResumePlan:
     """Return how the next attempt at a run begins; all its earlier ones are over and their processes ended."""
     if not run.attempts:
         return ResumePlan()
-    way = decide_resume(run)
-    if not way.resumes:
-        return ResumePlan(why=way.why)
-    number: int | None = run.attempts[-1].number  # whose folder has the training: where it never began, the one before
+    last = run.attempts[-1]
+    way, why = WAYS.get(last.code, ("anew", "nothing is known of such an end"))
+    if run.spec.job.get("learning_rate") == 0:
+        return ResumePlan(why="it is to show that nothing moves from its first step to its last")
+    if way == "once" and last.resumes is not None:
+        return ResumePlan(why=f"{why}, and attempt {last.number} had gone on from another")
+    if way == "anew":
+        return ResumePlan(why=why)
+    number: int | None = last.number  # whose folder has the training: where it never began, the one before
     went_on_from = {attempt.number: attempt.resumes for attempt in run.attempts}
     while number is not None and not folder_of(number).server.is_dir():
         number = went_on_from.get(number)
@@ -172,7 +159,7 @@ def plan_resume(run: RunState, folder_of: FolderOf) -> ResumePlan:
         return ResumePlan(why="its evaluations during training were lost with what made them")
     try:  # a server holds this lock for as long as it lives
         with FileLock(folder.server / "server.lock", timeout=LETS_GO_S):
-            return ResumePlan(number, hashlib.sha256(initial).hexdigest(), during, way.why)
+            return ResumePlan(number, hashlib.sha256(initial).hexdigest(), during, why)
     except Timeout:
         return ResumePlan(why="a server still holds its folder")
 

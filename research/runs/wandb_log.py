@@ -77,16 +77,12 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 def _inspect(path: Path) -> list[str]:
     command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(path)]
     limit_s = TIMEOUT_S + (path.stat().st_size / READ_PER_S if path.exists() else 0.0)
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
+    variables |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
     try:
         # A session of its own: Ctrl-C is for the study, and a reader killed by it would look like a broken log.
         done = subprocess.run(
-            command,
-            env={**kept, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"},
-            capture_output=True,
-            timeout=limit_s,
-            check=False,
-            start_new_session=True,
+            command, env=variables, capture_output=True, timeout=limit_s, check=False, start_new_session=True
         )
     except subprocess.TimeoutExpired as error:
         raise _unreadable(f"W&B's reader took more than {limit_s:.0f} s for {path}") from error
@@ -164,11 +160,9 @@ class TrainingMonitor:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.alarm: Alarm | None = None
-        """The alarm that stops it, once there is one."""
-        self._folder = folder
-        self._spec = spec
-        self._read = read
-        self._now = now
+        """The alarm that stops it, once there is one; `stops` is set then."""
+        self.stops = asyncio.Event()
+        self._folder, self._spec, self._read, self._now = folder, spec, read, now
         # Of a training without locked limits it is asked that its server answers.
         self._limits = spec.watchdog or Watchdog(heartbeat_s=spec.silence_s)
         self._history: list[dict[str, Any]] = []
@@ -176,8 +170,7 @@ class TrainingMonitor:
         """A rule that stops the training holds in what was heard."""
         self._heard_at = now()
         self._read_at = -READ_AGAIN_S
-        self._stops = asyncio.Event()
-        self._pending_evaluations, self._pending_since = (0, 0), now()
+        self._pending, self._pending_since = (0, 0), now()
 
     async def load_history(self, steps: int) -> None:
         """Judge the steps that were trained before this attempt; AttemptFailed if they do not come into the log.
@@ -198,9 +191,6 @@ class TrainingMonitor:
     def reset_silence(self) -> None:
         self._heard_at = self._now()
 
-    async def wait_for_stop(self) -> None:
-        await self._stops.wait()
-
     def check_silence(self) -> Alarm | None:
         step = self._history[-1]["step"] if self._history else 0
         return detect_silence(self._now() - self._heard_at, self._limits, step)
@@ -208,8 +198,8 @@ class TrainingMonitor:
     def evaluation_wait_s(self, status: Status) -> float:
         """Return for how many seconds training has waited for an evaluation of which no episode ended."""
         pending = (status.policy_version, status.awaited_evaluations)
-        if pending != self._pending_evaluations or not status.awaited_evaluations:
-            self._pending_evaluations, self._pending_since = pending, self._now()
+        if pending != self._pending or not status.awaited_evaluations:
+            self._pending, self._pending_since = pending, self._now()
         return self._now() - self._pending_since
 
     async def update(self, status: Status) -> None:
@@ -223,7 +213,7 @@ class TrainingMonitor:
             self.alarm = find_abort_alarm(find_alarms(await self._rows(), self._limits))
             self._heard_at = self._read_at = self._now()
         if self.alarm is not None:
-            self._stops.set()
+            self.stops.set()
 
     async def _rows(self) -> list[dict[str, Any]]:
         """Return the steps in the log; none while it cannot be read, for it is being written."""

@@ -15,12 +15,11 @@ import asyncio
 import os
 import shutil
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol, Self, get_args
+from typing import Final, Self, get_args
 
 from pydantic import ValidationError
 
@@ -55,21 +54,6 @@ TAIL_BYTES = 2000
 GRACE_S = 20.0
 DIED = "died"
 """How a worker failed that ended by itself."""
-
-
-class Worker(Protocol):
-    """A client or an evaluator that runs."""
-
-    @property
-    def failure(self) -> str: ...
-
-    async def wait(self) -> int:
-        """Wait until it has ended and its results are in place; return 0 if all went well."""
-        ...
-
-    async def stop(self) -> None: ...
-
-    def describe_end(self) -> str: ...
 
 
 class ManagedProcess:
@@ -142,31 +126,8 @@ TRANSCRIPTS = 2
 """Plays that an evaluator writes down for the report: the same tasks before and after training."""
 
 
-class Workers(ABC):
-    """Starts the workers of an attempt; leaving its context ends those that still run."""
-
-    def __init__(self, folder: AttemptFolder, spec: AttemptSpec, url: str, token: str) -> None:
-        self._folder = folder
-        self._spec = spec
-        self._url = url
-        self._token = token
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    @abstractmethod
-    async def __aexit__(self, *error: object) -> None: ...
-
-    @abstractmethod
-    async def start(self, role: Role) -> Worker: ...
-
-    def refused(self) -> Mapping[str, int]:
-        """Return the requests that were refused, by who asked and why; none of processes, which are not observed."""
-        return {}
-
-
-class ProcessWorkers(Workers):
-    """Processes of the attempt's own group, which ends them.
+class ProcessWorkers:
+    """The workers of an attempt as processes of its own group; leaving the context ends those that still run.
 
     Each works in a folder of its own, which holds what its role is given of a brought environment and is gone once it
     has ended, before the next one begins: hidden tasks are handed to evaluators alone. Nothing stops a process from
@@ -174,9 +135,11 @@ class ProcessWorkers(Workers):
     """
 
     def __init__(self, processes: ProcessGroup, folder: AttemptFolder, spec: AttemptSpec, url: str, token: str) -> None:
-        super().__init__(folder, spec, url, token)
-        self._processes = processes
+        self._processes, self._folder, self._spec, self._url, self._token = processes, folder, spec, url, token
         self._running: dict[Role, ManagedProcess] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
 
     async def __aexit__(self, *error: object) -> None:
         for process in self._running.values():
@@ -184,7 +147,7 @@ class ProcessWorkers(Workers):
         # What the code of an environment started may write on: that hides no reason why the attempt ended.
         shutil.rmtree(self._folder.worker_dirs, ignore_errors=True)
 
-    async def start(self, role: Role) -> Worker:
+    async def start(self, role: Role) -> ManagedProcess:
         kept = {self._folder.worker_dir(role) for role, process in self._running.items() if process.runs}
         for earlier in self._folder.worker_dirs.glob("*"):  # given in this life or an earlier one
             if earlier not in kept:
@@ -204,6 +167,9 @@ class ProcessWorkers(Workers):
         )
         return self._running[role]
 
+    def refused(self) -> Mapping[str, int]:
+        return {}  # what processes ask is not observed
+
 
 def tasks_of(spec: AttemptSpec, role: Role) -> tuple[Task, ...]:
     """Return the tasks that a role is given: the client's are for training, an evaluator's are hidden from it."""
@@ -217,8 +183,7 @@ def environment_of(spec: AttemptSpec, role: Role) -> str:
 
 
 def evaluation_of(role: Role) -> EvaluationName:
-    names: Mapping[str, EvaluationName] = {f"evaluator-{name}": name for name in get_args(EvaluationName)}
-    return names[role]
+    return next(name for name in get_args(EvaluationName) if role == f"evaluator-{name}")
 
 
 def play_arguments(spec: AttemptSpec, role: Role, *, server: str, out: str) -> tuple[str, ...]:
@@ -253,15 +218,18 @@ FAILURES: Mapping[ExitReason, str] = {
 """What follows `client_` or `evaluator_` in the code of an attempt that failed with its container."""
 
 
-class ContainerWorkers(Workers):
-    """The containers of one attempt."""
+class ContainerWorkers:
+    """The workers of an attempt as containers; leaving the context ends and removes them."""
 
     def __init__(self, engine: ContainerEngine, folder: AttemptFolder, spec: AttemptSpec, url: str, token: str) -> None:
-        super().__init__(folder, spec, url, token)
+        self._folder, self._spec, self._url, self._token = folder, spec, url, token
         self._sandbox = DockerSandbox(Path(spec.containers), engine)
         self._thread = EngineThread(partial(engine_failures, engine))
         self._workers: list[ContainerWorker] = []
         self._gateways = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        return self
 
     async def __aexit__(self, *error: object) -> None:
         try:
@@ -289,6 +257,7 @@ class ContainerWorkers(Workers):
         return worker
 
     def refused(self) -> Mapping[str, int]:
+        """Return the requests that were refused, by who asked and why."""
         counts = ((worker.role, why, count) for worker in self._workers for why, count in worker.refusals.items())
         return {f"{role}: {why}": count for role, why, count in counts}
 
@@ -297,18 +266,10 @@ class ContainerWorker:
     """One container, from its start until what it left is in place."""
 
     def __init__(
-        self,
-        folder: AttemptFolder,
-        role: Role,
-        handle: ContainerHandle,
-        thread: EngineThread,
-        gateway: Gateway,
+        self, folder: AttemptFolder, role: Role, handle: ContainerHandle, thread: EngineThread, gateway: Gateway
     ) -> None:
         self.role = role
-        self._folder = folder
-        self._handle = handle
-        self._thread = thread
-        self._gateway = gateway
+        self._folder, self._handle, self._thread, self._gateway = folder, handle, thread, gateway
         self._exit: Exit | None = None
         self._said = ""
 
@@ -337,7 +298,7 @@ class ContainerWorker:
                 reason = f"expected {EVALUATION} of the {self.role}; {self.describe_end()}"
                 raise AttemptFailed("evaluator_failed", reason)
             if EVALUATION in results:  # however one during training ended: each evaluation in it is whole
-                (merge_evaluations if during else store_evaluation)(results[EVALUATION].path, place)
+                store_evaluation(results[EVALUATION], place, during=during)
         return 0 if finished else ended.code or 1
 
     async def stop(self) -> None:
@@ -348,6 +309,11 @@ class ContainerWorker:
         if self._exit is not None and self._exit.code is not None:
             ending += f", exit code {self._exit.code}"
         return f"{ending}; it last said: {last_lines(self._said, 3, MOST_LAST_WORDS) or 'nothing'}"
+
+
+Workers = ProcessWorkers | ContainerWorkers
+Worker = ManagedProcess | ContainerWorker
+"""A client or an evaluator that runs."""
 
 
 def container_spec(spec: AttemptSpec, role: Role, tasks: Sequence[Task], folder: AttemptFolder) -> SandboxSpec:
@@ -382,20 +348,14 @@ def container_name(labels: Mapping[str, str], role: Role) -> str:
     return f"ajet-{labels['study']}-{labels['run_id']}-a{labels['attempt']}-{role}"
 
 
-def store_evaluation(path: Path, to: Path) -> None:
-    """Put a container's evaluation into place; raises AttemptFailed for one that is none."""
-    data = path.read_bytes()
+def store_evaluation(path: Path, to: Path, *, during: bool) -> None:
+    """Put a container's evaluation into place, or add those `during` training; AttemptFailed for what is none."""
     try:
-        Evaluation.model_validate_json(data)
-    except ValidationError as error:
-        raise AttemptFailed("evaluator_failed", f"{EVALUATION} of the evaluator: {describe(error)}") from error
-    write_bytes(to, data)
-
-
-def merge_evaluations(path: Path, to: Path) -> None:
-    """Add a container's evaluations during training to those in place."""
-    try:
-        write_evaluations(to, [*read_evaluations(to), *read_evaluations(path)])
+        if during:
+            write_evaluations(to, [*read_evaluations(to), *read_evaluations(path)])
+        else:
+            Evaluation.model_validate_json(data := path.read_bytes())
+            write_bytes(to, data)
     except ValueError as error:
         said = describe(error) if isinstance(error, ValidationError) else error
         raise AttemptFailed("evaluator_failed", f"{EVALUATION} of the evaluator: {said}") from error

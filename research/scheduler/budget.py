@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from research.design.pricing import find_locked_price, price_of
 from research.scheduler.required_runs import (
@@ -50,8 +51,7 @@ class StepLimits:
     """Attempts of the study at once. What comes is reckoned without other studies, as they end."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
+class _Batch(NamedTuple):
     """Runs that are not begun yet and may go side by side, and the seconds of each."""
 
     runs: int
@@ -125,14 +125,10 @@ def end_screen(state: StudyState, design: Design, screen: Screen, limits: StepLi
         yield Decide(SHRINK_RULE, END_SCREEN, f"{made} of its runs are over; {_describe_reserve(state, limits)}")
 
 
-def can_afford_replication(state: StudyState, design: Design, limits: StepLimits) -> bool:
-    """Return whether the replication is begun already, or can be carried as a whole."""
-    begun = any(run.attempts for run in state.runs_in("replicate"))
-    return begun or _fits(state, [_replication(state, design)], limits)
-
-
 def replication_seconds(state: StudyState, design: Design, limits: StepLimits) -> float:
-    return _seconds(state, [_replication(state, design)], limits)
+    """Return the seconds of a replication as a whole, that is not begun; 0 for one that is: it goes on."""
+    begun = any(run.attempts for run in state.runs_in("replicate"))
+    return 0.0 if begun else _seconds(state, [_replication(state, design)], limits)
 
 
 def _reserved_batch(state: StudyState, design: Design, screen: Screen, candidates: int) -> _Batch:
@@ -213,7 +209,5 @@ def _seconds(state: StudyState, batches: Sequence[_Batch], limits: StepLimits) -
 
 
 def _describe_reserve(state: StudyState, limits: StepLimits) -> str:
-    return (
-        f"another run of about {format_seconds(price_of(state, 'screen'))} would take time from the confirmation, with "
-        f"{format_seconds(limits.seconds)} left"
-    )
+    price, left = (format_seconds(seconds) for seconds in (price_of(state, "screen"), limits.seconds))
+    return f"another run of about {price} would take time from the confirmation, with {left} left"

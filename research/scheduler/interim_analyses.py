@@ -32,7 +32,6 @@ from research.scheduler.required_runs import (
     replication_hypotheses,
     replication_runs,
     to_required_run,
-    treatment_arm,
     was_cut,
 )
 from research.scheduler.steps import (
@@ -90,7 +89,7 @@ def last_judgements(state: StudyState, design: Design) -> Iterator[Judge]:
             yield Judge(hypothesis.id, analysis)
     launched = {run.spec.arm for run in state.runs_in("replicate") if run.attempts}
     for hypothesis in replication_hypotheses(state, design):
-        if treatment_arm(design, hypothesis) in launched:
+        if design.arm_with(hypothesis.variable, hypothesis.treatment).name in launched:
             yield Judge(hypothesis.id, phase="replicate")
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from research.design.pricing import price_of
 from research.errors import NotReady
 from research.scheduler.approvals import require_approval
-from research.scheduler.budget import StepLimits, can_afford_replication, end_screen, foresee_cuts, replication_seconds
+from research.scheduler.budget import StepLimits, end_screen, foresee_cuts, replication_seconds
 from research.scheduler.interim_analyses import (
     conclusion,
     judgements,
@@ -38,7 +38,6 @@ from research.scheduler.required_runs import (
     later_runs,
     may_continue,
     missing_runs,
-    model_phase,
     noise_runs,
     planned_runs,
     replication_runs,
@@ -71,6 +70,7 @@ from research.text import format_seconds, memoize_last
 from studies import RunState, StudyState
 from studies.log.study import Decision
 from studies.records.design import Design
+from studies.records.procedure import Phase
 from studies.records.runs import PLUMBING_ARM
 
 _TAKES_TIME = (PlanStudy, AskCandidate, PlanRun, PrepareModel, Launch)
@@ -115,11 +115,9 @@ def _work(state: StudyState, limits: StepLimits) -> Iterator[Step]:
     if exploration_runs(state):
         yield from _make(state, required, limits)
         if not any(attempts_running(state)) and price_of(state, "explore") > limits.seconds:
-            yield from (
-                Invalidate(runs[entry].run_id, BUDGET_CODE, "the budget carries no more of the exploration")
-                for entry in required
-                if entry in runs and not is_over(runs[entry])
-            )
+            left = (runs[entry] for entry in required if entry in runs and not is_over(runs[entry]))
+            reason = "the budget carries no more of the exploration"
+            yield from (Invalidate(run.run_id, BUDGET_CODE, reason) for run in left)
         return
     if design is None:
         yield from zero_lr_conclusion(state)
@@ -196,19 +194,19 @@ def _make(state: StudyState, required: Sequence[RequiredRun], limits: StepLimits
     left = runs_left(state)
     if left is None or left > 0:
         yield from (PlanRun(spec_of(state, required_run)) for required_run in missing_runs(runs, required))
-    waiting = [
-        required_run
-        for required_run in required
-        if required_run in runs and runs[required_run].status in ("planned", "ended")
-    ]
-    if waiting and (phase := model_phase(waiting[0].phase)) not in state.prepared:
-        yield PrepareModel(phase)
-    if not waiting or sum(1 for _ in attempts_running(state)) >= limits.parallel:
+    planned = [required_run for required_run in required if required_run in runs]
+    waiting = [required_run for required_run in planned if runs[required_run].status in ("planned", "ended")]
+    if not waiting:
         return
     design, phase = state.design, waiting[0].phase
+    of_model: Phase = "confirm" if phase == "screen" else phase  # a screen begins with the confirmation's
+    if of_model not in state.prepared:
+        yield PrepareModel(of_model)
+    if sum(1 for _ in attempts_running(state)) >= limits.parallel:
+        return
     if design is not None and design.screen is not None:
         yield from end_screen(state, design, design.screen, limits)
-    if design is not None and phase == "replicate" and not can_afford_replication(state, design, limits):
+    if design is not None and phase == "replicate" and replication_seconds(state, design, limits) > limits.seconds:
         return
     for required_run in waiting:
         if price_of(state, phase, required_run.steps) <= limits.seconds:
@@ -222,8 +220,8 @@ def _settle(run: RunState, design: Design | None) -> Step | None:
         return None
     if run.collected is None and run.attempts[-1].status == "finished":
         return Collect(run.run_id)
-    if (given := find_failure(run, MOST_ATTEMPTS if design is None else design.max_attempts)) is not None:
-        return Invalidate(run.run_id, given.code, given.reason)
+    if (failure := find_failure(run, MOST_ATTEMPTS if design is None else design.max_attempts)) is not None:
+        return Invalidate(run.run_id, *failure)
     return Measure(run.run_id) if run.collected is not None and not is_over(run) else None
 
 
@@ -240,8 +238,9 @@ def _budget_end_reason(state: StudyState, step: Step | None, limits: StepLimits)
         raise NotReady(f"expected a next step of study {state.id}; found none, and nothing that it waits for")
     required, design = unmet[0], state.design
     price, left = price_of(state, required.phase, required.steps), f"{max(0.0, limits.seconds):.0f} s"
-    if required.phase == "replicate" and design is not None and not can_afford_replication(state, design, limits):
-        takes = f"the replication takes about {format_seconds(replication_seconds(state, design, limits))}"
+    replication_s = replication_seconds(state, design, limits) if required.phase == "replicate" and design else 0.0
+    if replication_s > max(0.0, limits.seconds):
+        takes = f"the replication takes about {format_seconds(replication_s)}"
     elif price > limits.seconds:
         takes = f"a run takes about {price:.0f} s"
     else:

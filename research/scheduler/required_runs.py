@@ -208,10 +208,6 @@ def count_seeds(design: Design, analysis: int) -> int:
     return design.looks[min(analysis, len(design.looks)) - 1].seeds
 
 
-def treatment_arm(design: Design, hypothesis: Hypothesis) -> str:
-    return design.arm_with(hypothesis.variable, hypothesis.treatment).name
-
-
 def spec_of(state: StudyState, required_run: RequiredRun) -> RunSpec:
     if required_run.phase == "noise":
         plan, key = state.noise_plan, state.noise_hash
@@ -230,11 +226,6 @@ def spec_of(state: StudyState, required_run: RequiredRun) -> RunSpec:
     arm = {arm.name: arm for arm in design.arms}[required_run.arm]
     make = replicate_spec if required_run.phase == "replicate" else confirm_spec
     return make(state.id, design, lock, arm, required_run.seed)
-
-
-def model_phase(phase: Phase) -> Phase:
-    """Return the phase whose model the runs of a phase begin with: a screen begins with the confirmation's."""
-    return "confirm" if phase == "screen" else phase
 
 
 def runs_left(state: StudyState) -> int | None:

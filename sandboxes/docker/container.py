@@ -35,12 +35,10 @@ from sandboxes.spec import (
     Exit,
     ExitReason,
     FolderHandle,
-    Handle,
     SandboxError,
     SandboxSpec,
     fsync_folder,
     hold_lock,
-    list_names,
     read,
     wait_until,
     write_once,
@@ -184,15 +182,6 @@ GOES_S = 5.0
 TICK_S = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A file the command left, collected."""
-
-    path: Path
-    sha256: str
-    size: int
-
-
 def _status(found: Mapping[str, Any] | None) -> str | None:
     return None if found is None else str(found["State"]["Status"])
 
@@ -207,10 +196,6 @@ class ContainerHandle(FolderHandle):
         self._sandbox = sandbox
         self._engine = sandbox.engine
         self._container = launch.container_name(name, sandbox.installation)
-
-    @property
-    def image(self) -> str | None:
-        return cast("str | None", self._read("spec").get("image"))
 
     def poll(self) -> Exit | None:
         """Return how it ended, once its output and results are in the folder; None while it runs."""
@@ -229,28 +214,23 @@ class ContainerHandle(FolderHandle):
 
         if tail_bytes <= 0:
             return ""
+        output, text = self._folder / "output.log", b""
         try:
-            if (text := self._output()) is None:
-                text = read_log(self._engine, self._container, out=True, lines=tail_bytes)
+            settled = output.exists()
+            text = (
+                output.read_bytes() if settled else read_log(self._engine, self._container, out=True, lines=tail_bytes)
+            )
         except NotFound:
-            text = self._output() or b""  # settled just now, or lost
+            with suppress(FileNotFoundError):  # lost, if not settled just now
+                text = output.read_bytes()
         except EngineRefusal:
             if not self._is_being_removed():
                 raise
-            text = b""
         return text[-tail_bytes:].decode(errors="replace")
 
-    def results(self) -> Mapping[str, Result]:
-        found = self._read("exit").get("results", {})
-        return {name: Result(self._folder / "results" / name, **of) for name, of in found.items()}
-
-    @property
-    def dropped_bytes(self) -> int:
-        return int(self._read("exit").get("dropped_bytes") or 0)
-
-    def refused_results(self) -> Mapping[str, str]:
-        """Return the results that were asked for and not collected, each with the reason, once it has ended."""
-        return cast(Mapping[str, str], self._read("exit").get("refused", {}))
+    def results(self) -> Mapping[str, Path]:
+        """Return the files that the command left and that were collected, once it has ended."""
+        return {name: self._folder / "results" / name for name in self._read("exit").get("results", {})}
 
     def stop(self, grace_s: float = 5.0) -> Exit:
         """End it: asked, told again after `grace_s`, killed; idempotent. PID 1 waits GRACE_S at most, should we die."""
@@ -266,12 +246,6 @@ class ContainerHandle(FolderHandle):
         if (ended := self._exit()) is None:
             raise SandboxError(f"sandbox {self.name}: expected its container to die when killed; it still runs")
         return ended
-
-    def _output(self) -> bytes | None:
-        try:
-            return (self._folder / "output.log").read_bytes()
-        except FileNotFoundError:
-            return None
 
     def _is_running(self, found: Mapping[str, Any] | None) -> bool:
         """Return whether it runs, and is not overdue by our clock."""
@@ -363,10 +337,6 @@ class DockerSandbox:
         self.root = root
         self.engine = engine
 
-    @property
-    def isolates(self) -> bool:
-        return True
-
     @cached_property
     def installation(self) -> str:
         """The random id by which this installation's containers and volumes are known."""
@@ -440,6 +410,3 @@ class DockerSandbox:
             with hold_lock(folder):
                 launch.clear(self.engine, name, self.installation)
         return name
-
-    def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
-        return [ContainerHandle(self, name) for name in list_names(self.root, labels)]

@@ -82,18 +82,39 @@ def connect(environ: Mapping[str, str]) -> ContainerEngine:
             f"expected Docker Engine 20.10 or newer at {url}; found {version['Version']} (API "
             f"{version['ApiVersion']}); upgrade it"
         )
-    if not (shares_this_kernel(facts) and _sees_our_files(client)):
+    same_kernel = facts.get("KernelVersion") == os.uname().release
+    desktop = "Docker Desktop" in str(facts.get("OperatingSystem"))  # with WSL, which may have our kernel
+    selinux = any(option.startswith("name=selinux") for option in facts.get("SecurityOptions") or ())
+    if not same_kernel or desktop or selinux or not _sees_our_files(client):
         raise EngineNotFound(
             f"expected an engine that shares this machine's kernel and files at {url}; found one of another machine, "
             f"of a virtual one (Docker Desktop) or with SELinux, whose containers reach no socket of ours; run Docker "
             f"Engine on this machine itself, without selinux-enabled"
         )
-    return ContainerEngine(client, url, str(version["Version"]), find_lacks(facts), offers_gpus(facts))
+    devices = (str(device.get("ID")) for device in facts.get("DiscoveredDevices") or ())
+    gpus = "nvidia" in (facts.get("Runtimes") or {}) or any(name.startswith("nvidia.com/gpu") for name in devices)
+    return ContainerEngine(client, url, str(version["Version"]), find_lacks(facts), gpus)
 
 
 def find(environ: Mapping[str, str]) -> tuple[str, str]:
-    """Return the Unix socket that `environ` names, as a URL, and what named it; raise NoEngine for what is none."""
-    url, source = _find_address(environ)
+    """Return the Unix socket that `environ` names, as a URL, and what named it; EngineNotFound for what is none."""
+    configuration = Path(environ.get("DOCKER_CONFIG") or Path(environ.get("HOME") or Path.home()) / ".docker")
+    host, name = environ.get("DOCKER_HOST"), environ.get("DOCKER_CONTEXT")
+    if not (host or name):
+        name = str(_json(configuration / "config.json").get("currentContext") or "")
+    if host:
+        url, source = host, "DOCKER_HOST"
+    elif not name or name == "default":
+        url, source = DEFAULT_HOST, "docker's default"
+    else:
+        meta = configuration / "contexts" / "meta" / sha256(name.encode()).hexdigest() / "meta.json"
+        try:
+            url, source = str(_json(meta)["Endpoints"]["docker"]["Host"]), f"docker context {name}"
+        except (KeyError, TypeError) as error:
+            raise EngineNotFound(
+                f"expected an engine's address in the docker context {name!r}, {meta}; found no {error} there; "
+                "`docker context ls` shows those that there are"
+            ) from error
     if not url.startswith("unix://"):
         scheme, mark, rest = url.rpartition("://")  # no user and no password lands in logs
         raise EngineNotFound(
@@ -101,23 +122,6 @@ def find(environ: Mapping[str, str]) -> tuple[str, str]:
             f"{scheme}{mark}{rest.rpartition('@')[2]}; name the socket of an engine here: DOCKER_HOST={DEFAULT_HOST}"
         )
     return url, source
-
-
-def _find_address(environ: Mapping[str, str]) -> tuple[str, str]:
-    if host := environ.get("DOCKER_HOST"):
-        return host, "DOCKER_HOST"
-    configuration = Path(environ.get("DOCKER_CONFIG") or Path(environ.get("HOME") or Path.home()) / ".docker")
-    name = environ.get("DOCKER_CONTEXT") or str(_json(configuration / "config.json").get("currentContext") or "")
-    if name in ("", "default"):
-        return DEFAULT_HOST, "docker's default"
-    meta = configuration / "contexts" / "meta" / sha256(name.encode()).hexdigest() / "meta.json"
-    try:
-        return str(_json(meta)["Endpoints"]["docker"]["Host"]), f"docker context {name}"
-    except (KeyError, TypeError) as error:
-        raise EngineNotFound(
-            f"expected an engine's address in the docker context {name!r}, {meta}; found no {error} there; "
-            "`docker context ls` shows those that there are"
-        ) from error
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -169,18 +173,6 @@ def find_lacks(facts: Mapping[str, Any]) -> tuple[str, ...]:
     if not filters or any("profile=unconfined" in x for x in filters):
         missing.append("a filter of system calls: start the engine with seccomp and a profile other than unconfined")
     return tuple(missing)
-
-
-def offers_gpus(facts: Mapping[str, Any]) -> bool:
-    named = [str(device.get("ID")) for device in facts.get("DiscoveredDevices") or ()]
-    return "nvidia" in (facts.get("Runtimes") or {}) or any(name.startswith("nvidia.com/gpu") for name in named)
-
-
-def shares_this_kernel(facts: Mapping[str, Any]) -> bool:
-    """Return whether the engine of `facts` is here and passes sockets to containers: not Desktop (WSL) or SELinux."""
-    if facts.get("KernelVersion") != os.uname().release or "Docker Desktop" in str(facts.get("OperatingSystem")):
-        return False
-    return not any(option.startswith("name=selinux") for option in facts.get("SecurityOptions") or ())
 
 
 def _sees_our_files(client: docker.DockerClient) -> bool:

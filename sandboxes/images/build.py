@@ -73,7 +73,7 @@ class BaseImage:
 
     name: str
     id: str
-    version: tuple[int, int]
+    version: Sequence[int]
     libc: str
     """As `glibc 2.36`; empty for musl."""
     library: str
@@ -105,12 +105,10 @@ def inspect(engine: ContainerEngine, name: str, cache: Path) -> BaseImage:
         raise SandboxError(f"expected a base image {name}; the engine at {engine.host} has none of that name")
     kept = cache / f"base-{found.removeprefix('sha256:')[:32]}.json"
     if not kept.exists():
-        said = _ask(engine, name, found)
+        facts = _ask(engine, name, found)
         cache.mkdir(parents=True, exist_ok=True)
-        write_atomic(kept, said)
-    said = json.loads(kept.read_text(encoding="utf-8"))
-    version = (int(said["version"][0]), int(said["version"][1]))
-    return BaseImage(name, found, version, said["libc"], said["library"], said["compiled"], said["markers"])
+        write_atomic(kept, facts)
+    return BaseImage(name, found, **json.loads(kept.read_text(encoding="utf-8")))
 
 
 def identity(engine: ContainerEngine, name: str) -> str | None:
@@ -183,20 +181,6 @@ Tree = Mapping[str, bytes]
 """Contents by relative path, with `/` between its parts."""
 
 
-def pack_tar(tree: Tree) -> bytes:
-    return write_tar(tree, 0o644)
-
-
-def unpack_tar(data: bytes) -> dict[str, bytes]:
-    """Return the regular files of a tar that we made ourselves or had a container of ours make."""
-    tree: dict[str, bytes] = {}
-    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-        for entry in tar:
-            if entry.isfile() and (file := tar.extractfile(entry)) is not None:
-                tree[entry.name] = file.read()
-    return tree
-
-
 def read_tree(folder: Path) -> dict[str, bytes]:
     """Return the files in a folder, without what an interpreter compiled from them."""
     found = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
@@ -230,24 +214,23 @@ def compile_tree(engine: ContainerEngine, base: BaseImage, tree: Tree) -> dict[s
     return {**tree, **_compile(engine, base, tree, "/" + posixpath.commonpath(map(posixpath.dirname, tree)), ())}
 
 
-def compile_library(engine: ContainerEngine, base: BaseImage) -> dict[str, bytes]:
-    """Return what the base's Python compiles from its standard library, by path from the root of the image."""
-    found = _compile(engine, base, {}, base.library, ("-x", _UNUSED))
-    return {path: content for path, content in found.items() if re.search(_UNUSED, f"/{path}") is None}
-
-
 def _compile(
     engine: ContainerEngine, base: BaseImage, tree: Tree, folder: str, options: Sequence[str]
 ) -> dict[str, bytes]:
+    """Return what the base's Python compiles in a folder, to which a tree is added, by path from the image's root."""
     with python_in(engine, base.id, *_COMPILE, *options, folder) as container:
         if tree:
-            container.put_archive("/", pack_tar(tree))
+            container.put_archive("/", write_tar(tree, 0o644))
         container.start()
         if container.wait(timeout=TIMEOUT_S)["StatusCode"] not in (0, 1):
             raise SandboxError(f"{base.name}: its Python could not compile for the image: {last_line(container)}")
-        files = unpack_tar(b"".join(container.get_archive(folder)[0]))
-    above = posixpath.dirname(folder).lstrip("/")
-    return {posixpath.join(above, path): content for path, content in files.items() if path.endswith(".pyc")}
+        data = b"".join(container.get_archive(folder)[0])
+    above, compiled = posixpath.dirname(folder).lstrip("/"), dict[str, bytes]()
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:  # of a container of ours
+        for entry in tar:
+            if entry.name.endswith(".pyc") and entry.isfile() and (file := tar.extractfile(entry)) is not None:
+                compiled[posixpath.join(above, entry.name)] = file.read()
+    return compiled
 
 
 PIP_TIMEOUT_S = 900.0
@@ -338,29 +321,24 @@ class Image:
     base: str
 
 
-@dataclass(frozen=True, slots=True)
-class ClientContext:
-    """What the client consists of: its own modules by path, and the packages that it imports."""
+def client_image(
+    engine: ContainerEngine, sources: Tree, roots: Sequence[str], cache: Path, *, base: str, note: Note
+) -> Image:
+    """Return the client image over the present image `base`, building it when the engine has none of its content.
 
-    sources: Tree
-    roots: tuple[str, ...]
-    """Requirements, as `openai[aiohttp]`: they and all they need are taken at the versions installed here."""
-    cache: Path
-    """Folder that keeps what base images answered."""
-
-
-def client_image(engine: ContainerEngine, context: ClientContext, *, base: str, note: Note) -> Image:
-    """Return the client image over the present image `base`, building it when the engine has none of its content."""
-    found = inspect(engine, base, context.cache)
-    pins = closure(context.roots, found.markers)
+    It has the client's own modules (`sources`, by path) and the packages that these import: requirements (`roots`, as
+    `openai[aiohttp]`) with all they need, at the versions installed here. `cache` keeps what base images answered.
+    """
+    found = inspect(engine, base, cache)
+    pins = closure(roots, found.markers)
     inside = {path: content for path, content in read_tree(INSIDE).items() if path != "__init__.py"}
-    own = {**prefix_paths(PLACE, inside), **prefix_paths(f"{PLACE}/site", context.sources)}
+    own = {**prefix_paths(PLACE, inside), **prefix_paths(f"{PLACE}/site", sources)}
     content = digest(found.id, "\n".join(pins), own, DOCKERFILE.read_text())
     tag = f"ajet-client:{content[:16]}"
     if (present := identity(engine, tag)) is not None:
         return Image(present, tag, base)
     below = _packages_image(engine, found, pins, note)
-    with hold_lock(context.cache):  # of two that are made at once, one would lose its tag to the other
+    with hold_lock(cache):  # of two that are made at once, one would lose its tag to the other
         if (present := identity(engine, tag)) is None:
             note(f"building the client image over {base}")
             present = build(engine, compile_tree(engine, found, own), below, tag, {"ajet.client": content})
@@ -371,7 +349,8 @@ def build(engine: ContainerEngine, files: Tree, below: str, tag: str, labels: Ma
     """Build an image that adds files, by path from its root, to the image `below`, by a copy alone; return its id."""
     from docker.errors import BuildError
 
-    context = pack_tar({**prefix_paths("files", {**files, **WORKSPACE}), "Dockerfile": DOCKERFILE.read_bytes()})
+    tree = {**prefix_paths("files", {**files, **WORKSPACE}), "Dockerfile": DOCKERFILE.read_bytes()}
+    context = write_tar(tree, 0o644)
     try:
         with wrap_errors(engine, f"building image {tag} over {below}"):
             image, _ = engine.client.images.build(
@@ -390,7 +369,8 @@ def _packages_image(engine: ContainerEngine, base: BaseImage, pins: tuple[str, .
         tree = compile_tree(engine, base, prefix_paths(f"{PLACE}/site", install(pins, base)))
         if not base.compiled:
             note(f"compiling the standard library of {base.name}")
-            tree |= compile_library(engine, base)
+            library = _compile(engine, base, {}, base.library, ("-x", _UNUSED))
+            tree |= {path: content for path, content in library.items() if re.search(_UNUSED, f"/{path}") is None}
         note(f"building the image of the client's packages over {base.name}")
         labels = {"ajet.python": base.python, "ajet.base": base.id, "ajet.requirements": " ".join(pins)}
         build(engine, tree, base.name, tag, labels)
@@ -411,7 +391,12 @@ def derive_image(engine: ContainerEngine, parent: Image, requirements: str, cach
     note(f"fetching what {what} need for Python {base.python}")
     pins = str(engine.client.images.get(parent.id).labels.get("ajet.requirements", "")).split()
     own: set[str] = {canonicalize_name(Requirement(pin).name) for pin in pins}
-    extra = drop_packages(resolve(wanted, pins, base), own)
+    tree, dropped = resolve(wanted, pins, base), set[str]()  # without what the client has, as its RECORDs list it
+    for path, listed in tree.items():
+        folder, _, file = path.partition("/")
+        if file == "RECORD" and canonicalize_name(folder.removesuffix(".dist-info").rpartition("-")[0]) in own:
+            dropped |= {line.split(",")[0] for line in listed.decode().splitlines()}
+    extra = {path: installed for path, installed in tree.items() if path not in dropped}
     files = compile_tree(engine, base, prefix_paths(f"{PLACE}/extra", extra))
     note(f"building the image of {what} over {parent.tag}")
     made = build(engine, files, parent.tag, tag, {"ajet.derived": content, "ajet.parent": parent.id})
@@ -436,13 +421,3 @@ def parse(requirements: str) -> tuple[str, ...]:
             ) from error
         found.add(str(wanted))
     return tuple(sorted(found))
-
-
-def drop_packages(tree: Tree, names: set[str]) -> Tree:
-    """Return the tree without the installed files of the distributions `names`, as their RECORDs list them."""
-    dropped: set[str] = set()
-    for path, content in tree.items():
-        folder, _, file = path.partition("/")
-        if file == "RECORD" and canonicalize_name(folder.removesuffix(".dist-info").rpartition("-")[0]) in names:
-            dropped |= {line.split(",")[0] for line in content.decode().splitlines()}
-    return {path: content for path, content in tree.items() if path not in dropped}

@@ -231,7 +231,8 @@ class Watch:
         if self._asked is None:
             self._asked = reason
             self._kill_at = time.monotonic() + self._grace_s
-            signal_group(self._child, signal.SIGTERM)
+            with suppress(ProcessLookupError):  # the group is empty
+                os.killpg(self._child, signal.SIGTERM)
 
     def _reap(self) -> bool:
         for _ in range(REAPED_AT_ONCE):
@@ -261,11 +262,6 @@ def is_stop_request(heard: signal.struct_siginfo | None) -> bool:
         and heard.si_code == SI_USER
         and heard.si_pid == 0
     )
-
-
-def signal_group(leader: int, number: int) -> None:
-    with suppress(ProcessLookupError):  # it is empty
-        os.killpg(leader, number)
 
 
 def kill_all() -> None:

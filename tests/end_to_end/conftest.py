@@ -9,7 +9,7 @@ from research.installation.home import Home
 from research.isolation.client_image import ensure_client_image
 from sandboxes import DockerSandbox, ProcessSandbox
 from sandboxes.docker.engine import ContainerEngine
-from sandboxes.images import Image
+from sandboxes.images.build import Image
 from tests.end_to_end.factories import ajet, inherited
 from tests.furnished import furnish
 

@@ -17,7 +17,7 @@ from research.installation.home import Home
 from research.runs.files import AttemptFolder, AttemptOutcome
 from sandboxes import DockerSandbox
 from sandboxes.docker.engine import ContainerEngine
-from sandboxes.images import Image
+from sandboxes.images.build import Image
 from studies import StudyState
 from studies.report.evidence import gather
 from swarm.environments.custom import CustomEnvironment

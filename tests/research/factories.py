@@ -91,18 +91,19 @@ def edit(path: Path, change: Callable[[Any], object]) -> None:
     path.write_text(json.dumps(value))
 
 
-def make_wheel(folder: Path, name: str, version: str, files: Mapping[str, bytes]) -> Path:
+def make_wheel(folder: Path, name: str, version: str, files: Mapping[str, bytes], *needs: str) -> Path:
+    """Write a wheel into a folder, making that; return it. `needs` are requirements."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = f"{name.replace('-', '_')}-{version}"
-    facts = {
-        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        "WHEEL": "Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        "RECORD": "",
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    inside = {
+        **files,
+        f"{stem}.dist-info/METADATA": metadata + "".join(f"Requires-Dist: {need}\n" for need in needs),
+        f"{stem}.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
+    record = "".join(f"{path},,\n" for path in (*inside, f"{stem}.dist-info/RECORD"))
     path = folder / f"{stem}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
-        for inside, data in files.items():
-            archive.writestr(inside, data)
-        for inside, text in facts.items():
-            archive.writestr(f"{stem}.dist-info/{inside}", text)
+        for name_inside, data in {**inside, f"{stem}.dist-info/RECORD": record}.items():
+            archive.writestr(name_inside, data)
     return path

@@ -205,7 +205,7 @@ class FakeSandbox:
     def adopt(self, name: str) -> Handle | None:
         return self.handles.get(name) or next((other for other in self.others if other.name == name), None)
 
-    def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
+    def list(self) -> list[Handle]:
         return [*self.handles.values(), *self.others]
 
 

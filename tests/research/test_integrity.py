@@ -91,7 +91,7 @@ def test_what_is_written_into_the_trackers_summary_is_never_read(folder: Attempt
     assert str(FORGED).encode() in log.read_bytes()  # it does stand in the log
     evidence = collect(folder, order, tmp_path / "study", said=ended(folder, order))
     assert {m.key: m.value for m in evidence.measurements}["hidden/success"] == 0.5
-    for kind in (evidence.snapshot, evidence.evaluation):
+    for kind in (evidence.payload["snapshot"], evidence.payload["evaluation"]):
         assert str(FORGED) not in (tmp_path / "study" / kind["path"]).read_text()
 
 
@@ -103,8 +103,8 @@ def test_numbers_that_are_none_are_found_in_the_log_as_it_writes_them(folder: At
     rows[1] |= {"actor/pg_loss": float("nan"), "critic/rewards/max": float("inf"), "critic/rewards/min": float("-inf")}
     run = read_log(track(folder, order, *rows))
     assert sorted(run.not_finite[2]) == ["actor/pg_loss", "critic/rewards/max", "critic/rewards/min"]
-    (alarm,) = collect(folder, order, tmp_path / "study").alarms
-    assert (alarm.code, alarm.step, alarm.effect) == ("training_nan", 2, "worst")
+    (alarm,) = collect(folder, order, tmp_path / "study").payload["alarms"]
+    assert (alarm["code"], alarm["step"], alarm["effect"]) == ("training_nan", 2, "worst")
 
 
 def codes(state: StudyState) -> set[str]:

@@ -5,7 +5,7 @@ import pytest
 
 from sandboxes import DockerSandbox
 from sandboxes.docker.engine import ContainerEngine
-from sandboxes.images import Image
+from sandboxes.images.build import Image
 from tests.sandboxes.containing import Box
 from tests.sandboxes.proxies import LoopClock
 

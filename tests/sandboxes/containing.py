@@ -10,7 +10,7 @@ from sandboxes import DockerSandbox, Exit, SandboxSpec
 from sandboxes.docker.container import ContainerHandle
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.docker.launch import INSTALLATION
-from sandboxes.images import Image
+from sandboxes.images.build import Image
 from sandboxes.spec import wait_until
 
 DEADLINE_S = 180.0
@@ -21,6 +21,11 @@ STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SL
 def spec(image: Image, code: str, name: str = "one", **more: Any) -> SandboxSpec:
     command = ("python3", "-I", "-S", "-c", code)
     return SandboxSpec(name, command, Path("/"), image=image.id, **{"labels": {"study": "s"}, **more})
+
+
+def refused_results(handle: ContainerHandle) -> dict[str, str]:
+    """Return the results that were asked for and not collected, each with the reason."""
+    return dict(handle._read("exit")["refused"])
 
 
 def held(engine: ContainerEngine, sandbox: DockerSandbox) -> list[str]:

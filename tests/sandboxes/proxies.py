@@ -52,16 +52,22 @@ async def serving(handler: Handler, port: int = 0, tls: ssl.SSLContext | None = 
 
 
 @contextlib.asynccontextmanager
-async def speaking(speak: Speak) -> AsyncIterator[int]:
+async def speaking(speak: Speak, path: Path | None = None) -> AsyncIterator[Any]:
+    """Serve at a port of loopback, which is yielded, or at the path of a Unix socket, in place of whoever did."""
+
     async def spoken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            await speak(reader, writer)
+            with contextlib.suppress(ConnectionError):
+                await speak(reader, writer)
         finally:
             writer.close()
 
-    listener = await asyncio.start_server(spoken, "127.0.0.1", 0)
+    if path is None:
+        listener = await asyncio.start_server(spoken, "127.0.0.1", 0)
+    else:
+        listener = await asyncio.start_unix_server(spoken, path)
     try:
-        yield listener.sockets[0].getsockname()[1]
+        yield listener.sockets[0].getsockname()[-1]
     finally:
         listener.close()
 

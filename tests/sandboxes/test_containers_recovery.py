@@ -20,7 +20,7 @@ from sandboxes.docker import container, launch
 from sandboxes.docker.archive import pack
 from sandboxes.docker.container import ContainerHandle
 from sandboxes.spec import wait_until
-from tests.sandboxes.containing import DEADLINE_S, SLEEPER, Box, held
+from tests.sandboxes.containing import DEADLINE_S, SLEEPER, Box, held, refused_results
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -67,7 +67,7 @@ def killed(box: Box, die_at: str, when: str) -> None:
 def copied(box: Box, handle: ContainerHandle) -> bool:
     """Wait for the end of a container that copied its word, of which nothing is left then."""
     assert handle.wait(DEADLINE_S) == Exit("finished", 0)
-    return (handle.results()["a"].path.read_text(), box.held) == ("here", [])
+    return (handle.results()["a"].read_text(), box.held) == ("here", [])
 
 
 def test_four_controllers_that_run_one_name_start_it_once(box: Box) -> None:
@@ -80,7 +80,7 @@ def test_four_controllers_that_run_one_name_start_it_once(box: Box) -> None:
     assert handle.poll() is None
     assert wait_until(lambda: handle.logs() != "", DEADLINE_S)
     assert handle.stop(grace_s=0.1).reason == "stopped"
-    assert handle.logs() == "up\n", "a second start would have said it again"
+    assert handle.logs() == "up\n"  # a second start would have said it again
 
 
 WORD: dict[str, Any] = {"archive": pack({"word": b"here"}), "results": {"a": 10}}
@@ -123,7 +123,7 @@ def test_a_container_whose_folder_is_gone_is_adopted_and_not_started_twice(box: 
     handle, ended = box.sandbox.run(lives), box.sandbox.run(over)
     assert box.api.inspect_container(box.in_engine())["Id"] == first
     handle.stop(grace_s=0.1)
-    assert handle.refused_results() == {"a": "missing"}
+    assert refused_results(handle) == {"a": "missing"}
     assert (ended.wait(DEADLINE_S), ended.logs()) == (Exit("finished", 0), "once\n")
 
 
@@ -149,7 +149,7 @@ def test_reaping_removes_what_a_killed_launch_left(box: Box) -> None:
     assert len(box.held) == 2
     assert box.sandbox.reap({}) == ["one"]
     assert box.held == []
-    assert box.sandbox.adopt("one") is None, "it was never started, and may be"
+    assert box.sandbox.adopt("one") is None  # it was never started, and may be
 
 
 def test_reaping_ends_what_is_being_launched_at_that_moment(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,7 @@ def test_an_engine_that_does_not_answer_is_one_line_and_nothing_is_concluded(
             with pytest.raises(SandboxError, match=r"answer.*unix:///deaf.*nothing was concl") as refusal:
                 look()
             assert "\n" not in str(refusal.value)
-        assert quiet.logs() == "", "what is in the folder needs no engine"
+        assert quiet.logs() == ""  # what is in the folder needs no engine
         client.close()
     assert not (box.root / "one" / "exit.json").exists()
     assert running.stop(grace_s=0.1).reason == "stopped"

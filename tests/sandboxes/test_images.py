@@ -3,28 +3,31 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-import zipfile
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from research.installation.home import Home
-from research.isolation.client_image import PACKAGES, client_context, client_sources
+from research.isolation.client_image import PACKAGES, client_sources
 from sandboxes import SandboxError
+from sandboxes.docker.archive import write_tar
 from sandboxes.docker.engine import ContainerEngine
-from sandboxes.images import Image, client_image, derive_image, inspect
-from sandboxes.images.build import DOCKERFILE, WORKSPACE, closure, pack_tar, parse, prefix_paths, unpack_tar
+from sandboxes.images.build import (
+    DOCKERFILE,
+    WORKSPACE,
+    Image,
+    Note,
+    client_image,
+    closure,
+    derive_image,
+    inspect,
+    parse,
+    prefix_paths,
+)
+from tests.research.factories import make_wheel
 
 pytestmark = pytest.mark.slow
-
-paths = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map(lambda parts: "/".join([*parts, "f"]))
-trees = st.dictionaries(paths, st.binary(max_size=20), max_size=5)
 
 MARKERS = {
     "implementation_name": "cpython", "implementation_version": "3.11.2", "os_name": "posix",
@@ -49,13 +52,6 @@ def said(image: Image, engine: ContainerEngine, code: str) -> str:
             image.id, ["-c", code], entrypoint=["python3"], network_mode="none", read_only=True, remove=True
         ),
     ).decode()
-
-
-@given(tree=trees)
-def test_a_tree_comes_back_from_its_tar_which_is_the_same_in_any_order(tree: dict[str, bytes]) -> None:
-    backwards = dict(reversed(tree.items()))
-    assert pack_tar(tree) == pack_tar(backwards)
-    assert unpack_tar(pack_tar(tree)) == tree
 
 
 def test_the_packages_are_those_installed_here_with_all_they_need_and_nothing_heavy() -> None:
@@ -106,11 +102,12 @@ def test_the_image_runs_our_process_1_as_nobody_in_particular(image: Image, engi
     assert "aiohttp==" in config["Labels"]["ajet.requirements"]
     owners = said(image, engine, "import os; print({(s := os.stat(p)).st_uid or s.st_mode & 0o22 for p in "
                                  "('/opt/ajet', '/opt/ajet/init.py', '/opt/ajet/site/swarm/wire.py')})")  # fmt: skip
-    assert owners == "{0}\n", "only root, which is nobody here, may write what is run"
+    assert owners == "{0}\n"  # only root, which is nobody here, may write what is run
 
 
 def test_equal_content_makes_equal_layers_whenever_it_is_built(image: Image, engine: ContainerEngine) -> None:
-    context = pack_tar({"files/opt/a": b"a", **prefix_paths("files", WORKSPACE), "Dockerfile": DOCKERFILE.read_bytes()})
+    tree = {"files/opt/a": b"a", **prefix_paths("files", WORKSPACE), "Dockerfile": DOCKERFILE.read_bytes()}
+    context = write_tar(tree, 0o644)
     layers = []
     for _ in range(2):
         built, _log = engine.client.images.build(
@@ -123,12 +120,10 @@ def test_equal_content_makes_equal_layers_whenever_it_is_built(image: Image, eng
 
 
 def test_a_changed_source_is_a_new_image_on_old_packages(image: Image, engine: ContainerEngine, tmp_path: Path) -> None:
-    context = client_context(Home(tmp_path, ""))
-    changed = replace(context, sources={**context.sources, "swarm/word.py": b"WORD = 'changed'"})
-    notes: list[str] = []
-    other = client_image(engine, changed, base=image.base, note=notes.append)
+    sources, notes = {**client_sources(), "swarm/word.py": b"WORD = 'changed'"}, list[str]()
+    other = client_image(engine, sources, PACKAGES, tmp_path, base=image.base, note=notes.append)
     try:
-        assert notes == [f"building the client image over {image.base}"], "no package is fetched again"
+        assert notes == [f"building the client image over {image.base}"]  # no package is fetched again
         assert other.id != image.id
         assert said(other, engine, "from swarm.word import WORD; print(WORD)") == "changed\n"
     finally:
@@ -136,13 +131,15 @@ def test_a_changed_source_is_a_new_image_on_old_packages(image: Image, engine: C
 
 
 def test_of_two_that_make_an_image_at_once_one_makes_it(image: Image, engine: ContainerEngine, tmp_path: Path) -> None:
-    context = client_context(Home(tmp_path, ""))
-    changed = replace(context, sources={**context.sources, "swarm/twice.py": str(tmp_path).encode()})
-    notes: list[str] = []
-    inspect(engine, image.base, context.cache)
+    sources, notes = {**client_sources(), "swarm/twice.py": str(tmp_path).encode()}, list[str]()
+    inspect(engine, image.base, tmp_path)
+
+    def make(note: Note) -> Image:
+        return client_image(engine, sources, PACKAGES, tmp_path, base=image.base, note=note)
+
     with ThreadPoolExecutor(2) as pool:
-        made = list(pool.map(lambda _: client_image(engine, changed, base=image.base, note=notes.append), range(2)))
-    assert made[0] == made[1] == client_image(engine, changed, base=image.base, note=never)
+        made = list(pool.map(make, [notes.append] * 2))
+    assert made[0] == made[1] == make(never)
     engine.client.images.remove(made[0].tag)
     assert len(notes) == 1
 
@@ -155,46 +152,31 @@ def test_what_is_no_base_is_one_line(
     engine: ContainerEngine, tmp_path: Path, changes: list[str] | None, found: str
 ) -> None:
     if changes is not None:
-        data = pack_tar({"etc/nothing": b""})
+        data = write_tar({"etc/nothing": b""}, 0o644)
         engine.client.api.import_image_from_data(data, repository="ajet-test-bare", tag="1", changes=changes)
     try:
         with pytest.raises(SandboxError, match=found):
             inspect(engine, "ajet-test-bare:1", tmp_path)
-        assert list(tmp_path.iterdir()) == [], "what failed is asked again"
+        assert list(tmp_path.iterdir()) == []  # what failed is asked again
     finally:
         if changes is not None:
             engine.client.images.remove("ajet-test-bare:1")
 
 
-def wheel(folder: Path, name: str, version: str, files: Mapping[str, str], needs: tuple[str, ...] = ()) -> None:
-    info = f"{name}-{version}.dist-info"
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-    inside = {
-        **files,
-        f"{info}/METADATA": metadata + "".join(f"Requires-Dist: {each}\n" for each in needs),
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = "".join(f"{path},,\n" for path in (*inside, f"{info}/RECORD"))
-    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
-        for path, text in {**inside, f"{info}/RECORD": record}.items():
-            archive.writestr(path, text)
+GREETER = b"import idna\nWORD = 'hello ' + idna.__version__"
 
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: Image, engine: ContainerEngine) -> Path:
     folder = tmp_path / "index"
-    folder.mkdir()
     for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "PIP_CONFIG_FILE": os.devnull}.items():
         monkeypatch.setenv(name, value)
-    wheel(
-        folder, "greeter", "1.0", {"greeter/__init__.py": "import idna\nWORD = 'hello ' + idna.__version__"}, ("idna",)
-    )
+    make_wheel(folder, "greeter", "1.0", {"greeter/__init__.py": GREETER}, "idna")
     pins = dict(pin.split("==") for pin in closure(PACKAGES, inspect(engine, image.base, tmp_path).markers))
-    wheel(folder, "idna", pins["idna"], {"idna/__init__.py": "__version__ = 'not the client own'"})
-    wheel(folder, "idna", "0.1", {"idna/__init__.py": ""})
+    make_wheel(folder, "idna", pins["idna"], {"idna/__init__.py": b"__version__ = 'not the client own'"})
+    make_wheel(folder, "idna", "0.1", {"idna/__init__.py": b""})
     with tarfile.open(folder / "sourced-1.0.tar.gz", "w:gz") as tar:
-        entry = tarfile.TarInfo("sourced-1.0/setup.py")
-        tar.addfile(entry)
+        tar.addfile(tarfile.TarInfo("sourced-1.0/setup.py"))
     return folder
 
 

@@ -17,7 +17,7 @@ from research.models.fetch import build_job, load_check
 from sandboxes import DockerSandbox, ProcessSandbox, SandboxSpec
 from sandboxes.docker.archive import pack
 from sandboxes.docker.engine import ContainerEngine
-from sandboxes.images import Image, identity
+from sandboxes.images.build import Image, identity
 from swarm.client import SwarmClient, SyncEpisode
 from swarm.job import Job, PathModel
 from swarm.models import folder_hash

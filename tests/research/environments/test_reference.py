@@ -122,6 +122,6 @@ def test_what_is_no_reference_is_refused_in_one_line(text: str, reward: str | No
     with pytest.raises(BadEnvironment) as refused:
         read_reference(text, reward)
     assert expected in str(refused.value)
-    assert "--env" not in str(refused.value), "a command may take it as an argument"
+    assert "--env" not in str(refused.value)  # a command may take it as an argument
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 600

@@ -35,12 +35,12 @@ def written(path: Path, **fields: Any) -> Path:
 
 def test_a_study_of_a_job_that_is_not_trained_any_more_says_so() -> None:
     begun = {**Job().value(), "backend": "verl", "verl": {"advantage_estimator": "gae"}}
-    with pytest.raises(BadInput, match=r"an earlier one began it: .*gae needs a critic"):
+    with pytest.raises(BadInput, match=r"earlier one.*gae needs"):
         base_job_of({"base_job": begun})
 
 
 @pytest.mark.parametrize(
-    ("rate", "said"), [(1e-3, None), (0.0, None), (0.012, None), (0.09, "usual for the tiny model"), (1e-5, "far from")]
+    ("rate", "said"), [(1e-3, None), (0.0, None), (0.012, None), (0.09, "tiny model"), (1e-5, "far from")]
 )
 def test_a_step_size_far_from_the_usual_one_is_told(rate: float, said: str | None) -> None:
     told = describe_unusual_rate(Job(learning_rate=rate))
@@ -82,13 +82,13 @@ def test_a_hash_in_the_file_has_to_be_the_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"stepz": 3}', "stepz: .*did you mean steps"), ('{"steps": 0}', "steps"), ("[1]", "no job"),
+        ('{"stepz": 3}', "stepz: .*did you mean"), ('{"steps": 0}', "steps"), ("[1]", "no job"),
         ("{", "JSON"), ('{"seed": 3}', "without seed"), ('{"seed": 0}', "without seed"),
         ('{"streams": {"a": 1}}', "without streams"), ('{"tracking": {}}', "without tracking"),
         ("", "empty file"), (" \n", "empty file"), ("steps: 7", "JSON"), ('{"steps": "many"}', "steps: .*'many'"),
         ('{"steps": 4, "steps": 5}', "steps twice"),
         ('{"model": {"kind": "tiny", "layers": 2, "layers": 3}}', "layers twice"),
-        ('{"model": {"kind": "tiny", "layer": 2}}', r"model\.layer: .*did you mean layers"),
+        ('{"model": {"kind": "tiny", "layer": 2}}', r"model\.layer: .*did you mean"),
         ('{"model": {"kind": "path"}}', r"model\.path: "), ('{"model": {"kind": "hub"}}', "model: .*'tiny', 'path'"),
         ('{"max_tokens": "abc"}', "max_tokens: "),
     ],
@@ -98,18 +98,18 @@ def test_what_is_no_job_of_a_study_is_one_line(tmp_path: Path, text: str, said: 
     with pytest.raises(BadInput, match=said) as refused:
         base_job(tmp_path / "job.json", None)
     assert "\n" not in refused.value.message
-    assert ("did you mean" in refused.value.message) == ("did you mean" in said), "a wrong value has no other name"
+    assert ("did you mean" in refused.value.message) == ("did you mean" in said)  # a wrong value has no other name
 
 
 def test_the_value_itself_and_free_fields_may_be_named_and_no_other_value() -> None:
     usual = Job().learning_rate
     base = Job(steps=80, group_size=4, learning_rate=usual)
     assert find_fixed_fields(base) == {"steps": 80, "group_size": 4, "learning_rate": usual}
-    assert find_fixed_fields(Job(seed=4)) == {}, "a study draws its seeds"
+    assert find_fixed_fields(Job(seed=4)) == {}  # a study draws its seeds
     require_agreement(base, {"steps": [80], "max_tokens": [9], "group_size": [4, 16], "learning_rate": [usual, 3e-3]})
     require_agreement(None, {"steps": [3]})
     for field, values in {"group_size": [8, 16], "learning_rate": [3e-3, 1e-2]}.items():
-        with pytest.raises(DesignRefused, match=f"expected {field} = .*, which the job"):
+        with pytest.raises(DesignRefused, match=f"expected {field} = .*job"):
             require_agreement(base, {field: values})
 
 
@@ -145,7 +145,7 @@ def test_the_named_python_is_the_one_that_runs_it(tmp_path: Path, monkeypatch: p
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize(
     ("script", "said"),
-    [("echo vllm ray", "missing: vllm ray"), ("echo no such thing >&2; exit 3", "no such thing"), ("", "python")],
+    [("echo vllm ray", "missing: vllm ray"), ("echo no such >&2; exit 3", "no such"), ("", "python")],
 )
 def test_what_an_environment_lacks(script: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VERL_PYTHON, make_python(tmp_path, script) if script else str(tmp_path / "python"))

@@ -27,6 +27,8 @@ def end(body: Any) -> Request:
 
 TRAIN, EVAL, CODE = AccessPolicy("train", TASKS), AccessPolicy("eval", TASKS), AccessPolicy("train", TASKS, "code")
 OTHER_LIST = "a task list that is not the one it was given"
+NO_EVAL, NO_TRAIN = (f"an episode that is not of kind {kind}" for kind in ("eval", "train"))
+NO_END, NO_EPISODE, NO_ROUTE = "an end that is none", "an episode that is none", "a route that no client needs"
 NO_TASK, NO_STREAM, NO_WEIGHT = "a task it was not given", "a stream it was not given", "a weight it was not given"
 
 
@@ -34,9 +36,9 @@ NO_TASK, NO_STREAM, NO_WEIGHT = "a task it was not given", "a stream it was not 
     ("policy", "request_", "refusal"),
     [
         (TRAIN, begin(task_id="t-1", kind="train", owner="me"), None), (EVAL, begin(task_id="t-1", kind="eval"), None),
-        (TRAIN, begin(task_id="t-1"), None), (EVAL, begin(task_id="t-1"), "an episode that is not of kind eval"),
-        (TRAIN, begin(task_id="t-1", kind="eval"), "an episode that is not of kind train"),
-        (EVAL, begin(task_id="t-1", kind="train"), "an episode that is not of kind eval"),
+        (TRAIN, begin(task_id="t-1"), None), (EVAL, begin(task_id="t-1"), NO_EVAL),
+        (TRAIN, begin(task_id="t-1", kind="eval"), NO_TRAIN),
+        (EVAL, begin(task_id="t-1", kind="train"), NO_EVAL),
         *((TRAIN, begin(task_id=task), NO_TASK)
           for task in ("hidden-1", "T-1", "t-1 ", "", None, 1, ["t-1"], {"t-1": 1})),
         *((policy, begin(task_id="t-1", stream=stream), NO_STREAM)
@@ -46,10 +48,10 @@ NO_TASK, NO_STREAM, NO_WEIGHT = "a task it was not given", "a stream it was not 
         *((TRAIN, end({"reward": 1.0, "weight": weight}), NO_WEIGHT)
           for weight in (0, 1e6, 1.0000001, -1, None, "1", [1])),
         *((TRAIN, end({"reward": 1.0, **weight}), None) for weight in ({}, {"weight": 1}, {"weight": 1.0})),
-        *((TRAIN, end(body), "an end that is none") for body in (None, [], 1.0)),
-        *((TRAIN, Request("POST", "/episodes", body=body), "an episode that is none")
+        *((TRAIN, end(body), NO_END) for body in (None, [], 1.0)),
+        *((TRAIN, Request("POST", "/episodes", body=body), NO_EPISODE)
           for body in (None, [], "t-1", 3)),
-        *((TRAIN, Request("POST", f"/episodes/{path}", body={}), "a route that no client needs")
+        *((TRAIN, Request("POST", f"/episodes/{path}", body={}), NO_ROUTE)
           for path in ("e-1/end/", "e-1/ending", "e-1/end/more", "end")),
         (TRAIN, end({}), None),
     ],
@@ -69,7 +71,7 @@ def test_the_server_may_choose_among_the_tasks_that_were_given_and_no_others() -
     assert TRAIN(listing(TASKS)) is TRAIN(begin(tasks=tasks_digest(TASKS))) is None
     assert TRAIN(listing(others)) == TRAIN(begin(tasks=tasks_digest(others))) == OTHER_LIST
     assert TRAIN(begin(tasks=tasks_digest(TASKS), task_id="hidden-1")) == NO_TASK
-    assert (EVAL(listing(TASKS)) or "").endswith("for an evaluation")
+    assert (EVAL(listing(TASKS)) or "").endswith("evaluation")
 
 
 def test_only_known_routes_pass_whatever_the_server_comes_to_offer() -> None:

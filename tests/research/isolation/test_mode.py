@@ -24,7 +24,7 @@ from research.isolation.mode import (
 )
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, EngineNotFound
-from sandboxes.images import Image
+from sandboxes.images.build import Image
 from tests.golden import refused
 
 NOBODY = {"DOCKER_HOST": "unix:///nobody/listens/here.sock"}
@@ -59,18 +59,10 @@ def old(sandboxing: Sandboxing = OLD) -> dict[str, Any]:
     return {"sandbox": sandboxing.model_dump(mode="json")}
 
 
-@pytest.mark.parametrize("environ", [{}, {"AJET_SANDBOX": ""}])
-def test_containers_are_the_default_where_an_engine_answers(
-    engine: list[str], home: Home, environ: dict[str, str]
-) -> None:
-    found = choose(None, environ, home, print)
-    assert found.sandboxing == Sandboxing(kind="docker", image=IMAGE.id, base=IMAGE.base, engine="28.0")
-    assert found.containers is not None
-
-
 @pytest.mark.parametrize(
     ("asked", "environ", "kind"),
     [
+        (None, {}, "docker"), (None, {"AJET_SANDBOX": ""}, "docker"),  # the default where an engine answers
         ("process", {}, "process"), (None, {"AJET_SANDBOX": "process"}, "process"),
         ("docker", {"AJET_SANDBOX": "process"}, "docker"), ("process", {"AJET_SANDBOX": "docker"}, "process"),
     ],
@@ -78,7 +70,9 @@ def test_containers_are_the_default_where_an_engine_answers(
 def test_what_is_asked_for_is_used_and_the_option_beats_the_variable(
     engine: list[str], home: Home, asked: str | None, environ: dict[str, str], kind: str
 ) -> None:
-    assert choose(asked, environ, home, print).sandboxing.kind == kind
+    found, contained = choose(asked, environ, home, print), kind == "docker"
+    made = Sandboxing(kind="docker", image=IMAGE.id, base=IMAGE.base, engine="28.0")
+    assert (found.sandboxing, found.containers is not None) == (made if contained else PROCESS, contained)
 
 
 def test_without_an_engine_the_default_is_processes_and_one_line_says_why(home: Home) -> None:
@@ -109,12 +103,6 @@ def test_containers_that_were_asked_for_and_cannot_be_had_are_an_error(
         choose(asked, environ, home, print)
 
 
-def test_a_study_goes_on_with_its_own_image(engine: list[str], home: Home) -> None:
-    engine.append(str(OLD.image))
-    found = reopen(old(), {}, home, print).sandboxing
-    assert found == OLD.model_copy(update={"engine": "28.0"})  # and says on which engine
-
-
 @pytest.mark.parametrize("images", [[], [str(OLD.image)]])
 def test_what_the_engine_of_today_lacks_is_known_of_a_new_study_and_of_one_that_goes_on(
     engine: list[str], home: Home, monkeypatch: pytest.MonkeyPatch, images: list[str]
@@ -123,7 +111,8 @@ def test_what_the_engine_of_today_lacks_is_known_of_a_new_study_and_of_one_that_
     monkeypatch.setattr(sandboxing, "connect", lambda environ: weak)
     engine.extend(images)
     assert choose(None, {}, home, print).sandboxing.lacks == ("seccomp",)
-    assert reopen(old(), {}, home, print).sandboxing.lacks == ("seccomp",)
+    found = reopen(old(), {}, home, print).sandboxing
+    assert (found.lacks, found.engine, found.image == OLD.image) == (("seccomp",), "28.0", bool(images))
 
 
 def test_a_study_whose_image_is_gone_is_given_a_new_one_and_told(engine: list[str], home: Home) -> None:
@@ -151,7 +140,7 @@ def test_a_study_with_containers_does_not_go_on_or_stop_without_an_engine(home: 
 
 def test_generated_code_is_refused_without_containers_or_by_an_engine_that_does_not_isolate_it() -> None:
     require_isolation(OLD, "the reward dense")
-    weak = OLD.model_copy(update={"lacks": ("seccomp: start it with it",)})
+    weak = OLD.model_copy(update={"lacks": ("seccomp: start it",)})
     assert (OLD.isolates, weak.isolates) == (True, False)
     with refused(NotReady, "the reward dense", "install Docker", "--sandbox docker") as error:
         require_isolation(PROCESS, "the reward dense")

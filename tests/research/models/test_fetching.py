@@ -95,9 +95,9 @@ def test_what_the_index_does_not_have_is_told_and_leaves_nothing(offer: Offer, t
 @pytest.mark.parametrize(
     ("file", "changes", "words"),
     [
-        ("odd", {}, "could not be converted: ValueError: what an odd file"),
-        ("huge", {}, "killed by signal 9 (is the machine short of memory?)"),
-        ("cut", {}, "did not become a whole model: "),
+        ("odd", {}, "converted: ValueError: what an odd"),
+        ("huge", {}, "killed by signal 9"),
+        ("cut", {}, "a whole model: "),
         ("fine", {"file": "a_model/other.gguf"}, "expected a_model/other.gguf in a_model-1.0"),
         ("fine", {"sha256": "0" * 64}, f"with the sha256 {'0' * 64}, found "),
         ("fine", {"model_bytes": 1 << 60}, "GB: free some space"),
@@ -134,7 +134,7 @@ def test_a_model_that_was_changed_is_damaged(offer: Offer, tmp_path: Path, monke
     models = tmp_path / "models"
     assert [(each.state, each.problem) for each in catalog.read_catalog(models)] == [("not fetched", None)]
     models.mkdir()
-    (models / model.name).write_text("a file in its place")
+    (models / model.name).write_text("a file")
     assert [each.state for each in catalog.read_catalog(models)] == ["damaged"]
     (models / model.name).unlink()
     folder, _ = fetch(model, models, lambda line: None)

@@ -30,7 +30,7 @@ from research.runs.workers import (
 )
 from sandboxes import DockerSandbox, Exit, SandboxError, SandboxSpec
 from sandboxes.docker.engine import ContainerEngine
-from sandboxes.images import Image
+from sandboxes.images.build import Image
 from studies.records.runs import ENGINE_GONE, AttemptFailed
 from tests.research.factories import with_run
 from tests.research.runs.trials import DEADLINE_S, FOREVER, Trial, eventually
@@ -92,7 +92,7 @@ def test_a_killed_attempt_takes_its_containers_along_though_no_controller_looks(
     (pid,) = trial.pids("research.runs.attempt")
     os.kill(pid, signal.SIGKILL)
     eventually((trial.path / "sandboxes" / "attempt" / "exit.json").exists, "the shim says that it ended")
-    assert set(trial.running()) == {"x"}, "and nothing of any other attempt"
+    assert set(trial.running()) == {"x"}  # and nothing of any other attempt
     assert other.poll() is None
     assert handle.poll() == Exit("error", -signal.SIGKILL)
     assert trial.pids("-m") == []
@@ -163,7 +163,7 @@ def test_a_generated_reward_is_given_to_the_client_alone_and_trusted_by_nobody(o
 def test_an_evaluation_that_is_none_is_refused_and_not_put_into_place(tmp_path: Path, text: str) -> None:
     (tmp_path / "left").write_text(text)
     with pytest.raises(AttemptFailed) as failed:
-        store_evaluation(tmp_path / "left", tmp_path / "evaluation.json")
+        store_evaluation(tmp_path / "left", tmp_path / "evaluation.json", during=False)
     assert failed.value.code == "evaluator_failed"
     assert len(failed.value.reason) < 1000
     assert not (tmp_path / "evaluation.json").exists()

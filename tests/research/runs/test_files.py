@@ -126,7 +126,7 @@ async def test_a_training_that_breaks_down_is_told_as_such_though_its_client_die
         monkeypatch.setattr(Attempt, "_handle_status", take)
     attempt = FakeAttempt(folder, ORDER, client=play)
     assert "no loss" in await refused(attempt, TRAINING_NAN)
-    assert attempt.server.asked[-1] == "stop", "so that its log is whole"
+    assert attempt.server.asked[-1] == "stop"  # so that its log is whole
 
 
 async def test_an_evaluation_of_which_nothing_ends_fails_the_attempt_by_its_name(folder: AttemptFolder) -> None:

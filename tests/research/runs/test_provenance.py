@@ -51,7 +51,7 @@ async def found(
 @pytest.mark.parametrize("name", ["guess", "market"])
 async def test_honest_training_passes(name: str, tmp_path: Path) -> None:
     result = await found(tmp_path, name)
-    assert (result.looked_at, result.complaint()) == (32, None)
+    assert (result.looked_at, result.complaint) == (32, None)
 
 
 @pytest.mark.slow
@@ -70,7 +70,7 @@ async def test_honest_training_passes_when_its_server_was_killed_and_gone_on_fro
     async with served(tmp_path, name) as (_, client, _):
         await client.rollout(agent, tasks, concurrency=8)
         result = await replay(client, environment, random.Random(1))
-    assert (result.looked_at, result.complaint()) == (32, None)
+    assert (result.looked_at, result.complaint) == (32, None)
 
 
 def spoken(*answer: str, special: tuple[int, ...], index: int, context: str) -> CallRecord:
@@ -139,7 +139,7 @@ async def impatient(episode: Episode[Any]) -> Outcome:
 )  # fmt: skip
 async def test_what_is_no_play_of_its_task_is_found(name: str, agent: Agent, why: str, tmp_path: Path) -> None:
     result = await found(tmp_path, name, agent)
-    assert result.complaint()
+    assert result.complaint
     assert result.looked_at == 32
     assert all(why in said for said in result.foreign.values())
 
@@ -166,10 +166,10 @@ async def test_training_hidden_behind_a_flood_of_episodes_that_were_given_up_is_
         return await agent_of(environment)(episode)  # type: ignore[return-value]
 
     result = await found(tmp_path, "arith", flooding)
-    assert "given up" in str(result.complaint())
+    assert "given up" in str(result.complaint)
     monkeypatch.setattr("research.runs.provenance.LISTED", 1000)
     honest = await found(tmp_path / "other", "arith", flooding)
-    assert honest.complaint() is None  # where all are listed, those given up hide nothing
+    assert honest.complaint is None  # where all are listed, those given up hide nothing
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ async def test_training_hidden_behind_a_flood_of_episodes_that_were_given_up_is_
     [(64, 0, None), (64, 4, None), (64, 5, "5 of 64"), (8, 1, "1 of 8"), (0, 0, "no training episode")],
 )
 def test_a_few_odd_plays_are_forgiven_and_unseen_ones_are_not(looked_at: int, foreign: int, told: str | None) -> None:
-    complaint = ReplayAudit(looked_at, dict.fromkeys(map(str, range(foreign)), "odd")).complaint()
+    complaint = ReplayAudit(looked_at, dict.fromkeys(map(str, range(foreign)), "odd")).complaint
     assert (told is None and complaint is None) or (told is not None and told in str(complaint))
 
 

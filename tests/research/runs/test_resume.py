@@ -27,8 +27,8 @@ from research.runs.files import (
     read_evaluations,
     write_evaluations,
 )
-from research.runs.resume import WAYS, decide_resume, end_containers, plan_resume, transfer_files
-from sandboxes import Result, SandboxError
+from research.runs.resume import WAYS, end_containers, plan_resume, transfer_files
+from sandboxes import SandboxError
 from studies import AttemptState, RunState
 from studies.records.runs import BLAMELESS_CODES, EVIDENCE_CODES, INVALID_CODES, WORST_CODES
 from tests.research.factories import edit, make_order, with_run, with_schedule
@@ -62,9 +62,9 @@ def tries(tmp_path: Path) -> Tries:
     return Tries(tmp_path)
 
 
-def leave(tries: Tries, code: str = "lost", evaluation: str | None = None) -> None:
+def leave(tries: Tries, code: str = "lost", evaluation: str | None = None, resumes: int | None = None) -> None:
     """Have an attempt end whose folder holds what a server keeps; there it is only moved."""
-    number = tries.begin()
+    number = tries.begin(resumes)
     folder = tries.folder(number)
     folder.server.mkdir(parents=True)
     (folder.server / "store.sqlite3").write_text(f"of attempt {number}")
@@ -150,11 +150,11 @@ class Left:
         return []
 
     def adopt(self, name: str) -> Left | None:
-        assert self.reaped, "it hands over what it has when it ends"
+        assert self.reaped  # it hands over what it has when it ends
         return self if name == self._name else None
 
-    def results(self) -> dict[str, Result]:
-        return {"evaluation.json": Result(self._path, "0" * 64, 1)} if self._path.exists() else {}
+    def results(self) -> dict[str, Path]:
+        return {"evaluation.json": self._path} if self._path.exists() else {}
 
 
 @pytest.fixture
@@ -201,19 +201,9 @@ def test_what_cannot_be_kept_now_is_kept_later(tmp_path: Path, folder: AttemptFo
     assert ended(tmp_path / "left", folder) == [2, 4]
 
 
-def run_ended_by(code: str, resumes: int | None = None, **job: Any) -> RunState:
-    order = make_order()
-    spec = with_run(order, job={**order.spec.job, **job}).spec
-    first, second = (
-        AttemptState(1, "a1", "", "lost", "lost"),
-        AttemptState(2, "a2", "", "failed", code, resumes=resumes),
-    )
-    return RunState(spec.run_id, spec, (first, second))
-
-
 def test_every_end_that_can_be_has_a_way_on_and_a_reason() -> None:
     assert WAYS.keys() == {*INVALID_CODES, *BLAMELESS_CODES, "stopped"}
-    assert all(WAYS[code][1] and decide_resume(run_ended_by(code)).why for code in WAYS)
+    assert all(why for _, why in WAYS.values())
 
 
 BESIDE = ("lost", "stopped", "client_killed", "evaluator_died", "disk_full", "engine_gone")
@@ -222,14 +212,21 @@ IN_DOUBT = ("foreign_training", "server_refused", "server_failed", *WORST_CODES,
 
 
 @pytest.mark.parametrize("code", [*BESIDE, *PERHAPS, *IN_DOUBT])
-def test_what_lay_beside_the_server_is_gone_on_from_and_what_its_record_may_have_caused_once(code: str) -> None:
-    first, again = decide_resume(run_ended_by(code)), decide_resume(run_ended_by(code, resumes=1))
-    assert (first.resumes, again.resumes) == (code not in IN_DOUBT, code in BESIDE)
-    assert ("attempt 2" in again.why) == (code in PERHAPS)
+def test_what_lay_beside_the_server_is_gone_on_from_and_what_its_record_may_have_caused_once(
+    tries: Tries, code: str
+) -> None:
+    leave(tries, code)
+    first = plan_resume(tries.run, tries.folder)
+    leave(tries, code, resumes=1)
+    again = plan_resume(tries.run, tries.folder)
+    assert (first.resumes, again.resumes) == (None if code in IN_DOUBT else 1, 2 if code in BESIDE else None)
+    assert (bool(first.why), "attempt 2" in again.why) == (True, code in PERHAPS)
 
 
-def test_a_training_that_is_to_stand_still_is_seen_from_its_first_step() -> None:
-    assert not decide_resume(run_ended_by("lost", learning_rate=0)).resumes
+def test_a_training_that_is_to_stand_still_is_seen_from_its_first_step(tries: Tries) -> None:
+    leave(tries)
+    still = with_run(tries.order, job={**tries.order.spec.job, "learning_rate": 0}).spec
+    assert plan_resume(dataclasses.replace(tries.run, spec=still), tries.folder).resumes is None
 
 
 STEPS = 8

@@ -16,6 +16,7 @@ from research.runs.collect import collect
 from research.runs.files import AttemptSpec
 from research.runs.workers import TRANSCRIPTS
 from sandboxes import Exit
+from studies.records.runs import Conditions
 from swarm.environments import registry
 from swarm.job import Job
 from tests.research.factories import make_home, with_run, with_schedule
@@ -86,17 +87,16 @@ def test_an_attempt_is_evaluated_beside_a_client_that_is_handed_no_hidden_task_a
     assert (len(outcome.files), trial.pids("-m")) == (4, [])
     assert not trial.folder.worker_dirs.exists()  # nothing that was handed out is left
     evidence = collect(trial.folder, order, tmp_path / "study", said=outcome, neighbours=1)
-    assert evidence.snapshot["steps"] == 4
+    assert evidence.payload["snapshot"]["steps"] == 4
     assert {found.key: found.n for found in evidence.measurements}["hidden/area"] == 2 * EPISODES + 3 * PLAYS
-    collected = json.loads((tmp_path / "study" / evidence.evaluation["path"]).read_text())
+    collected = json.loads((tmp_path / "study" / evidence.payload["evaluation"]["path"]).read_text())
     assert [part["policy_version"] for part in collected["during"]] == [1, 2, 3]
     assert all(episode["tokens"] > 0 for episode in collected["final"]["episodes"])
     before, after = ([play["task_id"] for play in collected[part]["transcripts"]] for part in ("initial", "final"))
-    assert (before, len(before), evidence.alarms) == (after, TRANSCRIPTS, ())
-    assert "conditions" in evidence.payload()
+    assert (before, len(before), evidence.payload["alarms"]) == (after, TRANSCRIPTS, [])
     unsaid = collect(trial.folder, order, tmp_path / "unsaid")
     assert unsaid.measurements == evidence.measurements  # whether or not the attempt's outcome is there
-    conditions = evidence.conditions
+    conditions = Conditions.model_validate(evidence.payload["conditions"])
     assert (conditions.steps, conditions.episodes, conditions.evaluation_episodes) == (4, 32, EPISODES)
     assert (conditions.tokens or 0) > 0
     assert 0 < (conditions.wall_s or 0) < DEADLINE_S
@@ -137,7 +137,8 @@ def test_an_attempt_on_a_cluster_is_trained_measured_and_collected(cluster: Clus
     handle = cluster.launch(order)
     assert handle.wait(SEVERAL_BOOTS_S) == Exit("finished", 0), handle.logs()
     found = collect(cluster.folder, order, tmp_path / "study", said=cluster.outcome())
-    assert found.snapshot["steps"] == 2
+    assert found.payload["snapshot"]["steps"] == 2
     assert {measurement.n for measurement in found.measurements} == {EPISODES}
-    assert (found.conditions.checkpoint, len(found.conditions.initial_policy or "")) == ("last", 64)
-    assert (found.alarms, cluster.pids("-m")) == ((), [])
+    conditions = found.payload["conditions"]
+    assert (conditions["checkpoint"], len(conditions["initial_policy"])) == ("last", 64)
+    assert (found.payload["alarms"], cluster.pids("-m")) == ([], [])

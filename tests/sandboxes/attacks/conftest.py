@@ -21,7 +21,7 @@ from sandboxes.docker.archive import pack
 from sandboxes.docker.container import ContainerHandle, DockerSandbox
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.docker.launch import USER
-from sandboxes.images import Image
+from sandboxes.images.build import Image
 from sandboxes.spec import Exit, Limits, SandboxSpec
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Attack:
         exit_ = self.ended()
         found = self.handle.results().get(REPORT)
         assert found is not None, f"no report; it ended as {exit_}:\n{self.handle.logs()[-2000:]}"
-        return json.loads(found.path.read_text())
+        return json.loads(found.read_text())
 
 
 @dataclass

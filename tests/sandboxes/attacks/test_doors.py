@@ -104,7 +104,7 @@ async def fight(attackers: Attackers, tmp_path_factory: pytest.TempPathFactory) 
             assert honest.reason == "finished", player.logs()
             yield Fight(
                 report,
-                attack.handle.results()["seen"].path.read_bytes(),
+                attack.handle.results()["seen"].read_bytes(),
                 attack.ended(),
                 honest,
                 dict(doors.counts),

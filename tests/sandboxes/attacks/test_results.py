@@ -4,6 +4,7 @@ import pytest
 
 from sandboxes.spec import Exit
 from tests.sandboxes.attacks.conftest import Attackers
+from tests.sandboxes.containing import refused_results
 
 TRICKS = {
     **dict.fromkeys(("link", "link-to-pid-1", "loop"), "a symbolic link"),
@@ -19,11 +20,11 @@ TRICKS = {
 def test_only_a_file_of_ones_own_of_a_name_that_was_asked_for_is_collected(attackers: Attackers) -> None:
     attack = attackers.run("results.py", "tricks", results=dict.fromkeys((*TRICKS, "good"), 4096))
     assert attack.ended() == Exit("finished", 0)
-    assert attack.handle.refused_results() == TRICKS
+    assert refused_results(attack.handle) == TRICKS
     found = attack.handle.results()
-    assert {name: result.path.read_text() for name, result in found.items()} == {"good": "good"}
+    assert {name: path.read_text() for name, path in found.items()} == {"good": "good"}
     kept = sorted(path.name for path in (attackers.root / attack.spec.name / "results").iterdir())
-    assert kept == ["good"], "nobody asked for its evaluation.json"
+    assert kept == ["good"]  # nobody asked for its evaluation.json
 
 
 @pytest.mark.parametrize("target", ["/etc", "/proc/1", "/input"])
@@ -32,7 +33,7 @@ def test_a_folder_of_results_elsewhere_gives_none(attackers: Attackers, target: 
     attack = attackers.run("results.py", "another_folder", target, results=asked)
     assert attack.ended() == Exit("finished", 0)
     assert attack.handle.results() == {}
-    assert set(attack.handle.refused_results().values()) <= {"its folder is not a folder", "a symbolic link"}
+    assert set(refused_results(attack.handle).values()) <= {"its folder is not a folder", "a symbolic link"}
 
 
 def test_a_file_changed_while_it_is_read_is_not_changed_any_more(attackers: Attackers) -> None:
@@ -40,6 +41,6 @@ def test_a_file_changed_while_it_is_read_is_not_changed_any_more(attackers: Atta
     assert attack.ended() == Exit("finished", 0)
     found = attack.handle.results().get("good")
     if found is None:
-        assert attack.handle.refused_results()["good"] in ("a symbolic link", "missing")
+        assert refused_results(attack.handle)["good"] in ("a symbolic link", "missing")
     else:
-        assert found.path.read_text() == "good"
+        assert found.read_text() == "good"

@@ -12,7 +12,7 @@ from sandboxes.docker.container import DockerSandbox
 from sandboxes.docker.engine import connect
 from sandboxes.gateway.gateway import PORTS, Gateway
 from sandboxes.gateway.reverse_proxy import Upstream
-from sandboxes.images import Image
+from sandboxes.images.build import Image
 from tests.sandboxes.attacks.conftest import Attackers
 
 VARIABLES = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "AJET_TOKEN",
@@ -69,7 +69,7 @@ async def test_no_key_of_the_controller_is_in_the_container(own: Attackers, plan
             exchange=exchange, ports=dict(PORTS),
         )  # fmt: skip
         report = attack.report()
-    assert set(report["found"]) == {control}, "only what was handed over on purpose, which shows that it was looked for"
+    assert set(report["found"]) == {control}  # only what was handed over on purpose, which shows that it was looked for
     assert any("environ" in path for path in report["found"][control])
     assert report["looked"] > 500
     assert set(report["names"]) <= {*ENVIRONMENT, "CONTROL", "AJET_TOKEN"}
@@ -77,4 +77,4 @@ async def test_no_key_of_the_controller_is_in_the_container(own: Attackers, plan
     folder = own.root / "home" / ".ajet" / "sandboxes"
     left = [path for path in folder.rglob("*") if path.is_file() and path.parent.name != "results"]
     assert left
-    assert not any(control.encode() in path.read_bytes() for path in left), "not even that is written down outside"
+    assert not any(control.encode() in path.read_bytes() for path in left)  # not even that is written down outside

@@ -147,7 +147,7 @@ def test_no_engine_is_a_line_that_says_where_it_was_looked_for_and_how_to_get_on
     with pytest.raises(EngineNotFound, match=r"no\.sock \(from DOCKER_HOST\).*install Docker Engine") as refusal:
         connect({"DOCKER_HOST": f"unix://{tmp_path}/no.sock"})
     assert "\n" not in str(refusal.value)
-    assert "answers (No such file or directory)" in str(refusal.value), "and no tuple of Python"
+    assert "(No such file" in str(refusal.value)  # and no tuple of Python
 
 
 def test_a_socket_that_is_closed_to_this_user_is_said_to_be(tmp_path: Path) -> None:

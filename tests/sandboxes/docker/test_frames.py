@@ -72,7 +72,7 @@ def test_words_and_counts_that_pid_1_does_not_say_are_not_believed() -> None:
     odd = {**END, "code": True, "dropped": "5", "oom_kills": None}
     assert read_frames(lines(odd), {}).ending == Ending("error", 0, 0, 0)
     assert len(read_frames(lines({"result": "a", "refused": "x" * 10_000}), {"a": 8}).refused["a"]) == TROUBLE_BYTES
-    assert read_frames(lines({**END, "more": "x" * LINE_BYTES}), {}).ending is None, "a line too long is none"
+    assert read_frames(lines({**END, "more": "x" * LINE_BYTES}), {}).ending is None  # a line too long is none
 
 
 @given(st.binary(max_size=300) | st.lists(st.dictionaries(st.sampled_from(

@@ -91,22 +91,22 @@ def test_labels_say_whose_it_is_and_the_specs_own_cannot_stand_in_for_ours() -> 
 @pytest.mark.parametrize(("change", "said"), [
     ({"name": "../escape"}, "name must match"), ({"name": ".hidden"}, "name must match"),
     ({"name": "a" * 129}, "name must match"),
-    ({"results": {"../up": 1}}, "a result's name must match"),
-    ({"results": {"a": 0}}, "a limit above 0 for result a; found 0"),
-    ({"results": {"a": 1 << 30}}, "results of 67108864 bytes in all at most"),
-    ({"command": ()}, "a command to run; found none"), ({"command": ("a\0b",)}, "without zero bytes"),
-    ({"command": ("a" * 200_000,)}, "a command of 100000 bytes at most"),
+    ({"results": {"../up": 1}}, "result's name"),
+    ({"results": {"a": 0}}, "above 0 for result a"),
+    ({"results": {"a": 1 << 30}}, "67108864 bytes"),
+    ({"command": ()}, "command to run"), ({"command": ("a\0b",)}, "without zero bytes"),
+    ({"command": ("a" * 200_000,)}, "100000 bytes"),
     ({"image": None}, "ajet sandbox build"), ({"exchange": None}, "the exchange folder"),
-    ({"ports": {1: "../a.sock"}}, "names of sockets; found a path"),
-    ({"limits": Limits(processes=0)}, "a limit above 0 for processes; found 0"),
+    ({"ports": {1: "../a.sock"}}, "found a path"),
+    ({"limits": Limits(processes=0)}, "above 0 for processes"),
     ({"limits": Limits(workspace_bytes=0)}, "above 0 for workspace_bytes"),
     ({"limits": Limits(cpus=float("nan"))}, "above 0 for cpus"),
-    ({"limits": Limits(cpus=1e-10)}, "0.01 CPUs at least; found 1e-10"),
+    ({"limits": Limits(cpus=1e-10)}, "0.01 CPUs"),
     ({"limits": Limits(memory_bytes=-1)}, "above 0 for memory_bytes"),
     ({"time_limit_s": 0.0}, "above 0 for time_limit_s"),
-    ({"gpus": ("all",)}, "the UUID of a GPU; found 'all'"),
-    ({"environment": {"LD_PRELOAD": "/input/x.so"}}, "not the loader's; found 'LD_PRELOAD'"),
-    ({"environment": {"A=B": ""}}, "the name of a variable"),
+    ({"gpus": ("all",)}, "UUID.*'all'"),
+    ({"environment": {"LD_PRELOAD": "/input/x.so"}}, "loader's.*'LD_PRELOAD'"),
+    ({"environment": {"A=B": ""}}, "name of a variable"),
 ])  # fmt: skip
 def test_a_spec_that_no_container_can_be_made_of_is_refused_in_a_line(change: dict[str, Any], said: str) -> None:
     launch.check(SPEC)
@@ -117,10 +117,10 @@ def test_a_spec_that_no_container_can_be_made_of_is_refused_in_a_line(change: di
 
 @pytest.mark.parametrize(("engine", "image", "changes", "refusal"), [
     ({}, {}, {"gpus": ("GPU-8f1c",)}, "GPU-8f1c.*nvidia runtime"),
-    ({"lacks": ("a limit of processes: delegate",)}, {}, {}, "lacks a limit of processes: delegate"),
+    ({"lacks": ("a limit: delegate",)}, {}, {}, "lacks a limit: delegate"),
     ({}, {"Labels": None}, {}, "ajet sandbox build --base"),
     ({}, {"Labels": {"ajet.client": "x"}, "Volumes": {"/data": {}}}, {}, "without volumes.*/data"),
-], ids=["no GPUs", "lacks what isolates", "no client image", "a volume, which nothing would bound"])  # fmt: skip
+], ids=["no GPUs", "lacks what isolates", "no client image", "a volume"])  # fmt: skip
 def test_what_engine_and_image_cannot_do_is_refused_before_anything_is_made(
     tmp_path: Path, engine: dict[str, Any], image: dict[str, Any], changes: dict[str, Any], refusal: str
 ) -> None:

@@ -171,7 +171,7 @@ def test_a_door_that_takes_nobody_just_now_is_served_and_one_whose_holder_is_gon
     path = tmp_path / "door"
     assert not is_served(str(path))
     with listening(path):
-        assert all(is_served(str(path)) for _ in range(20)), "its queue is full, and its holder may be stopped"
+        assert all(is_served(str(path)) for _ in range(20))  # its queue is full, and its holder may be stopped
     assert not is_served(str(path))
 
 

@@ -63,7 +63,7 @@ def test_a_pipe_that_somebody_outside_holds_open_keeps_nobody(monkeypatch: pytes
     taker = threading.Thread(target=output.take, args=(reader,), daemon=True)
     taker.start()
     output.settle(taker)
-    assert taker.is_alive(), "it was not waited for"
+    assert taker.is_alive()  # it was not waited for
     os.close(writer)
     taker.join()
 

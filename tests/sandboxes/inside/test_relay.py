@@ -1,43 +1,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from sandboxes.inside import relay
-from tests.sandboxes.proxies import DEADLINE_S, Endless, Speak, echo, send, soon
+from tests.sandboxes.proxies import DEADLINE_S, Endless, Speak, echo, send, soon, speaking
 
 
 def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
-
-
-@contextlib.asynccontextmanager
-async def gateway(path: Path, speak: Speak) -> AsyncIterator[None]:
-    async def spoken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await speak(reader, writer)
-        except ConnectionError:
-            return
-        finally:
-            writer.close()
-
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-    listener = await asyncio.start_unix_server(spoken, path)
-    try:
-        yield
-    finally:
-        listener.close()
 
 
 async def ask(port: int, words: bytes = b"asked") -> bytes:
@@ -60,7 +38,7 @@ def relayed(tmp_path: Path) -> tuple[int, Path]:
 async def test_bytes_pass_unchanged_until_both_sides_have_ended_their_sending(relayed: tuple[int, Path]) -> None:
     port, path = relayed
     body = bytes(index % 251 for index in range(3_000_000))
-    async with gateway(path, echo), asyncio.timeout(DEADLINE_S):
+    async with speaking(echo, path), asyncio.timeout(DEADLINE_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         sending = asyncio.create_task(send(writer, body))
         assert await reader.read(-1) == body
@@ -76,7 +54,7 @@ async def test_an_agent_that_goes_away_is_noticed_at_the_gateway(relayed: tuple[
         gone.set()
 
     port, path = relayed
-    async with gateway(path, wait):
+    async with speaking(wait, path):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.close()
         await soon(gone)
@@ -89,7 +67,7 @@ async def test_what_the_gateway_said_before_it_closed_still_arrives(relayed: tup
         writer.write(b"refused")
 
     port, path = relayed
-    async with gateway(path, refuse), asyncio.timeout(DEADLINE_S):
+    async with speaking(refuse, path), asyncio.timeout(DEADLINE_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(sent)
         assert await reader.read(-1) == b"refused"
@@ -102,7 +80,7 @@ async def test_more_connections_than_there_is_room_for_wait_their_turn(
 ) -> None:
     monkeypatch.setattr(relay, "MOST_CONNECTIONS", 4)
     port, path = relayed
-    async with gateway(path, echo), asyncio.timeout(DEADLINE_S):
+    async with speaking(echo, path), asyncio.timeout(DEADLINE_S):
         agents = [await asyncio.open_connection("127.0.0.1", port) for _ in range(12)]
         for number, (reader, writer) in enumerate(agents):
             writer.write(b"%d" % number)
@@ -115,11 +93,11 @@ async def test_a_gateway_that_comes_back_is_found_by_those_who_wait(tmp_path: Pa
     port, path = relayed
     async with asyncio.timeout(DEADLINE_S):
         early = asyncio.create_task(ask(port))  # there is no socket yet
-        async with gateway(path, echo):
+        async with speaking(echo, path):
             assert await early == b"asked"
         late = asyncio.create_task(ask(port))  # there is one that nobody serves
         await asyncio.sleep(0)
-        async with gateway(path, echo):
+        async with speaking(echo, path):
             assert await late == b"asked"
 
 
@@ -133,7 +111,7 @@ async def test_an_agent_is_reset_when_the_gateway_stays_away_and_the_next_one_is
         with pytest.raises(ConnectionResetError):
             await reader.read()
         writer.close()
-        async with gateway(path, echo):
+        async with speaking(echo, path):
             assert await ask(port, b"") == b""
 
 
@@ -145,7 +123,7 @@ async def test_who_does_not_read_stops_the_other_and_nobody_else(relayed: tuple[
             await endless(reader, writer)
 
     port, path = relayed
-    async with gateway(path, of_those_who_ask), asyncio.timeout(DEADLINE_S):
+    async with speaking(of_those_who_ask, path), asyncio.timeout(DEADLINE_S):
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 10)
         writer.write(b"x")
         assert await endless.stands_still()
@@ -162,7 +140,11 @@ async def test_each_port_leads_to_its_own_socket(tmp_path: Path) -> None:
 
     ports = {free_port(): "a", free_port(): "b"}
     relay.serve({port: str(tmp_path / name) for port, name in ports.items()})
-    async with gateway(tmp_path / "a", named(b"a")), gateway(tmp_path / "b", named(b"b")), asyncio.timeout(DEADLINE_S):
+    async with (
+        speaking(named(b"a"), tmp_path / "a"),
+        speaking(named(b"b"), tmp_path / "b"),
+        asyncio.timeout(DEADLINE_S),
+    ):
         assert {port: await ask(port) for port in ports} == {port: name.encode() for port, name in ports.items()}
 
 

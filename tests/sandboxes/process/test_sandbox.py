@@ -85,7 +85,7 @@ def test_a_command_that_fails_or_does_not_exist_ends_in_error_with_its_code(grou
 
 
 @pytest.mark.parametrize(("changes", "refusal"), [
-    ({"trusted": False}, r"does not isolate.*Docker"), ({"command": ()}, "a command to run; found none"),
+    ({"trusted": False}, r"does not isolate.*Docker"), ({"command": ()}, "command to run"),
     *(({"name": name}, "name must match") for name in ("../escape", "", ".hidden", "a/b")),
 ])  # fmt: skip
 def test_what_may_not_run_is_refused_and_nothing_is_launched(
@@ -94,7 +94,6 @@ def test_what_may_not_run_is_refused_and_nothing_is_launched(
     with pytest.raises(SandboxError, match=refusal):
         ground.sandbox.run(dataclasses.replace(ground.spec("pass"), **changes))
     assert not ground.root.exists()
-    assert not ground.sandbox.isolates
     ground.root.write_text("")
     with pytest.raises(SandboxError, match="cannot launch"):
         ground.run("pass")
@@ -143,15 +142,14 @@ def test_it_outlives_the_controller_that_launched_it(ground: Ground) -> None:
     assert not lives(child)
 
 
-def test_only_what_was_started_is_listed_by_its_labels_oldest_first(ground: Ground) -> None:
+def test_only_what_was_started_is_listed_the_oldest_first(ground: Ground) -> None:
     for name in ("b", "a"):
         ground.ended("pass", name)
     (ground.root / "two").mkdir()
     shutil.copy(ground.root / "a" / "spec.json", ground.root / "two" / "spec.json")
     assert (ground.sandbox.adopt("two"), ground.sandbox.adopt("three")) == (None, None)
-    assert [handle.name for handle in ground.sandbox.list({"study": "s"})] == ["b", "a"]
-    assert ground.sandbox.list({"study": "other"}) == []
-    assert ground.ended("pass", "two") == Exit("finished", 0), "what was only written down can be launched"
+    assert [handle.name for handle in ground.sandbox.list()] == ["b", "a"]
+    assert ground.ended("pass", "two") == Exit("finished", 0)  # what was only written down can be launched
 
 
 @pytest.mark.parametrize(("end", "cleared"), [("os.kill(os.getpid(), 9)", True), ("sys.exit(3)", False), ("", False)])
@@ -163,7 +161,7 @@ def test_what_a_killed_command_had_elsewhere_is_cleared_up_first(ground: Ground,
     assert handle.wait(DEADLINE_S) in (Exit("error", -9), Exit("error", 3), Exit("finished", 0))
     assert (ground.folder / "cleared").exists() == cleared
     assert not cleared or (ground.folder / "cleared").read_text() == "False"
-    assert ("not cleared up" in (ground.root / "one" / "shim.log").read_text()) == cleared, "that failed, and is noted"
+    assert ("not cleared up" in (ground.root / "one" / "shim.log").read_text()) == cleared  # that failed, and is noted
 
 
 @pytest.mark.parametrize("dies", ["the shim", "both"])
@@ -174,7 +172,7 @@ def test_a_killed_shim_means_lost_and_stop_reaps_what_it_left(ground: Ground, di
         os.kill(child, signal.SIGKILL)
     assert handle.wait(DEADLINE_S) == Exit("lost", None)
     assert dies == "both" or lives(child)
-    assert ground.run(SLEEPER).poll() == Exit("lost", None), "a lost sandbox is never started again"
+    assert ground.run(SLEEPER).poll() == Exit("lost", None)  # a lost sandbox is never started again
     assert handle.stop() == Exit("lost", None)
     assert wait_until(lambda: not lives(child), DEADLINE_S)
 
@@ -250,7 +248,7 @@ def test_stop_touches_no_process_of_another_session(ground: Ground) -> None:
         started = ground.root / "one" / "started.json"
         started.write_text(json.dumps({**json.loads(started.read_text()), "shim_pid": bystander.pid}))
         assert handle.stop() == Exit("stopped", -signal.SIGTERM)
-        assert bystander.poll() is None, "a pid that was used again is not ours"
+        assert bystander.poll() is None  # a pid that was used again is not ours
     finally:
         bystander.kill()
         bystander.wait()
@@ -262,13 +260,3 @@ def test_a_flood_of_output_is_bounded_and_its_end_is_kept(ground: Ground) -> Non
     assert handle.wait(DEADLINE_S) == Exit("finished", 0)
     assert handle.logs().endswith("the end\n")
     assert sum(file.stat().st_size for file in (ground.root / "one").glob("output*")) < 3 * LOG_BYTES
-
-
-def test_a_damaged_end_is_named_and_left_as_it_is(ground: Ground) -> None:
-    handle = ground.run("pass")
-    handle.wait(DEADLINE_S)
-    path = ground.root / "one" / "exit.json"
-    path.write_text('{"reason": ')
-    with pytest.raises(SandboxError, match=str(path)):
-        handle.poll()
-    assert path.read_text() == '{"reason": '

@@ -19,7 +19,7 @@ import pytest
 from research.installation.home import Home
 from research.isolation.client_image import ensure_client_image
 from sandboxes.docker.engine import ContainerEngine
-from sandboxes.images import Image
+from sandboxes.images.build import Image
 from swarm.client import SwarmClient
 from tests.research.cli.conftest import client_of, own_server, server_of, small_job
 

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from research.errors import ModelFailed
-from research.models.fetch import CONVERTER_PIN, install
+from research.models.fetch import CONVERTER_PIN, run_pip
 from swarm.backends.local.model_files import main
 from swarm.models import require_model_folder
 from swarm.rendering.renderer import load_renderer
@@ -32,7 +32,7 @@ TEMPLATE = (
 def packages(tmp_path: Path) -> Path:
     folder = tmp_path / "packages"
     try:
-        install(CONVERTER_PIN, folder, lambda line: None)
+        run_pip("install", CONVERTER_PIN, folder, lambda line: None)
     except ModelFailed as error:
         pytest.skip(f"no index answers: {error}")
     return folder
