@@ -24,9 +24,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from swarm.dialects.chat import ChatDialect, model_card
-from swarm.dialects.messages import MessagesDialect
-from swarm.dialects.responses import ResponsesDialect
+from swarm.dialects.chat import CHAT, model_card
+from swarm.dialects.messages import MESSAGES
+from swarm.dialects.responses import RESPONSES
 from swarm.errors import NotFound
 from swarm.job import Job
 from swarm.rollout.keys import Claims
@@ -35,9 +35,9 @@ from swarm.server.http import (
     KEY_HEADER,
     REFUSALS,
     ControlRoute,
-    DisconnectWatcher,
     Guard,
     Permission,
+    cancel_on_disconnect,
     error_responses,
     json_response,
     on_any_error,
@@ -169,7 +169,7 @@ async def status(server: Server) -> Status:
 async def begin(body: BeginRequest, request: Request, server: Server) -> Lease:
     """Ask for a lease on one episode of a task."""
     training, keys = server.training, server.keys
-    with DisconnectWatcher(request.receive).cancel_on_disconnect():
+    with cancel_on_disconnect(request.receive):
         episode = await training.rollout.begin(body)
     return Lease(
         episode_id=episode.id,
@@ -365,12 +365,7 @@ MODEL_PATHS: Mapping[str, JsonSchema] = {
 @router.get("/openapi.json", dependencies=ANYONE, name="openapi", response_model=dict[str, Any])
 async def describe_api() -> Response:
     """Return this document."""
-    return json_response(await asyncio.to_thread(_document))  # model calls do not wait for it
-
-
-@cache
-def _document() -> bytes:
-    return to_json(openapi())
+    return json_response(await asyncio.to_thread(lambda: to_json(openapi())))  # model calls do not wait for it
 
 
 @cache
@@ -402,9 +397,9 @@ def make_app(server: SwarmServer, timeouts: StreamTimeouts = STREAM_TIMEOUTS) ->
     app.add_middleware(Guard, keys=server.keys, failures=failures)
     app.router.routes += router.routes  # not included: that would match each request twice
     endpoints: tuple[tuple[str, ModelEndpoint | CountEndpoint], ...] = (
-        ("/v1/chat/completions", ModelEndpoint(server, ChatDialect(), timeouts)),
-        ("/v1/responses", ModelEndpoint(server, ResponsesDialect(), timeouts)),
-        ("/v1/messages", ModelEndpoint(server, MessagesDialect(), timeouts)),
+        ("/v1/chat/completions", ModelEndpoint(server, CHAT, timeouts)),
+        ("/v1/responses", ModelEndpoint(server, RESPONSES, timeouts)),
+        ("/v1/messages", ModelEndpoint(server, MESSAGES, timeouts)),
         ("/v1/messages/count_tokens", CountEndpoint(server)),
     )
     for path, endpoint in endpoints:

@@ -7,11 +7,12 @@ import base64
 import errno
 import json
 import logging
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jwt
@@ -33,7 +34,7 @@ from swarm.server.connections import (
     peer_of,
 )
 from swarm.server.http import MAX_CONTROL_BYTES, Guard, authorize
-from swarm.server.model_export import ExportRequest, choose_checkpoint, export_model
+from swarm.server.model_export import choose_checkpoint, export_model
 from swarm.store.archive import TrainingSummary
 from swarm.wire import CheckpointList, CheckpointSummary, EvaluationSummary
 from tests.golden import refused
@@ -366,27 +367,27 @@ def test_an_ipv6_network_is_one_peer(host: str | None, peer: str) -> None:
     assert peer_of({"type": "http", "client": None if host is None else (host, 1)}) == peer
 
 
-def wanted(tmp_path: Path) -> ExportRequest:
-    return ExportRequest(tmp_path / "server", tmp_path / "models", tmp_path / "out", "latest", False)
+def export(folder: Path, *, apart: bool = False) -> None:
+    export_model(folder, folder / "models", folder / "out", "latest", None, print, apart=apart)
 
 
 def found(monkeypatch: pytest.MonkeyPatch, job: Job, written: Any = None) -> None:
-    async def known(_: ExportRequest) -> tuple[CheckpointSummary, Path, TrainingSummary]:
+    async def known(*_: Any) -> tuple[CheckpointSummary, Path, TrainingSummary]:
         summary = CheckpointSummary(name="step-000001", step=1, size_bytes=1)
         return summary, Path("gone"), TrainingSummary(job, job.digest(), {}, 0, None)
 
     monkeypatch.setattr(model_export, "_find_training", known)
-    monkeypatch.setattr(model_export, "_write_draft", written)
+    monkeypatch.setitem(sys.modules, "swarm.backends.local.model_files", SimpleNamespace(write_model=written))
 
 
 def test_a_full_disk_leaves_nothing_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: Any) -> None:
-        (arguments[4] / "model.safetensors").write_text("half")
+    def full(*arguments: Any, **_: Any) -> None:
+        (arguments[3] / "model.safetensors").write_text("half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
     found(monkeypatch, Job(), full)
     with refused(DiskFull, "out"):
-        export_model(wanted(tmp_path), lambda _: None)
+        export(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -402,13 +403,13 @@ def test_what_cannot_be_exported_is_refused_before_anything_is_written(
         (tmp_path / "out" / "mine").write_text("mine")
     before = sorted(tmp_path.rglob("*"))
     with refused(InvalidRequest, named):
-        export_model(replace(wanted(tmp_path), apart=apart), lambda _: None)
+        export(tmp_path, apart=apart)
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_folder_without_a_server_is_none(tmp_path: Path) -> None:
     with refused(NotFound):
-        export_model(wanted(tmp_path), lambda _: None)
+        export(tmp_path / "server")
 
 
 def kept(*steps: int, best: int | None = None) -> CheckpointList:
