@@ -354,14 +354,11 @@ class RetryCache:
         self._calls.setdefault(key, []).append(call)
         self._due.append((now + KEPT_S, key, call))
         while self._due[0][0] <= now:
-            self._judge(now, *self._due.popleft()[1:])
-
-    def _judge(self, now: float, key: Hashable, call: Call) -> None:
-        due = (now if call.over_at is None else call.over_at) + KEPT_S
-        if due > now:
-            self._due.append((due, key, call))
-            return
-        calls = self._calls[key]
-        calls.remove(call)
-        if not calls:
-            del self._calls[key]
+            _, name, old = self._due.popleft()
+            due = (now if old.over_at is None else old.over_at) + KEPT_S
+            if due > now:
+                self._due.append((due, name, old))
+                continue
+            self._calls[name].remove(old)
+            if not self._calls[name]:
+                del self._calls[name]

@@ -64,36 +64,31 @@ class PromptBuilder:
             try:
                 return episode, episode.tree.prompt(messages, tools, encode)
             except _NotEncoded as long:
-                with _EncodingCall(episode):
+                (text,), encoding = long.args, _EncodingCall(episode)
+                episode.calls.add(encoding)
+                try:
                     async with self._encoding_slots:
-                        known[long.text] = await asyncio.to_thread(self._renderer.encode, long.text)
+                        known[text] = await asyncio.to_thread(self._renderer.encode, text)
+                finally:
+                    encoding.interrupt()
                 episode = again()
             except BackendError as refusal:
                 raise InvalidRequest(f"the chat template refuses these messages: {refusal}", param="messages") from None
 
 
+@dataclass(eq=False)
 class _EncodingCall:
     """A call of an episode, of which a text is being encoded; one that is interrupted finds its episode closed."""
 
+    episode: LeasedEpisode
     generating = False
 
-    def __init__(self, episode: LeasedEpisode) -> None:
-        self._calls = episode.calls
-
-    def __enter__(self) -> None:
-        self._calls.add(self)
-
-    def __exit__(self, *_: object) -> None:
-        self._calls.discard(self)
-
-    def interrupt(self, _: SwarmError) -> None:
-        self._calls.discard(self)
+    def interrupt(self, _: SwarmError | None = None) -> None:
+        self.episode.calls.discard(self)
 
 
 class _NotEncoded(Exception):
-    def __init__(self, text: str) -> None:
-        super().__init__("the ids of a long text are not known yet")
-        self.text = text
+    """The ids of a long text, its argument, are not known yet."""
 
 
 @dataclass(frozen=True, slots=True)

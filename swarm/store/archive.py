@@ -21,10 +21,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from swarm.errors import InvalidRequest, ServerFailed, StoreUnavailable, to_invalid_request
 from swarm.job import Job
+from swarm.models.card import MeasuredSuccess
 from swarm.store import reading
 from swarm.store.changes import Change, EpisodeClosed, EpisodeErased, RowWriter
 from swarm.store.database import connect, error_message, migrate, open_database, redacted_url
-from swarm.store.retention import find_training, read_evaluations
+from swarm.store.retention import find_training, read_evaluations, read_trainings
 from swarm.store.tables import EPISODES, NODES, TASK_LISTS, TRAININGS
 from swarm.store.writer import fence_open_episodes
 from swarm.wire import EVALUATION_STREAM, EvaluationSummary
@@ -87,18 +88,6 @@ def erase_archived(
 
 
 @dataclass(frozen=True, slots=True)
-class VersionEvaluation:
-    """All evaluation episodes that began under one policy version, and ended."""
-
-    episodes: int
-    tasks: int
-    reward: float
-    """Mean over the episodes."""
-    success: float | None
-    """Share that succeeded, of those that said."""
-
-
-@dataclass(frozen=True, slots=True)
 class TrainingSummary:
     """A training as the weights of one of its steps see it."""
 
@@ -108,7 +97,7 @@ class TrainingSummary:
     """By stream, the digest of its task list."""
     trained: int
     """Episodes of the steps up to this one."""
-    evaluation: VersionEvaluation | None
+    evaluation: MeasuredSuccess | None
     """Of these weights; None where nothing was measured."""
 
 
@@ -128,8 +117,7 @@ def summarize_training(connection: sa.Connection, training: int, step: int) -> T
     sums = connection.execute(sa.select(*measured).where(_E.training == training, *of_these_weights)).one()
     evaluation = None
     if sums.episodes:
-        success = None if sums.success is None else float(sums.success)
-        evaluation = VersionEvaluation(sums.episodes, sums.tasks, float(sums.reward), success)
+        evaluation = MeasuredSuccess.model_validate(sums, from_attributes=True)
     digests = {listed.stream: listed.digest for listed in connection.execute(lists)}
     try:
         job = Job.from_record(row.job)
@@ -176,6 +164,7 @@ class Archive(reading.EpisodeReader):
 
     def _find_training(self, connection: sa.Connection) -> int | None:
         with suppress(ServerFailed):  # it has more steps than are asked for: told at the start of the engine
-            if self._job is not None and (training := find_training(connection, self._job)) is not None:
-                return training.number
+            its = None if self._job is None else find_training(read_trainings(connection), self._job)
+            if its is not None:
+                return its.number
         return connection.execute(sa.select(sa.func.max(TRAININGS.c.id))).scalar()

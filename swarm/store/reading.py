@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from swarm.backends.protocols import CallReward
 from swarm.store.changes import Closing, HighWaterMarks
-from swarm.store.retention import CALLS, TOKENS, OpenedTraining, oldest_needed, read_evaluations
+from swarm.store.retention import CALLS, TOKENS, StoredTraining, oldest_needed, read_evaluations
 from swarm.store.tables import (
     CHECKPOINTS,
     EPISODES,
@@ -191,9 +191,9 @@ class _ByStep(Mapping[int, T]):
         return len(self._steps)
 
 
-def recover_state(engine: sa.Engine, opened: OpenedTraining, kept: int) -> RecoveredState:
+def recover_state(engine: sa.Engine, stored: StoredTraining, kept: int, fresh_start: str | None) -> RecoveredState:
     """Return what a restarted server goes on from; batches and metrics are read when they are asked for."""
-    training = opened.number
+    training = stored.number
     own = _E.training == training
 
     def read_batch(connection: sa.Connection, step: int) -> list[Sample]:
@@ -212,18 +212,20 @@ def recover_state(engine: sa.Engine, opened: OpenedTraining, kept: int) -> Recov
         measured = sa.select(STEPS.c.step).where(STEPS.c.training == training, STEPS.c.metrics.is_not(None))
         streams = _rows(connection, StreamRow, training)
         begun = sa.select(sa.func.count()).select_from(EPISODES).where(own)
+        ends = sa.select(_E.episode, _E.fencing_token, _E.state, _E.reason).where(own, _E.closed.is_not(None))
+        closed = connection.execute(ends.order_by(_E.closed.desc()).limit(CLOSED_KEPT)).all()
         return RecoveredState(
             checkpoints=checkpoints(connection, training),
             step=step,
             replay=_ByStep(engine, range(oldest + 1, step + 1), read_batch),
             pool=_samples(connection, _E.closed, own, _E.kind == "train", _E.state == "ended"),
             prepared=_samples(connection, _E.serial, own, _E.kind == "train", _E.state == "prepared"),
-            fencing_tokens=_fencing_tokens(connection, training),
+            fencing_tokens={episode: (token, _closing(state), why) for episode, token, state, why in reversed(closed)},
             streams=streams,
             begun=connection.execute(begun).scalar_one(),
             counts=_counts(connection, training),
-            job_digest=opened.digest,
-            fresh_start=opened.fresh_start,
+            job_digest=stored.digest,
+            fresh_start=fresh_start,
             lists=_rows(connection, TaskListRow, training),
             measured=_ByStep(engine, connection.execute(measured.order_by(STEPS.c.step)).scalars().all(), read_metrics),
             evaluations=read_evaluations(connection, training),
@@ -265,13 +267,6 @@ def _nodes(connection: sa.Connection, serials: Sequence[int]) -> dict[int, list[
 
 def _closing(state: str) -> Closing:
     return "ended" if state in ("in_step", "consumed") else cast(Closing, state)
-
-
-def _fencing_tokens(connection: sa.Connection, training: int) -> dict[str, tuple[int, Closing, str | None]]:
-    query = sa.select(_E.episode, _E.fencing_token, _E.state, _E.reason)
-    closed = query.where(_E.training == training, _E.closed.is_not(None)).order_by(_E.closed.desc())
-    rows = connection.execute(closed.limit(CLOSED_KEPT)).all()
-    return {episode: (token, _closing(state), reason) for episode, token, state, reason in reversed(rows)}
 
 
 def _count_plays(

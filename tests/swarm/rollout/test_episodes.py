@@ -587,7 +587,7 @@ async def test_a_follower_whose_decider_is_away_for_a_day_is_given_up_counted_an
     assert (scene.rollout.counts["fenced"], scene.rollout.counts["drop_team_in_doubt"]) == (1, 1)
     assert f"episode={follower.id}" in caplog.text
     assert DECIDER["decider"] in caplog.text
-    assert not scene.rollout.groups.begun, "its place is free again"
+    assert not list(scene.rollout.groups), "its place is free again"
     with pytest.raises(LeaseLost):
         await scene.rollout.teams.commit(claims(follower))
 

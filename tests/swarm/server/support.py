@@ -23,7 +23,7 @@ from swarm.server import Keys, SwarmServer, make_app
 from swarm.server.connections import LimitedHttp
 from swarm.server.model_endpoint import STREAM_TIMEOUTS, StreamTimeouts
 from swarm.server.routes import openapi
-from swarm.training.trackers import NullTracker, Tracker
+from swarm.training.trackers import Tracker
 
 DEADLINE_S = 180.0
 MODEL = "fake"
@@ -217,7 +217,7 @@ async def serving(
     script: Script = number_script,
     chunk_size: int = 8,
     backend: Callable[[Job], Backend] | None = None,
-    tracker: Callable[[Job], Tracker] = lambda _: NullTracker(),
+    tracker: Callable[[Job], Tracker | None] = lambda _: None,
     clock: Callable[[], float] | None = None,
     patience: StreamTimeouts = STREAM_TIMEOUTS,
     port: int = 0,

@@ -38,4 +38,4 @@ async def test_a_statement_that_does_not_come_to_an_end_passes(url: str, monkeyp
                 await store.write(began("b"))
         engine.dispose()
         await store.write(began("b"))
-        assert store.failure() is None
+        assert store.broken is None

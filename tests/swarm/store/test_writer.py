@@ -114,7 +114,7 @@ async def test_where_notes_are_lost_nothing_that_came_after_them_is_written(
             store.note(*changes)
             with pytest.raises(StoreRefused, match="notes were lost"):
                 await store.write(*changes)
-        assert "notes were lost" in str(store.failure())
+        assert "notes were lost" in str(store.broken)
     found = await reopened(sqlite_url)
     assert (found.begun, found.step, [sample.episode for sample in found.pool]) == (2, 0, ["kept"])
 
@@ -152,7 +152,7 @@ async def test_a_schema_that_is_not_this_versions_is_not_tried_again(url: str, s
         with pytest.raises(StoreRefused, match=r"for good: .*(nodes|drift).*restart") as refusal:
             await store.write(*played("b"))
         assert "\n" not in str(refusal.value)
-        assert str(store.failure()) == str(refusal.value)
+        assert str(store.broken) == str(refusal.value)
 
 
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
