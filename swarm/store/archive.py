@@ -21,7 +21,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from swarm.errors import InvalidRequest, ServerFailed, StoreUnavailable, to_invalid_request
 from swarm.job import Job
-from swarm.models.card import MeasuredSuccess
 from swarm.store import reading
 from swarm.store.changes import Change, EpisodeClosed, EpisodeErased, RowWriter
 from swarm.store.database import connect, error_message, migrate, open_database, redacted_url
@@ -97,8 +96,8 @@ class TrainingSummary:
     """By stream, the digest of its task list."""
     trained: int
     """Episodes of the steps up to this one."""
-    evaluation: MeasuredSuccess | None
-    """Of these weights; None where nothing was measured."""
+    evaluation: Mapping[str, Any] | None
+    """Of these weights, as a model's card has it; None where nothing was measured."""
 
 
 def summarize_training(connection: sa.Connection, training: int, step: int) -> TrainingSummary:
@@ -114,17 +113,15 @@ def summarize_training(connection: sa.Connection, training: int, step: int) -> T
         sa.func.avg(sa.case((_E.success.is_(True), 1.0), (_E.success.is_(False), 0.0))).label("success"),
     )
     of_these_weights = (_E.kind == "eval", _E.stream == EVALUATION_STREAM, _E.state == "ended", _E.version == step)
-    sums = connection.execute(sa.select(*measured).where(_E.training == training, *of_these_weights)).one()
-    evaluation = None
-    if sums.episodes:
-        evaluation = MeasuredSuccess.model_validate(sums, from_attributes=True)
+    query = sa.select(*measured).where(_E.training == training, *of_these_weights)
+    evaluation = dict(connection.execute(query).mappings().one())
     digests = {listed.stream: listed.digest for listed in connection.execute(lists)}
     try:
         job = Job.from_record(row.job)
     except ValidationError as error:
         said = f"expected a training of a job that this version of ajet reads; {to_invalid_request(error)}"
         raise InvalidRequest(said) from None
-    return TrainingSummary(job, row.job_digest, digests, int(trained), evaluation)
+    return TrainingSummary(job, row.job_digest, digests, int(trained), evaluation if evaluation["episodes"] else None)
 
 
 class Archive(reading.EpisodeReader):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,20 +19,19 @@ from swarm.errors import (
     JobFinished,
     LeaseLost,
     StoreUnavailable,
-    SwarmError,
     Throttled,
 )
 from swarm.rendering.messages import BackendError
 from swarm.rollout import episodes
-from swarm.rollout.episodes import Closing, LeasedEpisode, Leases
+from swarm.rollout.episodes import Closing, LeasedEpisode
 from swarm.rollout.keys import Claims
 from swarm.rollout.rollout import Rollout
-from swarm.rollout.state import Admission, StateMachine
+from swarm.rollout.state import StateMachine
 from swarm.rollout.teams import IN_DOUBT_S
 from swarm.store.changes import EpisodeClosed, EpisodePrepared
 from swarm.store.reading import RecoveredState
 from swarm.store.tables import Sample, StreamRow
-from swarm.timelines import CallTree, Drift, Node
+from swarm.timelines import Drift, Node
 from swarm.wire import BeginRequest, EndAck, EndRequest, EpisodeKind, EpisodeRecord, EpisodeState, PrepareRequest
 from swarm.wire import ServerState as S
 from tests.swarm.server.support import Clock, job
@@ -113,26 +113,26 @@ async def test_training_needs_room_and_a_job_that_goes_on_and_an_evaluation_neit
     await scene.begin("a", kind="eval")
 
 
-async def test_what_waits_in_line_is_dropped_when_a_job_is_finished(scene: Scene) -> None:
-    for episode in (await scene.fill())[:2]:
-        await scene.end(episode)
-    begun = await waiting(scene, "c")
-    scene.rollout.finish()
-    scene.rollout.notify()
-    with pytest.raises(JobFinished):
-        await begun
-    assert scene.rollout.counts["drop_job_finished"] == 2
-
-
-async def test_what_waits_in_line_is_lost_when_the_server_was_restarted(scene: Scene) -> None:
-    open_, *_ = await scene.fill()
-    begun = await waiting(scene, "c")
-    scene.machine.transition_to(S.OFFLINE)
-    scene.rollout.fail(EngineUnavailable("the engine was stopped"))
-    with pytest.raises(EngineUnavailable):
-        await begun
+async def test_what_waits_in_line_hears_why_nobody_begins_and_a_place_given_to_one_who_left_is_given_back() -> None:
+    for is_over, error in ((True, JobFinished), (False, EngineUnavailable)):
+        scene = Scene()
+        first, *_ = await scene.fill()
+        gone = await waiting(scene, "a")
+        await scene.rollout.abort(claims(first), "")  # whose place is given to it, but it does not hear of that
+        gone.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await gone
+        assert (scene.rollout.counts["begun"], scene.rollout.counts["aborted"], len(scene.rollout.leases)) == (5, 2, 3)
+        begun = await waiting(scene, "c")
+        if is_over:
+            scene.rollout.finish()
+        else:
+            scene.machine.transition_to(S.OFFLINE)
+        scene.rollout.notify()
+        with pytest.raises(error):
+            await begun
     with pytest.raises(LeaseLost, match="was lost when the server was restarted"):
-        await Scene().end(open_)  # the next life, where its beginning was not written
+        await Scene().end(first)  # the next life, where its beginning was not written
 
 
 async def test_a_slow_client_has_more_time_before_its_first_call(scene: Scene) -> None:
@@ -388,98 +388,32 @@ async def test_a_place_that_a_stream_without_a_share_left_is_dealt_out_anew() ->
     assert (await scene.rollout.begin(BeginRequest(task_id="y", stream="b"))).stream == "b"
 
 
-class FakeCall:
-    generating = False
-
-    def __init__(self) -> None:
-        self.error: SwarmError | None = None
-
-    def interrupt(self, error: SwarmError) -> None:
-        self.error = error
-
-
-def begun(clock: Clock, name: str = "e") -> tuple[Leases, LeasedEpisode, Claims]:
-    leases = Leases(30.0, clock)
-    episode = leases.begin(name, BeginRequest(task_id="t"), "t", CallTree(FakeRenderer()))
-    return leases, episode, Claims("lease", episode=name, fencing_token=episode.fencing_token)
-
-
-def test_a_lease_runs_out_after_its_time_unless_it_is_renewed_or_a_call_is_in_flight(clock: Clock) -> None:
-    leases, episode, claims = begun(clock)
+async def test_a_lease_runs_out_after_its_time_unless_it_is_renewed_or_a_call_is_in_flight(scene: Scene) -> None:
+    episode, call = await play(scene), Mock(generating=False)
     for _ in range(2):
-        clock.now += 29
-        leases.find_and_renew(claims)
-    assert leases.find_expired() == []
-    clock.now += 30
-    assert leases.find_expired() == [episode]
-    episode.calls.add(FakeCall())
-    clock.now += 1000
-    assert leases.find_expired() == []
-
-
-def test_a_fenced_owner_is_told_that_the_lease_is_lost_whatever_they_do() -> None:
-    leases, episode, claims = begun(Clock())
-    call = FakeCall()
+        scene.clock.now += 29
+        scene.rollout.heartbeat(claims(episode))
     episode.calls.add(call)
-    leases.close(episode, "fenced")
-    assert isinstance(call.error, LeaseLost)
+    scene.clock.now += 1000
+    scene.rollout.sweep()
+    assert scene.rollout.heartbeat(claims(episode)).state == "open"
+    scene.rollout.fence(episode, "held_up_update")
+    (told,) = call.interrupt.call_args.args
+    assert isinstance(told, LeaseLost)
     repeats: Closing | None
     for repeats in (None, "ended", "aborted"):
         with pytest.raises(LeaseLost):
-            leases.find(claims, repeats)
+            scene.rollout.leases.find(claims(episode), repeats)
 
 
-def test_only_so_many_closed_episodes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_so_many_closed_episodes_are_remembered(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(episodes, "CLOSED_KEPT", 2)
-    leases = Leases(30.0, Clock())
-    for name in "abcd":
-        leases.close(leases.begin(name, BeginRequest(task_id="t"), "t", CallTree(FakeRenderer())), "ended")
+    first, *_, last = await scene.fill()
+    for episode in list(scene.rollout.leases):
+        await scene.rollout.abort(claims(episode), "")
     with pytest.raises(EpisodeEnded, match="long ago"):
-        leases.find(Claims("lease", episode="a", fencing_token=1))
-    assert leases.find(Claims("lease", episode="d", fencing_token=1), "ended") is None
-
-
-class Room:
-    def __init__(self, **free: int) -> None:
-        self.free = free
-        self.returned: list[str] = []
-        self.refusal: SwarmError | None = None
-        self.line: Admission[str] = Admission(self.returned.append)
-
-    def attempt(self, name: str, kind: str) -> str | None:
-        if self.refusal is not None:
-            raise self.refusal
-        if self.free.get(kind, 0) < 1:
-            return None
-        self.free[kind] -= 1
-        return name
-
-    def wait(self, name: str, kind: str = "x", wait_s: float = 10.0) -> asyncio.Task[str | None]:
-        return asyncio.create_task(self.line.admit(lambda: self.attempt(name, kind), wait_s))
-
-
-async def queued(line: Admission[str], count: int) -> None:
-    async with asyncio.timeout(120):
-        while len(line) < count:  # noqa: ASYNC110  -- the line tells nobody
-            await asyncio.sleep(0)
-
-
-async def test_a_refusal_reaches_the_waiter_and_a_place_given_to_one_who_just_left_is_given_back() -> None:
-    room = Room()
-    gone = room.wait("a")
-    await queued(room.line, 1)
-    room.free["x"] = 1
-    room.line.admit_waiting()
-    gone.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await gone
-    assert room.returned == ["a"]
-    waiting = room.wait("b")
-    await queued(room.line, 1)
-    room.refusal = JobFinished("done")
-    room.line.admit_waiting()
-    with pytest.raises(JobFinished):
-        await waiting
+        await scene.rollout.abort(claims(first), "")
+    assert (await scene.rollout.abort(claims(last), "")).state == "aborted"
 
 
 DECIDER = {"decider": "http://127.0.0.1:1/episodes/x", "decider_token": "token"}
