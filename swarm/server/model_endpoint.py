@@ -15,13 +15,13 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
 
-from swarm.calls.call import GRACE_S, Call, RetryCache
+from swarm.calls.call import Call, RetryCache
 from swarm.calls.prompts import effective_sampling, visible_tools
 from swarm.dialects.base import CompletionRequest, Dialect
 from swarm.dialects.messages import MESSAGES, parse_count
@@ -77,27 +77,18 @@ _AGENT = b"x-ajet-agent"
 (`train_agents`). Agents that cannot set it write `KEY/NAME` for their key."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamTimeouts:
-    """How long is waited, in seconds. keep_alive_s: a stream that sent nothing for so long sends a sign of life.
-    grace_s: a call waits so long for a client that announced to come back."""
-
-    keep_alive_s: float = 10.0
-    grace_s: float = GRACE_S
-
-
-STREAM_TIMEOUTS = StreamTimeouts()
+KEEP_ALIVE_S = 10.0
+"""Seconds after which a stream that sent nothing sends a sign of life."""
 
 
 class ModelEndpoint:
     """The ASGI application of one route."""
 
-    def __init__(self, server: SwarmServer, dialect: Dialect, timeouts: StreamTimeouts = STREAM_TIMEOUTS) -> None:
+    def __init__(self, server: SwarmServer, dialect: Dialect) -> None:
         self._server = server
         self._dialect = dialect
         self.tell = dialect.error
         """Returns an error's body as this route tells it."""
-        self._timeouts = timeouts
         self._retries = RetryCache(lambda: asyncio.get_running_loop().time())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -129,9 +120,7 @@ class ModelEndpoint:
         key = (episode.id, episode.fencing_token, hashlib.blake2b(body, digest_size=16, key=agent.encode()).digest())
         call = self._retries.find(key) if sent_before else None
         if call is None:
-            call = await Call.open(
-                training.serving, claims, episode, request, agent=agent, grace_s=self._timeouts.grace_s
-            )
+            call = await Call.open(training.serving, claims, episode, request, agent)
             self._retries.add(key, call)
         else:
             training.rollout.counts["calls_coalesced"] += 1
@@ -153,7 +142,7 @@ class ModelEndpoint:
         """Send the answer as server-sent events. The status line waits for the first one, so that an error before it is
         a proper answer."""
         model, read = training.backend.model_name, call.prompt_tokens
-        writer = self._dialect.writer(call.reply_name, model, request, training.version, read)
+        writer = self._dialect.writer(call.reply_name, model, request, training.rollout.version, read)
         opened, quiet = False, True
 
         async def write(events: bytes, *, more: bool = True) -> None:
@@ -170,7 +159,7 @@ class ModelEndpoint:
             nonlocal quiet
             while True:
                 quiet = True
-                await asyncio.sleep(self._timeouts.keep_alive_s)
+                await asyncio.sleep(KEEP_ALIVE_S)
                 if quiet:
                     await write(writer.keep_alive)
 

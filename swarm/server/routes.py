@@ -43,7 +43,7 @@ from swarm.server.http import (
     on_any_error,
 )
 from swarm.server.inspection import LISTED, MOST_LISTED, Inspection
-from swarm.server.model_endpoint import STREAM_TIMEOUTS, CountEndpoint, ModelEndpoint, StreamTimeouts
+from swarm.server.model_endpoint import CountEndpoint, ModelEndpoint
 from swarm.server.service import SwarmServer
 from swarm.server.watching import PROMETHEUS, HistoryQuery, exposition, history, snapshot_of
 from swarm.snapshot import HistoryPage, Snapshot
@@ -181,7 +181,7 @@ async def begin(body: BeginRequest, request: Request, server: Server) -> Lease:
         base_url=f"{request.base_url}v1",  # the address the client came by, whatever lies between
         model=training.backend.model_name,
         ttl_s=min(training.job.lease_ttl_s, training.job.drain_timeout_s),
-        policy_version=training.version,
+        policy_version=training.rollout.version,
     )
 
 
@@ -386,7 +386,7 @@ def openapi() -> dict[str, Any]:
     return document
 
 
-def make_app(server: SwarmServer, timeouts: StreamTimeouts = STREAM_TIMEOUTS) -> FastAPI:
+def make_app(server: SwarmServer) -> FastAPI:
     """Return the application around a server; no documentation pages, which would answer without a key."""
     app = _App(openapi_url=None, redirect_slashes=False)
     app.state.server = server
@@ -397,9 +397,9 @@ def make_app(server: SwarmServer, timeouts: StreamTimeouts = STREAM_TIMEOUTS) ->
     app.add_middleware(Guard, keys=server.keys, failures=failures)
     app.router.routes += router.routes  # not included: that would match each request twice
     endpoints: tuple[tuple[str, ModelEndpoint | CountEndpoint], ...] = (
-        ("/v1/chat/completions", ModelEndpoint(server, CHAT, timeouts)),
-        ("/v1/responses", ModelEndpoint(server, RESPONSES, timeouts)),
-        ("/v1/messages", ModelEndpoint(server, MESSAGES, timeouts)),
+        ("/v1/chat/completions", ModelEndpoint(server, CHAT)),
+        ("/v1/responses", ModelEndpoint(server, RESPONSES)),
+        ("/v1/messages", ModelEndpoint(server, MESSAGES)),
         ("/v1/messages/count_tokens", CountEndpoint(server)),
     )
     for path, endpoint in endpoints:

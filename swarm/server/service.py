@@ -269,7 +269,7 @@ class SwarmServer:
                 "provenance": training.provenance,
                 "step": training.step,
                 "finished": training.finished,
-                "policy_version": training.version,
+                "policy_version": rollout.version,
                 "updating": training.updating,
                 "open_episodes": len(rollout.leases),
                 "collected_episodes": rollout.groups.collected,

@@ -91,7 +91,7 @@ def why_waiting(state: ServerState, reason: str | None, training: Training | Non
     if rollout.pending_evaluations:
         awaited, played = rollout.unplayed, sum(episode.kind == "eval" for episode in rollout.leases)
         who = f"{played} in play" if played else f"nobody plays them: {HOW_TO_EVALUATE}"
-        text = f"{awaited} evaluation episodes of version {training.version} ({who})"
+        text = f"{awaited} evaluation episodes of version {rollout.version} ({who})"
         return (StepWait(what="evaluation", text=text, count=awaited),)
     if training.finished:
         return (StepWait(what="nothing", text="the training is finished"),)

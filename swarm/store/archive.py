@@ -100,30 +100,6 @@ class TrainingSummary:
     """Of these weights, as a model's card has it; None where nothing was measured."""
 
 
-def summarize_training(connection: sa.Connection, training: int, step: int) -> TrainingSummary:
-    columns = (TRAININGS.c.job, TRAININGS.c.job_digest)
-    row = connection.execute(sa.select(*columns).where(TRAININGS.c.id == training)).one()
-    lists = sa.select(TASK_LISTS.c.stream, TASK_LISTS.c.digest).where(TASK_LISTS.c.training == training)
-    learned = (_E.training == training, _E.step <= step, _E.state.in_(("in_step", "consumed")))
-    trained = connection.execute(sa.select(sa.func.count()).select_from(EPISODES).where(*learned)).scalar_one()
-    measured: tuple[sa.ColumnElement[Any], ...] = (
-        sa.func.count(_E.reward).label("episodes"),
-        sa.func.count(sa.distinct(_E.task_id)).label("tasks"),
-        sa.func.avg(_E.reward).label("reward"),
-        sa.func.avg(sa.case((_E.success.is_(True), 1.0), (_E.success.is_(False), 0.0))).label("success"),
-    )
-    of_these_weights = (_E.kind == "eval", _E.stream == EVALUATION_STREAM, _E.state == "ended", _E.version == step)
-    query = sa.select(*measured).where(_E.training == training, *of_these_weights)
-    evaluation = dict(connection.execute(query).mappings().one())
-    digests = {listed.stream: listed.digest for listed in connection.execute(lists)}
-    try:
-        job = Job.from_record(row.job)
-    except ValidationError as error:
-        said = f"expected a training of a job that this version of ajet reads; {to_invalid_request(error)}"
-        raise InvalidRequest(said) from None
-    return TrainingSummary(job, row.job_digest, digests, int(trained), evaluation if evaluation["episodes"] else None)
-
-
 class Archive(reading.EpisodeReader):
     """Episodes and checkpoints of a training in the database at `url`: of the job's, if it has one, else of the newest.
     A database that does not exist, or has no training yet, has none. Raises StoreUnavailable if it cannot be read."""
@@ -143,7 +119,31 @@ class Archive(reading.EpisodeReader):
         return await self._read(lambda *of: (reading.checkpoints(*of), read_evaluations(*of))) or ((), ())
 
     async def summarize(self, step: int) -> TrainingSummary | None:
-        return await self._read(lambda connection, training: summarize_training(connection, training, step))
+        def summarize(connection: sa.Connection, training: int) -> TrainingSummary:
+            columns = (TRAININGS.c.job, TRAININGS.c.job_digest)
+            row = connection.execute(sa.select(*columns).where(TRAININGS.c.id == training)).one()
+            lists = sa.select(TASK_LISTS.c.stream, TASK_LISTS.c.digest).where(TASK_LISTS.c.training == training)
+            learned = (_E.training == training, _E.step <= step, _E.state.in_(("in_step", "consumed")))
+            trained = connection.execute(sa.select(sa.func.count()).select_from(EPISODES).where(*learned)).scalar_one()
+            measured: tuple[sa.ColumnElement[Any], ...] = (
+                sa.func.count(_E.reward).label("episodes"),
+                sa.func.count(sa.distinct(_E.task_id)).label("tasks"),
+                sa.func.avg(_E.reward).label("reward"),
+                sa.func.avg(sa.case((_E.success.is_(True), 1.0), (_E.success.is_(False), 0.0))).label("success"),
+            )
+            evaluated = (_E.kind == "eval", _E.stream == EVALUATION_STREAM, _E.state == "ended", _E.version == step)
+            query = sa.select(*measured).where(_E.training == training, *evaluated)
+            evaluation = dict(connection.execute(query).mappings().one())
+            digests = {listed.stream: listed.digest for listed in connection.execute(lists)}
+            try:
+                job = Job.from_record(row.job)
+            except ValidationError as error:
+                wrong = f"expected a training of a job that this version of ajet reads; {to_invalid_request(error)}"
+                raise InvalidRequest(wrong) from None
+            known = evaluation if evaluation["episodes"] else None
+            return TrainingSummary(job, row.job_digest, digests, int(trained), known)
+
+        return await self._read(summarize)
 
     async def _read(self, query: Callable[[sa.Connection, int], T]) -> T | None:
         def read() -> T | None:
@@ -154,14 +154,11 @@ class Archive(reading.EpisodeReader):
                 if not sa.inspect(connection).has_table(TRAININGS.name):
                     return None
                 migrate(connection)
-                training = self._find_training(connection)
+                training, its = connection.execute(sa.select(sa.func.max(TRAININGS.c.id))).scalar(), None
+                with suppress(ServerFailed):  # it has more steps than are asked for: told at the start of the engine
+                    its = None if self._job is None else find_training(read_trainings(connection), self._job)
+                if its is not None:
+                    training = its.number
                 return None if training is None else query(connection, training)
 
         return await asyncio.to_thread(read)
-
-    def _find_training(self, connection: sa.Connection) -> int | None:
-        with suppress(ServerFailed):  # it has more steps than are asked for: told at the start of the engine
-            its = None if self._job is None else find_training(read_trainings(connection), self._job)
-            if its is not None:
-                return its.number
-        return connection.execute(sa.select(sa.func.max(TRAININGS.c.id))).scalar()

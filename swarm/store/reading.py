@@ -89,16 +89,44 @@ class EpisodeReader(ABC):
         return await self._read(lambda connection, of: episodes(connection, of, limit)) or EpisodeList(episodes=())
 
     async def episode(self, episode: str) -> EpisodeRecord | None:
-        return await self._read(lambda connection, of: find_episode(connection, of, episode))
+        def find(connection: sa.Connection, training: int) -> EpisodeRecord | None:
+            query = _summaries(training, "serial", "call_rewards").where(_E.episode == episode)
+            row = connection.execute(query).mappings().one_or_none()
+            if row is None:
+                return None
+            fields = dict(row)
+            serial, rewards = fields.pop("serial"), {each.call: each for each in fields.pop("call_rewards") or ()}
+            calls = (call_record(node, rewards.get(node.index)) for node in _nodes(connection, [serial])[serial])
+            return EpisodeRecord(**fields, record=tuple(calls))
+
+        return await self._read(find)
 
     async def list_exportable(self) -> ExportableEpisodes:
-        return await self._read(list_exportable) or ExportableEpisodes()
+        """Return which episodes can be exported: of the others only their sums are left."""
+
+        def find(connection: sa.Connection, training: int) -> ExportableEpisodes:
+            own, there = _E.training == training, sa.select(_E.episode).where(_E.calls.is_(None)).order_by(_E.serial)
+            gone = sa.select(sa.func.count(), sa.func.count(sa.case((_E.tokens > 0, 1)))).select_from(EPISODES)
+            count, pruned = connection.execute(gone.where(own, _E.calls.is_not(None))).one()
+            return ExportableEpisodes(connection.execute(there.where(own)).scalars().all(), pruned, count - pruned)
+
+        return await self._read(find) or ExportableEpisodes()
 
     async def history(
         self, after: int, most: int, *, newest: bool = False
     ) -> Sequence[tuple[int, Mapping[str, float]]]:
         """Return the metrics of finished steps above `after`, ascending, at most so many: the first, or the newest."""
-        return await self._read(lambda connection, of: history(connection, of, after, most, newest)) or ()
+
+        def find(connection: sa.Connection, training: int) -> Sequence[tuple[int, Mapping[str, float]]]:
+            finished = sa.type_coerce(STEPS.c.metrics, sa.Text).contains(f'"{FINISHED}"')
+            these = (STEPS.c.training == training, STEPS.c.step > after, finished)
+            order = STEPS.c.step.desc() if newest else STEPS.c.step
+            rows = connection.execute(
+                sa.select(STEPS.c.step, STEPS.c.metrics).where(*these).order_by(order).limit(most)
+            )
+            return sorted((row.step, row.metrics) for row in rows)
+
+        return await self._read(find) or ()
 
 
 def _summaries(training: int, *more: str) -> sa.Select[Any]:
@@ -111,36 +139,6 @@ def _summaries(training: int, *more: str) -> sa.Select[Any]:
 def episodes(connection: sa.Connection, training: int, limit: int) -> EpisodeList:
     query = _summaries(training).order_by(_E.serial.desc()).limit(limit)
     return EpisodeList(episodes=tuple(EpisodeSummary(**row) for row in connection.execute(query).mappings()))
-
-
-def find_episode(connection: sa.Connection, training: int, id: str) -> EpisodeRecord | None:
-    query = _summaries(training, "serial", "call_rewards").where(_E.episode == id)
-    row = connection.execute(query).mappings().one_or_none()
-    if row is None:
-        return None
-    fields = dict(row)
-    serial, rewards = fields.pop("serial"), {each.call: each for each in fields.pop("call_rewards") or ()}
-    nodes = _nodes(connection, [serial])[serial]
-    return EpisodeRecord(**fields, record=tuple(call_record(node, rewards.get(node.index)) for node in nodes))
-
-
-def list_exportable(connection: sa.Connection, training: int) -> ExportableEpisodes:
-    """Return which episodes can be exported: of the others only their sums are left."""
-    own = _E.training == training
-    names = connection.execute(sa.select(_E.episode).where(own, _E.calls.is_(None)).order_by(_E.serial)).scalars()
-    gone = sa.select(sa.func.count(), sa.func.count(sa.case((_E.tokens > 0, 1)))).select_from(EPISODES)
-    count, pruned = connection.execute(gone.where(own, _E.calls.is_not(None))).one()
-    return ExportableEpisodes(names.all(), pruned, count - pruned)
-
-
-def history(
-    connection: sa.Connection, training: int, after: int, most: int, newest: bool
-) -> Sequence[tuple[int, Mapping[str, float]]]:
-    finished = sa.type_coerce(STEPS.c.metrics, sa.Text).contains(f'"{FINISHED}"')
-    query = sa.select(STEPS.c.step, STEPS.c.metrics).where(STEPS.c.training == training, STEPS.c.step > after, finished)
-    order = STEPS.c.step.desc() if newest else STEPS.c.step
-    rows = connection.execute(query.order_by(order).limit(most)).all()
-    return [(row.step, row.metrics) for row in (reversed(rows) if newest else rows)]
 
 
 def checkpoints(connection: sa.Connection, training: int) -> list[tuple[int, str]]:

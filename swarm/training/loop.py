@@ -141,8 +141,6 @@ class Training:
         self.best = best_of(self._recovered.evaluations)
         """The best of these."""
         self.pace = Pace()
-        self.version = 0
-        """The policy version that serves now."""
         self.updating = False
         """A batch is being learned, or its checkpoint saved."""
         self._resolver = Resolver(self.rollout.teams, peers)
@@ -222,7 +220,7 @@ class Training:
         await self._recover(backend)
         self._serving = InferenceContext(self.rollout, backend, PromptBuilder(backend.renderer))
         self.provenance = dict(backend.provenance)
-        self._serve(backend)
+        self.rollout.finish_update(backend.engine.version)
         self._start_rollout()
         self._spawn(self._clock.run(), "clock")
         self._spawn(self._sweep(), "sweep")
@@ -291,7 +289,7 @@ class Training:
             await self._write_durably(spent.step, lambda: (scheduled, spent, *streams.list_rows()))  # noqa: B023
             watch.lap("settle")
             await self._learn(backend, groups, watch)
-            self._serve(backend)
+            self.rollout.finish_update(backend.engine.version)
             if self.step == self.job.steps and still:
                 after = await self._in_thread(backend.weights)
                 self.zero_lr_check = Stillness(before=before, after=after, probs_tolerance=backend.probs_tolerance)
@@ -309,7 +307,7 @@ class Training:
             return
         began = self._now()
         what = f"step {self.step + 1}" if self.step < self.job.steps else "the end"
-        self.waiting = f"{what} waits for {awaited} evaluation episodes of version {self.version}"
+        self.waiting = f"{what} waits for {awaited} evaluation episodes of version {self.rollout.version}"
         log.info("event=awaits_evaluation step=%d episodes=%d", self.step, awaited)
         await self.rollout.wait_until(lambda: not self.rollout.pending_evaluations)
         self.waiting = None
@@ -357,7 +355,7 @@ class Training:
         await self._publish(step, backend)
         watch.lap("update_weights")
         if self._machine.state is ServerState.ROLLING:  # episodes go on, and more of them may begin
-            self._serve(backend)
+            self.rollout.finish_update(backend.engine.version)
         late = self._checkpoint_after_s is not None and self._now() - self._saved_at >= self._checkpoint_after_s
         if due := late or step % job.checkpoint_every == 0 or step == job.steps or job.keeps_best_of(step):
             save = partial(self._checkpoints.save, learner, step)
@@ -406,10 +404,6 @@ class Training:
             else:
                 self.waiting = None
                 return done
-
-    def _serve(self, backend: Backend) -> None:
-        self.version = backend.engine.version
-        self.rollout.finish_update(self.version)
 
     def _engine_work(self) -> EngineWork:
         return EngineWork(self.rollout.gate.busy_s, self.rollout.sampled_tokens)

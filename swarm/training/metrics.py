@@ -210,7 +210,6 @@ class Pace:
         return (self._steps[-1] - self._steps[0]) / (len(self._steps) - 1)
 
 
-NOTHING_SPENT: Mapping[str, float] = MappingProxyType({})
 _ROLLOUT = ("gen", "settle")
 """The laps before the learner's."""
 
@@ -229,7 +228,7 @@ class Stopwatch:
         self,
         work: Callable[[], EngineWork],
         now: Callable[[], float] = time.perf_counter,
-        spent: Mapping[str, float] = NOTHING_SPENT,
+        spent: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self._work = work
         self._now = now

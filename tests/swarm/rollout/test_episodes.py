@@ -64,6 +64,19 @@ class Scene:
     async def end(self, episode: LeasedEpisode, reward: float = 1.0) -> EndAck:
         return await self.rollout.end(claims(episode), EndRequest(reward=reward))
 
+    async def pass_time(self, seconds: float) -> None:
+        """Sweep after so many seconds; what that begins in the background comes to its end."""
+        self.clock.now += seconds
+        self.rollout.sweep()
+        async with asyncio.timeout(120):
+            while any(held.settling is not None for held in self.rollout.leases.prepared):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+    async def outcome(self, episode: LeasedEpisode) -> str:
+        return (await self.rollout.teams.outcome(claims(episode))).state
+
     def closed(self) -> list[EpisodeClosed]:
         return [change for change in self.store.changes if isinstance(change, EpisodeClosed)]
 
@@ -137,11 +150,9 @@ async def test_what_waits_in_line_hears_why_nobody_begins_and_a_place_given_to_o
 
 async def test_a_slow_client_has_more_time_before_its_first_call(scene: Scene) -> None:
     slow, silent = await scene.begin(), await scene.begin()
-    scene.clock.now += 100
-    scene.rollout.sweep()
+    await scene.pass_time(100)
     scene.call(slow)
-    scene.clock.now += 29
-    scene.rollout.sweep()
+    await scene.pass_time(29)
     assert (await scene.end(slow)).state == "ended"
     with pytest.raises(LeaseLost):
         await scene.end(silent)
@@ -155,8 +166,7 @@ async def test_groups_nobody_goes_on_with_make_room_once_they_are_idle(scene: Sc
     begun = await waiting(scene, "c")
     for passed in (5, 5):
         assert not begun.done()
-        scene.clock.now += passed
-        scene.rollout.sweep()
+        await scene.pass_time(passed)
     assert (await begun).task_id == "c"
     assert scene.rollout.counts["drop_partial_group"] == 1
     assert scene.rollout.streams().streams[0].unfinished == {"b": 1}
@@ -243,8 +253,7 @@ async def test_an_end_is_acknowledged_once_it_is_written_and_meanwhile_nothing_e
         await asyncio.sleep(0)
     assert not ending.done()
     assert scene.rollout.groups.collected == 0
-    scene.clock.now += 1000
-    scene.rollout.sweep()
+    await scene.pass_time(1000)
     with pytest.raises(EpisodeEnded, match="being ended"):
         await scene.rollout.abort(claims(episode), "")
     with pytest.raises(EpisodeEnded, match="being ended"):
@@ -317,12 +326,10 @@ async def test_an_orphaned_group_is_kept_while_a_team_may_still_decide() -> None
     scene = Scene(group_size=4)
     await scene.end(await play(scene, "a"))
     held = await prepared(scene, "a", **DECIDER)
-    scene.clock.now += 31
-    scene.rollout.sweep()
+    await scene.pass_time(31)
     assert scene.rollout.groups.collected == 1
     await scene.rollout.abort(claims(held), "its team aborted")
-    scene.clock.now += 31
-    scene.rollout.sweep()
+    await scene.pass_time(31)
     assert scene.rollout.counts["drop_partial_group"] == 1
 
 
@@ -394,8 +401,7 @@ async def test_a_lease_runs_out_after_its_time_unless_it_is_renewed_or_a_call_is
         scene.clock.now += 29
         scene.rollout.heartbeat(claims(episode))
     episode.calls.add(call)
-    scene.clock.now += 1000
-    scene.rollout.sweep()
+    await scene.pass_time(1000)
     assert scene.rollout.heartbeat(claims(episode)).state == "open"
     scene.rollout.fence(episode, "held_up_update")
     (told,) = call.interrupt.call_args.args
@@ -423,14 +429,6 @@ async def prepared(scene: Scene, task: str = "a", **decider: Any) -> LeasedEpiso
     episode = await play(scene, task)
     await scene.rollout.teams.prepare(claims(episode), PrepareRequest(reward=0.5, weight=2.0, **decider))
     return episode
-
-
-async def settled(scene: Scene) -> None:
-    async with asyncio.timeout(120):
-        while any(held.settling is not None for held in scene.rollout.leases.prepared):  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        for _ in range(3):
-            await asyncio.sleep(0)
 
 
 async def test_a_prepared_episode_is_durable_keeps_its_place_and_is_not_trained_before_its_commit(scene: Scene) -> None:
@@ -482,15 +480,11 @@ async def test_a_prepared_follower_never_expires_and_an_undecided_decider_aborts
     decider, follower = await prepared(scene), await prepared(scene, **DECIDER)
     scene.clock.now += 29
     scene.rollout.heartbeat(claims(decider))
-    scene.clock.now += 29
-    scene.rollout.sweep()
-    await settled(scene)
-    assert (await scene.rollout.teams.outcome(claims(decider))).state == "prepared"
-    scene.clock.now += 1
-    scene.rollout.sweep()
-    await settled(scene)
-    assert (await scene.rollout.teams.outcome(claims(decider))).state == "aborted"
-    assert (await scene.rollout.teams.outcome(claims(follower))).state == "prepared"
+    await scene.pass_time(29)
+    assert await scene.outcome(decider) == "prepared"
+    await scene.pass_time(1)
+    assert await scene.outcome(decider) == "aborted"
+    assert await scene.outcome(follower) == "prepared"
     assert [(change.state, change.reason) for change in scene.closed()] == [("aborted", "undecided")]
     with pytest.raises(EpisodeEnded, match="aborted"):
         await scene.rollout.teams.commit(claims(decider))
@@ -501,21 +495,14 @@ async def test_a_follower_whose_decider_is_away_for_a_day_is_given_up_counted_an
 ) -> None:
     scene = Scene()
     follower = await prepared(scene, **DECIDER)  # its partner's place is taken by nobody: no batch is full without it
-    scene.clock.now += IN_DOUBT_S - 1
-    scene.rollout.sweep()
-    await settled(scene)
-    assert (await scene.rollout.teams.outcome(claims(follower))).state == "prepared"
+    await scene.pass_time(IN_DOUBT_S - 1)
+    assert await scene.outcome(follower) == "prepared"
     scene.store.fail = "the disk is full"
-    scene.clock.now += 1
-    scene.rollout.sweep()
-    await settled(scene)
-    assert (await scene.rollout.teams.outcome(claims(follower))).state == "prepared", (
-        "nothing counts before it is written"
-    )
+    await scene.pass_time(1)
+    assert await scene.outcome(follower) == "prepared", "nothing counts before it is written"
     scene.store.fail = None
-    scene.rollout.sweep()
-    await settled(scene)
-    assert (await scene.rollout.teams.outcome(claims(follower))).state == "fenced"
+    await scene.pass_time(0)
+    assert await scene.outcome(follower) == "fenced"
     (change,) = scene.closed()
     assert (change.state, change.reason, change.fencing_token, change.team) == ("fenced", "team_in_doubt", 2, True)
     assert (scene.rollout.counts["fenced"], scene.rollout.counts["drop_team_in_doubt"]) == (1, 1)
@@ -533,8 +520,7 @@ async def test_an_episode_in_doubt_gives_its_place_up_after_the_drain_time_and_j
         await scene.end(await play(scene, task))
     scene.machine.transition_to(S.ROLLING_POST)
     scene.rollout.begin_drain()
-    scene.clock.now += 11
-    scene.rollout.sweep()
+    await scene.pass_time(11)
     await scene.end(await play(scene))
     assert [group.name for group in scene.rollout.take_batch()] == ["a#1", "b#2"]
     await scene.rollout.teams.commit(claims(in_doubt))
