@@ -80,7 +80,6 @@ class Call:
         *,
         n: int = 1,
         agent: str = "",
-        grace_s: float = GRACE_S,
     ) -> None:
         _check_room(prompt, plan, registry.job)
         self.name = f"{episode.id}/{next(_numbers)}"
@@ -94,7 +93,6 @@ class Call:
         self._episode = episode
         self._plan = plan
         self._agent = agent
-        self._grace_s = grace_s
         self._answers = [
             AnswerGeneration(backend, prompt, plan.for_choice(choice), f"{self.name}.{choice}", choice, episode.id)
             for choice in range(n)
@@ -118,9 +116,7 @@ class Call:
         claims: Claims,
         episode: LeasedEpisode,
         request: CompletionRequest,
-        *,
-        agent: str = "",
-        grace_s: float = GRACE_S,
+        agent: str,
     ) -> Call:
         """Make the prompt and the sampling plan of what an open episode's `agent` asks, and start the call.
 
@@ -138,7 +134,7 @@ class Call:
                 log.warning("event=left_out what=%s reason=no_model_here_can_be_given_it", name)
         plan = sampling_plan(request, episode.kind, rollout, inference.backend, prompt.prompt_text)
         plan = plan.limit_to_context(rollout.job, request.sampling.max_tokens, len(prompt.prompt_ids))
-        return cls(rollout, inference.backend, episode, prompt, plan, n=request.n, agent=agent, grace_s=grace_s)
+        return cls(rollout, inference.backend, episode, prompt, plan, n=request.n, agent=agent)
 
     @property
     def waiting(self) -> bool:
@@ -164,7 +160,7 @@ class Call:
             if self.waiting:
                 error = EngineUnavailable(f"nobody came back for call {self.name}; ask again")
                 if comes_back:
-                    self._grace = asyncio.get_running_loop().call_later(self._grace_s, self.interrupt, error)
+                    self._grace = asyncio.get_running_loop().call_later(GRACE_S, self.interrupt, error)
                 else:
                     self.interrupt(error)
 
@@ -354,14 +350,11 @@ class RetryCache:
         self._calls.setdefault(key, []).append(call)
         self._due.append((now + KEPT_S, key, call))
         while self._due[0][0] <= now:
-            self._judge(now, *self._due.popleft()[1:])
-
-    def _judge(self, now: float, key: Hashable, call: Call) -> None:
-        due = (now if call.over_at is None else call.over_at) + KEPT_S
-        if due > now:
-            self._due.append((due, key, call))
-            return
-        calls = self._calls[key]
-        calls.remove(call)
-        if not calls:
-            del self._calls[key]
+            _, name, old = self._due.popleft()
+            due = (now if old.over_at is None else old.over_at) + KEPT_S
+            if due > now:
+                self._due.append((due, name, old))
+                continue
+            self._calls[name].remove(old)
+            if not self._calls[name]:
+                del self._calls[name]

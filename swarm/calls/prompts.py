@@ -12,7 +12,7 @@ response format.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,36 +64,31 @@ class PromptBuilder:
             try:
                 return episode, episode.tree.prompt(messages, tools, encode)
             except _NotEncoded as long:
-                with _EncodingCall(episode):
+                (text,), encoding = long.args, _EncodingCall(episode)
+                episode.calls.add(encoding)
+                try:
                     async with self._encoding_slots:
-                        known[long.text] = await asyncio.to_thread(self._renderer.encode, long.text)
+                        known[text] = await asyncio.to_thread(self._renderer.encode, text)
+                finally:
+                    encoding.interrupt()
                 episode = again()
             except BackendError as refusal:
                 raise InvalidRequest(f"the chat template refuses these messages: {refusal}", param="messages") from None
 
 
+@dataclass(eq=False)
 class _EncodingCall:
     """A call of an episode, of which a text is being encoded; one that is interrupted finds its episode closed."""
 
+    episode: LeasedEpisode
     generating = False
 
-    def __init__(self, episode: LeasedEpisode) -> None:
-        self._calls = episode.calls
-
-    def __enter__(self) -> None:
-        self._calls.add(self)
-
-    def __exit__(self, *_: object) -> None:
-        self._calls.discard(self)
-
-    def interrupt(self, _: SwarmError) -> None:
-        self._calls.discard(self)
+    def interrupt(self, _: SwarmError | None = None) -> None:
+        self.episode.calls.discard(self)
 
 
 class _NotEncoded(Exception):
-    def __init__(self, text: str) -> None:
-        super().__init__("the ids of a long text are not known yet")
-        self.text = text
+    """The ids of a long text, its argument, are not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +132,16 @@ def sampling_plan(
     request: CompletionRequest, kind: EpisodeKind, registry: EpisodeRegistry, backend: Backend, prompt: str
 ) -> SamplingPlan:
     """Return how to sample and read the answer to `prompt`; InvalidRequest names what cannot be honoured."""
-    job, as_job, grammar = registry.job, kind == "train" and request.train, None
+    job, as_job, grammar, asked = registry.job, kind == "train" and request.train, None, request.sampling
     if as_job:
-        for field in _off_policy_fields(request, job):
+        foreign = {
+            "temperature": asked.temperature is not None and abs(asked.temperature - job.temperature) > 1e-9,
+            "top_p": asked.top_p is not None and asked.top_p < 1,
+            "top_k": asked.top_k is not None and asked.top_k > 0,
+            "tool_choice": request.tool_choice.mode == "required",
+            "response_format": asked.json_schema is not None,
+        }
+        for field in (*(name for name, is_foreign in foreign.items() if is_foreign), *asked.others):
             if job.foreign_sampling != "neutralise":
                 expected = f" (temperature {job.temperature:g})" if field == "temperature" else ""
                 raise InvalidRequest(
@@ -149,19 +151,18 @@ def sampling_plan(
                 )
             registry.counts[f"neutralised_{field}"] += 1
     else:
-        for field in request.sampling.others:
+        for field in asked.others:
             raise InvalidRequest(f"`{field}` is not honoured by this server's engine; leave it out", param=field)
         grammar = _grammar(request, backend, prompt)
-    seed = request.sampling.seed
     return SamplingPlan(
         sampling=Sampling(
-            **_sampling_fields(request.sampling, job, as_job=as_job),
+            **_sampling_fields(asked, job, as_job=as_job),
             stop_ids=backend.renderer.stop_ids,
-            seed=registry.evaluation_seed() if kind == "eval" and seed is None else seed,
+            seed=registry.evaluation_seed() if kind == "eval" and asked.seed is None else asked.seed,
             top_logprobs=request.logprobs or 0,
             grammar=grammar,
         ),
-        stops=request.sampling.stop,
+        stops=asked.stop,
         tools=visible_tools(request),
         one_call=not request.parallel_tool_calls,
         streamed=request.stream,
@@ -182,21 +183,6 @@ def effective_sampling(request: CompletionRequest, kind: EpisodeKind, job: Job) 
             request.sampling, **_sampling_fields(request.sampling, job, as_job=as_job), json_schema=schema, others={}
         ),
     )
-
-
-def _off_policy_fields(request: CompletionRequest, job: Job) -> Iterator[str]:
-    requested = request.sampling
-    if requested.temperature is not None and abs(requested.temperature - job.temperature) > 1e-9:
-        yield "temperature"
-    if requested.top_p is not None and requested.top_p < 1:
-        yield "top_p"
-    if requested.top_k is not None and requested.top_k > 0:
-        yield "top_k"
-    if request.tool_choice.mode == "required":
-        yield "tool_choice"
-    if requested.json_schema is not None:
-        yield "response_format"
-    yield from requested.others
 
 
 def _sampling_fields(requested: RequestedSampling, job: Job, *, as_job: bool) -> dict[str, Any]:

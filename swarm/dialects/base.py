@@ -14,7 +14,7 @@ import base64
 import binascii
 import hashlib
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -111,48 +111,39 @@ class Reply:
 class StreamWriter(Protocol):
     """Writes one stream of server-sent events; all methods return the bytes to send."""
 
+    keep_alive: bytes = b": keep-alive\n\n"
+    """Tells a waiting client that the answer is still coming: a comment, which every one must skip."""
+
     def opening(self) -> bytes: ...
 
     def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
         """Return the events of a piece of answer number `choice`; a tool call has its id."""
         ...
 
-    def finish(self, choice: int, reply: Reply) -> bytes: ...
-
-    def closing(self, replies: Sequence[Reply]) -> bytes: ...
-
-    def keep_alive(self) -> bytes:
-        """Return what tells a waiting client that the answer is still coming."""
+    def closing(self, replies: Sequence[Reply]) -> bytes:
+        """Return the ends of all answers and of the stream."""
         ...
 
     def fail(self, error: SwarmError) -> bytes: ...
 
 
-class Dialect(Protocol):
-    """One wire format."""
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One wire format, as functions.
 
-    @property
-    def echoes(self) -> bool:
-        """Its answers repeat what was asked: the `Ask` they are written for has the wishes that held, not all made."""
-        ...
+    parse: a body and the served model to the request; InvalidRequest names what is wrong or not honoured, NotFound
+    another model. format_reply: the whole answer as JSON, of its name (unique, and stable for a request that was sent
+    again), model, request and replies. writer: what writes it as a stream, of name, model, request, policy version and
+    tokens of the prompt. error: the body of an error. echoes: answers repeat what was asked, so the request they are
+    written for has the sampling that held.
+    """
 
-    def parse(self, body: bytes, model: str) -> CompletionRequest:
-        """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
-        ...
+    parse: Callable[[bytes, str], CompletionRequest]
+    format_reply: Callable[[str, str, CompletionRequest, Sequence[Reply]], bytes]
+    writer: Callable[[str, str, CompletionRequest, int, int], StreamWriter]
+    error: Callable[[SwarmError], bytes]
+    echoes: bool = False
 
-    def format_reply(self, name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:
-        """Return the whole answer as JSON; `name` is unique and stable for a request that was sent again."""
-        ...
-
-    def writer(self, name: str, model: str, request: CompletionRequest, version: int, prompt_size: int) -> StreamWriter:
-        """Return what writes the answer as a stream; how much was read is known before anything is sampled."""
-        ...
-
-    def error(self, error: SwarmError) -> bytes: ...
-
-
-COMMENT = b": keep-alive\n\n"
-"""What every client of server-sent events must skip."""
 
 _LINE_ENDS = tuple((letter.encode(), b"\\u%04x" % ord(letter)) for letter in "\x85\u2028\u2029")
 
@@ -206,12 +197,17 @@ def unseal(token: str) -> str | None:
     """Return the text a token carries, or None if it was not made by `sealed`."""
     if not token.startswith(_SEALED):
         return None
+    unpacker = zlib.decompressobj()
     try:
         raw = base64.b64decode(token[len(_SEALED) :], altchars=b"-_", validate=True)
-        text = _inflate(raw[_DIGEST_BYTES:]).decode()
+        digest, packed = raw[:_DIGEST_BYTES], raw[_DIGEST_BYTES:]
+        most = min(4 * MOST_CHARACTERS, _FOLDED * len(packed))
+        unpacked = unpacker.decompress(packed, most + 1)
+        text = unpacked.decode()
     except (binascii.Error, zlib.error, ValueError):
         return None
-    return text if _digest(text) == raw[:_DIGEST_BYTES] else None
+    whole = len(unpacked) <= most and unpacker.eof
+    return text if whole and _digest(text) == digest else None
 
 
 def recover_thinking(text: str, token: str) -> str | None:
@@ -220,15 +216,6 @@ def recover_thinking(text: str, token: str) -> str | None:
         return text
     carried = unseal(token)
     return carried if text in ("", carried) else None
-
-
-def _inflate(packed: bytes) -> bytes:
-    unpacker = zlib.decompressobj()
-    most = min(4 * MOST_CHARACTERS, _FOLDED * len(packed))
-    found = unpacker.decompress(packed, most + 1)
-    if len(found) > most or not unpacker.eof:
-        raise ValueError("too long, or cut")
-    return found
 
 
 def _digest(text: str) -> bytes:
@@ -241,14 +228,14 @@ def _encode(raw: bytes) -> str:
 
 def token_logprobs(tokens: Sequence[Token]) -> list[dict[str, Any]]:
     """Return log-probs as both of OpenAI's APIs have them."""
+
+    def logprob(text: str, value: float) -> dict[str, Any]:
+        return {"token": text, "logprob": value, "bytes": list(text.encode())}
+
     return [
-        {**_logprob(token.text, token.logprob), "top_logprobs": [_logprob(text, value) for text, value in token.top]}
+        {**logprob(token.text, token.logprob), "top_logprobs": [logprob(*other) for other in token.top]}
         for token in tokens
     ]
-
-
-def _logprob(text: str, value: float) -> dict[str, Any]:
-    return {"token": text, "logprob": value, "bytes": list(text.encode())}
 
 
 def answer_tokens(reply: Reply) -> Sequence[Token]:

@@ -14,8 +14,8 @@ from typing import Any
 from pydantic_core import to_json
 
 from swarm.dialects.base import (
-    COMMENT,
     CompletionRequest,
+    Dialect,
     Reply,
     RequestedSampling,
     StreamWriter,
@@ -32,7 +32,6 @@ from swarm.dialects.fields import (
     field_error,
     function_tool,
     is_plain,
-    is_trained,
     join_text,
     read_call_id,
 )
@@ -79,71 +78,56 @@ def parse(body: bytes, model: str) -> CompletionRequest:
     if fields.empty:  # as most requests are
         return CompletionRequest(messages, stream=stream)
     tools = [_tool(Fields(tool, f"tools.{number}")) for number, tool in enumerate(fields.items("tools") or [])]
-    parallel = fields.flag("parallel_tool_calls")
+    limits = [fields.integer("max_tokens", 1), fields.integer("max_completion_tokens", 1)]
+    logprobs, alternatives = fields.flag("logprobs"), fields.integer("top_logprobs", 0, MOST_ALTERNATIVES)
+    if alternatives and not logprobs:
+        raise field_error("top_logprobs", "is given only beside `logprobs` true; add it, or leave this out")
+    options = fields.inner("stream_options")
     request = CompletionRequest(
         messages=messages,
         tools=tuple(tools),
         tool_choice=_tool_choice(fields.take("tool_choice"), tools),
-        parallel_tool_calls=parallel is not False,
-        sampling=_parse_sampling(fields),
+        parallel_tool_calls=fields.flag("parallel_tool_calls") is not False,
+        sampling=RequestedSampling(
+            max_tokens=min((limit for limit in limits if limit is not None), default=None),
+            temperature=fields.number("temperature", 0, 5),
+            top_p=fields.number("top_p", 1e-9, 1),
+            top_k=fields.integer("top_k", -1),
+            seed=fields.integer("seed", -(2**63), 2**63 - 1),
+            stop=fields.stops("stop", alone=True),
+            json_schema=_schema(fields.inner("response_format")),
+            others={name: value for name, no in _OTHERS.items() if (value := fields.take(name)) not in (None, no)},
+        ),
         n=fields.integer("n", 1, MOST_ANSWERS) or 1,
-        train=is_trained(fields),
+        train=fields.flag("train") is not False,
         stream=stream,
-        logprobs=_parse_logprobs(fields),
-        usage_in_stream=_usage_in_stream(fields.inner("stream_options")),
+        logprobs=(alternatives or 0) if logprobs else None,
+        usage_in_stream=options.flag("include_usage") or False,
         left_out=tuple(name for name, plain in _ADVICE.items() if fields.text(name) not in (None, plain)),
     )
+    options.ignore("include_obfuscation")
+    options.close()
     fields.ignore(*_NO_INFLUENCE)
     fields.require_neutral(**_NEUTRAL)
     fields.close()
     return request
 
 
-def _parse_sampling(fields: Fields) -> RequestedSampling:
-    limits = [fields.integer("max_tokens", 1), fields.integer("max_completion_tokens", 1)]
-    return RequestedSampling(
-        max_tokens=min((limit for limit in limits if limit is not None), default=None),
-        temperature=fields.number("temperature", 0, 5),
-        top_p=fields.number("top_p", 1e-9, 1),
-        top_k=fields.integer("top_k", -1),
-        seed=fields.integer("seed", -(2**63), 2**63 - 1),
-        stop=fields.stops("stop", alone=True),
-        json_schema=_schema(fields.inner("response_format")),
-        others={name: value for name, plain in _OTHERS.items() if (value := fields.take(name)) not in (None, plain)},
-    )
-
-
-def _schema(found: Fields | None) -> Mapping[str, Any] | None:
+def _schema(found: Fields) -> Mapping[str, Any] | None:
     """Return the schema an answer must follow, {} for any object, None for free text."""
-    if found is None:
+    if found.empty:
         return None
     kind = found.required_choice("type", ("text", "json_object", "json_schema"), "text, json_object or json_schema")
     schema: Mapping[str, Any] | None = {} if kind == "json_object" else None
     if kind == "json_schema":
         inner = found.inner("json_schema")
-        if inner is None:
-            raise field_error(found.at("json_schema"), "expected an object, found none")
+        if inner.empty:
+            raise field_error(inner.where, "expected an object, found none")
         schema = inner.object("schema") or {}
         inner.ignore("name", "description", "strict")
         inner.close()
     found.close()
     return schema
-
-
-def _parse_logprobs(fields: Fields) -> int | None:
-    wanted, most = fields.flag("logprobs") or False, fields.integer("top_logprobs", 0, MOST_ALTERNATIVES)
-    if most and not wanted:
-        raise field_error("top_logprobs", "is given only beside `logprobs` true; add it, or leave this out")
-    return (most or 0) if wanted else None
-
-
-def _usage_in_stream(options: Fields | None) -> bool:
-    if options is None:
-        return False
-    wanted = options.flag("include_usage") or False
-    options.ignore("include_obfuscation")
-    options.close()
-    return wanted
 
 
 def _tool(fields: Fields) -> Tool:
@@ -158,10 +142,7 @@ def _tool(fields: Fields) -> Tool:
 def _function(fields: Fields, kind: str | None, what: str) -> Fields:
     if kind != "function":
         raise field_error(fields.at("type"), f"only {what} of type 'function' are honoured, found {kind!r}")
-    function = fields.inner("function")
-    if function is None:
-        raise field_error(fields.at("function"), "expected an object with the function's name, found none")
-    return function
+    return fields.inner("function")
 
 
 def _tool_choice(found: Any, tools: list[Tool]) -> ToolChoice:
@@ -169,21 +150,17 @@ def _tool_choice(found: Any, tools: list[Tool]) -> ToolChoice:
         return ToolChoice()
     if found == "none":
         return ToolChoice("none")
-    return check_choice(ToolChoice("required", None if found == "required" else _parse_tool_name(found)), tools)
-
-
-def _parse_tool_name(found: Any) -> str:
-    if not isinstance(found, dict) or found.get("type") != "function":
-        raise field_error("tool_choice", f"expected none, auto, required or a function, found {abbreviate(found)}")
-    fields = Fields(found, "tool_choice")
-    fields.take("type")
-    function = fields.inner("function")
-    if function is None:
-        raise field_error("tool_choice.function", "expected an object, found none")
-    name = function.required_text("name")
-    function.close()
-    fields.close()
-    return name
+    name = None
+    if found != "required":
+        if not isinstance(found, dict) or found.get("type") != "function":
+            raise field_error("tool_choice", f"expected none, auto, required or a function, found {abbreviate(found)}")
+        fields = Fields(found, "tool_choice")
+        fields.take("type")
+        function = fields.inner("function")
+        name = function.required_text("name")
+        function.close()
+        fields.close()
+    return check_choice(ToolChoice("required", name), tools)
 
 
 def _message(fields: Fields, called: set[str]) -> Message:
@@ -209,14 +186,13 @@ def _assistant(fields: Fields, called: set[str]) -> Message:
     fields.require_neutral(refusal=("",), audio=(), function_call=(), annotations=([],))
     fields.ignore("parsed")
     stored = fields.inner(_STORED)
-    if stored is not None:
-        stored.require_neutral(refusal=("",))
-        stored.ignore("reasoning_content", "reasoning")
-        stored.close()
+    stored.require_neutral(refusal=("",))
+    stored.ignore("reasoning_content", "reasoning")
+    stored.close()
     message: dict[str, Any] = {}
-    thought = [fields.text("reasoning_content"), fields.text("reasoning")]
-    if any(thought):
-        message["reasoning_content"] = thought[0] or thought[1]
+    reasoning, other = fields.text("reasoning_content"), fields.text("reasoning")
+    if reasoning or other:
+        message["reasoning_content"] = reasoning or other
     where = fields.at("tool_calls")
     calls = [_read_call(Fields(call, f"{where}.{at}")) for at, call in enumerate(fields.items("tool_calls") or [])]
     if calls:
@@ -235,12 +211,8 @@ def _read_call(fields: Fields) -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": named}
 
 
-def _ignore_cache_control(part: Fields) -> None:
-    part.ignore("cache_control")
-
-
 _STORED = "provider_specific_fields"
-_TEXT = {"text": _ignore_cache_control}
+_TEXT = {"text": ["cache_control"]}
 _ROLES: Mapping[str, str] = {
     "developer": "system",
     "system": "system",
@@ -252,30 +224,13 @@ _ROLES: Mapping[str, str] = {
 _END = b"data: [DONE]\n\n"
 
 
-class ChatDialect:
-    """Implements `Dialect`."""
-
-    echoes = False
-
-    parse = staticmethod(parse)
-
-    def format_reply(self, name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:
-        choices = [_choice(number, request, reply) for number, reply in enumerate(replies)]
-        head = _head(name, "chat.completion", model, request, replies[0].version)
-        return to_json({**head, "choices": choices, "usage": _usage(replies)})
-
-    def writer(self, name: str, model: str, request: CompletionRequest, version: int, prompt_size: int) -> StreamWriter:
-        return ChatWriter(_head(name, "chat.completion.chunk", model, request, version), request)
-
-    def error(self, error: SwarmError) -> bytes:
-        return to_json(error.to_wire())
-
-
-class ChatWriter:
+class ChatWriter(StreamWriter):
     """Writes the chunks of one chat completion."""
 
-    def __init__(self, head: Mapping[str, Any], request: CompletionRequest) -> None:
-        self._head = {**head, "usage": None} if request.usage_in_stream else head
+    def __init__(self, name: str, model: str, request: CompletionRequest, version: int, prompt_size: int) -> None:
+        self._head = _head(name, "chat.completion.chunk", model, request, version)
+        if request.usage_in_stream:
+            self._head["usage"] = None
         self._request = request
         self._calls: Counter[int] = Counter()
 
@@ -296,16 +251,11 @@ class ChatWriter:
                 delta = {"tool_calls": [{"index": index, **_call_json(call_id or "", piece)}]}
         return self._chunk(choice, delta, tokens)
 
-    def finish(self, choice: int, reply: Reply) -> bytes:
-        return self._chunk(choice, {}, finish=_finish(reply))
-
     def closing(self, replies: Sequence[Reply]) -> bytes:
-        if not self._request.usage_in_stream:
-            return _END
-        return event({**self._head, "choices": [], "usage": _usage(replies)}) + _END
-
-    def keep_alive(self) -> bytes:
-        return COMMENT
+        ends = [self._chunk(choice, {}, finish=_finish(reply)) for choice, reply in enumerate(replies)]
+        if self._request.usage_in_stream:
+            ends.append(event({**self._head, "choices": [], "usage": _usage(replies)}))
+        return b"".join(ends) + _END
 
     def fail(self, error: SwarmError) -> bytes:
         """Return the error object as the last event; an end mark would say that all went well."""
@@ -323,16 +273,24 @@ def model_card(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "ajet"}
 
 
-def _choice(number: int, request: CompletionRequest, reply: Reply) -> dict[str, Any]:
-    answer = reply.answer
-    calls = [_call_json(name, call) for name, call in zip(reply.call_ids, answer.tool_calls, strict=True)]
-    message: dict[str, Any] = {"role": "assistant", "content": answer.content if answer.content or not calls else None}
-    if answer.reasoning:
-        message["reasoning_content"] = answer.reasoning
-    if calls:
-        message["tool_calls"] = calls
-    logprobs = None if request.logprobs is None else {"content": token_logprobs(reply.tokens)}
-    return {"index": number, "message": message, "logprobs": logprobs, "finish_reason": _finish(reply)}
+def format_reply(name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:
+    choices: list[dict[str, Any]] = []
+    for reply in replies:
+        answer = reply.answer
+        calls = [_call_json(call_id, call) for call_id, call in zip(reply.call_ids, answer.tool_calls, strict=True)]
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": answer.content if answer.content or not calls else None,
+        }
+        if answer.reasoning:
+            message["reasoning_content"] = answer.reasoning
+        if calls:
+            message["tool_calls"] = calls
+        logprobs = None if request.logprobs is None else {"content": token_logprobs(reply.tokens)}
+        end = {"logprobs": logprobs, "finish_reason": _finish(reply)}
+        choices.append({"index": len(choices), "message": message, **end})
+    head = _head(name, "chat.completion", model, request, replies[0].version)
+    return to_json({**head, "choices": choices, "usage": _usage(replies)})
 
 
 def _call_json(call_id: str, call: ToolCall) -> dict[str, Any]:
@@ -361,3 +319,6 @@ def _usage(replies: Sequence[Reply]) -> dict[str, Any]:
         "total_tokens": prompt + answers,
         "prompt_tokens_details": {"cached_tokens": replies[0].cached_tokens},
     }
+
+
+CHAT = Dialect(parse, format_reply, ChatWriter, lambda error: to_json(error.to_wire()))

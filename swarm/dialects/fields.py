@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from reprlib import Repr
 from typing import Any, TypeGuard, TypeVar
 
@@ -75,9 +76,10 @@ class Fields:
     def object(self, name: str) -> dict[str, Any] | None:
         return self._take_typed(name, dict, "an object")
 
-    def inner(self, name: str) -> Fields | None:
+    def inner(self, name: str) -> Fields:
+        """Return the fields of an object; none where it is absent."""
         found = self.take(name)
-        return None if found is None else Fields(found, self.at(name))
+        return Fields({} if found is None else found, self.at(name))
 
     def integer(self, name: str, least: int, most: int | None = None) -> int | None:
         found = self.take(name)
@@ -118,9 +120,7 @@ class Fields:
             )
         if len(stops) > MOST_STOPS or any(len(stop) > LONGEST_STOP for stop in stops):
             bounds = f"{MOST_STOPS} strings of at most {LONGEST_STOP} characters"
-            raise field_error(
-                self.at(name), f"expected at most {bounds}, found more: each is looked for at every token"
-            )
+            raise field_error(self.at(name), f"expected at most {bounds}, found more: each is looked for at each token")
         return tuple(stops)
 
     def ignore(self, *names: str) -> None:
@@ -131,7 +131,8 @@ class Fields:
         """Take fields that are known, but honoured only where they ask for nothing: one of these values."""
         for name, allowed in values.items():
             found = self.take(name)
-            if found is not None and not any(_equals(found, value) for value in allowed):
+            equal = (found == value and isinstance(found, bool) == isinstance(value, bool) for value in allowed)
+            if found is not None and not any(equal):
                 asks = f"only {' or '.join(abbreviate(value) for value in allowed)}" if allowed else "nothing here"
                 raise field_error(
                     self.at(name), f"{asks} is honoured by this server, found {abbreviate(found)}; leave it out"
@@ -151,42 +152,40 @@ class Fields:
 
 def body_fields(body: bytes) -> Fields:
     try:
-        found = from_json(body, allow_inf_nan=False)
+        return Fields(from_json(body, allow_inf_nan=False))
     except ValueError as error:
-        raise _unreadable_error(body, error) from None
-    return Fields(found)
+        wrong = InvalidRequest(f"body: expected JSON, found text that is none: {error}")
+        with suppress(ValueError, RecursionError):  # JSON may escape half a character, which no text can hold
+            halves = (where for where, text in _texts(json.loads(body)) if _HALF.search(text))
+            wrong = next((field_error(where, HALF_A_CHARACTER) for where in halves), wrong)
+        raise wrong from None
 
 
-def _unreadable_error(body: bytes, error: ValueError) -> InvalidRequest:
-    """Return why a body cannot be read: JSON may escape half a character, which no text can hold."""
-    try:
-        found = json.loads(body)
-        where = next(path for path, text in _texts(found) if _HALF.search(text))
-    except (ValueError, RecursionError, StopIteration):
-        return InvalidRequest(f"body: expected JSON, found text that is none: {error}")
-    return field_error(where, HALF_A_CHARACTER)
+def _texts(found: Any, where: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(found, str):
+        yield where, found
+    for key, inner in found.items() if isinstance(found, dict) else enumerate(found if isinstance(found, list) else ()):
+        yield where, str(key)
+        yield from _texts(inner, f"{where}.{key}".lstrip("."))
 
 
-def _texts(found: Any) -> Iterator[tuple[str, str]]:
-    left = [("", found)]
-    while left:
-        where, value = left.pop()
-        if isinstance(value, str):
-            yield where, value
-        elif isinstance(value, dict):
-            left += [(f"{where}.{key}".lstrip("."), inner) for key, inner in reversed(value.items())]
-            left += [(where, key) for key in value]
-        elif isinstance(value, list):
-            left += [(f"{where}.{number}", inner) for number, inner in enumerate(value)][::-1]
-
-
-def join_text(found: Any, where: str, kinds: Mapping[str, Callable[[Fields], None]]) -> str:
-    """Return the text of content: a string, or joined parts; `kinds` are the types of text, each with its reader."""
+def join_text(found: Any, where: str, kinds: Mapping[str, Sequence[str]]) -> str:
+    """Return the text of content: a string, or joined parts; `kinds` are the types of text, each with the fields beside
+    the text that have no influence."""
     if isinstance(found, str):
         return found
     if not isinstance(found, list):
         raise field_error(where, f"expected a string or a list of text parts, found {abbreviate(found)}")
-    return "".join(_part(Fields(part, f"{where}.{number}"), kinds) for number, part in enumerate(found))
+    texts = []
+    for number, value in enumerate(found):
+        part = Fields(value, f"{where}.{number}")
+        kind = part.required_text("type")
+        if kind not in kinds:
+            raise field_error(part.where, f"only text content is honoured ({', '.join(kinds)}), found {kind!r}")
+        texts.append(part.required_text("text"))
+        part.ignore(*kinds[kind])
+        part.close()
+    return "".join(texts)
 
 
 def is_plain(found: Any) -> TypeGuard[Message]:
@@ -221,11 +220,6 @@ def read_tools(
     return tuple(tools), tuple(kinds)
 
 
-def is_trained(fields: Fields) -> bool:
-    """Return whether what is sampled is to be learned: this server's own field `train`, the same in every protocol."""
-    return fields.flag("train") is not False
-
-
 def check_choice(choice: ToolChoice, tools: Sequence[Tool]) -> ToolChoice:
     known = [tool["function"]["name"] for tool in tools]
     if choice.mode == "required" and (not known or choice.name not in (None, *known)):
@@ -246,17 +240,3 @@ def read_call_id(fields: Fields, name: str, called: Container[str]) -> str:
 
 def abbreviate(value: Any) -> str:
     return _brief.repr(value)[:_SHOWN]
-
-
-def _part(part: Fields, kinds: Mapping[str, Callable[[Fields], None]]) -> str:
-    kind = part.required_text("type")
-    if kind not in kinds:
-        raise field_error(part.where, f"only text content is honoured ({', '.join(kinds)}), found {kind!r}")
-    text = part.required_text("text")
-    kinds[kind](part)
-    part.close()
-    return text
-
-
-def _equals(found: Any, value: Any) -> bool:
-    return bool(found == value) and isinstance(found, bool) == isinstance(value, bool)

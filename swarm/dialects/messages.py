@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from pydantic_core import to_json
 
 from swarm.dialects.base import (
     CompletionRequest,
+    Dialect,
     Reply,
     RequestedSampling,
     StreamWriter,
@@ -38,7 +39,6 @@ from swarm.dialects.fields import (
     field_error,
     function_tool,
     is_plain,
-    is_trained,
     join_text,
     read_call_id,
     read_tools,
@@ -58,16 +58,6 @@ class NoThreads(InvalidRequest):
         self.details: Mapping[str, Any] = {"type": "invalid_request_error", "error_code": error_code}
 
 
-def refuse_thread(fields: Fields) -> None:
-    """Raise NoThreads where a request has a thread: one to be made, or one that was made elsewhere."""
-    thread = fields.inner("thread")
-    if thread is None:
-        return
-    if thread.choice("type", ("create", "continue")) == "continue":
-        raise NoThreads("thread_not_found")
-    raise NoThreads("thread_unsupported_request")
-
-
 _NO_INFLUENCE = (
     "metadata", "service_tier", "cache_control", "inference_geo", "diagnostics", "user_profile_id", "workspace_id",
 )  # fmt: skip
@@ -85,76 +75,59 @@ def parse(body: bytes, model: str) -> CompletionRequest:
     max_tokens = fields.integer("max_tokens", 1)
     if max_tokens is None:
         raise field_error("max_tokens", "expected a whole number of at least 1, found none")
-    stream, train = fields.flag("stream") or False, is_trained(fields)
-    stops = fields.stops("stop_sequences")
-    temperature, top_p = fields.number("temperature", 0, 5), fields.number("top_p", 1e-9, 1)
-    top_k = fields.integer("top_k", 0)
-    fields.ignore(*_NO_INFLUENCE)
-    fields.require_neutral(**_NEUTRAL)
-    schema, effort = _output(fields.inner("output_config"))
-    request = _parse_shared(fields, model)
-    return replace(
-        request,
-        sampling=RequestedSampling(max_tokens, temperature, top_p, top_k, stop=stops, json_schema=schema),
-        train=train,
-        stream=stream,
-        usage_in_stream=True,
-        left_out=(*request.left_out, *(["output_config.effort"] if effort is not None else [])),
+    stream, train = fields.flag("stream") or False, fields.flag("train") is not False
+    sampling = RequestedSampling(
+        max_tokens=max_tokens,
+        temperature=fields.number("temperature", 0, 5),
+        top_p=fields.number("top_p", 1e-9, 1),
+        top_k=fields.integer("top_k", 0),
+        stop=fields.stops("stop_sequences"),
     )
+    request = _parse_shared(fields, model)
+    sampling = replace(sampling, json_schema=request.sampling.json_schema)
+    return replace(request, sampling=sampling, train=train, stream=stream, usage_in_stream=True)
 
 
 def parse_count(body: bytes, model: str) -> CompletionRequest:
     """Return what a request to count tokens would show the model; raises as `parse` does."""
     fields = body_fields(body)
-    fields.ignore(*_NO_INFLUENCE, "train")
-    fields.require_neutral(**_NEUTRAL)
-    _output(fields.inner("output_config"))
+    fields.ignore("train")
     return _parse_shared(fields, model)
 
 
 def _parse_shared(fields: Fields, model: str) -> CompletionRequest:
-    refuse_thread(fields)
+    fields.ignore(*_NO_INFLUENCE)
+    fields.require_neutral(**_NEUTRAL)
+    thread = fields.inner("thread")
+    if not thread.empty:
+        made_elsewhere = thread.choice("type", ("create", "continue")) == "continue"
+        raise NoThreads("thread_not_found" if made_elsewhere else "thread_unsupported_request")
     fields.require_model(model)
     system, turns = _system(fields.take("system"), "system"), fields.items("messages")
     tools, left_out = read_tools(fields.items("tools") or [], "tools", _tool, _LEFT_OUT)
     choice, parallel = _tool_choice(fields.inner("tool_choice"))
-    display = _thinking(fields.inner("thinking"))
-    fields.close()
+    thinking, output = fields.inner("thinking"), fields.inner("output_config")
+    if not thinking.empty:
+        kinds = ("enabled", "disabled", "adaptive", "between_tools")
+        thinking.required_choice("type", kinds, "enabled, disabled or adaptive")
+    thinking.integer("budget_tokens", 1)
+    display = thinking.choice("display", ("summarized", "omitted"))
+    form, effort = output.inner("format"), output.text("effort")
+    schema = None
+    if not form.empty:
+        form.required_choice("type", ("json_schema",), "json_schema")
+        schema = form.object("schema") or {}
+    for read in (thinking, form, output, fields):
+        read.close()
     return CompletionRequest(
         messages=(*system, *_messages(turns)),
         tools=tools,
         tool_choice=check_choice(choice, tools),
         parallel_tool_calls=parallel,
-        left_out=left_out,
+        sampling=RequestedSampling(json_schema=schema),
+        left_out=left_out if effort is None else (*left_out, "output_config.effort"),
         echo={"omitted": display == "omitted"},
     )
-
-
-def _output(config: Fields | None) -> tuple[Mapping[str, Any] | None, str | None]:
-    if config is None:
-        return None, None
-    found, effort = config.inner("format"), config.text("effort")
-    config.close()
-    return None if found is None else _schema(found), effort
-
-
-def _schema(found: Fields) -> Mapping[str, Any]:
-    found.required_choice("type", ("json_schema",), "json_schema")
-    schema = found.object("schema")
-    found.close()
-    return schema or {}
-
-
-def _thinking(config: Fields | None) -> str | None:
-    if config is None:
-        return None
-    config.required_choice(
-        "type", ("enabled", "disabled", "adaptive", "between_tools"), "enabled, disabled or adaptive"
-    )
-    config.integer("budget_tokens", 1)
-    display = config.choice("display", ("summarized", "omitted"))
-    config.close()
-    return display
 
 
 def _tool(fields: Fields) -> Tool:
@@ -171,8 +144,8 @@ def _tool(fields: Fields) -> Tool:
     return tool
 
 
-def _tool_choice(found: Fields | None) -> tuple[ToolChoice, bool]:
-    if found is None:
+def _tool_choice(found: Fields) -> tuple[ToolChoice, bool]:
+    if found.empty:
         return ToolChoice(), True
     kind = found.required_choice("type", ("auto", "any", "tool", "none"), "auto, any, tool or none")
     name = found.required_text("name") if kind == "tool" else None
@@ -218,8 +191,7 @@ def _assistant(value: Any, where: str, called: set[str]) -> Message:
     words: list[str] = []
     thinking: list[str] = []
     calls: list[dict[str, Any]] = []
-    for block in _blocks(value, where):
-        kind = block.required_text("type")
+    for block, kind in _blocks(value, where):
         if kind == "text":
             words.append(_text(block))
         elif kind in ("thinking", "redacted_thinking"):
@@ -252,55 +224,46 @@ def _assistant(value: Any, where: str, called: set[str]) -> Message:
 
 
 def _user(value: Any, where: str, called: set[str]) -> list[Message]:
-    read: list[Message] = []
-    words: list[str] = []
-    for block in _blocks(value, where):
-        kind = block.required_text("type")
+    read: list[dict[str, Any]] = []
+    for block, kind in _blocks(value, where):
         if kind == "text":
-            words.append(_text(block))
+            if not read or read[-1]["role"] == "tool":
+                read.append({"role": "user", "content": ""})
+            read[-1]["content"] += _text(block)
         elif kind == "tool_result":
-            read += _user_message(words)
-            words = []
             content = block.take("content")
             text = "" if content is None else join_text(content, block.at("content"), _TEXT)
             if block.flag("is_error") and not text.lower().startswith("error"):
                 text = f"Error: {text}"
-            message = {"role": "tool", "tool_call_id": read_call_id(block, "tool_use_id", called), "content": text}
+            call_id = read_call_id(block, "tool_use_id", called)
+            read.append({"role": "tool", "tool_call_id": call_id, "content": text})
             block.ignore("cache_control")
-            read.append(message)
         else:
-            raise field_error(
-                block.at("type"), f"only text and tool results are honoured by this server, found {kind!r}"
-            )
+            wrong = f"only text and tool results are honoured by this server, found {kind!r}"
+            raise field_error(block.at("type"), wrong)
         block.close()
-    read += _user_message(words)
     if not read:
         raise field_error(where, "expected at least one block, found none")
-    return read
+    return list(read)
 
 
-def _user_message(words: list[str]) -> list[Message]:
-    return [{"role": "user", "content": "".join(words)}] if words else []
-
-
-def _blocks(found: Any, where: str) -> list[Fields]:
+def _blocks(found: Any, where: str) -> Iterator[tuple[Fields, str]]:
+    """Yield each block with its type."""
     if isinstance(found, str):
         found = [{"type": "text", "text": found}]
     if not isinstance(found, list):
         raise field_error(where, f"expected a string or a list of blocks, found {abbreviate(found)}")
-    return [Fields(block, f"{where}.{number}") for number, block in enumerate(found)]
+    for number, value in enumerate(found):
+        block = Fields(value, f"{where}.{number}")
+        yield block, block.required_text("type")
 
 
 def _text(block: Fields) -> str:
-    _ignore_cache_control(block)
+    block.ignore(*_TEXT["text"])
     return block.required_text("text")
 
 
-def _ignore_cache_control(block: Fields) -> None:
-    block.ignore("cache_control", "citations", "parsed_output")
-
-
-_TEXT: Mapping[str, Callable[[Fields], None]] = {"text": _ignore_cache_control}
+_TEXT: Mapping[str, Sequence[str]] = {"text": ["cache_control", "citations", "parsed_output"]}
 
 Block = dict[str, Any]
 _KINDS: Mapping[int, str] = {
@@ -314,52 +277,47 @@ _KINDS: Mapping[int, str] = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
-PING = named_event({"type": "ping"})
 
 
-def thinking_block(text: str, *, omitted: bool) -> Block:
-    """Return what was thought; where the client wants it omitted, its signature carries it."""
-    if omitted:
-        return {"type": "thinking", "thinking": "", "signature": seal(text)}
-    return {"type": "thinking", "thinking": text, "signature": signature(text)}
-
-
-def blocks(reply: Reply, *, omitted: bool) -> list[bytes]:
-    """Return an answer's content as JSON, arguments as the model wrote them; an empty text where there is nothing."""
-    answer = reply.answer
-    found = [to_json(thinking_block(answer.reasoning, omitted=omitted))] if answer.reasoning else []
-    if answer.content or not (found or answer.tool_calls):
-        found.append(to_json({"type": "text", "text": answer.content}))
+def format_reply(name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:
+    """Return the message, arguments as the model wrote them; its content is an empty text where there is nothing."""
+    (reply,) = replies
+    answer, blocks = reply.answer, []
+    if answer.reasoning:
+        omitted = request.echo["omitted"]
+        shown = "" if omitted else answer.reasoning
+        blocks.append(
+            to_json({"type": "thinking", "thinking": shown, "signature": _sign(answer.reasoning, omitted=omitted)})
+        )
+    if answer.content or not (blocks or answer.tool_calls):
+        blocks.append(to_json({"type": "text", "text": answer.content}))
     for call_id, call in zip(reply.call_ids, answer.tool_calls, strict=True):
         begun = to_json({"type": "tool_use", "id": call_id, "name": call.name})
-        found.append(begun[:-1] + b',"input":' + call.arguments.encode() + b"}")
-    return found
+        blocks.append(begun[:-1] + b',"input":' + call.arguments.encode() + b"}")
+    head, (delta, usage) = to_json(_head(name, model)), _end(reply)
+    return head[:-1] + b',"content":[' + b",".join(blocks) + b"]," + to_json({**delta, "usage": usage})[1:]
 
 
-def stop_fields(reply: Reply) -> dict[str, Any]:
+def _sign(text: str, *, omitted: bool) -> str:
+    """Return the signature of what was thought; where the client wants it omitted, it carries it."""
+    return seal(text) if omitted else signature(text)
+
+
+def _end(reply: Reply) -> tuple[Block, Block]:
+    """Return why a message ended, and the tokens used: read anew, those whose work was kept, and sampled."""
+    reason, stop = "end_turn", None
     if reply.finish == "length":
-        return {"stop_reason": "max_tokens", "stop_sequence": None}
-    if reply.answer.tool_calls:
-        return {"stop_reason": "tool_use", "stop_sequence": None}
-    if reply.stop is not None:
-        return {"stop_reason": "stop_sequence", "stop_sequence": reply.stop}
-    return {"stop_reason": "end_turn", "stop_sequence": None}
-
-
-def usage(reply: Reply) -> dict[str, int]:
-    """Return the tokens used: those read anew, those whose work was kept, and those sampled."""
-    return {
+        reason = "max_tokens"
+    elif reply.answer.tool_calls:
+        reason = "tool_use"
+    elif reply.stop is not None:
+        reason, stop = "stop_sequence", reply.stop
+    return {"stop_reason": reason, "stop_sequence": stop}, {
         "input_tokens": reply.prompt_tokens - reply.cached_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": reply.cached_tokens,
         "output_tokens": reply.sampled_tokens,
     }
-
-
-def message(name: str, model: str, reply: Reply, *, omitted: bool) -> bytes:
-    head = to_json(_head(name, model))
-    rest = to_json({**stop_fields(reply), "usage": usage(reply)})
-    return head[:-1] + b',"content":[' + b",".join(blocks(reply, omitted=omitted)) + b"]," + rest[1:]
 
 
 def error_object(error: SwarmError) -> Block:
@@ -372,14 +330,15 @@ def error_object(error: SwarmError) -> Block:
     return {"type": "error", "error": told}
 
 
-class MessagesWriter:
+class MessagesWriter(StreamWriter):
     """Writes one message as server-sent events."""
 
-    def __init__(self, name: str, model: str, prompt_tokens: int, *, omitted: bool) -> None:
-        self._name = name
-        self._model = model
-        self._prompt_tokens = prompt_tokens
-        self._omitted = omitted
+    keep_alive = named_event({"type": "ping"})
+
+    def __init__(self, name: str, model: str, request: CompletionRequest, version: int, prompt_size: int) -> None:
+        self._head = _head(name, model)
+        self._prompt_tokens = prompt_size
+        self._omitted = request.echo["omitted"]
         self._index = 0
         self._kind: type[Words] | type[Reasoning] | None = None
         self._text = ""
@@ -388,7 +347,7 @@ class MessagesWriter:
         """Return the message without content; its end says which of the prompt's tokens were kept from before."""
         used = {"input_tokens": self._prompt_tokens, "output_tokens": 0}
         rest: Block = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": used}
-        return named_event({"type": "message_start", "message": {**_head(self._name, self._model), **rest}})
+        return named_event({"type": "message_start", "message": {**self._head, **rest}})
 
     def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
         if isinstance(piece, ToolCall):
@@ -397,41 +356,35 @@ class MessagesWriter:
             return self._close_block() + self._start(begun) + self._delta(arguments) + self._stop()
         if not piece.text:
             return b""
-        opened = b"" if type(piece) is self._kind else self._close_block() + self._open_block(type(piece))
+        opened = b"" if type(piece) is self._kind else self._open_block(type(piece))
         self._text += piece.text
         if isinstance(piece, Words):
             return opened + self._delta({"type": "text_delta", "text": piece.text})
         return opened if self._omitted else opened + self._delta({"type": "thinking_delta", "thinking": piece.text})
 
-    def finish(self, choice: int, reply: Reply) -> bytes:
-        """Return the end of the last block; an answer without any gets an empty text."""
-        opened = b"" if self._index or self._kind else self._open_block(Words)
-        return opened + self._close_block()
-
     def closing(self, replies: Sequence[Reply]) -> bytes:
-        (reply,) = replies
-        delta = named_event({"type": "message_delta", "delta": stop_fields(reply), "usage": usage(reply)})
-        return delta + named_event({"type": "message_stop"})
-
-    def keep_alive(self) -> bytes:
-        return PING
+        """Return the end of the last block (an answer without any gets an empty text) and of the message."""
+        opened = b"" if self._index or self._kind else self._open_block(Words)
+        closed = self._close_block()
+        delta, usage = _end(*replies)
+        ends = named_event({"type": "message_delta", "delta": delta, "usage": usage})
+        return opened + closed + ends + named_event({"type": "message_stop"})
 
     def fail(self, error: SwarmError) -> bytes:
         return named_event(error_object(error))
 
     def _open_block(self, kind: type[Words] | type[Reasoning]) -> bytes:
+        closed = self._close_block()
         self._kind, self._text = kind, ""
-        empty: Block = {"type": "text", "text": ""}
-        if kind is Reasoning:
-            empty = {"type": "thinking", "thinking": "", "signature": ""}
-        return self._start(empty)
+        thinking = {"type": "thinking", "thinking": "", "signature": ""}
+        return closed + self._start(thinking if kind is Reasoning else {"type": "text", "text": ""})
 
     def _close_block(self) -> bytes:
         if self._kind is None:
             return b""
         signed = b""
         if self._kind is Reasoning:
-            token = thinking_block(self._text, omitted=self._omitted)["signature"]
+            token = _sign(self._text, omitted=self._omitted)
             signed = self._delta({"type": "signature_delta", "signature": token})
         self._kind = None
         return signed + self._stop()
@@ -451,22 +404,8 @@ def _head(name: str, model: str) -> Block:
     return {"id": f"msg_{name}", "type": "message", "role": "assistant", "model": model}
 
 
-_NAMES = {"response_format": "output_config.format"}
+def format_error(error: SwarmError) -> bytes:
+    return to_json(error_object(rename_param(error, {"response_format": "output_config.format"})))
 
 
-class MessagesDialect:
-    """Implements `Dialect`."""
-
-    echoes = False
-
-    parse = staticmethod(parse)
-
-    def format_reply(self, name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:
-        (reply,) = replies
-        return message(name, model, reply, omitted=request.echo["omitted"])
-
-    def writer(self, name: str, model: str, request: CompletionRequest, version: int, prompt_size: int) -> StreamWriter:
-        return MessagesWriter(name, model, prompt_size, omitted=request.echo["omitted"])
-
-    def error(self, error: SwarmError) -> bytes:
-        return to_json(error_object(rename_param(error, _NAMES)))
+MESSAGES = Dialect(parse, format_reply, MessagesWriter, format_error)

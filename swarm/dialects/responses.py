@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic_core import to_json
 
 from swarm.dialects.base import (
-    COMMENT,
     CompletionRequest,
+    Dialect,
     Reply,
     RequestedSampling,
     StreamWriter,
@@ -38,7 +37,6 @@ from swarm.dialects.fields import (
     field_error,
     function_tool,
     is_plain,
-    is_trained,
     join_text,
     read_call_id,
     read_tools,
@@ -62,35 +60,11 @@ def messages_of(value: Any) -> tuple[Message, ...]:
             fields = Fields(item, f"input.{number}")
             kind = fields.text("type") or "message"
             if kind not in _ITEMS:
-                raise field_error(
-                    fields.at("type"), f"items of type {kind!r} are not honoured by this server; leave them out"
-                )
+                wrong = f"items of type {kind!r} are not honoured by this server; leave them out"
+                raise field_error(fields.at("type"), wrong)
             _ITEMS[kind](fields, conversation)
             fields.close()
-    return conversation.messages()
-
-
-@dataclass(slots=True)
-class _AssistantTurn:
-    """The items of one assistant turn, as they come; `response` names the response they were served in."""
-
-    response: str | None = None
-    words: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: list[dict[str, Any]] = field(default_factory=list)
-
-    def takes(self, kind: str, response: str | None) -> bool:
-        if self.response is not None and response is not None:
-            return self.response == response
-        return kind != "message" or not self.words
-
-    def message(self) -> Message:
-        message: dict[str, Any] = {"role": "assistant", "content": "".join(self.words)}
-        if self.reasoning:
-            message["reasoning_content"] = "".join(self.reasoning)
-        if self.calls:
-            message["tool_calls"] = self.calls
-        return message
+    return tuple(conversation.messages)
 
 
 class _Conversation:
@@ -98,36 +72,28 @@ class _Conversation:
 
     def __init__(self) -> None:
         self.called: set[str] = set()
-        self._messages: list[Message] = []
-        self._turn: _AssistantTurn | None = None
-
-    def messages(self) -> tuple[Message, ...]:
-        self._close_turn()
-        return tuple(self._messages)
-
-    def add(self, message: Message) -> None:
-        self._close_turn()
-        self._messages.append(message)
+        self.messages: list[dict[str, Any]] = []
+        self._has_words = False  # of the assistant's turn that is the last message
+        self._response: str | None = None  # in which its items were served
 
     def say(self, role: str, text: str, item_id: str | None) -> None:
         if role == "assistant":
-            self.turn("message", item_id).words.append(text)
+            self.turn(item_id, words=True)["content"] += text
+            self._has_words = True
         else:
-            self.add({"role": "user" if role == "user" else "system", "content": text})
+            self.messages.append({"role": "user" if role == "user" else "system", "content": text})
 
-    def turn(self, kind: str, item_id: str | None) -> _AssistantTurn:
-        found = _ITEM_ID.fullmatch(item_id) if item_id else None
-        response = found[1] if found else None
-        if self._turn is None or not self._turn.takes(kind, response):
-            self._close_turn()
-            self._turn = _AssistantTurn(response)
-        self._turn.response = self._turn.response or response
-        return self._turn
-
-    def _close_turn(self) -> None:
-        if self._turn is not None:
-            self._messages.append(self._turn.message())
-            self._turn = None
+    def turn(self, item_id: str | None, *, words: bool = False) -> dict[str, Any]:
+        """Return the assistant's message that an item of this id is a part of."""
+        served = _ITEM_ID.fullmatch(item_id or "")
+        response = served[1] if served else None
+        told_apart = self._response is not None and response is not None
+        other = self._response != response if told_apart else words and self._has_words
+        if not self.messages or self.messages[-1]["role"] != "assistant" or other:
+            self.messages.append({"role": "assistant", "content": ""})
+            self._has_words, self._response = False, None
+        self._response = self._response or response
+        return self.messages[-1]
 
 
 def _read_message(item: Fields, conversation: _Conversation) -> None:
@@ -142,7 +108,7 @@ def _read_call(item: Fields, conversation: _Conversation) -> None:
     function = {"name": item.required_text("name"), "arguments": item.required_text("arguments")}
     call_id = item.required_text("call_id")
     call = {"id": call_id, "type": "function", "function": function}
-    conversation.turn("function_call", item.text("id")).calls.append(call)
+    conversation.turn(item.text("id")).setdefault("tool_calls", []).append(call)
     conversation.called.add(call_id)
     item.require_neutral(caller=({"type": "direct"},), **{"async": (False,)})
     item.ignore("status", "parsed_arguments")
@@ -150,39 +116,30 @@ def _read_call(item: Fields, conversation: _Conversation) -> None:
 
 def _read_output(item: Fields, conversation: _Conversation) -> None:
     content = join_text(item.take("output"), item.at("output"), _TEXTS)
-    conversation.add(
-        {"role": "tool", "tool_call_id": read_call_id(item, "call_id", conversation.called), "content": content}
-    )
+    call_id = read_call_id(item, "call_id", conversation.called)
+    conversation.messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
     item.require_neutral(caller=({"type": "direct"},))
     item.ignore("id", "status", "name")
 
 
 def _read_reasoning(item: Fields, conversation: _Conversation) -> None:
     found, token = item.items("content") or None, item.text("encrypted_content")
-    shown_text = None if found is None else join_text(found, item.at("content"), {"reasoning_text": _no_fields})
+    shown_text = None if found is None else join_text(found, item.at("content"), {"reasoning_text": ()})
     carried = unseal(token) if token is not None else None
     if token is not None and (carried is None or shown_text not in (None, carried)):
-        raise field_error(
-            item.at("encrypted_content"), "was not made by this kind of server, or not for this `content`"
-        )
+        wrong = "was not made by this kind of server, or not for this `content`"
+        raise field_error(item.at("encrypted_content"), wrong)
     text = shown_text if shown_text is not None else carried
     if text is None:
         raise field_error(
             item.where, "expected the reasoning's `content` or `encrypted_content`, found neither; nothing is kept here"
         )
-    conversation.turn("reasoning", item.text("id")).reasoning.append(text)
+    turn = conversation.turn(item.text("id"))
+    turn["reasoning_content"] = turn.get("reasoning_content", "") + text
     item.ignore("summary", "status")
 
 
-def _no_fields(part: Fields) -> None:
-    """A part without further fields."""
-
-
-def _ignore_served_fields(part: Fields) -> None:
-    part.ignore("annotations", "logprobs", "parsed")
-
-
-_TEXTS: Mapping[str, Callable[[Fields], None]] = {"input_text": _no_fields, "output_text": _ignore_served_fields}
+_TEXTS: Mapping[str, Sequence[str]] = {"input_text": (), "output_text": ("annotations", "logprobs", "parsed")}
 _ITEMS: Mapping[str, Callable[[Fields, _Conversation], None]] = {
     "message": _read_message,
     "function_call": _read_call,
@@ -200,7 +157,6 @@ _LEFT_OUT = re.compile(
     r"(web_search(?:_preview)?)(?:_\d{4}_\d\d_\d\d)?"
     r"|(file_search|code_interpreter|image_generation|mcp|tool_search|namespace)"
 )
-_PLAIN_FORMAT: Mapping[str, Any] = {"type": "text"}
 
 
 def parse(body: bytes, model: str) -> CompletionRequest:
@@ -211,49 +167,46 @@ def parse(body: bytes, model: str) -> CompletionRequest:
     if instructions:
         messages = ({"role": "system", "content": instructions}, *messages)
     tools, left_out = read_tools(fields.items("tools") or [], "tools", _tool, _LEFT_OUT)
-    format_, verbosity = _text(fields.inner("text"))
-    advised = {"reasoning.effort": _effort(fields.inner("reasoning")), "text.verbosity": verbosity}
-    parallel = fields.flag("parallel_tool_calls")
+    text, reasoning, options = fields.inner("text"), fields.inner("reasoning"), fields.inner("stream_options")
+    format_, verbosity = _format(text.inner("format")), text.choice("verbosity", ("low", "medium", "high"))
+    effort = reasoning.text("effort")
+    advised = {"reasoning.effort": effort, "text.verbosity": None if verbosity == "medium" else verbosity}
     request = CompletionRequest(
         messages=messages,
         tools=tools,
         tool_choice=check_choice(_tool_choice(fields), tools),
-        parallel_tool_calls=parallel is not False,
+        parallel_tool_calls=fields.flag("parallel_tool_calls") is not False,
         sampling=RequestedSampling(
             max_tokens=fields.integer("max_output_tokens", 1),
             temperature=fields.number("temperature", 0, 5),
             top_p=fields.number("top_p", 1e-9, 1),
             json_schema=None if format_["type"] == "text" else format_.get("schema") or {},
         ),
-        train=is_trained(fields),
-        stream=_stream(fields),
+        train=fields.flag("train") is not False,
+        stream=fields.flag("stream") or False,
         logprobs=_logprobs(fields),
         usage_in_stream=True,
         left_out=(*left_out, *(name for name, advice in advised.items() if advice is not None)),
         echo={"instructions": instructions, "metadata": fields.object("metadata") or {}, "format": format_},
     )
+    reasoning.require_neutral(
+        summary=("auto",), generate_summary=("auto",), context=("auto", "all_turns"), mode=("standard",)
+    )
+    options.ignore("include_obfuscation")
     fields.require_neutral(background=(False,), truncation=("disabled",), context_management=([],), moderation=())
     for stored in ("previous_response_id", "conversation", "prompt"):
         if fields.take(stored) is not None:
-            raise field_error(
-                stored, "the server keeps no responses, conversations or prompts; send the history as `input`"
-            )
+            wrong = "the server keeps no responses, conversations or prompts; send the history as `input`"
+            raise field_error(stored, wrong)
     fields.ignore(*_NO_INFLUENCE)
-    fields.close()
+    for read in (text, reasoning, options, fields):
+        read.close()
     return request
 
 
-def _text(text: Fields | None) -> tuple[Mapping[str, Any], str | None]:
-    if text is None:
-        return _PLAIN_FORMAT, None
-    found, verbosity = text.inner("format"), text.choice("verbosity", ("low", "medium", "high"))
-    text.close()
-    return _format(found), verbosity if verbosity != "medium" else None
-
-
-def _format(found: Fields | None) -> Mapping[str, Any]:
-    if found is None:
-        return _PLAIN_FORMAT
+def _format(found: Fields) -> Mapping[str, Any]:
+    if found.empty:
+        return {"type": "text"}
     kinds = ("text", "json_object", "json_schema")
     kind = found.required_choice("type", kinds, f"one of {', '.join(kinds)}")
     read: dict[str, Any] = {"type": kind}
@@ -266,14 +219,6 @@ def _format(found: Fields | None) -> Mapping[str, Any]:
     return read
 
 
-def _stream(fields: Fields) -> bool:
-    options = fields.inner("stream_options")
-    if options is not None:
-        options.ignore("include_obfuscation")
-        options.close()
-    return fields.flag("stream") or False
-
-
 def _logprobs(fields: Fields) -> int | None:
     wanted = fields.items("include") or []
     for number, name in enumerate(wanted):
@@ -281,21 +226,9 @@ def _logprobs(fields: Fields) -> int | None:
             raise field_error(f"include.{number}", f"expected {LOGPROBS} or {_SEALED}, found {abbreviate(name)}")
     top = fields.integer("top_logprobs", 0, 20)
     if top and LOGPROBS not in wanted:
-        raise field_error(
-            "top_logprobs", f"expected {LOGPROBS!r} in `include` too; add it, or leave `top_logprobs` out"
-        )
+        wrong = f"expected {LOGPROBS!r} in `include` too; add it, or leave `top_logprobs` out"
+        raise field_error("top_logprobs", wrong)
     return (top or 0) if LOGPROBS in wanted else None
-
-
-def _effort(reasoning: Fields | None) -> str | None:
-    if reasoning is None:
-        return None
-    effort = reasoning.text("effort")
-    reasoning.require_neutral(
-        summary=("auto",), generate_summary=("auto",), context=("auto", "all_turns"), mode=("standard",)
-    )
-    reasoning.close()
-    return effort
 
 
 def _tool(fields: Fields) -> Tool:
@@ -350,9 +283,10 @@ def call_item(item_id: str, call_id: str, name: str, arguments: str, status: Sta
     return {**head, "name": name, "arguments": arguments}
 
 
-def output_items(name: str, reply: Reply) -> list[Item]:
-    """Return the items of a whole answer; the last one is incomplete if it was cut."""
-    answer, items = reply.answer, []
+def format_reply(name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:
+    """Return the response; the last item of an answer that was cut is incomplete."""
+    (reply,) = replies
+    answer, items = reply.answer, list[Item]()
     cut: Status = "incomplete" if reply.finish == "length" else "completed"
     if answer.reasoning:
         silent = not answer.content and not answer.tool_calls
@@ -363,7 +297,8 @@ def output_items(name: str, reply: Reply) -> list[Item]:
         items.append(message_item(f"msg_{name}_{len(items)}", [part], status))
     for call_id, call in zip(reply.call_ids, answer.tool_calls, strict=True):
         items.append(call_item(f"fc_{name}_{len(items)}", call_id, call.name, call.arguments, "completed"))
-    return items
+    whole = response(name, model, request, cut, items, reply)
+    return to_json(whole, inf_nan_mode="null")  # what a client sent may hold a number too large for JSON
 
 
 def response(
@@ -371,6 +306,13 @@ def response(
 ) -> Item:
     """Return the response object; `reply` is None while it is being made."""
     json_schema, choice = request.sampling.json_schema, request.tool_choice
+    usage = None if reply is None else {
+        "input_tokens": reply.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": reply.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": reply.sampled_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},  # thinking is part of the output and not counted apart
+        "total_tokens": reply.prompt_tokens + reply.sampled_tokens,
+    }  # fmt: skip
     return {
         "id": f"resp_{name}",
         "object": "response",
@@ -390,19 +332,21 @@ def response(
         "temperature": request.sampling.temperature,
         "text": {"format": request.echo["format"] if json_schema is not None else {"type": "text"}},
         "tool_choice": choice.mode if choice.name is None else {"type": "function", "name": choice.name},
-        "tools": [_echoed_tool(tool["function"]) for tool in request.tools],
+        "tools": [
+            {"type": "function", "description": None, **tool["function"], "strict": False} for tool in request.tools
+        ],
         "top_logprobs": request.logprobs or 0,
         "top_p": request.sampling.top_p,
         "truncation": "disabled",
-        "usage": None if reply is None else _usage(reply),
+        "usage": usage,
         "metadata": request.echo["metadata"],
     }
 
 
-class ResponsesWriter:
+class ResponsesWriter(StreamWriter):
     """Writes one response as server-sent events, numbered from 0."""
 
-    def __init__(self, name: str, model: str, request: CompletionRequest) -> None:
+    def __init__(self, name: str, model: str, request: CompletionRequest, version: int, prompt_size: int) -> None:
         self._name = name
         self._model = model
         self._request = request
@@ -418,7 +362,17 @@ class ResponsesWriter:
 
     def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
         if isinstance(piece, ToolCall):
-            return self._close_item("completed") + self._write_call(piece, call_id or "")
+            closed, place = self._close_item("completed"), self._place
+            named = (place["item_id"], call_id or "", piece.name)
+            begun, whole = call_item(*named, "", "in_progress"), call_item(*named, piece.arguments, "completed")
+            arguments = "response.function_call_arguments"
+            return (
+                closed
+                + self._add_item(begun)
+                + self._event(f"{arguments}.delta", **place, delta=piece.arguments)
+                + self._event(f"{arguments}.done", **place, name=piece.name, arguments=piece.arguments)
+                + self._finish_item(whole)
+            )
         logprobs = token_logprobs(tokens) if isinstance(piece, Words) else []
         if not piece.text and type(piece) is not self._kind:
             return b""
@@ -432,18 +386,13 @@ class ResponsesWriter:
             return opened + self._event("response.output_text.delta", **fields, logprobs=logprobs)
         return opened + self._event("response.reasoning_text.delta", **fields)
 
-    def finish(self, choice: int, reply: Reply) -> bytes:
-        opened = b"" if self._done or self._kind else self._open_item(Words)
-        return opened + self._close_item("incomplete" if reply.finish == "length" else "completed")
-
     def closing(self, replies: Sequence[Reply]) -> bytes:
         (reply,) = replies
         status: Status = "incomplete" if reply.finish == "length" else "completed"
+        opened = b"" if self._done or self._kind else self._open_item(Words)
+        closed = self._close_item(status)
         whole = response(self._name, self._model, self._request, status, self._done, reply)
-        return self._event(f"response.{status}", response=whole)
-
-    def keep_alive(self) -> bytes:
-        return COMMENT
+        return opened + closed + self._event(f"response.{status}", response=whole)
 
     def fail(self, error: SwarmError) -> bytes:
         """Return that the response failed, and the error in a form that no client takes for an answer's end."""
@@ -499,35 +448,6 @@ class ResponsesWriter:
         self._kind = None
         return done
 
-    def _write_call(self, call: ToolCall, call_id: str) -> bytes:
-        place = self._place
-        begun = call_item(place["item_id"], call_id, call.name, "", "in_progress")
-        whole = call_item(place["item_id"], call_id, call.name, call.arguments, "completed")
-        return (
-            self._add_item(begun)
-            + self._event("response.function_call_arguments.delta", **place, delta=call.arguments)
-            + self._event(
-                "response.function_call_arguments.done", **place, name=call.name, arguments=call.arguments
-            )
-            + self._finish_item(whole)
-        )  # fmt: skip
-
-
-def _echoed_tool(function: Mapping[str, Any]) -> Item:
-    described = {"description": function.get("description"), "parameters": function["parameters"]}
-    return {"type": "function", "name": function["name"], **described, "strict": False}
-
-
-def _usage(reply: Reply) -> Item:
-    """Return the tokens used. Thinking is part of the output and not counted apart, so its own count stays 0."""
-    return {
-        "input_tokens": reply.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": reply.cached_tokens, "cache_write_tokens": 0},
-        "output_tokens": reply.sampled_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": reply.prompt_tokens + reply.sampled_tokens,
-    }
-
 
 _NAMES = {
     "response_format": "text.format",
@@ -537,21 +457,8 @@ _NAMES = {
 }
 
 
-class ResponsesDialect:
-    """Implements `Dialect`."""
+def format_error(error: SwarmError) -> bytes:
+    return to_json(rename_param(error, _NAMES).to_wire())
 
-    echoes = True
 
-    parse = staticmethod(parse)
-
-    def format_reply(self, name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:
-        (reply,) = replies
-        status: Status = "incomplete" if reply.finish == "length" else "completed"
-        whole = response(name, model, request, status, output_items(name, reply), reply)
-        return to_json(whole, inf_nan_mode="null")  # what a client sent may hold a number too large for JSON
-
-    def writer(self, name: str, model: str, request: CompletionRequest, version: int, prompt_size: int) -> StreamWriter:
-        return ResponsesWriter(name, model, request)
-
-    def error(self, error: SwarmError) -> bytes:
-        return to_json(rename_param(error, _NAMES).to_wire())
+RESPONSES = Dialect(parse, format_reply, ResponsesWriter, format_error, echoes=True)

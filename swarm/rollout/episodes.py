@@ -22,10 +22,10 @@ import random
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, Protocol
 
 from swarm.backends.protocols import CallReward
 from swarm.errors import EngineUnavailable, EpisodeEnded, InvalidRequest, LeaseLost, StoreUnavailable, SwarmError
@@ -34,6 +34,7 @@ from swarm.rendering.messages import Renderer
 from swarm.rollout.groups import Groups
 from swarm.rollout.keys import Claims
 from swarm.rollout.state import Admission, BeginQuota, GenerationGate, StateMachine
+from swarm.snapshot import DropSnapshot
 from swarm.store.changes import EpisodeClosed
 from swarm.store.tables import Sample
 from swarm.store.writer import Store
@@ -75,22 +76,6 @@ def call_rewards(request: EndRequest, nodes: Sequence[Node]) -> tuple[CallReward
     by_agent = {node.index: request.by_agent.get(node.agent, request.reward) for node in nodes}
     worth = {**by_agent, **request.by_call}
     return tuple(CallReward(node.index, worth[node.index], node.agent) for node in nodes)
-
-
-def require_trained(train_agents: Collection[str], nodes: Sequence[Node]) -> None:
-    """Raise InvalidRequest where an episode has calls, and none is of an agent that is to be trained. One that is not
-    called in every episode is no error, nor is an episode without calls, which is dropped as such."""
-    agents = {node.agent for node in nodes}
-    if not train_agents or not agents or not agents.isdisjoint(train_agents):
-        return
-    callers = ", ".join(repr(name) for name in sorted(agents)[:_MOST_SHOWN] if name) or "none that says its name"
-    wanted = ", ".join(map(repr, train_agents))
-    raise InvalidRequest(
-        f"expected a call of an agent that the job trains (`train_agents`: {wanted}); found calls of {callers}. Let "
-        "the agent name itself (the header X-Ajet-Agent, or KEY/NAME for its key), or change the job; the episode is "
-        "still open",
-        param="train_agents",
-    )
 
 
 FIRST_TTLS = 4
@@ -235,6 +220,7 @@ class Leases:
         raise EpisodeEnded(f"episode {name} is {state}; begin a new one")
 
     def find_and_renew(self, claims: Claims) -> LeasedEpisode:
+        """Return the open episode of a key and renew its lease; raise what a late owner is told."""
         episode = self.find(claims)
         assert episode is not None  # `find` returns None for `repeats` alone
         if episode.settling is not None:
@@ -322,16 +308,6 @@ class Leases:
             call.interrupt(error)
 
 
-class LostEpisode(NamedTuple):
-    """One that was dropped or fenced: when (Unix time), whose, and why."""
-
-    at: float
-    episode: str
-    stream: str
-    owner: str
-    reason: str
-
-
 class EpisodeRegistry:
     """The episodes of one loaded job. Lives on one event loop."""
 
@@ -369,7 +345,7 @@ class EpisodeRegistry:
         """Those that began meanwhile, by owner and stream (each is an evaluation of its own), and what they came to."""
         self.evaluated: list[Outcome] = []
         """Those of the first evaluation that was whole."""
-        self.lost: deque[LostEpisode] = deque(maxlen=LOST_KEPT)
+        self.lost: deque[DropSnapshot] = deque(maxlen=LOST_KEPT)
         """The last ones that were dropped or fenced, the oldest first."""
         self.refusal: str | None = None
         """What the last refused model call was told."""
@@ -431,9 +407,17 @@ class EpisodeRegistry:
 
     def make_sample(self, episode: LeasedEpisode, request: EndRequest) -> Sample:
         """Return an open episode with the reward it ends with. Raises InvalidRequest for rewards of what it does not
-        have, and where none of its agents is to be trained."""
-        if episode.kind == "train":
-            require_trained(self.job.train_agents, episode.tree.nodes)
+        have, and where it has calls and none is of an agent that is to be trained. One that is not called in every
+        episode is no error, nor is an episode without calls, which is dropped as such."""
+        agents, wanted = {node.agent for node in episode.tree.nodes}, self.job.train_agents
+        if episode.kind == "train" and wanted and agents and agents.isdisjoint(wanted):
+            callers = ", ".join(repr(name) for name in sorted(agents)[:_MOST_SHOWN] if name)
+            raise InvalidRequest(
+                f"expected a call of an agent that the job trains (`train_agents`: {', '.join(map(repr, wanted))}); "
+                f"found calls of {callers or 'none that says its name'}. Let the agent name itself (the header "
+                "X-Ajet-Agent, or KEY/NAME for its key), or change the job; the episode is still open",
+                param="train_agents",
+            )
         group = self.groups.group_of(episode.id)
         return Sample(
             episode=episode.id,
@@ -499,9 +483,7 @@ class EpisodeRegistry:
         self.drop(self.groups.drop_heavy(), "pool_bytes")
 
     def find_drop_reason(self, sample: Sample) -> str | None:
-        if self.finished:
-            return "job_finished"
-        return None if sample.teaches else untrained_reason(sample)
+        return "job_finished" if self.finished else sample.untrained_reason
 
     def drop(self, samples: Iterable[Sample], reason: str) -> None:
         for sample in samples:
@@ -514,7 +496,7 @@ class EpisodeRegistry:
 
     def _count_lost(self, event: str, episode: str, stream: str, owner: str, reason: str) -> None:
         self.counts[f"drop_{reason}"] += 1
-        self.lost.append(LostEpisode(time.time(), episode, stream, owner, reason))
+        self.lost.append(DropSnapshot(at=time.time(), episode=episode, stream=stream, owner=owner, reason=reason))
         log.warning("event=%s episode=%s owner=%r reason=%s", event, episode, owner, reason)
 
     def give_up(self, episode: LeasedEpisode, state: Closing, reason: str, *, failed: bool = False) -> None:
@@ -546,7 +528,3 @@ class EpisodeRegistry:
             self.fence(episode, "outdated")
         for prepared in [p for p in self.leases.prepared if p.id in outdated and p.settling is None]:
             self.free_place(prepared)
-
-
-def untrained_reason(sample: Sample) -> str:
-    return "no_trained_calls" if sample.nodes else "no_calls"

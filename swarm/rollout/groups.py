@@ -69,10 +69,6 @@ class Groups:
         return iter(list(self._alive))
 
     @property
-    def begun(self) -> bool:
-        return bool(self._alive)
-
-    @property
     def collected(self) -> int:
         return len(self._ended)
 
@@ -292,7 +288,9 @@ class Groups:
             sampler = self.streams.samplers.get(sample.stream)
             if sample.task_index is not None and sampler is not None:
                 self._task_indexes[sample.episode] = sample.task_index
-                sampler.count(sample.task_index, **{"ended" if sample.teaches or self._loose else "empty": 1})
+                sampler.count(
+                    sample.task_index, **{"empty" if sample.untrained_reason and not self._loose else "ended": 1}
+                )
             group.played = group.whole_since is not None
         for sample in prepared:
             group = self._find_or_make(sample)
@@ -300,7 +298,7 @@ class Groups:
                 self.join(group, sample.episode, sample.task_index)
                 self.ages.record_versions(sample.episode, sample.nodes)
         self.streams.readmit(self._oldest_first())
-        empty = [sample for sample in self._ended.values() if not sample.teaches]
+        empty = [sample for sample in self._ended.values() if sample.untrained_reason]
         self._take_out(empty)
         return empty, [sample for group in self for sample in self._filter_group(group)]
 
@@ -419,8 +417,7 @@ class Groups:
         return task_index is not None and sampler is not None and sampler.count(task_index, **plays)
 
     def _filter_group(self, group: Group) -> list[Sample]:
-        if self._job.batch_rule != "varied_groups" or group.whole_since is None or not group.constant:
-            return []
-        dropped = list(group.ended)
+        filtered = self._job.batch_rule == "varied_groups" and group.whole_since is not None and group.constant
+        dropped = list(group.ended) if filtered else []
         self._take_out(dropped)
         return dropped

@@ -43,7 +43,6 @@ from swarm.rollout.episodes import (
     ClosedEpisode,
     EpisodeRegistry,
     LeasedEpisode,
-    untrained_reason,
 )
 from swarm.rollout.keys import Claims
 from swarm.rollout.state import StateMachine
@@ -318,7 +317,7 @@ class Rollout(EpisodeRegistry):
             self.leases.prepare(sample)
         empty, filtered = groups.recover(recovered.pool, recovered.prepared)
         for sample in empty:
-            self.drop([sample], untrained_reason(sample))
+            self.drop([sample], sample.untrained_reason or "")
         self.drop(filtered, "constant_group")
         self.drop_outdated()
         self.drop(groups.drop_heavy(), "pool_bytes")
@@ -331,11 +330,9 @@ class Rollout(EpisodeRegistry):
         self.notify()
 
     def metrics(self) -> dict[str, float]:
-        """Return the counters since the training began (`lease/<name>`), and gauges of pool and streams."""
-        return {
-            **{f"lease/{name}": float(count) for name, count in sorted(self.counts.items())},
-            "pool/bytes": float(self.groups.taken_bytes),
-        }
+        """Return the counters since the training began, and what the pool held as the last batch was taken."""
+        counts = {f"lease/{name}": float(count) for name, count in sorted(self.counts.items())}
+        return {**counts, "pool/bytes": float(self.groups.taken_bytes)}
 
     def pause_admission(self, episodes: int, *, ending: bool = False) -> None:
         """Begin no training episode before so many evaluation episodes, of the version that serves, have ended, all of
@@ -429,7 +426,13 @@ class Rollout(EpisodeRegistry):
         if self.full_since is None:
             self._straggling_since = None
             return []
-        silent_since, waited_for = self._silence_limit(now), len(self.admission) > 0
+        silent_since, waited_for = -math.inf, len(self.admission) > 0
+        if 2 * self.groups.collected < self.job.episodes_per_step:  # there are no stragglers before half has ended
+            self._straggling_since = None
+        elif self._straggling_since is None:
+            self._straggling_since = now
+        if self._straggling_since is not None and self._straggling_since <= now - self.job.drain_timeout_s:
+            silent_since = now - self.job.drain_timeout_s
         stuck = []
         for episode in self.leases:
             is_silent = not episode.calls and episode.heard_at <= silent_since
@@ -437,16 +440,6 @@ class Rollout(EpisodeRegistry):
                 stuck.append(episode)
         awaited = self.groups.awaited if stuck else set()
         return [e for e in stuck if e.id in awaited]
-
-    def _silence_limit(self, now: float) -> float:
-        """Return before when a straggler was last heard of that is given up now; none is before half has ended."""
-        if 2 * self.groups.collected < self.job.episodes_per_step:
-            self._straggling_since = None
-            return -math.inf
-        if self._straggling_since is None:
-            self._straggling_since = now
-        before = now - self.job.drain_timeout_s
-        return before if self._straggling_since <= before else -math.inf
 
 
 def _time_is_over(episode: LeasedEpisode, now: float, *, waited_for: bool) -> bool:

@@ -45,17 +45,13 @@ class Teams:
 
     def __init__(self, registry: EpisodeRegistry) -> None:
         self._registry = registry
-        self._leases = registry.leases
-
-    @property
-    def prepared(self) -> tuple[PreparedEpisode, ...]:
-        return self._leases.prepared
+        self.leases = registry.leases
 
     async def prepare(self, claims: Claims, request: PrepareRequest) -> Ack:
         """End an episode subject to its team's decision; the same again changes nothing. Durable when this returns."""
         self._registry.require_recovered()
-        if self._leases.find_prepared(claims) is None:
-            episode = self._leases.find(claims)
+        if self.leases.find_prepared(claims) is None:
+            episode = self.leases.find(claims)
             assert episode is not None  # `find` returns None for `repeats` alone
             if episode.kind == "eval":
                 raise InvalidRequest("an evaluation episode is never trained and needs no team; end it", param="kind")
@@ -64,25 +60,25 @@ class Teams:
                     "expected `decider` and `decider_token` together, found one of them", param="decider"
                 )
             await self._registry.settle(episode, lambda: self._prepare(episode, request))
-            if self._leases.find_prepared(claims) is None:
-                self._leases.find(claims)  # raises: something else closed it meanwhile
+            if self.leases.find_prepared(claims) is None:
+                self.leases.find(claims)  # raises: something else closed it meanwhile
         return Ack(episode_id=claims.episode, state="prepared")
 
     async def commit(self, claims: Claims) -> Ack:
         """End a prepared episode for good; the same again changes nothing. Durable when this returns. Raises
         JobConflict for one that is not prepared, EpisodeEnded or LeaseLost for one that is aborted or fenced."""
         self._registry.require_recovered()
-        prepared = self._leases.find_prepared(claims)
+        prepared = self.leases.find_prepared(claims)
         if prepared is not None:
             await self.decide(prepared, ended=True)
-        if self._leases.find(claims, repeats="ended") is not None:
+        if self.leases.find(claims, repeats="ended") is not None:
             raise JobConflict(f"episode {claims.episode} is not prepared; prepare it first, or end it")
         return Ack(episode_id=claims.episode, state="ended")
 
     async def outcome(self, claims: Claims) -> Ack:
         """Return what became of an episode, as far as that is durable; raise NotFound for one that never was."""
         self._registry.require_recovered()
-        state = self._leases.state_of(claims.episode)
+        state = self.leases.state_of(claims.episode)
         if state is None:  # it is over for so long that only the store remembers it, or never was
             record = await self._registry.store.episode(claims.episode)
             if record is None:
@@ -96,20 +92,30 @@ class Teams:
     async def decide(self, prepared: PreparedEpisode, *, ended: bool, reason: str = "its team aborted") -> None:
         """End a prepared episode for good, or abort it, durably; what was decided before stands."""
         await self._registry.settle(
-            prepared, lambda: self._commit(prepared) if ended else self._abort(prepared, reason)
+            prepared, lambda: self._commit(prepared) if ended else self._give_up(prepared, "aborted", reason)
         )
 
     def sweep(self) -> None:
         """Abort deciders that nobody decides; free the places of those that hold up a full batch."""
         now, drain, full_since = self._registry.clock(), self._registry.job.drain_timeout_s, self._registry.full_since
         awaited = self._registry.groups.awaited if full_since is not None else set()
-        for prepared in self._leases.prepared:
+
+        def in_background(work: Coroutine[None, None, None], episode: str) -> None:
+            def judge(task: asyncio.Task[None]) -> None:
+                error = None if task.cancelled() else task.exception()
+                if error is not None:
+                    log.warning("event=team_undecided episode=%s error=%r", episode, str(error))
+
+            asyncio.create_task(work).add_done_callback(judge)
+
+        for prepared in self.leases.prepared:
             if prepared.settling is not None:
                 continue
             if prepared.sample.decider is None and prepared.expires_at <= now:
-                self._in_background(self.decide(prepared, ended=False, reason="undecided"), prepared)
+                in_background(self.decide(prepared, ended=False, reason="undecided"), prepared.id)
             elif prepared.since + IN_DOUBT_S <= now:
-                self._in_background(self._registry.settle(prepared, partial(self._give_up, prepared)), prepared)
+                give_up = partial(self._give_up, prepared, "fenced", IN_DOUBT)
+                in_background(self._registry.settle(prepared, give_up), prepared.id)
             elif full_since is not None and prepared.id in awaited and max(full_since, prepared.since) + drain <= now:
                 self._registry.free_place(prepared)
 
@@ -117,7 +123,7 @@ class Teams:
         sample = self._registry.make_sample(episode, request)
         sample = replace(sample, decider=request.decider, decider_token=request.decider_token)
         await self._registry.store.write(EpisodePrepared(sample))
-        self._leases.prepare(sample, episode.fencing_token)
+        self.leases.prepare(sample, episode.fencing_token)
 
     async def _commit(self, prepared: PreparedEpisode) -> None:
         groups, sample = self._registry.groups, prepared.sample
@@ -126,38 +132,25 @@ class Teams:
         ended = replace(sample, group=place.name, decider=None, decider_token=None, task_index=task_index)
         closed = EpisodeClosed(prepared.id, "ended", prepared.fencing_token, ended, team=True)
         await self._registry.store.write(closed)
-        self._leases.close(prepared, "ended")
+        self.leases.close(prepared, "ended")
         self._registry.collect(ended)
 
-    async def _abort(self, prepared: PreparedEpisode, reason: str) -> None:
-        await self._close(prepared, "aborted", prepared.fencing_token, reason)
-        log.info("event=abort episode=%s owner=%r reason=%r", prepared.id, prepared.sample.owner, reason[:200])
-
-    async def _give_up(self, prepared: PreparedEpisode) -> None:
-        """Take a prepared episode from a team that has not said for IN_DOUBT_S what becomes of it, durably."""
-        await self._close(prepared, "fenced", prepared.fencing_token + 1, IN_DOUBT)
-        self._registry.counts[f"drop_{IN_DOUBT}"] += 1
-        log.error(
-            "event=team_given_up episode=%s owner=%r decider=%s in_doubt_s=%.0f reason=%s: it is not trained here, "
-            "even if its team ended", prepared.id, prepared.sample.owner, prepared.sample.decider, IN_DOUBT_S, IN_DOUBT,
-        )  # fmt: skip
-
-    async def _close(
-        self, prepared: PreparedEpisode, state: Literal["aborted", "fenced"], fencing_token: int, reason: str
-    ) -> None:
-        closed = EpisodeClosed(prepared.id, state, fencing_token, reason=reason or None, team=True)
-        await self._registry.store.write(closed)
-        self._leases.close(prepared, state)
+    async def _give_up(self, prepared: PreparedEpisode, state: Literal["aborted", "fenced"], reason: str) -> None:
+        """Abort a prepared episode, or fence one whose team has not said for IN_DOUBT_S what becomes of it, durably."""
+        fenced, owner = state == "fenced", prepared.sample.owner
+        token = prepared.fencing_token + fenced
+        await self._registry.store.write(EpisodeClosed(prepared.id, state, token, reason=reason or None, team=True))
+        self.leases.close(prepared, state)
         self._registry.counts[state] += 1
         self._registry.free_place(prepared)
-
-    def _in_background(self, work: Coroutine[None, None, None], prepared: PreparedEpisode) -> None:
-        def judge(task: asyncio.Task[None]) -> None:
-            error = None if task.cancelled() else task.exception()
-            if error is not None:
-                log.warning("event=team_undecided episode=%s error=%r", prepared.id, str(error))
-
-        asyncio.create_task(work).add_done_callback(judge)
+        if not fenced:
+            log.info("event=abort episode=%s owner=%r reason=%r", prepared.id, owner, reason[:200])
+            return
+        self._registry.counts[f"drop_{reason}"] += 1
+        log.error(
+            "event=team_given_up episode=%s owner=%r decider=%s in_doubt_s=%.0f reason=%s: it is not trained here, "
+            "even if its team ended", prepared.id, owner, prepared.sample.decider, IN_DOUBT_S, reason,
+        )  # fmt: skip
 
 
 class Resolver:
@@ -184,7 +177,7 @@ class Resolver:
         await asyncio.gather(*(self._ask_peer(peer) for peer in self._peers))
 
     async def _ask_peer(self, peer: str) -> None:
-        for prepared in self._teams.prepared:
+        for prepared in self._teams.leases.prepared:
             decider, token = prepared.sample.decider or "", prepared.sample.decider_token or ""
             if prepared.settling is not None or not decider.startswith(f"{peer}/episodes/"):
                 continue

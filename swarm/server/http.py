@@ -14,7 +14,6 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
@@ -77,37 +76,33 @@ def authorization(scope: Scope, key_header: bytes | None = None) -> str | None:
 
 
 async def read_body(receive: Receive) -> bytes:
-    """Return the request's body; InvalidRequest beyond MAX_BODY_BYTES, ClientGone if the client goes away."""
+    """Return the request's body; ClientGone if the client goes away."""
     parts: list[bytes] = []
-    size, more = 0, True
+    more = True
     while more:
         event = await receive()
         if event["type"] == "http.disconnect":
             raise ClientGone
         parts.append(event.get("body", b""))
-        size, more = size + len(parts[-1]), event.get("more_body", False)
-        if size > MAX_BODY_BYTES:
-            raise InvalidRequest(f"expected a body of at most {MAX_BODY_BYTES} bytes, found more")
+        more = event.get("more_body", False)
     return b"".join(parts)
 
 
 async def read_call_body(scope: Scope, receive: Receive, max_context: int) -> bytes:
     """Return the body of a model call; ContextExceeded, if possible unread, where so many tokens cannot hold it."""
+    most, body = min(MAX_BODY_BYTES, BODY_BYTES + TOKEN_BYTES * max_context), b""
     length = header(scope, b"content-length") or "0"
-    _refuse_too_long(int(length) if length.isdecimal() else 0, max_context)
-    body = await read_body(receive)
-    _refuse_too_long(len(body), max_context)
-    return body
-
-
-def _refuse_too_long(body_bytes: int, max_context: int) -> None:
-    most = min(MAX_BODY_BYTES, BODY_BYTES + TOKEN_BYTES * max_context)
-    if body_bytes > most:
+    size = int(length) if length.isdecimal() else 0
+    if size <= most:
+        body = await read_body(receive)
+        size = len(body)
+    if size > most:
         raise ContextExceeded(
             f"This model's maximum context length is {max_context} tokens (the job's `max_context`): expected a body "
-            f"of at most {most} bytes, found {body_bytes}; shorten the messages, or give the job a larger one",
+            f"of at most {most} bytes, found {size}; shorten the messages, or give the job a larger one",
             param="messages",
         )
+    return body
 
 
 def json_response(content: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -156,33 +151,27 @@ async def on_any_error(request: Request, error: Exception, *, tell: Tell = opena
     return error_response(defect, tell(defect))
 
 
-class DisconnectWatcher:
-    """Watches for the client going away, and cancels the task that works for it. The watcher reads from `receive`, so
-    the body must have been read before."""
+@contextlib.contextmanager
+def cancel_on_disconnect(receive: Receive) -> Iterator[None]:
+    """Cancel the current task if the client goes away inside the block, which then raises ClientGone. It reads from
+    `receive`, so the body must have been read before."""
+    task = asyncio.current_task()
 
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self.gone = False
-
-    @contextlib.contextmanager
-    def cancel_on_disconnect(self) -> Iterator[None]:
-        """Cancel the current task if the client goes away inside the block, which then raises ClientGone."""
-        watcher = asyncio.create_task(self._watch(asyncio.current_task()))
-        try:
-            yield
-        except asyncio.CancelledError:
-            if self.gone:
-                raise ClientGone from None
-            raise
-        finally:
-            watcher.cancel()
-
-    async def _watch(self, task: asyncio.Task[object] | None) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
             pass
-        self.gone = True
         if task is not None:
             task.cancel()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if watcher.done():
+            raise ClientGone from None
+        raise
+    finally:
+        watcher.cancel()
 
 
 MAX_CONTROL_BYTES = 1024 * 1024
@@ -216,9 +205,6 @@ class Guard:
         self._key_header = key_header
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         path, length = scope["path"], header(scope, b"content-length") or "0"
         # conversations and task lists are long, other bodies are not
         most = MAX_BODY_BYTES if path.startswith("/v1/") or path == "/streams/tasks" else MAX_CONTROL_BYTES
@@ -230,7 +216,13 @@ class Guard:
             wait_s = 0.0 if path == "/health" else self._failures.wait_s(peer)
             if wait_s > 0:
                 refusal = Throttled(f"too many wrong keys came from {peer}; wait {wait_s:.1f} s", retry_after=wait_s)
-            send = partial(self._send_counted, send, peer)
+            answer = send
+
+            async def send(message: Message) -> None:
+                if message["type"] == "http.response.start" and message["status"] == 401:
+                    self._failures.note(peer)
+                await answer(message)
+
         if refusal is not None:
             await error_response(refusal, self._tell(refusal))(scope, receive, send)
             return
@@ -238,25 +230,18 @@ class Guard:
         await self._app(scope, _limit_body(receive, most) if chunked else receive, send)
 
     def _read_key(self, scope: Scope) -> bool:
-        """Keep with the request what its key says, or why it is refused; return whether it was signed here."""
+        """Keep with the request what its key says, or why it is refused; return whether one that it carries was signed
+        here, though its route takes none there: an SDK sends its key's header to all routes."""
         try:
             scope[_KEY] = claims = self._keys.read_header(authorization(scope, self._key_header))
+            if claims.signed:
+                return True
         except InvalidKey as refusal:
             scope[_KEY] = refusal.message
-            return self._carries_signed(header(scope, KEY_HEADER))
-        return claims.signed or self._carries_signed(header(scope, KEY_HEADER))
-
-    def _carries_signed(self, key: str | None) -> bool:
-        """Return whether a key is signed here, though its route takes none there: an SDK sends it to all routes."""
-        try:
+        key = header(scope, KEY_HEADER)
+        with contextlib.suppress(InvalidKey):
             return key is not None and self._keys.read_header(f"Bearer {key}").signed
-        except InvalidKey:
-            return False
-
-    async def _send_counted(self, send: Send, peer: str, message: Message) -> None:
-        if message["type"] == "http.response.start" and message["status"] == 401:
-            self._failures.note(peer)
-        await send(message)
+        return False
 
 
 def authorize(scope: Scope, *, roles: tuple[Role, ...] = (), uses: tuple[Use, ...] = ()) -> Claims:

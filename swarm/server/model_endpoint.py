@@ -15,25 +15,24 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
 
-from swarm.calls.call import GRACE_S, Call, RetryCache
+from swarm.calls.call import Call, RetryCache
 from swarm.calls.prompts import effective_sampling, visible_tools
-from swarm.dialects.base import CompletionRequest, Dialect, StreamWriter
-from swarm.dialects.messages import MessagesDialect, parse_count
+from swarm.dialects.base import CompletionRequest, Dialect
+from swarm.dialects.messages import MESSAGES, parse_count
 from swarm.errors import InvalidRequest, NotFound, ServerFailed, SwarmError
 from swarm.job import LONGEST_AGENT
 from swarm.rendering.messages import BackendError
 from swarm.rollout.keys import Claims
 from swarm.server.http import (
     ClientGone,
-    DisconnectWatcher,
     authorize,
+    cancel_on_disconnect,
     error_response,
     header,
     json_response,
@@ -48,7 +47,7 @@ class CountEndpoint:
 
     def __init__(self, server: SwarmServer) -> None:
         self._server = server
-        self.tell = MessagesDialect().error
+        self.tell = MESSAGES.error
         """Returns an error's body as this route tells it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,73 +77,57 @@ _AGENT = b"x-ajet-agent"
 (`train_agents`). Agents that cannot set it write `KEY/NAME` for their key."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamTimeouts:
-    """How long is waited, in seconds. keep_alive_s: a stream that sent nothing for so long sends a sign of life.
-    grace_s: a call waits so long for a client that announced to come back."""
-
-    keep_alive_s: float = 10.0
-    grace_s: float = GRACE_S
-
-
-STREAM_TIMEOUTS = StreamTimeouts()
+KEEP_ALIVE_S = 10.0
+"""Seconds after which a stream that sent nothing sends a sign of life."""
 
 
 class ModelEndpoint:
     """The ASGI application of one route."""
 
-    def __init__(self, server: SwarmServer, dialect: Dialect, timeouts: StreamTimeouts = STREAM_TIMEOUTS) -> None:
+    def __init__(self, server: SwarmServer, dialect: Dialect) -> None:
         self._server = server
         self._dialect = dialect
         self.tell = dialect.error
         """Returns an error's body as this route tells it."""
-        self._timeouts = timeouts
         self._retries = RetryCache(lambda: asyncio.get_running_loop().time())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        presence = DisconnectWatcher(receive)
-        try:
-            claims = authorize(scope, uses=("model",))
+        with contextlib.suppress(ClientGone):
             try:
-                await self._answer(claims, scope, receive, send, presence)
-            except (InvalidRequest, NotFound) as error:
-                self._server.training.rollout.count_refusal(claims, error)
-                raise
-        except SwarmError as error:
-            await error_response(error, self.tell(error))(scope, receive, send)
-        except ClientGone:
-            if not presence.gone:
-                raise
+                claims = authorize(scope, uses=("model",))
+                try:
+                    await self._answer(claims, scope, receive, send)
+                except (InvalidRequest, NotFound) as error:
+                    self._server.training.rollout.count_refusal(claims, error)
+                    raise
+            except SwarmError as error:
+                await error_response(error, self.tell(error))(scope, receive, send)
 
-    async def _answer(
-        self, claims: Claims, scope: Scope, receive: Receive, send: Send, presence: DisconnectWatcher
-    ) -> None:
+    async def _answer(self, claims: Claims, scope: Scope, receive: Receive, send: Send) -> None:
         retry = header(scope, _RETRY)
         sent_before = int(retry) if retry is not None and retry.isdecimal() and len(retry) < 5 else None
         train = header(scope, _TRAIN)
         if train not in (None, "true", "false"):
             name = _TRAIN.decode()
             raise InvalidRequest(f"{name}: expected true or false, found {train[:80]!r}", param=name)
-        trained, agent = train != "false", _parse_agent(header(scope, _AGENT), claims.agent)
+        agent = _parse_agent(header(scope, _AGENT), claims.agent)
         body = await read_call_body(scope, receive, self._server.training.job.max_context)
         training = self._server.training
         episode = training.rollout.renew_episode(claims)
         request = self._dialect.parse(body, training.backend.model_name)
-        if not (trained and (episode.kind == "eval" or training.job.trains(agent))):
+        if train == "false" or not (episode.kind == "eval" or training.job.trains(agent)):
             request = replace(request, train=False)
         key = (episode.id, episode.fencing_token, hashlib.blake2b(body, digest_size=16, key=agent.encode()).digest())
         call = self._retries.find(key) if sent_before else None
         if call is None:
-            call = await Call.open(
-                training.serving, claims, episode, request, agent=agent, grace_s=self._timeouts.grace_s
-            )
+            call = await Call.open(training.serving, claims, episode, request, agent)
             self._retries.add(key, call)
         else:
             training.rollout.counts["calls_coalesced"] += 1
         if self._dialect.echoes:
             request = effective_sampling(request, episode.kind, training.job)
         request = replace(request, created=call.created)
-        with presence.cancel_on_disconnect(), call.attach(comes_back=sent_before is not None):
+        with cancel_on_disconnect(receive), call.attach(comes_back=sent_before is not None):
             if request.stream:
                 await self._stream(training, request, call, send)
                 return
@@ -156,62 +139,43 @@ class ModelEndpoint:
             await json_response(content)(scope, receive, send)
 
     async def _stream(self, training: Training, request: CompletionRequest, call: Call, send: Send) -> None:
+        """Send the answer as server-sent events. The status line waits for the first one, so that an error before it is
+        a proper answer."""
         model, read = training.backend.model_name, call.prompt_tokens
-        writer = self._dialect.writer(call.reply_name, model, request, training.version, read)
-        stream = _EventStream(send, writer)
+        writer = self._dialect.writer(call.reply_name, model, request, training.rollout.version, read)
+        opened, quiet = False, True
+
+        async def write(events: bytes, *, more: bool = True) -> None:
+            nonlocal opened, quiet
+            quiet = False
+            if not opened:
+                opened = True
+                headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+                events = writer.opening() + events
+            await send({"type": "http.response.body", "body": events, "more_body": more})
+
+        async def keep_alive() -> None:
+            nonlocal quiet
+            while True:
+                quiet = True
+                await asyncio.sleep(KEEP_ALIVE_S)
+                if quiet:
+                    await write(writer.keep_alive)
+
+        beating = asyncio.create_task(keep_alive())
         try:
-            with stream.keep_alive(self._timeouts.keep_alive_s):
-                async for pieces in call.stream_pieces():
-                    said = (writer.piece(one.choice, one.piece, one.tokens, one.call_id) for one in pieces)
-                    await stream.write(b"".join(said))
-                replies = await call.replies()
-            ends = [writer.finish(choice, reply) for choice, reply in enumerate(replies)]
-            await stream.write(b"".join(ends) + writer.closing(replies), more=False)
-        except BackendError as error:
-            await stream.fail(_fail_server(training, error))
-        except SwarmError as error:
-            await stream.fail(error)
-
-
-class _EventStream:
-    """Server-sent events whose status line waits for the first one, so that early errors are proper answers."""
-
-    def __init__(self, send: Send, writer: StreamWriter) -> None:
-        self._send = send
-        self._writer = writer
-        self._opened = False
-        self._quiet = True
-
-    async def write(self, events: bytes, *, more: bool = True) -> None:
-        """Send events; `more` False ends the stream."""
-        self._quiet = False
-        if not self._opened:
-            self._opened = True
-            headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-            events = self._writer.opening() + events
-        await self._send({"type": "http.response.body", "body": events, "more_body": more})
-
-    async def fail(self, error: SwarmError) -> None:
-        """Raise an error before the first event, or end the stream with it."""
-        if not self._opened:
-            raise error
-        await self.write(self._writer.fail(error), more=False)
-
-    @contextlib.contextmanager
-    def keep_alive(self, every_s: float) -> Iterator[None]:
-        beating = asyncio.create_task(self._beat(every_s))
-        try:
-            yield
+            async for pieces in call.stream_pieces():
+                await write(b"".join(writer.piece(one.choice, one.piece, one.tokens, one.call_id) for one in pieces))
+            end = writer.closing(await call.replies())
+        except (BackendError, SwarmError) as error:
+            failure = _fail_server(training, error) if isinstance(error, BackendError) else error
+            if not opened:
+                raise failure from error
+            end = writer.fail(failure)
         finally:
             beating.cancel()
-
-    async def _beat(self, every_s: float) -> None:
-        while True:
-            self._quiet = True
-            await asyncio.sleep(every_s)
-            if self._quiet:
-                await self.write(self._writer.keep_alive())
+        await write(end, more=False)
 
 
 def _parse_agent(header: str | None, behind_key: str) -> str:

@@ -18,9 +18,9 @@ import secrets
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from swarm.backends.protocols import NO_ROOM, DiskFull
 from swarm.environments.registry import add_folder
@@ -34,7 +34,11 @@ from swarm.server.service import SwarmServer, default_store
 from swarm.store.archive import Archive, TrainingSummary
 from swarm.wire import CheckpointList, CheckpointSummary
 
+if TYPE_CHECKING:
+    from swarm.backends.local.model_files import WrittenModel
+
 LATEST, BEST = "latest", "best"
+STORE = "AJET_SWARM_STORE"
 
 
 def choose_checkpoint(step: str, kept: CheckpointList) -> CheckpointSummary:
@@ -56,75 +60,57 @@ def choose_checkpoint(step: str, kept: CheckpointList) -> CheckpointSummary:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class ExportRequest:
-    """What is exported, and where to. `directory` is the server's, `job` whose training (None: the newest one's)."""
-
-    directory: Path
-    models: Path
-    to: Path
-    step: str
-    apart: bool
-    store: str | None = None
-    job: Job | None = None
-
-
-def export_model(request: ExportRequest, say: Callable[[str], None]) -> ModelCard:
-    """Write the folder and return its card; raise SwarmError, BackendError or OSError with what is wrong."""
-    to = request.to
+def export_model(
+    directory: Path, models: Path, to: Path, step: str, job: Job | None, say: Callable[[str], None], *, apart: bool
+) -> ModelCard:
+    """Write the folder `to` and return its card. `directory` is the server's; `job` whose training (None: the newest
+    one's). Raises SwarmError, BackendError or OSError with what is wrong."""
     if to.exists() and not (to.is_dir() and not any(to.iterdir())):
         raise InvalidRequest(f"expected a folder that is not there yet, or empty, found {to}: choose another name")
-    summary, folder, known = asyncio.run(_find_training(request))
+    if not directory.is_dir():
+        raise NotFound(f"expected the folder of a swarm server at {directory}, found none: train first")
+    summary, folder, known = asyncio.run(_find_training(directory, models, step, job))
     if known.job.backend == "fake":
         raise InvalidRequest(
             "expected a training of the backend local or verl, found one of 'fake', which has no model"
         )
-    if request.apart and not known.job.lora_rank:  # said before the libraries of models are imported
+    if apart and not known.job.lora_rank:  # said before the libraries of models are imported
         raise InvalidRequest(
             "expected a job with a lora_rank to keep its adapter apart, found one that trains all weights"
         )
-    draft = request.to.absolute().parent / f".{request.to.name}.{secrets.token_hex(4)}.part"
+    draft = to.absolute().parent / f".{to.name}.{secrets.token_hex(4)}.part"
     try:
         draft.mkdir(parents=True)
-        card = _write_draft(request, summary, folder, known, draft, say)
-        os.rename(draft, request.to)
+        from swarm.backends.local.model_files import write_model
+
+        made = write_model(known.job, models, folder, draft, apart=apart, say=say)
+        card = _write_card(draft, summary, known, made)
+        os.rename(draft, to)
     except (OSError, DiskFull) as error:
         if isinstance(error, OSError) and error.errno not in NO_ROOM:
             raise
-        raise DiskFull(f"the disk of {request.to} is full: nothing was written; free space and try again") from error
+        raise DiskFull(f"the disk of {to} is full: nothing was written; free space and try again") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return card
 
 
-async def _find_training(request: ExportRequest) -> tuple[CheckpointSummary, Path, TrainingSummary]:
-    if not request.directory.is_dir():
-        raise NotFound(f"expected the folder of a swarm server at {request.directory}, found none: train first")
-    store = request.store or default_store(request.directory)
-    server = SwarmServer(request.directory, request.models, Keys(), store=store)
-    if request.job is not None:
-        server.load(request.job)
-    kept = await server.checkpoints()
-    summary = choose_checkpoint(request.step, kept)
-    known = await Archive(store, request.job).summarize(summary.step)
+async def _find_training(
+    directory: Path, models: Path, step: str, job: Job | None
+) -> tuple[CheckpointSummary, Path, TrainingSummary]:
+    store = os.environ.get(STORE) or default_store(directory)
+    server = SwarmServer(directory, models, Keys(), store=store)
+    if job is not None:
+        server.load(job)
+    summary = choose_checkpoint(step, await server.checkpoints())
+    known = await Archive(store, job).summarize(summary.step)
     assert known is not None
-    if request.job is not None and not (request.job.equals(known.job) or request.job.continues(known.job)):
+    if job is not None and not (job.equals(known.job) or job.continues(known.job)):
         raise NotFound("expected a training of the job that is named, found none here: leave --job out, or train it")
     return summary, server.checkpoints_of(known.job_digest) / summary.name, known
 
 
-def _write_draft(
-    request: ExportRequest,
-    summary: CheckpointSummary,
-    folder: Path,
-    known: TrainingSummary,
-    draft: Path,
-    say: Callable[[str], None],
-) -> ModelCard:
-    from swarm.backends.local.model_files import write_model
-
-    made = write_model(known.job, request.models, folder, draft, apart=request.apart, say=say)
-    measured = known.evaluation
+def _write_card(draft: Path, summary: CheckpointSummary, known: TrainingSummary, made: WrittenModel) -> ModelCard:
     card = ModelCard(
         ajet=version("ajet"),
         job_digest=known.job_digest,
@@ -140,14 +126,11 @@ def _write_draft(
         sha256=folder_hash(draft),
         data=known.lists,
         trained_episodes=known.trained,
-        measured=None if measured is None else MeasuredSuccess(**asdict(measured)),
+        measured=None if known.evaluation is None else MeasuredSuccess.model_validate(known.evaluation),
     )
     (draft / CARD).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
     (draft / "README.md").write_text(card.readme(), encoding="utf-8")
     return card
-
-
-STORE = "AJET_SWARM_STORE"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -164,11 +147,9 @@ def main(arguments: list[str] | None = None) -> int:
     if given.environments is not None:
         add_folder(given.environments)
     job = None if given.job is None else Job.from_record(given.job)
-    request = ExportRequest(
-        given.directory, given.models, given.to, given.step, given.apart, os.environ.get(STORE), job
-    )
+    folders = (given.directory, given.models, given.to)
     try:
-        card = export_model(request, lambda line: print(line, flush=True))  # noqa: T201
+        card = export_model(*folders, given.step, job, lambda line: print(line, flush=True), apart=given.apart)  # noqa: T201
     except (ImportError, SwarmError, BackendError, OSError, MemoryError) as error:
         why = str(error) or "the memory is full: export on a machine with more"
         if isinstance(error, ImportError):

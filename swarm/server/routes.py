@@ -24,9 +24,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from swarm.dialects.chat import ChatDialect, model_card
-from swarm.dialects.messages import MessagesDialect
-from swarm.dialects.responses import ResponsesDialect
+from swarm.dialects.chat import CHAT, model_card
+from swarm.dialects.messages import MESSAGES
+from swarm.dialects.responses import RESPONSES
 from swarm.errors import NotFound
 from swarm.job import Job
 from swarm.rollout.keys import Claims
@@ -35,15 +35,15 @@ from swarm.server.http import (
     KEY_HEADER,
     REFUSALS,
     ControlRoute,
-    DisconnectWatcher,
     Guard,
     Permission,
+    cancel_on_disconnect,
     error_responses,
     json_response,
     on_any_error,
 )
 from swarm.server.inspection import LISTED, MOST_LISTED, Inspection
-from swarm.server.model_endpoint import STREAM_TIMEOUTS, CountEndpoint, ModelEndpoint, StreamTimeouts
+from swarm.server.model_endpoint import CountEndpoint, ModelEndpoint
 from swarm.server.service import SwarmServer
 from swarm.server.watching import PROMETHEUS, HistoryQuery, exposition, history, snapshot_of
 from swarm.snapshot import HistoryPage, Snapshot
@@ -169,7 +169,7 @@ async def status(server: Server) -> Status:
 async def begin(body: BeginRequest, request: Request, server: Server) -> Lease:
     """Ask for a lease on one episode of a task."""
     training, keys = server.training, server.keys
-    with DisconnectWatcher(request.receive).cancel_on_disconnect():
+    with cancel_on_disconnect(request.receive):
         episode = await training.rollout.begin(body)
     return Lease(
         episode_id=episode.id,
@@ -181,7 +181,7 @@ async def begin(body: BeginRequest, request: Request, server: Server) -> Lease:
         base_url=f"{request.base_url}v1",  # the address the client came by, whatever lies between
         model=training.backend.model_name,
         ttl_s=min(training.job.lease_ttl_s, training.job.drain_timeout_s),
-        policy_version=training.version,
+        policy_version=training.rollout.version,
     )
 
 
@@ -365,12 +365,7 @@ MODEL_PATHS: Mapping[str, JsonSchema] = {
 @router.get("/openapi.json", dependencies=ANYONE, name="openapi", response_model=dict[str, Any])
 async def describe_api() -> Response:
     """Return this document."""
-    return json_response(await asyncio.to_thread(_document))  # model calls do not wait for it
-
-
-@cache
-def _document() -> bytes:
-    return to_json(openapi())
+    return json_response(await asyncio.to_thread(lambda: to_json(openapi())))  # model calls do not wait for it
 
 
 @cache
@@ -391,7 +386,7 @@ def openapi() -> dict[str, Any]:
     return document
 
 
-def make_app(server: SwarmServer, timeouts: StreamTimeouts = STREAM_TIMEOUTS) -> FastAPI:
+def make_app(server: SwarmServer) -> FastAPI:
     """Return the application around a server; no documentation pages, which would answer without a key."""
     app = _App(openapi_url=None, redirect_slashes=False)
     app.state.server = server
@@ -402,9 +397,9 @@ def make_app(server: SwarmServer, timeouts: StreamTimeouts = STREAM_TIMEOUTS) ->
     app.add_middleware(Guard, keys=server.keys, failures=failures)
     app.router.routes += router.routes  # not included: that would match each request twice
     endpoints: tuple[tuple[str, ModelEndpoint | CountEndpoint], ...] = (
-        ("/v1/chat/completions", ModelEndpoint(server, ChatDialect(), timeouts)),
-        ("/v1/responses", ModelEndpoint(server, ResponsesDialect(), timeouts)),
-        ("/v1/messages", ModelEndpoint(server, MessagesDialect(), timeouts)),
+        ("/v1/chat/completions", ModelEndpoint(server, CHAT)),
+        ("/v1/responses", ModelEndpoint(server, RESPONSES)),
+        ("/v1/messages", ModelEndpoint(server, MESSAGES)),
         ("/v1/messages/count_tokens", CountEndpoint(server)),
     )
     for path, endpoint in endpoints:

@@ -46,12 +46,8 @@ def make_backend(job: Job, models: Path) -> Backend:
 
         return LocalBackend(job, models)
     if job.backend == "verl":
-        _require_packages(
-            _VERL,
-            "`verl`",
-            "make an environment of its own for swarm servers that use it, with ajet[verl] as docs/cluster.md says, "
-            "and start the server with its Python",
-        )
+        advice = "make an environment of its own for swarm servers that use it, with ajet[verl] as docs/cluster.md says"
+        _require_packages(_VERL, "`verl`", f"{advice}, and start the server with its Python")
         from swarm.backends.verl.backend import VerlBackend
 
         return VerlBackend(job, models)
@@ -99,7 +95,7 @@ class SwarmServer:
         keys: Keys,
         *,
         backends: Callable[[Job, Path], Backend] = make_backend,
-        trackers: Callable[[Job], Tracker] = make_tracker,
+        trackers: Callable[[Job], Tracker | None] = make_tracker,
         clock: Callable[[], float] | None = None,
         store: str | None = None,
         peers: Sequence[str] = (),
@@ -245,20 +241,19 @@ class SwarmServer:
         if not elsewhere:
             assert live is not None  # a request names episodes
             return live
-        gone = await asyncio.shield(asyncio.ensure_future(self._erase_archived(request.secret, elsewhere)))
+
+        async def erase_offline() -> Mapping[str, bool]:
+            async with self._stopping:  # nothing boots meanwhile
+                running = None if self._training is None else self._training.digest
+                installation, mark = await asyncio.to_thread(self._kept.installation), fingerprint(request.secret)
+                return await asyncio.to_thread(erase_archived, self._store, installation, mark, elsewhere, running)
+
+        gone = await asyncio.shield(asyncio.ensure_future(erase_offline()))
         return Erasure(
             erased=(*(live.erased if live else ()), *(episode for episode, done in gone.items() if done)),
             left=(*(live.left if live else ()), *(episode for episode, done in gone.items() if not done)),
             unknown=tuple(dict.fromkeys(episode for episode in elsewhere if episode not in gone)),
         )
-
-    async def _erase_archived(self, secret: str, episodes: Sequence[str]) -> Mapping[str, bool]:
-        async with self._stopping:  # nothing boots meanwhile
-            running = None if self._training is None else self._training.digest
-            installation = await asyncio.to_thread(self._kept.installation)
-            return await asyncio.to_thread(
-                erase_archived, self._store, installation, fingerprint(secret), episodes, running
-            )
 
     def status(self) -> Status:
         found = Status(state=self.machine.state, reason=self.machine.reason)
@@ -274,7 +269,7 @@ class SwarmServer:
                 "provenance": training.provenance,
                 "step": training.step,
                 "finished": training.finished,
-                "policy_version": training.version,
+                "policy_version": rollout.version,
                 "updating": training.updating,
                 "open_episodes": len(rollout.leases),
                 "collected_episodes": rollout.groups.collected,

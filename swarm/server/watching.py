@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 from prometheus_client import generate_latest
@@ -29,7 +30,7 @@ from swarm.job import ModelSpec, TinyModel
 from swarm.rollout.episodes import LeasedEpisode
 from swarm.rollout.rollout import Rollout
 from swarm.server.service import SwarmServer
-from swarm.snapshot import DropSnapshot, HistoryPage, OwnerSnapshot, Snapshot, StepRecord, StepWait, StreamSnapshot
+from swarm.snapshot import HistoryPage, OwnerSnapshot, Snapshot, StepRecord, StepWait, StreamSnapshot
 from swarm.training.loop import Training
 from swarm.training.metrics import finite_metrics
 from swarm.wire import ServerState, Status, StreamStatus
@@ -86,17 +87,16 @@ def why_waiting(state: ServerState, reason: str | None, training: Training | Non
         return (StepWait(what="engine", text="the model is being loaded"),)
     if state is ServerState.FAILED:
         return (StepWait(what="failed", text=reason or "the server failed"),)
-    rollout = training.rollout
+    rollout, waits = training.rollout, list[StepWait]()
     if rollout.pending_evaluations:
         awaited, played = rollout.unplayed, sum(episode.kind == "eval" for episode in rollout.leases)
         who = f"{played} in play" if played else f"nobody plays them: {HOW_TO_EVALUATE}"
-        text = f"{awaited} evaluation episodes of version {training.version} ({who})"
+        text = f"{awaited} evaluation episodes of version {rollout.version} ({who})"
         return (StepWait(what="evaluation", text=text, count=awaited),)
     if training.finished:
         return (StepWait(what="nothing", text="the training is finished"),)
     if training.waiting is not None:
         return (StepWait(what="room", text=training.waiting),)
-    waits: list[StepWait] = []
     if training.updating:
         waits.append(StepWait(what="learning", text=f"step {training.step + 1} is being learned"))
     if rollout.groups.complete and state is ServerState.ROLLING_POST:
@@ -176,7 +176,7 @@ def snapshot_of(server: SwarmServer) -> Snapshot:
             "flat": training.flat,
             "refusals": select_prefix(counts, "refused_"),
             "refusal": rollout.refusal,
-            "recent_drops": tuple(DropSnapshot(**one._asdict()) for one in list(rollout.lost)[: -MOST_DROPS - 1 : -1]),
+            "recent_drops": tuple(list(rollout.lost)[: -MOST_DROPS - 1 : -1]),
             "side_conversations": counts["side_conversations"],
             "skipped_tasks": dict(rollout.skipped),
         }
@@ -198,16 +198,16 @@ def _owners(leases: Iterable[LeasedEpisode], now: float) -> list[OwnerSnapshot]:
     held: dict[str, list[LeasedEpisode]] = {}
     for episode in leases:
         held.setdefault(episode.owner, []).append(episode)
-    found = [
+    largest = sorted(held.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [
         OwnerSnapshot(
             owner=owner,
             open=len(episodes),
             heard_s=max(0.0, now - max(episode.heard_at for episode in episodes)),
             oldest_s=max(0.0, now - min(episode.begun_at for episode in episodes)),
         )
-        for owner, episodes in held.items()
+        for owner, episodes in largest
     ]
-    return sorted(found, key=lambda owner: (-owner.open, owner.owner))
 
 
 def _streams(training: Training, leases: Iterable[LeasedEpisode]) -> list[StreamSnapshot]:
@@ -243,18 +243,11 @@ _GAUGES: tuple[tuple[str, str, Callable[[Status, Rollout], float | None]], ...] 
     ("collected_episodes", "Ended episodes waiting for their batch.", lambda status, _: status.collected_episodes),
     ("needed_episodes", "Episodes a batch takes.", lambda status, _: status.needed_episodes),
     ("pool_bytes", "Bytes the waiting episodes hold.", lambda _, rollout: rollout.groups.bytes),
-    (
-        "pool_limit_bytes",
-        "Bytes beyond which the oldest are dropped.",
-        lambda _, rollout: rollout.job.pool_bytes,
-    ),
-    (
-        "calls_in_flight",
-        "Calls of open episodes being answered.",
-        lambda _, rollout: sum(len(episode.calls) for episode in rollout.leases),
-    ),
+    ("pool_limit_bytes", "Bytes beyond which the oldest are dropped.", lambda _, rollout: rollout.job.pool_bytes),
+    ("calls_in_flight", "Calls of open episodes being answered.",
+     lambda _, rollout: sum(len(episode.calls) for episode in rollout.leases)),
     ("generations_in_flight", "Answers the engine works on.", lambda _, rollout: rollout.gate.in_flight),
-)
+)  # fmt: skip
 _COUNTS = {
     "begun": ("episodes_begun", "Episodes begun."),
     "trained": ("episodes_trained", "Episodes given to the learner."),
@@ -281,52 +274,44 @@ _STREAMS: tuple[tuple[str, str, Callable[[StreamStatus], float | None]], ...] = 
 )
 
 
-class ServerCollector:
-    """A collector of prometheus_client around one server; register it nowhere else than in its own process."""
+def exposition(server: SwarmServer) -> bytes:
+    """Return the metrics of a server in Prometheus' text format."""
+    collector: Any = SimpleNamespace(collect=lambda: _families(server))  # registered nowhere
+    return generate_latest(collector)
 
-    def __init__(self, server: SwarmServer) -> None:
-        self._server = server
 
-    def collect(self) -> Iterator[Metric]:
-        status, training = self._server.status(), self._server.opened
-        states = {state.value: float(state is status.state) for state in ServerState}
-        yield _labelled(GaugeMetricFamily, "server_state", "1 for the present state.", "state", states)
-        try:
-            job = self._server.job
-            yield InfoMetricFamily("ajet_job", "The loaded job.", {"digest": job.digest(), "backend": job.backend})
-            yield GaugeMetricFamily("ajet_steps", "Training steps the job asks for.", job.steps)
-        except NotFound:
-            pass  # none is loaded
-        if training is None:
-            return
-        rollout = training.rollout
-        for name, told, measure in _GAUGES:
-            yield GaugeMetricFamily(f"ajet_{name}", told, float(measure(status, rollout) or 0.0))
-        best = {} if status.best is None else status.best.model_dump(exclude_none=True)
-        told = "The best evaluation, whose checkpoint is kept; its score is optimistic."
-        yield _labelled(GaugeMetricFamily, "best", told, "what", best)
-        held = len(rollout.leases.prepared)
-        leases = {"open": status.open_episodes - held, "prepared": held}
-        yield _labelled(GaugeMetricFamily, "leases", "Episodes that are open or prepared.", "state", leases)
-        for count, (name, told) in _COUNTS.items():
-            yield CounterMetricFamily(f"ajet_{name}", told, rollout.counts[count])
-        outcomes = {outcome: rollout.counts[outcome] for outcome in ("ended", "aborted", "fenced")}
-        yield _labelled(CounterMetricFamily, "episodes", "Episodes that are over.", "outcome", outcomes)
-        for prefix, (name, label, told) in _COUNTS_BY_PREFIX.items():
-            yield _labelled(CounterMetricFamily, name, told, label, select_prefix(rollout.counts, prefix))
-        told = "Metrics of the last finished step."
-        yield _labelled(GaugeMetricFamily, "training", told, "metric", training.metrics)
-        try:
-            streams = rollout.streams().streams
-        except EngineUnavailable:  # while it boots they are not read back yet
-            return
+def _families(server: SwarmServer) -> Iterator[Metric]:
+    status, training = server.status(), server.opened
+    states = {state.value: float(state is status.state) for state in ServerState}
+    yield _labelled(GaugeMetricFamily, "server_state", "1 for the present state.", "state", states)
+    with contextlib.suppress(NotFound):  # no job is loaded
+        job = server.job
+        yield InfoMetricFamily("ajet_job", "The loaded job.", {"digest": job.digest(), "backend": job.backend})
+        yield GaugeMetricFamily("ajet_steps", "Training steps the job asks for.", job.steps)
+    if training is None:
+        return
+    rollout = training.rollout
+    for name, told, measure in _GAUGES:
+        yield GaugeMetricFamily(f"ajet_{name}", told, float(measure(status, rollout) or 0.0))
+    best = {} if status.best is None else status.best.model_dump(exclude_none=True)
+    told = "The best evaluation, whose checkpoint is kept; its score is optimistic."
+    yield _labelled(GaugeMetricFamily, "best", told, "what", best)
+    held = len(rollout.leases.prepared)
+    leases = {"open": status.open_episodes - held, "prepared": held}
+    yield _labelled(GaugeMetricFamily, "leases", "Episodes that are open or prepared.", "state", leases)
+    for count, (name, told) in _COUNTS.items():
+        yield CounterMetricFamily(f"ajet_{name}", told, rollout.counts[count])
+    outcomes = {outcome: rollout.counts[outcome] for outcome in ("ended", "aborted", "fenced")}
+    yield _labelled(CounterMetricFamily, "episodes", "Episodes that are over.", "outcome", outcomes)
+    for prefix, (name, label, told) in _COUNTS_BY_PREFIX.items():
+        yield _labelled(CounterMetricFamily, name, told, label, select_prefix(rollout.counts, prefix))
+    told = "Metrics of the last finished step."
+    yield _labelled(GaugeMetricFamily, "training", told, "metric", training.metrics)
+    with contextlib.suppress(EngineUnavailable):  # while it boots they are not read back yet
+        streams = rollout.streams().streams
         for name, told, measured in _STREAMS:
             values = {stream.name: value for stream in streams if (value := measured(stream)) is not None}
             yield _labelled(GaugeMetricFamily, f"stream_{name}", told, "stream", values)
-
-
-def exposition(server: SwarmServer) -> bytes:
-    return generate_latest(ServerCollector(server))
 
 
 def _labelled(

@@ -24,7 +24,7 @@ from swarm.job import Job
 from swarm.store import reading
 from swarm.store.changes import Change, EpisodeClosed, EpisodeErased, RowWriter
 from swarm.store.database import connect, error_message, migrate, open_database, redacted_url
-from swarm.store.retention import find_training, read_evaluations
+from swarm.store.retention import find_training, read_evaluations, read_trainings
 from swarm.store.tables import EPISODES, NODES, TASK_LISTS, TRAININGS
 from swarm.store.writer import fence_open_episodes
 from swarm.wire import EVALUATION_STREAM, EvaluationSummary
@@ -87,18 +87,6 @@ def erase_archived(
 
 
 @dataclass(frozen=True, slots=True)
-class VersionEvaluation:
-    """All evaluation episodes that began under one policy version, and ended."""
-
-    episodes: int
-    tasks: int
-    reward: float
-    """Mean over the episodes."""
-    success: float | None
-    """Share that succeeded, of those that said."""
-
-
-@dataclass(frozen=True, slots=True)
 class TrainingSummary:
     """A training as the weights of one of its steps see it."""
 
@@ -108,35 +96,8 @@ class TrainingSummary:
     """By stream, the digest of its task list."""
     trained: int
     """Episodes of the steps up to this one."""
-    evaluation: VersionEvaluation | None
-    """Of these weights; None where nothing was measured."""
-
-
-def summarize_training(connection: sa.Connection, training: int, step: int) -> TrainingSummary:
-    columns = (TRAININGS.c.job, TRAININGS.c.job_digest)
-    row = connection.execute(sa.select(*columns).where(TRAININGS.c.id == training)).one()
-    lists = sa.select(TASK_LISTS.c.stream, TASK_LISTS.c.digest).where(TASK_LISTS.c.training == training)
-    learned = (_E.training == training, _E.step <= step, _E.state.in_(("in_step", "consumed")))
-    trained = connection.execute(sa.select(sa.func.count()).select_from(EPISODES).where(*learned)).scalar_one()
-    measured: tuple[sa.ColumnElement[Any], ...] = (
-        sa.func.count(_E.reward).label("episodes"),
-        sa.func.count(sa.distinct(_E.task_id)).label("tasks"),
-        sa.func.avg(_E.reward).label("reward"),
-        sa.func.avg(sa.case((_E.success.is_(True), 1.0), (_E.success.is_(False), 0.0))).label("success"),
-    )
-    of_these_weights = (_E.kind == "eval", _E.stream == EVALUATION_STREAM, _E.state == "ended", _E.version == step)
-    sums = connection.execute(sa.select(*measured).where(_E.training == training, *of_these_weights)).one()
-    evaluation = None
-    if sums.episodes:
-        success = None if sums.success is None else float(sums.success)
-        evaluation = VersionEvaluation(sums.episodes, sums.tasks, float(sums.reward), success)
-    digests = {listed.stream: listed.digest for listed in connection.execute(lists)}
-    try:
-        job = Job.from_record(row.job)
-    except ValidationError as error:
-        said = f"expected a training of a job that this version of ajet reads; {to_invalid_request(error)}"
-        raise InvalidRequest(said) from None
-    return TrainingSummary(job, row.job_digest, digests, int(trained), evaluation)
+    evaluation: Mapping[str, Any] | None
+    """Of these weights, as a model's card has it; None where nothing was measured."""
 
 
 class Archive(reading.EpisodeReader):
@@ -158,7 +119,31 @@ class Archive(reading.EpisodeReader):
         return await self._read(lambda *of: (reading.checkpoints(*of), read_evaluations(*of))) or ((), ())
 
     async def summarize(self, step: int) -> TrainingSummary | None:
-        return await self._read(lambda connection, training: summarize_training(connection, training, step))
+        def summarize(connection: sa.Connection, training: int) -> TrainingSummary:
+            columns = (TRAININGS.c.job, TRAININGS.c.job_digest)
+            row = connection.execute(sa.select(*columns).where(TRAININGS.c.id == training)).one()
+            lists = sa.select(TASK_LISTS.c.stream, TASK_LISTS.c.digest).where(TASK_LISTS.c.training == training)
+            learned = (_E.training == training, _E.step <= step, _E.state.in_(("in_step", "consumed")))
+            trained = connection.execute(sa.select(sa.func.count()).select_from(EPISODES).where(*learned)).scalar_one()
+            measured: tuple[sa.ColumnElement[Any], ...] = (
+                sa.func.count(_E.reward).label("episodes"),
+                sa.func.count(sa.distinct(_E.task_id)).label("tasks"),
+                sa.func.avg(_E.reward).label("reward"),
+                sa.func.avg(sa.case((_E.success.is_(True), 1.0), (_E.success.is_(False), 0.0))).label("success"),
+            )
+            evaluated = (_E.kind == "eval", _E.stream == EVALUATION_STREAM, _E.state == "ended", _E.version == step)
+            query = sa.select(*measured).where(_E.training == training, *evaluated)
+            evaluation = dict(connection.execute(query).mappings().one())
+            digests = {listed.stream: listed.digest for listed in connection.execute(lists)}
+            try:
+                job = Job.from_record(row.job)
+            except ValidationError as error:
+                wrong = f"expected a training of a job that this version of ajet reads; {to_invalid_request(error)}"
+                raise InvalidRequest(wrong) from None
+            known = evaluation if evaluation["episodes"] else None
+            return TrainingSummary(job, row.job_digest, digests, int(trained), known)
+
+        return await self._read(summarize)
 
     async def _read(self, query: Callable[[sa.Connection, int], T]) -> T | None:
         def read() -> T | None:
@@ -169,13 +154,11 @@ class Archive(reading.EpisodeReader):
                 if not sa.inspect(connection).has_table(TRAININGS.name):
                     return None
                 migrate(connection)
-                training = self._find_training(connection)
+                training, its = connection.execute(sa.select(sa.func.max(TRAININGS.c.id))).scalar(), None
+                with suppress(ServerFailed):  # it has more steps than are asked for: told at the start of the engine
+                    its = None if self._job is None else find_training(read_trainings(connection), self._job)
+                if its is not None:
+                    training = its.number
                 return None if training is None else query(connection, training)
 
         return await asyncio.to_thread(read)
-
-    def _find_training(self, connection: sa.Connection) -> int | None:
-        with suppress(ServerFailed):  # it has more steps than are asked for: told at the start of the engine
-            if self._job is not None and (training := find_training(connection, self._job)) is not None:
-                return training.number
-        return connection.execute(sa.select(sa.func.max(TRAININGS.c.id))).scalar()

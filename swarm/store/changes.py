@@ -13,7 +13,7 @@ was given up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, Self
@@ -268,11 +268,18 @@ class RowWriter:
 
     def write(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
         self.connection = connection
-        for kind, alike in _group_changes(changes):
-            if issubclass(kind, Update):
-                kind.write(self, alike)
-            else:
-                self._insert(alike)
+        alike: dict[type[Change], list[Any]] = {}
+        for change in [*changes, None]:
+            if change is not None and type(change) in _TOGETHER:
+                alike.setdefault(type(change), []).append(change)
+                continue
+            runs = [(kind, alike[kind]) for kind in _TOGETHER if kind in alike]
+            for kind, run in runs if change is None else [*runs, (type(change), [change])]:
+                if issubclass(kind, Update):
+                    kind.write(self, run)
+                else:
+                    self._insert(run)
+            alike = {}
 
     def forget(self, changes: Sequence[Change]) -> None:
         for change in changes:
@@ -329,15 +336,3 @@ class RowWriter:
         if serial is None:
             raise StoreRefused(f"episode {episode} never began")
         return serial
-
-
-def _group_changes(changes: Sequence[Change]) -> Iterator[tuple[type[Change], list[Any]]]:
-    alike: dict[type[Change], list[Any]] = {}
-    for change in [*changes, None]:
-        if change is not None and type(change) in _TOGETHER:
-            alike.setdefault(type(change), []).append(change)
-            continue
-        yield from ((kind, alike[kind]) for kind in _TOGETHER if kind in alike)
-        alike = {}
-        if change is not None:
-            yield type(change), [change]

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from swarm.backends.protocols import CallReward
 from swarm.store.changes import Closing, HighWaterMarks
-from swarm.store.retention import CALLS, TOKENS, OpenedTraining, oldest_needed, read_evaluations
+from swarm.store.retention import CALLS, TOKENS, StoredTraining, oldest_needed, read_evaluations
 from swarm.store.tables import (
     CHECKPOINTS,
     EPISODES,
@@ -89,16 +89,44 @@ class EpisodeReader(ABC):
         return await self._read(lambda connection, of: episodes(connection, of, limit)) or EpisodeList(episodes=())
 
     async def episode(self, episode: str) -> EpisodeRecord | None:
-        return await self._read(lambda connection, of: find_episode(connection, of, episode))
+        def find(connection: sa.Connection, training: int) -> EpisodeRecord | None:
+            query = _summaries(training, "serial", "call_rewards").where(_E.episode == episode)
+            row = connection.execute(query).mappings().one_or_none()
+            if row is None:
+                return None
+            fields = dict(row)
+            serial, rewards = fields.pop("serial"), {each.call: each for each in fields.pop("call_rewards") or ()}
+            calls = (call_record(node, rewards.get(node.index)) for node in _nodes(connection, [serial])[serial])
+            return EpisodeRecord(**fields, record=tuple(calls))
+
+        return await self._read(find)
 
     async def list_exportable(self) -> ExportableEpisodes:
-        return await self._read(list_exportable) or ExportableEpisodes()
+        """Return which episodes can be exported: of the others only their sums are left."""
+
+        def find(connection: sa.Connection, training: int) -> ExportableEpisodes:
+            own, there = _E.training == training, sa.select(_E.episode).where(_E.calls.is_(None)).order_by(_E.serial)
+            gone = sa.select(sa.func.count(), sa.func.count(sa.case((_E.tokens > 0, 1)))).select_from(EPISODES)
+            count, pruned = connection.execute(gone.where(own, _E.calls.is_not(None))).one()
+            return ExportableEpisodes(connection.execute(there.where(own)).scalars().all(), pruned, count - pruned)
+
+        return await self._read(find) or ExportableEpisodes()
 
     async def history(
         self, after: int, most: int, *, newest: bool = False
     ) -> Sequence[tuple[int, Mapping[str, float]]]:
         """Return the metrics of finished steps above `after`, ascending, at most so many: the first, or the newest."""
-        return await self._read(lambda connection, of: history(connection, of, after, most, newest)) or ()
+
+        def find(connection: sa.Connection, training: int) -> Sequence[tuple[int, Mapping[str, float]]]:
+            finished = sa.type_coerce(STEPS.c.metrics, sa.Text).contains(f'"{FINISHED}"')
+            these = (STEPS.c.training == training, STEPS.c.step > after, finished)
+            order = STEPS.c.step.desc() if newest else STEPS.c.step
+            rows = connection.execute(
+                sa.select(STEPS.c.step, STEPS.c.metrics).where(*these).order_by(order).limit(most)
+            )
+            return sorted((row.step, row.metrics) for row in rows)
+
+        return await self._read(find) or ()
 
 
 def _summaries(training: int, *more: str) -> sa.Select[Any]:
@@ -111,36 +139,6 @@ def _summaries(training: int, *more: str) -> sa.Select[Any]:
 def episodes(connection: sa.Connection, training: int, limit: int) -> EpisodeList:
     query = _summaries(training).order_by(_E.serial.desc()).limit(limit)
     return EpisodeList(episodes=tuple(EpisodeSummary(**row) for row in connection.execute(query).mappings()))
-
-
-def find_episode(connection: sa.Connection, training: int, id: str) -> EpisodeRecord | None:
-    query = _summaries(training, "serial", "call_rewards").where(_E.episode == id)
-    row = connection.execute(query).mappings().one_or_none()
-    if row is None:
-        return None
-    fields = dict(row)
-    serial, rewards = fields.pop("serial"), {each.call: each for each in fields.pop("call_rewards") or ()}
-    nodes = _nodes(connection, [serial])[serial]
-    return EpisodeRecord(**fields, record=tuple(call_record(node, rewards.get(node.index)) for node in nodes))
-
-
-def list_exportable(connection: sa.Connection, training: int) -> ExportableEpisodes:
-    """Return which episodes can be exported: of the others only their sums are left."""
-    own = _E.training == training
-    names = connection.execute(sa.select(_E.episode).where(own, _E.calls.is_(None)).order_by(_E.serial)).scalars()
-    gone = sa.select(sa.func.count(), sa.func.count(sa.case((_E.tokens > 0, 1)))).select_from(EPISODES)
-    count, pruned = connection.execute(gone.where(own, _E.calls.is_not(None))).one()
-    return ExportableEpisodes(names.all(), pruned, count - pruned)
-
-
-def history(
-    connection: sa.Connection, training: int, after: int, most: int, newest: bool
-) -> Sequence[tuple[int, Mapping[str, float]]]:
-    finished = sa.type_coerce(STEPS.c.metrics, sa.Text).contains(f'"{FINISHED}"')
-    query = sa.select(STEPS.c.step, STEPS.c.metrics).where(STEPS.c.training == training, STEPS.c.step > after, finished)
-    order = STEPS.c.step.desc() if newest else STEPS.c.step
-    rows = connection.execute(query.order_by(order).limit(most)).all()
-    return [(row.step, row.metrics) for row in (reversed(rows) if newest else rows)]
 
 
 def checkpoints(connection: sa.Connection, training: int) -> list[tuple[int, str]]:
@@ -191,9 +189,9 @@ class _ByStep(Mapping[int, T]):
         return len(self._steps)
 
 
-def recover_state(engine: sa.Engine, opened: OpenedTraining, kept: int) -> RecoveredState:
+def recover_state(engine: sa.Engine, stored: StoredTraining, kept: int, fresh_start: str | None) -> RecoveredState:
     """Return what a restarted server goes on from; batches and metrics are read when they are asked for."""
-    training = opened.number
+    training = stored.number
     own = _E.training == training
 
     def read_batch(connection: sa.Connection, step: int) -> list[Sample]:
@@ -212,18 +210,20 @@ def recover_state(engine: sa.Engine, opened: OpenedTraining, kept: int) -> Recov
         measured = sa.select(STEPS.c.step).where(STEPS.c.training == training, STEPS.c.metrics.is_not(None))
         streams = _rows(connection, StreamRow, training)
         begun = sa.select(sa.func.count()).select_from(EPISODES).where(own)
+        ends = sa.select(_E.episode, _E.fencing_token, _E.state, _E.reason).where(own, _E.closed.is_not(None))
+        closed = connection.execute(ends.order_by(_E.closed.desc()).limit(CLOSED_KEPT)).all()
         return RecoveredState(
             checkpoints=checkpoints(connection, training),
             step=step,
             replay=_ByStep(engine, range(oldest + 1, step + 1), read_batch),
             pool=_samples(connection, _E.closed, own, _E.kind == "train", _E.state == "ended"),
             prepared=_samples(connection, _E.serial, own, _E.kind == "train", _E.state == "prepared"),
-            fencing_tokens=_fencing_tokens(connection, training),
+            fencing_tokens={episode: (token, _closing(state), why) for episode, token, state, why in reversed(closed)},
             streams=streams,
             begun=connection.execute(begun).scalar_one(),
             counts=_counts(connection, training),
-            job_digest=opened.digest,
-            fresh_start=opened.fresh_start,
+            job_digest=stored.digest,
+            fresh_start=fresh_start,
             lists=_rows(connection, TaskListRow, training),
             measured=_ByStep(engine, connection.execute(measured.order_by(STEPS.c.step)).scalars().all(), read_metrics),
             evaluations=read_evaluations(connection, training),
@@ -265,13 +265,6 @@ def _nodes(connection: sa.Connection, serials: Sequence[int]) -> dict[int, list[
 
 def _closing(state: str) -> Closing:
     return "ended" if state in ("in_step", "consumed") else cast(Closing, state)
-
-
-def _fencing_tokens(connection: sa.Connection, training: int) -> dict[str, tuple[int, Closing, str | None]]:
-    query = sa.select(_E.episode, _E.fencing_token, _E.state, _E.reason)
-    closed = query.where(_E.training == training, _E.closed.is_not(None)).order_by(_E.closed.desc())
-    rows = connection.execute(closed.limit(CLOSED_KEPT)).all()
-    return {episode: (token, _closing(state), reason) for episode, token, state, reason in reversed(rows)}
 
 
 def _count_plays(

@@ -115,35 +115,31 @@ class StoredTraining:
     """The step of its newest checkpoint, None where it has none."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedTraining:
-    """The training of a job, and what its beginning leaves behind: one line for people where it begins anew."""
-
-    number: int
-    digest: str
-    fresh_start: str | None
-
-
-def find_training(connection: sa.Connection, job: Job) -> StoredTraining | None:
-    """Return the training of a job, None where it has none. Raises ServerFailed, in one line, where the only one that
-    the job could go on with has more steps than it asks for."""
-    return _choose(_read_trainings(connection), job)
-
-
-def find_or_begin(connection: sa.Connection, job: Job) -> OpenedTraining:
-    """Return the training of a job, which is recorded as its job from now on; begin one where there is none."""
-    trainings = _read_trainings(connection)
-    its = _choose(trainings, job)
+def find_or_begin(connection: sa.Connection, job: Job) -> tuple[StoredTraining, str | None]:
+    """Return the training of a job, which is recorded as its job from now on. Where there is none it begins, with one
+    line for people about what it leaves behind: the checkpoints that it begins beside, the furthest first."""
+    trainings = read_trainings(connection)
+    its = find_training(trainings, job)
     if its is not None:
         this = TRAININGS.c.id == its.number
         connection.execute(sa.update(TRAININGS).where(this).values(job=job.canonical()))
-        return OpenedTraining(its.number, its.digest, None)
-    number = 1 + max((training.number for training in trainings), default=0)
-    connection.execute(sa.insert(TRAININGS), TrainingRow(number, job.digest(), job.canonical()).values())
-    return OpenedTraining(number, job.digest(), _describe_fresh_start(trainings, job))
+        return its, None
+    new = StoredTraining(1 + max((one.number for one in trainings), default=0), job.digest(), job, 0, None)
+    connection.execute(sa.insert(TRAININGS), TrainingRow(new.number, new.digest, job.canonical()).values())
+    beside = sorted((one for one in trainings if one.checkpoint is not None), key=lambda one: one.step, reverse=True)
+    named = []
+    for one in beside[:_NAMED]:
+        unreadable = "a job that this version of ajet does not read"
+        differs = unreadable if one.job is None else ", ".join(job.differences(one.job))
+        named.append(f"checkpoints/{one.digest[:12]} (step {one.checkpoint}; {differs})")
+    more = f"; and {len(beside) - _NAMED} more" if beside[_NAMED:] else ""
+    told = f"begins at step 0 beside what other jobs trained here: {'; '.join(named)}{more}"
+    return new, told if named else None
 
 
-def _choose(trainings: Sequence[StoredTraining], job: Job) -> StoredTraining | None:
+def find_training(trainings: Sequence[StoredTraining], job: Job) -> StoredTraining | None:
+    """Return the training of a job, None where it has none. Raises ServerFailed, in one line, where the only one that
+    the job could go on with has more steps than it asks for."""
     readable = [(training, training.job) for training in trainings if training.job is not None]
     for training, its in readable:
         if job.equals(its):
@@ -159,19 +155,7 @@ def _choose(trainings: Sequence[StoredTraining], job: Job) -> StoredTraining | N
     return max(within, key=lambda training: training.step, default=None)
 
 
-def _describe_fresh_start(trainings: Sequence[StoredTraining], job: Job) -> str | None:
-    """Return one line about the checkpoints that a job begins beside, the furthest first; None where there are none."""
-    beside = sorted((one for one in trainings if one.checkpoint is not None), key=lambda one: one.step, reverse=True)
-    named = []
-    for one in beside[:_NAMED]:
-        unreadable = "a job that this version of ajet does not read"
-        differs = unreadable if one.job is None else ", ".join(job.differences(one.job))
-        named.append(f"checkpoints/{one.digest[:12]} (step {one.checkpoint}; {differs})")
-    more = f"; and {len(beside) - _NAMED} more" if beside[_NAMED:] else ""
-    return f"begins at step 0 beside what other jobs trained here: {'; '.join(named)}{more}" if named else None
-
-
-def _read_trainings(connection: sa.Connection) -> list[StoredTraining]:
+def read_trainings(connection: sa.Connection) -> list[StoredTraining]:
     def newest(column: sa.Column[int]) -> sa.ScalarSelect[int]:
         return sa.select(sa.func.max(column)).where(column.table.c.training == TRAININGS.c.id).scalar_subquery()
 

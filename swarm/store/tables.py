@@ -195,9 +195,11 @@ class Sample:
         return {name: getattr(self, name) for name in names}
 
     @property
-    def teaches(self) -> bool:
-        """Some call of it is trained."""
-        return any(node.trained for node in self.nodes)
+    def untrained_reason(self) -> str | None:
+        """Why nothing of it can be trained; None where some call is."""
+        if any(node.trained for node in self.nodes):
+            return None
+        return "no_trained_calls" if self.nodes else "no_calls"
 
     @property
     def side_conversations(self) -> int:

@@ -63,12 +63,15 @@ class WriteRequest:
     done: asyncio.Future[None] | None = None
 
 
-class Writer:
-    """Runs from construction to `stop`. `put` may be called from any thread."""
+class Store(reading.EpisodeReader):
+    """One training's durable record, written by a thread of its own from construction to `close`. The methods that are
+    public belong to one event loop."""
 
     def __init__(self, engine: sa.Engine, training: int, rows: RowWriter, checkpoints_kept: int) -> None:
         self.broken: str | None = None
-        """Why nothing is written any more before a restart."""
+        """Why nothing can be written any more before a restart. What was written until then is whole, as after a kill:
+        notes were lost, but nothing that came after them is there."""
+        self._closed = False
         self._engine = engine
         self._training = training
         self._rows = rows
@@ -86,38 +89,63 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
-    def put(self, item: WriteRequest) -> None:
-        self._queue.put(item)
+    async def write(self, *changes: Change) -> None:
+        """Write changes, after all that came before; return when they are durable.
 
-    def stop(self) -> None:
-        """Write what is left, end the thread and close its connection. Blocks."""
+        Raises StoreUnavailable if they could not be written, StoreRefused if they never can be: then none of them was,
+        and the caller must not acknowledge what they stand for.
+        """
+        if self._closed:
+            raise StoreUnavailable("the store is closed: the engine was stopped", retry_after=1.0)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.put(WriteRequest(changes, done))
+        await done
+
+    def note(self, *changes: Change) -> None:
+        """Write changes in order without waiting; they are durable before any later `write` returns."""
+        if not self._closed:
+            self._queue.put(WriteRequest(changes))
+
+    async def close(self) -> None:
+        """Write what is left and let go of the database; safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
         self._queue.put(None)
-        self._thread.join()
-        self._disconnect()
+        await asyncio.to_thread(self._thread.join)
+        self._engine.dispose()
         if self._notes:
             log.error("event=store_lost notes=%d reason=closed_while_unavailable", len(self._notes))
 
+    async def _read(self, query: Callable[[sa.Connection, int], T]) -> T:
+        def read() -> T:
+            with self._engine.connect() as connection:
+                return query(connection, self._training)
+
+        try:
+            return await asyncio.to_thread(read)
+        except SQLAlchemyError as error:
+            raise StoreUnavailable(
+                f"the store {redacted_url(self._engine)} cannot be read: {error_message(error)}", retry_after=1.0
+            ) from error
+
     def _run(self) -> None:
         while not self._stopping:
-            group = self._next_group()
+            group: list[WriteRequest] = []
+            timeout = RETRY_S if self._notes else 0.0 if self._garbage else None
+            with contextlib.suppress(queue.Empty):  # nothing more waits
+                while (item := self._queue.get(timeout=timeout)) is not None:
+                    group.append(item)
+                    if len(group) == GROUP:
+                        break
+                    timeout = 0.0
+                self._stopping = item is None
             if group or self._notes:
-                self._write([*self._notes, *group])
+                self._write_group([*self._notes, *group])
             self._collect_garbage()
+        self._disconnect()
 
-    def _next_group(self) -> list[WriteRequest]:
-        group: list[WriteRequest] = []
-        timeout = RETRY_S if self._notes else 0.0 if self._garbage else None
-        with contextlib.suppress(queue.Empty):  # nothing more waits
-            item = self._queue.get(timeout=timeout)
-            while item is not None:
-                group.append(item)
-                if len(group) == GROUP:
-                    return group
-                item = self._queue.get_nowait()
-            self._stopping = True
-        return group
-
-    def _write(self, items: Sequence[WriteRequest]) -> Exception | None:
+    def _write_group(self, items: Sequence[WriteRequest]) -> Exception | None:
         """Write the items in one transaction; where that cannot ever succeed, each by itself. Returns an error that
         passes, for which nothing was written and the notes are kept."""
         self._notes.clear()
@@ -140,7 +168,7 @@ class Writer:
                 _resolve_futures([item], StoreRefused(self._describe_failure(reason)))
             else:
                 for place, item in enumerate(items, 1):  # what comes after a note that has to wait waits with it
-                    passing = self._write([item])
+                    passing = self._write_group([item])
                     if passing is not None and self._notes:
                         self._wait_for_room(items[place:], passing)
                         break
@@ -270,57 +298,6 @@ def _resolve_futures(items: Sequence[WriteRequest], error: Exception | None) -> 
             log.warning("event=store_nobody_waits writes=%d reason=the_event_loop_is_closed", len(futures))
 
 
-class Store(reading.EpisodeReader):
-    """One training's durable record. All methods belong to one event loop."""
-
-    def __init__(self, engine: sa.Engine, training: int, writer: Writer) -> None:
-        self._engine = engine
-        self._training = training
-        self._writer = writer
-        self._closed = False
-
-    async def write(self, *changes: Change) -> None:
-        """Write changes, after all that came before; return when they are durable.
-
-        Raises StoreUnavailable if they could not be written, StoreRefused if they never can be: then none of them was,
-        and the caller must not acknowledge what they stand for.
-        """
-        if self._closed:
-            raise StoreUnavailable("the store is closed: the engine was stopped", retry_after=1.0)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._writer.put(WriteRequest(changes, done))
-        await done
-
-    def note(self, *changes: Change) -> None:
-        """Write changes in order without waiting; they are durable before any later `write` returns."""
-        if not self._closed:
-            self._writer.put(WriteRequest(changes))
-
-    def failure(self) -> str | None:
-        """Return why nothing can be written any more before a restart, or None. What was written until then is whole,
-        as after a kill: notes were lost, but nothing that came after them is there."""
-        return self._writer.broken
-
-    async def close(self) -> None:
-        """Write what is left and let go of the database; safe to call twice."""
-        if not self._closed:
-            self._closed = True
-            await asyncio.to_thread(self._writer.stop)
-            self._engine.dispose()
-
-    async def _read(self, query: Callable[[sa.Connection, int], T]) -> T:
-        def read() -> T:
-            with self._engine.connect() as connection:
-                return query(connection, self._training)
-
-        try:
-            return await asyncio.to_thread(read)
-        except SQLAlchemyError as error:
-            raise StoreUnavailable(
-                f"the store {redacted_url(self._engine)} cannot be read: {error_message(error)}", retry_after=1.0
-            ) from error
-
-
 def open_store(url: str, job: Job, installation: str) -> tuple[Store, reading.RecoveredState]:
     """Open the job's training in the database at `url`, for the server directory with that id. Blocks.
 
@@ -330,12 +307,12 @@ def open_store(url: str, job: Job, installation: str) -> tuple[Store, reading.Re
     engine, kept = open_database(url, installation), job.checkpoints_kept
     with opening(engine, "cannot be read"):
         with engine.begin() as connection:
-            opened = retention.find_or_begin(connection, job)
-            fence_open_episodes(connection, opened.number)
-            marks = reading.read_high_water_marks(connection, opened.number)
-        recovered = reading.recover_state(engine, opened, kept)
-        writer = Writer(engine, opened.number, RowWriter(opened.number, kept, marks), kept)
-    return Store(engine, opened.number, writer), recovered
+            training, fresh_start = retention.find_or_begin(connection, job)
+            fence_open_episodes(connection, training.number)
+            marks = reading.read_high_water_marks(connection, training.number)
+        recovered = reading.recover_state(engine, training, kept, fresh_start)
+        store = Store(engine, training.number, RowWriter(training.number, kept, marks), kept)
+    return store, recovered
 
 
 def fence_open_episodes(connection: sa.Connection, training: int) -> None:

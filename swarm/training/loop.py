@@ -66,20 +66,12 @@ def collect_rarely() -> None:
     gc.set_threshold(YOUNG, MIDDLE, ALL)
 
 
-def collect_garbage() -> None:
-    """Look at everything if it is worth it: nobody waits for an answer now."""
-    if gc.get_count()[2] >= WORTH:
-        gc.collect()
-
-
 def summarise_evaluation(step: int, outcomes: Sequence[tuple[float, bool | None]]) -> EvaluationSummary:
     """Return what the episodes' rewards and successes, of which there is one at least, say of a step's weights."""
     successes = [success for _, success in outcomes if success is not None]
+    reward, all_told = fmean(reward for reward, _ in outcomes), len(successes) == len(outcomes)
     return EvaluationSummary(
-        step=step,
-        episodes=len(outcomes),
-        reward=fmean(reward for reward, _ in outcomes),
-        success=fmean(successes) if len(successes) == len(outcomes) else None,
+        step=step, episodes=len(outcomes), reward=reward, success=fmean(successes) if all_told else None
     )
 
 
@@ -114,11 +106,9 @@ _RUNNING = frozenset({ServerState.BOOTING, ServerState.ROLLING, ServerState.ROLL
 
 
 class Training:
-    """One loaded job being trained, from start to stop. `checkpoints` is a folder for this job's alone.
-
-    `clock` is that of leases; None: one that stands while the
-    server stands still. A checkpoint is also due so many seconds of `now` after the last one, or after the beginning.
-    """
+    """One loaded job being trained, from start to stop. `checkpoints` is a folder for this job's alone; `clock` is that
+    of leases (None: one that stands while the server stands still). A checkpoint is also due so many seconds of `now`
+    after the last one, or after the beginning."""
 
     def __init__(
         self,
@@ -127,7 +117,7 @@ class Training:
         opened: tuple[Store, RecoveredState],
         checkpoints: Path,
         make_backend: Callable[[], Backend],
-        make_tracker: Callable[[Job], Tracker],
+        make_tracker: Callable[[Job], Tracker | None],
         clock: Callable[[], float] | None = None,
         peers: Sequence[str] = (),
         checkpoint_after_s: float | None = None,
@@ -151,8 +141,6 @@ class Training:
         self.best = best_of(self._recovered.evaluations)
         """The best of these."""
         self.pace = Pace()
-        self.version = 0
-        """The policy version that serves now."""
         self.updating = False
         """A batch is being learned, or its checkpoint saved."""
         self._resolver = Resolver(self.rollout.teams, peers)
@@ -232,7 +220,7 @@ class Training:
         await self._recover(backend)
         self._serving = InferenceContext(self.rollout, backend, PromptBuilder(backend.renderer))
         self.provenance = dict(backend.provenance)
-        self._serve(backend)
+        self.rollout.finish_update(backend.engine.version)
         self._start_rollout()
         self._spawn(self._clock.run(), "clock")
         self._spawn(self._sweep(), "sweep")
@@ -284,21 +272,24 @@ class Training:
     async def _train(self, backend: Backend) -> None:
         self._saved_at = self._now()
         self.pace.record_step()
-        take = self._take_overlapping_batch if self.job.max_staleness else self._take_strict_batch
         still = self.job.learning_rate == 0
         before = await self._in_thread(backend.weights) if still else None
         while self.step < self.job.steps:
             await self._await_evaluation()
-            await self.rollout.wait_until(lambda: self.rollout.groups.begun)
+            await self.rollout.wait_until(lambda: any(self.rollout.groups))
             watch = Stopwatch(self._engine_work)
-            groups = await take()
+            groups = await self._take_batch()
             self.updating = True
             watch.lap("gen")
-            collect_garbage()
-            await self._schedule(groups, StepMeasured(self.step + 1, watch.metrics()))
+            if gc.get_count()[2] >= WORTH:  # nobody waits for an answer now
+                gc.collect()
+            spent = StepMeasured(self.step + 1, watch.metrics())
+            scheduled = BatchScheduled(spent.step, tuple(sample.episode for sample in list_samples(groups)))
+            streams = self.rollout.groups.streams
+            await self._write_durably(spent.step, lambda: (scheduled, spent, *streams.list_rows()))  # noqa: B023
             watch.lap("settle")
             await self._learn(backend, groups, watch)
-            self._serve(backend)
+            self.rollout.finish_update(backend.engine.version)
             if self.step == self.job.steps and still:
                 after = await self._in_thread(backend.weights)
                 self.zero_lr_check = Stillness(before=before, after=after, probs_tolerance=backend.probs_tolerance)
@@ -316,7 +307,7 @@ class Training:
             return
         began = self._now()
         what = f"step {self.step + 1}" if self.step < self.job.steps else "the end"
-        self.waiting = f"{what} waits for {awaited} evaluation episodes of version {self.version}"
+        self.waiting = f"{what} waits for {awaited} evaluation episodes of version {self.rollout.version}"
         log.info("event=awaits_evaluation step=%d episodes=%d", self.step, awaited)
         await self.rollout.wait_until(lambda: not self.rollout.pending_evaluations)
         self.waiting = None
@@ -333,20 +324,19 @@ class Training:
                 await self._in_thread(partial(self._checkpoints.keep_best, summary.step))
             await self._tracker.log(summary.step, means)
 
-    async def _take_strict_batch(self) -> tuple[Group, ...]:
-        """Wait for a batch and until nothing generates; nothing does before the next `_start_rollout`."""
-        await self.rollout.wait_until(lambda: self.rollout.groups.full)
+    async def _take_batch(self) -> tuple[Group, ...]:
+        """Wait for a batch; without staleness also until nothing generates, nor does before the next rollout."""
+        rollout = self.rollout
+        await rollout.wait_until(lambda: rollout.groups.full)
+        if self.job.max_staleness:
+            rollout.begin_drain()
+            await rollout.wait_until(lambda: rollout.groups.complete)
+            return rollout.take_batch()
         self._machine.transition_to(ServerState.ROLLING_POST)
-        self.rollout.begin_drain()
-        groups = await self.rollout.wait_for_batch()
+        rollout.begin_drain()
+        groups = await rollout.wait_for_batch()
         self._machine.transition_to(ServerState.WEIGHT_SYNCING)
         return groups
-
-    async def _take_overlapping_batch(self) -> tuple[Group, ...]:
-        await self.rollout.wait_until(lambda: self.rollout.groups.full)
-        self.rollout.begin_drain()
-        await self.rollout.wait_until(lambda: self.rollout.groups.complete)
-        return self.rollout.take_batch()
 
     async def _learn(
         self, backend: Backend, groups: tuple[Group, ...], watch: Stopwatch, evaluated: EvaluationSummary | None = None
@@ -365,7 +355,7 @@ class Training:
         await self._publish(step, backend)
         watch.lap("update_weights")
         if self._machine.state is ServerState.ROLLING:  # episodes go on, and more of them may begin
-            self._serve(backend)
+            self.rollout.finish_update(backend.engine.version)
         late = self._checkpoint_after_s is not None and self._now() - self._saved_at >= self._checkpoint_after_s
         if due := late or step % job.checkpoint_every == 0 or step == job.steps or job.keeps_best_of(step):
             save = partial(self._checkpoints.save, learner, step)
@@ -375,15 +365,24 @@ class Training:
         charted = self.rollout.groups.streams.charted
         measured = await self._in_thread(partial(batch_metrics, self.job, step, groups, charted))
         before = evaluation_metrics(evaluated) if evaluated is not None else {}
-        await self._report({**measured, **learned, **watch.metrics(), **before})
+        self.step = step
+        self.metrics = metrics = {
+            **measured, **learned, **watch.metrics(), **before, **self.rollout.metrics(), FINISHED: float(step),
+            "episodes/total": float(step * job.episodes_per_step),
+        }  # fmt: skip
+        self.store.note(StepMeasured(step, metrics))
+        await self._tracker.log(step, metrics)
+        log.info(
+            "event=step step=%d/%d reward=%.4f success=%.4f rollout_s=%.2f update_s=%.2f",
+            step, job.steps, metrics["critic/rewards/mean"], metrics.get("critic/success/mean", float("nan")),
+            metrics.get("timing_s/gen", 0.0), metrics["timing_s/update_actor"],
+        )  # fmt: skip
+        flat, self.flat = self.flat, self._flat.observe(metrics)
+        if self.flat is not None and flat is None:
+            log.warning("event=flat_rewards step=%d reason=%r", step, self.flat)
         if due:
             await self._write_durably(step, lambda: (CheckpointSaved(step, name),))
             await self._in_thread(partial(self._checkpoints.commit, step, name))
-
-    async def _schedule(self, groups: tuple[Group, ...], spent: StepMeasured) -> None:
-        scheduled = BatchScheduled(spent.step, tuple(sample.episode for sample in list_samples(groups)))
-        streams = self.rollout.groups.streams
-        await self._write_durably(spent.step, lambda: (scheduled, spent, *streams.list_rows()))
 
     async def _publish(self, step: int, backend: Backend) -> None:
         await self._retry_until_room(f"step {step} waits for room to publish", lambda: self._in_thread(backend.publish))
@@ -406,33 +405,6 @@ class Training:
                 self.waiting = None
                 return done
 
-    async def _report(self, metrics: Mapping[str, float]) -> None:
-        self.step += 1
-        self.metrics = {
-            **metrics,
-            **self.rollout.metrics(),
-            FINISHED: float(self.step),
-            "episodes/total": float(self.step * self.job.episodes_per_step),
-        }
-        self.store.note(StepMeasured(self.step, self.metrics))
-        await self._tracker.log(self.step, self.metrics)
-        log.info(
-            "event=step step=%d/%d reward=%.4f success=%.4f rollout_s=%.2f update_s=%.2f",
-            self.step,
-            self.job.steps,
-            metrics["critic/rewards/mean"],
-            metrics.get("critic/success/mean", float("nan")),
-            metrics.get("timing_s/gen", 0.0),
-            metrics["timing_s/update_actor"],
-        )
-        before, self.flat = self.flat, self._flat.observe(metrics)
-        if self.flat is not None and before is None:
-            log.warning("event=flat_rewards step=%d reason=%r", self.step, self.flat)
-
-    def _serve(self, backend: Backend) -> None:
-        self.version = backend.engine.version
-        self.rollout.finish_update(self.version)
-
     def _engine_work(self) -> EngineWork:
         return EngineWork(self.rollout.gate.busy_s, self.rollout.sampled_tokens)
 
@@ -450,8 +422,8 @@ class Training:
 
     async def _watch(self, backend: Backend) -> None:
         while True:
-            if (broken := self.store.failure()) is not None:
-                raise StoreRefused(broken)
+            if self.store.broken is not None:
+                raise StoreRefused(self.store.broken)
             if (reason := backend.failure()) is not None:
                 raise BackendError(reason)
             await asyncio.sleep(WATCH_S)

@@ -88,9 +88,8 @@ def batch_metrics(
         "batch/episodes": float(len(samples)),
         "batch/groups": float(len(groups)),
         "batch/constant_groups": float(sum(group.constant for group in groups)),
-        **_success(samples, "critic/success/mean"),
         **({"batch/codes": float(len(codes))} if codes else {}),
-        **_sizes(samples),
+        **{name.replace("success", "critic/success"): value for name, value in _outcomes(samples).items()},
         "calls/untrained": float(sum(not node.trained for sample in samples for node in sample.nodes)),
         **_ages(samples, step - 1),
         **_merge(groups),
@@ -108,15 +107,12 @@ def finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
-def _success(samples: Sequence[Sample], name: str) -> dict[str, float]:
-    told = [float(sample.success) for sample in samples if sample.success is not None]
-    return {name: fmean(told)} if told else {}
-
-
-def _sizes(samples: Sequence[Sample]) -> dict[str, float]:
+def _outcomes(samples: Sequence[Sample]) -> dict[str, float]:
+    successes = [float(sample.success) for sample in samples if sample.success is not None]
     trained = [[node for node in sample.nodes if node.trained] for sample in samples]
     sampled = [sum(len(node.sampled) for node in nodes) for nodes in trained]
     return {
+        **({"success/mean": fmean(successes)} if successes else {}),
         "response_length/mean": fmean(sampled),
         "response_length/clip_ratio": fmean(node.cut for nodes in trained for node in nodes),
         "num_turns/mean": fmean(map(len, trained)),
@@ -158,13 +154,13 @@ def _merge(groups: Sequence[Group]) -> dict[str, float]:
 
 def _stream_metrics(groups: Sequence[Group], of: int) -> dict[str, float]:
     samples = list_samples(groups)
-    sizes = _sizes(samples)
+    outcomes = _outcomes(samples)
+    del outcomes["response_length/clip_ratio"]
     return {
         "groups": float(len(groups)),
         "episodes": float(len(samples)),
         "reward/mean": fmean(sample.reward for sample in samples),
-        **_success(samples, "success/mean"),
-        **{name: sizes[name] for name in ("response_length/mean", "num_turns/mean", "tokens/trained")},
+        **outcomes,
         "share": len(groups) / of,
     }
 
@@ -214,7 +210,6 @@ class Pace:
         return (self._steps[-1] - self._steps[0]) / (len(self._steps) - 1)
 
 
-NOTHING_SPENT: Mapping[str, float] = MappingProxyType({})
 _ROLLOUT = ("gen", "settle")
 """The laps before the learner's."""
 
@@ -233,7 +228,7 @@ class Stopwatch:
         self,
         work: Callable[[], EngineWork],
         now: Callable[[], float] = time.perf_counter,
-        spent: Mapping[str, float] = NOTHING_SPENT,
+        spent: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self._work = work
         self._now = now

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -58,14 +59,6 @@ class Tracker(Protocol):
         """Make everything durable; safe to call twice."""
 
 
-class NullTracker:
-    """Keeps nothing: for jobs without tracking."""
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
-
-    def finish(self) -> None: ...
-
-
 class WandbTracker:
     """A Weights & Biases run; offline it is a `.wandb` file, complete once `finish` returned."""
 
@@ -77,10 +70,11 @@ class WandbTracker:
         import wandb
 
         Path(tracking.directory).mkdir(parents=True, exist_ok=True)
+        fields = job.model_dump(mode="json", exclude={"tracking"})  # they go before the harness's own entries
         given: dict[str, Any] = {
             "project": tracking.project, "group": tracking.group, "name": tracking.name, "id": tracking.run_id,
-            "tags": list(tracking.tags), "dir": tracking.directory, "config": run_config(job),
-            "settings": wandb.Settings(**_QUIET),
+            "tags": list(tracking.tags), "dir": tracking.directory, "settings": wandb.Settings(**_QUIET),
+            "config": {**tracking.config, **fields, "job_digest": job.digest()},
         }  # fmt: skip
         if tracking.mode == "online":
             try:  # a restarted server goes on with the same run
@@ -104,14 +98,8 @@ class WandbTracker:
         self._run.finish()
 
 
-def run_config(job: Job) -> dict[str, Any]:
-    """Return what the run records about itself: the job's fields and digest over the harness's own entries."""
-    extra = dict(job.tracking.config) if job.tracking is not None else {}
-    return {**extra, **job.model_dump(mode="json", exclude={"tracking"}), "job_digest": job.digest()}
-
-
-def make_tracker(job: Job) -> Tracker:
-    return NullTracker() if job.tracking is None else WandbTracker(job, job.tracking)
+def make_tracker(job: Job) -> Tracker | None:
+    return None if job.tracking is None else WandbTracker(job, job.tracking)
 
 
 class TrackerThread:
@@ -119,20 +107,26 @@ class TrackerThread:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tracker")
-        self._tracker: Tracker = NullTracker()
+        self._tracker: Tracker | None = None
 
-    async def open(self, make: Callable[[], Tracker]) -> None:
+    async def open(self, make: Callable[[], Tracker | None]) -> None:
         def open_tracker() -> None:  # there for `finish`, though nobody waits for it any more
             self._tracker = make()
 
         await self._call(open_tracker)
 
     async def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        await self._call(lambda: self._tracker.log(step, metrics))
+        if self._tracker is not None:
+            await self._call(partial(self._tracker.log, step, metrics))
 
     async def finish(self) -> None:
         """Make everything durable; what `open` still does is waited for."""
-        await self._call(lambda: self._tracker.finish())
+
+        def finish_tracker() -> None:
+            if self._tracker is not None:
+                self._tracker.finish()
+
+        await self._call(finish_tracker)
 
     def close(self) -> None:
         """End the thread once it did what it was asked; no call may follow."""

@@ -14,7 +14,6 @@ import pytest
 
 from swarm.calls.call import Call
 from swarm.rollout.episodes import LeasedEpisode
-from swarm.server.model_endpoint import StreamTimeouts
 from swarm.store.changes import CallCaptured, CallWithdrawn, Change
 from tests.swarm.server.support import MODEL, Served, eventually, job, serving
 from tests.swarm.store.support import FakeStore
@@ -23,17 +22,10 @@ ASK = [{"role": "user", "content": "hi"}]
 
 
 @pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    async with playing(tmp_path) as running:
-        yield running
-
-
-@contextlib.asynccontextmanager
-async def playing(folder: Path, *, grace_s: float = 30.0) -> AsyncIterator[Served]:
+async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
+    monkeypatch.setattr("swarm.calls.call.GRACE_S", 30.0)
     numbers = iter(range(1000))
-    wanted = job(lease_ttl_s=60.0)
-    patience = StreamTimeouts(grace_s=grace_s)
-    async with serving(folder, wanted, script=lambda *_: f"number {next(numbers)}", patience=patience) as running:
+    async with serving(tmp_path, job(lease_ttl_s=60.0), script=lambda *_: f"number {next(numbers)}") as running:
         running.rollout.store = Store()
         yield running
 

@@ -16,7 +16,6 @@ from pydantic import BaseModel
 
 from swarm.job import TinyModel
 from swarm.server import connections
-from swarm.server.model_endpoint import StreamTimeouts
 from tests.lazily import lazy
 from tests.swarm.conformance.support import drifts, roomy, saying, spoken, tree
 from tests.swarm.server.support import MODEL, eventually, job, serving
@@ -37,9 +36,11 @@ def claude(lease: Lease, **how: Any) -> AbstractAsyncContextManager[Any]:
 
 
 @pytest.mark.slow
-async def test_a_silent_stream_of_each_protocol_says_that_it_lives(tmp_path: Path) -> None:
-    patience = StreamTimeouts(keep_alive_s=0.02)
-    async with serving(tmp_path, roomy(), script=saying("at last"), patience=patience) as served:
+async def test_a_silent_stream_of_each_protocol_says_that_it_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.server.model_endpoint.KEEP_ALIVE_S", 0.02)
+    async with serving(tmp_path, roomy(), script=saying("at last")) as served:
         lease = await served.begin()
         served.backend.engine.hold()
         async with (

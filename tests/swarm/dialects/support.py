@@ -61,7 +61,7 @@ def streamed(dialect: Dialect, body: dict[str, Any], pieces: Sequence[Piece], fo
     calls = iter(found.call_ids)
     for piece in pieces:
         raw += writer.piece(0, piece, (), next(calls) if isinstance(piece, ToolCall) else None)
-    return events(raw + writer.finish(0, found) + writer.closing([found]))
+    return events(raw + writer.closing([found]))
 
 
 def events(raw: bytes) -> list[dict[str, Any]]:

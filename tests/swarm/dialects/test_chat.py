@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.dialects.base import CompletionRequest, Token, ToolChoice
-from swarm.dialects.chat import ChatDialect
+from swarm.dialects.chat import CHAT
 from swarm.errors import InvalidRequest, LeaseLost
 from swarm.rendering.messages import Piece, ToolCall, Words
 from tests.lazily import lazy
@@ -18,7 +18,6 @@ from tests.swarm.dialects.support import MODEL, NAME, answers, kept, reply
 from tests.swarm.server.agents import ADD
 
 types = lazy("openai.types.chat")
-CHAT = ChatDialect()
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
 CALLED = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 
@@ -127,7 +126,7 @@ def test_a_stream_says_what_the_whole_answer_says(pieces: list[Piece]) -> None:
     raw, calls = writer.opening(), iter(found.call_ids)
     for piece in pieces:
         raw += writer.piece(0, piece, (), next(calls) if isinstance(piece, ToolCall) else None)
-    raw += writer.finish(0, found) + writer.closing([found])
+    raw += writer.closing([found])
     *events, end = [event.removeprefix(b"data: ") for event in raw.split(b"\n\n")[:-1]]
     chunks = [json.loads(event) for event in events]
     for chunk in chunks:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from swarm.dialects.base import CompletionRequest, ToolChoice, seal, signature
-from swarm.dialects.messages import MessagesDialect, parse_count
+from swarm.dialects.messages import MESSAGES, parse_count
 from swarm.errors import (
     ContextExceeded,
     EngineUnavailable,
@@ -33,7 +33,6 @@ from tests.swarm.dialects.support import MODEL, NAME, answers, events, kept, rep
 
 streaming = lazy("anthropic.lib.streaming._messages")
 types = lazy("anthropic.types")
-DIALECT = MessagesDialect()
 USER = {"role": "user", "content": "hi"}
 TOOL = {"name": "add", "description": "adds", "input_schema": {"type": "object"}}
 
@@ -43,7 +42,7 @@ def body(**fields: Any) -> dict[str, Any]:
 
 
 def parse(**fields: Any) -> CompletionRequest:
-    return DIALECT.parse(json.dumps(body(**fields)).encode(), MODEL)
+    return MESSAGES.parse(json.dumps(body(**fields)).encode(), MODEL)
 
 
 def turns(*found: Any) -> tuple[Any, ...]:
@@ -106,10 +105,10 @@ def stream_event() -> TypeAdapter[Any]:
 def test_what_was_served_comes_back_as_the_message_that_was_kept(pieces: Sequence[Piece], omitted: bool) -> None:
     found = reply(pieces)
     asked = body(thinking={"type": "adaptive", "display": "omitted"}) if omitted else body()
-    answer = types.Message.model_validate(whole(DIALECT, asked, found))
+    answer = types.Message.model_validate(whole(MESSAGES, asked, found))
     snapshot: Any = None
     buffers: dict[int, bytes] = {}
-    for event in streamed(DIALECT, asked, pieces, found):
+    for event in streamed(MESSAGES, asked, pieces, found):
         seen = stream_event().validate_python(event)
         snapshot = streaming.accumulate_event(event=seen, current_snapshot=snapshot, json_bufs=buffers)
     for message in (answer, snapshot):
@@ -123,7 +122,7 @@ def test_what_was_served_comes_back_as_the_message_that_was_kept(pieces: Sequenc
 
 @given(answers)
 def test_blocks_of_a_stream_open_and_close_in_turn(pieces: Sequence[Piece]) -> None:
-    seen = streamed(DIALECT, body(), pieces, reply(pieces))
+    seen = streamed(MESSAGES, body(), pieces, reply(pieces))
     assert [event["type"] for event in (seen[0], *seen[-2:])] == ["message_start", "message_delta", "message_stop"]
     place, is_open = 0, False
     for event in seen[1:-2]:
@@ -146,26 +145,26 @@ def test_blocks_of_a_stream_open_and_close_in_turn(pieces: Sequence[Piece]) -> N
 )
 def test_why_an_answer_ended(pieces: list[Piece], fields: dict[str, Any], reason: str, sequence: str | None) -> None:
     found = reply(pieces, **fields)
-    ends = [whole(DIALECT, body(), found), streamed(DIALECT, body(), pieces, found)[-2]["delta"]]
+    ends = [whole(MESSAGES, body(), found), streamed(MESSAGES, body(), pieces, found)[-2]["delta"]]
     assert [(end["stop_reason"], end["stop_sequence"]) for end in ends] == [(reason, sequence)] * 2
 
 
 @pytest.mark.parametrize("arguments", ['{"a": 1e999}', '{"a":' * 300 + "1" + "}" * 300, "{\n}"])
 def test_arguments_are_served_as_the_model_wrote_them(arguments: str) -> None:
     ask, found = parse(), reply([ToolCall("add", arguments)])
-    raw = DIALECT.format_reply(NAME, MODEL, ask, [found])
+    raw = MESSAGES.format_reply(NAME, MODEL, ask, [found])
     assert arguments.encode() in raw
     assert json.loads(raw)["content"][0]["input"] == json.loads(arguments)
     (delta,) = [
         event["delta"]
-        for event in streamed(DIALECT, body(), [*found.answer.tool_calls], found)
+        for event in streamed(MESSAGES, body(), [*found.answer.tool_calls], found)
         if event["type"] == "content_block_delta"
     ]
     assert delta["partial_json"] == arguments
 
 
 def test_usage_counts_each_prompt_token_once() -> None:
-    used = whole(DIALECT, body(), reply([Words("x")]))["usage"]
+    used = whole(MESSAGES, body(), reply([Words("x")]))["usage"]
     assert used == {
         "input_tokens": 10, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 30, "output_tokens": 7,
     }  # fmt: skip
@@ -229,13 +228,13 @@ def test_a_count_shows_the_model_what_a_call_would() -> None:
 )  # fmt: skip
 def test_errors_have_anthropics_form_and_keep_our_code(error: SwarmError, kind: str) -> None:
     wire = {"type": kind, "message": "x", "code": error.code, "param": error.param}
-    assert json.loads(DIALECT.error(error)) == {"type": "error", "error": wire}
-    writer = DIALECT.writer(NAME, MODEL, parse(), 0, 40)
+    assert json.loads(MESSAGES.error(error)) == {"type": "error", "error": wire}
+    writer = MESSAGES.writer(NAME, MODEL, parse(), 0, 40)
     assert events(writer.fail(error)) == [{"type": "error", "error": wire}]
 
 
 def test_a_prompt_that_is_too_long_is_told_in_the_words_agents_look_for() -> None:
-    told = json.loads(DIALECT.error(ContextExceeded("expected 200 tokens", param="messages")))["error"]
+    told = json.loads(MESSAGES.error(ContextExceeded("expected 200 tokens", param="messages")))["error"]
     assert_golden(told["message"])
     assert (told["type"], told["code"]) == ("invalid_request_error", "context_length_exceeded")
 
@@ -257,5 +256,5 @@ def test_tools_that_the_provider_would_run_are_left_out_and_told_once_a_kind() -
 def test_a_thread_is_refused_in_the_protocols_own_words(thread: dict[str, Any], code: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         parse(thread=thread)
-    error = json.loads(DIALECT.error(refused.value))["error"]
+    error = json.loads(MESSAGES.error(refused.value))["error"]
     assert (error["type"], error["param"], error["details"]["error_code"]) == ("invalid_request_error", "thread", code)

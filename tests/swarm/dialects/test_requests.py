@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.dialects.base import CompletionRequest, Dialect
-from swarm.dialects.chat import ChatDialect
-from swarm.dialects.messages import MessagesDialect
-from swarm.dialects.responses import ResponsesDialect
+from swarm.dialects.chat import CHAT
+from swarm.dialects.messages import MESSAGES
+from swarm.dialects.responses import RESPONSES
 from swarm.errors import InvalidRequest, NotFound
 from swarm.rendering.messages import Words
 from tests.swarm.dialects.support import MODEL, NAME, json_values, reply
@@ -23,9 +23,9 @@ from tests.swarm.server.agents import ADD
 
 USER = {"role": "user", "content": "hi"}
 DIALECTS: dict[str, tuple[Dialect, dict[str, Any]]] = {
-    "chat": (ChatDialect(), {"messages": [USER]}),
-    "messages": (MessagesDialect(), {"messages": [USER], "max_tokens": 9}),
-    "responses": (ResponsesDialect(), {"input": "hi"}),
+    "chat": (CHAT, {"messages": [USER]}),
+    "messages": (MESSAGES, {"messages": [USER], "max_tokens": 9}),
+    "responses": (RESPONSES, {"input": "hi"}),
 }
 
 
@@ -37,7 +37,7 @@ def parse(name: str, **fields: Any) -> CompletionRequest:
 CHAT_REFUSES: list[tuple[dict[str, Any], str]] = [
     ({"model": None}, "model"), ({"messages": []}, "messages"), ({"messages": {}}, "messages"),
     ({"tools": {}}, "tools"), ({"tools": [{"type": "retrieval"}]}, "tools.0.type"),
-    ({"tools": [{"type": "function"}]}, "tools.0.function"),
+    ({"tools": [{"type": "function"}]}, "tools.0.function.name"),
     ({"tools": [{"type": "function", "function": {"description": "?"}}]}, "tools.0.function.name"),
     ({"tools": [{"type": "function", "function": {"name": "f", "kind": 1}}]}, "tools.0.function.kind"),
     ({"tool_choice": "sometimes"}, "tool_choice"), ({"tool_choice": "required"}, "tool_choice"),

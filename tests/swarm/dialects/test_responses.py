@@ -12,20 +12,19 @@ from hypothesis import given
 from pydantic import TypeAdapter
 
 from swarm.dialects.base import CompletionRequest, Token, ToolChoice, seal
-from swarm.dialects.responses import ResponsesDialect
+from swarm.dialects.responses import RESPONSES
 from swarm.errors import ContextExceeded, EngineUnavailable, InvalidRequest
 from swarm.rendering.messages import Piece, Reasoning, ToolCall, Words
 from tests.lazily import lazy
 from tests.swarm.dialects.support import MODEL, NAME, answers, events, kept, reply, streamed, whole
 
 types = lazy("openai.types.responses")
-DIALECT = ResponsesDialect()
 USER = {"role": "user", "content": "hi"}
 TOOL = {"type": "function", "name": "add", "description": "adds", "parameters": {"type": "object"}, "strict": True}
 
 
 def parse(**fields: Any) -> CompletionRequest:
-    return DIALECT.parse(json.dumps({"model": MODEL, "input": "hi", **fields}).encode(), MODEL)
+    return RESPONSES.parse(json.dumps({"model": MODEL, "input": "hi", **fields}).encode(), MODEL)
 
 
 def body(**fields: Any) -> dict[str, Any]:
@@ -67,10 +66,10 @@ def test_ids_and_second_messages_tell_turns_apart() -> None:
 @given(answers)
 def test_what_was_served_comes_back_as_the_message_that_was_kept(pieces: Sequence[Piece]) -> None:
     found = reply(pieces)
-    output = whole(DIALECT, body(), found)["output"]
-    types.Response.model_validate(whole(DIALECT, body(), found))
+    output = whole(RESPONSES, body(), found)["output"]
+    types.Response.model_validate(whole(RESPONSES, body(), found))
     assert parse(input=[USER, *output, USER]).messages == (USER, kept(found), USER)
-    seen = streamed(DIALECT, body(), pieces, found)
+    seen = streamed(RESPONSES, body(), pieces, found)
     assert parse(input=[USER, *seen[-1]["response"]["output"], USER]).messages == (USER, kept(found), USER)
 
 
@@ -81,7 +80,7 @@ def stream_event() -> TypeAdapter[Any]:
 
 @given(answers)
 def test_a_stream_ends_with_what_its_events_said(pieces: Sequence[Piece]) -> None:
-    seen = streamed(DIALECT, body(), pieces, reply(pieces))
+    seen = streamed(RESPONSES, body(), pieces, reply(pieces))
     for event in seen:
         stream_event().validate_python(event)
     assert [event["sequence_number"] for event in seen] == list(range(len(seen)))
@@ -106,8 +105,8 @@ def test_a_stream_ends_with_what_its_events_said(pieces: Sequence[Piece]) -> Non
 )  # fmt: skip
 def test_an_answer_cut_short_is_incomplete(pieces: list[Piece], statuses: list[str]) -> None:
     found = reply(pieces, finish="length")
-    answer = whole(DIALECT, body(), found)
-    *_, last = streamed(DIALECT, body(), pieces, found)
+    answer = whole(RESPONSES, body(), found)
+    *_, last = streamed(RESPONSES, body(), pieces, found)
     assert last["type"] == "response.incomplete"
     for response in (answer, last["response"]):
         assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
@@ -116,7 +115,7 @@ def test_an_answer_cut_short_is_incomplete(pieces: list[Piece], statuses: list[s
 
 def test_the_echo_says_what_held() -> None:
     fields = {"store": True, "metadata": {"a": "b"}, "tools": [TOOL], "temperature": 0.5, "max_output_tokens": 9}
-    answer = whole(DIALECT, body(instructions="be brief", parallel_tool_calls=False, **fields), reply([Words("x")]))
+    answer = whole(RESPONSES, body(instructions="be brief", parallel_tool_calls=False, **fields), reply([Words("x")]))
     assert answer["store"] is False
     assert answer["metadata"] == {"a": "b"}
     assert answer["tools"] == [{**TOOL, "strict": False}]
@@ -127,9 +126,9 @@ def test_the_echo_says_what_held() -> None:
 
 
 def test_the_echo_is_json_whatever_numbers_were_sent() -> None:
-    ask = DIALECT.parse(b'{"model": "fake", "input": "hi", "metadata": {"a": 1e999}}', MODEL)
-    assert b"Infinity" not in DIALECT.format_reply(NAME, MODEL, ask, [reply([])])
-    assert b"Infinity" not in DIALECT.writer(NAME, MODEL, ask, 0, 40).opening()
+    ask = RESPONSES.parse(b'{"model": "fake", "input": "hi", "metadata": {"a": 1e999}}', MODEL)
+    assert b"Infinity" not in RESPONSES.format_reply(NAME, MODEL, ask, [reply([])])
+    assert b"Infinity" not in RESPONSES.writer(NAME, MODEL, ask, 0, 40).opening()
 
 
 def test_tools_choices_and_formats_are_understood() -> None:
@@ -153,7 +152,7 @@ def test_log_probs_of_the_words_are_served_where_they_are_asked_for() -> None:
     assert parse(include=["reasoning.encrypted_content"]).logprobs is None
     tokens = [Token("<t>", -1.0), Token("4", -2.0), Token("4", -3.0, (("4", -3.0),)), Token("<e>", -4.0)]
     found = reply([Reasoning("4"), Words("4")], tokens=tokens)
-    (part,) = whole(DIALECT, body(**asked), found)["output"][1]["content"]
+    (part,) = whole(RESPONSES, body(**asked), found)["output"][1]["content"]
     likeliest = {"token": "4", "logprob": -3.0, "bytes": [52]}
     assert part["logprobs"] == [{**likeliest, "top_logprobs": [likeliest]}]
 
@@ -171,16 +170,16 @@ def test_reasoning_comes_back_sealed_or_shown_but_never_changed() -> None:
 
 def test_a_broken_stream_says_so_twice_and_an_error_is_openais() -> None:
     error = EngineUnavailable("no engine")
-    writer = DIALECT.writer(NAME, MODEL, parse(), 0, 40)
+    writer = RESPONSES.writer(NAME, MODEL, parse(), 0, 40)
     seen = events(writer.opening() + writer.fail(error))
     assert [event["type"] for event in seen[2:]] == ["response.failed", "error"]
     assert seen[2]["response"]["error"] == {"code": "server_error", "message": "no engine"}
     assert (seen[3]["error"]["code"], seen[3]["code"]) == ("engine_unavailable", "engine_unavailable")
-    assert json.loads(DIALECT.error(error)) == error.to_wire()
+    assert json.loads(RESPONSES.error(error)) == error.to_wire()
     long = ContextExceeded("ask for fewer `max_tokens`", param="messages")
-    told = json.loads(DIALECT.error(long))["error"]
+    told = json.loads(RESPONSES.error(long))["error"]
     assert (told["param"], told["message"]) == ("input", "ask for fewer `max_output_tokens`")
-    assert writer.keep_alive().startswith(b":")
+    assert writer.keep_alive.startswith(b":")
 
 
 def test_tools_that_the_provider_would_run_are_left_out_and_told() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,20 +19,19 @@ from swarm.errors import (
     JobFinished,
     LeaseLost,
     StoreUnavailable,
-    SwarmError,
     Throttled,
 )
 from swarm.rendering.messages import BackendError
 from swarm.rollout import episodes
-from swarm.rollout.episodes import Closing, LeasedEpisode, Leases
+from swarm.rollout.episodes import Closing, LeasedEpisode
 from swarm.rollout.keys import Claims
 from swarm.rollout.rollout import Rollout
-from swarm.rollout.state import Admission, StateMachine
+from swarm.rollout.state import StateMachine
 from swarm.rollout.teams import IN_DOUBT_S
 from swarm.store.changes import EpisodeClosed, EpisodePrepared
 from swarm.store.reading import RecoveredState
 from swarm.store.tables import Sample, StreamRow
-from swarm.timelines import CallTree, Drift, Node
+from swarm.timelines import Drift, Node
 from swarm.wire import BeginRequest, EndAck, EndRequest, EpisodeKind, EpisodeRecord, EpisodeState, PrepareRequest
 from swarm.wire import ServerState as S
 from tests.swarm.server.support import Clock, job
@@ -63,6 +63,19 @@ class Scene:
 
     async def end(self, episode: LeasedEpisode, reward: float = 1.0) -> EndAck:
         return await self.rollout.end(claims(episode), EndRequest(reward=reward))
+
+    async def pass_time(self, seconds: float) -> None:
+        """Sweep after so many seconds; what that begins in the background comes to its end."""
+        self.clock.now += seconds
+        self.rollout.sweep()
+        async with asyncio.timeout(120):
+            while any(held.settling is not None for held in self.rollout.leases.prepared):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+    async def outcome(self, episode: LeasedEpisode) -> str:
+        return (await self.rollout.teams.outcome(claims(episode))).state
 
     def closed(self) -> list[EpisodeClosed]:
         return [change for change in self.store.changes if isinstance(change, EpisodeClosed)]
@@ -113,35 +126,33 @@ async def test_training_needs_room_and_a_job_that_goes_on_and_an_evaluation_neit
     await scene.begin("a", kind="eval")
 
 
-async def test_what_waits_in_line_is_dropped_when_a_job_is_finished(scene: Scene) -> None:
-    for episode in (await scene.fill())[:2]:
-        await scene.end(episode)
-    begun = await waiting(scene, "c")
-    scene.rollout.finish()
-    scene.rollout.notify()
-    with pytest.raises(JobFinished):
-        await begun
-    assert scene.rollout.counts["drop_job_finished"] == 2
-
-
-async def test_what_waits_in_line_is_lost_when_the_server_was_restarted(scene: Scene) -> None:
-    open_, *_ = await scene.fill()
-    begun = await waiting(scene, "c")
-    scene.machine.transition_to(S.OFFLINE)
-    scene.rollout.fail(EngineUnavailable("the engine was stopped"))
-    with pytest.raises(EngineUnavailable):
-        await begun
+async def test_what_waits_in_line_hears_why_nobody_begins_and_a_place_given_to_one_who_left_is_given_back() -> None:
+    for is_over, error in ((True, JobFinished), (False, EngineUnavailable)):
+        scene = Scene()
+        first, *_ = await scene.fill()
+        gone = await waiting(scene, "a")
+        await scene.rollout.abort(claims(first), "")  # whose place is given to it, but it does not hear of that
+        gone.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await gone
+        assert (scene.rollout.counts["begun"], scene.rollout.counts["aborted"], len(scene.rollout.leases)) == (5, 2, 3)
+        begun = await waiting(scene, "c")
+        if is_over:
+            scene.rollout.finish()
+        else:
+            scene.machine.transition_to(S.OFFLINE)
+        scene.rollout.notify()
+        with pytest.raises(error):
+            await begun
     with pytest.raises(LeaseLost, match="was lost when the server was restarted"):
-        await Scene().end(open_)  # the next life, where its beginning was not written
+        await Scene().end(first)  # the next life, where its beginning was not written
 
 
 async def test_a_slow_client_has_more_time_before_its_first_call(scene: Scene) -> None:
     slow, silent = await scene.begin(), await scene.begin()
-    scene.clock.now += 100
-    scene.rollout.sweep()
+    await scene.pass_time(100)
     scene.call(slow)
-    scene.clock.now += 29
-    scene.rollout.sweep()
+    await scene.pass_time(29)
     assert (await scene.end(slow)).state == "ended"
     with pytest.raises(LeaseLost):
         await scene.end(silent)
@@ -155,8 +166,7 @@ async def test_groups_nobody_goes_on_with_make_room_once_they_are_idle(scene: Sc
     begun = await waiting(scene, "c")
     for passed in (5, 5):
         assert not begun.done()
-        scene.clock.now += passed
-        scene.rollout.sweep()
+        await scene.pass_time(passed)
     assert (await begun).task_id == "c"
     assert scene.rollout.counts["drop_partial_group"] == 1
     assert scene.rollout.streams().streams[0].unfinished == {"b": 1}
@@ -243,8 +253,7 @@ async def test_an_end_is_acknowledged_once_it_is_written_and_meanwhile_nothing_e
         await asyncio.sleep(0)
     assert not ending.done()
     assert scene.rollout.groups.collected == 0
-    scene.clock.now += 1000
-    scene.rollout.sweep()
+    await scene.pass_time(1000)
     with pytest.raises(EpisodeEnded, match="being ended"):
         await scene.rollout.abort(claims(episode), "")
     with pytest.raises(EpisodeEnded, match="being ended"):
@@ -317,12 +326,10 @@ async def test_an_orphaned_group_is_kept_while_a_team_may_still_decide() -> None
     scene = Scene(group_size=4)
     await scene.end(await play(scene, "a"))
     held = await prepared(scene, "a", **DECIDER)
-    scene.clock.now += 31
-    scene.rollout.sweep()
+    await scene.pass_time(31)
     assert scene.rollout.groups.collected == 1
     await scene.rollout.abort(claims(held), "its team aborted")
-    scene.clock.now += 31
-    scene.rollout.sweep()
+    await scene.pass_time(31)
     assert scene.rollout.counts["drop_partial_group"] == 1
 
 
@@ -388,98 +395,31 @@ async def test_a_place_that_a_stream_without_a_share_left_is_dealt_out_anew() ->
     assert (await scene.rollout.begin(BeginRequest(task_id="y", stream="b"))).stream == "b"
 
 
-class FakeCall:
-    generating = False
-
-    def __init__(self) -> None:
-        self.error: SwarmError | None = None
-
-    def interrupt(self, error: SwarmError) -> None:
-        self.error = error
-
-
-def begun(clock: Clock, name: str = "e") -> tuple[Leases, LeasedEpisode, Claims]:
-    leases = Leases(30.0, clock)
-    episode = leases.begin(name, BeginRequest(task_id="t"), "t", CallTree(FakeRenderer()))
-    return leases, episode, Claims("lease", episode=name, fencing_token=episode.fencing_token)
-
-
-def test_a_lease_runs_out_after_its_time_unless_it_is_renewed_or_a_call_is_in_flight(clock: Clock) -> None:
-    leases, episode, claims = begun(clock)
+async def test_a_lease_runs_out_after_its_time_unless_it_is_renewed_or_a_call_is_in_flight(scene: Scene) -> None:
+    episode, call = await play(scene), Mock(generating=False)
     for _ in range(2):
-        clock.now += 29
-        leases.find_and_renew(claims)
-    assert leases.find_expired() == []
-    clock.now += 30
-    assert leases.find_expired() == [episode]
-    episode.calls.add(FakeCall())
-    clock.now += 1000
-    assert leases.find_expired() == []
-
-
-def test_a_fenced_owner_is_told_that_the_lease_is_lost_whatever_they_do() -> None:
-    leases, episode, claims = begun(Clock())
-    call = FakeCall()
+        scene.clock.now += 29
+        scene.rollout.heartbeat(claims(episode))
     episode.calls.add(call)
-    leases.close(episode, "fenced")
-    assert isinstance(call.error, LeaseLost)
+    await scene.pass_time(1000)
+    assert scene.rollout.heartbeat(claims(episode)).state == "open"
+    scene.rollout.fence(episode, "held_up_update")
+    (told,) = call.interrupt.call_args.args
+    assert isinstance(told, LeaseLost)
     repeats: Closing | None
     for repeats in (None, "ended", "aborted"):
         with pytest.raises(LeaseLost):
-            leases.find(claims, repeats)
+            scene.rollout.leases.find(claims(episode), repeats)
 
 
-def test_only_so_many_closed_episodes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_so_many_closed_episodes_are_remembered(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(episodes, "CLOSED_KEPT", 2)
-    leases = Leases(30.0, Clock())
-    for name in "abcd":
-        leases.close(leases.begin(name, BeginRequest(task_id="t"), "t", CallTree(FakeRenderer())), "ended")
+    first, *_, last = await scene.fill()
+    for episode in list(scene.rollout.leases):
+        await scene.rollout.abort(claims(episode), "")
     with pytest.raises(EpisodeEnded, match="long ago"):
-        leases.find(Claims("lease", episode="a", fencing_token=1))
-    assert leases.find(Claims("lease", episode="d", fencing_token=1), "ended") is None
-
-
-class Room:
-    def __init__(self, **free: int) -> None:
-        self.free = free
-        self.returned: list[str] = []
-        self.refusal: SwarmError | None = None
-        self.line: Admission[str] = Admission(self.returned.append)
-
-    def attempt(self, name: str, kind: str) -> str | None:
-        if self.refusal is not None:
-            raise self.refusal
-        if self.free.get(kind, 0) < 1:
-            return None
-        self.free[kind] -= 1
-        return name
-
-    def wait(self, name: str, kind: str = "x", wait_s: float = 10.0) -> asyncio.Task[str | None]:
-        return asyncio.create_task(self.line.admit(lambda: self.attempt(name, kind), wait_s))
-
-
-async def queued(line: Admission[str], count: int) -> None:
-    async with asyncio.timeout(120):
-        while len(line) < count:  # noqa: ASYNC110  -- the line tells nobody
-            await asyncio.sleep(0)
-
-
-async def test_a_refusal_reaches_the_waiter_and_a_place_given_to_one_who_just_left_is_given_back() -> None:
-    room = Room()
-    gone = room.wait("a")
-    await queued(room.line, 1)
-    room.free["x"] = 1
-    room.line.admit_waiting()
-    gone.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await gone
-    assert room.returned == ["a"]
-    waiting = room.wait("b")
-    await queued(room.line, 1)
-    room.refusal = JobFinished("done")
-    room.line.admit_waiting()
-    with pytest.raises(JobFinished):
-        await waiting
+        await scene.rollout.abort(claims(first), "")
+    assert (await scene.rollout.abort(claims(last), "")).state == "aborted"
 
 
 DECIDER = {"decider": "http://127.0.0.1:1/episodes/x", "decider_token": "token"}
@@ -489,14 +429,6 @@ async def prepared(scene: Scene, task: str = "a", **decider: Any) -> LeasedEpiso
     episode = await play(scene, task)
     await scene.rollout.teams.prepare(claims(episode), PrepareRequest(reward=0.5, weight=2.0, **decider))
     return episode
-
-
-async def settled(scene: Scene) -> None:
-    async with asyncio.timeout(120):
-        while any(held.settling is not None for held in scene.rollout.leases.prepared):  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        for _ in range(3):
-            await asyncio.sleep(0)
 
 
 async def test_a_prepared_episode_is_durable_keeps_its_place_and_is_not_trained_before_its_commit(scene: Scene) -> None:
@@ -548,15 +480,11 @@ async def test_a_prepared_follower_never_expires_and_an_undecided_decider_aborts
     decider, follower = await prepared(scene), await prepared(scene, **DECIDER)
     scene.clock.now += 29
     scene.rollout.heartbeat(claims(decider))
-    scene.clock.now += 29
-    scene.rollout.sweep()
-    await settled(scene)
-    assert (await scene.rollout.teams.outcome(claims(decider))).state == "prepared"
-    scene.clock.now += 1
-    scene.rollout.sweep()
-    await settled(scene)
-    assert (await scene.rollout.teams.outcome(claims(decider))).state == "aborted"
-    assert (await scene.rollout.teams.outcome(claims(follower))).state == "prepared"
+    await scene.pass_time(29)
+    assert await scene.outcome(decider) == "prepared"
+    await scene.pass_time(1)
+    assert await scene.outcome(decider) == "aborted"
+    assert await scene.outcome(follower) == "prepared"
     assert [(change.state, change.reason) for change in scene.closed()] == [("aborted", "undecided")]
     with pytest.raises(EpisodeEnded, match="aborted"):
         await scene.rollout.teams.commit(claims(decider))
@@ -567,27 +495,20 @@ async def test_a_follower_whose_decider_is_away_for_a_day_is_given_up_counted_an
 ) -> None:
     scene = Scene()
     follower = await prepared(scene, **DECIDER)  # its partner's place is taken by nobody: no batch is full without it
-    scene.clock.now += IN_DOUBT_S - 1
-    scene.rollout.sweep()
-    await settled(scene)
-    assert (await scene.rollout.teams.outcome(claims(follower))).state == "prepared"
+    await scene.pass_time(IN_DOUBT_S - 1)
+    assert await scene.outcome(follower) == "prepared"
     scene.store.fail = "the disk is full"
-    scene.clock.now += 1
-    scene.rollout.sweep()
-    await settled(scene)
-    assert (await scene.rollout.teams.outcome(claims(follower))).state == "prepared", (
-        "nothing counts before it is written"
-    )
+    await scene.pass_time(1)
+    assert await scene.outcome(follower) == "prepared", "nothing counts before it is written"
     scene.store.fail = None
-    scene.rollout.sweep()
-    await settled(scene)
-    assert (await scene.rollout.teams.outcome(claims(follower))).state == "fenced"
+    await scene.pass_time(0)
+    assert await scene.outcome(follower) == "fenced"
     (change,) = scene.closed()
     assert (change.state, change.reason, change.fencing_token, change.team) == ("fenced", "team_in_doubt", 2, True)
     assert (scene.rollout.counts["fenced"], scene.rollout.counts["drop_team_in_doubt"]) == (1, 1)
     assert f"episode={follower.id}" in caplog.text
     assert DECIDER["decider"] in caplog.text
-    assert not scene.rollout.groups.begun, "its place is free again"
+    assert not list(scene.rollout.groups), "its place is free again"
     with pytest.raises(LeaseLost):
         await scene.rollout.teams.commit(claims(follower))
 
@@ -599,8 +520,7 @@ async def test_an_episode_in_doubt_gives_its_place_up_after_the_drain_time_and_j
         await scene.end(await play(scene, task))
     scene.machine.transition_to(S.ROLLING_POST)
     scene.rollout.begin_drain()
-    scene.clock.now += 11
-    scene.rollout.sweep()
+    await scene.pass_time(11)
     await scene.end(await play(scene))
     assert [group.name for group in scene.rollout.take_batch()] == ["a#1", "b#2"]
     await scene.rollout.teams.commit(claims(in_doubt))

@@ -21,9 +21,8 @@ from swarm.rollout.keys import ServerDirectory
 from swarm.rollout.rollout import Rollout
 from swarm.server import Keys, SwarmServer, make_app
 from swarm.server.connections import LimitedHttp
-from swarm.server.model_endpoint import STREAM_TIMEOUTS, StreamTimeouts
 from swarm.server.routes import openapi
-from swarm.training.trackers import NullTracker, Tracker
+from swarm.training.trackers import Tracker
 
 DEADLINE_S = 180.0
 MODEL = "fake"
@@ -217,9 +216,8 @@ async def serving(
     script: Script = number_script,
     chunk_size: int = 8,
     backend: Callable[[Job], Backend] | None = None,
-    tracker: Callable[[Job], Tracker] = lambda _: NullTracker(),
+    tracker: Callable[[Job], Tracker | None] = lambda _: None,
     clock: Callable[[], float] | None = None,
-    patience: StreamTimeouts = STREAM_TIMEOUTS,
     port: int = 0,
     peers: Sequence[str] = (),
     checkpoint_after_s: float | None = None,
@@ -242,7 +240,7 @@ async def serving(
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind(("127.0.0.1", port))
     config = uvicorn.Config(
-        make_app(server, patience), http=LimitedHttp, log_config=None, lifespan="off", timeout_graceful_shutdown=2
+        make_app(server), http=LimitedHttp, log_config=None, lifespan="off", timeout_graceful_shutdown=2
     )
     http_server = uvicorn.Server(config)
     task = asyncio.create_task(http_server.serve(sockets=[sock]))

@@ -128,7 +128,7 @@ from swarm.training import trackers
 def full(tracker):
     raise OSError("no space left on device")
 
-trackers.NullTracker.finish = full
+trackers.TrackerThread.finish = full
 sys.exit(__main__.main(["--directory", sys.argv[1]]))
 """
 

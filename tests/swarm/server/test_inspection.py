@@ -18,7 +18,7 @@ from swarm.client import AsyncSwarmClient
 from swarm.errors import NotFound, StoreUnavailable, Unreachable
 from swarm.server import Keys, SwarmServer
 from swarm.server.inspection import Inspection, token_texts
-from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
+from swarm.wire import EpisodeRecord
 from tests.swarm.server.support import Served, serving
 
 
@@ -80,19 +80,16 @@ async def test_without_an_engine_what_was_written_is_seen_without_texts(served: 
         await later.episode("nobody")
 
 
-async def test_what_was_never_written_is_no_episode_and_makes_no_file(tmp_path: Path) -> None:
+async def test_what_was_never_written_is_no_episode_and_a_store_that_cannot_be_read_says_so(tmp_path: Path) -> None:
     inspection = Inspection(SwarmServer(tmp_path, tmp_path, Keys()))
     assert (await inspection.episodes()).episodes == ()
     file = tmp_path / "store.sqlite3"
     assert not await asyncio.to_thread(file.exists)
     await asyncio.to_thread(file.touch)
     assert (await inspection.episodes()).episodes == ()
-
-
-async def test_a_store_that_cannot_be_read_says_so(tmp_path: Path) -> None:
-    await asyncio.to_thread((tmp_path / "store.sqlite3").write_bytes, b"no database " * 100)
+    await asyncio.to_thread(file.write_bytes, b"no database " * 100)
     with pytest.raises(StoreUnavailable, match="cannot be read"):
-        await Inspection(SwarmServer(tmp_path, tmp_path, Keys())).episodes()
+        await inspection.episodes()
 
 
 async def test_all_episodes_are_exported_the_oldest_first(served: Served) -> None:
@@ -163,16 +160,3 @@ def test_the_texts_joined_are_the_text(text: str, ended: bool) -> None:
 def test_a_tokenizer_that_drops_leading_spaces_loses_none_inside() -> None:
     assert "".join(token_texts(Trimming(), list(b"one  two three"))) == "one  two three"
     assert "".join(token_texts(Trimming(), list(b" two"), before=list(b"one"))) == " two"
-
-
-def record(*sampled: Sequence[int]) -> EpisodeRecord:
-    calls = tuple(
-        CallRecord(
-            index=number, parent=number - 1 if number else None, drift="clean",
-            context=TokenSpan(ids=(65, EOS_ID), texts=()),
-            sampled=TokenSpan(ids=tuple(ids), texts=(), logprobs=(-0.1,) * len(ids), versions=(0,) * len(ids)),
-        )
-        for number, ids in enumerate(sampled)
-    )  # fmt: skip
-    known = {"id": "e", "task_id": "t", "stream": "s", "kind": "train", "owner": "o", "state": "open", "group": None}
-    return EpisodeRecord(**known, calls=len(calls), tokens=0, record=calls)

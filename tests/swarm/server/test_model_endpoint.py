@@ -16,7 +16,6 @@ import pytest
 from swarm.backends.fake import FakeBackend
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
-from swarm.timelines import Node
 from tests.swarm.server.agents import GuidedBackend
 from tests.swarm.server.support import MODEL, Served, eventually, job, serving
 
@@ -83,11 +82,6 @@ async def speaking(folder: Path, says: str) -> AsyncIterator[Served]:
         yield running
 
 
-def nodes(served: Served) -> list[Node]:
-    (episode,) = served.rollout.leases
-    return episode.tree.nodes
-
-
 async def lines(served: Served, lease: dict[str, Any], **fields: Any) -> tuple[str, list[str]]:
     headers = {"authorization": f"Bearer {lease['api_key']}"}
     body = {"model": MODEL, "messages": ASK, "stream": True, **fields}
@@ -147,32 +141,23 @@ async def test_a_template_s_refusal_is_a_lasting_400(served: Served, monkeypatch
         assert "roles must alternate" in answer.message
 
 
-async def test_an_agent_s_session_header_never_takes_the_place_of_the_key(served: Served) -> None:
-    mine, other = await served.begin(), await served.begin("other")
-    assert (await served.chat(mine, headers={"x-session-id": other["episode_id"]})).status == 200
-    sizes = {episode.id: len(episode.tree.nodes) for episode in served.rollout.leases}
-    assert sizes == {mine["episode_id"]: 1, other["episode_id"]: 0}
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_call_that_the_engine_refuses_is_a_lasting_400_of_that_call_alone(served: Served, stream: bool) -> None:
+@pytest.mark.parametrize(
+    ("what", "stream", "status", "code"),
+    [
+        ("refuse_next", False, 400, "invalid_request"), ("refuse_next", True, 400, "invalid_request"),
+        ("lose_next", False, 503, "engine_unavailable"),
+    ],
+)  # fmt: skip
+async def test_a_call_that_the_engine_refuses_or_loses_is_that_calls_trouble_alone_and_leaves_no_trace(
+    served: Served, what: str, stream: bool, status: int, code: str
+) -> None:
     lease = await served.begin()
-    engine = served.backend.engine
-    engine.refuse_next = "expected prompt ids from 0 to 47, found 48"
-    refused = await served.chat(lease, "hi", stream=stream)
-    assert (refused.status, refused.code) == (400, "invalid_request")
-    assert "found 48" in refused.message
+    setattr(served.backend.engine, what, "why not")
+    told = await served.chat(lease, "hi", stream=stream)
+    assert (told.status, told.code, "why not" in told.message) == (status, code, True)
+    assert told.headers.get("retry-after") == ("1" if status == 503 else None)
+    (episode,) = served.rollout.leases
+    assert episode.tree.nodes == []
     assert (await served.chat(lease, "hi")).status == 200
-    assert (await served.status())["state"] == "ROLLING"
-
-
-async def test_an_answer_that_the_engine_lost_is_a_503_to_try_again_and_leaves_no_trace(served: Served) -> None:
-    lease = await served.begin()
-    served.backend.engine.lose_next = "the engine lost this answer"
-    lost = await served.chat(lease, "hi")
-    assert (lost.status, lost.code, lost.headers["retry-after"]) == (503, "engine_unavailable", "1")
-    assert "lost this answer" in lost.message
-    assert nodes(served) == []
-    assert (await served.chat(lease, "hi")).status == 200
-    assert len(nodes(served)) == 1
+    assert len(episode.tree.nodes) == 1
     assert (await served.status())["state"] == "ROLLING"

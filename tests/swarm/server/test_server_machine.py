@@ -71,20 +71,13 @@ SECRETS = {name: name * 32 for name in "pq"}
 OF_THE_MOMENT = ("timing_s/", "lease/", "pool/", "trainer/", "rollouter/", "drop/", "eval/", "tokens/generated")
 OF_ROLLOUT = ("timing_s/gen", "tokens/generated")
 POINTS = [
-    f"{when} {what}"
-    for what in (
-        "CallCaptured",
-        "EpisodeClosed",
-        "EpisodePrepared",
-        "TaskListRow",
-        "BatchScheduled",
-        "CheckpointSaved",
-        "CheckpointEvaluated",
-        "update",
-        "save",
+    f"{when} {change}"
+    for change in (
+        "CallCaptured", "EpisodeClosed", "EpisodePrepared", "TaskListRow", "BatchScheduled", "CheckpointSaved",
+        "CheckpointEvaluated", "update", "save",
     )
     for when in ("before", "after")
-]
+]  # fmt: skip
 
 
 class Died(Exception):

@@ -48,19 +48,9 @@ async def test_a_finished_job_stays_finished_and_with_more_steps_goes_on_where_i
         assert (kept["job_digest"], [one["step"] for one in kept["checkpoints"]]) == (begun.digest(), [2, 1])
 
 
-async def test_a_training_that_begins_beside_checkpoints_says_so_in_status_and_log(
+async def test_without_any_checkpoint_that_loads_nothing_is_made_up_and_another_job_begins_beside_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = job(checkpoint_every=1)
-    async with serving(tmp_path, first) as served:
-        await served.play_to(1)
-    async with serving(tmp_path, job(checkpoint_every=1, seed=9)) as served:
-        said = (await served.status())["fresh_start"]
-    assert f"checkpoints/{first.digest()[:12]} (step 1; seed 9, not 0)" in said
-    assert said in caplog.text
-
-
-async def test_without_any_checkpoint_that_loads_nothing_is_made_up(tmp_path: Path) -> None:
     wanted = job(steps=5, checkpoint_every=1, checkpoints_kept=1)
     async with serving(tmp_path, wanted) as served:
         await served.play_to(2)
@@ -72,6 +62,10 @@ async def test_without_any_checkpoint_that_loads_nothing_is_made_up(tmp_path: Pa
         status = await served.until(state="FAILED")
         assert "no checkpoint" in status["reason"]
         assert "step-000002 (step 2)" in status["reason"]
+    async with serving(tmp_path, job(seed=9)) as served:
+        said = (await served.status())["fresh_start"]
+    assert f"checkpoints/{wanted.digest()[:12]} (step 2; seed 9, not 0" in said
+    assert said in caplog.text
 
 
 async def test_a_checkpoint_is_due_after_a_while_whatever_the_job_says(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -135,7 +136,7 @@ class World:
             self.store.fail = "full" if action == "fail" else None
 
 
-async def new_world(n: int, grace_s: float, streamed: bool) -> World:
+async def new_world(n: int, streamed: bool) -> World:
     machine = StateMachine()
     for state in (ServerState.BOOTING, ServerState.ROLLING):
         machine.transition_to(state)
@@ -146,12 +147,12 @@ async def new_world(n: int, grace_s: float, streamed: bool) -> World:
     episode = await rollout.begin(BeginRequest(task_id="t"))
     prompt = episode.tree.prompt([{"role": "user", "content": "hi"}])
     plan = SamplingPlan(Sampling(8, stop_ids=(EOS_ID,)), streamed=streamed)
-    call = Call(rollout, backend, episode, prompt, plan, n=n, grace_s=grace_s)
+    call = Call(rollout, backend, episode, prompt, plan, n=n)
     return World(rollout, backend, store, episode, call, streamed)
 
 
-async def live(n: int, grace_s: float, streamed: bool, script: Sequence[tuple[int, str]]) -> World:
-    world = await new_world(n, grace_s, streamed)
+async def live(n: int, streamed: bool, script: Sequence[tuple[int, str]]) -> World:
+    world = await new_world(n, streamed)
     for wait, action in script:
         for _ in range(wait):
             await asyncio.sleep(0)
@@ -176,7 +177,8 @@ async def live(n: int, grace_s: float, streamed: bool, script: Sequence[tuple[in
 def test_a_call_is_trained_if_and_only_if_its_reply_was_given(
     script: list[tuple[int, str]], n: int, grace_s: float, streamed: bool
 ) -> None:
-    world = asyncio.run(live(n, grace_s, streamed, [(0, "come announced"), *script]))
+    with patch("swarm.calls.call.GRACE_S", grace_s):
+        world = asyncio.run(live(n, streamed, [(0, "come announced"), *script]))
     nodes = world.episode.tree.nodes
     assert len(nodes) == (n if world.given else 0)
     assert all(replies == world.given[0] for replies in world.given)

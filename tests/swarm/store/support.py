@@ -47,9 +47,6 @@ class FakeStore(Store):
     async def _read(self, query: Callable[..., Any]) -> None:
         return None
 
-    def failure(self) -> str | None:
-        return self.broken
-
     async def close(self) -> None:
         """Nothing to let go of."""
 

@@ -127,7 +127,7 @@ async def test_a_change_that_contradicts_fails_alone(url: str) -> None:
         ]
         outcomes = await asyncio.gather(*writes, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [type(None), StoreRefused, type(None), StoreRefused]
-        assert store.failure() is None
+        assert store.broken is None
     assert [sample.episode for sample in (await reopened(url)).pool] == ["a", "b"]
 
 

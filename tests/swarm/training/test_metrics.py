@@ -31,23 +31,6 @@ from swarm.wire import CheckpointList
 from tests.swarm.server.support import Clock, job, serving
 
 
-def folders(path: Path) -> set[str]:
-    return {each.name for each in path.iterdir()}
-
-
-def test_the_newest_one_that_loads_is_loaded(tmp_path: Path) -> None:
-    learner = FakeBackend(job()).learner
-    checkpoints = Checkpoints(tmp_path, 3, [])
-    for step in (1, 2, 3):
-        learner.update(Batch(step, ()))
-        checkpoints.commit(step, checkpoints.save(learner, step))
-    (tmp_path / "step-000003" / "fake.json").unlink()
-    fresh = FakeBackend(job()).learner
-    known = [(3, "step-000003"), (2, "step-000002"), (1, "step-000001")]
-    assert Checkpoints(tmp_path, 3, known).load(fresh) == 2
-    assert fresh.version == 2
-
-
 def test_a_checkpoint_the_store_does_not_know_is_not_loaded_and_goes(tmp_path: Path) -> None:
     learner = FakeBackend(job()).learner
     learner.update(Batch(1, ()))
@@ -56,7 +39,7 @@ def test_a_checkpoint_the_store_does_not_know_is_not_loaded_and_goes(tmp_path: P
         (tmp_path / name).mkdir()
     fresh = FakeBackend(job()).learner
     assert Checkpoints(tmp_path, 2, []).load(fresh) == 0
-    assert (fresh.version, folders(tmp_path)) == (0, {"mine"})
+    assert (fresh.version, {path.name for path in tmp_path.iterdir()}) == (0, {"mine"})
 
 
 async def test_the_kept_ones_are_told_newest_first_with_the_engine_on_or_off(tmp_path: Path) -> None:
@@ -247,30 +230,37 @@ def test_a_finished_run_is_whole_on_disk_without_an_account(tmp_path: Path) -> N
     assert not {"requirements.txt", "output.log", "diff.patch"} & {path.name for path in files}
 
 
-def test_what_a_sweep_or_launch_says_of_its_run_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def modes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The modes in which runs are begun, of which wandb takes none online, and none with a wrong address."""
     import wandb
 
-    monkeypatch.setattr(wandb, "init", lambda **_: None)
+    begun: list[str] = []
+
+    def init(**given: Any) -> None:
+        begun.append(given["mode"])
+        if given["mode"] == "online":
+            raise wandb.errors.CommError("nobody answers")
+        if "WANDB_BASE_URL" in os.environ:
+            raise ValueError("no valid URL")
+
+    monkeypatch.setattr(wandb, "init", init)
+    return begun
+
+
+def test_what_a_sweep_or_launch_says_of_its_run_is_left_out(
+    tmp_path: Path, modes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     of_a_run = ("WANDB_SWEEP_ID", "WANDB_LAUNCH", "WANDB_RUN_ID", "WANDB_CONFIG")
     for name in (*of_a_run, "WANDB_CONFIG_DIR"):
         monkeypatch.setenv(name, "1")
     make_tracker(tracked(tmp_path))
     assert (os.environ.keys() & {*of_a_run, "WANDB_CONFIG_DIR"}) == {"WANDB_CONFIG_DIR"}
-    assert os.environ["WANDB_ERROR_REPORTING"] == "false"
+    assert (os.environ["WANDB_ERROR_REPORTING"], modes) == ("false", ["offline"])
 
 
 @pytest.mark.slow
-def test_a_run_that_wandb_does_not_take_is_logged_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import wandb
-
-    modes: list[str] = []
-
-    def init(**given: Any) -> None:
-        modes.append(given["mode"])
-        if given["mode"] == "online":
-            raise wandb.errors.CommError("nobody answers")
-
-    monkeypatch.setattr(wandb, "init", init)
+def test_a_run_that_wandb_does_not_take_is_logged_offline(tmp_path: Path, modes: list[str]) -> None:
     job = tracked(tmp_path)
     assert job.tracking is not None
     make_tracker(job.model_copy(update={"tracking": job.tracking.model_copy(update={"mode": "online"})}))
@@ -278,18 +268,11 @@ def test_a_run_that_wandb_does_not_take_is_logged_offline(tmp_path: Path, monkey
 
 
 def test_a_variable_that_wandb_refuses_stops_no_offline_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, modes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import wandb
-
-    def init(**given: Any) -> None:
-        if "WANDB_BASE_URL" in os.environ:
-            raise ValueError("no valid URL")
-
-    monkeypatch.setattr(wandb, "init", init)
     monkeypatch.setenv("WANDB_BASE_URL", "garbage")
     make_tracker(tracked(tmp_path))
-    assert "WANDB_BASE_URL" not in os.environ
+    assert ("WANDB_BASE_URL" in os.environ, modes) == (False, ["offline", "offline"])
 
 
 class Slow:
