@@ -16,19 +16,38 @@ import hashlib
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
 from swarm.backends.protocols import Chunk, Finish, Sampling
 from swarm.backends.verl import vllm
 from swarm.backends.verl.processes import ChildOutput, forget_secrets
-from swarm.backends.verl.types import Delivery, GenerateCommand, Piece, ReplicaDied, ReplicaSpec
+from swarm.backends.verl.vllm import ReplicaDied, ReplicaSpec
 from swarm.rendering.messages import BackendError
+
+
+class GenerateCommand(NamedTuple):
+    """One completion that a replica is to generate: `limit` tokens of prompt and answer at most."""
+
+    key: int
+    prompt_ids: tuple[int, ...]
+    sampling: Sampling
+    limit: int
+
+
+class Delivery(NamedTuple):
+    """What a replica has of a command: its next chunk, or why there will be none any more."""
+
+    key: int
+    chunk: Chunk | None
+    lost: str = ""
+
 
 STILL_S: Final = 60.0
 """Seconds within which all that generates must have stopped once it was told to."""
@@ -44,8 +63,8 @@ class Outbox:
         self._lost: list[Delivery] = []
         self._filled = asyncio.Event()
 
-    def add(self, key: int, version: int, piece: Piece, finish: Finish | None) -> None:
-        self._pending.setdefault(key, []).append(Chunk(piece.ids, piece.logprobs, version, finish, piece.top))
+    def add(self, key: int, chunk: Chunk) -> None:
+        self._pending.setdefault(key, []).append(chunk)
         self._filled.set()
 
     def lose(self, key: int, reason: str) -> None:
@@ -57,16 +76,15 @@ class Outbox:
 
     async def wait(self, seconds: float) -> None:
         """Return once something is there, or after so many seconds."""
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._filled.wait(), seconds)
-        except TimeoutError:
-            return
 
     def take(self) -> list[Delivery]:
+        """Return what came, as one chunk a version. Once, for all: each token would copy those before it."""
         chunks = [
             Delivery(key, _join(list(parts)))
-            for key, pieces in self._pending.items()
-            for _, parts in groupby(pieces, key=lambda chunk: chunk.version)
+            for key, pending in self._pending.items()
+            for _, parts in groupby(pending, key=lambda chunk: chunk.version)
         ]
         lost, self._pending, self._lost = self._lost, {}, []
         self._filled.clear()
@@ -74,7 +92,6 @@ class Outbox:
 
 
 def _join(parts: Sequence[Chunk]) -> Chunk:
-    """Return as one what came of one version. Once, for all: each token would copy those before it."""
     ids = tuple(token for part in parts for token in part.ids)
     logprobs = tuple(logprob for part in parts for logprob in part.logprobs)
     top = tuple(likeliest for part in parts for likeliest in part.top)
@@ -100,12 +117,11 @@ class RequestRunner:
         self._tasks[command.key] = task
         task.add_done_callback(lambda _: self._tasks.pop(command.key, None))
 
-    def cancel(self, keys: Iterable[int]) -> None:
-        """Forget these requests: whoever asked went away."""
-        for key in keys:
-            self.outbox.forget(key)
-            if task := self._tasks.get(key):
-                task.cancel()
+    def cancel(self, key: int) -> None:
+        """Forget a request: whoever asked went away."""
+        self.outbox.forget(key)
+        if task := self._tasks.get(key):
+            task.cancel()
 
     async def pause(self) -> None:
         """Stop all that generates, keeping what it has; raise ReplicaDied where something does not stop."""
@@ -135,15 +151,19 @@ class RequestRunner:
 
     async def _segment(self, command: GenerateCommand, ids: list[int], part: int) -> bool:
         """Generate under the present version, adding to `ids`; return whether that finished the request."""
-        name, version, finish = f"{command.key}-{part}", self.version, None
-        sampling = remaining_sampling(command, len(ids), part)
+        name, finish = f"{command.key}-{part}", None
+        # with what is left, and with random numbers not used before
+        sampling = replace(command.sampling, max_tokens=command.limit - len(ids))
+        if sampling.seed is not None:
+            digest = hashlib.sha256(f"{sampling.seed}/{part}".encode()).digest()
+            sampling = replace(sampling, seed=int.from_bytes(digest[:6], "big"))
         self._streaming.add(name)
         self._still.clear()
         try:
-            async for piece in self._model.stream(name, ids, sampling, str(version)):
-                ids += piece.ids
+            async for chunk in self._model.stream(name, ids, sampling, self.version):
+                ids += chunk.ids
                 finish = finish_reason(command, ids)
-                self.outbox.add(command.key, version, piece, finish)
+                self.outbox.add(command.key, replace(chunk, finish=finish))
         finally:
             self._streaming.discard(name)
             if not self._streaming:
@@ -151,15 +171,6 @@ class RequestRunner:
         if finish is None and self._open.is_set():
             raise RuntimeError(f"the engine ended the answer early, after {len(ids) - len(command.prompt_ids)} ids")
         return finish is not None
-
-
-def remaining_sampling(command: GenerateCommand, length: int, part: int) -> Sampling:
-    """Return how to sample on from `length` tokens: with what is left, and with random numbers not used before."""
-    sampling = replace(command.sampling, max_tokens=command.limit - length)
-    if sampling.seed is None:
-        return sampling
-    digest = hashlib.sha256(f"{sampling.seed}/{part}".encode()).digest()
-    return replace(sampling, seed=int.from_bytes(digest[:6], "big"))
 
 
 def finish_reason(command: GenerateCommand, ids: Sequence[int]) -> Finish | None:
@@ -184,12 +195,10 @@ class Replica:
 
     def __init__(self, spec: ReplicaSpec) -> None:
         self._spec = spec
-        self._model: vllm.VllmStream | None = None
-        self._output: ChildOutput
-        self._runner: RequestRunner | None = None
         self._sleeping = False
 
     async def boot(self) -> None:
+        """Load the model; nothing else is called before."""
         vllm.check()
         forget_secrets()
         vllm.set_environment(self._spec)
@@ -203,30 +212,29 @@ class Replica:
         self._runner = RequestRunner(self._model)
 
     def submit(self, order: GenerateCommand) -> None:
-        self._require_runner().begin(order)
+        self._runner.begin(order)
 
     def cancel(self, key: int) -> None:
-        self._require_runner().cancel([key])
+        self._runner.cancel(key)
 
     async def take(self) -> list[Delivery]:
         """Return what was generated; ReplicaDied where the engine's processes are gone."""
-        outbox = self._require_runner().outbox
-        await outbox.wait(TAKE_S)
+        await self._runner.outbox.wait(TAKE_S)
         await asyncio.sleep(GATHER_S)
-        if self._require_model().dead:
+        if self._model.dead:
             raise ReplicaDied(f"the engine's process ended; it said last: {self._output.quote_last()}")
-        return outbox.take()
+        return self._runner.outbox.take()
 
     async def sleep(self) -> None:
         """Stop all that generates, keeping what it has, and give memory back until the next `load`."""
-        await self._require_runner().pause()
-        await self._require_model().sleep()
+        await self._runner.pause()
+        await self._model.sleep()
         self._sleeping = True
 
     async def load(self, version: int, buckets: Sequence[Any]) -> int:
         """Load weights from references to buckets, and serve them as `version`, which is returned."""
-        running, model = self._require_runner(), self._require_model()
-        await running.pause()
+        model = self._model
+        await self._runner.pause()
         if self._sleeping:
             await model.wake("weights")
         await model.begin_weights()
@@ -240,18 +248,8 @@ class Replica:
             await model.wake("kv_cache")
             self._sleeping = False
         await model.forget_prefixes()
-        running.resume(version)
+        self._runner.resume(version)
         return version
-
-    def _require_runner(self) -> RequestRunner:
-        if self._runner is None:
-            raise ReplicaDied("it was not booted")
-        return self._runner
-
-    def _require_model(self) -> vllm.VllmStream:
-        if self._model is None:
-            raise ReplicaDied("it was not booted")
-        return self._model
 
 
 async def _load_bucket(model: vllm.VllmStream, bucket: dict[str, Any]) -> None:

@@ -25,26 +25,6 @@ from tests.swarm.server.support import eventually
 _CONTEXT = 96
 
 
-class _Held:
-    """A batcher's step that needs a permit each time, so that a test decides when the thread goes on."""
-
-    def __init__(self, batcher: Batcher, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.entered = threading.Event()
-        self.calls = 0
-        self._permits = threading.Semaphore(0)
-        self._step = batcher.step
-        monkeypatch.setattr(batcher, "step", self._held)
-
-    def permit(self, steps: int = 1000) -> None:
-        self._permits.release(steps)
-
-    def _held(self) -> Any:
-        self.calls += 1
-        self.entered.set()
-        assert self._permits.acquire(timeout=60)
-        return self._step()
-
-
 @pytest.fixture
 def policy() -> Policy:
     return make_policy()
@@ -72,7 +52,8 @@ def _ids(chunks: Sequence[Chunk]) -> list[int]:
 async def test_a_thread_that_hangs_while_requests_wait_is_a_failure_they_are_told(
     policy: Policy, batcher: Batcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = _Held(batcher, monkeypatch)
+    goes_on, step = threading.Event(), batcher.step
+    monkeypatch.setattr(batcher, "step", lambda: (goes_on.wait(60), step())[1])
     async with _serving(policy, batcher, silence_s=0.5) as engine:
         assert engine.failure() is None
         waiting = asyncio.create_task(_collect(engine, [1, 2, 3], Sampling(max_tokens=2)))
@@ -80,7 +61,7 @@ async def test_a_thread_that_hangs_while_requests_wait_is_a_failure_they_are_tol
         for asked in (waiting, _collect(engine, [1, 2, 3], Sampling(max_tokens=2))):
             with pytest.raises(BackendError, match="silent"):
                 await asked
-        held.permit()
+        goes_on.set()
 
 
 async def test_a_step_that_computes_for_longer_is_no_silence(
@@ -102,16 +83,13 @@ async def test_a_step_that_computes_for_longer_is_no_silence(
         assert engine.failure() is None
 
 
-async def test_an_engine_that_was_not_started_refuses(policy: Policy, batcher: Batcher) -> None:
+async def test_an_engine_that_was_not_started_or_has_no_guides_refuses(policy: Policy, batcher: Batcher) -> None:
     with pytest.raises(BackendError, match="not started"):
         await _collect(LocalEngine(policy, batcher, _CONTEXT), [1], Sampling(max_tokens=1))
-
-
-async def test_an_engine_without_guides_refuses_a_grammar_and_lives(engine: LocalEngine) -> None:
-    assert not engine.guided
-    with pytest.raises(GrammarRefused, match="llguidance"):
-        await _collect(engine, [1], Sampling(max_tokens=1, grammar='start: "a"'))
-    assert _ids(await _collect(engine, [1], Sampling(max_tokens=1)))
+    async with _serving(policy, batcher) as engine:
+        with pytest.raises(GrammarRefused, match="llguidance"):
+            await _collect(engine, [1], Sampling(max_tokens=1, grammar='start: "a"'))
+        assert (engine.guided, len(_ids(await _collect(engine, [1], Sampling(max_tokens=1))))) == (False, 1)
 
 
 @asynccontextmanager
