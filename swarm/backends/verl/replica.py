@@ -101,10 +101,11 @@ def _join(parts: Sequence[Chunk]) -> Chunk:
 class RequestRunner:
     """Requests on one event loop, from their order to their last token."""
 
-    def __init__(self, model: vllm.VllmStream) -> None:
+    _model: vllm.VllmStream
+
+    def __init__(self) -> None:
         self.version = 0
         self.outbox = Outbox()
-        self._model = model
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._streaming: set[str] = set()
         self._open = asyncio.Event()
@@ -112,7 +113,7 @@ class RequestRunner:
         self._still = asyncio.Event()
         self._still.set()
 
-    def begin(self, command: GenerateCommand) -> None:
+    def submit(self, command: GenerateCommand) -> None:
         task = asyncio.ensure_future(self._answer(command))
         self._tasks[command.key] = task
         task.add_done_callback(lambda _: self._tasks.pop(command.key, None))
@@ -190,10 +191,11 @@ _SHARED: Final = Path("/dev/shm")
 _SPARE: Final = 1 << 30
 
 
-class Replica:
+class Replica(RequestRunner):
     """What runs in an actor; its methods are called from elsewhere, all on the actor's event loop."""
 
     def __init__(self, spec: ReplicaSpec) -> None:
+        super().__init__()
         self._spec = spec
         self._sleeping = False
 
@@ -209,46 +211,38 @@ class Replica:
                 self._model = vllm.VllmStream(self._spec)
         except Exception as error:
             raise vllm.boot_error(error, self._output.lines(wait_s=1.0), self._spec) from error
-        self._runner = RequestRunner(self._model)
-
-    def submit(self, order: GenerateCommand) -> None:
-        self._runner.begin(order)
-
-    def cancel(self, key: int) -> None:
-        self._runner.cancel(key)
 
     async def take(self) -> list[Delivery]:
         """Return what was generated; ReplicaDied where the engine's processes are gone."""
-        await self._runner.outbox.wait(TAKE_S)
+        await self.outbox.wait(TAKE_S)
         await asyncio.sleep(GATHER_S)
         if self._model.dead:
             raise ReplicaDied(f"the engine's process ended; it said last: {self._output.quote_last()}")
-        return self._runner.outbox.take()
+        return self.outbox.take()
 
     async def sleep(self) -> None:
         """Stop all that generates, keeping what it has, and give memory back until the next `load`."""
-        await self._runner.pause()
+        await self.pause()
         await self._model.sleep()
         self._sleeping = True
 
     async def load(self, version: int, buckets: Sequence[Any]) -> int:
         """Load weights from references to buckets, and serve them as `version`, which is returned."""
-        model = self._model
-        await self._runner.pause()
+        await self.pause()
         if self._sleeping:
-            await model.wake("weights")
-        await model.begin_weights()
+            await self._model.wake("weights")
+        await self._model.begin_weights()
         for bucket in buckets:
-            await _load_bucket(model, await bucket)
-        if missing := await model.finish_weights():
+            await _load_bucket(self._model, await bucket)
+        if missing := await self._model.finish_weights():
             raise BackendError(
                 f"expected all weights of {self._spec.folder}, found none named {', '.join(missing[:3])}"
             )
         if self._sleeping:  # only now, when nothing that loading took beside the weights is there any more
-            await model.wake("kv_cache")
+            await self._model.wake("kv_cache")
             self._sleeping = False
-        await model.forget_prefixes()
-        self._runner.resume(version)
+        await self._model.forget_prefixes()
+        self.resume(version)
         return version
 
 

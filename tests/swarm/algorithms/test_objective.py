@@ -214,7 +214,7 @@ def test_the_batch_s_metrics_describe_its_advantages_and_groups() -> None:
         ([(error, 32) for error in (1.2, 1.2, 1.1, 1.2, 1.2, 1.0)], 0),
         ([(1.2, 32), (0.0, 0), (1.2, 32), (9.0, 31), (1.0, 31)], 2),
     ],
-    ids=["one within the limit begins anew", "one that cannot be judged neither counts nor excuses"],
+    ids=["within the limit", "not judged"],
 )
 def test_updates_above_the_limit_are_counted_and_the_count_goes_on_from_a_saved_one(
     updates: list[tuple[float, int]], count: int

@@ -116,7 +116,7 @@ async def test_after_an_update_nothing_of_the_older_weights_is_used(kind: Kind, 
         backend.learner.update(batch)  # what was asked last is what an engine still holds
         await asyncio.to_thread(backend.publish)
         for answer, older in zip(answers, before, strict=True):
-            assert oracle.logprobs(answer.prompt, answer.ids) != pytest.approx(older, abs=1e-2), "it learned too little"
+            assert oracle.logprobs(answer.prompt, answer.ids) != pytest.approx(older, abs=1e-2), "learned too little"
             onward = await ask(backend, [*answer.prompt, *answer.ids, 7], Sampling(max_tokens=4))
             again = await ask(backend, answer.prompt, Sampling(max_tokens=4))
             for found in (onward, again):
@@ -146,7 +146,7 @@ async def test_generations_caught_by_an_update_go_on_under_the_new_weights(kind:
         over.set()
         await asyncio.gather(*crowd)
     caught = [answer for answer in answers if set(answer.versions) == {0, 1}]
-    assert caught, "the update caught nobody"
+    assert caught
     for answer in caught:
         assert list(answer.versions) == sorted(answer.versions)
         given = answer.versions.count(0)

@@ -90,7 +90,7 @@ async def test_a_tokenizer_with_more_ids_than_rows_is_refused(tmp_path: Path, mo
     rows = len(tokenizer)
     tokenizer.add_tokens(["<one>", "<two>"], special_tokens=True)
     tokenizer.save_pretrained(folder)
-    monkeypatch.setattr(loading, "read_model", lambda *_: pytest.fail("the weights were read"))
+    monkeypatch.setattr(loading, "read_model", lambda *_: pytest.fail("weights were read"))
     with pytest.raises(BackendError, match=f"up to {rows + 1}, .* {rows} ids"):
         await LocalBackend(_job(folder), tmp_path).start()
 

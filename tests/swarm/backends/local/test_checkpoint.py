@@ -49,7 +49,7 @@ def test_a_model_served_by_the_fast_ways_is_said_to_be(tmp_path: Path, capsys: p
     assert found.trained_parameters == found.parameters > 1000
     assert found.logprob_gap < 1e-4 < found.logprob_tolerance
     assert found.conditions == conditions(asked)
-    assert found.fed_per_sampled_token < 1.5, "prompts are fed once for a group"
+    assert found.fed_per_sampled_token < 1.5
     assert found.busy > 0
     assert 0 < found.loaded_bytes <= found.peak_bytes
     assert found.fits_at_once == 64 < found.memory_holds
@@ -57,7 +57,7 @@ def test_a_model_served_by_the_fast_ways_is_said_to_be(tmp_path: Path, capsys: p
         found.seconds_per_prompt_token, found.seconds_per_generated_token, found.seconds_per_learned_token
     ):  # fmt: skip
         assert 0 < seconds < 1
-    assert len(capsys.readouterr().out.splitlines()) == 4, "a line as each part begins"
+    assert len(capsys.readouterr().out.splitlines()) == 4
 
 
 @pytest.mark.parametrize(

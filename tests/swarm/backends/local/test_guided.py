@@ -132,7 +132,7 @@ def test_neighbours_of_a_guided_request_get_the_same_bits_as_without_its_guide(g
 
 async def test_a_lost_grammar_ends_its_own_request_only(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(guide: Guide) -> None:
-        raise GrammarRefused("the engine lost the grammar")
+        raise GrammarRefused("it is lost")
 
     monkeypatch.setattr(Guide, "allowed_mask", lost)
     guided = _collect(engine, PROMPT, _sampling(0, grammar=GRAMMAR))

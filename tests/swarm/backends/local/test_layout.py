@@ -70,7 +70,7 @@ def test_on_a_gpu_there_are_rows_side_by_side_and_no_warning(caplog: pytest.LogC
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("takes", [True, False], ids=["takes it", "does not take it"])
+@pytest.mark.parametrize("takes", [True, False], ids=["takes it", "refuses it"])
 def test_a_model_that_does_not_heed_the_tree_gets_rows(
     takes: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -197,7 +197,7 @@ def test_an_engine_that_disagrees_for_three_updates_is_found_out_and_the_weights
 
 
 def test_a_batch_without_episodes_is_refused() -> None:
-    with pytest.raises(BackendError, match="step 4: expected a batch of episodes"):
+    with pytest.raises(BackendError, match="step 4: expected a batch"):
         LocalLearner(models.make_policy(), _job(), {}).update(Batch(4, ()))
 
 

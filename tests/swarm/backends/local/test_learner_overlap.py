@@ -36,7 +36,7 @@ def _policy(job: Job, kind: str = "llama") -> Policy:
 
 @pytest.mark.parametrize(
     ("kind", "rank", "other", "said"),
-    [("llama", 4, 0, "lora_rank 4, the job of 0"), ("llama", 4, 2, "lora_rank 4, the job of 2"),
+    [("llama", 4, 0, "lora_rank 4, .* 0:"), ("llama", 4, 2, "lora_rank 4, .* 2:"),
      ("qwen3", 0, 0, "another model")],
 )  # fmt: skip
 def test_a_checkpoint_of_another_rank_or_model_is_refused(

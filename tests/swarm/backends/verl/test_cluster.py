@@ -205,7 +205,7 @@ def test_without_gpus_ranks_and_replicas_take_turns_on_nodes_with_cores(monkeypa
         cluster.reserve()
 
 
-@pytest.mark.parametrize("colocated", [False, True], ids=["beside it", "once it has left"])
+@pytest.mark.parametrize("colocated", [False, True], ids=["beside it", "behind it"])
 async def test_an_engine_comes_up_beside_a_learner_unless_they_share_devices(
     colocated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -245,7 +245,7 @@ async def test_a_boot_that_fails_is_told_and_leaves_nothing() -> None:
 async def test_a_request_that_a_replica_loses_is_lost_alone(two: World) -> None:
     first, second = two.ask(), two.ask()
     await until(lambda: all(fake.orders for fake in two.made))
-    two.made[0].answer(lost="vLLM ended the answer early")
+    two.made[0].answer(lost="ended early")
     two.made[1].answer()
     with pytest.raises(RequestLost, match="early"):
         await first
@@ -293,11 +293,11 @@ def test_a_replica_that_rests_may_be_silent() -> None:
     assert not life.is_silent(1.0)
 
 
-@pytest.mark.parametrize("how", ["before", "while it is laid down", "while it rests"])
+@pytest.mark.parametrize("how", ["before", "laid down", "while it rests"])
 async def test_who_dies_is_made_again_once_the_learner_s_turn_is_over(two: World, how: str) -> None:
     dying, living = two.made
     lost = await two.open()
-    if how == "while it is laid down":
+    if how == "laid down":
         dying.refusals["sleep"] = BackendError("vLLM could not sleep")
     dying.dead = how == "before"
     await asyncio.to_thread(two.engine.sleep)
@@ -334,7 +334,7 @@ async def test_an_update_that_fails_leaves_no_request_waiting_whether_or_not_its
 
         def export_weights(self) -> list[str]:
             if dead:
-                raise BackendError("rank 0 of the learner died")
+                raise BackendError("rank 0 died")
             return ["of version 1"]
 
     def turn() -> None:

@@ -77,13 +77,15 @@ async def stream() -> FakeStream:
 
 @pytest.fixture
 async def segments(stream: FakeStream) -> RequestRunner:
-    return RequestRunner(stream)
+    segments = RequestRunner()
+    segments._model = stream  # type: ignore[assignment]
+    return segments
 
 
 async def test_what_new_weights_catch_goes_on_under_them_from_where_it_was(
     stream: FakeStream, segments: RequestRunner
 ) -> None:
-    segments.begin(order(seed=5))
+    segments.submit(order(seed=5))
     stream.tick(4)
     before = await until_finished(segments, 4)
     await segments.pause()
@@ -95,15 +97,15 @@ async def test_what_new_weights_catch_goes_on_under_them_from_where_it_was(
     assert [token for chunk in before + after for token in chunk.ids] == list(range(21, 31))
     assert after[-1].finish == "length"
     (_, first, old), (ids, second, new) = stream.asked
-    assert (old, new) == (0, 3), "caches of two versions are told apart"
+    assert (old, new) == (0, 3), "their caches are one"
     assert ids == (10, 20, 21, 22, 23, 24)
     assert second.max_tokens == 6
-    assert first.seed != second.seed, "the same random numbers would be used twice"
+    assert first.seed != second.seed, "numbers are used twice"
 
 
 async def test_nothing_begins_while_it_is_paused(stream: FakeStream, segments: RequestRunner) -> None:
     await segments.pause()
-    segments.begin(order())
+    segments.submit(order())
     stream.tick(20)
     await segments.outbox.wait(0.05)
     assert segments.outbox.take() == []
@@ -116,7 +118,7 @@ async def test_what_does_not_stop_is_dead(
     stream: FakeStream, segments: RequestRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replica_module, "STILL_S", 0.2)
-    segments.begin(order())
+    segments.submit(order())
     stream.deaf = True
     stream.tick(1)
     await until_finished(segments, 1)
@@ -128,13 +130,13 @@ async def test_what_does_not_stop_is_dead(
 async def test_a_stop_id_ends_an_answer_and_what_was_cancelled_is_gone(
     stream: FakeStream, segments: RequestRunner
 ) -> None:
-    segments.begin(order(stop_ids=(22,)))
+    segments.submit(order(stop_ids=(22,)))
     stream.tick(9)
     chunks = await until_finished(segments)
     assert [token for chunk in chunks for token in chunk.ids] == [21, 22]
     assert chunks[-1].finish == "stop"
     stream.ticks = asyncio.Semaphore(0)
-    segments.begin(order())
+    segments.submit(order())
     stream.tick(1)
     await until_finished(segments, 1)
     segments.cancel(1)
@@ -148,7 +150,7 @@ async def test_an_answer_that_ends_for_no_reason_is_lost_and_says_so(
     stream: FakeStream, segments: RequestRunner
 ) -> None:
     stream.short = 2
-    segments.begin(order())
+    segments.submit(order())
     stream.tick(20)
     async with asyncio.timeout(5):
         while not (lost := [each.lost for each in segments.outbox.take() if each.lost]):
@@ -206,7 +208,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def replica_of(model: Model) -> Replica:
     replica = Replica(ReplicaSpec("/models/m", Job(backend="verl"), "cpu", 0))
-    replica._model, replica._runner = model, RequestRunner(model)  # type: ignore[assignment, arg-type]
+    replica._model = model  # type: ignore[assignment]
     return replica
 
 
@@ -240,7 +242,7 @@ async def test_one_that_rests_wakes_for_its_weights_and_for_its_cache_once_they_
     model = Model()
     replica = replica_of(model)
     await replica.sleep()
-    assert (model.called, replica._runner._open.is_set()) == (["sleep"], False)
+    assert (model.called, replica._open.is_set()) == (["sleep"], False)
     assert await replica.load(1, [arriving(BUCKET)]) == 1
     assert model.called == ["sleep", "wake weights", *LOADED, "wake kv_cache", "forget_prefixes"]
-    assert replica._runner._open.is_set()
+    assert replica._open.is_set()

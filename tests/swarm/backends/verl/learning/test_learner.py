@@ -201,7 +201,7 @@ def test_why_a_rank_refused_is_told_though_ray_answers_nothing_more() -> None:
             return [each for each in pending if each == "refused"], [each for each in pending if each != "refused"]
 
         def available_resources(self) -> dict[str, float]:
-            raise ConnectionError("the cluster is gone")
+            raise ConnectionError("it is gone")
 
     class Waiting(TrainerGroup):
         def __init__(self) -> None:

@@ -176,7 +176,7 @@ LINKS = {
     [
         pytest.param(None, "127.0.0.1", "lo", id="its own"),
         pytest.param(None, "192.0.2.1", "eth0", id="of a link"),
-        pytest.param("eth7", "192.0.2.1", "eth7", id="as the node is told"),
+        pytest.param("eth7", "192.0.2.1", "eth7", id="as told"),
         pytest.param(None, "192.0.2.2", None, id="a link's second one"),
         pytest.param(None, "2001:db8::1", None, id="after another family's"),
         pytest.param(None, "192.0.2.9", "eth1", id="of two links"),

@@ -72,7 +72,7 @@ async def test_a_replica_of_other_weights_or_a_rank_whose_forward_is_off_stops_t
         odd: Any = pair.engine._serving_instances()[1].handle
         await asyncio.to_thread(odd.load, pair.engine.version, [ray.put(other)])
     guard.above = 2
-    with pytest.raises(BackendError, match="learner and engine disagree"):
+    with pytest.raises(BackendError, match="engine disagree"):
         await asyncio.to_thread(pair.learner.update, await played(pair, 16, 1, 6))
     guard.above = 0
     if off == "a rank":
