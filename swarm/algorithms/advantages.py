@@ -1,7 +1,7 @@
 """Advantages: from rewards of episodes, or of single calls, to one number per token.
 
 Pure functions of floats. Groups whose rewards are all equal, and groups of one, have advantage exactly 0 wherever it is
-a comparison within the group. Episodes of weight 0 must be removed before (`rows.drop_zero_weight`); other weights
+a comparison within the group. Episodes of weight 0 must be removed before; other weights
 change neither baselines nor deviations.
 
 Where an episode's calls differ in reward, each agent a is compared with itself in the group's other episodes. With m_ia
@@ -50,15 +50,16 @@ def group_relative(rewards: Sequence[float], groups: Sequence[str], *, normalize
 
     With: GRPO, arXiv 2402.03300, section 4.1.2. Without: Dr. GRPO, arXiv 2503.20783, figure 1.
     """
-    return _subtract_baseline(
-        rewards, groups, lambda own: (fmean(own), _deviation(own) + _DEVIATION_EPSILON if normalize else 1.0)
-    )
 
+    def baseline(own: Sequence[float]) -> tuple[float, float]:
+        mean = fmean(own)
+        if not normalize:
+            return mean, 1.0
+        # `statistics.stdev` works in exact fractions, at fifty times the cost
+        variance = math.fsum((reward - mean) ** 2 for reward in own) / (len(own) - 1)
+        return mean, math.sqrt(variance) + _DEVIATION_EPSILON
 
-def _deviation(values: Sequence[float]) -> float:
-    """Return the sample standard deviation; `statistics.stdev` works in exact fractions, at fifty times the cost."""
-    mean = fmean(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    return _subtract_baseline(rewards, groups, baseline)
 
 
 def leave_one_out(rewards: Sequence[float], groups: Sequence[str]) -> list[float]:
@@ -114,7 +115,8 @@ def call_advantages(
 ) -> tuple[list[float], dict[int, Mapping[int, float]]]:
     """Return each episode's advantage, and by the numbers of those whose calls differ in it: that of each call.
 
-    `tokens` are each episode's sampled tokens by call. An episode's advantage is then the mean over its tokens.
+    `tokens` are each episode's sampled tokens by call. An episode's advantage is then the mean over its tokens, or the
+    plain one over its calls where there are none.
     """
     groups = [episode.group for episode in episodes]
     rewards = [episode_reward(episode) for episode in episodes]
@@ -132,9 +134,14 @@ def call_advantages(
     else:
         compared = zip(values, groups, plain, strict=True)
         values = [value if group in mixed else {_WHOLE: own} for value, group, own in compared]
-    return [_mean(own, counts) for own, counts in zip(values, tokens, strict=True)], {
-        number: own for number, own in enumerate(values) if _WHOLE not in own
-    }
+    whole = []
+    for own, by_call in zip(values, tokens, strict=True):
+        total = sum(_tokens(by_call, call) for call in own)
+        if _WHOLE in own or not total:
+            whole.append(fmean(own.values()))
+        else:
+            whole.append(math.fsum(value * _tokens(by_call, call) for call, value in own.items()) / total)
+    return whole, {number: own for number, own in enumerate(values) if _WHOLE not in own}
 
 
 def episode_reward(episode: TrainEpisode) -> float:
@@ -193,13 +200,3 @@ def _compare(job: Job, episodes: Sequence[TrainEpisode], values: Sequence[_ByCal
 
 def _tokens(counts: Mapping[int, int], call: int) -> int:
     return sum(counts.values()) if call == _WHOLE else counts.get(call, 0)
-
-
-def _mean(own: _ByCall, counts: Mapping[int, int]) -> float:
-    """Return the mean over tokens; the plain one where there are none."""
-    if _WHOLE in own:
-        return own[_WHOLE]
-    total = sum(_tokens(counts, call) for call in own)
-    if not total:
-        return fmean(own.values())
-    return math.fsum(value * _tokens(counts, call) for call, value in own.items()) / total

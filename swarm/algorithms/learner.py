@@ -14,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from swarm.algorithms.advantages import call_advantages
 from swarm.algorithms.losses import minibatch_weights, minibatches
 from swarm.algorithms.mismatch import MismatchGuard
 from swarm.algorithms.objective import Objective, UpdateCost, UpdateSums, batch_metrics
-from swarm.algorithms.rows import Row, drop_zero_weight, flatten_tokens, set_call_advantages, tokens_by_call, train_rows
+from swarm.algorithms.rows import Row, flatten_tokens, tokens_by_call, train_rows
 from swarm.backends.protocols import Batch, NotFinite, TrainEpisode
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
@@ -116,12 +116,15 @@ class PolicyLearner(ABC):
         """Make one training step: `epochs` passes over the batch, each in `minibatches` optimiser steps."""
         if not batch.episodes:
             raise BackendError(f"step {batch.step}: expected a batch of episodes, found none")
-        batch = drop_zero_weight(batch)
+        # those of weight 0 belong to no group and train nothing
+        batch = replace(batch, episodes=tuple(episode for episode in batch.episodes if episode.weight > 0))
         rows = train_rows(batch.episodes)
         counts = [tokens_by_call(own) for own in rows]
         values, by_call = self._advantages(batch.episodes, counts)
-        for number, own in by_call.items():
-            set_call_advantages(rows[number], own)
+        for number, advantages in by_call.items():
+            for row in rows[number]:
+                if row.calls is not None:
+                    row.advantages = torch.tensor([advantages[call] for call in row.calls.tolist()])
         update = PolicyUpdate(
             episodes=batch.episodes,
             rows=rows,
@@ -205,7 +208,7 @@ class PolicyLearner(ABC):
 
     def _facts(self) -> dict[str, Any]:
         """Return what a checkpoint says of every learner."""
-        return {"version": self.version, "lora_rank": self._job.lora_rank, "mismatch": self._guard.state}
+        return {"version": self.version, "lora_rank": self._job.lora_rank, "mismatch": self._guard.above}
 
     def _require_rank(self, folder: Path, facts: Mapping[str, Any]) -> None:
         rank = facts.get("lora_rank", 0)

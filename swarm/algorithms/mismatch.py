@@ -104,25 +104,19 @@ class MismatchGuard:
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
-        self._above = 0
-
-    @property
-    def state(self) -> int:
-        return self._above
-
-    def restore(self, state: int) -> None:
-        self._above = state
+        self.above = 0
+        """How many there were up to now; a checkpoint saves it."""
 
     def check(self, error: float, tokens: int) -> None:
         """Record an update's `token_mult_prob_error`, a mean over `tokens`; BackendError after `PATIENCE` in a row."""
         if tokens < MIN_TOKENS:
             return
-        self._above = self._above + 1 if error > self._limit else 0
-        if self._above >= PATIENCE:
+        self.above = self.above + 1 if error > self._limit else 0
+        if self.above >= PATIENCE:
             said = (
                 f"learner and engine disagree about tokens sampled by the weights this update began with: the mean of "
                 f"exp |difference of log-probs| is {error:.4g}, above the job's mismatch_limit of {self._limit:g} for "
-                f"{self._above} updates in a row. Look at what makes the engine compute otherwise than the learner "
+                f"{self.above} updates in a row. Look at what makes the engine compute otherwise than the learner "
                 f"(dtype, temperature or a cut of the distribution, keys and values of older weights, another "
                 f"attention implementation); raise mismatch_limit only if so much is expected"
             )

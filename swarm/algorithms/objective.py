@@ -103,15 +103,6 @@ class UpdateSums:
         }
 
 
-def spread(name: str, values: Sequence[float]) -> dict[str, float]:
-    """Return mean, greatest and least of values as metrics; 0 where there are none."""
-    return {
-        f"{name}/mean": math.fsum(values) / max(1, len(values)),
-        f"{name}/max": float(max(values, default=0)),
-        f"{name}/min": float(min(values, default=0)),
-    }
-
-
 def batch_metrics(batch: Batch, advantages: Sequence[float]) -> Mapping[str, float]:
     """Return what describes the batch itself: advantages over episodes, constant groups; 0 where it is empty."""
     found = [
@@ -120,7 +111,9 @@ def batch_metrics(batch: Batch, advantages: Sequence[float]) -> Mapping[str, flo
         for reward in [each.reward for each in episode.call_rewards] or [episode.reward]
     ]
     return {
-        **spread("critic/advantages", advantages),
+        "critic/advantages/mean": math.fsum(advantages) / max(1, len(advantages)),
+        "critic/advantages/max": float(max(advantages, default=0)),
+        "critic/advantages/min": float(min(advantages, default=0)),
         "batch/constant_groups": float(constant_groups([reward for reward, _ in found], [group for _, group in found])),
     }
 
@@ -198,14 +191,19 @@ class Objective:
         """Return what `loss` does, from the targets' log-probs and entropy (M,) with gradient."""
         job, proximal = self._job, self.proximal(present, tokens)
         high = job.clip_ratio if job.clip_ratio_high is None else job.clip_ratio_high
-        terms = losses.ppo_surrogate(
-            self._log_ratio(present, proximal, tokens), tokens.advantages, job.clip_ratio, high, job.dual_clip
-        )
+        if self._sequences:
+            mean = tokens.sequence
+            if mean is None:
+                mean = losses.episode_means(present.detach() - proximal, tokens.episodes)
+            ratio = losses.sequence_log_ratio(present, mean)
+        else:
+            ratio = losses.token_log_ratio(present, proximal)
+        terms = losses.ppo_surrogate(ratio, tokens.advantages, job.clip_ratio, high, job.dual_clip)
         correction = self.correction(proximal, tokens)
         loss = (tokens.weights * correction * terms.loss).sum()
         sums.add(pg_loss=loss)
         sums.add_tokens(tokens, present, proximal, terms, correction)
-        entropy = entropy if self._job.entropy_coef > 0 else entropy.detach()
+        entropy = entropy if job.entropy_coef > 0 else entropy.detach()
         return self.add_bonuses(loss, present, entropy, tokens, reference, sums)
 
     def add_bonuses(
@@ -238,11 +236,3 @@ class Objective:
         if not self._several:
             return present.detach()
         return tokens.rollout if tokens.proximal is None else tokens.proximal
-
-    def _log_ratio(self, present: Tensor, proximal: Tensor, tokens: Tokens) -> Tensor:
-        if not self._sequences:
-            return losses.token_log_ratio(present, proximal)
-        mean = tokens.sequence
-        if mean is None:
-            mean = losses.episode_means(present.detach() - proximal, tokens.episodes)
-        return losses.sequence_log_ratio(present, mean)

@@ -8,14 +8,14 @@ Knows nothing of models, losses or how rows are laid out for a forward (`local/m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from swarm.backends.protocols import Batch, TrainEpisode
+from swarm.backends.protocols import TrainEpisode
 from swarm.rendering.messages import BackendError
 from swarm.timelines.node import TrainRow
 
@@ -69,11 +69,6 @@ class Tokens:
     kept: Tensor | None = None
 
 
-def drop_zero_weight(batch: Batch) -> Batch:
-    """Return the batch without its episodes of weight 0, which belong to no group and train nothing."""
-    return replace(batch, episodes=tuple(episode for episode in batch.episodes if episode.weight > 0))
-
-
 def train_rows(episodes: Sequence[TrainEpisode]) -> list[list[Row]]:
     """Return the rows of each episode; rows without sampled tokens vanish. BackendError for one that makes no sense."""
     return [
@@ -117,12 +112,6 @@ def tokens_by_call(rows: Sequence[Row]) -> dict[int, int]:
     return dict(counts)
 
 
-def set_call_advantages(rows: Sequence[Row], advantages: Mapping[int, float]) -> None:
-    for row in rows:
-        if row.calls is not None:
-            row.advantages = torch.tensor([advantages[call] for call in row.calls.tolist()])
-
-
 def flatten_tokens(
     rows: Sequence[Row], advantages: Sequence[float], weights: Sequence[float], device: torch.device
 ) -> Tokens:
@@ -131,23 +120,22 @@ def flatten_tokens(
     numbers = torch.tensor([row.episode for row in rows])
     valued = torch.tensor(advantages)[numbers].repeat_interleave(counts)
     if any(row.advantages is not None for row in rows):
-        whole = valued.split(counts.tolist())
-        pairs = zip(rows, whole, strict=True)
-        valued = torch.cat([own if row.advantages is None else row.advantages for row, own in pairs])
+        pairs = zip(rows, valued.split(counts.tolist()), strict=True)
+        valued = torch.cat([whole if row.advantages is None else row.advantages for row, whole in pairs])
+
+    def own(name: str) -> Tensor | None:
+        parts = [part for row in rows if (part := getattr(row, name)) is not None]
+        return torch.cat(parts).to(device) if len(parts) == len(rows) else None
+
     return Tokens(
         targets=torch.cat([row.targets for row in rows]).to(device),
         rollout=torch.cat([row.rollout for row in rows]).to(device),
         versions=torch.cat([row.versions for row in rows]).to(device),
-        proximal=_concatenate([row.proximal for row in rows], device),
+        proximal=own("proximal"),
         advantages=valued.to(device),
         weights=torch.tensor(weights)[numbers].repeat_interleave(counts).to(device),
         episodes=numbers.repeat_interleave(counts).to(device),
-        sequence=_concatenate([row.sequence for row in rows], device),
-        correction=_concatenate([row.correction for row in rows], device),
-        kept=_concatenate([row.kept for row in rows], device),
+        sequence=own("sequence"),
+        correction=own("correction"),
+        kept=own("kept"),
     )
-
-
-def _concatenate(parts: Sequence[Tensor | None], device: torch.device) -> Tensor | None:
-    known = [part for part in parts if part is not None]
-    return torch.cat(known).to(device) if len(known) == len(parts) else None

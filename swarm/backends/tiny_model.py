@@ -61,11 +61,28 @@ def build_once(folder: Path, make: Callable[[Path], None]) -> Path:
     return folder
 
 
-def print_folder(make: Callable[[], Path], expected: str) -> int:
-    """Print the folder that `make` returns; return the exit code: 2, with a line, where there is none.
-    `expected` says what its JSON is to be: `--job to be a job's JSON`."""
+def print_folder(
+    parser: argparse.ArgumentParser,
+    arguments: list[str] | None,
+    make: Callable[[argparse.Namespace, Progress], Path],
+    expected: str,
+) -> int:
+    """Print the folder that `make` returns for a command line, and steps; return the exit code: 2, with a line, where
+    there is none. `expected` says what its JSON is to be: `--job to be a job's JSON`."""
+    parser.add_argument("--models", required=True, type=Path, help="folder of models; made if missing")
+    parser.add_argument("--environments", type=Path, help="folder of environments that were brought")
+    given = parser.parse_args(arguments)
+    disable_progress_bar()
+    if given.environments is not None:
+        add_folder(given.environments)
+
+    def print_progress(done: int, of: int) -> None:
+        if 50 * done // of > 50 * (done - 1) // of:  # some 50 lines at most
+            sys.stdout.write(f"warm start {done}/{of}\n")
+            sys.stdout.flush()
+
     try:
-        folder = make()
+        folder = make(given, print_progress)
     except ValidationError as error:
         first = error.errors()[0]
         sys.stderr.write(f"expected {expected}; found {first['msg']} at {first['loc']}\n")
@@ -128,32 +145,25 @@ marks are plain text, it says what it said before it knew them, and vocabulary a
 """
 
 
-def _splitter(marks: Sequence[str]) -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Sequence(
+def build_tokenizer(
+    texts: Iterable[str], max_length: int, marks: Sequence[str] = ()
+) -> transformers.PreTrainedTokenizerFast:
+    """Return one to which words of `texts`, and `marks` anywhere, are one token; the model takes `max_length`."""
+    splitter = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex("|".join([*map(re.escape, marks), _PIECE])), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-
-
-def _pieces(texts: Iterable[str], marks: Sequence[str]) -> list[str]:
-    splitter = _splitter(marks)
-    return sorted({piece for text in texts for piece, _ in splitter.pre_tokenize_str(text)})
-
-
-def build_tokenizer(
-    texts: Iterable[str], max_length: int, marks: Sequence[str] = ()
-) -> transformers.PreTrainedTokenizerFast:
-    """Return one to which words of `texts`, and `marks` anywhere, are one token; the model takes `max_length`."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = _pieces(_ROLES, marks) + _pieces(marks, marks) + _pieces(texts, marks)
+    alphabet, words = sorted(pre_tokenizers.ByteLevel.alphabet()), list[str]()
+    for own in (_ROLES, marks, texts):
+        words += sorted({piece for text in own for piece, _ in splitter.pre_tokenize_str(text)})
     numbers = [str(number) for number in range(LARGEST_NUMBER + 1)]
     vocabulary: dict[str, int] = {}
     for piece in (PAD, START, END, *numbers, *alphabet, *words):
         vocabulary.setdefault(piece, len(vocabulary))
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
-    tokenizer.pre_tokenizer = _splitter(marks)
+    tokenizer.pre_tokenizer = splitter
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in (PAD, START, END)])
     return transformers.PreTrainedTokenizerFast(
@@ -199,29 +209,20 @@ def warm_start(
     model.train()
     with one_thread():
         for step in range(steps):
-            _train_step(model, _batch(tokenizer, environment, rng), optimizers)
-            for each in schedules:
-                each.step()
+            ids_BT, labels_BT = _batch(tokenizer, environment, rng)
+            hidden_BTD = model.get_decoder()(input_ids=ids_BT, use_cache=False).last_hidden_state
+            asked = labels_BT[:, 1:] != _IGNORED  # logits only where they count: the vocabulary is wider than the model
+            logits_NV = model.get_output_embeddings()(hidden_BTD[:, :-1][asked])
+            loss = torch.nn.functional.cross_entropy(logits_NV, labels_BT[:, 1:][asked])
+            model.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for optimizer, scheduler in zip(optimizers, schedules, strict=True):
+                optimizer.step()
+                scheduler.step()
             if progress is not None:
                 progress(step + 1, steps)
     model.eval()
-
-
-def _train_step(
-    model: transformers.PreTrainedModel,
-    batch: tuple[torch.Tensor, torch.Tensor],
-    optimizers: list[torch.optim.Optimizer],
-) -> None:
-    ids_BT, labels_BT = batch
-    hidden_BTD = model.get_decoder()(input_ids=ids_BT, use_cache=False).last_hidden_state
-    asked = labels_BT[:, 1:] != _IGNORED  # logits only where they count: the vocabulary is wider than the model
-    logits_NV = model.get_output_embeddings()(hidden_BTD[:, :-1][asked])
-    loss = torch.nn.functional.cross_entropy(logits_NV, labels_BT[:, 1:][asked])
-    model.zero_grad()
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    for optimizer in optimizers:
-        optimizer.step()
 
 
 @contextmanager
@@ -329,7 +330,10 @@ def _make_model(spec: TinyModel, environment: Environment, folder: Path, progres
     with torch.random.fork_rng(devices=[]), one_thread():
         torch.manual_seed(spec.seed)
         model = transformers.LlamaForCausalLM(config)
-        _order_numbers(model, tokenizer)
+        ids = [tokenizer.convert_tokens_to_ids(str(number)) for number in range(LARGEST_NUMBER + 1)]
+        with torch.no_grad():
+            for table in (model.model.embed_tokens.weight, model.lm_head.weight):
+                table[ids] = number_codes(len(ids), table.shape[1])
     warm_start(model, tokenizer, environment, steps=spec.warm_start_steps, seed=spec.seed, progress=progress)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -347,36 +351,16 @@ def _tokenizer(environment: Environment) -> transformers.PreTrainedTokenizerFast
     return build_tokenizer(texts, TINY_CONTEXT, CALL_MARKS)
 
 
-@torch.no_grad()
-def _order_numbers(model: transformers.LlamaForCausalLM, tokenizer: transformers.PreTrainedTokenizerFast) -> None:
-    ids = [tokenizer.convert_tokens_to_ids(str(number)) for number in range(LARGEST_NUMBER + 1)]
-    for table in (model.model.embed_tokens.weight, model.lm_head.weight):
-        table[ids] = number_codes(len(ids), table.shape[1])
-
-
-def _print_progress(done: int, of: int) -> None:
-    if done % 50 == 0 or done == of:
-        sys.stdout.write(f"warm start {done}/{of}\n")
-        sys.stdout.flush()
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Make the model the command line names and print its folder; return the exit code (2: bad input)."""
     parser = argparse.ArgumentParser(prog="python -m swarm.backends.tiny_model", description="Make a tiny model.")
     parser.add_argument("--environment", required=True, help="the environment whose player it imitates")
-    parser.add_argument("--models", required=True, type=Path, help="folder of models; made if missing")
-    parser.add_argument("--environments", type=Path, help="folder of environments that were brought")
     parser.add_argument("--spec", default="{}", help="JSON of a job's tiny model; defaults where left out")
-    given = parser.parse_args(arguments)
-    disable_progress_bar()
-    if given.environments is not None:
-        add_folder(given.environments)
-    return print_folder(
-        lambda: ensure_tiny(
-            TinyModel.model_validate_json(given.spec), given.environment, given.models, _print_progress
-        ),
-        "--spec to be a tiny model's JSON",
-    )
+
+    def make(given: argparse.Namespace, progress: Progress) -> Path:
+        return ensure_tiny(TinyModel.model_validate_json(given.spec), given.environment, given.models, progress)
+
+    return print_folder(parser, arguments, make, "--spec to be a tiny model's JSON")
 
 
 if __name__ == "__main__":

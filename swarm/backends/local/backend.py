@@ -10,12 +10,12 @@ import asyncio
 import gc
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from swarm.backends.protocols import Engine, Learner
 from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel, TinyModel
 from swarm.models import model_place, require_model_folder
@@ -39,63 +39,80 @@ _CONVERSATION: Final[tuple[Message, ...]] = (
 log = logging.getLogger(__name__)
 
 
+EngineT = TypeVar("EngineT", bound=Engine)
+LearnerT = TypeVar("LearnerT", bound=Learner)
+
+
 @dataclass(frozen=True, slots=True)
-class _Parts:
-    engine: LocalEngine
-    learner: LocalLearner
+class Parts(Generic[EngineT, LearnerT]):
+    """What a backend has once it is started."""
+
+    engine: EngineT
+    learner: LearnerT
     renderer: HFRenderer
-    policy: Policy
     provenance: Mapping[str, str]
 
 
-class LocalBackend:
-    """Implements `Backend` for a job; models made on the spot are kept under `models`."""
+class ModelBackend(Generic[EngineT, LearnerT]):
+    """What the backends of a real model share of `Backend`; models made on the spot are kept under `models`."""
 
     def __init__(self, job: Job, models: Path) -> None:
-        self._job = job
+        self.job = job
         self._models = models
-        self._loaded: _Parts | None = None
+        self._started: Parts[EngineT, LearnerT] | None = None
 
     @property
-    def engine(self) -> LocalEngine:
-        return self._parts().engine
+    def _parts(self) -> Parts[EngineT, LearnerT]:
+        if self._started is None:
+            raise BackendError(f"the {self.job.backend} backend is not started: await start() first")
+        return self._started
 
     @property
-    def learner(self) -> LocalLearner:
-        return self._parts().learner
+    def engine(self) -> EngineT:
+        return self._parts.engine
+
+    @property
+    def learner(self) -> LearnerT:
+        return self._parts.learner
 
     @property
     def renderer(self) -> HFRenderer:
-        return self._parts().renderer
+        return self._parts.renderer
 
     @property
-    def policy(self) -> Policy:
-        return self._parts().policy
+    def provenance(self) -> Mapping[str, str]:
+        return self._parts.provenance
 
     @property
     def model_name(self) -> str:
-        return served_name(self._job)
+        """The folder's name of a model from a path; `tiny-ENVIRONMENT` for one made on the spot."""
+        model = self.job.model
+        return Path(model.path).name if isinstance(model, PathModel) else f"tiny-{self.job.environment}"
+
+    @property
+    def probs_tolerance(self) -> float | None:
+        return PROBS_TOLERANCE[self.job.dtype]
+
+
+class LocalBackend(ModelBackend["LocalEngine", "LocalLearner"]):
+    """Implements `Backend` by one module in this process."""
+
+    @property
+    def policy(self) -> Policy:
+        return self.learner.policy
 
     def publish(self) -> None:
         """Do nothing: engine and learner share one module, so that an update serves as soon as it is made."""
 
     async def start(self) -> None:
-        if self._loaded is None:
-            self._loaded = await asyncio.to_thread(_load, self._job, self._models)
-            await self._loaded.engine.start()
+        if self._started is None:
+            self._started = await asyncio.to_thread(_load, self.job, self._models)
+            await self._started.engine.start()
 
     async def stop(self) -> None:
-        parts, self._loaded = self._loaded, None
+        parts, self._started = self._started, None
         if parts is not None:
             await parts.engine.stop()
-
-    @property
-    def provenance(self) -> Mapping[str, str]:
-        return self._parts().provenance
-
-    @property
-    def probs_tolerance(self) -> float | None:
-        return PROBS_TOLERANCE[self._job.dtype]
 
     def weights(self) -> str | None:
         from swarm.backends.local.loading import serving_hash
@@ -103,33 +120,20 @@ class LocalBackend:
         return serving_hash(self.policy.model)
 
     def failure(self) -> str | None:
-        return self._loaded.engine.failure() if self._loaded else None
-
-    def _parts(self) -> _Parts:
-        if self._loaded is None:
-            raise BackendError("the local backend is not started: await start() first")
-        return self._loaded
+        return self._started.engine.failure() if self._started else None
 
 
-@contextmanager
-def _paused_gc() -> Iterator[None]:
-    """Collect no garbage inside: torch and transformers make very many objects, all of which stay."""
+def _load(job: Job, models: Path) -> Parts[LocalEngine, LocalLearner]:
     was_enabled = gc.isenabled()
-    gc.disable()
+    gc.disable()  # torch and transformers make very many objects, all of which stay
     try:
-        yield
+        return _load_parts(job, models)
     finally:
         if was_enabled:
             gc.enable()
 
 
-def served_name(job: Job) -> str:
-    """Return the folder's name of a model from a path; `tiny-ENVIRONMENT` for one made on the spot."""
-    return Path(job.model.path).name if isinstance(job.model, PathModel) else f"tiny-{job.environment}"
-
-
-@_paused_gc()
-def _load(job: Job, models: Path) -> _Parts:
+def _load_parts(job: Job, models: Path) -> Parts[LocalEngine, LocalLearner]:
     # Read when torch is first imported. Threads that spin while they wait for one another take the cores from whoever
     # would let the last one end: beside other work two of them took more than twenty times as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -158,7 +162,7 @@ def _load(job: Job, models: Path) -> _Parts:
     guides = Guides(lambda: load_tokenizer(folder), renderer.stop_ids, policy.vocab_size) if can_guide() else None
     engine = LocalEngine(policy, batcher, job.max_context, guides=guides)
     learner = LocalLearner(policy, job, {"sampling": batcher.generator})
-    return _Parts(engine, learner, renderer, policy, provenance(policy.model, renderer.template))
+    return Parts(engine, learner, renderer, provenance(policy.model, renderer.template))
 
 
 def base_model(job: Job, models: Path) -> Path:

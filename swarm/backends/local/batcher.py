@@ -38,7 +38,8 @@ _BLOCK = 512
 
 
 class SampledBatch(NamedTuple):
-    """The next token of each row: ids (B,), log-probs (B,), and the likeliest ids with theirs where asked for."""
+    """The next token of each row: ids (B,), log-probs (B,), and where asked for the likeliest ids that could come, with
+    theirs, likeliest first."""
 
     ids: Tensor
     logprobs: Tensor
@@ -55,17 +56,13 @@ def sample(logits: Tensor, rules: Sequence[Sampling], uniforms: Tensor) -> Sampl
     greedy = [row for row, rule in enumerate(rules) if rule.temperature == 0]
     if greedy:
         ids[greedy] = logits[greedy].argmax(-1)
-    top = [_likeliest(logprobs, row, rule.top_logprobs) for row, rule in enumerate(rules)]
+    top: list[tuple[tuple[int, float], ...]] = [()] * len(rules)
+    for row, rule in enumerate(rules):
+        if rule.top_logprobs:
+            values, likeliest = logprobs[row].topk(min(rule.top_logprobs, logprobs.shape[-1]))
+            pairs = zip(likeliest.tolist(), values.tolist(), strict=True)
+            top[row] = tuple((token, value) for token, value in pairs if value > -math.inf)
     return SampledBatch(ids, logprobs.gather(-1, ids[:, None])[:, 0], top)
-
-
-def _likeliest(logprobs: Tensor, row: int, count: int) -> tuple[tuple[int, float], ...]:
-    """Return the `count` likeliest ids that could come in a row of (B, V), with their log-probs, likeliest first."""
-    if not count:
-        return ()
-    values, ids = logprobs[row].topk(min(count, logprobs.shape[-1]))
-    pairs = zip(ids.tolist(), values.tolist(), strict=True)
-    return tuple((token, value) for token, value in pairs if value > -math.inf)
 
 
 def distribution(logits: Tensor, rules: Sequence[Sampling]) -> Tensor:
@@ -100,16 +97,20 @@ def _invert(logprobs: Tensor, uniforms: Tensor) -> Tensor:
     Over a large vocabulary only sums of blocks are made in float64, and then the ids of one block: what the rounding of
     a sum in fp32 moves is as little as the rounding of the exponentials.
     """
+
+    def exact(mass: Tensor) -> Tensor:
+        return (mass.cpu() if mass.device.type == "mps" else mass).double()
+
     mass = logprobs.exp()
     if mass.shape[-1] <= 2 * _BLOCK:
-        sums = _exact(mass).cumsum(-1)
+        sums = exact(mass).cumsum(-1)
         return _passing(sums, uniforms.to(sums.device) * sums[:, -1]).to(mass.device)
     blocks = functional.pad(mass, (0, -mass.shape[-1] % _BLOCK)).unflatten(-1, (-1, _BLOCK))  # (B, V / K, K)
-    sums = _exact(blocks.sum(-1)).cumsum(-1)
+    sums = exact(blocks.sum(-1)).cumsum(-1)
     draws = uniforms.to(sums.device) * sums[:, -1]
     block = _passing(sums, draws)
     before = functional.pad(sums, (1, 0)).gather(-1, block[:, None])[:, 0]
-    within = _exact(blocks[torch.arange(len(mass), device=mass.device), block.to(mass.device)]).cumsum(-1)
+    within = exact(blocks[torch.arange(len(mass), device=mass.device), block.to(mass.device)]).cumsum(-1)
     return (block * _BLOCK + _passing(within, draws - before)).to(mass.device)
 
 
@@ -118,10 +119,6 @@ def _passing(sums: Tensor, draws: Tensor) -> Tensor:
     total = sums[:, -1:]
     draws = draws[:, None].minimum(total.nextafter(torch.zeros_like(total)))
     return torch.searchsorted(sums, draws, right=True)[:, 0]
-
-
-def _exact(mass: Tensor) -> Tensor:
-    return (mass.cpu() if mass.device.type == "mps" else mass).double()
 
 
 class SampledToken(NamedTuple):
@@ -180,8 +177,13 @@ def extend(
             logits[row].masked_fill_(~generation.guide.allowed_mask().to(logits.device), -torch.inf)
         except GrammarRefused as error:
             generation.fail(error)
-    rules = [generation.sampling for generation in ready]
-    drawn, logprobs, top = sample(logits, rules, _uniforms(ready, generator))
+    uniforms = torch.empty(len(ready), dtype=torch.float64)
+    unseeded = [row for row, generation in enumerate(ready) if generation.random is None]
+    uniforms[unseeded] = torch.rand(len(unseeded), generator=generator, dtype=torch.float64)
+    for row, generation in enumerate(ready):  # a seeded request's number is its own, and takes none of the others'
+        if generation.random is not None:
+            uniforms[row] = generation.random.random()
+    drawn, logprobs, top = sample(logits, [generation.sampling for generation in ready], uniforms)
     ids: npt.NDArray[np.int64] = drawn.cpu().numpy()
     for generation, token, logprob, likeliest in zip(ready, ids.tolist(), logprobs.tolist(), top, strict=True):
         generation.ids.append(token)
@@ -191,26 +193,12 @@ def extend(
                 generation.guide.accept(token)
             except GrammarRefused as error:
                 generation.fail(error)
-        generation.finish = _finish(generation, token, positions)
+        rule, length = generation.sampling, len(generation.ids)
+        if token in rule.stop_ids or generation.error is not None:
+            generation.finish = "stop"
+        elif length >= positions or length - generation.prompt_length >= rule.max_tokens:
+            generation.finish = "length"
     return ids
-
-
-def _uniforms(ready: Sequence[Generation], generator: torch.Generator) -> Tensor:
-    """Draw a number in [0, 1) for each (N,): a seeded request's is its own, and takes none of the others'."""
-    uniforms = torch.empty(len(ready), dtype=torch.float64)
-    unseeded = [row for row, generation in enumerate(ready) if generation.random is None]
-    uniforms[unseeded] = torch.rand(len(unseeded), generator=generator, dtype=torch.float64)
-    for row, generation in enumerate(ready):
-        if generation.random is not None:
-            uniforms[row] = generation.random.random()
-    return uniforms
-
-
-def _finish(generation: Generation, token: int, positions: int) -> Finish | None:
-    rules, length = generation.sampling, len(generation.ids)
-    if token in rules.stop_ids or generation.error is not None:
-        return "stop"
-    return "length" if length >= positions or length - generation.prompt_length >= rules.max_tokens else None
 
 
 _Array = npt.NDArray[Any]
@@ -253,7 +241,12 @@ class Batcher:
     @torch.inference_mode()
     def step(self) -> list[Generation]:
         """Run the forwards of one step; return the generations that got a token (`finish` set on the finished)."""
-        self._follow_version()
+        self._version = self._policy.version
+        if self._revision != self._policy.revision:
+            self._revision = self._policy.revision
+            self._table.forget()
+            for generation in self._running.values():
+                self._find_leader(generation)
         for generation in [generation for generation in self._running.values() if generation.cancelled]:
             self._release(generation)
         self._join()
@@ -279,15 +272,6 @@ class Batcher:
         self._cache.wipe()
         return running, waiting
 
-    def _follow_version(self) -> None:
-        self._version = self._policy.version
-        if self._revision == self._policy.revision:
-            return
-        self._revision = self._policy.revision
-        self._table.forget()
-        for generation in self._running.values():
-            self._find_leader(generation)
-
     def _find_leader(self, generation: Generation) -> None:
         """Let a generation wait where an older one will soon hold much of what it would have to compute."""
         row, awaited = self._table.find_leader(generation.slot) or (None, 0)
@@ -298,15 +282,15 @@ class Batcher:
         """Copy a leader's prefix to those who wait for it, once it is complete or the leader is gone."""
         for generation in self._running.values():
             leader = generation.leader
-            if leader is None or (
-                (self._running.get(leader.slot) is leader) and self._table.cached[leader.slot] < generation.awaited
-            ):
+            if leader is None:
                 continue
-            self._copy_prefix(self._table.borrow(generation.slot))
-            self._find_leader(generation)
+            gone = self._running.get(leader.slot) is not leader
+            if gone or self._table.cached[leader.slot] >= generation.awaited:
+                self._copy_prefix(self._table.borrow(generation.slot))
+                self._find_leader(generation)
 
     def _admit(self) -> None:
-        while self._waiting and self._table.count_idle():
+        while self._waiting and not self._table.busy.all():
             generation = self._waiting.popleft()
             if generation.cancelled:
                 continue

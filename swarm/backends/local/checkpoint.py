@@ -18,7 +18,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,23 +44,21 @@ class Checkpoint:
     facts: Mapping[str, Any]
 
 
-def write(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write beside `folder`, sync, rename. BackendError where it cannot be (DiskFull: no room); nothing is left."""
+@contextmanager
+def written_whole(folder: Path) -> Iterator[Path]:
+    """Give a folder beside `folder` to write to, and rename it; one in the way is moved aside first and removed last.
+    BackendError where it cannot be (DiskFull: no room); nothing is left of what fails."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
         try:
-            hashes: dict[str, str] = {}
-            for name, tensors in checkpoint.sets.items():
-                path = partial / f"{name}.safetensors"
-                save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, path)
-                hashes[path.name] = digest(path)
-                _sync(path)
-            manifest = partial / MANIFEST
-            manifest.write_text(json.dumps({"format": _FORMAT, "facts": dict(checkpoint.facts), "files": hashes}))
-            _sync(manifest)
-            _sync(partial)
-            replace(partial, folder)
+            yield partial
+            aside = partial.with_name(f"{partial.name}.old")
+            if folder.exists():
+                folder.rename(aside)
+            partial.rename(folder)
+            _sync(folder.parent)
+            shutil.rmtree(aside, ignore_errors=True)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     except (OSError, SafetensorError) as error:
@@ -70,21 +68,26 @@ def write(folder: Path, checkpoint: Checkpoint) -> None:
         raise BackendError(f"{failure}; fix the path") from error
 
 
+def write(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write beside `folder`, sync, rename; raises as `written_whole` does."""
+    with written_whole(folder) as partial:
+        hashes: dict[str, str] = {}
+        for name, tensors in checkpoint.sets.items():
+            path = partial / f"{name}.safetensors"
+            save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, path)
+            hashes[path.name] = digest(path)
+            _sync(path)
+        manifest = partial / MANIFEST
+        manifest.write_text(json.dumps({"format": _FORMAT, "facts": dict(checkpoint.facts), "files": hashes}))
+        _sync(manifest)
+        _sync(partial)
+
+
 def is_full(error: Exception) -> bool:
     """Return whether a file was not written for want of room; safetensors says the number in its message alone."""
     if isinstance(error, OSError):
         return error.errno in NO_ROOM
     return any(f"os error {number}" in str(error) for number in NO_ROOM)
-
-
-def replace(partial: Path, folder: Path) -> None:
-    """Rename `partial` to `folder`; a folder in the way is moved aside first and removed last."""
-    aside = partial.with_name(f"{partial.name}.old")
-    if folder.exists():
-        folder.rename(aside)
-    partial.rename(folder)
-    _sync(folder.parent)
-    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:
@@ -102,29 +105,12 @@ def digest(path: Path) -> str:
 
 def read(folder: Path) -> Checkpoint:
     """Return what `write` wrote; raise BackendError that names the file which is missing or damaged."""
-    manifest = _read_manifest(folder)
-    sets = {name: load_file(path) for name, path in _check_files(folder, manifest).items()}
-    return Checkpoint(sets, manifest["facts"])
+    facts, files = _read_manifest(folder)
+    return Checkpoint({name: load_file(path) for name, path in files.items()}, facts)
 
 
-def files(folder: Path) -> dict[str, Path]:
-    """Return the file of each set of what `write` wrote, intact; raise BackendError as `read` does."""
-    return _check_files(folder, _read_manifest(folder))
-
-
-def _check_files(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
-    found: dict[str, Path] = {}
-    for file, expected in manifest["files"].items():
-        path = folder / file
-        if not path.is_file():
-            raise BackendError(f"the checkpoint {folder} lacks {file}: choose an older checkpoint")
-        if digest(path) != expected:
-            raise BackendError(f"{path} is damaged (its hash is not the manifest's): choose an older checkpoint")
-        found[path.stem] = path
-    return found
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def _read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Path]]:
+    """Return the facts of what `write` wrote, and each set's file, intact; raise BackendError as `read` does."""
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text())
@@ -136,9 +122,17 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise BackendError(
             f"{path}: expected a manifest of format {_FORMAT}: choose a checkpoint of this version of ajet"
         )
-    if not isinstance(manifest.get("files"), dict) or not isinstance(manifest.get("facts"), dict):
+    facts, hashes = manifest.get("facts"), manifest.get("files")
+    if not isinstance(hashes, dict) or not isinstance(facts, dict):
         raise BackendError(f"{path}: expected a manifest with files and facts: choose an older checkpoint")
-    return manifest
+    for name, expected in hashes.items():
+        if not (folder / name).is_file():
+            raise BackendError(f"the checkpoint {folder} lacks {name}: choose an older checkpoint")
+        if digest(folder / name) != expected:
+            raise BackendError(
+                f"{folder / name} is damaged (its hash is not the manifest's): choose an older checkpoint"
+            )
+    return facts, {Path(name).stem: folder / name for name in hashes}
 
 
 Sets = Mapping[str, Mapping[str, Tensor]]
@@ -175,7 +169,7 @@ def read_rank(folder: Path, rank: int, world: int) -> Sets:
         return read(_rank_folder(folder, rank)).sets
     return {
         name: {key: take_shard(value, rank, world).clone() for key, value in _read_whole(folder, writers, name)}
-        for name in files(_rank_folder(folder, 0))
+        for name in _read_manifest(_rank_folder(folder, 0))[1]
     }
 
 
@@ -191,9 +185,8 @@ def _rank_folder(folder: Path, rank: int) -> Path:
 def _read_whole(folder: Path, writers: int, name: str) -> Iterator[tuple[str, Tensor]]:
     """Yield one set's tensors, each read from all ranks as it comes: never the whole set at once."""
     with ExitStack() as opened:
-        parts = [
-            opened.enter_context(safe_open(files(_rank_folder(folder, rank))[name], "pt")) for rank in range(writers)
-        ]
+        paths = [_read_manifest(_rank_folder(folder, rank))[1][name] for rank in range(writers)]
+        parts = [opened.enter_context(safe_open(path, "pt")) for path in paths]
         for key in parts[0].keys():  # noqa: SIM118 - a handle of safetensors, no mapping
             yield key, join_shards([part.get_tensor(key) for part in parts])
 

@@ -18,11 +18,12 @@ import logging
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
 from itertools import groupby
 
-from swarm.backends.local.batcher import Batcher, Generation, SampledToken
+from swarm.backends.local.batcher import Batcher, Generation
 from swarm.backends.local.policy import Policy
-from swarm.backends.protocols import Chunk, Finish, GenerationRequest, RequestLost, Sampling, require_readable
+from swarm.backends.protocols import Chunk, GenerationRequest, RequestLost, Sampling, require_readable
 from swarm.rendering.guides import Guides
 from swarm.rendering.messages import BackendError, GrammarRefused
 
@@ -52,13 +53,12 @@ class _OutputQueue:
         self._error: BackendError | None = None
         self._waiter: asyncio.Future[None] | None = None
 
-    def put(self, chunks: Sequence[Chunk]) -> None:
+    def put(self, chunks: Sequence[Chunk], error: BackendError | None = None) -> None:
+        """Add chunks, or why there will be no more."""
         self._chunks += chunks
-        self._wake()
-
-    def fail(self, error: BackendError) -> None:
-        self._error = error
-        self._wake()
+        self._error = self._error or error
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def take(self) -> list[Chunk]:
         """Return the chunks that came; raise BackendError when none will come any more."""
@@ -69,10 +69,6 @@ class _OutputQueue:
             await self._waiter
         chunks, self._chunks = self._chunks, []
         return chunks
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
 
 class LocalEngine:
@@ -168,7 +164,7 @@ class LocalEngine:
             if self._stopped:
                 raise RequestLost(self._stopped)
             if not self._open:
-                self._note_progress()
+                self._advanced = time.monotonic()
             self._arrived.append(generation)
             self._open[generation] = queue
             self._wake.notify()
@@ -187,7 +183,7 @@ class LocalEngine:
             self._clock = time.pthread_getcpuclockid(threading.get_ident())
         try:
             while self._collect():
-                self._note_progress()
+                self._advanced = time.monotonic()
                 with self._policy.lock.reading():
                     advanced = self._step()
                 self._hand_over(advanced)
@@ -218,9 +214,6 @@ class LocalEngine:
         self._failures = 0
         return advanced
 
-    def _note_progress(self) -> None:
-        self._advanced = time.monotonic()
-
     def _collect(self) -> bool:
         """Wait until there is work and queue what arrived; return False when the engine is to stop."""
         with self._wake:
@@ -247,28 +240,20 @@ class LocalEngine:
 
     def _deliver(self, due: Sequence[tuple[Generation, Sequence[Chunk]]]) -> None:
         for generation, chunks in due:
-            if not (queue := self._open.get(generation)):
-                continue
-            if generation.error is not None:
-                queue.fail(generation.error)
-            else:
-                queue.put(chunks)
+            if queue := self._open.get(generation):
+                queue.put(chunks, generation.error)
 
     def _fail_open(self) -> None:
         error = BackendError(self._failure) if self._failure else RequestLost(self._stopped or "the engine was stopped")
         for queue in self._open.values():
-            queue.fail(error)
+            queue.put((), error)
 
 
 def _take_chunks(generation: Generation) -> list[Chunk]:
     """Turn what was gathered into chunks, one per policy version; the last carries the finish."""
     fresh, generation.fresh = generation.fresh, []
-    if fresh[0].version == fresh[-1].version:  # versions only grow
-        return [_chunk(generation, fresh, generation.finish)]
-    runs = [list(run) for _, run in groupby(fresh, key=lambda sampled: sampled.version)]
-    return [_chunk(generation, run, generation.finish if run is runs[-1] else None) for run in runs]
-
-
-def _chunk(generation: Generation, run: Sequence[SampledToken], finish: Finish | None) -> Chunk:
-    ids, logprobs, versions, top = zip(*run, strict=True)
-    return Chunk(ids, logprobs, versions[0], finish, top if generation.sampling.top_logprobs else ())
+    chunks = []
+    for version, run in groupby(fresh, key=lambda sampled: sampled.version):
+        ids, logprobs, _, top = zip(*run, strict=True)
+        chunks.append(Chunk(ids, logprobs, version, None, top if generation.sampling.top_logprobs else ()))
+    return [*chunks[:-1], replace(chunks[-1], finish=generation.finish)]

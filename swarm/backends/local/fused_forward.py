@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +30,7 @@ class CannotFuse(Exception):
     """The model's own forward has to be used; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Adapter:
+class _Adapter(NamedTuple):
     """What LoRA adds to a layer: `scaling` times the product of `up` (R, r) and `down` (r, F)."""
 
     down: nn.Parameter
@@ -76,19 +75,13 @@ class _FusedAdapters:
 
     def __init__(self, adapters: Sequence[_Adapter]) -> None:
         self._down = share_rows([adapter.down for adapter in adapters]).t()
-        self._ups: list[tuple[slice, slice, Tensor, float]] = []
-        rows = columns = 0
-        for adapter in adapters:
-            out, rank = adapter.up.shape
-            ends = rows + out, columns + rank
-            up = adapter.up.detach().t()
-            self._ups.append((slice(rows, ends[0]), slice(columns, ends[1]), up, adapter.scaling))
-            rows, columns = ends
+        self._ups = [(adapter.up.detach().t(), adapter.scaling) for adapter in adapters]
+        self._ranks, self._outputs = ([up.shape[side] for up, _ in self._ups] for side in (0, 1))
 
     def add_to(self, sums: Tensor, inputs: Tensor) -> None:
-        low = inputs @ self._down
-        for rows, columns, up, scaling in self._ups:
-            sums[:, rows].addmm_(low[:, columns], up, alpha=scaling)
+        lows, parts = (inputs @ self._down).split(self._ranks, 1), sums.split(self._outputs, 1)
+        for part, low, (up, scaling) in zip(parts, lows, self._ups, strict=True):
+            part.addmm_(low, up, alpha=scaling)
 
 
 def _adapter(linear: Any) -> _Adapter | None:
@@ -147,7 +140,7 @@ _STATIC_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
 class Cache(Protocol):
     """Where keys and values live between forwards."""
 
-    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+    def update(self, keys: Tensor, values: Tensor, layer: int, /) -> tuple[Tensor, Tensor]:
         """Store (B, Hkv, T, D) each; return the rows' whole history, (B, Hkv, S, D) each."""
 
 
@@ -332,15 +325,10 @@ def describe_difference(model: nn.Module, own: Callable[[], Tensor], found: Tens
         return None if gap <= _EXACT else f"{gap:.1e} of the greatest apart"
     with compute_in_fp32(model):
         exact = own().float()
-    rounding, error = _error(expected, exact), _error(found.float(), exact)
+    rounding, error = (((values - exact).norm() / exact.norm()).item() for values in (expected, found.float()))
     if error <= max(_LEAST, _MORE * rounding):
         return None
     return f"{error:.1e} apart from fp32, where its modules are {rounding:.1e}"
-
-
-def _error(found: Tensor, exact: Tensor) -> float:
-    error: float = ((found - exact).norm() / exact.norm()).item()
-    return error
 
 
 @contextmanager
@@ -380,59 +368,36 @@ _PREFILL, PROBED = 10, 12
 _SHIFT = 7
 
 
+@torch.no_grad()
 def make_fused_forward(model: Any, head: Callable[[Tensor], Tensor], rows: Sequence[Sequence[int]]) -> FusedForward:
     """Return the fused forward of `model`, whose features `head` turns into logits; raise CannotFuse if it has none.
 
-    `rows`: two of PROBED ids each that the check feeds. Nobody else may run the model meanwhile.
+    `rows`: two of PROBED ids each that the check feeds, some at once, the others one by one. Nobody else may run the
+    model meanwhile.
     """
+    from transformers import DynamicCache
+
     fused = FusedForward(model)
-    _require_own_logits(model, head, fused, rows)
-    return fused
-
-
-@torch.no_grad()
-def _require_own_logits(
-    model: Any, head: Callable[[Tensor], Tensor], fused: FusedForward, rows: Sequence[Sequence[int]]
-) -> None:
     embeddings = model.get_input_embeddings().weight
     ids = torch.tensor(rows, device=embeddings.device)
+    cache, columns = DynamicCache(), torch.arange(PROBED, device=ids.device)
+    positions = columns + torch.tensor([[0], [_SHIFT]], device=ids.device)
+    mask = torch.zeros(2, 1, PROBED, PROBED, dtype=embeddings.dtype, device=ids.device)
+    mask.masked_fill_(columns > columns[:, None], -torch.inf)
 
     def own() -> Tensor:
         logits: Tensor = model(input_ids=ids, use_cache=False).logits
         return logits.flatten(0, 1)
 
     with perturb_adapters(model):
-        found = head(_features(fused, ids, embeddings.dtype).flatten(0, 1))
+        parts = [
+            fused(ids[:, start:end], positions[:, start:end], mask[:, :, start:end, :end], cache)
+            for start, end in pairwise([0, *range(_PREFILL, PROBED + 1)])
+        ]
+        found = head(torch.cat(parts, 1).flatten(0, 1))
         if found.shape != own().shape:
             raise CannotFuse("its logits are more than the product of its features with its output embeddings")
         apart = describe_difference(model, own, found)
     if apart is not None:
         raise CannotFuse(f"its logits and those of the fused forward are not the same: {apart}")
-
-
-def _features(fused: FusedForward, ids: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return features (2, L, F) of ids (2, L): some at once, the others one by one."""
-    cache, columns = _GrowingCache(), torch.arange(PROBED, device=ids.device)
-    positions = columns + torch.tensor([[0], [_SHIFT]], device=ids.device)
-    later = columns > columns[:, None]
-    mask = torch.zeros(2, 1, PROBED, PROBED, dtype=dtype, device=ids.device).masked_fill_(later, -torch.inf)
-    cuts = [0, *range(_PREFILL, PROBED + 1)]
-    parts = [
-        fused(ids[:, start:end], positions[:, start:end], mask[:, :, start:end, :end], cache)
-        for start, end in pairwise(cuts)
-    ]
-    return torch.cat(parts, 1)
-
-
-class _GrowingCache:
-    """Keys and values of every layer in the order they came, (B, Hkv, S, D)."""
-
-    def __init__(self) -> None:
-        self._seen: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        if layer in self._seen:
-            before = self._seen[layer]
-            keys, values = torch.cat((before[0], keys), 2), torch.cat((before[1], values), 2)
-        self._seen[layer] = keys, values
-        return keys, values
+    return fused

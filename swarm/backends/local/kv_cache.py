@@ -56,9 +56,6 @@ class SlotTable:
         self._used: npt.NDArray[np.int64] = np.zeros(slots, np.int64)
         self._clock = 0
 
-    def count_idle(self) -> int:
-        return int(self.busy.size - self.busy.sum())
-
     def place(self, prompt: Sequence[int]) -> SlotAssignment:
         """Take a row for a prompt; at least one idle row and one token are needed. At most all but one is cached."""
         ids = np.asarray(prompt, np.int64)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -25,14 +24,6 @@ from swarm.backends.local.policy import Policy, frozen_copy, recompute_layers, t
 from swarm.backends.protocols import Batch, NotFinite
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
-
-
-@dataclass(frozen=True, slots=True)
-class HostCopies:
-    """Copies, in the host's memory, of what an optimiser has changed so far."""
-
-    masters: Mapping[str, Tensor]
-    moments: Mapping[str, Tensor]
 
 
 class Optimizer:
@@ -80,8 +71,13 @@ class Optimizer:
         self._adamw.step()
         self._serve()
 
-    def snapshot(self) -> HostCopies:
-        return HostCopies(_copies(self._masters), _copies(self.moments()))
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return copies, in the host's memory, of masters and moments."""
+        masters, moments = (
+            {name: value.detach().to("cpu", copy=True) for name, value in tensors.items()}
+            for tensors in (self._masters, self.moments())
+        )
+        return masters, moments
 
     @torch.no_grad()
     def load(self, masters: Mapping[str, Tensor], moments: Mapping[str, Tensor]) -> None:
@@ -106,29 +102,25 @@ class Optimizer:
         return [(weight, master) for weight, master in pairs if weight is not master]
 
 
-def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.detach().to("cpu", copy=True) for name, value in tensors.items()}
-
-
 class LocalLearner(PolicyLearner):
     """Implements `Learner`. `generators` are saved and restored with it: whatever else draws in this backend."""
 
     def __init__(self, policy: Policy, job: Job, generators: Mapping[str, torch.Generator]) -> None:
         super().__init__(job)
-        self._policy = policy
+        self.policy = policy
         self._layout = Layout(policy, job)
         self._generators = {"order": self._order, **generators}
         self._optimizer = Optimizer(
             trainable_parameters(policy.model), weight_decay=job.weight_decay, max_grad_norm=job.max_grad_norm
         )
-        self._before: HostCopies | None = None
+        self._before: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
         self._reference = Policy(frozen_copy(policy.model), policy.device) if job.kl_coef > 0 else None
         if job.gradient_checkpointing:
             recompute_layers(policy.model)
 
     @property
     def version(self) -> int:
-        return self._policy.version
+        return self.policy.version
 
     def update(self, batch: Batch) -> dict[str, float]:
         metrics = super().update(batch)
@@ -136,7 +128,7 @@ class LocalLearner(PolicyLearner):
 
     def save(self, folder: Path) -> None:
         """Write all of it, atomically. Only the generators, from which an engine draws, need the lock: for a moment."""
-        with self._policy.lock.writing():
+        with self.policy.lock.writing():
             random = {name: generator.get_state() for name, generator in self._generators.items()}
         sets = {"model": self._optimizer.masters, "optimizer": self._optimizer.moments(), "random": random}
         checkpoint.write(folder, checkpoint.Checkpoint(sets, self._facts()))
@@ -146,17 +138,18 @@ class LocalLearner(PolicyLearner):
         saved = checkpoint.read(folder)
         self._require_rank(folder, saved.facts)
         model, random = saved.sets.get("model", {}), saved.sets.get("random", {})
-        if _shapes(model) != _shapes(self._optimizer.masters) or set(random) != set(self._generators):
+        shapes, own = ({n: value.shape for n, value in each.items()} for each in (model, self._optimizer.masters))
+        if shapes != own or set(random) != set(self._generators):
             raise BackendError(f"the checkpoint {folder} is of another model: load it into the job that wrote it")
-        with self._policy.rewriting():
+        with self.policy.rewriting():
             self._optimizer.load(model, saved.sets.get("optimizer", {}))
             for name, generator in self._generators.items():
                 generator.set_state(random[name])
-            self._policy.version = int(saved.facts["version"])
-            self._guard.restore(int(saved.facts.get("mismatch", 0)))
+            self.policy.version = int(saved.facts["version"])
+            self._guard.above = int(saved.facts.get("mismatch", 0))
 
     def _compute_logprobs(self, rows: Sequence[Row], *, reference: bool = False) -> Iterator[tuple[Row, Tensor]]:
-        policy = self._reference if reference else self._policy
+        policy = self._reference if reference else self.policy
         assert policy is not None
         return compute_logprobs(policy, self._layout.micro_batches(rows), self._job.temperature)
 
@@ -168,13 +161,13 @@ class LocalLearner(PolicyLearner):
         self._fill_sequences(rows, weights, update, spread=len(micros) > 1)
         self._optimizer.begin()
         for micro in micros:
-            with self._policy.lock.reading():
+            with self.policy.lock.reading():
                 self._backward(micro, weights, update)
             self._optimizer.gather()
 
     def _backward(self, micro: PaddedRows | PackedRows, weights: Sequence[float], update: PolicyUpdate) -> None:
-        tokens = flatten_tokens(micro.rows, update.advantages, weights, self._policy.device)
-        every = vocabulary_logprobs(self._policy, micro, self._job.temperature)
+        tokens = flatten_tokens(micro.rows, update.advantages, weights, self.policy.device)
+        every = vocabulary_logprobs(self.policy, micro, self._job.temperature)
         references = [row.reference for row in micro.rows if row.reference is not None]
         reference = torch.cat(references).to(every.device) if references else None
         loss = self._objective.loss(every, tokens, reference, update.sums)
@@ -186,20 +179,16 @@ class LocalLearner(PolicyLearner):
     def _step(self, size: float, *, last: bool) -> float:
         norm = self._optimizer.clip()
         if math.isfinite(norm):
-            with self._policy.rewriting():
+            with self.policy.rewriting():
                 self._optimizer.step(size)
-                self._policy.version += last
+                self.policy.version += last
         return norm
 
     def _undo_steps(self) -> None:
         if self._before is not None:
-            with self._policy.rewriting():
-                self._optimizer.load(self._before.masters, self._before.moments)
+            with self.policy.rewriting():
+                self._optimizer.load(*self._before)
         self._before = None
 
     def _keep_steps(self) -> None:
         self._before = None
-
-
-def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
-    return {name: value.shape for name, value in tensors.items()}

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from swarm.backends.local.kv_cache import CacheShape, measure_cache_shape, slot_bytes
-from swarm.backends.local.policy import Policy, add_adapter
+from swarm.backends.local.policy import Policy, add_adapter, trainable_parameters
 from swarm.errors import InvalidRequest
 from swarm.job import Job
 from swarm.models import folder_hash, require_model_folder
@@ -105,21 +105,14 @@ def _limits(folder: Path, config: Any) -> Iterator[tuple[str, int]]:
                 f"{folder}: choose another model"
             )
         yield f"a token of the model in {folder} sees the last {window} only in layers of {kind}", int(window)
-    for rope in _ropes(getattr(config, "rope_parameters", None) or {}):
-        if rope["rope_type"] in _MOVING:
+    # some configurations have one rotary embedding and others one for each kind of layer
+    parameters = getattr(config, "rope_parameters", None) or {}
+    for rope in (parameters, *parameters.values()):
+        if isinstance(rope, Mapping) and rope.get("rope_type") in _MOVING:
             first = rope.get("original_max_position_embeddings") if rope["rope_type"] == "longrope" else None
             limit = int(first or config.max_position_embeddings)
             words = f"beyond {limit} positions the rotary embedding ({rope['rope_type']}) of the model in {folder}"
             yield f"{words} depends on the longest sequence of a batch", limit
-
-
-def _ropes(parameters: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield parameters of rotary embeddings, which some configurations have one of and others one for each kind."""
-    if "rope_type" in parameters:
-        yield parameters
-    for nested in parameters.values():
-        if isinstance(nested, Mapping):
-            yield from _ropes(nested)
 
 
 _OF_A_COPY = frozenset({"_name_or_path", "transformers_version", "dtype", "torch_dtype", "auto_map", "use_cache"})
@@ -133,7 +126,19 @@ def require_compatible_start(start: Path, own: Path) -> None:
         require_model_folder(start)
     except InvalidRequest as error:
         raise BackendError(f"start_from: {error}") from error
-    _require_as_exported(start)
+    try:
+        exported = json.loads((start / CARD).read_bytes())["sha256"]
+    except FileNotFoundError:
+        exported = None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BackendError(
+            f"start_from: {start / CARD} is no card of an export ({error}): copy the folder again"
+        ) from error
+    if exported is not None and (present := folder_hash(start)) != exported:
+        raise BackendError(
+            f"start_from: expected {start} as it was exported (sha256 {str(exported)[:12]}), found other files "
+            f"({present[:12]}): copy it again, or take {CARD} away if it was changed on purpose"
+        )
     mine, theirs = _architecture(own), _architecture(start)
     differing = sorted(name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name))
     if differing:
@@ -142,26 +147,10 @@ def require_compatible_start(start: Path, own: Path) -> None:
             f"start_from: expected the architecture of the job's model, found {found} in {start}: name the job's "
             "model as it was when these weights were trained"
         )
-    if _tokenizer(own) != _tokenizer(start):
+    if (own / "tokenizer.json").read_bytes() != (start / "tokenizer.json").read_bytes():
         raise BackendError(
             f"start_from: expected the tokenizer of the job's model, found another in {start}: its weights were "
             "trained on other ids (a tiny model's are those of its environment)"
-        )
-
-
-def _require_as_exported(start: Path) -> None:
-    try:
-        said = json.loads((start / CARD).read_bytes())["sha256"]
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BackendError(
-            f"start_from: {start / CARD} is no card of an export ({error}): copy the folder again"
-        ) from error
-    if (found := folder_hash(start)) != said:
-        raise BackendError(
-            f"start_from: expected {start} as it was exported (sha256 {str(said)[:12]}), found other files "
-            f"({found[:12]}): copy it again, or take {CARD} away if it was changed on purpose"
         )
 
 
@@ -175,10 +164,6 @@ def _architecture(folder: Path) -> dict[str, Any]:
     return {name: value for name, value in whole.items() if name not in _OF_A_COPY}
 
 
-def _tokenizer(folder: Path) -> str:
-    return hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()
-
-
 _MASTER = 4
 """Bytes of an fp32 number: gradients are summed, moments kept and steps made in it."""
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -188,7 +173,9 @@ def require_room(folder: Path, skeleton: Any, job: Job, device: torch.device) ->
     """Raise BackendError, with all figures, without room on `device` for what training takes at least."""
     needed, free = dict(device_needs(skeleton, job)), free_bytes(device)
     if device.type == "cpu" and job.epochs * job.minibatches > 1:
-        needed["copy to undo an update"] = 3 * _count_numbers(_trainable_weights(skeleton)) * _MASTER
+        needed["copy to undo an update"] = (
+            3 * _MASTER * sum(weight.numel() for weight in trainable_parameters(skeleton).values())
+        )
     if (total := sum(needed.values())) <= free:
         return
     parts = ", ".join(f"{name} {_format_size(size)}" for name, size in needed.items() if size)
@@ -210,41 +197,25 @@ def _format_size(size: int) -> str:
 
 def device_needs(skeleton: Any, job: Job) -> Mapping[str, int]:
     """Return the bytes that each part takes at least on the device that computes."""
-    trained = _trainable_weights(skeleton)
-    numbers, served = _count_numbers(trained), _count_bytes(trained)
+    trained = trainable_parameters(skeleton).values()
+    numbers, served = sum(weight.numel() for weight in trained), sum(weight.nbytes for weight in trained)
     lower = job.dtype != "float32"
-    one = slot_bytes(_cache_shape(skeleton), getattr(torch, job.dtype), job.max_context)
+    try:
+        shape = measure_cache_shape(skeleton)
+    except BackendError:  # positions are computed from numbers, not shapes
+        config = skeleton.config.get_text_config(decoder=True)
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        shape = CacheShape(config.num_hidden_layers, heads, width, width)
+    one = slot_bytes(shape, getattr(torch, job.dtype), job.max_context)
     return {
-        "weights": _count_bytes(skeleton.parameters()),
+        "weights": sum(weight.nbytes for weight in skeleton.parameters()),
         "gradients": numbers * _MASTER + (served if lower else 0),
         "optimiser": 2 * numbers * _MASTER,
         "fp32 copy of the weights": numbers * _MASTER if lower else 0,
         "reference": served if job.kl_coef > 0 and not job.lora_rank else 0,
         "key-value cache": min(job.max_concurrency, max(1, job.kv_cache_bytes // one)) * one,
     }
-
-
-def _trainable_weights(skeleton: Any) -> list[Tensor]:
-    return [weight for weight in skeleton.parameters() if weight.requires_grad]
-
-
-def _count_numbers(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.numel() for tensor in tensors)
-
-
-def _cache_shape(skeleton: Any) -> CacheShape:
-    """Return the cache's shape: measured, or as configured where positions are computed from numbers, not shapes."""
-    try:
-        return measure_cache_shape(skeleton)
-    except BackendError:
-        config = skeleton.config.get_text_config(decoder=True)
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return CacheShape(config.num_hidden_layers, heads, width, width)
-
-
-def _count_bytes(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def free_bytes(device: torch.device) -> int:
@@ -267,7 +238,11 @@ A_THREAD = 5_000_000
 
 def choose_threads(parameters: int) -> None:
     """Let torch compute with as many threads as such a model can use here; the last bits may depend on it."""
-    chosen = count_threads(parameters, os.environ, _count_cores())
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS
+        cores = os.cpu_count() or 1
+    chosen = count_threads(parameters, os.environ, cores)
     if chosen is not None:
         torch.set_num_threads(chosen)
     _log.info(
@@ -275,7 +250,7 @@ def choose_threads(parameters: int) -> None:
         torch.get_num_threads(),
         f"{SET_BY_HAND} is set" if chosen is None else "chosen by the model's size and the runs at once",
         parameters,
-        _count_cores(),
+        cores,
         os.environ.get(RUNS_AT_ONCE, "1"),
     )
 
@@ -286,13 +261,6 @@ def count_threads(parameters: int, environment: Mapping[str, str], cores: int) -
         return None
     runs = int(environment.get(RUNS_AT_ONCE, "1"))
     return max(1, min(cores // runs, parameters // A_THREAD))
-
-
-def _count_cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS
-        return os.cpu_count() or 1
 
 
 def load_policy(folder: Path, job: Job, *, ids: int = 0, text: Sequence[int] = ()) -> Policy:

@@ -102,12 +102,18 @@ def sort_depth_first(rows: Sequence[Row]) -> list[Branch]:
     """Return rows as one forest in depth-first order, the way to the longest first, so that it stands in one piece."""
     ids = [row.ids.numpy() for row in rows]
     order = sorted(range(len(rows)), key=lambda n: ids[n].astype(">u4").tobytes())
-    order = _sort_longest_first(order, [len(each) for each in ids], _common_prefixes(order, ids))
+    order = _sort_longest_first(order, [len(row.ids) for row in rows], _common_prefixes(order, ids))
     return [Branch(rows[n], common) for n, common in zip(order, _common_prefixes(order, ids), strict=True)]
 
 
 def _common_prefixes(order: Sequence[int], ids: Sequence[np.ndarray]) -> list[int]:
-    return [0, *(_common_prefix(ids[left], ids[right]) for left, right in pairwise(order))][: len(order)]
+    """Return, for each row in the order, how many ids it shares with the one before it."""
+    shared = [0]
+    for left, right in pairwise(order):
+        size = min(len(ids[left]), len(ids[right]))
+        differ = ids[left][:size] != ids[right][:size]
+        shared.append(int(differ.argmax()) if differ.any() else size)
+    return shared[: len(order)]
 
 
 def _sort_longest_first(order: Sequence[int], lengths: Sequence[int], shared: Sequence[int]) -> list[int]:
@@ -173,12 +179,6 @@ class PackedRows:
         beside = tree_inputs(self.tree, self.position.to(policy.device))
         found = policy.features(self.ids[None].to(policy.device), **beside)
         return found[0][self.places.to(policy.device)]
-
-
-def _common_prefix(left: np.ndarray, right: np.ndarray) -> int:
-    size = min(len(left), len(right))
-    differ = left[:size] != right[:size]
-    return int(differ.argmax()) if differ.any() else size
 
 
 def _segments(parents: dict[int, int], size: int) -> list[Segment]:

@@ -31,13 +31,13 @@ from swarm.backends.local.batcher import Generation, SampledToken
 from swarm.backends.local.kv_cache import slot_bytes
 from swarm.backends.local.loading import ADAPTER, choose_device, device_needs, free_bytes
 from swarm.backends.local.micro_batch import find_tree_obstacle
-from swarm.backends.local.policy import Policy, trainable_parameters
+from swarm.backends.local.policy import trainable_parameters
 from swarm.backends.local.reference import Gap, logprob_gap
 from swarm.backends.protocols import Batch, Chunk, Engine, GenerationRequest, Sampling, TrainEpisode
 from swarm.environments.measuring import peak_memory
 from swarm.job import Job, PathModel
 from swarm.models import ModelCheck, TemplateCheck, conditions
-from swarm.rendering.messages import AnswerFormat, BackendError, Message, Renderer, Tool, assemble_answer
+from swarm.rendering.messages import BackendError, Message, Renderer, Tool, assemble_answer
 from swarm.rendering.renderer import render_with_timeout
 from swarm.timelines.node import TrainRow
 
@@ -52,14 +52,12 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         found = asyncio.run(measure(Job.model_validate_json(given.job), given.folder_hash, _say))
     except ImportError as error:
-        return _report_error(f"{error}; install the extra `local`: pip install 'ajet[local]'")
+        why = f"{error}; install the extra `local`: pip install 'ajet[local]'"
     except (BackendError, MemoryError) as error:
-        return _report_error(str(error) or "the memory is full: take a smaller model")
-    given.out.write_text(found.model_dump_json())
-    return 0
-
-
-def _report_error(why: str) -> int:
+        why = str(error) or "the memory is full: take a smaller model"
+    else:
+        given.out.write_text(found.model_dump_json())
+        return 0
     sys.stderr.write(f"{' '.join(why.split())}\n")
     return 2
 
@@ -90,11 +88,6 @@ class Speeds:
     episodes: list[TrainEpisode] = field(default_factory=list)
     """Those of the last round."""
 
-    @property
-    def at_once(self) -> int:
-        """Episodes that are generated side by side."""
-        return _GROUPS * _GROUP
-
 
 async def answer(engine: Engine, name: str, prompt: Sequence[int], sampling: Sampling) -> list[Chunk]:
     chunks: AsyncIterator[Chunk] = engine.generate(GenerationRequest(name, prompt, sampling))
@@ -107,41 +100,39 @@ async def measure_generation(backend: LocalBackend, job: Job, ids: Sequence[int]
     length, tokens = min(_PROMPT, job.max_context // 2), min(_ANSWER, job.max_context // 4)
     for number in range(_MOST_ROUNDS):
         prompts = [draw.choices(ids, k=length) for _ in range(_GROUPS)]
-        found.prompt_s += await _time_answers(backend.engine, prompts, 1, found, number)
+        seconds, _ = await _time_answers(backend.engine, prompts, 1, number)
+        found.prompt_s += seconds
         found.prompt_tokens += length * _GROUPS
-        found.answer_s += await _time_answers(
-            backend.engine, [each for each in prompts for _ in range(_GROUP)], tokens, found, number
-        )
-        found.answer_tokens += tokens * found.at_once
+        groups = [prompt for prompt in prompts for _ in range(_GROUP)]
+        seconds, found.episodes = await _time_answers(backend.engine, groups, tokens, number)
+        found.answer_s += seconds
+        found.answer_tokens += tokens * len(groups)
         if min(found.prompt_s, found.answer_s) > _LONG_ENOUGH_S:
             break
     return found
 
 
 async def _time_answers(
-    engine: Engine, prompts: Sequence[Sequence[int]], tokens: int, found: Speeds, number: int
-) -> float:
-    """Answer all prompts at once with so many tokens; keep the episodes, and return the seconds."""
+    engine: Engine, prompts: Sequence[Sequence[int]], tokens: int, round_number: int
+) -> tuple[float, list[TrainEpisode]]:
+    """Answer all prompts at once with so many tokens; return the seconds and the episodes."""
     sampling = Sampling(max_tokens=tokens)  # no stop ids: every answer is as long
     begun = time.perf_counter()
-    answers = await asyncio.gather(*(answer(engine, f"{number}-{n}", each, sampling) for n, each in enumerate(prompts)))
+    asked = (answer(engine, f"{round_number}-{n}", prompt, sampling) for n, prompt in enumerate(prompts))
+    answers = await asyncio.gather(*asked)
     seconds = time.perf_counter() - begun
-    found.episodes = [
-        _episode(n, prompt, chunks) for n, (prompt, chunks) in enumerate(zip(prompts, answers, strict=True))
-    ]
-    return seconds
-
-
-def _episode(number: int, prompt: Sequence[int], chunks: Sequence[Chunk]) -> TrainEpisode:
-    ids = [token for chunk in chunks for token in chunk.ids]
-    given = len(prompt)
-    row = TrainRow(
-        ids=(*prompt, *ids),
-        sampled=(0,) * given + (1,) * len(ids),
-        logprobs=(0.0,) * given + tuple(logprob for chunk in chunks for logprob in chunk.logprobs),
-        versions=(-1,) * given + tuple(chunk.version for chunk in chunks for _ in chunk.ids),
-    )
-    return TrainEpisode(f"{number:04d}", f"{number // _GROUP}", float(number % 2), (row,))
+    episodes = []
+    for number, (prompt, chunks) in enumerate(zip(prompts, answers, strict=True)):
+        ids = [token for chunk in chunks for token in chunk.ids]
+        given = len(prompt)
+        row = TrainRow(
+            ids=(*prompt, *ids),
+            sampled=(0,) * given + (1,) * len(ids),
+            logprobs=(0.0,) * given + tuple(logprob for chunk in chunks for logprob in chunk.logprobs),
+            versions=(-1,) * given + tuple(chunk.version for chunk in chunks for _ in chunk.ids),
+        )
+        episodes.append(TrainEpisode(f"{number:04d}", f"{number // _GROUP}", float(number % 2), (row,)))
+    return seconds, episodes
 
 
 def measure_learning(backend: LocalBackend, found: Speeds) -> None:
@@ -183,28 +174,21 @@ def check_template(renderer: Renderer) -> TemplateCheck:
         with_tools = renderer.render([_USER], tools=[_TOOL], generation_prompt=True)
     except BackendError as error:
         with_tools, refusal = plain, str(error)
+    thinking = False
+    for text in _THOUGHTS:
+        reader = renderer.answers.reader(plain)
+        thinking |= "thought" in assemble_answer([*reader.feed(text), *reader.finish()]).reasoning
+    try:
+        system = str(_SYSTEM["content"]) in renderer.render([_SYSTEM, _USER], generation_prompt=True)
+    except BackendError:
+        system = False
     return TemplateCheck(
         answers=renderer.answers.name,
         tools="refused" if refusal else "rendered" if (str(_TOOL["function"]["name"]) in with_tools) else "ignored",
         tools_refusal=refusal,
-        thinking=_can_parse_thought(renderer.answers, plain),
-        system=_accepts_system(renderer),
+        thinking=thinking,
+        system=system,
     )
-
-
-def _can_parse_thought(answers: AnswerFormat, prompt: str) -> bool:
-    for text in _THOUGHTS:
-        reader = answers.reader(prompt)
-        if "thought" in assemble_answer([*reader.feed(text), *reader.finish()]).reasoning:
-            return True
-    return False
-
-
-def _accepts_system(renderer: Renderer) -> bool:
-    try:
-        return str(_SYSTEM["content"]) in renderer.render([_SYSTEM, _USER], generation_prompt=True)
-    except BackendError:
-        return False
 
 
 Note = Callable[[str], None]
@@ -226,7 +210,10 @@ async def measure(job: Job, folder_hash: str, note: Note) -> ModelCheck:
     await backend.start()
     load_s, loaded = time.perf_counter() - begun, psutil.Process().memory_info().rss
     try:
-        policy, room = backend.policy, _measure_room(backend.policy, job, free)
+        policy = backend.policy
+        one, needed = slot_bytes(policy.cache_shape, policy.dtype, job.max_context), device_needs(policy.model, job)
+        # sequences that fit into what is free beside all else that training takes
+        holds = max(0, (free - sum(needed.values()) + needed["key-value cache"]) // one)
         note("comparing log-probs with a plain eager forward")
         gap = await _gap(backend, job)
         fused_lost = None if policy.fused else policy.unfused or "the engine did not say why"
@@ -250,7 +237,9 @@ async def measure(job: Job, folder_hash: str, note: Note) -> ModelCheck:
             fused_lost=fused_lost,
             trees=trees_lost is None,
             trees_lost=trees_lost,
-            **room,
+            cache_bytes_per_token=slot_bytes(policy.cache_shape, policy.dtype, 0),
+            fits_at_once=min(job.max_concurrency, job.kv_cache_bytes // one, holds),
+            memory_holds=holds,
             **await _speeds(backend, job, note),
             peak_bytes=int(torch.cuda.max_memory_allocated()) if policy.device.type == "cuda" else peak_memory(),
         )
@@ -291,19 +280,7 @@ async def _speeds(backend: LocalBackend, job: Job, note: Note) -> dict[str, Any]
         "seconds_per_generated_token": found.answer_s / found.answer_tokens,
         "seconds_per_learned_token": found.update_s / found.update_tokens,
         "fed_per_sampled_token": found.update_tokens / found.update_sampled,
-        "at_once": found.at_once,
-    }
-
-
-def _measure_room(policy: Policy, job: Job, free: int) -> dict[str, Any]:
-    """Return how many sequences fit into `free` bytes beside all else that training takes."""
-    one = slot_bytes(policy.cache_shape, policy.dtype, job.max_context)
-    needed = device_needs(policy.model, job)
-    holds = max(0, (free - sum(needed.values()) + needed["key-value cache"]) // one)
-    return {
-        "cache_bytes_per_token": slot_bytes(policy.cache_shape, policy.dtype, 0),
-        "fits_at_once": min(job.max_concurrency, job.kv_cache_bytes // one, holds),
-        "memory_holds": holds,
+        "at_once": _GROUPS * _GROUP,
     }
 
 

@@ -103,7 +103,14 @@ def write_model(
     disable_progress_bar()
     say("reading the model that training began with")
     base = base_model(job, models)
-    _require_unchanged(job, base)
+    own, began_with = job.model, None
+    if isinstance(own, PathModel) and not own.warm_start_steps and job.start_from is None:
+        began_with = own.sha256
+    if began_with is not None and (present := folder_hash(base)) != began_with:
+        raise BackendError(
+            f"expected the model in {base} as training began with it (sha256 {began_with[:12]}), found it changed "
+            f"({present[:12]}): put the former files back"
+        )
     model = read_model(base, torch.float32, "eager")
     began = provenance(read_model(base, getattr(torch, job.dtype), "eager"), load_renderer(base).template)
     say("reading the checkpoint")
@@ -113,12 +120,17 @@ def write_model(
         learned = dict(checkpoint.read(source).sets["model"])
     if job.lora_rank:
         add_adapter(model, rank=job.lora_rank, alpha=job.lora_alpha, seed=job.seed)
-    _load_weights(model, learned, base)
+    trained = trainable_parameters(model)
+    if {name: weight.shape for name, weight in trained.items()} != {name: own.shape for name, own in learned.items()}:
+        raise BackendError(f"the checkpoint is of another model than the one in {base}: put the former files back")
     say("writing")
     try:
         if apart:
             _write_adapter(job, learned, base, to)
         else:
+            with torch.no_grad():
+                for name, weight in trained.items():
+                    weight.copy_(learned[name])
             _write_whole(model, getattr(torch, job.dtype), base, to)
     except SafetensorError as error:
         if checkpoint.is_full(error):
@@ -130,26 +142,6 @@ def write_model(
         shutil.copyfile(path, target)
     kind: Adapter = "apart" if apart else "merged" if job.lora_rank else "none"
     return WrittenModel(base, began["weights"], began["template"], kind)
-
-
-def _require_unchanged(job: Job, base: Path) -> None:
-    spec = job.model
-    if not isinstance(spec, PathModel) or spec.sha256 is None or spec.warm_start_steps or job.start_from is not None:
-        return
-    if (found := folder_hash(base)) != spec.sha256:
-        raise BackendError(
-            f"expected the model in {base} as training began with it (sha256 {spec.sha256[:12]}), found it changed "
-            f"({found[:12]}): put the former files back"
-        )
-
-
-@torch.no_grad()
-def _load_weights(model: nn.Module, learned: Mapping[str, Tensor], base: Path) -> None:
-    own = trainable_parameters(model)
-    if {name: weight.shape for name, weight in own.items()} != {name: each.shape for name, each in learned.items()}:
-        raise BackendError(f"the checkpoint is of another model than the one in {base}: put the former files back")
-    for name, weight in own.items():
-        weight.copy_(learned[name])
 
 
 def _write_whole(model: nn.Module, dtype: torch.dtype, base: Path, to: Path) -> None:

@@ -8,7 +8,7 @@ is one BackendError. A few tokens only: what depends on length is refused by `sw
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ _COARSE_BATCH_TOLERANCE = 5e-2
 """Most that a feature may change with the other rows of its batch, relative to the largest one."""
 _LIKELIEST = {torch.float32: 16}
 """How many of the likeliest ids are compared; in a coarser type the log-probs of unlikely ones are mostly rounding."""
+_FAILS = "expected {} to run from keys and values of a prompt, found that it fails"
 _SHORT, _LONG, _ANSWER = 3, 9, 2
 _POSITIONS = 16
 """Fewest positions that a job can ask for; the trials take no more."""
@@ -39,11 +40,21 @@ _POSITIONS = 16
 @torch.no_grad()
 def check_slots(policy: Policy) -> None:
     """Check the slot engine on prompts of different lengths, on continued rows and on a copied one."""
-    with _wrap_errors(policy):
+    with wrap_errors(_FAILS.format(policy.config.model_type), "choose another model"):
         batcher = Batcher(policy, slots=3, positions=_POSITIONS, seed=0)
-        first = _generate(policy, batcher, [policy.probe_ids(_SHORT, 1), policy.probe_ids(_LONG, 2)])
+        rule = Sampling(max_tokens=_ANSWER, temperature=0, top_logprobs=_LIKELIEST.get(policy.dtype, 0))
+
+        def generate(*prompts: Sequence[int]) -> list[Generation]:
+            generations = [Generation([*prompt], rule) for prompt in prompts]
+            for generation in generations:
+                batcher.add(generation)
+            while batcher.busy:
+                batcher.step()
+            return generations
+
+        first = generate(policy.probe_ids(_SHORT, 1), policy.probe_ids(_LONG, 2))
         longest, more = first[1].ids, policy.probe_ids(2, 3)
-        again = _generate(policy, batcher, [[*longest, more[0]], [*longest[:_LONG], *more]])
+        again = generate([*longest, more[0]], [*longest[:_LONG], *more])
         gap = logprob_gap(policy, [*first, *again])
     _require_near(policy, gap, "slot engine")
 
@@ -51,7 +62,7 @@ def check_slots(policy: Policy) -> None:
 @torch.no_grad()
 def check_rows(policy: Policy, positions: int) -> None:
     """Check the learner's log-probs, and that features do not depend on other rows of a batch, up to `positions`."""
-    with _wrap_errors(policy):
+    with wrap_errors(_FAILS.format(policy.config.model_type), "choose another model"):
         rows = [policy.probe_ids(_SHORT, 1), policy.probe_ids(_LONG, 2)]
         padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
         features = policy.features(padded.to(policy.device), use_cache=False)
@@ -103,34 +114,22 @@ class Gap:
 @torch.no_grad()
 def logprob_gap(policy: Policy, generations: Sequence[Generation]) -> Gap:
     """Return the most by which log-probs of what was sampled differ from those of eager attention."""
+    gaps = []
     with use_eager_attention(policy.model):
-        return _worst_gap([_token_gap(policy, generation) for generation in generations])
-
-
-def _token_gap(policy: Policy, generation: Generation) -> Gap:
-    expected, allowed = _eager_logprobs(policy, generation.ids)
-    expected = expected[generation.prompt_length - 1 :]
-    pairs = [
-        (place, token, logprob)
-        for place, drawn in enumerate(generation.fresh)
-        for token, logprob in ((drawn.id, drawn.logprob), *drawn.top)
-    ]
-    return Gap(max(abs(expected[place, token].item() - logprob) for place, token, logprob in pairs), allowed)
+        for generation in generations:
+            expected, allowed = _eager_logprobs(policy, generation.ids)
+            differences = [
+                abs(expected[place, token].item() - logprob)
+                for place, drawn in enumerate(generation.fresh, generation.prompt_length - 1)
+                for token, logprob in ((drawn.id, drawn.logprob), *drawn.top)
+            ]
+            gaps.append(Gap(max(differences), allowed))
+    return _worst_gap(gaps)
 
 
 def _worst_gap(gaps: Sequence[Gap]) -> Gap:
     """Return the one that is not small, if there is one, else one that allows most of them."""
     return next((gap for gap in gaps if not gap.small), max(gaps, key=lambda gap: gap.found))
-
-
-def _generate(policy: Policy, batcher: Batcher, prompts: Sequence[Sequence[int]]) -> list[Generation]:
-    rule = Sampling(max_tokens=_ANSWER, temperature=0, top_logprobs=_LIKELIEST.get(policy.dtype, 0))
-    generations = [Generation([*prompt], rule) for prompt in prompts]
-    for generation in generations:
-        batcher.add(generation)
-    while batcher.busy:
-        batcher.step()
-    return generations
 
 
 def _eager_logprobs(policy: Policy, ids: Sequence[int]) -> tuple[Tensor, float]:
@@ -167,13 +166,6 @@ def _features_at(policy: Policy, places: Sequence[Sequence[int]]) -> Tensor:
         position_ids=torch.tensor(places, device=policy.device),
         use_cache=False,
     ).float()
-
-
-def _wrap_errors(policy: Policy) -> AbstractContextManager[None]:
-    kind = policy.config.model_type
-    return wrap_errors(
-        f"expected {kind} to run from keys and values of a prompt, found that it fails", "choose another model"
-    )
 
 
 def _require_near(policy: Policy, gap: Gap, what: str) -> None:

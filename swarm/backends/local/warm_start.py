@@ -19,18 +19,16 @@ import json
 import random
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.utils.logging import disable_progress_bar
 
 from swarm.backends.local.loading import load_policy
 from swarm.backends.tiny_model import Progress, build_once, print_folder
 from swarm.environments import Demonstration, Environment, get_environment
-from swarm.environments.registry import add_folder
 from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel
 from swarm.models import folder_hash, model_place, require_model_folder
@@ -94,34 +92,6 @@ TOKENS_AT_ONCE = 4096
 _IGNORED = -100
 
 
-def imitate(
-    model: Any,
-    draw: Callable[[], Sequence[TrainRow]],
-    *,
-    steps: int,
-    learning_rate: float = LEARNING_RATE,
-    progress: Progress | None = None,
-) -> None:
-    """Train `model` in place on `steps` batches, each of which `draw` gives."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min(1.0, (step + 1) / WARM_UP) * (1.0 - step / steps)
-    )
-    model.train()
-    for step in range(steps):
-        rows = draw()
-        imitated = sum(sum(row.sampled) for row in rows)
-        model.zero_grad()
-        for part in _parts(rows):
-            (_sum_loss(model, part) / imitated).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        if progress is not None:
-            progress(step + 1, steps)
-    model.eval()
-
-
 def _sum_loss(model: Any, rows: Sequence[TrainRow]) -> Tensor:
     length, device = max(len(row.ids) for row in rows), next(model.parameters()).device
     ids_BT = torch.tensor([[*row.ids, *[0] * (length - len(row.ids))] for row in rows], device=device)
@@ -172,59 +142,58 @@ def ensure_warm_start(job: Job, models: Path, progress: Progress | None = None) 
             "give the environment `imitate`, or set warm_start_steps to 0"
         )
     renderer = load_renderer(source)
-    drawn = _BatchSampler(renderer, world, job)
-    drawn()  # whatever is wrong with template or demonstrations shows before weights are read
-    folder = models / warm_start_hash(spec, source, job.environment, job.max_context)
-    return build_once(folder, lambda scratch: _make(job, source, renderer, scratch, progress))
-
-
-def warm_start_hash(spec: PathModel, source: Path, environment: str, max_context: int) -> str:
-    """Return the name of the folder: 16 hex digits of a hash over the files in `source`, environment, steps, recipe."""
+    next(_batches(renderer, world, job))  # what is wrong with template or demonstrations shows before weights are read
     parts = {
-        "version": _VERSION, "model": folder_hash(source), "environment": environment,
-        "steps": spec.warm_start_steps, "max_context": max_context,
+        "version": _VERSION, "model": folder_hash(source), "environment": job.environment,
+        "steps": spec.warm_start_steps, "max_context": job.max_context,
     }  # fmt: skip
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+    name = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+    return build_once(models / name, lambda scratch: _make(job, source, renderer, scratch, progress))
 
 
-class _BatchSampler:
-    """Draws batches of demonstrations of training tasks, the same ones each time it is made."""
+def _batches(renderer: HFRenderer, environment: Environment, job: Job) -> Iterator[Sequence[TrainRow]]:
+    """Yield batches of demonstrations of training tasks without end, the same ones each time."""
+    tasks, rng = environment.tasks("train"), random.Random("imitation")
 
-    def __init__(self, renderer: HFRenderer, environment: Environment, job: Job) -> None:
-        self._renderer, self._environment, self._most = renderer, environment, job.max_context
-        self._tasks = environment.tasks("train")
-        self._rng = random.Random("imitation")
-
-    def __call__(self) -> Sequence[TrainRow]:
-        return [row for _ in range(PLAYS_PER_STEP) for row in self._play()]
-
-    def _play(self) -> Sequence[TrainRow]:
+    def play() -> Sequence[TrainRow]:
         for _ in range(_TRIES):
-            rows = demonstration_rows(
-                self._renderer, self._environment.demonstrate(self._rng.choice(self._tasks), self._rng)
-            )
-            if rows and all(len(row.ids) <= self._most for row in rows):
+            rows = demonstration_rows(renderer, environment.demonstrate(rng.choice(tasks), rng))
+            if rows and all(len(row.ids) <= job.max_context for row in rows):
                 return rows
         raise BackendError(
-            f"expected demonstrations of {self._environment.name} within max_context {self._most}; found {_TRIES} that "
+            f"expected demonstrations of {environment.name} within max_context {job.max_context}; found {_TRIES} that "
             "are longer, or without answers; raise max_context"
         )
+
+    while True:
+        yield [row for _ in range(PLAYS_PER_STEP) for row in play()]
 
 
 def _make(job: Job, source: Path, renderer: HFRenderer, folder: Path, progress: Progress | None) -> None:
     whole = job.model_copy(update={"lora_rank": 0, "dtype": "float32", "kl_coef": 0.0})
-    model = load_policy(source, whole, ids=renderer.ids).model
-    drawn = _BatchSampler(renderer, get_environment(job.environment), job)
-    imitate(model, drawn, steps=job.model.warm_start_steps, progress=progress)
+    model, steps = load_policy(source, whole, ids=renderer.ids).model, job.model.warm_start_steps
+    batches = _batches(renderer, get_environment(job.environment), job)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (step + 1) / WARM_UP) * (1.0 - step / steps)
+    )
+    model.train()
+    for step in range(steps):
+        rows = next(batches)
+        imitated = sum(sum(row.sampled) for row in rows)
+        model.zero_grad()
+        for part in _parts(rows):
+            (_sum_loss(model, part) / imitated).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if progress is not None:
+            progress(step + 1, steps)
+    model.eval()
     model.save_pretrained(folder)
     for path in source.iterdir():
         if path.is_file() and path.name != "config.json" and not path.name.endswith(_WEIGHTS) and path.name[0] != ".":
             shutil.copyfile(path, folder / path.name)
-
-
-def _print_progress(done: int, of: int) -> None:
-    sys.stdout.write(f"warm start {done}/{of}\n")
-    sys.stdout.flush()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -233,14 +202,11 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m swarm.backends.local.warm_start", description="Warm-start a model."
     )
     parser.add_argument("--job", required=True, help="the job as JSON")
-    parser.add_argument("--environments", type=Path, help="folder of environments that were brought")
-    parser.add_argument("--models", required=True, type=Path, help="folder of models; made if missing")
-    given = parser.parse_args(arguments)
-    if given.environments is not None:
-        add_folder(given.environments)
-    disable_progress_bar()
     return print_folder(
-        lambda: ensure_warm_start(Job.from_record(given.job), given.models, _print_progress), "--job to be a job's JSON"
+        parser,
+        arguments,
+        lambda given, progress: ensure_warm_start(Job.from_record(given.job), given.models, progress),
+        "--job to be a job's JSON",
     )
 
 

@@ -71,12 +71,16 @@ def rendezvous(address: str, port: int = 0, *, begin: bool) -> TCPStore:
     )
 
 
-def join(device: str, rank: int, world: int, store: TCPStore) -> None:
-    """Join the process group at `store`; verl would ask for "cpu:gloo,cpu:gloo" on a CPU, which torch refuses."""
-    backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
-    torch.distributed.init_process_group(
-        backend, timeout=timedelta(seconds=EXCHANGE_TIMEOUT_S), store=store, rank=rank, world_size=world
-    )
+def join(device: str, rank: int, world: int, address: str, port: int, store: TCPStore | None) -> None:
+    """Join the process group, at `store` where it is begun here, unless this process has joined it."""
+    # verl reads from the environment which rank this process is
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
+    os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
+    if torch.distributed.is_initialized():
+        return
+    backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"  # verl's "cpu:gloo,cpu:gloo" torch refuses
+    store, patience = store or rendezvous(address, port, begin=False), timedelta(seconds=EXCHANGE_TIMEOUT_S)
+    torch.distributed.init_process_group(backend, timeout=patience, store=store, rank=rank, world_size=world)
 
 
 def make_engine(folder: Path, job: Job, device: str) -> Any:
@@ -244,12 +248,6 @@ def step(engine: Any, size: float) -> float:
         return float(engine.optimizer_step())
 
 
-def set_rank(rank: int, world: int, address: str, port: int) -> None:
-    """Say which rank this process is: verl reads it from the environment."""
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
-    os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
-
-
 _UNBOUND: Final = 1e9
 """A bound on ratios that holds none: verl clamps them to e^20."""
 _DPPO_TRUNCATION: Final = 20.0
@@ -267,32 +265,24 @@ def advantages(job: Job, rewards: Sequence[float], groups: Sequence[str], tokens
     An episode without tokens counts in its group's baseline. Of a group of one `grpo_passk` has no second: 0.
     Where nothing was sampled all have 0, for verl can take no mean of it.
     """
+    from verl.trainer.config import AlgoConfig
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+
     name = verl_names(job).estimator
     assert name is not None
     alone = [name == "grpo_passk" and list(groups).count(group) < 2 for group in groups]
     compared = [number for number, single in enumerate(alone) if not single]
     found = [0.0] * len(rewards)
-    if compared and any(tokens):
-        counts = torch.tensor([tokens[number] for number in compared])
-        scores = torch.tensor([rewards[number] for number in compared])
-        values = _estimate(job, name, scores, [groups[number] for number in compared], counts)
-        for number, value in zip(compared, values.tolist(), strict=True):
-            found[number] = value
-    return found
-
-
-def _estimate(job: Job, name: str, scores: Tensor, groups: Sequence[str], counts: Tensor) -> Tensor:
-    """Return the advantages (E,) of episodes by their rewards (E,) and numbers of tokens (E,)."""
-    from verl.trainer.config import AlgoConfig
-    from verl.trainer.ppo.core_algos import get_adv_estimator_fn
-
+    if not compared or not any(tokens):
+        return found
+    counts = torch.tensor([tokens[number] for number in compared])
     mask = (torch.arange(max(1, int(counts.max()))) < counts[:, None]).long()
-    rewards = torch.zeros(mask.shape)
-    rewards[torch.arange(len(counts)), (counts - 1).clamp(min=0)] = scores
+    scores = torch.zeros(mask.shape)
+    scores[torch.arange(len(counts)), (counts - 1).clamp(min=0)] = torch.tensor([rewards[n] for n in compared])
     arguments: dict[str, Any] = {
-        "token_level_rewards": rewards,
+        "token_level_rewards": scores,
         "response_mask": mask,
-        "index": np.array(groups, dtype=object),
+        "index": np.array([groups[number] for number in compared], dtype=object),
         "config": AlgoConfig(gamma=1.0, norm_adv_by_std_in_grpo=job.normalize_advantage),
     }
     if ESTIMATORS[name].normalizes and name != "grpo_passk":  # which reads it in the configuration
@@ -301,7 +291,9 @@ def _estimate(job: Job, name: str, scores: Tensor, groups: Sequence[str], counts
         values: Tensor = get_adv_estimator_fn(name)(**arguments)[0]
     except ValueError as error:  # what verl raises for a batch that it cannot compare
         raise BackendError(f"verl.advantage_estimator {name}: verl refused the batch: {error}") from error
-    return values[:, 0]
+    for number, value in zip(compared, values[:, 0].tolist(), strict=True):
+        found[number] = value
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -372,6 +364,8 @@ def policy_loss(
     present: log-probs with gradient; proximal: those that the clip compares with; correction: off-policy factors; (M,).
     """
     from verl.trainer.ppo.core_algos import get_policy_loss_fn
+    from verl.workers.config import ActorConfig
+    from verl.workers.config.actor import PolicyLossConfig
 
     name = verl_names(job).loss
     assert name is not None
@@ -385,34 +379,27 @@ def policy_loss(
         factors = factors * weighed * mask.sum(1, keepdim=True)
     else:
         factors = factors * weighed
+    unbound = _DPPO_TRUNCATION if name.startswith("dppo_") else _UNBOUND
+    config = ActorConfig(
+        strategy="fsdp2",
+        rollout_n=job.group_size,
+        use_dynamic_bsz=True,
+        clip_ratio=job.clip_ratio,
+        clip_ratio_low=job.clip_ratio,
+        clip_ratio_high=job.clip_ratio if job.clip_ratio_high is None else job.clip_ratio_high,
+        clip_ratio_c=unbound if job.dual_clip is None else job.dual_clip,
+        loss_agg_mode="token-sum",
+        policy_loss=PolicyLossConfig(loss_mode=name, rollout_correction=_preset(job)),
+        global_batch_info={"dp_size": 1, "batch_num_tokens": None, "global_batch_size": 1, "loss_scale_factor": None},
+    )
     loss, metrics = get_policy_loss_fn(name)(
         old_log_prob=sequences.pad(proximal),
         log_prob=sequences.pad(present),
         advantages=advantages,
         response_mask=mask,
         loss_agg_mode="token-sum",
-        config=_actor_config(job, name),
+        config=config,
         rollout_is_weights=factors,
     )
     clipped, lower = (float(metrics.get(f"actor/{each}", 0.0)) for each in ("pg_clipfrac", "pg_clipfrac_lower"))
     return loss, clipped, lower
-
-
-def _actor_config(job: Job, name: str) -> Any:
-    from verl.workers.config import ActorConfig
-    from verl.workers.config.actor import PolicyLossConfig
-
-    unbound = _DPPO_TRUNCATION if name.startswith("dppo_") else _UNBOUND
-    high = job.clip_ratio if job.clip_ratio_high is None else job.clip_ratio_high
-    return ActorConfig(
-        strategy="fsdp2",
-        rollout_n=job.group_size,
-        use_dynamic_bsz=True,
-        clip_ratio=job.clip_ratio,
-        clip_ratio_low=job.clip_ratio,
-        clip_ratio_high=high,
-        clip_ratio_c=unbound if job.dual_clip is None else job.dual_clip,
-        loss_agg_mode="token-sum",
-        policy_loss=PolicyLossConfig(loss_mode=name, rollout_correction=_preset(job)),
-        global_batch_info={"dp_size": 1, "batch_num_tokens": None, "global_batch_size": 1, "loss_scale_factor": None},
-    )

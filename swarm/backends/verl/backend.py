@@ -10,17 +10,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from swarm.backends.local.backend import PROBS_TOLERANCE, served_name
+from swarm.backends.local.backend import ModelBackend, Parts
 from swarm.backends.verl.engine import SeedSequence
 from swarm.job import Job
-from swarm.rendering.messages import BackendError
 from swarm.verl_config import VerlFields
 
 _log = logging.getLogger(__name__)
@@ -33,55 +31,19 @@ if TYPE_CHECKING:
     from swarm.rendering.renderer import HFRenderer
 
 
-@dataclass(frozen=True, slots=True)
-class _Components:
-    cluster: Cluster
-    engine: ReplicatedEngine
-    learner: VerlLearner
-    renderer: HFRenderer
-    provenance: Mapping[str, str]
+class VerlBackend(ModelBackend["ReplicatedEngine", "VerlLearner"]):
+    """Implements `Backend` by actors on Ray."""
 
-
-class VerlBackend:
-    """Implements `Backend` for a job; models made on the spot are kept under `models`."""
-
-    def __init__(self, job: Job, models: Path) -> None:
-        self.job = job
-        self._models = models
-        self._parts: _Components | None = None
-
-    @property
-    def engine(self) -> ReplicatedEngine:
-        return self._require_parts().engine
-
-    @property
-    def learner(self) -> VerlLearner:
-        return self._require_parts().learner
-
-    @property
-    def renderer(self) -> HFRenderer:
-        return self._require_parts().renderer
-
-    @property
-    def model_name(self) -> str:
-        return served_name(self.job)
+    _cluster: Cluster
 
     async def start(self) -> None:
-        if self._parts is None:
-            self._parts = await _start(self.job, self._models)
+        if self._started is None:
+            self._cluster, self._started = await _start(self.job, self._models)
 
     async def stop(self) -> None:
-        parts, self._parts = self._parts, None
+        parts, self._started = self._started, None
         if parts is not None:
-            await _shut_down(parts.cluster, parts.engine, parts.learner)
-
-    @property
-    def provenance(self) -> Mapping[str, str]:
-        return self._require_parts().provenance
-
-    @property
-    def probs_tolerance(self) -> float | None:
-        return PROBS_TOLERANCE[self.job.dtype]
+            await _shut_down(self._cluster, parts.engine, parts.learner)
 
     def weights(self) -> str | None:
         return _hash_weights(self.learner)
@@ -90,17 +52,12 @@ class VerlBackend:
         self.engine.publish(self.learner.version, self.learner.export_weights())
 
     def failure(self) -> str | None:
-        if self._parts is None:
+        if self._started is None:
             return None
-        return self._parts.learner.group.poll_failure() or self._parts.engine.failure()
-
-    def _require_parts(self) -> _Components:
-        if self._parts is None:
-            raise BackendError("the verl backend is not started: await start() first")
-        return self._parts
+        return self.learner.group.poll_failure() or self.engine.failure()
 
 
-async def _start(job: Job, models: Path) -> _Components:
+async def _start(job: Job, models: Path) -> tuple[Cluster, Parts[ReplicatedEngine, VerlLearner]]:
     folder, renderer, cluster = await _prepare_cancellable(_prepare, job, models)
     # a GPU draws for each seed apart, and so slower
     draws = SeedSequence(job.seed) if cluster.device == "cpu" else None
@@ -113,8 +70,8 @@ async def _start(job: Job, models: Path) -> _Components:
             await asyncio.shield(learning)
         serving = asyncio.ensure_future(engine.start())
         done, _ = await asyncio.wait({serving, learning}, return_when=asyncio.FIRST_EXCEPTION)
-        for each in done:
-            each.result()
+        for task in done:
+            task.result()
         learner = learning.result()
         if cluster.fields.colocated:
             learner.use_devices = partial(_use_devices, learner, engine)
@@ -129,7 +86,7 @@ async def _start(job: Job, models: Path) -> _Components:
         await _shut_down(cluster, engine, None)
         raise
     template = hashlib.sha256(renderer.template.encode()).hexdigest()
-    return _Components(cluster, engine, learner, renderer, {"weights": weights, "template": template})
+    return cluster, Parts(engine, learner, renderer, {"weights": weights, "template": template})
 
 
 async def _prepare_cancellable(
@@ -165,30 +122,18 @@ def _prepare(job: Job, models: Path) -> tuple[Path, HFRenderer, Cluster]:
 
 
 def _learner(job: Job, folder: Path, cluster: Cluster, draws: SeedSequence | None) -> VerlLearner:
-    from swarm.backends.verl.learner import VerlLearner
+    from swarm.backends.verl.learner import TrainerGroup, VerlLearner
 
-    fields, options = cluster.fields, cluster.rank_options
-    return VerlLearner(folder, job, trainers=fields.trainers, device=cluster.device, options=options, draws=draws)
+    group = TrainerGroup(folder, job, cluster.fields.trainers, cluster.device, cluster.rank_options)
+    return VerlLearner(job, group, draws)
 
 
 def _engine(job: Job, folder: Path, cluster: Cluster, draws: SeedSequence | None) -> ReplicatedEngine:
     from swarm.backends.verl.engine import make_engine
-    from swarm.backends.verl.types import ReplicaSpec
+    from swarm.backends.verl.vllm import ReplicaSpec
 
-    fields = cluster.fields
-    spec = ReplicaSpec(
-        folder=str(folder),
-        max_context=job.max_context,
-        max_concurrency=job.max_concurrency,
-        kv_cache_bytes=job.kv_cache_bytes,
-        dtype=job.dtype,
-        device=cluster.device,
-        seed=job.seed,
-        tensor_parallel=fields.tensor_parallel,
-        gpu_memory=fields.gpu_memory,
-        colocated=fields.colocated,
-    )
-    return make_engine(spec, fields.replicas, cluster.replica_options, draws)
+    spec = ReplicaSpec(str(folder), job, cluster.device, job.seed)
+    return make_engine(spec, cluster.fields.replicas, cluster.replica_options, draws)
 
 
 @contextmanager

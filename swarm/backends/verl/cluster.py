@@ -23,7 +23,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -32,7 +31,6 @@ import psutil
 
 from swarm.backends.verl import vllm
 from swarm.backends.verl.processes import OneThread, restrict_environment
-from swarm.backends.verl.vllm import head_size
 from swarm.errors import InvalidRequest
 from swarm.job import Job, TinyModel
 from swarm.models import model_place, require_model_folder
@@ -43,64 +41,19 @@ FREE_S: Final = 120.0
 """Seconds within which so many GPUs must be free."""
 
 
-class Bundles:
-    """A placement group of Ray's with a bundle of one GPU for each pair."""
+def reserve_pairs(count: int, seconds: float = FREE_S) -> Any:
+    """Return a placement group of Ray's with a bundle of one GPU for each pair, on as few nodes as have room.
+    BackendError where so many are not free within `seconds`."""
+    from ray.util.placement_group import placement_group, remove_placement_group
 
-    def __init__(self, count: int, seconds: float = FREE_S) -> None:
-        """Keep so many GPUs, on as few nodes as have room; BackendError where they are not free within `seconds`."""
-        from ray.util.placement_group import placement_group
-
-        self._group = placement_group([{"GPU": 1}] * count, strategy="PACK")
-        if not self._group.wait(seconds):
-            self.free()
-            raise BackendError(
-                f"verl.colocated: expected {count} GPUs that are free in the Ray cluster within {seconds:.0f} s, found "
-                "too many taken: end what else is on it, or lower verl.trainers and verl.replicas"
-            )
-
-    def options(self, number: int) -> dict[str, Any]:
-        """Return Ray's options of an actor on half of the GPU of a pair; cores are shared, not counted."""
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number)
-        return {"num_cpus": 0, "num_gpus": 0.5, "scheduling_strategy": strategy}
-
-    def free(self) -> None:
-        from ray.util.placement_group import remove_placement_group
-
-        remove_placement_group(self._group)
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """One thing that was looked at: whether it is there, and what was found or is to be done."""
-
-    what: str
-    there: bool
-    said: str
-
-
-def run_checks(job: Job, models: Path) -> list[CheckResult]:
-    checks: Sequence[tuple[str, Callable[[], str]]] = (
-        ("python", lambda: f"{sys.version.split()[0]} at {sys.executable}"),
-        ("verl", _check_verl),
-        ("vllm", vllm.check),
-        ("ray", lambda: f"{version('ray')}, {_check_ray(job)}"),
-        ("devices", lambda: _check_devices(job)),
-        ("model", lambda: _check_model(job, models)),
-    )
-    return [_run_check(what, look) for what, look in checks]
-
-
-def _run_check(what: str, look: Callable[[], str]) -> CheckResult:
-    try:
-        return CheckResult(what, True, look())
-    except (BackendError, InvalidRequest) as error:
-        return CheckResult(what, False, str(error))
-    except (ImportError, PackageNotFoundError) as error:
-        return CheckResult(what, False, f"{error}; install ajet[verl] as docs/cluster.md says")
-    except (OSError, RuntimeError, KeyError) as error:  # what packages raise where a driver or a library is not theirs
-        return CheckResult(what, False, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+    group = placement_group([{"GPU": 1}] * count, strategy="PACK")
+    if not group.wait(seconds):
+        remove_placement_group(group)
+        raise BackendError(
+            f"verl.colocated: expected {count} GPUs that are free in the Ray cluster within {seconds:.0f} s, found "
+            "too many taken: end what else is on it, or lower verl.trainers and verl.replicas"
+        )
+    return group
 
 
 def _check_verl() -> str:
@@ -116,9 +69,9 @@ def _fields(job: Job) -> VerlFields:
 def _check_ray(job: Job) -> str:
     address = _fields(job).address
     if address is None:
-        return "to be started on this machine"
+        return f"{version('ray')}, to be started on this machine"
     require_reachable(address)
-    return f"answers at {address}"
+    return f"{version('ray')}, answers at {address}"
 
 
 def _check_devices(job: Job) -> str:
@@ -137,18 +90,15 @@ def _check_devices(job: Job) -> str:
 
 
 def _check_model(job: Job, models: Path) -> str:
+    # a cluster elsewhere says what it computes on when it is joined
+    device = "cuda" if _fields(job).address is not None else find_device(job)
     if isinstance(job.model, TinyModel):
-        vllm.require_heads(job.model.head_size, "a tiny model", _device(job))
+        vllm.require_heads(job.model.head_size, "a tiny model", device)
         return "made on the spot"
     require_model_folder(folder := model_place(job.model.path, models))
     architecture = vllm.require_architecture(folder)
-    vllm.require_heads(head_size(folder), str(folder), _device(job))
+    vllm.require_heads(vllm.head_size(folder), str(folder), device)
     return f"{architecture} in {folder}"
-
-
-def _device(job: Job) -> str:
-    """Return what this machine computes on; a cluster elsewhere says so when it is joined."""
-    return "cuda" if _fields(job).address is not None else find_device(job)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -159,13 +109,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="machine-readable output")
     options = parser.parse_args(arguments)
     job = Job.from_record(options.job)
-    found = run_checks(job, options.models)
+    checks: Sequence[tuple[str, Callable[[], str]]] = (
+        ("python", lambda: f"{sys.version.split()[0]} at {sys.executable}"),
+        ("verl", _check_verl),
+        ("vllm", vllm.check),
+        ("ray", lambda: _check_ray(job)),
+        ("devices", lambda: _check_devices(job)),
+        ("model", lambda: _check_model(job, options.models)),
+    )
+    results: list[dict[str, Any]] = []
+    for what, look in checks:
+        there = False
+        try:
+            said, there = look(), True
+        except (BackendError, InvalidRequest) as error:
+            said = str(error)
+        except (ImportError, PackageNotFoundError) as error:
+            said = f"{error}; install ajet[verl] as docs/cluster.md says"
+        except (OSError, RuntimeError, KeyError) as error:  # from packages where a driver or a library is not theirs
+            said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        results.append({"what": what, "there": there, "said": said})
     if options.json:
-        print(json.dumps([asdict(each) for each in found]))  # noqa: T201
+        print(json.dumps(results))  # noqa: T201
     else:
-        for each in found:
-            print(f"{'ok     ' if each.there else 'missing'}  {each.what:<8} {each.said}")  # noqa: T201
-    return 0 if all(each.there for each in found) else 2
+        for result in results:
+            print(f"{'ok     ' if result['there'] else 'missing'}  {result['what']:<8} {result['said']}")  # noqa: T201
+    return 0 if all(result["there"] for result in results) else 2
 
 
 _log = logging.getLogger(__name__)
@@ -199,8 +168,9 @@ class Cluster:
     def __init__(self, fields: VerlFields, device: str, environment: Mapping[str, str]) -> None:
         self.fields = fields
         self.device = device
-        self.environment = environment
-        self._bundles: Bundles | None = None
+        self._environment = environment
+        self._pairs: Any = None
+        """Ray's placement group of the GPUs that a rank and a replica share, if any do."""
         self._nodes: tuple[str, ...] = ()
 
     @classmethod
@@ -219,8 +189,7 @@ class Cluster:
                 "expected GPUs in the Ray cluster, as the job's `device` is cuda; found none: join nodes",
             )
             cluster = cls(fields, device, {**_QUIET, **(_ON_A_CPU if device == "cpu" else {})})
-            cluster._require_devices()
-            cluster._reserve()
+            cluster.reserve()
         except BaseException:
             _disconnect()
             raise
@@ -231,62 +200,55 @@ class Cluster:
 
     def replica_options(self, number: int) -> dict[str, Any]:
         placed = self._actor_options(number, self.fields.tensor_parallel, turn=self.fields.trainers + number)
-        return {**placed, "runtime_env": {"env_vars": dict(self.environment)}}
+        return {**placed, "runtime_env": {"env_vars": dict(self._environment)}}
 
     def _actor_options(self, number: int, devices: int, *, turn: int) -> dict[str, Any]:
         """Return options of an actor on a shared device, or over so many of its own, packed by Ray. Cores are shared,
         not counted: actors take turns with nodes; where one is gone or full, another takes its turn."""
-        if self._bundles is not None:
-            return self._bundles.options(number)
-        if self.device != "cpu":
-            return {"num_gpus": devices}
-        if not self._nodes:
-            return {"num_cpus": 0}
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+        if self._pairs is None and not self._nodes:
+            return {"num_cpus": 0} if self.device == "cpu" else {"num_gpus": devices}
+        from ray.util import scheduling_strategies as strategies
 
+        if self._pairs is not None:  # half of the GPU of a pair
+            pair = strategies.PlacementGroupSchedulingStrategy(self._pairs, placement_group_bundle_index=number)
+            return {"num_cpus": 0, "num_gpus": 0.5, "scheduling_strategy": pair}
         node = self._nodes[turn % len(self._nodes)]
-        return {
-            "num_cpus": _SHARE,
-            "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True),
-        }
+        strategy = strategies.NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
+        return {"num_cpus": _SHARE, "scheduling_strategy": strategy}
 
-    def _require_devices(self) -> None:
+    def reserve(self) -> None:
+        """Require enough GPUs, and have Ray keep those that ranks and replicas share; on CPUs find the nodes of a Ray
+        that was joined. BackendError for what is not there."""
+        fields = self.fields
+        if self.device == "cpu" and fields.address is None:
+            return
         import ray
 
-        if self.device == "cpu":
-            return
-        found, fields = int(ray.cluster_resources().get("GPU", 0)), self.fields
-        if found < fields.devices:
-            raise BackendError(
-                f"expected {fields.devices} GPUs ({fields.placed}), found {found} in the Ray cluster: "
-                f"{advise_fewer(fields)}, or join more nodes (docs/cluster.md)"
-            )
-
-    def _reserve(self) -> None:
-        """Have Ray keep the GPUs that ranks and replicas share; on CPUs find the nodes of a Ray that was joined."""
-        if self.device == "cpu":
-            self._nodes = () if self.fields.address is None else _nodes_with_cores()
-        elif self.fields.colocated:
-            self._bundles = Bundles(self.fields.devices)
+        if self.device != "cpu":
+            found = int(ray.cluster_resources().get("GPU", 0))
+            if found < fields.devices:
+                raise BackendError(
+                    f"expected {fields.devices} GPUs ({fields.placed}), found {found} in the Ray cluster: "
+                    f"{advise_fewer(fields)}, or join more nodes (docs/cluster.md)"
+                )
+            self._pairs = reserve_pairs(fields.devices) if fields.colocated else None
+        else:
+            there = [node for node in ray.nodes() if node["Alive"]]
+            cores = [node["NodeID"] for node in there if node["Resources"].get("CPU", 0) >= _SHARE]
+            if not cores:
+                raise BackendError(
+                    f"expected nodes with processors in the Ray cluster, found none among {len(there)}: join some"
+                )
+            self._nodes = tuple(sorted(cores))
 
     def leave(self) -> None:
         """Leave the cluster; one that was started here ends with the last training of this process that is on it."""
-        bundles, self._bundles = self._bundles, None
-        if bundles is not None:
-            bundles.free()
+        pairs, self._pairs = self._pairs, None
+        if pairs is not None:
+            from ray.util.placement_group import remove_placement_group
+
+            remove_placement_group(pairs)
         _disconnect()
-
-
-def _nodes_with_cores() -> tuple[str, ...]:
-    import ray
-
-    there = [node for node in ray.nodes() if node["Alive"]]
-    found = tuple(sorted(node["NodeID"] for node in there if node["Resources"].get("CPU", 0) >= _SHARE))
-    if not found:
-        raise BackendError(
-            f"expected nodes with processors in the Ray cluster, found none among {len(there)}: join some"
-        )
-    return found
 
 
 def advise_fewer(fields: VerlFields) -> str:
@@ -343,17 +305,14 @@ def _connect(address: str | None, cpus: int | None) -> None:
         require_reachable(address)  # before Ray is imported: it reads its token then
     with _joining:
         if _joined and address != _joined_at:
+            own = "none, a Ray of its own"
             raise BackendError(
-                f"verl.address: expected {_describe_address(_joined_at)}, which this process is on for another training"
-                f", found {_describe_address(address)}: end that training first, or start another server for this one"
+                f"verl.address: expected {_joined_at or own}, which this process is on for another training, found "
+                f"{address or own}: end that training first, or start another server for this one"
             )
         if not _joined:
             _ray_s.call(lambda: _begin(address, cpus))
         _joined, _joined_at = _joined + 1, address
-
-
-def _describe_address(address: str | None) -> str:
-    return address or "none, a Ray of its own"
 
 
 def _begin(address: str | None, cpus: int | None) -> None:
@@ -415,23 +374,18 @@ def _start_ray(common: Mapping[str, Any], starts: int) -> None:
             ray.init(**common)
         except Exception as error:
             ray.shutdown()  # which knows nothing of processes that did not come up
-            started = [child for child in here.children() if child not in before and _is_ray_process(child)]
-            for process in started:
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
+            started = []
+            for process in here.children():
+                with contextlib.suppress(psutil.Error):  # it may end by itself
+                    if process not in before and any(f"{os.sep}ray{os.sep}" in part for part in process.cmdline()):
+                        started.append(process)
+                        process.kill()
             psutil.wait_procs(started, REACH_S)
             if not left or _SLOW not in str(error):
                 raise
             _log.warning("event=ray_slow left=%d: it did not come up within 30 s and is started again", left)
         else:
             return
-
-
-def _is_ray_process(process: psutil.Process) -> bool:
-    try:
-        return any(f"{os.sep}ray{os.sep}" in part for part in process.cmdline())
-    except psutil.Error:  # it has ended by itself
-        return False
 
 
 def set_ray_environment(address: str | None) -> None:

@@ -28,9 +28,8 @@ from typing import Any, Final
 
 from swarm.backends.protocols import Chunk, GenerationRequest, RequestLost, require_readable
 from swarm.backends.verl.processes import DeviceScheduler
-from swarm.backends.verl.replica import RayReplica
-from swarm.backends.verl.types import Delivery, GenerateCommand, ReplicaDied, ReplicaSpec
-from swarm.backends.verl.vllm import vocabulary_size
+from swarm.backends.verl.replica import GenerateCommand, RayReplica
+from swarm.backends.verl.vllm import ReplicaDied, ReplicaSpec, vocabulary_size
 from swarm.rendering.messages import BackendError, GrammarRefused, RequestRefused
 
 
@@ -75,10 +74,6 @@ class ReplicaInstance:
     sleeping: bool = False
     """Whether it has given its memory back, and so brings nothing until it has loaded weights."""
 
-    def deliver(self, found: Delivery, lost: type[BackendError]) -> None:
-        if queue := self.open.get(found.key):
-            queue.put_nowait(found.chunk if found.chunk is not None else lost(found.lost))
-
     def end(self, error: BackendError) -> None:
         for queue in self.open.values():
             queue.put_nowait(error)
@@ -99,8 +94,8 @@ class ReplicaSlot:
     instance: ReplicaInstance | None = None
     serving: bool = False
     instance_count: int = 0
-    gone: str = ""
-    """Why nobody will live here any more."""
+    gone: bool = False
+    """Whether nobody will live here any more."""
     served_since: float | None = None
     deaths: int = 0
 
@@ -121,25 +116,6 @@ _HOTTEST: Final = 2.0
 
 MOST_SESSIONS: Final = 65_536
 """Sessions whose replica is remembered; of more, those that asked longest ago are forgotten."""
-
-
-class Router:
-    """Remembers where sessions are."""
-
-    def __init__(self) -> None:
-        self._places: OrderedDict[str, int] = OrderedDict()
-
-    def choose(self, session: str, in_flight: Mapping[int, int]) -> int:
-        """Return a replica of those that serve, `in_flight` (not empty); session "" is of nobody."""
-        place = self._places.get(session)
-        if place is None or place not in in_flight:
-            place = min(in_flight, key=lambda number: (in_flight[number], number))
-        if session:
-            self._places[session] = place
-            self._places.move_to_end(session)
-            if len(self._places) > MOST_SESSIONS:
-                self._places.popitem(last=False)
-        return place
 
 
 _log = logging.getLogger(__name__)
@@ -189,7 +165,8 @@ class ReplicatedEngine:
         self._failure: str | None = None
         self._stopped: str | None = "the engine is not started"
         self._changed = asyncio.Event()
-        self._router = Router()
+        self._sessions: OrderedDict[str, int] = OrderedDict()
+        """Where sessions are, by the numbers of replicas."""
         self._keys = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -209,7 +186,8 @@ class ReplicatedEngine:
         """Boot all replicas; raise BackendError, with none left, where one cannot be."""
         self._loop = asyncio.get_running_loop()
         self._slots = [ReplicaSlot(number) for number in range(self._count)]
-        self._router, self._published, self._version, self._scheduler = Router(), None, 0, DeviceScheduler()
+        self._sessions.clear()
+        self._published, self._version, self._scheduler = None, 0, DeviceScheduler()
         self._stopped = self._failure = None
         self._changed = asyncio.Event()
         booted = [self._loop.create_future() for _ in self._slots]
@@ -272,8 +250,20 @@ class ReplicatedEngine:
         except TimeoutError:
             raise RequestLost(f"request {request.name}: no replica served within {WAIT_S:.0f} s") from None
         self._require_alive()
-        number = self._router.choose(request.session, {number: len(life.open) for number, life in serving.items()})
+        number = self._route(request.session, {number: len(life.open) for number, life in serving.items()})
         return serving[number]
+
+    def _route(self, session: str, in_flight: Mapping[int, int]) -> int:
+        """Return a replica of those that serve, `in_flight` (not empty); session "" is of nobody."""
+        number = self._sessions.get(session)
+        if number is None or number not in in_flight:
+            number = min(in_flight, key=lambda number: (in_flight[number], number))
+        if session:
+            self._sessions[session] = number
+            self._sessions.move_to_end(session)
+            if len(self._sessions) > MOST_SESSIONS:
+                self._sessions.popitem(last=False)
+        return number
 
     def _serving_instances(self) -> dict[int, ReplicaInstance]:
         return {place.number: place.instance for place in self._slots if place.serving and place.instance}
@@ -289,16 +279,13 @@ class ReplicatedEngine:
         BackendError where one cannot load, which is the end of the engine."""
         published = PublishedWeights(version, tuple(buckets))
         with self._lock:
-            if self._failure or self._stopped:
-                raise BackendError(self._failure or self._stopped or "")
+            self._require_alive()
             self._published = published
-            lives = self._serving_instances()
+            lives = list(self._serving_instances().values())
         with ThreadPoolExecutor(max(1, len(lives)), "publish") as pool:
-            errors = [
-                error for error in pool.map(lambda life: self._load_weights(life, published), lives.values()) if error
-            ]
-        if errors:
-            self.fail(f"version {version} could not be published: {errors[0]}")
+            errors = pool.map(lambda life: self._load_weights(life, published), lives)
+        if error := next(filter(None, errors), None):
+            self.fail(f"version {version} could not be published: {error}")
             raise BackendError(self._failure or "")
         self._version = version
         self._scheduler.end()
@@ -310,8 +297,7 @@ class ReplicatedEngine:
             life.handle.load(published.version, published.buckets)
             life.published, life.sleeping = published, False
         except ReplicaDied as error:
-            _log.warning("event=replica_died while=publishing reason=%r", str(error))
-            self._withdraw(life)
+            self._withdraw(life, "publishing", error)
         except BackendError as error:
             return error
         finally:
@@ -321,8 +307,7 @@ class ReplicatedEngine:
     def sleep(self) -> None:
         """Have replicas give their devices' memory back until the next `publish`; requests wait. Blocks. One that
         cannot is made again after that. BackendError where nothing is served, or one that boots does not come up."""
-        if self._failure or self._stopped:
-            raise BackendError(self._failure or self._stopped or "")
+        self._require_alive()
         self._scheduler.begin(UP_S)
         with self._lock:
             lives = self._serving_instances()
@@ -334,11 +319,11 @@ class ReplicatedEngine:
         try:
             life.handle.sleep()
         except (ReplicaDied, BackendError) as error:
-            _log.warning("event=replica_died while=resting reason=%r", str(error))
-            self._withdraw(life)
+            self._withdraw(life, "resting", error)
 
-    def _withdraw(self, life: ReplicaInstance) -> None:
+    def _withdraw(self, life: ReplicaInstance, during: str, error: Exception) -> None:
         """Let nobody ask a dead replica any more; its keeper sees that it is gone."""
+        _log.warning("event=replica_died while=%s reason=%r", during, str(error))
         with self._lock:
             for place in self._slots:
                 if place.instance is life:
@@ -369,11 +354,10 @@ class ReplicatedEngine:
                     booted.set_exception(BackendError(f"replica {place.number}: {error}"))
                     return
                 if place.die() > MOST_DEATHS:
-                    reason = str(error)
-                    place.gone = reason
-                    _log.error("event=replica_given_up number=%d reason=%r", place.number, reason)
-                    if all(each.gone for each in self._slots):
-                        self.fail(f"all {len(self._slots)} replicas are dead beyond repair; the last: {reason}")
+                    place.gone = True
+                    _log.error("event=replica_given_up number=%d reason=%r", place.number, str(error))
+                    if all(slot.gone for slot in self._slots):
+                        self.fail(f"all {len(self._slots)} replicas are dead beyond repair; the last: {error}")
                     return
                 _log.warning("event=replica_died number=%d reason=%r: it is made again", place.number, str(error))
             await asyncio.sleep(_PAUSE_S * place.deaths)
@@ -414,11 +398,10 @@ class ReplicatedEngine:
 
     async def _deliver(self, life: ReplicaInstance) -> None:
         while True:
-            found = await life.handle.take()
-            if found:
+            for delivery in await life.handle.take():
                 life.heard = time.monotonic()
-            for each in found:
-                life.deliver(each, RequestLost)
+                if queue := life.open.get(delivery.key):
+                    queue.put_nowait(delivery.chunk or RequestLost(delivery.lost))
             if life.is_silent(SILENCE_S):
                 raise ReplicaDied(f"no token came within {SILENCE_S:.0f} s, though requests are open")
 
@@ -430,7 +413,7 @@ def make_engine(
     return ReplicatedEngine(
         lambda number, life: RayReplica(spec, number, life, options(number)),
         replicas,
-        spec.max_context,
+        spec.job.max_context,
         vocabulary_size(Path(spec.folder)),
         draws=draws,
     )

@@ -14,8 +14,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import shutil
-import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,11 +29,11 @@ from swarm.algorithms.learner import CPU, PolicyLearner, PolicyUpdate
 from swarm.algorithms.objective import UpdateSums
 from swarm.algorithms.rows import Row, flatten_tokens
 from swarm.backends.local import checkpoint
-from swarm.backends.protocols import DiskFull, NotFinite, TrainEpisode
+from swarm.backends.protocols import NotFinite, TrainEpisode
 from swarm.backends.verl import adapter
 from swarm.backends.verl.engine import SeedSequence
 from swarm.backends.verl.losses import ObjectiveLoss, VerlLoss, verl_batch
-from swarm.backends.verl.worker import Rank, RankShare
+from swarm.backends.verl.worker import Rank
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 from swarm.verl_config import VerlFields
@@ -65,12 +63,7 @@ class RowPartition:
     def batches(self, advantages: Sequence[float], weights: Sequence[float]) -> list[TensorDict]:
         """Return each rank's batch."""
         return [
-            verl_batch(
-                [self._rows[number] for number in hand],
-                advantages,
-                weights,
-                padding=self._even - len(hand),
-            )
+            verl_batch([self._rows[n] for n in hand], advantages, weights, padding=self._even - len(hand))
             for hand in self._parts
         ]
 
@@ -103,7 +96,6 @@ class TrainerGroup:
         job: Job,
         world: int,
         device: str,
-        *,
         options: Callable[[int], Mapping[str, Any]] = lambda number: {},
     ) -> None:
         """Start ranks, with Ray's `options` by number; BackendError where they do not come up."""
@@ -140,9 +132,6 @@ class TrainerGroup:
         return self._wait(
             [getattr(actor, method).remote(*own, **same) for actor, own in pairs], timeout_s, method, grace
         )
-
-    def call_all(self, method: str, *arguments: Any, timeout_s: float, **same: Any) -> list[Any]:
-        return self.call(method, [arguments] * self.world, timeout_s=timeout_s, **same)
 
     def _wait(self, references: Sequence[Any], timeout_s: float, method: str, grace_s: float = GRACE_S) -> list[Any]:
         pending, end = list(references), time.monotonic() + timeout_s
@@ -225,32 +214,22 @@ UPDATE_S = 3600.0
 
 
 class VerlLearner(PolicyLearner):
-    """Implements `Learner` from the driver. Ray must be up; the ranks are made at once and live until `stop`."""
+    """Implements `Learner` from the driver, over ranks that live until `stop`."""
 
     version = 0
 
-    def __init__(
-        self,
-        folder: Path,
-        job: Job,
-        *,
-        trainers: int = 1,
-        device: str = "cpu",
-        options: Callable[[int], Mapping[str, Any]] = lambda number: {},
-        draws: SeedSequence | None = None,
-    ) -> None:
-        """Make the ranks, with Ray's `options` by number; the count of `draws`, which an engine takes, is saved."""
+    def __init__(self, job: Job, group: TrainerGroup, draws: SeedSequence | None = None) -> None:
+        """The count of `draws`, which an engine takes, is saved."""
         super().__init__(job)
+        self.group = group
         self._draws = draws
-        self._folder = folder
         self._names = (job.verl or VerlFields()).algorithm
         self._undoable = False
         if job.merging in ("auto", "tree"):
             log.info("event=no_trees reason='verl's engine computes rows by themselves: ids they share are fed again'")
-        self.group = TrainerGroup(folder, job, trainers, device, options=options)
 
     def _call_all(self, method: str, *arguments: Any, **same: Any) -> list[Any]:
-        return self.group.call_all(method, *arguments, timeout_s=UPDATE_S, **same)
+        return self.group.call(method, [arguments] * self.group.world, timeout_s=UPDATE_S, **same)
 
     def _advantages(
         self, episodes: Sequence[TrainEpisode], counts: Sequence[Mapping[int, int]]
@@ -274,14 +253,11 @@ class VerlLearner(PolicyLearner):
         return not self._names.bypass and (self._names.correction is not None or super()._needs_proximal(rows))
 
     def _fill_logprobs(self, update: PolicyUpdate) -> None:
+        """Fill in, too, the factors and rejections of verl's preset: of the weights of this moment and those that
+        sampled."""
         super()._fill_logprobs(update)
-        if self._names.correction is not None and not self._names.bypass:
-            self._correct(update)
-
-    def _correct(self, update: PolicyUpdate) -> None:
-        """Fill in the factors and rejections of verl's preset: of the weights of this moment and those that sampled."""
         rows = update.all_rows
-        if not rows:
+        if self._names.correction is None or self._names.bypass or not rows:
             return
         tokens = flatten_tokens(rows, update.advantages, update.advantages, CPU)
         found = self._call_all("correct_rollout", tokens.proximal, tokens.rollout, tokens.episodes)[0]
@@ -317,15 +293,14 @@ class VerlLearner(PolicyLearner):
         self._fill_sequences(rows, weights, update, spread=True)  # over the ranks
         deal = RowPartition(rows, self.group.world)
         parts = deal.batches(update.advantages, weights)
-        shares: list[RankShare] = self.group.call(
-            "gradient", [(part, deal.longest) for part in parts], timeout_s=UPDATE_S
-        )
-        loss = sum(share.loss for share in shares) / len(shares)
+        each = [(part, deal.longest) for part in parts]
+        shares: list[tuple[float, UpdateSums]] = self.group.call("gradient", each, timeout_s=UPDATE_S)
+        loss = sum(own for own, _ in shares) / len(shares)
         if not math.isfinite(loss):
             raise NotFinite(f"the loss is {loss}: the update was refused and the weights are as before")
         update.sums = UpdateSums(self.version, self._job.correction_cap)  # a rank's are of the whole update so far
-        for share in shares:
-            update.sums.merge(share.sums)
+        for _, sums in shares:
+            update.sums.merge(sums)
         update.cost.forward += deal.tokens
 
     def _step(self, size: float, *, last: bool) -> float:
@@ -333,28 +308,15 @@ class VerlLearner(PolicyLearner):
 
     def export_weights(self) -> list[Any]:
         """Return references to buckets of the present weights in Ray's object store: full tensors by their names."""
-        found: list[list[Any]] = self._call_all("export_weights")
-        return found[0]
+        return list(self._call_all("export_weights")[0])
 
     def save(self, folder: Path) -> None:
         """Write every rank's shards, order and version to `folder`, which all nodes must see, atomically."""
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
-            try:
-                self._call_all("save", str(partial))
-                facts = {
-                    **self._facts(),
-                    "draws": 0 if self._draws is None else self._draws.count,
-                }
-                own = checkpoint.Checkpoint({"random": {"order": self._order.get_state()}}, facts)
-                checkpoint.write_driver(partial, self.group.world, own)
-                checkpoint.replace(partial, folder)
-            finally:
-                shutil.rmtree(partial, ignore_errors=True)
-        except OSError as error:
-            said = f"the checkpoint {folder} could not be written: {error}"
-            raise DiskFull(f"{said}; free space") if checkpoint.is_full(error) else BackendError(said) from error
+        with checkpoint.written_whole(folder) as partial:
+            self._call_all("save", str(partial))
+            facts = {**self._facts(), "draws": 0 if self._draws is None else self._draws.count}
+            own = checkpoint.Checkpoint({"random": {"order": self._order.get_state()}}, facts)
+            checkpoint.write_driver(partial, self.group.world, own)
 
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote; BackendError, and nothing is changed, if it is not whole or does not fit."""
@@ -363,7 +325,7 @@ class VerlLearner(PolicyLearner):
         self._call_all("prepare", str(folder))
         self._call_all("restore")
         self._order.set_state(saved.sets["random"]["order"])
-        self._guard.restore(int(saved.facts["mismatch"]))
+        self._guard.above = int(saved.facts["mismatch"])
         if self._draws is not None:
             self._draws.count = int(saved.facts["draws"])
         self.version = int(saved.facts["version"])

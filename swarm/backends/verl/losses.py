@@ -27,6 +27,13 @@ from swarm.algorithms.rows import Row, Tokens, flatten_tokens
 from swarm.backends.verl.adapter import policy_loss, verl_names
 from swarm.job import Job
 
+_COLUMNS = {
+    "advantages": "advantages", "token_weights": "weights", "rollout_log_probs": "rollout", "versions": "versions",
+    "episodes": "episodes", "old_log_probs": "proximal", "sequence_log_ratios": "sequence",
+    "rollout_is_weights": "correction", "kept": "kept",
+}  # fmt: skip
+"""What each sampled token carries in a batch, by names that are verl's where it has one, and fields of `Tokens`."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Shape:
@@ -48,13 +55,19 @@ def verl_batch(
 
     advantages, weights: by episode, as `flatten_tokens` takes them. Jagged over a row's ids: `input_ids`,
     `position_ids`, `loss_mask`; over its prompt: `prompts`; over its response: `responses`, `response_mask` and, unless
-    all is padding, the columns of `_columns`.
+    all is padding, `ref_log_prob` and those of `_COLUMNS` that are there.
     """
     shapes = [*map(_shape, rows), *[_Shape(torch.zeros(2, dtype=torch.long), 1, torch.zeros(0).long())] * padding]
     responses = [shape.ids[shape.prompt :] for shape in shapes]
     masks = [_scatter(shape, torch.ones(len(shape.sampled), dtype=torch.long)) for shape in shapes]
     whole = [torch.cat([torch.zeros(s.prompt).long(), mask]) for s, mask in zip(shapes, masks, strict=True)]
-    columns = _columns(rows, flatten_tokens(rows, advantages, weights, CPU)) if rows else {}
+    columns: dict[str, Sequence[Tensor]] = {}
+    if rows:
+        tokens, counts = flatten_tokens(rows, advantages, weights, CPU), [len(row.targets) for row in rows]
+        flat = {name: getattr(tokens, field) for name, field in _COLUMNS.items()}
+        columns = {name: values.split(counts) for name, values in flat.items() if values is not None}
+        references = [row.reference for row in rows if row.reference is not None]
+        columns |= {"ref_log_prob": references} if len(references) == len(rows) else {}
     filled = {
         name: [_scatter(s, v) for s, v in zip(shapes, [*values, *[values[0][:0]] * padding], strict=True)]
         for name, values in columns.items()
@@ -85,25 +98,6 @@ def _scatter(shape: _Shape, values: Tensor) -> Tensor:
     return found
 
 
-def _columns(rows: Sequence[Row], tokens: Tokens) -> dict[str, Sequence[Tensor]]:
-    """Return what each sampled token carries, row by row; names that verl has are verl's."""
-    counts = [len(row.targets) for row in rows]
-    flat = {
-        "advantages": tokens.advantages,
-        "token_weights": tokens.weights,
-        "rollout_log_probs": tokens.rollout,
-        "versions": tokens.versions,
-        "episodes": tokens.episodes,
-        "old_log_probs": tokens.proximal,
-        "sequence_log_ratios": tokens.sequence,
-        "rollout_is_weights": tokens.correction,
-        "kept": tokens.kept,
-    }
-    columns = {name: values.split(counts) for name, values in flat.items() if values is not None}
-    references = [row.reference for row in rows if row.reference is not None]
-    return {**columns, "ref_log_prob": references} if len(references) == len(rows) else columns
-
-
 def select_sampled(values: Any, batch: TensorDict) -> Tensor:
     """Return what a jagged output, which stands where ids are fed, says of the M sampled tokens, in the rows' order."""
     flat, ends = values.values(), values.offsets()[1:]
@@ -112,31 +106,16 @@ def select_sampled(values: Any, batch: TensorDict) -> Tensor:
     return torch.cat(parts)[batch["response_mask"].values().bool()]
 
 
-def column(batch: TensorDict, name: str) -> Tensor:
-    """Return what of a name a batch has of its M sampled tokens: one of `verl_batch`'s."""
-    found: Tensor = batch[name].values()[batch["response_mask"].values().bool()]
-    return found
-
-
 def batch_tokens(batch: TensorDict) -> tuple[Tokens, Tensor | None]:
     """Return the M sampled tokens of a batch, row by row, and their log-probs under the reference if it has them."""
 
-    def own(name: str) -> Tensor | None:
-        return column(batch, name) if name in batch.keys() else None  # noqa: SIM118 a TensorDict needs keys()
+    sampled = batch["response_mask"].values().bool()
 
-    tokens = Tokens(
-        targets=column(batch, "responses"),
-        rollout=column(batch, "rollout_log_probs"),
-        versions=column(batch, "versions"),
-        proximal=own("old_log_probs"),
-        advantages=column(batch, "advantages"),
-        weights=column(batch, "token_weights"),
-        episodes=column(batch, "episodes"),
-        sequence=own("sequence_log_ratios"),
-        correction=own("rollout_is_weights"),
-        kept=own("kept"),
-    )
-    return tokens, own("ref_log_prob")
+    def own(name: str) -> Any:
+        return batch[name].values()[sampled] if name in batch.keys() else None  # noqa: SIM118 a TensorDict needs keys()
+
+    fields: dict[str, Any] = {field: own(name) for name, field in _COLUMNS.items()}
+    return Tokens(targets=own("responses"), **fields), own("ref_log_prob")
 
 
 class ObjectiveLoss:
@@ -154,10 +133,7 @@ class ObjectiveLoss:
         if not data["response_mask"].values().any():
             return nothing, {}
         tokens, reference = batch_tokens(data)
-        present, entropy = (
-            select_sampled(model_output["log_probs"], data),
-            select_sampled(model_output["entropy"], data),
-        )
+        present, entropy = (select_sampled(model_output[name], data) for name in ("log_probs", "entropy"))
         loss = self._share(present, entropy, tokens, reference)
         return loss * data["dp_size"] + nothing, {}
 

@@ -16,19 +16,38 @@ import hashlib
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
 from swarm.backends.protocols import Chunk, Finish, Sampling
 from swarm.backends.verl import vllm
 from swarm.backends.verl.processes import ChildOutput, forget_secrets
-from swarm.backends.verl.types import Delivery, GenerateCommand, Piece, ReplicaDied, ReplicaSpec
+from swarm.backends.verl.vllm import ReplicaDied, ReplicaSpec
 from swarm.rendering.messages import BackendError
+
+
+class GenerateCommand(NamedTuple):
+    """One completion that a replica is to generate: `limit` tokens of prompt and answer at most."""
+
+    key: int
+    prompt_ids: tuple[int, ...]
+    sampling: Sampling
+    limit: int
+
+
+class Delivery(NamedTuple):
+    """What a replica has of a command: its next chunk, or why there will be none any more."""
+
+    key: int
+    chunk: Chunk | None
+    lost: str = ""
+
 
 STILL_S: Final = 60.0
 """Seconds within which all that generates must have stopped once it was told to."""
@@ -44,8 +63,8 @@ class Outbox:
         self._lost: list[Delivery] = []
         self._filled = asyncio.Event()
 
-    def add(self, key: int, version: int, piece: Piece, finish: Finish | None) -> None:
-        self._pending.setdefault(key, []).append(Chunk(piece.ids, piece.logprobs, version, finish, piece.top))
+    def add(self, key: int, chunk: Chunk) -> None:
+        self._pending.setdefault(key, []).append(chunk)
         self._filled.set()
 
     def lose(self, key: int, reason: str) -> None:
@@ -57,16 +76,15 @@ class Outbox:
 
     async def wait(self, seconds: float) -> None:
         """Return once something is there, or after so many seconds."""
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._filled.wait(), seconds)
-        except TimeoutError:
-            return
 
     def take(self) -> list[Delivery]:
+        """Return what came, as one chunk a version. Once, for all: each token would copy those before it."""
         chunks = [
             Delivery(key, _join(list(parts)))
-            for key, pieces in self._pending.items()
-            for _, parts in groupby(pieces, key=lambda chunk: chunk.version)
+            for key, pending in self._pending.items()
+            for _, parts in groupby(pending, key=lambda chunk: chunk.version)
         ]
         lost, self._pending, self._lost = self._lost, {}, []
         self._filled.clear()
@@ -74,7 +92,6 @@ class Outbox:
 
 
 def _join(parts: Sequence[Chunk]) -> Chunk:
-    """Return as one what came of one version. Once, for all: each token would copy those before it."""
     ids = tuple(token for part in parts for token in part.ids)
     logprobs = tuple(logprob for part in parts for logprob in part.logprobs)
     top = tuple(likeliest for part in parts for likeliest in part.top)
@@ -84,10 +101,11 @@ def _join(parts: Sequence[Chunk]) -> Chunk:
 class RequestRunner:
     """Requests on one event loop, from their order to their last token."""
 
-    def __init__(self, model: vllm.VllmStream) -> None:
+    _model: vllm.VllmStream
+
+    def __init__(self) -> None:
         self.version = 0
         self.outbox = Outbox()
-        self._model = model
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._streaming: set[str] = set()
         self._open = asyncio.Event()
@@ -95,17 +113,16 @@ class RequestRunner:
         self._still = asyncio.Event()
         self._still.set()
 
-    def begin(self, command: GenerateCommand) -> None:
+    def submit(self, command: GenerateCommand) -> None:
         task = asyncio.ensure_future(self._answer(command))
         self._tasks[command.key] = task
         task.add_done_callback(lambda _: self._tasks.pop(command.key, None))
 
-    def cancel(self, keys: Iterable[int]) -> None:
-        """Forget these requests: whoever asked went away."""
-        for key in keys:
-            self.outbox.forget(key)
-            if task := self._tasks.get(key):
-                task.cancel()
+    def cancel(self, key: int) -> None:
+        """Forget a request: whoever asked went away."""
+        self.outbox.forget(key)
+        if task := self._tasks.get(key):
+            task.cancel()
 
     async def pause(self) -> None:
         """Stop all that generates, keeping what it has; raise ReplicaDied where something does not stop."""
@@ -135,15 +152,19 @@ class RequestRunner:
 
     async def _segment(self, command: GenerateCommand, ids: list[int], part: int) -> bool:
         """Generate under the present version, adding to `ids`; return whether that finished the request."""
-        name, version, finish = f"{command.key}-{part}", self.version, None
-        sampling = remaining_sampling(command, len(ids), part)
+        name, finish = f"{command.key}-{part}", None
+        # with what is left, and with random numbers not used before
+        sampling = replace(command.sampling, max_tokens=command.limit - len(ids))
+        if sampling.seed is not None:
+            digest = hashlib.sha256(f"{sampling.seed}/{part}".encode()).digest()
+            sampling = replace(sampling, seed=int.from_bytes(digest[:6], "big"))
         self._streaming.add(name)
         self._still.clear()
         try:
-            async for piece in self._model.stream(name, ids, sampling, str(version)):
-                ids += piece.ids
+            async for chunk in self._model.stream(name, ids, sampling, self.version):
+                ids += chunk.ids
                 finish = finish_reason(command, ids)
-                self.outbox.add(command.key, version, piece, finish)
+                self.outbox.add(command.key, replace(chunk, finish=finish))
         finally:
             self._streaming.discard(name)
             if not self._streaming:
@@ -151,15 +172,6 @@ class RequestRunner:
         if finish is None and self._open.is_set():
             raise RuntimeError(f"the engine ended the answer early, after {len(ids) - len(command.prompt_ids)} ids")
         return finish is not None
-
-
-def remaining_sampling(command: GenerateCommand, length: int, part: int) -> Sampling:
-    """Return how to sample on from `length` tokens: with what is left, and with random numbers not used before."""
-    sampling = replace(command.sampling, max_tokens=command.limit - length)
-    if sampling.seed is None:
-        return sampling
-    digest = hashlib.sha256(f"{sampling.seed}/{part}".encode()).digest()
-    return replace(sampling, seed=int.from_bytes(digest[:6], "big"))
 
 
 def finish_reason(command: GenerateCommand, ids: Sequence[int]) -> Finish | None:
@@ -179,17 +191,16 @@ _SHARED: Final = Path("/dev/shm")
 _SPARE: Final = 1 << 30
 
 
-class Replica:
+class Replica(RequestRunner):
     """What runs in an actor; its methods are called from elsewhere, all on the actor's event loop."""
 
     def __init__(self, spec: ReplicaSpec) -> None:
+        super().__init__()
         self._spec = spec
-        self._model: vllm.VllmStream | None = None
-        self._output: ChildOutput
-        self._runner: RequestRunner | None = None
         self._sleeping = False
 
     async def boot(self) -> None:
+        """Load the model; nothing else is called before."""
         vllm.check()
         forget_secrets()
         vllm.set_environment(self._spec)
@@ -200,58 +211,39 @@ class Replica:
                 self._model = vllm.VllmStream(self._spec)
         except Exception as error:
             raise vllm.boot_error(error, self._output.lines(wait_s=1.0), self._spec) from error
-        self._runner = RequestRunner(self._model)
-
-    def submit(self, order: GenerateCommand) -> None:
-        self._require_runner().begin(order)
-
-    def cancel(self, key: int) -> None:
-        self._require_runner().cancel([key])
 
     async def take(self) -> list[Delivery]:
         """Return what was generated; ReplicaDied where the engine's processes are gone."""
-        outbox = self._require_runner().outbox
-        await outbox.wait(TAKE_S)
+        await self.outbox.wait(TAKE_S)
         await asyncio.sleep(GATHER_S)
-        if self._require_model().dead:
+        if self._model.dead:
             raise ReplicaDied(f"the engine's process ended; it said last: {self._output.quote_last()}")
-        return outbox.take()
+        return self.outbox.take()
 
     async def sleep(self) -> None:
         """Stop all that generates, keeping what it has, and give memory back until the next `load`."""
-        await self._require_runner().pause()
-        await self._require_model().sleep()
+        await self.pause()
+        await self._model.sleep()
         self._sleeping = True
 
     async def load(self, version: int, buckets: Sequence[Any]) -> int:
         """Load weights from references to buckets, and serve them as `version`, which is returned."""
-        running, model = self._require_runner(), self._require_model()
-        await running.pause()
+        await self.pause()
         if self._sleeping:
-            await model.wake("weights")
-        await model.begin_weights()
+            await self._model.wake("weights")
+        await self._model.begin_weights()
         for bucket in buckets:
-            await _load_bucket(model, await bucket)
-        if missing := await model.finish_weights():
+            await _load_bucket(self._model, await bucket)
+        if missing := await self._model.finish_weights():
             raise BackendError(
                 f"expected all weights of {self._spec.folder}, found none named {', '.join(missing[:3])}"
             )
         if self._sleeping:  # only now, when nothing that loading took beside the weights is there any more
-            await model.wake("kv_cache")
+            await self._model.wake("kv_cache")
             self._sleeping = False
-        await model.forget_prefixes()
-        running.resume(version)
+        await self._model.forget_prefixes()
+        self.resume(version)
         return version
-
-    def _require_runner(self) -> RequestRunner:
-        if self._runner is None:
-            raise ReplicaDied("it was not booted")
-        return self._runner
-
-    def _require_model(self) -> vllm.VllmStream:
-        if self._model is None:
-            raise ReplicaDied("it was not booted")
-        return self._model
 
 
 async def _load_bucket(model: vllm.VllmStream, bucket: dict[str, Any]) -> None:

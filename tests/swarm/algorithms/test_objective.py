@@ -211,19 +211,10 @@ def test_the_batch_s_metrics_describe_its_advantages_and_groups() -> None:
 @pytest.mark.parametrize(
     ("updates", "count"),
     [
-        ([(error, mismatch.MIN_TOKENS) for error in (1.2, 1.2, 1.1, 1.2, 1.2, 1.0)], 0),
-        (
-            [
-                (1.2, mismatch.MIN_TOKENS),
-                (0.0, 0),
-                (1.2, mismatch.MIN_TOKENS),
-                (9.0, mismatch.MIN_TOKENS - 1),
-                (1.0, mismatch.MIN_TOKENS - 1),
-            ],
-            2,
-        ),
+        ([(error, 32) for error in (1.2, 1.2, 1.1, 1.2, 1.2, 1.0)], 0),
+        ([(1.2, 32), (0.0, 0), (1.2, 32), (9.0, 31), (1.0, 31)], 2),
     ],
-    ids=["one within the limit begins anew", "one that cannot be judged neither counts nor excuses"],
+    ids=["within the limit", "not judged"],
 )
 def test_updates_above_the_limit_are_counted_and_the_count_goes_on_from_a_saved_one(
     updates: list[tuple[float, int]], count: int
@@ -231,10 +222,10 @@ def test_updates_above_the_limit_are_counted_and_the_count_goes_on_from_a_saved_
     guard, other = mismatch.MismatchGuard(1.1), mismatch.MismatchGuard(1.1)
     for error, tokens in updates:
         guard.check(error, tokens)
-    assert guard.state == count
-    other.restore(guard.state)
+    assert guard.above == count
+    other.above = guard.above
     for each in (guard, other):
         for _ in range(2 - count):
-            each.check(1.2, mismatch.MIN_TOKENS)
+            each.check(1.2, 32)
         with pytest.raises(BackendError, match="3 updates"):
-            each.check(1.2, mismatch.MIN_TOKENS)
+            each.check(1.2, 32)

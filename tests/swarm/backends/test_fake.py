@@ -17,36 +17,29 @@ from swarm.timelines.node import TrainRow
 
 JOB = Job(backend="fake", seed=7)
 PROMPT = tuple(b"a number from 1 to 9")
-
-
-def batch() -> Batch:
-    row = TrainRow((1, 2, 3), (0, 1, 1), (0.0, -0.1, -0.2), (-1, 0, 0))
-    return Batch(1, (TrainEpisode("e", "g", 1.0, (row,)),))
+ROW = TrainRow(ids=(1, 2, 3), sampled=(0, 1, 1), logprobs=(0.0, -0.1, -0.1), versions=(-1, 0, 0))
+BATCH = Batch(1, (TrainEpisode("e1", "g", 1.0, (ROW, ROW)), TrainEpisode("e2", "g", 0.0, (ROW,))))
 
 
 async def test_an_update_makes_a_version_and_refuses_to_overlap_with_generation() -> None:
     backend = FakeBackend(JOB, script=lambda *_: "abc", chunk_size=1)
-    assert backend.learner.update(batch()) == {"actor/trained_tokens": 2.0}
+    assert backend.learner.update(BATCH) == {"actor/trained_tokens": 6.0}
     backend.publish()
     assert backend.learner.version == 1
     chunks = backend.engine.generate(GenerationRequest("r", PROMPT, Sampling(9)))
     assert (await anext(chunks)).version == 1
     with pytest.raises(BackendError, match="generation during"):
-        backend.learner.update(batch())
+        backend.learner.update(BATCH)
     await chunks.aclose()
 
 
 def test_a_checkpoint_tells_what_its_weights_were_trained_on(tmp_path: Path) -> None:
     first, second = FakeBackend(JOB), FakeBackend(JOB)
-    row = TrainRow(ids=(1, 2, 3), sampled=(0, 1, 1), logprobs=(0.0, -0.1, -0.1), versions=(-1, 0, 0))
-    first.learner.update(Batch(1, (TrainEpisode("e1", "g", 1.0, (row, row)), TrainEpisode("e2", "g", 0.0, (row,)))))
-    first.publish()
+    first.learner.update(BATCH)
     first.learner.save(tmp_path / "c")
     second.learner.load(tmp_path / "c")
-    second.publish()
     assert second.learner.trained == [(1, [("e1", 4), ("e2", 2)])]
     second.learner.update(Batch(2, ()))
-    second.publish()
     assert [step for step, _ in second.learner.trained] == [1, 2]
 
 

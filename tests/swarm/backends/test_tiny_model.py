@@ -37,7 +37,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> transformers.PreTrainedTokenizerFast:
-    return tiny.build_tokenizer(["above 4 below 15", "pass"], 128)
+    return tiny.build_tokenizer(["above 4 below 15", "pass"], 2048)
+
+
+@pytest.fixture(scope="module")
+def renderer(tokenizer: transformers.PreTrainedTokenizerFast) -> HFRenderer:
+    return HFRenderer(tokenizer)
 
 
 TWO = """
@@ -133,6 +138,12 @@ def test_a_number_is_one_token_and_codes_of_numbers_hold_their_order(
     tokenizer: transformers.PreTrainedTokenizerFast,
 ) -> None:
     assert {len(tokenizer.encode(str(n), add_special_tokens=False)) for n in range(tiny.LARGEST_NUMBER + 1)} == {1}
+
+    def codes(seed: int = 0) -> torch.Tensor:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return tiny.number_codes(200, 64)
+
     distances = torch.cdist(codes(), codes())
     near = torch.stack([distances[n, n + 2] for n in range(198)])
     far = torch.stack([distances[n, (n + 100) % 200] for n in range(198)])
@@ -171,11 +182,6 @@ MESSAGES = st.lists(
 )
 
 
-@pytest.fixture(scope="module")
-def renderer() -> HFRenderer:
-    return HFRenderer(tiny.build_tokenizer(["above 4 below 15", "pass"], 2048))
-
-
 @given(messages=MESSAGES, opened=st.booleans())
 def test_without_tools_it_says_as_ever(renderer: HFRenderer, messages: list[dict[str, str]], opened: bool) -> None:
     before = Template(FIRST).render(messages=messages, add_generation_prompt=opened)
@@ -202,9 +208,3 @@ def test_a_conversation_with_calls_comes_back_as_served(renderer: HFRenderer, ar
         history += [said, {"role": "tool", "tool_call_id": "c", "content": "5"}]
     assert (tree.drift[Drift.START], tree.drift[Drift.CLEAN]) == (1, 2)
     assert len(tree.nodes[-1].path()) == 3
-
-
-def codes(seed: int = 0) -> torch.Tensor:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return tiny.number_codes(200, 64)

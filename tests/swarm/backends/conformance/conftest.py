@@ -8,7 +8,6 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
-from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -82,24 +81,46 @@ def make(kind: Kind, model_folders: Path, tmp_path: Path) -> Make:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def kept(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[KeptBackends]:
-    found = KeptBackends(tmp_path_factory.mktemp("kept"))
-    yield found
-    await found.close()
+async def idle() -> AsyncIterator[list[tuple[VerlBackend, Path]]]:
+    """Backends of slow kinds between tests, each with a checkpoint of how it was right after its start."""
+    kept: list[tuple[VerlBackend, Path]] = []
+    yield kept
+    for backend, _ in kept:
+        await backend.stop()
 
 
 @pytest.fixture
-async def start(kind: Kind, make: Make, kept: KeptBackends) -> AsyncIterator[Callable[..., Any]]:
+async def start(
+    kind: Kind, make: Make, idle: list[tuple[VerlBackend, Path]], tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Callable[..., Any]]:
+    async def keep(backend: VerlBackend, first: Path) -> None:
+        """Bring a backend back to its beginning; end one that its test stopped or broke."""
+        try:
+            if backend.failure() is not None:
+                raise BackendError("it is broken")
+            await asyncio.to_thread(backend.learner.load, first)
+            await asyncio.to_thread(backend.publish)
+        except BackendError:
+            await backend.stop()
+        else:
+            idle.append((backend, first))
+
     async with AsyncExitStack() as running:
 
         async def started(**fields: Any) -> Backend:
-            backend = make(**fields)
-            if kind.slow and fields in SHARED:
-                one = await kept.take(cast(VerlBackend, backend))
-                running.push_async_callback(kept.give, one)
-                return one
-            running.push_async_callback(backend.stop)
-            await backend.start()
+            backend = cast(VerlBackend, make(**fields))
+            if not (kind.slow and fields in SHARED):
+                running.push_async_callback(backend.stop)
+                await backend.start()
+                return backend
+            place = next((number for number, (kept, _) in enumerate(idle) if kept.job == backend.job), None)
+            if place is None:
+                await backend.start()
+                first = tmp_path_factory.mktemp("kept") / "first"
+                await asyncio.to_thread(backend.learner.save, first)
+            else:
+                backend, first = idle.pop(place)
+            running.push_async_callback(keep, backend, first)
             return backend
 
         yield started
@@ -108,42 +129,3 @@ async def start(kind: Kind, make: Make, kept: KeptBackends) -> AsyncIterator[Cal
 @pytest.fixture
 async def backend(start: Callable[..., Any]) -> Backend:
     return await start()
-
-
-class KeptBackends:
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._idle: list[VerlBackend] = []
-        self._first: dict[int, Path] = {}
-        self._numbers = count()
-
-    async def take(self, backend: VerlBackend) -> VerlBackend:
-        """Return this backend, started now, or one of the same job that is kept, as it was right after its start."""
-        for place, kept in enumerate(self._idle):
-            if kept.job == backend.job:
-                return self._idle.pop(place)
-        await backend.start()
-        self._first[id(backend)] = checkpoint = self._folder / f"first-{next(self._numbers)}"
-        await asyncio.to_thread(backend.learner.save, checkpoint)
-        return backend
-
-    async def give(self, backend: VerlBackend) -> None:
-        """Bring a backend back to its beginning and keep it; end one that its test stopped or broke."""
-        if backend.failure() is not None:
-            await self._end(backend)
-            return
-        try:
-            await asyncio.to_thread(backend.learner.load, self._first[id(backend)])
-            await asyncio.to_thread(backend.publish)
-        except BackendError:
-            await self._end(backend)
-            return
-        self._idle.append(backend)
-
-    async def close(self) -> None:
-        while self._idle:
-            await self._end(self._idle.pop())
-
-    async def _end(self, backend: VerlBackend) -> None:
-        self._first.pop(id(backend), None)
-        await backend.stop()

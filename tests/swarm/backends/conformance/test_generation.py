@@ -156,7 +156,7 @@ async def test_the_likeliest_ids_are_the_distribution_s(kind: Kind, backend: Bac
     ids = list(answer.prompt)
     for token, place in zip(answer.ids, answer.top, strict=True):
         left = cut(kind.ask(backend).distribution(ids, 0.7), top_k=2)
-        assert len(place) == 2, "ids that a cut left out were told"
+        assert len(place) == 2
         assert [value for _, value in place] == pytest.approx(sorted(left)[:-3:-1], abs=kind.tolerance)
         assert all(left[other] == pytest.approx(value, abs=kind.tolerance) for other, value in place)
         ids.append(token)

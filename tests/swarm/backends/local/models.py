@@ -43,6 +43,7 @@ _KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("qwen2", {"tie_word_embeddings": False}),
     "qwen3": ("qwen3", {"head_dim": 16}),
     "wide": ("llama", {"tie_word_embeddings": True, "hidden_size": 128}),
+    "wide3": ("qwen3", {"tie_word_embeddings": False, "head_dim": 32}),
 }
 KINDS = ("llama", "qwen2", "qwen3")
 

@@ -9,20 +9,18 @@ import os
 import subprocess
 import sys
 import weakref
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from swarm.backends.fake import FakeBackend
 from swarm.backends.local import LocalBackend, loading
 from swarm.backends.local.loading import provenance, weights_hash
 from swarm.backends.local.policy import Policy, add_adapter
 from swarm.backends.protocols import Sampling
-from swarm.job import Job, PathModel, TinyModel
+from swarm.job import Job, PathModel
 from swarm.rendering.messages import BackendError
 from swarm.server.service import make_backend
 from tests.golden import refused
@@ -60,12 +58,6 @@ async def test_a_model_from_a_folder_is_held_to_a_grammar(tmp_path: Path) -> Non
         assert answer.ids[-1] == backend.renderer.eos_id
 
 
-async def test_a_tiny_model_is_made_on_the_spot(tmp_path: Path) -> None:
-    job = Job(model=TinyModel(hidden_size=16, layers=1, warm_start_steps=1), max_context=128)
-    async with running(job, tmp_path) as backend:
-        assert backend.model_name == "tiny-guess"
-
-
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
@@ -98,7 +90,7 @@ async def test_a_tokenizer_with_more_ids_than_rows_is_refused(tmp_path: Path, mo
     rows = len(tokenizer)
     tokenizer.add_tokens(["<one>", "<two>"], special_tokens=True)
     tokenizer.save_pretrained(folder)
-    monkeypatch.setattr(loading, "read_model", lambda *_: pytest.fail("the weights were read"))
+    monkeypatch.setattr(loading, "read_model", lambda *_: pytest.fail("weights were read"))
     with pytest.raises(BackendError, match=f"up to {rows + 1}, .* {rows} ids"):
         await LocalBackend(_job(folder), tmp_path).start()
 
@@ -130,55 +122,39 @@ def test_a_missing_library_names_the_extra_to_install_to_whom_it_concerns(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_adapter_that_has_learned_nothing_is_no_other_beginning(kind: str) -> None:
-    plain, adapted = make_model(kind), make_model(kind)
+def test_an_adapter_that_has_learned_nothing_is_no_other_beginning_and_what_differs_is(kind: str) -> None:
+    plain, adapted, moved = make_model(kind), make_model(kind), make_model(kind)
     add_adapter(adapted, rank=3, alpha=6.0, seed=1)
     assert weights_hash(plain) == weights_hash(make_model(kind)) == weights_hash(adapted)
-
-
-def test_other_weights_and_templates_have_another_hash() -> None:
-    hashes = {weights_hash(make_model(seed=seed)) for seed in (0, 1)}
-    moved = make_model()
     with torch.no_grad():
         next(moved.parameters())[0, 0] += 1e-3
-    assert len({*hashes, weights_hash(moved), weights_hash(make_model().to(torch.bfloat16))}) == 4
+    others = (moved, make_model(kind, seed=1), make_model(kind).to(torch.bfloat16))
+    assert len({weights_hash(plain), *map(weights_hash, others)}) == 4
     one, other = provenance(moved, "{{ a }}"), provenance(moved, "{{ b }}")
     assert (one["weights"] == other["weights"], one["template"] == other["template"]) == (True, False)
 
 
-@pytest.fixture(params=[{}, {"lora_rank": 4}], ids=["all weights", "adapter"])
-async def learning_backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LocalBackend]:
-    model = PathModel(path=str(save_folder(tmp_path / "model")))
-    job = Job(model=model, max_context=128, max_concurrency=4, learning_rate=1e-3, seed=3, **request.param)
+@pytest.mark.parametrize("fields", [{}, {"lora_rank": 4}], ids=["all weights", "adapter"])
+@pytest.mark.parametrize("off", ["engine", "learner"])
+async def test_an_engine_of_other_weights_or_a_learner_whose_forward_is_off_stops_the_training(
+    off: str, fields: dict[str, Any], tmp_path: Path
+) -> None:
+    job = _job(save_folder(tmp_path / "model"), max_context=128, learning_rate=1e-3, seed=3, **fields)
     async with running(job, tmp_path / "models") as backend:
-        yield backend
-
-
-async def require_stop(learning_backend: LocalBackend) -> None:
-    for step in range(2):
-        learning_backend.learner.update(await played(learning_backend, 12, step, 6))
-    third = await played(learning_backend, 12, 2, 6)
-    with pytest.raises(BackendError, match="engine disagree"):
-        learning_backend.learner.update(third)
-
-
-async def test_an_engine_whose_weights_are_others_stops_the_training(learning_backend: LocalBackend) -> None:
-    other: Any = copy.deepcopy(learning_backend.policy.model)
-    with torch.no_grad():
-        for weight in other.parameters():
-            weight += 0.1 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
-    twin = Policy(other)
-    twin.fuse()
-    assert twin._fused is not None
-    learning_backend.policy._fused = twin._fused
-    await require_stop(learning_backend)
-
-
-async def test_a_learner_whose_forward_is_off_stops_the_training(learning_backend: LocalBackend) -> None:
-    features = learning_backend.policy.features
-
-    def off(*ids: Any, **inputs: Any) -> Tensor:
-        return features(*ids, **inputs) * 1.5
-
-    learning_backend.policy.features = off  # type: ignore[method-assign]
-    await require_stop(learning_backend)
+        policy = backend.policy
+        if off == "engine":
+            twin = Policy(copy.deepcopy(policy.model))
+            with torch.no_grad():
+                for weight in twin.model.parameters():
+                    weight += 0.1 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
+            twin.fuse()
+            assert twin._fused is not None
+            policy._fused = twin._fused
+        else:
+            features = policy.features
+            policy.features = lambda *ids, **inputs: features(*ids, **inputs) * 1.5  # type: ignore[method-assign]
+        for step in range(2):
+            backend.learner.update(await played(backend, 12, step, 6))
+        third = await played(backend, 12, 2, 6)
+        with pytest.raises(BackendError, match="engine disagree"):
+            backend.learner.update(third)

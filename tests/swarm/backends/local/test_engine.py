@@ -25,26 +25,6 @@ from tests.swarm.server.support import eventually
 _CONTEXT = 96
 
 
-class _Held:
-    """A batcher's step that needs a permit each time, so that a test decides when the thread goes on."""
-
-    def __init__(self, batcher: Batcher, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.entered = threading.Event()
-        self.calls = 0
-        self._permits = threading.Semaphore(0)
-        self._step = batcher.step
-        monkeypatch.setattr(batcher, "step", self._held)
-
-    def permit(self, steps: int = 1000) -> None:
-        self._permits.release(steps)
-
-    def _held(self) -> Any:
-        self.calls += 1
-        self.entered.set()
-        assert self._permits.acquire(timeout=60)
-        return self._step()
-
-
 @pytest.fixture
 def policy() -> Policy:
     return make_policy()
@@ -72,7 +52,8 @@ def _ids(chunks: Sequence[Chunk]) -> list[int]:
 async def test_a_thread_that_hangs_while_requests_wait_is_a_failure_they_are_told(
     policy: Policy, batcher: Batcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = _Held(batcher, monkeypatch)
+    goes_on, step = threading.Event(), batcher.step
+    monkeypatch.setattr(batcher, "step", lambda: (goes_on.wait(60), step())[1])
     async with _serving(policy, batcher, silence_s=0.5) as engine:
         assert engine.failure() is None
         waiting = asyncio.create_task(_collect(engine, [1, 2, 3], Sampling(max_tokens=2)))
@@ -80,7 +61,7 @@ async def test_a_thread_that_hangs_while_requests_wait_is_a_failure_they_are_tol
         for asked in (waiting, _collect(engine, [1, 2, 3], Sampling(max_tokens=2))):
             with pytest.raises(BackendError, match="silent"):
                 await asked
-        held.permit()
+        goes_on.set()
 
 
 async def test_a_step_that_computes_for_longer_is_no_silence(
@@ -102,16 +83,13 @@ async def test_a_step_that_computes_for_longer_is_no_silence(
         assert engine.failure() is None
 
 
-async def test_an_engine_that_was_not_started_refuses(policy: Policy, batcher: Batcher) -> None:
+async def test_an_engine_that_was_not_started_or_has_no_guides_refuses(policy: Policy, batcher: Batcher) -> None:
     with pytest.raises(BackendError, match="not started"):
         await _collect(LocalEngine(policy, batcher, _CONTEXT), [1], Sampling(max_tokens=1))
-
-
-async def test_an_engine_without_guides_refuses_a_grammar_and_lives(engine: LocalEngine) -> None:
-    assert not engine.guided
-    with pytest.raises(GrammarRefused, match="llguidance"):
-        await _collect(engine, [1], Sampling(max_tokens=1, grammar='start: "a"'))
-    assert _ids(await _collect(engine, [1], Sampling(max_tokens=1)))
+    async with _serving(policy, batcher) as engine:
+        with pytest.raises(GrammarRefused, match="llguidance"):
+            await _collect(engine, [1], Sampling(max_tokens=1, grammar='start: "a"'))
+        assert (engine.guided, len(_ids(await _collect(engine, [1], Sampling(max_tokens=1))))) == (False, 1)
 
 
 @asynccontextmanager
@@ -136,7 +114,7 @@ async def test_what_runs_in_a_step_that_fails_is_lost_and_may_be_asked_again(
         calls += 1
         if calls == 4:
             batcher._cache._memory[0].fill_(torch.nan)  # no mask would hide it
-            raise torch.OutOfMemoryError("once in a while")
+            raise torch.OutOfMemoryError("once")
         return plain(*given)
 
     monkeypatch.setattr(batching, "extend", shaky)
@@ -155,12 +133,12 @@ async def test_a_request_that_fails_whenever_it_is_made_ends_no_engine(
 
     def poisoned(rows: Any, lengths: Any) -> Any:
         if any(13 in batcher._running[row].ids for row in rows.tolist()):
-            raise RuntimeError("no kernel for this")
+            raise RuntimeError("no kernel")
         return plain(rows, lengths)
 
     monkeypatch.setattr(batcher, "_feed", poisoned)
     for _ in range(5):
-        with pytest.raises(RequestLost, match="no kernel for this"):
+        with pytest.raises(RequestLost, match="no kernel"):
             await _collect(engine, [1, 13], Sampling(max_tokens=4))
     assert len(_ids(await _collect(engine, [1, 2], Sampling(max_tokens=4)))) == 4
     assert engine.failure() is None
@@ -174,7 +152,7 @@ async def test_steps_that_fail_in_company_alone_end_the_engine_and_those_that_wa
 
     def crowded(ready: Any, *given: Any) -> Any:
         if len(ready) > 1:
-            raise torch.OutOfMemoryError("no room for two")
+            raise torch.OutOfMemoryError("no room")
         return plain(ready, *given)
 
     monkeypatch.setattr(batching, "extend", crowded)
@@ -182,7 +160,7 @@ async def test_steps_that_fail_in_company_alone_end_the_engine_and_those_that_wa
         asked = (_collect(engine, [1, number], Sampling(max_tokens=40)) for number in range(6))
         answers = await asyncio.gather(*asked, return_exceptions=True)
         assert [type(answer) for answer in answers] == [RequestLost] * 4 + [BackendError] * 2
-        assert "no room for two" in (engine.failure() or "")
+        assert "no room" in (engine.failure() or "")
 
 
 async def test_weights_that_are_no_numbers_break_the_engine(engine: LocalEngine, policy: Policy) -> None:

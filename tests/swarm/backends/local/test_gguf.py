@@ -50,25 +50,14 @@ def make_gguf(gguf: Any, path: Path) -> dict[str, Any]:
     }  # fmt: skip
     tensors = {name: draw.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(128)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(INNER)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(HEADS)
-    writer.add_rope_dimension_count(WIDTH // HEADS)
-    writer.add_rope_freq_base(10_000.0)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(len(tokens))
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(tokens)
-    writer.add_token_merges(["h i", "u s"])
-    writer.add_token_types([3, 3, 3, *[1] * (len(letters) + 2)])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_pad_token_id(2)
-    writer.add_unk_token_id(0)
-    writer.add_chat_template(TEMPLATE)
+    for what, value in {
+        "context_length": 128, "embedding_length": WIDTH, "block_count": 1, "feed_forward_length": INNER,
+        "head_count": HEADS, "head_count_kv": HEADS, "rope_dimension_count": WIDTH // HEADS, "rope_freq_base": 10_000.0,
+        "layer_norm_rms_eps": 1e-5, "vocab_size": len(tokens), "tokenizer_model": "gpt2", "token_list": tokens,
+        "token_merges": ["h i", "u s"], "token_types": [3, 3, 3, *[1] * (len(letters) + 2)], "bos_token_id": 1,
+        "eos_token_id": 2, "pad_token_id": 2, "unk_token_id": 0, "chat_template": TEMPLATE,
+    }.items():  # fmt: skip
+        getattr(writer, f"add_{what}")(value)
     for name, tensor in tensors.items():
         writer.add_tensor(name, tensor)
     writer.write_header_to_file()

@@ -178,35 +178,6 @@ def test_later_steps_clip_against_and_weigh_by_what_the_update_began_with(correc
     assert metrics["offpolicy/token_weighted_policy_age"] == 2
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [{"minibatches": 2}, {"epochs": 2, "max_staleness": 1, "learning_rate": 5e-5}, {"rollout_correction": "off"}],
-)
-def test_a_sequence_is_its_whole_episode_however_it_is_cut_into_micro_batches(fields: dict[str, Any]) -> None:
-    batch = models.make_batch(models.make_policy(), drift=0.05)
-    found = []
-    for budget in (16, 10_000):
-        policy = models.make_policy()
-        job = _job(algorithm="gspo", clip_ratio=0.01, micro_batch_tokens=budget, **fields)
-        metrics = LocalLearner(policy, job, {}).update(batch)
-        found.append((models.gradient_of(policy), metrics))
-    (cut, some), (whole, all_) = found
-    assert torch.allclose(cut, whole, atol=1e-4)
-    assert whole.abs().max() > 1e-2
-    for name in ("actor/pg_loss", "actor/ppo_kl", "actor/pg_clipfrac", "rollout_corr/chi2_token"):
-        assert some[name] == pytest.approx(all_[name], abs=1e-4)
-    assert all_["actor/pg_clipfrac"] > 0
-
-
-def test_a_checkpoint_of_another_model_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    LocalLearner(models.make_policy("qwen3"), _job(), {}).save(tmp_path / "c")
-    policy = models.make_policy()
-    before = models.weights_of(policy)
-    with pytest.raises(BackendError, match="another model"):
-        LocalLearner(policy, _job(), {}).load(tmp_path / "c")
-    assert models.same_weights(models.weights_of(policy), before)
-
-
 def test_an_engine_that_disagrees_for_three_updates_is_found_out_and_the_weights_stay(tmp_path: Path) -> None:
     policy = models.make_policy()
     learner = LocalLearner(policy, _job(epochs=2), {})
@@ -223,6 +194,11 @@ def test_an_engine_that_disagrees_for_three_updates_is_found_out_and_the_weights
             each.update(models.make_batch(own, drift=0.6))
         assert models.same_weights(models.weights_of(own), before)
         assert each.version == 2
+
+
+def test_a_batch_without_episodes_is_refused() -> None:
+    with pytest.raises(BackendError, match="step 4: expected a batch"):
+        LocalLearner(models.make_policy(), _job(), {}).update(Batch(4, ()))
 
 
 def test_every_metric_of_an_update_is_defined_in_the_docs() -> None:

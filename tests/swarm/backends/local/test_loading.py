@@ -39,19 +39,18 @@ def test_every_weight_is_kept_with_embeddings_tied_or_not_in_one_file_or_in_shar
         assert tied == model.config.tie_word_embeddings
 
 
-def test_a_device_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_a_device_that_is_not_there_and_trees_on_a_gpu_are_refused_before_anything_is_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert loading.choose_device(Job()).type == "cpu"
     for name in ("cuda", "mps"):
         with pytest.raises(BackendError, match=f"device is {name} .*auto or cpu"):
             loading.choose_device(Job(device=name))
-
-
-def test_trees_on_a_gpu_are_refused_before_anything_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for device in ("auto", "cuda"):
-        with pytest.raises(BackendError, match=r"auto, linear or none on cuda, .* found tree: .*device to cpu"):
+        with pytest.raises(BackendError, match=r"none on cuda, .* found tree: .*device to cpu"):
             loading.load_policy(tmp_path / "none", Job(device=device, merging="tree"))
 
 
@@ -89,22 +88,15 @@ def test_a_weight_that_is_missing_is_named_and_not_made_up(tmp_path: Path) -> No
 
 
 COPY = "fp32 copy of the weights"
-CPU = torch.device("cpu")
-
-
-def _needs(folder: Path, **fields: Any) -> dict[str, int]:
-    job = Job(max_context=64, **fields)
-    make_model("qwen2").save_pretrained(folder)
-    skeleton = loading._skeleton(folder, job)
-    return dict(loading.device_needs(skeleton, job))
 
 
 @pytest.mark.parametrize(
     "fields", [{}, {"dtype": "bfloat16"}, {"lora_rank": 3}, {"lora_rank": 3, "dtype": "bfloat16"}, {"kl_coef": 0.1}]
 )
 def test_what_is_counted_is_what_training_holds(fields: dict[str, Any], tmp_path: Path) -> None:
-    counted = _needs(tmp_path, **fields)
-    job = Job(max_context=64, device="cpu", **fields)
+    job = _job(**fields)
+    _saved(tmp_path, "qwen2")
+    counted = loading.device_needs(loading._skeleton(tmp_path, job), job)
     policy = loading.load_policy(tmp_path, job)
     learner = LocalLearner(policy, job, {})
     learner.update(make_batch(policy))
@@ -131,13 +123,11 @@ def _bytes(tensors: Any) -> int:
 def test_what_is_short_is_told_of_the_memory_that_lacks_it(
     device: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_model("qwen2").save_pretrained(tmp_path)
-    job = Job(max_context=64, epochs=2)
-    skeleton = loading._skeleton(tmp_path, job)
+    job = _job(epochs=2)
+    skeleton = loading._skeleton(_saved(tmp_path, "qwen2"), job)
     monkeypatch.setattr(loading, "free_bytes", lambda asked: 1000)
-    with pytest.raises(BackendError, match=words) as refusal:
+    with pytest.raises(BackendError, match=words):
         loading.require_room(tmp_path, skeleton, job, torch.device(device))
-    assert "\n" not in str(refusal.value)
     monkeypatch.setattr(loading, "free_bytes", lambda _: 1 << 40)
     loading.require_room(tmp_path, skeleton, job, torch.device(device))
 
@@ -145,11 +135,11 @@ def test_what_is_short_is_told_of_the_memory_that_lacks_it(
 def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = tmp_path / "memory.max"
     monkeypatch.setattr(loading, "_CGROUP_LIMIT", limit)
-    free = loading.free_bytes(CPU)
+    free = loading.free_bytes(torch.device("cpu"))
     limit.write_text("max\n")
-    assert loading.free_bytes(CPU) == pytest.approx(free, rel=0.2)
+    assert loading.free_bytes(torch.device("cpu")) == pytest.approx(free, rel=0.2)
     limit.write_text(f"{1 << 20}\n")
-    assert loading.free_bytes(CPU) < 1 << 20
+    assert loading.free_bytes(torch.device("cpu")) < 1 << 20
 
 
 TINY, REAL = 130_000, 135_000_000
@@ -157,22 +147,10 @@ TINY, REAL = 130_000, 135_000_000
 
 @pytest.mark.parametrize(
     ("parameters", "runs", "cores", "expected"),
-    [
-        (TINY, 1, 64, 1),
-        (REAL, None, 4, 4),
-        (REAL, 1, 2, 2),
-        (REAL, 2, 2, 1),
-        (REAL, 3, 8, 2),
-        (REAL, 9, 2, 1),
-        (REAL, 1, 64, 27),
-    ],
+    [(TINY, 1, 64, 1), (REAL, None, 4, 4), (REAL, 2, 2, 1), (REAL, 3, 8, 2), (REAL, 9, 2, 1), (REAL, 1, 64, 27)],
 )
 def test_a_server_takes_the_cores_it_can_use_of_its_share(
     parameters: int, runs: int | None, cores: int, expected: int
 ) -> None:
-    assert (
-        loading.count_threads(
-            parameters, {loading.SET_BY_HAND: "1", loading.RUNS_AT_ONCE: str(runs)} if runs else {}, cores
-        )
-        == expected
-    )
+    environment = {loading.SET_BY_HAND: "1", loading.RUNS_AT_ONCE: str(runs)} if runs else {}
+    assert loading.count_threads(parameters, environment, cores) == expected

@@ -80,27 +80,6 @@ def test_the_gradient_is_clipped_over_all_parameters_together() -> None:
     assert torch.allclose(torch.cat([g for g in gradients if g is not None]), torch.tensor([0.6, 0.8]), atol=1e-5)
 
 
-def test_what_was_kept_undoes_every_step_since() -> None:
-    for start in (_START, _START.float()):
-        parameter, optimizer = _optimizer(start)
-        twin, straight = _optimizer(start)
-        first, second, third = _gradients(3)
-        fresh = optimizer.snapshot()
-        _step(parameter, optimizer, [second])
-        optimizer.load(fresh.masters, fresh.moments)
-        assert torch.equal(parameter, start)
-        assert not optimizer.moments()
-        for each, its in ((parameter, optimizer), (twin, straight)):
-            _step(each, its, [first.to(start.dtype)])
-        kept = optimizer.snapshot()
-        _step(parameter, optimizer, [second.to(start.dtype)])
-        optimizer.load(kept.masters, kept.moments)
-        for each, its in ((parameter, optimizer), (twin, straight)):
-            _step(each, its, [third.to(start.dtype)])
-        assert torch.equal(parameter, twin)
-        assert torch.equal(optimizer.masters["w"], straight.masters["w"])
-
-
 _NAMES = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
 
 

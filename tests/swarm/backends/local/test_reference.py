@@ -175,7 +175,7 @@ def test_frequencies_that_follow_the_company_are_found(tmp_path: Path, monkeypat
 @pytest.mark.parametrize("check", ["check_rows", "check_slots"])
 async def test_nobody_serves_what_was_not_checked(check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
-        raise BackendError("not as eager attention does")
+        raise BackendError("not as eager")
 
     monkeypatch.setattr(f"swarm.backends.local.reference.{check}", refuse)
     job = Job(model=PathModel(path=str(models.save_folder(tmp_path / "m"))), max_context=64, device="cpu")

@@ -94,35 +94,32 @@ class Mute(Environment):
         return (Task(split),)
 
 
-def test_without_demonstrations_it_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(imitation, "get_environment", lambda name: Mute())
-    with pytest.raises(InvalidRequest, match="mute for warm_start_steps 12"):
-        ensure_warm_start(job(folder, environment="mute"), tmp_path)
+@pytest.mark.parametrize(
+    ("fields", "said"), [({"environment": "mute"}, "mute for warm_start_steps 12"),
+                         ({"max_context": 64}, "within max_context 64.*raise max_context")],
+)  # fmt: skip
+def test_without_demonstrations_that_fit_it_is_refused(
+    fields: dict[str, Any], said: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imitation, "get_environment", lambda name: Mute() if name == "mute" else get_environment(name))
+    with pytest.raises((BackendError, InvalidRequest), match=said):
+        ensure_warm_start(job(folder, **fields), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_demonstrations_longer_than_the_context_are_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match=r"within max_context 64.*raise max_context"):
-        ensure_warm_start(job(folder, max_context=64), tmp_path)
+def test_a_process_makes_it_says_how_far_and_refuses_bad_input_in_a_line(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(model: Path) -> int:
+        return imitation.main(["--job", job(model).model_dump_json(), "--models", str(tmp_path / "models")])
 
-
-def test_a_process_makes_it_and_says_how_far(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert imitation.main(["--job", job(folder).model_dump_json(), "--models", str(tmp_path / "models")]) == 0
+    assert run(folder) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "warm start 1/12"
     assert (Path(printed[-1]) / "model.safetensors").is_file()
-
-
-def test_bad_input_is_one_line_and_exit_code_2(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert (
-        imitation.main(["--job", job(tmp_path / "nothing").model_dump_json(), "--models", str(tmp_path / "models")])
-        == 2
-    )
+    assert run(tmp_path / "nothing") == 2
     said = capsys.readouterr().err
-    assert str(tmp_path / "nothing") in said
-    assert said.count("\n") == 1
+    assert (str(tmp_path / "nothing") in said, said.count("\n")) == (True, 1)
 
 
 @pytest.mark.parametrize("name", ["guess", "arith", "market"])

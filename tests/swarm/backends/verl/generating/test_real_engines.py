@@ -12,25 +12,28 @@ import psutil
 import pytest
 import pytest_asyncio
 import torch
-import transformers
 
 from swarm.backends.protocols import Chunk, GenerationRequest, RequestLost, Sampling
 from swarm.backends.verl.engine import ReplicatedEngine, make_engine
 from swarm.backends.verl.replica import RayReplica
-from swarm.backends.verl.types import ReplicaDied, ReplicaSpec
+from swarm.backends.verl.vllm import ReplicaDied, ReplicaSpec
+from swarm.job import Job
 from swarm.rendering.messages import BackendError
+from tests.swarm.backends.conformance.cluster_kind import pids
 from tests.swarm.backends.conformance.kinds import Oracle
+from tests.swarm.backends.local.models import make_model
 from tests.swarm.backends.local.models import save_folder as save_narrow_heads
-from tests.swarm.backends.verl.actors import pids
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
 OPTIONS: dict[str, Any] = {"num_cpus": 0}
 PROMPT = (1, 2, 3, 9)
+VOCABULARY = 259
+"""No multiple of 64, to which vLLM pads: its own rows must never be sampled."""
 
 
 class Served:
-    def __init__(self, engine: ReplicatedEngine, model: Any, *, tied: bool) -> None:
-        self.engine, self.model, self.tied = engine, model, tied
+    def __init__(self, engine: ReplicatedEngine, kind: str) -> None:
+        self.engine, self.kind, self.model = engine, kind, make_model(kind, VOCABULARY)
 
     async def ask(self, prompt: Sequence[int], sampling: Sampling, session: str = "") -> list[Chunk]:
         async with asyncio.timeout(120):
@@ -39,7 +42,7 @@ class Served:
     async def publish(self, seed: int) -> Any:
         import ray
 
-        older, self.model = self.model, make_model(seed, tied=self.tied)
+        older, self.model = self.model, make_model(self.kind, VOCABULARY, seed)
         buckets = [ray.put(bucket) for bucket in buckets_of(self.model)]
         await asyncio.to_thread(self.engine.publish, self.engine.version + 1, buckets)
         return older
@@ -51,18 +54,26 @@ class Served:
             assert {chunk.version for chunk in asked} == {self.engine.version}
 
 
+def spec_of(folder: Path, seed: int = 0) -> ReplicaSpec:
+    job = Job(backend="verl", max_context=128, max_concurrency=8, kv_cache_bytes=1 << 28)
+    return ReplicaSpec(str(folder), job, "cpu", seed)
+
+
+def save_folder(folder: Path, kind: str = "wide3") -> Path:
+    make_model(kind, VOCABULARY).save_pretrained(folder)
+    return folder
+
+
 def ids(chunks: Sequence[Chunk]) -> list[int]:
     return [token for chunk in chunks for token in chunk.ids]
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module", params=["untied", "tied"])
+@pytest_asyncio.fixture(loop_scope="module", scope="module", params=["wide3", "wide"], ids=["untied", "tied"])
 async def served(request: pytest.FixtureRequest, ray_here: None, tmp_path_factory: Any) -> AsyncIterator[Served]:
-    tied = request.param == "tied"
-    folder = save_folder(tmp_path_factory.mktemp("models") / request.param, tied=tied)
-    spec = ReplicaSpec(str(folder), 128, 8, 1 << 28, seed=3)
-    engine = make_engine(spec, 2, lambda number: OPTIONS)
+    folder = save_folder(tmp_path_factory.mktemp("models") / "m", request.param)
+    engine = make_engine(spec_of(folder, seed=3), 2, lambda number: OPTIONS)
     await engine.start()
-    yield Served(engine, make_model(tied=tied), tied=tied)
+    yield Served(engine, request.param)
     await engine.stop()
 
 
@@ -101,21 +112,15 @@ async def test_a_killed_replica_loses_its_own_requests_alone_and_comes_back(serv
 
 
 async def test_what_cannot_be_booted_says_why(ray_here: None, tmp_path: Path) -> None:
-    folder = save_folder(tmp_path / "whole")
-    bare = tmp_path / "bare"
-    bare.mkdir()
-    (bare / "config.json").write_text((folder / "config.json").read_text())
-    strange = tmp_path / "strange"
-    save_folder(strange)
+    strange = save_folder(tmp_path / "strange")
     config = (strange / "config.json").read_text()
     (strange / "config.json").write_text(config.replace("Qwen3ForCausalLM", "OracleForCausalLM"))
-    refused: list[tuple[Path, int, str]] = [
-        (bare, 64, "expected weights .* found none"),
-        (strange, 64, r"architecture that vLLM [\d.]+ serves, found OracleForCausalLM"),
-        (save_narrow_heads(tmp_path / "narrow"), 64, "heads of 32, .* found 8"),
-    ]
-    for place, context, said in refused:
-        replica = RayReplica(ReplicaSpec(str(place), context, 2, 1 << 16), 0, 0, OPTIONS)
+    for place, said in (
+        (tmp_path / "none", "config.json .* found none"),
+        (save_narrow_heads(tmp_path / "narrow"), "heads of 32, .* found 8"),
+        (strange, r"architecture that vLLM [\d.]+ serves, found OracleForCausalLM"),
+    ):  # fmt: skip
+        replica = RayReplica(spec_of(place), 0, 0, OPTIONS)
         with pytest.raises(BackendError, match=said):
             await replica.boot()
         replica.kill()
@@ -124,7 +129,7 @@ async def test_what_cannot_be_booted_says_why(ray_here: None, tmp_path: Path) ->
 async def test_one_that_is_killed_while_it_boots_leaves_no_process(ray_here: None, tmp_path: Path) -> None:
     """Its engine's processes have begun by then, and import what they are made of."""
     folder = save_folder(tmp_path / "model")
-    replica = RayReplica(ReplicaSpec(str(folder), 64, 2, 1 << 28), 0, 0, OPTIONS)
+    replica = RayReplica(spec_of(folder), 0, 0, OPTIONS)
     boot = asyncio.ensure_future(replica.boot())
     async with asyncio.timeout(120):
         while not (family := booting()):  # noqa: ASYNC110
@@ -145,31 +150,9 @@ def booting() -> list[psutil.Process]:
     return []
 
 
-VOCABULARY = 259
-"""No multiple of 64, to which vLLM pads: its own rows must never be sampled."""
-_SIZES: dict[str, Any] = {
-    "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 256,
-    "initializer_range": 0.25, "bos_token_id": None, "eos_token_id": 7, "pad_token_id": None,
-}  # fmt: skip
-
-
-def make_model(seed: int = 0, *, tied: bool = False) -> Any:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        if tied:
-            return transformers.LlamaForCausalLM(transformers.LlamaConfig(tie_word_embeddings=True, **_SIZES)).eval()
-        return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(tie_word_embeddings=False, **_SIZES)).eval()
-
-
 def buckets_of(model: Any, count: int = 3) -> list[dict[str, torch.Tensor]]:
     state = list(model.state_dict(keep_vars=False).items())
     return [dict(state[start::count]) for start in range(count)]
-
-
-def save_folder(folder: Path, **how: Any) -> Path:
-    make_model(**how).save_pretrained(folder)
-    return folder
 
 
 def greedy(model: Any, prompt: Sequence[int], count: int) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from swarm.backends.protocols import Chunk, Sampling
 from swarm.backends.verl import replica as replica_module
-from swarm.backends.verl.replica import Outbox, Replica, RequestRunner
-from swarm.backends.verl.types import GenerateCommand, Piece, ReplicaDied, ReplicaSpec
+from swarm.backends.verl.replica import GenerateCommand, Outbox, Replica, RequestRunner
+from swarm.backends.verl.vllm import ReplicaDied, ReplicaSpec
+from swarm.job import Job
 from swarm.rendering.messages import BackendError
 
 
@@ -25,14 +26,14 @@ class FakeStream:
     """Counts upwards from the last id, a step a `tick`; it remembers what it was asked."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[tuple[int, ...], Sampling, str]] = []
+        self.asked: list[tuple[tuple[int, ...], Sampling, int]] = []
         self.ticks = asyncio.Semaphore(0)
         self.aborted: set[str] = set()
         self.deaf = False
         self.short = 0
 
-    async def stream(self, name: str, ids: Sequence[int], sampling: Sampling, salt: str) -> AsyncIterator[Piece]:
-        self.asked.append((tuple(ids), sampling, salt))
+    async def stream(self, name: str, ids: Sequence[int], sampling: Sampling, version: int) -> AsyncIterator[Chunk]:
+        self.asked.append((tuple(ids), sampling, version))
         last = ids[-1]
         for step in range(1, sampling.max_tokens + 1 - self.short):
             while self.ticks.locked():
@@ -40,7 +41,7 @@ class FakeStream:
                     return
                 await asyncio.sleep(0)
             await self.ticks.acquire()
-            yield Piece((last + step,), (-0.5,))
+            yield Chunk((last + step,), (-0.5,), version)
             if last + step in sampling.stop_ids:
                 return
 
@@ -69,10 +70,22 @@ async def until_finished(segments: RequestRunner, count: int | None = None) -> l
     return chunks
 
 
-async def test_what_new_weights_catch_goes_on_under_them_from_where_it_was() -> None:
-    stream = FakeStream()
-    segments = RequestRunner(stream)
-    segments.begin(order(seed=5))
+@pytest.fixture
+async def stream() -> FakeStream:
+    return FakeStream()
+
+
+@pytest.fixture
+async def segments(stream: FakeStream) -> RequestRunner:
+    segments = RequestRunner()
+    segments._model = stream  # type: ignore[assignment]
+    return segments
+
+
+async def test_what_new_weights_catch_goes_on_under_them_from_where_it_was(
+    stream: FakeStream, segments: RequestRunner
+) -> None:
+    segments.submit(order(seed=5))
     stream.tick(4)
     before = await until_finished(segments, 4)
     await segments.pause()
@@ -84,17 +97,15 @@ async def test_what_new_weights_catch_goes_on_under_them_from_where_it_was() -> 
     assert [token for chunk in before + after for token in chunk.ids] == list(range(21, 31))
     assert after[-1].finish == "length"
     (_, first, old), (ids, second, new) = stream.asked
-    assert (old, new) == ("0", "3"), "caches of two versions are told apart"
+    assert (old, new) == (0, 3), "their caches are one"
     assert ids == (10, 20, 21, 22, 23, 24)
     assert second.max_tokens == 6
-    assert first.seed != second.seed, "the same random numbers would be used twice"
+    assert first.seed != second.seed, "numbers are used twice"
 
 
-async def test_nothing_begins_while_it_is_paused() -> None:
-    stream = FakeStream()
-    segments = RequestRunner(stream)
+async def test_nothing_begins_while_it_is_paused(stream: FakeStream, segments: RequestRunner) -> None:
     await segments.pause()
-    segments.begin(order())
+    segments.submit(order())
     stream.tick(20)
     await segments.outbox.wait(0.05)
     assert segments.outbox.take() == []
@@ -103,43 +114,43 @@ async def test_nothing_begins_while_it_is_paused() -> None:
     assert {chunk.version for chunk in await until_finished(segments)} == {1}
 
 
-async def test_what_does_not_stop_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_does_not_stop_is_dead(
+    stream: FakeStream, segments: RequestRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(replica_module, "STILL_S", 0.2)
-    stream = FakeStream()
-    segments = RequestRunner(stream)
-    segments.begin(order())
+    segments.submit(order())
     stream.deaf = True
     stream.tick(1)
     await until_finished(segments, 1)
     with pytest.raises(ReplicaDied, match="1 requests"):
         await segments.pause()
-    segments.cancel([1])
+    segments.cancel(1)
 
 
-async def test_a_stop_id_ends_an_answer_and_what_was_cancelled_is_gone() -> None:
-    stream = FakeStream()
-    segments = RequestRunner(stream)
-    segments.begin(order(stop_ids=(22,)))
+async def test_a_stop_id_ends_an_answer_and_what_was_cancelled_is_gone(
+    stream: FakeStream, segments: RequestRunner
+) -> None:
+    segments.submit(order(stop_ids=(22,)))
     stream.tick(9)
     chunks = await until_finished(segments)
     assert [token for chunk in chunks for token in chunk.ids] == [21, 22]
     assert chunks[-1].finish == "stop"
     stream.ticks = asyncio.Semaphore(0)
-    segments.begin(order())
+    segments.submit(order())
     stream.tick(1)
     await until_finished(segments, 1)
-    segments.cancel([1])
+    segments.cancel(1)
     async with asyncio.timeout(5):
         while segments._tasks:  # noqa: ASYNC110 - nothing tells when it is so
             await asyncio.sleep(0)
     assert segments.outbox.take() == []
 
 
-async def test_an_answer_that_ends_for_no_reason_is_lost_and_says_so() -> None:
-    stream = FakeStream()
+async def test_an_answer_that_ends_for_no_reason_is_lost_and_says_so(
+    stream: FakeStream, segments: RequestRunner
+) -> None:
     stream.short = 2
-    segments = RequestRunner(stream)
-    segments.begin(order())
+    segments.submit(order())
     stream.tick(20)
     async with asyncio.timeout(5):
         while not (lost := [each.lost for each in segments.outbox.take() if each.lost]):
@@ -158,7 +169,7 @@ def test_an_outbox_gives_each_token_once_in_order_and_one_version_a_chunk(steps:
                 got.setdefault(each.key, []).extend((token, each.chunk.version) for token in each.chunk.ids)
 
         for number, (key, version, taken) in enumerate(steps):
-            outbox.add(key, version, Piece((number,), (-1.0,)), None)
+            outbox.add(key, Chunk((number,), (-1.0,), version))
             put.setdefault(key, []).append((number, version))
             if taken:
                 take()
@@ -176,25 +187,16 @@ class Model:
         self.called: list[str] = []
         self.loaded: dict[str, Any] = {}
 
-    async def begin_weights(self) -> None:
-        self.called.append("begin_weights")
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        async def called(*arguments: str) -> list[str]:
+            self.called.append(" ".join([name, *arguments]))
+            return []
+
+        return called
 
     async def load_bucket(self, path: str) -> None:
         self.called.append("load_bucket")
         self.loaded |= torch.load(path, mmap=True, weights_only=True)
-
-    async def finish_weights(self) -> list[str]:
-        self.called.append("finish_weights")
-        return []
-
-    async def forget_prefixes(self) -> None:
-        self.called.append("forget")
-
-    async def sleep(self) -> None:
-        self.called.append("sleep")
-
-    async def wake(self, what: str) -> None:
-        self.called.append(f"wake {what}")
 
 
 @pytest.fixture(autouse=True)
@@ -205,8 +207,8 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def replica_of(model: Model) -> Replica:
-    replica = Replica(ReplicaSpec("/models/m", 64, 2, 1 << 16))
-    replica._model, replica._runner = model, RequestRunner(model)  # type: ignore[assignment, arg-type]
+    replica = Replica(ReplicaSpec("/models/m", Job(backend="verl"), "cpu", 0))
+    replica._model = model  # type: ignore[assignment]
     return replica
 
 
@@ -240,7 +242,7 @@ async def test_one_that_rests_wakes_for_its_weights_and_for_its_cache_once_they_
     model = Model()
     replica = replica_of(model)
     await replica.sleep()
-    assert (model.called, replica._require_runner()._open.is_set()) == (["sleep"], False)
+    assert (model.called, replica._open.is_set()) == (["sleep"], False)
     assert await replica.load(1, [arriving(BUCKET)]) == 1
-    assert model.called == ["sleep", "wake weights", *LOADED, "wake kv_cache", "forget"]
-    assert replica._require_runner()._open.is_set()
+    assert model.called == ["sleep", "wake weights", *LOADED, "wake kv_cache", "forget_prefixes"]
+    assert replica._open.is_set()

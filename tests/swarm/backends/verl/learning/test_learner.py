@@ -6,6 +6,7 @@ import math
 import os
 import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ from swarm.backends.local.model_files import write_model
 from swarm.backends.protocols import Batch, NotFinite
 from swarm.backends.verl import adapter
 from swarm.backends.verl.backend import _hash_weights
-from swarm.backends.verl.learner import TrainerGroup, VerlLearner
+from swarm.backends.verl.learner import TrainerGroup
 from swarm.rendering.messages import BackendError
+from tests.swarm.backends.conformance.cluster_kind import exported, pids
 from tests.swarm.backends.conformance.test_learning import PROMISED
 from tests.swarm.backends.local.models import make_batch
-from tests.swarm.backends.verl.actors import exported, pids
 from tests.swarm.backends.verl.learning.support import DEVICE, Ranks, job, local, plain_weights
 
 pytestmark = pytest.mark.timeout(240)
@@ -76,31 +77,6 @@ def test_a_frozen_batch_teaches_what_it_teaches_the_local_learner(
     assert theirs.version == ours.version == 2
 
 
-@pytest.mark.parametrize(
-    ("world", "fields"),
-    [(2, {"epochs": 2, "minibatches": 2}), (1, {"lora_rank": 2})],
-    ids=str,
-)
-def test_a_resumed_curve_is_the_same_bit_for_bit(
-    world: int, fields: dict[str, Any], ranks: Ranks, llama: Path, tmp_path: Path
-) -> None:
-    made = job(**fields)
-    policy, _ = local(made)
-    batches = [make_batch(policy, seed=seed, drift=0.05) for seed in range(4)]
-    straight = ranks.learner(llama, made, world)
-    for batch in batches[:2]:
-        straight.update(batch)
-    straight.save(tmp_path / "c")
-    expected = [_compared(dict(straight.update(batch))) for batch in batches[2:]]
-    weights = exported(straight)
-    resumed = ranks.learner(llama, made, world)
-    resumed.load(tmp_path / "c")
-    assert resumed.version == 2
-    assert [_compared(dict(resumed.update(batch))) for batch in batches[2:]] == expected
-    found = exported(resumed)
-    assert all(torch.equal(found[name], weights[name]) for name in weights)
-
-
 @pytest.mark.parametrize("fields", [{}, {"lora_rank": 4}], ids=str)
 @pytest.mark.parametrize(("wrote", "reads"), [(2, 1), (1, 2)])
 def test_another_number_of_ranks_goes_on_from_a_checkpoint_and_a_folder_is_made_of_it(
@@ -147,60 +123,48 @@ def test_what_is_not_finite_is_refused_and_changes_nothing(fields: dict[str, Any
     assert all(torch.equal(found[name], weights[name]) for name in weights)
 
 
-def test_out_of_memory_in_a_step_says_what_to_turn_and_leaves_everything_as_it_was(ranks: Ranks, llama: Path) -> None:
+def _without_memory(rank: Any, *, until_undone: bool) -> None:
+    """Have the rank's next gradient fail for want of memory, and its undoing too, if so."""
+    plain = adapter.gradient
+
+    def fails(*_: Any) -> float:
+        adapter.gradient = plain
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    def lost(*_: Any) -> None:
+        raise ValueError("made up")
+
+    adapter.gradient = fails
+    if not until_undone:
+        rank._engine.optimizer_zero_grad = lost
+
+
+def test_out_of_memory_says_what_to_turn_and_an_update_that_cannot_be_undone_ends_the_learner(
+    ranks: Ranks, llama: Path
+) -> None:
     import ray
 
     policy, _ = local(job())
     learner, batch = ranks.learner(llama, job(), 1), make_batch(policy)
     (rank,) = learner.group._actors
-    ray.get(rank.__ray_call__.remote(_short_of_memory))
+    ray.get(rank.__ray_call__.remote(partial(_without_memory, until_undone=True)))
     with pytest.raises(BackendError, match=r"in gradient: CUDA .*micro_batch_tokens"):
         learner.update(batch)
     assert learner.version == 0
-    ray.get(rank.__ray_call__.remote(_with_memory))
     learner.update(batch)
     assert learner.version == 1
-
-
-def _short_of_memory(rank: Any) -> None:
-
-    def fails(*_: Any) -> float:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-
-    rank.kept, adapter.gradient = adapter.gradient, fails
-
-
-def _with_memory(rank: Any) -> None:
-
-    adapter.gradient = rank.kept
-
-
-def test_an_update_that_cannot_be_undone_ends_the_learner(ranks: Ranks, llama: Path) -> None:
-    import ray
-
-    policy, _ = local(job())
-    learner, batch = ranks.learner(llama, job(), 1), make_batch(policy)
-    (rank,) = learner.group._actors
-    ray.get(rank.__ray_call__.remote(_short_of_memory))
-    ray.get(rank.__ray_call__.remote(_beyond_undoing))
+    ray.get(rank.__ray_call__.remote(partial(_without_memory, until_undone=False)))
     with pytest.raises(BackendError, match="undo: ValueError: made"):
         learner.update(batch)
     with pytest.raises(BackendError, match="failed in undo"):
         learner.export_weights()
 
 
-def _beyond_undoing(rank: Any) -> None:
-    def fails(*_: Any) -> None:
-        raise ValueError("made up")
-
-    rank._engine.optimizer_zero_grad = fails
-
-
 @pytest.mark.timeout(120)
 def test_a_rank_that_is_killed_is_a_failure_with_a_reason_and_no_hang(ranks: Ranks, llama: Path) -> None:
     made = job()
     policy, _ = local(made)
-    learner: VerlLearner = ranks.learner(llama, made, 2)
+    learner = ranks.learner(llama, made, 2)
     batch = make_batch(policy)
     learner.update(batch)
     os.kill(pids(learner.group._actors)[1], signal.SIGKILL)
@@ -217,7 +181,7 @@ def test_a_rank_that_is_killed_is_a_failure_with_a_reason_and_no_hang(ranks: Ran
 def test_too_few_processors_are_one_line_in_time(ranks: Ranks, llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swarm.backends.verl.learner.BOOT_S", 3.0)
     with pytest.raises(BackendError, match="fewer trainers"):
-        VerlLearner(llama, job(), trainers=1, options=lambda number: {"num_cpus": 64})
+        TrainerGroup(llama, job(), 1, "cpu", lambda number: {"num_cpus": 64})
 
 
 @pytest.mark.parametrize(("model", "fields"), [("llama", {}), ("qwen2", {}), ("llama", {"lora_rank": 4})], ids=str)
@@ -237,7 +201,7 @@ def test_why_a_rank_refused_is_told_though_ray_answers_nothing_more() -> None:
             return [each for each in pending if each == "refused"], [each for each in pending if each != "refused"]
 
         def available_resources(self) -> dict[str, float]:
-            raise ConnectionError("the cluster is gone")
+            raise ConnectionError("it is gone")
 
     class Waiting(TrainerGroup):
         def __init__(self) -> None:

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from swarm.algorithms.rows import flatten_tokens
 from swarm.backends.protocols import CallReward
-from swarm.job import Job
+from swarm.job import Job, TinyModel
 from swarm.rendering.messages import BackendError
 from swarm.verl_config import CORRECTIONS, ESTIMATORS, POLICY_LOSSES
 from tests.lazily import lazy
+from tests.swarm.backends.conformance.cluster_kind import exported
 from tests.swarm.backends.local.models import make_batch
-from tests.swarm.backends.verl.actors import exported
 from tests.swarm.backends.verl.learning import support
 from tests.swarm.backends.verl.learning.support import Ranks
 
@@ -56,75 +56,41 @@ def _refused(verl: dict[str, Any], **fields: Any) -> str:
     return str(error["msg"])
 
 
-@pytest.mark.parametrize(
-    ("verl", "needs"),
-    [
-        ({"advantage_estimator": "remax"}, "remax needs the reward of a greedy answer to each task; take rloo instead"),
-        ({"advantage_estimator": "optimal_token_baseline"}, "needs the sum of squared probabilities .* take opo"),
-        ({"advantage_estimator": "tir_optimal_token_baseline"}, "needs the sum of squared probabilities .* take opo"),
-        ({"advantage_estimator": "gae"}, "gae needs a critic, .* take a baseline of the group"),
-        ({"advantage_estimator": "gdpo"}, "gdpo needs several rewards of each episode; take grpo instead"),
-        ({"policy_loss": "gspo"}, "gspo needs to see the whole minibatch .* take the job's algorithm gspo"),
-        ({"rollout_correction": "bypass_pg_is"}, "bypass_pg_is needs .* take bypass_pg_token_icepop"),
-        ({"policy_loss": "dro"}, "dro needs a dro_beta, for which a job has no field; take cispo instead"),
-        ({"policy_loss": "bypass_mode"}, "bypass_mode needs a rollout correction; take .* bypass_ppo_clip"),
-    ],
-    ids=str,
-)
-def test_what_needs_something_that_is_not_here_says_what_and_which_to_take(verl: dict[str, Any], needs: str) -> None:
-    assert re.search(f"verl.{next(iter(verl))}: .*{needs}", _refused(verl))
+_CLEAR: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"advantage_estimator": "gae"}, {}, "verl.advantage_estimator: .*gae needs a critic, .* take a baseline"),
+    ({"policy_loss": "dro"}, {}, "verl.policy_loss: .*dro needs a dro_beta, .* take cispo instead"),
+    ({"rollout_correction": "bypass_pg_is"}, {}, "verl.rollout_correction: .*take bypass_pg_token_icepop"),
+    *[({kind: "grop"}, {}, f"verl.{kind}: expected one of {', '.join(there)}; found 'grop'") for kind, there in (
+        ("advantage_estimator", _THERE), ("policy_loss", _LOSSES), ("rollout_correction", _CORRECTIONS))],
+    *[({kind: name}, fields, f"{next(iter(fields))} .* means nothing with verl.{kind} {name}: leave one of the two out")
+      for kind, name, fields in (
+        ("advantage_estimator", "opo", {"algorithm": "rloo"}),
+        ("advantage_estimator", "rloo", {"normalize_advantage": False}),
+        ("policy_loss", "vanilla", {"algorithm": "gspo"}), ("policy_loss", "sapo", {"algorithm": "dr_grpo"}),
+        ("policy_loss", "sapo", {"loss_weighting": "token"}), ("policy_loss", "sapo", {"clip_ratio": 0.1}),
+        ("policy_loss", "gpg", {"clip_ratio_high": 0.3}), ("policy_loss", "cispo", {"dual_clip": 3.0}),
+        ("rollout_correction", "decoupled_seq_is", {"rollout_correction": "mask"}),
+        ("rollout_correction", "decoupled_seq_is", {"correction_cap": 3.0}),
+        ("rollout_correction", "bypass_pg_token_icepop", {"clip_ratio": 0.1}),
+        ("rollout_correction", "bypass_pg_token_icepop", {"dual_clip": 3.0}),
+        ("rollout_correction", "bypass_ppo_clip", {"algorithm": "gspo"}))],
+    ({"policy_loss": "cispo", "rollout_correction": "bypass_ppo_clip"}, {}, "verl.policy_loss 'cispo'.*decoupled_"),
+    ({"advantage_estimator": "rloo", "critic": {"discount": 0.9}}, {}, "only baselines of the group"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("kind", "there"),
-    [("advantage_estimator", _THERE), ("policy_loss", _LOSSES), ("rollout_correction", _CORRECTIONS)],
-    ids=str,
-)
-def test_a_name_that_verl_has_not_is_refused_with_those_that_can_be_taken(kind: str, there: list[str]) -> None:
-    assert f"verl.{kind}: expected one of {', '.join(there)}; found 'grop'" in _refused({kind: "grop"})
-    for name in there:
-        assert getattr(_job({kind: name}).verl, kind) == name
-
-
-@pytest.mark.parametrize(
-    ("verl", "fields"),
-    [
-        ({"advantage_estimator": "opo"}, {"algorithm": "rloo"}),
-        ({"advantage_estimator": "grpo"}, {"algorithm": "dr_grpo"}),
-        ({"advantage_estimator": "rloo"}, {"normalize_advantage": False}),
-        ({"policy_loss": "vanilla"}, {"algorithm": "gspo"}),
-        ({"policy_loss": "sapo"}, {"algorithm": "dr_grpo"}),
-        ({"policy_loss": "sapo"}, {"loss_weighting": "token"}), ({"policy_loss": "sapo"}, {"clip_ratio": 0.1}),
-        ({"policy_loss": "gpg"}, {"clip_ratio_high": 0.3}),
-        ({"policy_loss": "cispo"}, {"dual_clip": 3.0}), ({"policy_loss": "dppo_tv"}, {"dual_clip": 3.0}),
-        ({"rollout_correction": "decoupled_seq_is"}, {"rollout_correction": "mask"}),
-        ({"rollout_correction": "disabled"}, {"rollout_correction": "off"}),
-        ({"rollout_correction": "decoupled_seq_is"}, {"correction_cap": 3.0}),
-        ({"rollout_correction": "bypass_pg_token_icepop"}, {"clip_ratio": 0.1}),
-        ({"rollout_correction": "bypass_pg_token_icepop"}, {"dual_clip": 3.0}),
-        ({"rollout_correction": "bypass_ppo_clip"}, {"algorithm": "gspo"}),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_a_field_that_would_mean_nothing_is_refused(verl: dict[str, Any], fields: dict[str, Any]) -> None:
-    ((kind, name),), ((field, value),) = verl.items(), fields.items()
-    said = f"{field} {value!r} means nothing with verl.{kind} {name}: leave one of the two out"
-    assert said in _refused(verl, **fields)
-
-
-def test_a_correction_that_is_a_loss_is_refused_with_another_loss() -> None:
-    said = _refused({"policy_loss": "cispo", "rollout_correction": "bypass_ppo_clip"})
-    assert [name for name in ("verl.policy_loss 'cispo'", "bypass_ppo_clip", "decoupled_") if name not in said] == []
-
-
-def test_a_critic_is_refused_and_an_older_record_that_says_none_means_what_it_meant() -> None:
-    assert "only baselines of the group" in _refused({"advantage_estimator": "rloo", "critic": {"discount": 0.9}})
-    assert _job({"critic": None, "trainers": 2}) == _job({"trainers": 2})
+@pytest.mark.parametrize(("verl", "fields", "said"), _CLEAR, ids=str)
+def test_what_is_not_here_or_would_mean_nothing_is_refused_with_what_to_take(
+    verl: dict[str, Any], fields: dict[str, Any], said: str
+) -> None:
+    assert re.search(said, _refused(verl, **fields))
 
 
 def test_jobs_keep_their_digests_are_read_from_records_and_go_on_only_under_the_same_names() -> None:
-    assert _job({"trainers": 2}).value()["verl"] == Job(backend="verl", verl={"trainers": 2}).value()["verl"]
-    assert not {"advantage_estimator", "policy_loss", "rollout_correction"} & set(_job({"trainers": 2}).value()["verl"])
+    plain = _job({"trainers": 2})
+    assert _job({"critic": None, "trainers": 2}) == plain
+    assert Job.from_record({"backend": "verl"}).model == TinyModel(head_size=16)
+    assert not {"advantage_estimator", "policy_loss", "rollout_correction"} & set(plain.value()["verl"])
     for verl in ({"advantage_estimator": "opo"}, {"policy_loss": "cispo"}, {"rollout_correction": "disabled"}):
         named = _job({**verl, "trainers": 2})
         assert Job.from_record(named.model_dump_json()) == Job.from_record(named.canonical()) == named

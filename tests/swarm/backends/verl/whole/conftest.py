@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
@@ -14,6 +15,7 @@ import pytest_asyncio
 from swarm.backends.verl.backend import VerlBackend
 from swarm.job import Job, PathModel
 from swarm.verl_config import VerlFields
+from tests.swarm.backends.conformance.kinds import played
 from tests.swarm.backends.local.models import save_folder
 
 
@@ -36,6 +38,16 @@ async def started(folder: Path, fields: VerlFields, **job: Any) -> AsyncIterator
         yield backend
     finally:
         await backend.stop()
+
+
+async def gaps(backend: VerlBackend) -> list[float]:
+    """Return how far engine and learner were apart in two updates."""
+    found = []
+    for step in range(2):
+        batch = await played(backend, 16, step, 6)
+        found.append((await asyncio.to_thread(backend.learner.update, batch))["training/rollout_probs_diff_max"])
+        await asyncio.to_thread(backend.publish)
+    return found
 
 
 @pytest_asyncio.fixture(loop_scope="package", scope="package")

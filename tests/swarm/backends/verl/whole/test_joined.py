@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 def _command(place: Place, *arguments: str) -> list[str]:
-    return [*place.prefix, sys.executable, "-m", "tests.swarm.backends.verl.whole.joined", *arguments]
+    return [*place.prefix, sys.executable, "-m", "tests.swarm.backends.verl.whole.drivers", *arguments]
 
 
 def _holds(said: dict[str, Any]) -> None:
@@ -28,9 +28,9 @@ def _holds(said: dict[str, Any]) -> None:
 def test_ranks_and_replicas_are_spread_over_the_nodes_and_learn(tmp_path: Path) -> None:
     here = Place()
     with ray_of([here, here]) as (address, environment):
-        command = _command(here, address, str(tmp_path))
+        command = _command(here, "join", address, str(tmp_path))
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
-        assert nodes(here, address, environment) == 2, "a Ray that was joined goes on"
+        assert nodes(here, address, environment) == 2, "it does not go on"
     assert ran.returncode == 0, ran.stderr[-3000:]
     _holds(json.loads(ran.stdout.splitlines()[-1]))
 
@@ -39,7 +39,7 @@ def test_two_machines_learn_together_and_what_one_of_them_saved_goes_on_without_
     if not can_make_machines():
         pytest.skip("network namespaces are made by root, with iproute2")
     with two_machines() as machines, ray_of(machines) as (address, environment):
-        command = _command(machines[0], address, str(tmp_path), "lose")
+        command = _command(machines[0], "lose", address, str(tmp_path))
         with subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sys.stderr, text=True
         ) as driver:
@@ -60,9 +60,8 @@ def test_two_machines_learn_together_and_what_one_of_them_saved_goes_on_without_
     assert max(after["gaps"]) < 1e-4
 
 
-def _printed(module: str) -> Any:
-    command = [sys.executable, "-m", f"tests.swarm.backends.verl.whole.{module}"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=250)
+def _printed(driver: str) -> Any:
+    ran = subprocess.run(_command(Place(), driver), capture_output=True, text=True, timeout=250)
     assert ran.returncode == 0, ran.stderr[-3000:]
     return json.loads(ran.stdout.splitlines()[-1])
 
