@@ -95,16 +95,16 @@ class SampleSizeCalculator:
             noise = rate_noise(rate, metric.episodes, spread)
             return noise, RatePower(noise, *shape, 1, max(rate, 1 - rate), level, alike, rate=rate)
         measured = self.bank.find(job.environment, job, metric)
-        if measured is None:
-            why = f"{self.explain_unknown_noise(draft)} A/A runs come first"
-            raise Unaffordable(why, need_s=0.0, shorter=False)
+        if isinstance(measured, str):
+            raise Unaffordable(f"{measured} A/A runs come first", need_s=0.0, shorter=False)
         analyses, span = wanted.analyses, metric_range(metric)
         return measured, PowerAnalysis(measured, *shape, analyses, span, level, alike, draft.weights)
 
     def explain_unknown_noise(self, draft: DesignDraft) -> str | None:
         """Return why the noise bank says nothing on a design, in a sentence; None where it does."""
         job, metric = draft.job, self.metric(draft)
-        return None if kind_of(metric).rates else self.bank.explain_missing(job.environment, job, metric)
+        found = None if kind_of(metric).rates else self.bank.find(job.environment, job, metric)
+        return found if isinstance(found, str) else None
 
     def metric(self, draft: DesignDraft) -> Metric:
         """Return what the runs of a design are judged by."""

@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from research.design.samplers import Allowed
-from research.design.screening import Scores, ScreenProgress
+from research.design.screening import Allowed, Scores, ScreenProgress
 from research.proposals.actions import decide, rules_for
 from research.proposals.arms import job_validator
 from research.scheduler.budget import StepLimits, end_candidates
