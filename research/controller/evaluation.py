@@ -111,14 +111,15 @@ class PlanningInputs:
         compiler, metric = self.compiler, self.metric()
         job = compiler.base or Job()
         checked: dict[str, dict[str, float]] = {}
-        noises: dict[str, Noise | None] = {}
+        noises: dict[str, Noise] = {}
         for name in environments():
             measured = compiler.price.estimates.of(job.model_copy(update={"environment": name}))
             if measured is not None:
                 shares = {"success": measured.base_success, "share_of_groups_with_equal_rewards": measured.equal_groups}
                 checked[name] = {share: value for share, value in shares.items() if value is not None}
             with suppress(DesignRefused):  # an environment that does not give the metric
-                noises[name] = compiler.bank.find(name, job, compiler.metric_in(name))
+                if isinstance(noise := compiler.bank.find(name, job, compiler.metric_in(name)), Noise):
+                    noises[name] = noise
         return PlannerContext(
             topic=self.topic,
             seconds_left=self.seconds_left(),
@@ -130,7 +131,7 @@ class PlanningInputs:
             metric=metric,
             requested_metric=compiler.requirements.metric,
             checked=checked,
-            noise={name: noise for name, noise in noises.items() if noise is not None},
+            noise=noises,
             hypotheses=proposal.hypotheses if proposal else (),
             not_tested=proposal.action.not_tested if proposal else "",
             search=proposal is not None and proposal.action.search,

@@ -81,9 +81,6 @@ class KnownNoise(NoiseBank):
     def find(self, environment: str, job: Job, metric: Metric) -> Noise:
         return Noise(sd=0.02, df=20, episodes=metric.episodes, basis="made up")
 
-    def explain_missing(self, environment: str, job: Job, metric: Metric) -> None:
-        return None
-
 
 def simulated(**settings: Any) -> StudyController:
     from simlab.sim_clock import SimClock
