@@ -361,17 +361,3 @@ def tool_schemas(tools: StudyTools) -> list[dict[str, Any]]:
         }
         for name, kind in tools.offered.items()
     ]  # fmt: skip
-
-
-def correction(error: str) -> str:
-    return f"That answer was refused: {error}. Answer again with one JSON object that fits the schema."
-
-
-def confirm_side_action(left: int) -> str:
-    more = f"{left} more may be" if left else "no more may be"
-    return f"That is written down; {more} in this turn. Now go on, with one JSON object that fits the schema."
-
-
-def response_format(context: PlannerContext) -> dict[str, Any]:
-    named = {"name": context.stage, "strict": True, "schema": due_schema(context)}
-    return {"type": "json_schema", "json_schema": named}

@@ -17,8 +17,8 @@ from research.planners.context import PlannerContext, field_specs
 from research.planners.follow_up import (
     UNDIRECTED,
     UNSEEN_CONFOUNDERS,
+    FollowUpFinder,
     find_prior,
-    follow_ups,
     predict,
     predict_best,
     scale_to_metric,
@@ -76,7 +76,7 @@ class RulesPlanner:
 def _plan_next_round(context: PlannerContext, campaign: CampaignFacts, check: Check) -> PlannerTurn:
     """Return the next round's action: the first question of the rules that is not refused, or that none is left."""
     first: PlannerTurn | None = None
-    for found in islice(follow_ups(context, campaign), len(campaign.refused), None):
+    for found in islice(FollowUpFinder(context, campaign).find(), len(campaign.refused), None):
         plan = _TopicPlan(context, ParsedTopic(environment=found.environment), found.plan)
         action: Action = plan.propose()
         if context.stage == "design":

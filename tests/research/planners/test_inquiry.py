@@ -15,9 +15,8 @@ from simlab.sim_run import Desk, Flight, FlightResult, fly_in, scratch
 from simlab.suites.traps import ASK, world
 
 from research.planners.endpoint import Endpoint as PlannerEndpoint
-from research.planners.endpoint import OpenAiEndpoint
+from research.planners.endpoint import OpenAiEndpoint, Recorder, Replay
 from research.planners.llm import LlmPlanner
-from research.planners.recording import Recorder, Replay
 from research.planners.tools import DATA
 from studies import EventType, StudyState
 from studies.log.study import PlannerAct
