@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-from research.design.pricing import EVALUATION_EPISODES, BudgetCheck, Estimates, Stage
+from research.design.pricing import EVALUATION_EPISODES, Estimates, Pricing, Stage
 from research.errors import DesignRefused, Unmeasurable
 from research.installation.base_job import require_agreement
 from research.proposals.actions import ProposeDesign, ProposedScreen
@@ -254,11 +254,11 @@ class DesignDraft:
         """Return what its runs are judged by; raise DesignRefused for what its environment does not give."""
         return judge.metric(self.comparison.jobs, episodes, models=self.varies_model)
 
-    def stages(self, seeds: int, budget_check: BudgetCheck, metric: Metric) -> tuple[Stage, ...]:
+    def stages(self, seeds: int, price: Pricing, metric: Metric) -> tuple[Stage, ...]:
         """Return what is run with so many seeds, at the worst."""
 
         def stage(name: str, runs: int, jobs: Sequence[Job]) -> Stage:
-            return Stage(name, runs, max(budget_check.price.run_with_evaluations(job, metric) for job in jobs))
+            return Stage(name, runs, max(price.run_with_evaluations(job, metric) for job in jobs))
 
         stages, entering = [], 0 if self.screen is None else self.screen.candidates
         for rung in () if self.screen is None else self.screen.rungs:

@@ -148,7 +148,7 @@ class Surface:
         freedom = SHAPE + len(y) / 2
         evidence = -np.linalg.slogdet(whole)[1] / 2 - freedom * np.log(scale)
         best = np.argsort(-evidence, kind="stable")[:HEAVIEST]
-        self._settings = Hyperparameters(*(draws[best] for draws in drawn))
+        self._settings = Hyperparameters._make(draws[best] for draws in drawn)
         self._fits, self._scale, self._inverse = fits[best], scale[best] / freedom, np.linalg.inv(whole[best])
         weights = np.exp(evidence[best] - evidence[best[0]])
         self._weights = weights / weights.sum()

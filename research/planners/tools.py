@@ -271,11 +271,11 @@ class PriceRequest(ToolRequest):
                 for treatment in self.treatments
             )  # fmt: skip
             compiled = compiler.compile(accept_hypotheses(Propose(hypotheses=claims), compiler.models, asked), design)
-            calculator, sized = compiled.calculator, compiled.powered
+            sizing, sized = compiled.compiler, compiled.powered
             if sized is None:  # what is known before A/A runs: what they cost, with the least that has to follow them
                 told: Answer = {
-                    "first": f"A/A runs: {calculator.explain_unknown_noise(compiled.draft)}",
-                    "seconds_at_least": round(calculator.budget_check.cost(calculator.noise_stages(compiled.draft))),
+                    "first": f"A/A runs: {sizing.explain_unknown_noise(compiled.draft)}",
+                    "seconds_at_least": round(sizing.cost(sizing.noise_stages(compiled.draft))),
                     "smallest_effect": compiled.draft.effect,
                 }
             else:
@@ -284,12 +284,12 @@ class PriceRequest(ToolRequest):
                     "seeds_per_arm": sized.seeds,
                     "arms": sized.draft.arms,
                     "runs_at_most": sum(stage.runs for stage in sized.stages),
-                    "seconds_at_most": round(calculator.budget_check.cost(sized.stages)),
+                    "seconds_at_most": round(sizing.cost(sized.stages)),
                     "smallest_effect": effect,
                     "power_at_the_smallest_effect": round(analysis.power(sized.seeds, effect), 3),
-                    "promised_power": calculator.requirements.power,
+                    "promised_power": sizing.requirements.power,
                     "effect_seen_with_the_promised_power": analysis.min_detectable_effect(sized.seeds),
-                    "sd_between_seeds": round(sized.noise.sd, 4),
+                    "sd_between_seeds": round(analysis.noise.sd, 4),
                 }
         except DesignRefused as error:
             return {"can_be_had": False, "because": error.model_feedback}
