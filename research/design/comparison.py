@@ -26,7 +26,7 @@ from research.proposals.arms import (
     compare,
     constant_value,
     field_value,
-    job_validator,
+    is_job,
     potential_confounders,
 )
 from research.proposals.metric_choice import (
@@ -337,7 +337,7 @@ def _draft_search(
     require_agreement(base, {name: [value] for name, value in fixed.items()})
     fixed |= {knob.field: field_value(knob.field, knob.control) for knob in proposed.knobs if knob.control is not None}
     values = {**(base or Job()).model_dump(), "environment": proposal.environment, **fixed}
-    if not job_validator(values)({}):
+    if not is_job(values, {}):
         raise DesignRefused("the control of the screen is no valid job; choose other constants")
     job = Job.model_validate(values)
     _require_environment(job, ())

@@ -189,23 +189,23 @@ class KnownFindings:
 
 
 def load_findings(home: Home, log: EventLog) -> KnownFindings:
-    contents = StudyCache(FILE, _FORM, lambda study: _read_study(home, log, study)).contents(home, log)
+    def read(study: str) -> StudyReading:
+        try:
+            state = fold(log.read(study))
+        except LogCorrupt as error:
+            corrupt: dict[str, Any] = {"corrupt": str(error)}
+            return StudyReading(lambda: corrupt)
+        folder = home.study(study)
+        return StudyReading(
+            lambda: {"findings": [entry.model_dump(mode="json") for entry in findings_of(state, folder)]},
+            state.head_hash,
+            evidence_files(state),
+        )
+
+    contents = StudyCache(FILE, _FORM, read).contents(home, log)
     entries = (entry for content in contents.values() for entry in content.get("findings", ()))
     left_out = {study: str(content["corrupt"]) for study, content in contents.items() if "corrupt" in content}
     return KnownFindings(tuple(map(KnownFinding.model_validate, entries)), left_out)
-
-
-def _read_study(home: Home, log: EventLog, study: str) -> StudyReading:
-    try:
-        state = fold(log.read(study))
-    except LogCorrupt as error:
-        corrupt: dict[str, Any] = {"corrupt": str(error)}
-        return StudyReading(lambda: corrupt)
-    return StudyReading(
-        lambda: {"findings": [entry.model_dump(mode="json") for entry in findings_of(state, home.study(study))]},
-        state.head_hash,
-        evidence_files(state),
-    )
 
 
 def search_findings(findings: Iterable[KnownFinding], words: Sequence[str]) -> tuple[KnownFinding, ...]:

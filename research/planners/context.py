@@ -30,7 +30,7 @@ from studies.records.statements import metric_name
 from studies.records.verdict import Verdict
 from swarm.environments.base import Environment
 from swarm.environments.registry import environments
-from swarm.job import Job, TinyModel, Tunable, default_learning_rate, tunables
+from swarm.job import Job, TinyModel, default_learning_rate, tunables
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,17 @@ class ArmSummary:
 
 def field_specs(base: Job | None = None, models: ComparedModels = NO_MODELS) -> tuple[FieldSpec, ...]:
     """Return the fields a study may vary, with what `base` has as their defaults; the model where several are named."""
-    fixed = {} if base is None else find_fixed_fields(base)
-    specs = [_field_spec(name, mark, base or Job(), given=name in fixed) for name, mark in tunables().items()]
+    fixed, job, specs = {} if base is None else find_fixed_fields(base), base or Job(), []
+    for name, mark in tunables().items():
+        own, ladder, description = getattr(job, name), mark.ladder, Job.model_fields[name].description or ""
+        default = mark.usual if own is None else own
+        if name == "learning_rate":  # rungs are of the tiny model: as far around what is usual for this one
+            times = default_learning_rate(job.model, job.lora_rank) / default_learning_rate(TinyModel(), 0)
+            ladder = tuple(float(f"{rung * times:.3g}") for rung in ladder)
+        if default not in ladder:  # a value of a user's own stands among the others by its size
+            ladder = tuple(sorted((*ladder, default)))
+        given = name in fixed
+        specs.append(FieldSpec(name, default, ladder, mark.synonyms, description, mark.values, mark.apart, given))
     if names := tuple(models.by_name):
         about = (
             "The model that training begins with. Runs are then judged by what they gain over their own beginning, and "
@@ -97,18 +106,6 @@ def field_specs(base: Job | None = None, models: ComparedModels = NO_MODELS) -> 
         )
         specs.append(FieldSpec(MODEL, names[0], names, ("model", "language model"), about))
     return tuple(specs)
-
-
-def _field_spec(name: str, mark: Tunable, base: Job, *, given: bool) -> FieldSpec:
-    default = getattr(base, name)
-    default = mark.usual if default is None else default
-    ladder, description = mark.ladder, Job.model_fields[name].description or ""
-    if name == "learning_rate":  # rungs are of the tiny model: as far around what is usual for this one
-        times = default_learning_rate(base.model, base.lora_rank) / default_learning_rate(TinyModel(), 0)
-        ladder = tuple(float(f"{rung * times:.3g}") for rung in ladder)
-    if default not in ladder:  # a value of a user's own stands among the others by its size
-        ladder = tuple(sorted((*ladder, default)))
-    return FieldSpec(name, default, ladder, mark.synonyms, description, mark.values, mark.apart, given)
 
 
 def known_environments() -> tuple[Environment, ...]:
@@ -192,65 +189,53 @@ class PlannerContext:
         return known | ({"last_action_refused": self.rejected} if self.rejected else {})
 
     def _stage_facts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {}
+        metric, unit = self.metric, {"unit": self.metric.unit} if self.metric.unit else {}
+        range_of = {"name": metric_name(metric), "means": metric.meaning, "worst": metric.worst, "best": metric.best}
+        judged = {"metric": range_of | unit}
+        budget = {
+            "seconds_left": round(self.seconds_left),
+            "max_runs": self.max_runs,
+            "runs_at_once": self.parallel,
+            "seconds_per_run_of_the_default_job": round(self.seconds_per_run),
+        }
+        claims = [entry.model_dump(mode="json") for entry in self.hypotheses]
         if self.stage == "conclude":
             arms = [asdict(arm) for arm in self.arms]
             verdicts = [verdict.model_dump(mode="json", include=_SHOWN_OF_VERDICT) for verdict in self.verdicts]
-            judged = self._metric_facts() if self.metric.unit else {}  # of what its numbers are counted in
-            return (
-                {"arms": arms} | self._claim_facts() | {"verdicts": verdicts, "budget": self._budget_facts()} | judged
-            )
-        if self.stage == "design":
-            defaults = {spec.name: spec.default for spec in self.fields if spec.name != MODEL}
-            facts = {"job_defaults": defaults} | self._fixed_facts()
-            if self.search:
-                facts |= {"search": True, "sensible_values": {spec.name: list(spec.ladder) for spec in self.fields}}
-            if self.not_tested:
-                facts |= {"left_out_by_the_hypotheses": self.not_tested}
-            if self.noise:
-                facts |= {"sd_between_seeds": {name: round(noise.sd, 4) for name, noise in self.noise.items()}}
-            return facts | self._setup_facts() | self._claim_facts()
-        fields = [
-            {"name": spec.name, "default": spec.default, "sensible_values": list(spec.ladder), "does": spec.description}
-            for spec in self.fields
-        ]
-        facts = {"job_fields": fields} | self._fixed_facts()
-        facts |= {"metrics": {flag_syntax(kind): kind.title for kind in kinds().values()}}
-        if self.code_allowed:
-            facts |= {"reward_examples": examples(known.name for known in self.environments)}
-        else:
-            why = NO_REWARD_NOW if self.plays_seen else "its runs are in no containers"
-            facts |= {"reward_function": f"may not be proposed in this study: {why}"}
-        return facts | self._setup_facts()
-
-    def _fixed_facts(self) -> dict[str, Any]:
-        return {"fixed_by_the_user": dict(self.fixed)} if self.fixed else {}
-
-    def _setup_facts(self) -> dict[str, Any]:
+            facts = {"arms": arms, "hypotheses": claims, "verdicts": verdicts, "budget": budget}
+            return facts | (judged if unit else {})  # of what its numbers are counted in
         played = [
             {"name": e.name, "title": e.title, "success_means": e.measures}
             | ({"before_training": dict(self.checked[e.name])} if e.name in self.checked else {})
             for e in self.environments
             if self.wanted.find_conflict(e.name) is None
         ]
-        setup = {"environments": played, "budget": self._budget_facts(), "smallest_effect": self.effect}
-        return setup | self._metric_facts()
-
-    def _metric_facts(self) -> dict[str, Any]:
-        metric, unit = self.metric, {"unit": self.metric.unit} if self.metric.unit else {}
-        facts = {"name": metric_name(metric), "means": metric.meaning, "worst": metric.worst, "best": metric.best}
-        return {"metric": facts | unit}
-
-    def _claim_facts(self) -> dict[str, Any]:
-        return {"hypotheses": [entry.model_dump(mode="json") for entry in self.hypotheses]}
-
-    def _budget_facts(self) -> dict[str, Any]:
-        return {
-            "seconds_left": round(self.seconds_left),
-            "max_runs": self.max_runs,
-            "runs_at_once": self.parallel,
-            "seconds_per_run_of_the_default_job": round(self.seconds_per_run),
-        }
+        setup = {"environments": played, "budget": budget, "smallest_effect": self.effect} | judged
+        fixed = {"fixed_by_the_user": dict(self.fixed)} if self.fixed else {}
+        if self.stage == "design":
+            known: dict[str, Any] = {
+                "job_defaults": {spec.name: spec.default for spec in self.fields if spec.name != MODEL}
+            }
+            known |= fixed
+            if self.search:
+                known |= {"search": True, "sensible_values": {spec.name: list(spec.ladder) for spec in self.fields}}
+            if self.not_tested:
+                known |= {"left_out_by_the_hypotheses": self.not_tested}
+            if self.noise:
+                known |= {"sd_between_seeds": {name: round(noise.sd, 4) for name, noise in self.noise.items()}}
+            return known | setup | {"hypotheses": claims}
+        fields = [
+            {"name": spec.name, "default": spec.default, "sensible_values": list(spec.ladder), "does": spec.description}
+            for spec in self.fields
+        ]
+        metrics = {flag_syntax(kind): kind.title for kind in kinds().values()}
+        why = NO_REWARD_NOW if self.plays_seen else "its runs are in no containers"
+        code = (
+            {"reward_examples": examples(known.name for known in self.environments)}
+            if self.code_allowed
+            else {"reward_function": f"may not be proposed in this study: {why}"}
+        )
+        return {"job_fields": fields} | fixed | {"metrics": metrics} | code | setup
 
 
 _SHOWN_OF_VERDICT = {
