@@ -16,11 +16,10 @@ from research.controller.rounds import PricedExploration, ReplicationProposal, b
 from research.design.compiler import CompiledDesign, DesignCompiler, accept_hypotheses, collect_reward_code, seed_source
 from research.errors import BadInput, DesignRefused, PlannerFailed, TopicDeclined
 from research.installation.base_job import find_fixed_fields
-from research.planners.context import NO_REWARD_NOW, PlannerContext, field_specs
+from research.planners.context import NO_REWARD_NOW, Planner, PlannerContext, PlannerTurn, field_specs
 from research.planners.history import CampaignFacts, Notebook, QuotedText
 from research.planners.lexicon import find_environment, name_environments
 from research.planners.prompts import DECLINABLE
-from research.planners.protocol import Planner, PlannerTurn
 from research.planners.rules import RulesPlanner
 from research.planners.tools import StudyTools
 from research.proposals.actions import (
@@ -156,7 +155,7 @@ class PlanningInputs:
 
 
 class ActionCheck:
-    """Says why an action would be refused (`research.planners.protocol.Check`), and remembers what it compiled."""
+    """Says why an action would be refused (`research.planners.context.Check`), and remembers what it compiled."""
 
     def __init__(self, inputs: PlanningInputs, context: PlannerContext) -> None:
         self._inputs = inputs

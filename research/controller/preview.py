@@ -21,7 +21,7 @@ from research.design.sample_size import Unaffordable
 from research.environments.reference import records_of
 from research.errors import DesignRefused, Unmeasurable
 from research.installation.base_job import describe_trained_weights, describe_unusual_rate, find_fixed_fields
-from research.planners.protocol import Planner
+from research.planners.context import Planner
 from research.proposals.actions import LEAST_SEEDS
 from research.proposals.metric_choice import RequestedMetric
 from studies.records.alpha import AlphaLedgers

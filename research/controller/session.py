@@ -40,7 +40,7 @@ from research.installation.machine import describe
 from research.installation.studies import RESULTS_VERSION, VERSION_KEY
 from research.installation.tiny_model import Note
 from research.isolation.mode import PROCESS, UNISOLATED, Isolation, Sandboxing
-from research.planners.protocol import Planner
+from research.planners.context import Planner
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.scheduler.approvals import MODE, ApprovalMode
 from sandboxes import ProcessSandbox

@@ -194,7 +194,9 @@ class NoiseBank:
         freedom; over all groups where it is known what of the spread is evaluation.
         """
         seen, known = self._select(environment, job, metric)
-        about, left_out = f"{environment}, this model and {job.algorithm}", self._describe_left_out()
+        about = f"{environment}, this model and {job.algorithm}"
+        left_out = ", ".join(f"{count} of {reason}" for reason, count in sorted(self.left_out.items()))
+        left_out = f"; left out: {left_out}" if left_out else ""
         alive, groups, lacking = [entry for entry in known if not entry.lost], list[list[Observation]](), list[float]()
         for every in _group_by(known, lambda entry: (entry.group, entry.episodes)).values():
             kept = [entry for entry in every if not entry.lost]
@@ -257,11 +259,6 @@ class NoiseBank:
         groups = _group_by(seen, lambda entry: entry.group).values()
         reached = (group for group in groups if 2 * sum(entry.value >= cut_at for entry in group) <= len(group))
         return seen, [entry for group in reached for entry in group]
-
-    def _describe_left_out(self) -> str:
-        if not self.left_out:
-            return ""
-        return "; left out: " + ", ".join(f"{count} of {reason}" for reason, count in sorted(self.left_out.items()))
 
 
 class ZeroLrRun(Record):

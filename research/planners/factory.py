@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 
 from research.errors import BadInput, NotReady, ResearchError
 from research.installation.studies import every_study
+from research.planners.context import Planner
 from research.planners.endpoint import OpenAiEndpoint, Recorder, Replay
 from research.planners.llm import TIMEOUT_S, LlmPlanner
-from research.planners.protocol import Planner
 from research.planners.rules import RulesPlanner
 from research.text import did_you_mean
 from studies import EventLog, StudyState

@@ -236,35 +236,30 @@ class CampaignFacts:
         return tuple(entry.verdict for entry in claims if entry.verdict is not None)
 
     def facts(self) -> dict[str, Any]:
-        told: dict[str, Any] = {}
-        for whole in range(_SHOWN_IN_FULL, -1, -1):
-            told = self._dump_rounds(whole)
-            if len(canonical(told)) <= MOST_CHARACTERS:
-                break
-        return told
-
-    def _dump_rounds(self, whole: int) -> dict[str, Any]:
-        first = max(0, len(self.rounds) - whole)
         surprises = [surprise for entry in self.rounds for surprise in entry.list_surprises()]
-        told: dict[str, Any] = {
+        shown, more = surprises[-MOST_SURPRISES:], len(surprises) - MOST_SURPRISES
+        facts: dict[str, Any] = {
             "round_to_plan": self.round,
             "most_rounds": self.ledgers.differences.rounds,
             "level_of_differences": round(self.ledgers.differences.level, _DIGITS),
             "level_of_equivalences": round(self.ledgers.equivalences.level, _DIGITS),
             "ledger_of_differences": _dump_ledger(self.ledgers.differences),
             "ledger_of_equivalences": _dump_ledger(self.ledgers.equivalences),
-            "rounds_so_far": [entry.facts(whole=index >= first) for index, entry in enumerate(self.rounds)],
         }
-        if surprises:
-            told["surprises"] = surprises[-MOST_SURPRISES:]
-        if self.explorations:
-            told["explorations"] = list(self.explorations)
-        parts = [f"reasons and settings of the first {first} rounds"] if first > 0 else []
-        more = len(surprises) - MOST_SURPRISES
-        parts += [f"the first {more} surprises"] if more > 0 else []
-        if parts:
-            told["left_out"] = "; ".join(parts)
-        return told | ({"could_not_be_had": list(self.refused)} if self.refused else {})
+        told = facts
+        for whole in range(_SHOWN_IN_FULL, -1, -1):
+            first = max(0, len(self.rounds) - whole)
+            parts = [f"reasons and settings of the first {first} rounds"] if first > 0 else []
+            parts += [f"the first {more} surprises"] if more > 0 else []
+            rows = {
+                "rounds_so_far": [entry.facts(whole=index >= first) for index, entry in enumerate(self.rounds)],
+                "surprises": shown, "explorations": list(self.explorations), "left_out": "; ".join(parts),
+                "could_not_be_had": list(self.refused),
+            }  # fmt: skip
+            told = facts | {name: row for name, row in rows.items() if row}
+            if len(canonical(told)) <= MOST_CHARACTERS:
+                break
+        return told
 
 
 def _dump_exploration(state: StudyState, planned: PlannedExploration) -> dict[str, Any]:

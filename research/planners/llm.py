@@ -22,7 +22,7 @@ from typing import Any, Final
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from research.errors import BadTopic, NoDesignAccepted, PlannerFailed
-from research.planners.context import NO_REWARD_NOW, PlannerContext, ToolResult
+from research.planners.context import NO_REWARD_NOW, Check, PlannerContext, PlannerTurn, ToolResult
 from research.planners.endpoint import Endpoint, EndpointError, RetryingEndpoint, shorten
 from research.planners.history import redact_secrets, sanitize_line
 from research.planners.prompts import (
@@ -34,7 +34,6 @@ from research.planners.prompts import (
     parse_action,
     tool_schemas,
 )
-from research.planners.protocol import Check, PlannerTurn
 from research.planners.tools import PLAYS, StudyTools, ToolError
 from research.proposals.actions import Action, AskUser, Conclude, Note, Propose, ProposeDesign, Revise, SideAction
 from research.text import describe

@@ -276,9 +276,8 @@ def compare(
     arms = (arms[0], *(_match_episodes(arm, claim, resolved) for arm, claim in zip(arms[1:], owners, strict=True)))
     jobs = tuple(_make_job({**resolved.model_dump(), **arm.job_overrides}) for arm in arms)
     crossed, known = hypotheses[0].kind != "difference", list(zip(arms, jobs, strict=True))
-    for (first, left), (arm, right) in (
-        combinations(known, 2) if crossed else ((known[0], other) for other in known[1:])
-    ):
+    pairs = combinations(known, 2) if crossed else ((known[0], other) for other in known[1:])
+    for (first, left), (arm, right) in pairs:
         declared = [name for name in arm.overrides if not crossed or first.overrides[name] != arm.overrides[name]]
         if violations := lint_arms(left, right, declared, rewards=(first.reward, arm.reward)):
             raise DesignRefused(f"arm {arm.name} is confounded: {'; '.join(violations)}")

@@ -12,10 +12,9 @@ import pytest
 from research.design.compiler import accept_hypotheses
 from research.design.pricing import make_pricing
 from research.errors import BadTopic, PlannerFailed
-from research.planners.context import PlannerContext
+from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.planners.endpoint import OpenAiEndpoint
 from research.planners.llm import LlmPlanner, UnusableAnswer, parse_json_object
-from research.planners.protocol import Check, PlannerTurn
 from research.proposals.actions import Decline, Propose
 from studies.records.base import canonical
 from studies.records.design import Budget

@@ -23,8 +23,7 @@ from research.design.power import plan_analyses
 from research.design.pricing import make_pricing
 from research.errors import DesignRefused, HomeError, PlannerFailed, ResearchError
 from research.installation.home import Home
-from research.planners.context import PlannerContext, ToolResult
-from research.planners.protocol import Check, PlannerTurn
+from research.planners.context import Check, PlannerContext, PlannerTurn, ToolResult
 from research.planners.rules import RulesPlanner
 from research.proposals.actions import Action, AskUser, Constant, Note, Propose, ProposeDesign
 from research.proposals.flags import RequestedComparison

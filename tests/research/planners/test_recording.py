@@ -8,12 +8,11 @@ import pytest
 
 from research.design.compiler import accept_hypotheses
 from research.errors import NotReady, PlannerFailed
-from research.planners.context import PlannerContext
+from research.planners.context import PlannerContext, PlannerTurn
 from research.planners.endpoint import OpenAiEndpoint, Recorder, Replay
 from research.planners.factory import make_planner
 from research.planners.history import CampaignFacts, ClaimFacts, RoundFacts
 from research.planners.llm import LlmPlanner
-from research.planners.protocol import PlannerTurn
 from research.planners.rules import RulesPlanner
 from research.proposals.actions import Propose, ProposeDesign
 from studies.records.alpha import AlphaLedgers, RoundOutcome

@@ -19,8 +19,7 @@ from research.controller.options import ResearchOptions, ask_on_terminal, make_r
 from research.design.comparison import DesignDraft, StatisticalRequirements, draft_design
 from research.design.compiler import accept_hypotheses
 from research.errors import BadInput, BadTopic, DesignRefused
-from research.planners.context import PlannerContext, known_environments
-from research.planners.protocol import PlannerTurn
+from research.planners.context import PlannerContext, PlannerTurn, known_environments
 from research.planners.rules import RulesPlanner
 from research.planners.topic import judge_by, parse_topic
 from research.proposals.actions import Propose, ProposeDesign
