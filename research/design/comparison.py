@@ -27,7 +27,6 @@ from research.proposals.arms import (
     constant_value,
     field_value,
     is_job,
-    potential_confounders,
 )
 from research.proposals.metric_choice import (
     MetricChoice,
@@ -416,14 +415,3 @@ def _require_environment(job: Job, variables: Iterable[str]) -> None:
             "played again afterwards, which is known to give the same of the built-in environments alone; write the "
             "reward into the environment, and compare two environments"
         )
-
-
-def add_potential_confounders(claim: Hypothesis) -> Hypothesis:
-    """Return the hypothesis with the confounds that its variable brings by itself, before those the planner fears."""
-    variables = () if claim.variable == REWARD else tuple(claim.varied)
-    steps, batches = (claim.varied.get(name, ()) for name in ("steps", "episodes_per_step"))
-    together = bool(steps and batches)
-    if together:  # as many episodes in each arm?
-        together = len({int(n) * int(size) for n, size in zip(steps, batches, strict=True)}) == 1
-    known = potential_confounders(variables, "together" if together else claim.matched)
-    return claim.model_copy(update={"confounds": tuple(dict.fromkeys((*known, *claim.confounds)))[:8]})

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from research.design.comparison import (
     PREDICTION_LEVEL,
     DesignDraft,
-    add_potential_confounders,
     check_prediction,
     draft_design,
 )
@@ -43,7 +42,13 @@ from research.proposals.actions import (
     ProposeDesign,
     ProposedHypothesis,
 )
-from research.proposals.arms import NO_MODELS, ComparedModels, common_controls, variable_value
+from research.proposals.arms import (
+    NO_MODELS,
+    ComparedModels,
+    add_potential_confounders,
+    common_controls,
+    variable_value,
+)
 from research.proposals.metric_choice import add_evaluations
 from research.proposals.reward_code import check_reward
 from studies.checks.alarms import watchdog_of

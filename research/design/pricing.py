@@ -68,16 +68,12 @@ KnownCheck = Callable[[Job], ModelCheck | None]
 """Returns what `ajet model check` measured of a job's model under the job's conditions; None where nobody asked it."""
 
 
-def no_check(job: Job) -> None:
-    """Return that no model was ever checked."""
-
-
 @dataclass(frozen=True, slots=True)
 class Estimates:
     """The estimated seconds of runs, by what was measured of environments and models."""
 
     measured: Sequence[MeasuredEnvironment] = ()
-    check_of: KnownCheck = no_check
+    check_of: KnownCheck = lambda job: None
     threads: int | None = None
     """Most threads that a run's server has; None for as many as a check had."""
 
@@ -296,7 +292,7 @@ def make_pricing(
     observed: Mapping[str, float] | None = None,
     sandbox: str = PROCESSES,
     measured: Sequence[MeasuredEnvironment] = (),
-    check_of: KnownCheck = no_check,
+    check_of: KnownCheck = lambda job: None,
 ) -> Pricing:
     """Return the price list; `observed` maps `price_key(job, sandbox)` to the seconds that a run of it took here."""
     seen, estimates = dict(observed or {}), Estimates(measured, check_of, max(1, cores() // parallel))

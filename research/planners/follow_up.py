@@ -93,7 +93,7 @@ UNSEEN_CONFOUNDERS: Mapping[str, tuple[str, ...]] = {
     "learning_rate": ("collapsed runs, which a mean hides",),
 }
 """What code does not see by itself; what follows from a field by its meaning is named by
-`research.proposals.arms.potential_confounders`."""
+`research.proposals.arms.add_potential_confounders`."""
 
 
 def predict_best(fields: Sequence[str]) -> tuple[float, float, float]:

@@ -34,7 +34,7 @@ from research.planners.prompts import (
     parse_action,
     tool_schemas,
 )
-from research.planners.tools import PLAYS, StudyTools, ToolError
+from research.planners.tools import PLAYS, ToolError
 from research.proposals.actions import Action, AskUser, Conclude, Note, Propose, ProposeDesign, Revise, SideAction
 from research.text import describe
 from studies.records.base import canonical
@@ -143,57 +143,6 @@ class PlannerToolCall(BaseModel):
     function: Function
 
 
-class ToolSession:
-    """The looks of one turn: what was taken, and what is left."""
-
-    def __init__(self, tools: StudyTools | None) -> None:
-        self.tools, self._left = tools, MOST_ANSWERED
-        self.results: list[ToolResult] = []
-
-    @property
-    def is_exhausted(self) -> bool:
-        return len(self.results) >= MOST_TOOL_CALLS or self._left <= 0
-
-    def run_tool_calls(self, calls: Sequence[Any]) -> list[dict[str, Any]]:
-        """Return the messages that a model's tool calls become; raise UnusableAnswer beyond the cap."""
-        if self.is_exhausted:
-            raise UnusableAnswer(_NO_MORE)
-        try:
-            read = [PlannerToolCall.model_validate(call) for call in calls]
-        except ValidationError as error:
-            raise UnusableAnswer(f"expected a tool call with a function's name; found {shorten(str(calls))}") from error
-        said, answers = list[dict[str, Any]](), list[dict[str, Any]]()
-        for number, call in enumerate(read, start=len(self.results)):
-            known, name, given = call.id or f"look-{number}", call.function.name, call.function.arguments
-            text = given if isinstance(given, str) else json.dumps(given or {})
-            said.append({"id": known, "type": "function", "function": {"name": name, "arguments": text}})
-            answers.append({"role": "tool", "tool_call_id": known, "content": self._run(name, text)})
-        return [{"role": "assistant", "content": None, "tool_calls": said}, *answers]
-
-    def _run(self, name: str, arguments: str) -> str:
-        """Take a look and return its answer as text; one that cannot be had is answered with the reason."""
-        if self.is_exhausted:
-            return json.dumps({"refused": _NO_MORE})
-        assert self.tools is not None
-        name, values = sanitize_line(name)[:60], dict[str, Any]()
-        try:
-            values = parse_json_object(arguments) if arguments.strip() else {}
-            canonical(values).encode()  # JSON knows numbers and characters that no log takes
-            shown = dict(self.tools.answer(name, values))
-        except ToolError as error:
-            shown = {"refused": str(error)}
-        except UnusableAnswer:
-            shown = {"refused": f"expected arguments that are a JSON object; found {shorten(arguments)!r}"}
-        except ValueError as error:
-            shown, values = {"refused": f"expected finite numbers and whole characters; found {error}"}, {}
-        text = redact_secrets(json.dumps(shown, ensure_ascii=False))
-        most = min(MOST_OF_ONE, self._left)
-        text = text if len(text) <= most else f"{text[:most]}… (cut; ask for less)"
-        self._left -= len(text)
-        self.results.append(ToolResult(name, values, text))
-        return text
-
-
 _REFUSALS: Final = (400, 422)
 PLANNER = "llm"
 FAILED = "failed"
@@ -207,9 +156,11 @@ class ActionConversation:
         self, line: RetryingEndpoint, model: str, context: PlannerContext, check: Check, *, tries: int
     ) -> None:
         self._line, self._model, self._context, self._check, self._tries = line, model, context, check, tries
-        self._tools = ToolSession(None if context.stage == "conclude" else context.tools)
+        self._tools = None if context.stage == "conclude" else context.tools
+        self._looks, self._left = list[ToolResult](), MOST_ANSWERED
+        """What was looked at, and how many characters are left to look at."""
         ways = [(True, True), (False, True), (True, False), (False, False)]
-        self._ways = [way for way in ways if self._tools.tools is not None or not way[0]]
+        self._ways = [way for way in ways if self._tools is not None or not way[0]]
         """With tools, and with a response format: what the endpoint may still be asked with."""
         self._said: list[dict[str, Any]] = []
         self._prompt_tokens, self._completion_tokens = 0, 0
@@ -249,7 +200,7 @@ class ActionConversation:
             raise PlannerFailed(message) if self._refused is None else NoDesignAccepted(message, self._refused)
         except PlannerFailed as error:
             error.spent = replace(self._make_turn(Conclude(reason=FAILED), len(self._rejected)), note="").payload() | {
-                "action": FAILED, "looks": [look.payload() for look in self._tools.results],
+                "action": FAILED, "looks": [look.payload() for look in self._looks],
             }  # fmt: skip
             raise
 
@@ -270,7 +221,7 @@ class ActionConversation:
                 raise UnusableAnswer("the answer was cut off at the endpoint's token limit; be brief")
             if message.tool_calls and self._ways[0][0]:
                 self._answer = message.content or ""
-                self._said += self._tools.run_tool_calls(message.tool_calls)
+                self._said += self._run_tool_calls(message.tool_calls)
                 continue
             if (message.tool_calls or ended == "tool_calls") and not message.content:
                 raise UnusableAnswer(
@@ -294,15 +245,58 @@ class ActionConversation:
                 "fits the schema."
             )
 
+    @property
+    def _is_exhausted(self) -> bool:
+        return len(self._looks) >= MOST_TOOL_CALLS or self._left <= 0
+
+    def _run_tool_calls(self, calls: Sequence[Any]) -> list[dict[str, Any]]:
+        """Return the messages that a model's tool calls become; raise UnusableAnswer beyond the cap."""
+        if self._is_exhausted:
+            raise UnusableAnswer(_NO_MORE)
+        try:
+            read = [PlannerToolCall.model_validate(call) for call in calls]
+        except ValidationError as error:
+            raise UnusableAnswer(f"expected a tool call with a function's name; found {shorten(str(calls))}") from error
+        said, answers = list[dict[str, Any]](), list[dict[str, Any]]()
+        for number, call in enumerate(read, start=len(self._looks)):
+            known, name, given = call.id or f"look-{number}", call.function.name, call.function.arguments
+            text = given if isinstance(given, str) else json.dumps(given or {})
+            said.append({"id": known, "type": "function", "function": {"name": name, "arguments": text}})
+            answers.append({"role": "tool", "tool_call_id": known, "content": self._look(name, text)})
+        return [{"role": "assistant", "content": None, "tool_calls": said}, *answers]
+
+    def _look(self, name: str, arguments: str) -> str:
+        """Take a look and return its answer as text; one that cannot be had is answered with the reason."""
+        if self._is_exhausted:
+            return json.dumps({"refused": _NO_MORE})
+        assert self._tools is not None
+        name, values = sanitize_line(name)[:60], dict[str, Any]()
+        try:
+            values = parse_json_object(arguments) if arguments.strip() else {}
+            canonical(values).encode()  # JSON knows numbers and characters that no log takes
+            shown = dict(self._tools.answer(name, values))
+        except ToolError as error:
+            shown = {"refused": str(error)}
+        except UnusableAnswer:
+            shown = {"refused": f"expected arguments that are a JSON object; found {shorten(arguments)!r}"}
+        except ValueError as error:
+            shown, values = {"refused": f"expected finite numbers and whole characters; found {error}"}, {}
+        text = redact_secrets(json.dumps(shown, ensure_ascii=False))
+        most = min(MOST_OF_ONE, self._left)
+        text = text if len(text) <= most else f"{text[:most]}… (cut; ask for less)"
+        self._left -= len(text)
+        self._looks.append(ToolResult(name, values, text))
+        return text
+
     def _fetch_body(self) -> str:
         """Return the endpoint's reply as text; what it refuses is left out from then on."""
         while True:
             by_tools, by_format = self._ways[0]
-            tools = self._tools.tools if by_tools else None
+            tools = self._tools if by_tools else None
             request: dict[str, Any] = {"model": self._model, "messages": [*messages(self._context, tools), *self._said]}
             if tools is not None:
                 request |= {"tools": tool_schemas(tools)}
-                request |= {"tool_choice": "none"} if self._tools.is_exhausted else {}
+                request |= {"tool_choice": "none"} if self._is_exhausted else {}
             if by_format:
                 named = {"name": self._context.stage, "strict": True, "schema": due_schema(self._context)}
                 request |= {"response_format": {"type": "json_schema", "json_schema": named}}
@@ -322,7 +316,7 @@ class ActionConversation:
         if (unstated := find_unstated(action)) is not None:
             raise UnusableAnswer(unstated)
         coded = isinstance(action, Propose) and any(entry.variable == REWARD for entry in action.hypotheses)
-        if coded and any(look.name == PLAYS for look in self._tools.results):
+        if coded and any(look.name == PLAYS for look in self._looks):
             raise UnusableAnswer(f"expected hypotheses about job fields; found a reward function: {NO_REWARD_NOW}")
         if (refused := self._check(action)) is not None:
             self._refused = self._line.redact(refused.model_feedback) if isinstance(action, ProposeDesign) else None
@@ -337,7 +331,7 @@ class ActionConversation:
     def _make_turn(self, action: Action, tries: int) -> PlannerTurn:
         by_tools, by_format = self._ways[0]
         notes = [] if by_format else ["The endpoint takes no response_format; the schema stood in the prompt only."]
-        if self._tools.tools is not None and not by_tools:
+        if self._tools is not None and not by_tools:
             notes.append("The endpoint takes no tools, so that nothing could be looked at.")
         said = action.not_tested.strip() if isinstance(action, Propose | ProposeDesign) else ""
         return PlannerTurn(
@@ -345,7 +339,7 @@ class ActionConversation:
             rejected=tuple(why for why, _ in self._rejected),
             note=" ".join(filter(None, (*notes, self._line.note))),
             not_tested=(f'{planner_label(PLANNER, self._model)}: "{said}"',) if said else (),
-            tool_results=tuple(self._tools.results), side_actions=tuple(self._side_actions),
+            tool_results=tuple(self._looks), side_actions=tuple(self._side_actions),
         )  # fmt: skip
 
 

@@ -437,17 +437,17 @@ _CONSEQUENCES: Mapping[str, tuple[str, ...]] = {
 """What comes with a declared variable that might bring the effect about in its place."""
 
 
-def potential_confounders(variables: Collection[str], matched: str = "steps") -> tuple[str, ...]:
-    """Return the confounds that varying these fields brings by itself, one clause each, where arms have equal `steps`,
-    `episodes` (steps follow the batch), or both `together` declared for as many episodes.
-    """
-    found = [f"{name}: {clause}" for name in sorted(variables) for clause in _CONSEQUENCES.get(name, ())]
-    if matched == "steps":
-        return tuple(found)
-    if matched == "together":  # steps and batches that make as many episodes
-        return tuple(line for line in found if _MORE_TRAINING not in line)
-    fewer = f"{_BATCH}: fewer training steps follow from a larger batch of as many episodes in all"
-    return (fewer, *(line for line in found if _MORE_TRAINING not in line))
+def add_potential_confounders(claim: Hypothesis) -> Hypothesis:
+    """Return the hypothesis with the confounds that its variables bring by themselves, before those that are feared."""
+    varied = {} if claim.variable == REWARD else claim.varied
+    known = [f"{name}: {clause}" for name in sorted(varied) for clause in _CONSEQUENCES.get(name, ())]
+    steps, batches = (varied.get(name, ()) for name in ("steps", _BATCH))
+    together = len({int(n) * int(size) for n, size in zip(steps, batches, strict=False)}) == 1
+    if together or claim.matched == "episodes":  # each arm has as many episodes
+        known = [line for line in known if _MORE_TRAINING not in line]
+    if claim.matched == "episodes" and not together:
+        known.insert(0, f"{_BATCH}: fewer training steps follow from a larger batch of as many episodes in all")
+    return claim.model_copy(update={"confounds": tuple(dict.fromkeys((*known, *claim.confounds)))[:8]})
 
 
 def is_job(base: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
