@@ -125,21 +125,20 @@ def test_runs_at_once_fit_the_memory_of_the_largest_model(brought: Job, monkeypa
         assert runs_at_once([Job(), brought], lambda job, peak=peak: checked(job, peak_bytes=peak)) == runs
 
 
-first_estimate = Estimates().run
-
-
-def test_an_observed_job_costs_what_it_took_whatever_its_seed() -> None:
-    pricing = make_pricing(2, {price_key(Job(seed=5)): 33.0})
-    assert pricing.seconds_per_run(Job(seed=9)) == 33.0
-    assert pricing.seconds_per_run(Job(steps=20)) == first_estimate(Job(steps=20))
+@pytest.mark.parametrize(
+    ("job", "sandbox", "seconds"),
+    [
+        (Job(seed=9), "process", 33.0), (Job(), "docker", 90.0), (Job(steps=20), "process", None),
+        (Job(steps=20), "docker", None),
+    ],
+)  # fmt: skip
+def test_an_observed_job_costs_what_it_took_in_such_a_sandbox_whatever_its_seed(
+    job: Job, sandbox: str, seconds: float | None
+) -> None:
+    observed = {price_key(Job(seed=5)): 33.0, price_key(Job(), "docker"): 90.0}
+    pricing = make_pricing(2, observed, sandbox)
+    assert pricing.seconds_per_run(job) == (Estimates().run(job) if seconds is None else seconds)
     assert make_pricing(2).basis != pricing.basis
-
-
-def test_a_price_seen_in_containers_says_nothing_of_processes() -> None:
-    observed = {price_key(Job(), "docker"): 90.0, price_key(Job()): 33.0}
-    assert make_pricing(2, observed, "docker").seconds_per_run(Job()) == 90.0
-    assert make_pricing(2, observed).seconds_per_run(Job()) == 33.0
-    assert make_pricing(2, {price_key(Job()): 33.0}, "docker").seconds_per_run(Job()) == first_estimate(Job())
 
 
 @pytest.mark.slow
