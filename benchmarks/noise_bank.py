@@ -225,8 +225,7 @@ def told(job: Job, seen: Sequence[Observation], metrics: Sequence[Metric]) -> No
     """Print what the bank says of each metric from these observations."""
     bank = NoiseBank(frozenset(seen))
     for metric in metrics:
-        noise = bank.find(job.environment, job, metric)
-        said = noise or bank.explain_missing(job.environment, job, metric)
+        said = bank.find(job.environment, job, metric)
         print(f"{job.environment}, {metric.key}, {metric.episodes} episodes: {said}")
 
 

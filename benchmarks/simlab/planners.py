@@ -26,11 +26,10 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from research.errors import DesignRefused
-from research.planners.context import PlannerContext
+from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.planners.endpoint import EndpointError, shorten
 from research.planners.history import CampaignFacts, ClaimFacts
 from research.planners.llm import LlmPlanner
-from research.planners.protocol import Check, PlannerTurn
 from research.proposals.actions import (
     MOST_SEEDS,
     Action,

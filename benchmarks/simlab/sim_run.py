@@ -32,7 +32,7 @@ from research.controller.controller import StudyController
 from research.design.pricing import Pricing
 from research.errors import ResearchError
 from research.installation.home import Home
-from research.planners.protocol import Planner
+from research.planners.context import Planner
 from research.planners.rules import RulesPlanner
 from sandboxes import SandboxError
 from simlab.sim_clock import SimClock

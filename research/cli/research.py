@@ -35,7 +35,7 @@ from research.installation.base_job import describe_unusual_rate, require_job
 from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.isolation.mode import UNISOLATED, Isolation, choose
-from research.planners.protocol import Planner
+from research.planners.context import Planner
 from research.runs.files import AttemptFolder, read_progress
 from research.scheduler.required_runs import is_stopped_by_budget
 from research.terminal import strip_control_chars, warn

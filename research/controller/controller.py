@@ -34,7 +34,7 @@ from research.installation.machine import MachineSlots
 from research.installation.tiny_model import Note, prepare_model
 from research.isolation.mode import UNISOLATED, Isolation
 from research.models.fetch import check_loader
-from research.planners.protocol import Planner
+from research.planners.context import Planner
 from research.planners.tools import find_related
 from research.runs.launcher import AttemptLauncher
 from research.runs.wandb_log import ReadTracking

@@ -16,11 +16,10 @@ from research.controller.rounds import PricedExploration, ReplicationProposal, b
 from research.design.compiler import CompiledDesign, DesignCompiler, accept_hypotheses, collect_reward_code, seed_source
 from research.errors import BadInput, DesignRefused, PlannerFailed, TopicDeclined
 from research.installation.base_job import find_fixed_fields
-from research.planners.context import NO_REWARD_NOW, PlannerContext, field_specs
+from research.planners.context import NO_REWARD_NOW, Planner, PlannerContext, PlannerTurn, field_specs
 from research.planners.history import CampaignFacts, Notebook, QuotedText
 from research.planners.lexicon import find_environment, name_environments
 from research.planners.prompts import DECLINABLE
-from research.planners.protocol import Planner, PlannerTurn
 from research.planners.rules import RulesPlanner
 from research.planners.tools import StudyTools
 from research.proposals.actions import (
@@ -112,14 +111,15 @@ class PlanningInputs:
         compiler, metric = self.compiler, self.metric()
         job = compiler.base or Job()
         checked: dict[str, dict[str, float]] = {}
-        noises: dict[str, Noise | None] = {}
+        noises: dict[str, Noise] = {}
         for name in environments():
             measured = compiler.price.estimates.of(job.model_copy(update={"environment": name}))
             if measured is not None:
                 shares = {"success": measured.base_success, "share_of_groups_with_equal_rewards": measured.equal_groups}
                 checked[name] = {share: value for share, value in shares.items() if value is not None}
             with suppress(DesignRefused):  # an environment that does not give the metric
-                noises[name] = compiler.bank.find(name, job, compiler.metric_in(name))
+                if isinstance(noise := compiler.bank.find(name, job, compiler.metric_in(name)), Noise):
+                    noises[name] = noise
         return PlannerContext(
             topic=self.topic,
             seconds_left=self.seconds_left(),
@@ -131,7 +131,7 @@ class PlanningInputs:
             metric=metric,
             requested_metric=compiler.requirements.metric,
             checked=checked,
-            noise={name: noise for name, noise in noises.items() if noise is not None},
+            noise=noises,
             hypotheses=proposal.hypotheses if proposal else (),
             not_tested=proposal.action.not_tested if proposal else "",
             search=proposal is not None and proposal.action.search,
@@ -156,7 +156,7 @@ class PlanningInputs:
 
 
 class ActionCheck:
-    """Says why an action would be refused (`research.planners.protocol.Check`), and remembers what it compiled."""
+    """Says why an action would be refused (`research.planners.context.Check`), and remembers what it compiled."""
 
     def __init__(self, inputs: PlanningInputs, context: PlannerContext) -> None:
         self._inputs = inputs

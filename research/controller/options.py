@@ -41,11 +41,10 @@ from research.installation.home import Home, home_error
 from research.installation.tiny_model import Note
 from research.isolation.mode import Isolation, reopen, supervise
 from research.models.fetch import check_loader
-from research.planners.context import field_specs, known_environments
+from research.planners.context import Planner, field_specs, known_environments
 from research.planners.factory import BUILT_IN, LONGEST_TIMEOUT_S, make_planner, planner_names
 from research.planners.lexicon import find_environment
 from research.planners.llm import TIMEOUT_S
-from research.planners.protocol import Planner
 from research.planners.rules import RulesPlanner, require_plannable
 from research.planners.topic import describe_left, judge_by, parse_topic, refuse_left
 from research.proposals.arms import ComparedModels, value_text

@@ -40,10 +40,9 @@ from research.files import read_json, write_json
 from research.installation.base_job import describe_unusual_rate
 from research.installation.home import Home
 from research.isolation.mode import read_sandboxing
-from research.planners.context import ArmSummary, PlannerContext, Stage
+from research.planners.context import ArmSummary, Planner, PlannerContext, Stage
 from research.planners.history import CampaignFacts, Notebook, quote_latest
 from research.planners.prompts import final_message
-from research.planners.protocol import Planner
 from research.planners.rules import RulesPlanner
 from research.planners.tools import PLAYS, FindFindings, StudyTools
 from research.proposals.actions import Action, Conclude, Decline, Explore, Propose, ProposeDesign, Replicate, SideAction

@@ -22,7 +22,7 @@ from research.design.sample_size import Unaffordable
 from research.environments.reference import records_of
 from research.errors import DesignRefused, Unmeasurable
 from research.installation.base_job import describe_trained_weights, describe_unusual_rate, find_fixed_fields
-from research.planners.protocol import Planner
+from research.planners.context import Planner
 from research.proposals.actions import LEAST_SEEDS
 from research.proposals.metric_choice import RequestedMetric
 from studies.records.alpha import AlphaLedgers
@@ -159,20 +159,19 @@ class _Preview:
         self._hypotheses = designed.proposal.hypotheses
         self._requirements = inputs.compiler.requirements
         found = designed.result
-        self._calculator = inputs.compiler.calculator if isinstance(found, DesignRefused) else found.calculator
+        self._calculator = inputs.compiler if isinstance(found, DesignRefused) else found.compiler
         self._draft = draft_design(
             self._hypotheses, designed.action, inputs.compiler.base, self._requirements, self._calculator.judge
         )
 
     def build(self) -> PlanPreview:
-        known: tuple[Noise, PowerAnalysis] | None = None
+        analysis: PowerAnalysis | None = None
         with suppress(Unaffordable):
-            known = self._calculator.power_analysis(self._draft)
-        analysis = known[1] if known else None
-        locked = None if self._refused or known is None else self._designed.build_lock("plan")
+            analysis = self._calculator.power_analysis(self._draft)
+        locked = None if self._refused or analysis is None else self._designed.build_lock("plan")
         stages = self._stages(locked, analysis)
         turns = (self._designed.proposal.turn, self._designed.turn)
-        effect, budget_check = self._draft.effect, self._calculator.budget_check
+        effect = self._draft.effect
         requirements, comparison, metric = (
             self._requirements,
             self._draft.comparison,
@@ -207,7 +206,7 @@ class _Preview:
             metric_chosen_for="" if requirements.metric is None else requirements.metric.words,
             smallest_effect=effect,
             promised_power=requirements.power,
-            noise=known[0] if known else None,
+            noise=analysis.noise if analysis else None,
             no_noise_because=self._calculator.explain_unknown_noise(self._draft),
             noise_runs_first=len(first.seeds) if first else 0,
             plumbing_run_first=first is not None and first.plumbing is not None,
@@ -216,11 +215,11 @@ class _Preview:
             power_curve=tuple(self._build_power_curve(analysis, effect, locked)) if analysis else (),
             rounds=tuple(self._list_rounds(locked, analysis)) if locked and analysis else (),
             stages=tuple(PricedStage(s.name, s.runs, s.seconds_per_run, run_hours([s])) for s in stages),
-            total_s=budget_check.cost(stages),
+            total_s=self._calculator.cost(stages),
             priced_by=describe_basis(self._inputs.compiler.price, comparison.jobs),
             expected=tuple(self._expect_cost(locked, true) for true in (0.0, effect)) if locked else (),
             requested_metric=requirements.metric,
-            budget=budget_check.describe_budget(),
+            budget=self._calculator.describe_budget(),
         )
 
     def _list_rounds(self, locked: Design, analysis: PowerAnalysis) -> Iterator[RoundRow]:
@@ -258,9 +257,9 @@ class _Preview:
                 power=analysis.power(seeds, effect),
                 detectable=analysis.min_detectable_effect(seeds),
                 runs=sum(stage.runs for stage in stages),
-                seconds=self._calculator.budget_check.cost(stages),
+                seconds=self._calculator.cost(stages),
                 run_hours=run_hours(stages),
-                affordable=self._calculator.budget_check.affords(stages),
+                affordable=self._calculator.affords(stages),
             )
 
     def _expect_cost(self, locked: Design, effect: float) -> ExpectedCost:
@@ -269,8 +268,7 @@ class _Preview:
         stages = self._stages(locked, None)
         confirm = next(stage for stage in stages if stage.name == "confirm")
         others = [stage for stage in stages if stage.name.startswith("screen")]
-        check = self._calculator.budget_check
-        before, cost = check.cost(others), check.cost([*others, confirm])
+        before, cost = self._calculator.cost(others), self._calculator.cost([*others, confirm])
         runs = confirm.runs * made + sum(stage.runs for stage in others)
         return ExpectedCost(effect, runs, before + made * (cost - before))
 

@@ -73,17 +73,16 @@ def price_exploration(compiler: DesignCompiler, campaign: CampaignFacts, action:
     metric = Metric(meaning=f"share of {episodes} hidden tasks solved after the last step", episodes=episodes)
     seconds = max(compiler.price.run_with_evaluations(variant, metric) for variant in jobs)
     runs = len(arms)
-    check = compiler.calculator.budget_check
-    need, left = -(-runs // check.price.parallel) * seconds, check.left
+    need, left = -(-runs // compiler.price.parallel) * seconds, compiler.left
     if need > _SHARE * left:
         raise DesignRefused(
             f"expected an exploration of at most a quarter of the {format_seconds(left)} left; found {runs} runs of "
             f"about {format_seconds(seconds)}; try less, or shorter"
         )
-    most = check.budget.max_runs
-    if most is not None and check.runs_made + runs > most:
+    most = compiler.budget.max_runs
+    if most is not None and compiler.runs_made + runs > most:
         raise DesignRefused(
-            f"expected at most {most} runs in all; found {check.runs_made} made and {runs} more; try less"
+            f"expected at most {most} runs in all; found {compiler.runs_made} made and {runs} more; try less"
         )
     return PricedExploration(action.why, job, arms, screen_metric(metric), seconds)
 

@@ -23,7 +23,7 @@ from research.controller.controller import INTERRUPTED, Observer, StudyControlle
 from research.controller.mirror import NO_MIRROR, LogMirror
 from research.controller.wandb import OnlineLogging
 from research.design.comparison import StatisticalRequirements
-from research.design.pricing import KnownCheck, no_check, runs_at_once
+from research.design.pricing import KnownCheck, runs_at_once
 from research.errors import (
     BadEnvironment,
     BadModel,
@@ -40,7 +40,7 @@ from research.installation.machine import describe
 from research.installation.studies import RESULTS_VERSION, VERSION_KEY
 from research.installation.tiny_model import Note
 from research.isolation.mode import PROCESS, UNISOLATED, Isolation, Sandboxing
-from research.planners.protocol import Planner
+from research.planners.context import Planner
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.scheduler.approvals import MODE, ApprovalMode
 from sandboxes import ProcessSandbox
@@ -144,7 +144,7 @@ def new_study_id(topic: str, token: str | None = None) -> str:
 _FILLER = {"does", "the", "and", "make", "for", "with", "how", "what", "which", "than", "can", "will", "should", "grpo"}
 
 
-def create_study(log: EventLog, study: str, request: StudyRequest, check_of: KnownCheck = no_check) -> None:
+def create_study(log: EventLog, study: str, request: StudyRequest, check_of: KnownCheck = lambda job: None) -> None:
     """Append `study.created`; `check_of` knows what a model of the study was seen to take."""
     slots = parallel_of(request.base, request.requested, check_of)
     payload = {

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-from research.design.pricing import EVALUATION_EPISODES, BudgetCheck, Estimates, Stage
+from research.design.pricing import EVALUATION_EPISODES, Estimates, Pricing, Stage
 from research.errors import DesignRefused, Unmeasurable
 from research.installation.base_job import require_agreement
 from research.proposals.actions import ProposeDesign, ProposedScreen
@@ -26,8 +26,7 @@ from research.proposals.arms import (
     compare,
     constant_value,
     field_value,
-    job_validator,
-    potential_confounders,
+    is_job,
 )
 from research.proposals.metric_choice import (
     MetricChoice,
@@ -254,11 +253,11 @@ class DesignDraft:
         """Return what its runs are judged by; raise DesignRefused for what its environment does not give."""
         return judge.metric(self.comparison.jobs, episodes, models=self.varies_model)
 
-    def stages(self, seeds: int, budget_check: BudgetCheck, metric: Metric) -> tuple[Stage, ...]:
+    def stages(self, seeds: int, price: Pricing, metric: Metric) -> tuple[Stage, ...]:
         """Return what is run with so many seeds, at the worst."""
 
         def stage(name: str, runs: int, jobs: Sequence[Job]) -> Stage:
-            return Stage(name, runs, max(budget_check.price.run_with_evaluations(job, metric) for job in jobs))
+            return Stage(name, runs, max(price.run_with_evaluations(job, metric) for job in jobs))
 
         stages, entering = [], 0 if self.screen is None else self.screen.candidates
         for rung in () if self.screen is None else self.screen.rungs:
@@ -337,7 +336,7 @@ def _draft_search(
     require_agreement(base, {name: [value] for name, value in fixed.items()})
     fixed |= {knob.field: field_value(knob.field, knob.control) for knob in proposed.knobs if knob.control is not None}
     values = {**(base or Job()).model_dump(), "environment": proposal.environment, **fixed}
-    if not job_validator(values)({}):
+    if not is_job(values, {}):
         raise DesignRefused("the control of the screen is no valid job; choose other constants")
     job = Job.model_validate(values)
     _require_environment(job, ())
@@ -416,14 +415,3 @@ def _require_environment(job: Job, variables: Iterable[str]) -> None:
             "played again afterwards, which is known to give the same of the built-in environments alone; write the "
             "reward into the environment, and compare two environments"
         )
-
-
-def add_potential_confounders(claim: Hypothesis) -> Hypothesis:
-    """Return the hypothesis with the confounds that its variable brings by itself, before those the planner fears."""
-    variables = () if claim.variable == REWARD else tuple(claim.varied)
-    steps, batches = (claim.varied.get(name, ()) for name in ("steps", "episodes_per_step"))
-    together = bool(steps and batches)
-    if together:  # as many episodes in each arm?
-        together = len({int(n) * int(size) for n, size in zip(steps, batches, strict=True)}) == 1
-    known = potential_confounders(variables, "together" if together else claim.matched)
-    return claim.model_copy(update={"confounds": tuple(dict.fromkeys((*known, *claim.confounds)))[:8]})

@@ -12,13 +12,11 @@ from __future__ import annotations
 import hmac
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from research.design.comparison import (
     PREDICTION_LEVEL,
     DesignDraft,
-    StatisticalRequirements,
-    add_potential_confounders,
     check_prediction,
     draft_design,
 )
@@ -30,8 +28,8 @@ from research.design.headroom import (
     require_schedule,
     require_signal,
 )
-from research.design.noise_bank import NOISE_SEEDS, NoiseBank, load_shipped_bank
-from research.design.pricing import BudgetCheck, Pricing, describe_basis
+from research.design.noise_bank import NOISE_SEEDS
+from research.design.pricing import describe_basis
 from research.design.sample_size import PoweredDesign, SampleSizeCalculator, Unaffordable
 from research.environments.reference import records_of
 from research.errors import DesignRefused
@@ -44,14 +42,20 @@ from research.proposals.actions import (
     ProposeDesign,
     ProposedHypothesis,
 )
-from research.proposals.arms import NO_MODELS, ComparedModels, common_controls, variable_value
+from research.proposals.arms import (
+    NO_MODELS,
+    ComparedModels,
+    add_potential_confounders,
+    common_controls,
+    variable_value,
+)
 from research.proposals.metric_choice import add_evaluations
 from research.proposals.reward_code import check_reward
 from studies.checks.alarms import watchdog_of
 from studies.metrics import kind_of
 from studies.metrics.builtin import Gain
-from studies.records.alpha import ALPHA, AlphaLedgers
-from studies.records.design import REWARD, Budget, Design, Hypothesis, Metric, NoisePlan, Price
+from studies.records.alpha import ALPHA
+from studies.records.design import REWARD, Design, Hypothesis, Metric, NoisePlan, Price
 from studies.records.procedure import CollapseRule, PowerTarget, Prediction, Replication, Rule
 from studies.records.runs import EXCLUDED_CODES, WORST_CODES
 from studies.records.statements import statement_of
@@ -133,9 +137,8 @@ class CompiledDesign:
     draft: DesignDraft
     powered: PoweredDesign | None
     """None where A/A runs come first."""
-    calculator: SampleSizeCalculator
-    used: frozenset[int] = frozenset()
-    """Seeds that are not to be drawn again."""
+    compiler: DesignCompiler
+    """With the power that is promised: less than what was asked for where a later round can have no more."""
 
     @property
     def job(self) -> Job:
@@ -144,19 +147,19 @@ class CompiledDesign:
     @property
     def unchecked(self) -> bool:
         """Whether a training with a learning rate of 0 comes first, as none was seen of this environment and model."""
-        return self.calculator.bank.needs_zero_lr_check(self.job)
+        return self.compiler.bank.needs_zero_lr_check(self.job)
 
     def affords_repeats(self, times: int) -> bool:
-        return self.powered is not None and self.calculator.budget_check.affords(self.powered.stages * times)
+        return self.powered is not None and self.compiler.affords(self.powered.stages * times)
 
     def build_lock(self, question: str, draw_seed: Callable[[], int], code: Mapping[str, str]) -> Design:
         """Return the design on seeds of `draw_seed`; raise DesignRefused where A/A runs come first."""
-        calculator, powered = self.calculator, self.powered
+        compiler, powered = self.compiler, self.powered
         if powered is None:
-            raise DesignRefused(f"{calculator.explain_unknown_noise(self.draft)} A/A runs come first")
-        draft, count, other, place = powered.draft, powered.seeds, self.proposal.replication, calculator.place
-        check, metric, jobs = calculator.budget_check, calculator.metric(draft), draft.comparison.jobs
-        seeds = _draw_distinct(draw_seed, count * (2 if other else 1) + bool(draft.screen), self.used)
+            raise DesignRefused(f"{compiler.explain_unknown_noise(self.draft)} A/A runs come first")
+        draft, count, other, place = powered.draft, powered.seeds, self.proposal.replication, compiler.place
+        noise, metric, jobs = powered.analysis.noise, compiler.metric(draft), draft.comparison.jobs
+        seeds = _draw_distinct(draw_seed, count * (2 if other else 1) + bool(draft.screen), self.compiler.used)
         test, reads_collapses = powered.analysis.test(count, draft.effect), kind_of(metric).reads_collapses
         return Design(
             question=question,
@@ -170,27 +173,27 @@ class CompiledDesign:
             test=test,
             alpha=ALPHA if place is None else place.difference,
             exclusions=EXCLUDED_CODES,
-            budget=check.budget,
+            budget=compiler.budget,
             price=Price(
                 runs=sum(stage.runs for stage in powered.stages),
-                parallel=check.price.parallel,
+                parallel=compiler.price.parallel,
                 seconds_per_run=max(stage.seconds_per_run for stage in powered.stages),
-                total_s=check.cost(powered.stages),
-                basis=describe_basis(check.price, jobs),
+                total_s=compiler.cost(powered.stages),
+                basis=describe_basis(compiler.price, jobs),
             ),
             code=code,
-            promise=PowerTarget(power=calculator.requirements.power, effect=draft.effect),
-            noise=powered.noise,
+            promise=PowerTarget(power=compiler.requirements.power, effect=draft.effect),
+            noise=noise,
             looks=powered.analysis.analyses(count),
             equivalence_margin=draft.effect,
             multiplicity="none" if draft.claims == 1 else "dunnett_bh" if place is None else "dunnett_bonferroni",
             screen=draft.screen.model_copy(update={"seed": seeds[-1]}) if draft.screen else None,
             replication=Replication(environment=other.environment, seeds=seeds[count : 2 * count]) if other else None,
-            watchdog=watchdog_of(max(check.price.step(add_evaluations(job, metric)) for job in jobs)),
+            watchdog=watchdog_of(max(compiler.price.step(add_evaluations(job, metric)) for job in jobs)),
             decision_table=build_decision_table(self.proposal),
             counted_as_worst=WORST_CODES,
             most_excluded=MOST_EXCLUDED,
-            collapse=None if reads_collapses else CollapseRule(drop=powered.noise.drop),
+            collapse=None if reads_collapses else CollapseRule(drop=noise.drop),
             scope_reached=reads_collapses and metric.cut_at is not None,
             shared_seeds=test == "paired",
             environments=records_of([draft.job.environment, *([other.environment] if other else [])]),
@@ -205,8 +208,8 @@ class CompiledDesign:
         count = NOISE_SEEDS if self.powered is None else 0
         if not count and not self.unchecked:
             return None
-        seeds = _draw_distinct(draw_seed, count + self.unchecked, self.used)
-        metric = self.calculator.metric(self.draft)
+        seeds = _draw_distinct(draw_seed, count + self.unchecked, self.compiler.used)
+        metric = self.compiler.metric(self.draft)
         return NoisePlan(
             environment=self.job.environment,
             job=self.job.model_dump(mode="json", exclude={"seed", "tracking"}),
@@ -219,43 +222,21 @@ class CompiledDesign:
 
 
 @dataclass(frozen=True, slots=True)
-class DesignCompiler:
+class DesignCompiler(SampleSizeCalculator):
     """What designs are judged by: the price list, the budget, the requirements and the noise bank."""
 
-    price: Pricing
-    budget: Budget
-    seconds_left: float | None = None
-    """What remains of the budget's wall clock; None for all of it."""
-    runs_made: int = 0
-    """How many of the budget's runs are made."""
     base: Job | None = None
     """The job under all arms; None for `Job()`."""
-    requirements: StatisticalRequirements = field(default_factory=StatisticalRequirements)
-    bank: NoiseBank = field(default_factory=load_shipped_bank)
     models: ComparedModels = NO_MODELS
     """Models that a hypothesis may compare."""
-    measured_by: Metric | None = None
-    """What A/A runs of this study were judged by, where it made any."""
-    ledgers: AlphaLedgers = field(default_factory=lambda: AlphaLedgers.begin(1))
-    """The inquiry's error ledgers, as they stand before the round that is designed."""
-    previous: str = ""
-    """Hash of the lock of the round before; empty before the first."""
     used: frozenset[int] = frozenset()
     """Seeds of earlier rounds, which no claim of a later one may rest on."""
-
-    @property
-    def calculator(self) -> SampleSizeCalculator:
-        """The sizing by these prices, requirements, noise and levels."""
-        budget = BudgetCheck(self.price, self.budget, self.seconds_left, self.runs_made)
-        return SampleSizeCalculator(
-            self.requirements, budget, self.bank, self.measured_by, self.ledgers.next_place(self.previous)
-        )
 
     def metric_in(self, environment: str | None = None) -> Metric:
         """Return what the base job's runs would be judged by in an environment; raise DesignRefused."""
         base = self.base or Job()
         job = base if environment is None else base.model_copy(update={"environment": environment})
-        return self.calculator.judge.metric((job,), self.requirements.episodes, models=bool(self.models.by_name))
+        return self.judge.metric((job,), self.requirements.episodes, models=bool(self.models.by_name))
 
     def compile(self, hypotheses: Sequence[Hypothesis], proposal: ProposeDesign) -> CompiledDesign:
         """Return the design that tests `hypotheses` (or runs the proposal's screen) and keeps the promise.
@@ -267,32 +248,32 @@ class DesignCompiler:
             named = {knob.field: [knob.control] for knob in proposal.screen.knobs if knob.control is not None}
             require_agreement(self.base, named)
         build_decision_table(proposal)
-        calculator = self.calculator
-        if proposal.replication is not None and calculator.place is not None:
+        if proposal.replication is not None and self.place is not None:
             message = "expected no replication in a round of several, as it is a question of its own; found one"
             again = "ask it in the next round"
             raise DesignRefused(f"{message}; {again}, or use --rounds 1", model_feedback=f"{message}; {again}")
-        draft = draft_design(hypotheses, proposal, self.base, self.requirements, calculator.judge)
-        metric = calculator.metric(draft)
+        draft = draft_design(hypotheses, proposal, self.base, self.requirements, self.judge)
+        metric = self.metric(draft)
         require_schedule(draft, metric, self.price.estimates)
         require_observable_collapse(draft, metric)
         if draft.replication:
-            there = calculator.judge.metric(draft.replication, metric.episodes, models=draft.varies_model)
+            there = self.judge.metric(draft.replication, metric.episodes, models=draft.varies_model)
             require_replicable(metric, there)
         self._require_room(draft, metric, hypotheses)
-        if calculator.explain_unknown_noise(draft) is not None:
-            calculator.require_noise_stages(draft)
-            return CompiledDesign(tuple(hypotheses), proposal, draft, None, calculator, self.used)
-        promised, later = self.requirements.power, self.ledgers.round > 1
-        for less in [*(power for power in _LESS_POWER if later and power < promised), None]:
+        if self.explain_unknown_noise(draft) is not None:
+            self.require_noise_stages(draft)
+            return CompiledDesign(tuple(hypotheses), proposal, draft, None, self)
+        lower = [power for power in _LESS_POWER if self.ledgers.round > 1 and power < self.requirements.power]
+        for power in [self.requirements.power, *lower]:
+            compiler = replace(self, requirements=replace(self.requirements, power=power))
             try:
-                powered = calculator.size(draft, proposal.seeds_per_arm)
-                break
+                powered = compiler.size(draft, proposal.seeds_per_arm)
             except Unaffordable:
-                if less is None:
+                if power == [self.requirements.power, *lower][-1]:
                     raise
-                calculator = replace(calculator, requirements=replace(self.requirements, power=less))
-        return CompiledDesign(tuple(hypotheses), proposal, draft, powered, calculator, self.used)
+            else:
+                break
+        return CompiledDesign(tuple(hypotheses), proposal, draft, powered, compiler)
 
     def _require_room(self, draft: DesignDraft, metric: Metric, hypotheses: Sequence[Hypothesis]) -> None:
         if kind_of(metric).name == Gain.name:

@@ -148,8 +148,8 @@ def require_room_to_gain(
             f"expected a control whose gains vary; all {len(levels)} runs of its job gained {levels[0]:g}, so that "
             "nothing is known of the noise: train more steps, or choose another environment, --env"
         )
-    if all(map(_has_no_signal, known)):
-        _require_signal(known[0])
+    if all(faults := [_find_no_signal(entry) for entry in known]) and faults[0] is not None:
+        raise faults[0]
     level = fmean(levels) if len(levels) >= LEAST_RUNS else None
     control, *treatments = map(_initial_success, known)
     for claim, begins in zip(claims, treatments, strict=True):
@@ -171,7 +171,8 @@ def require_signal(
     No group of episodes had rewards that differ, or an effect upwards does not fit above the lower end of its success,
     or the threshold is passed before training.
     """
-    _require_signal(known)
+    if (fault := _find_no_signal(known)) is not None:
+        raise fault
     if known is None or (found := _initial_success(known)) is None:
         return
     solved = f"the untrained model solved {known.base_success:.3f} of {known.base_success_n} search episodes"
@@ -204,18 +205,15 @@ def _initial_success(known: MeasuredEnvironment | None) -> Interval | None:
     return rate_interval(solved, known.base_success_n)
 
 
-def _has_no_signal(known: MeasuredEnvironment | None) -> bool:
-    return known is not None and known.equal_groups == 1.0 and known.equal_groups_n >= LEAST_GROUPS
-
-
-def _require_signal(known: MeasuredEnvironment | None) -> None:
-    if known is not None and _has_no_signal(known):
-        raise DesignRefused(
-            f"expected something to learn in {known.environment}; when it was checked with this model, all "
-            f"{known.equal_groups_n} groups of {known.group_size} episodes had equal rewards, and such a group teaches "
-            "nothing: pose easier or harder tasks, show examples in the prompt, or reward a part of the way, and check "
-            "again (ajet env check)"
-        )
+def _find_no_signal(known: MeasuredEnvironment | None) -> DesignRefused | None:
+    if known is None or known.equal_groups != 1.0 or known.equal_groups_n < LEAST_GROUPS:
+        return None
+    return DesignRefused(
+        f"expected something to learn in {known.environment}; when it was checked with this model, all "
+        f"{known.equal_groups_n} groups of {known.group_size} episodes had equal rewards, and such a group teaches "
+        "nothing: pose easier or harder tasks, show examples in the prompt, or reward a part of the way, and check "
+        "again (ajet env check)"
+    )
 
 
 def _refuse_no_headroom(

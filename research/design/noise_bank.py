@@ -86,96 +86,6 @@ class Observation(Record):
         return detect_collapse(Conditions(course=known), CollapseRule()) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class NoiseEstimate:
-    """The spread of a metric between seeds, at `episodes` evaluation episodes."""
-
-    variance: float
-    df: int
-    episodes: int
-    evaluation: float | None
-    """The part of `variance` that is evaluation; None where it is unknown."""
-    correlation: float | None
-    pairs: int
-    runs: int
-    groups: int
-    studies: int
-    steps: tuple[int, ...]
-    collapsed: int = 0
-    """Runs beside them that collapsed."""
-    alone: int = 0
-    """Runs beside them that did not, and have no part in the spread: none of their group is left beside them, say."""
-    drop: float | None = None
-    """What those lack of the mean of their groups, on average; None where there are none to say it."""
-
-    def supports(self, episodes: int) -> bool:
-        varies = self.variance > _NOTHING**2
-        return varies and self.df >= LEAST_DF and (self.evaluation is not None or episodes >= self.episodes)
-
-    def at_episodes(self, episodes: int, basis: str) -> Noise:
-        if self.evaluation is None:
-            variance, evaluation = self.variance, None
-        else:
-            evaluation = self.evaluation * self.episodes / episodes
-            variance = self.variance - self.evaluation + evaluation
-        return Noise(
-            sd=math.sqrt(max(variance, _NOTHING**2)),
-            df=self.df,
-            evaluation_sd=math.sqrt(evaluation) if evaluation is not None else None,
-            episodes=episodes,
-            correlation=self.correlation,
-            pairs=self.pairs,
-            basis=basis,
-            collapsed=self.collapsed,
-            runs=self.runs + self.alone + self.collapsed,
-            drop=self.drop,
-        )
-
-
-def estimate_noise(observations: Iterable[Observation]) -> NoiseEstimate | None:
-    """Return the figures of observations of one metric under one key; None when no group has two of them."""
-    known = sorted(observations, key=lambda entry: (entry.study, entry.group, entry.seed, entry.run))
-    by_group = _group_by(known, lambda entry: (entry.group, entry.episodes)).values()
-    lacking: list[float] = []
-    groups: list[list[Observation]] = []
-    for every in by_group:
-        kept = [entry for entry in every if not entry.lost]
-        if kept:
-            lacking += [fmean(entry.value for entry in kept) - entry.value for entry in every if entry.lost]
-        if len(kept) > 1:
-            groups.append(kept)
-    if not groups:
-        return None
-    entries = [entry for entry in known if not entry.lost]
-    per_episode = _evaluation_variance(entries)
-    by_episodes = Counter[int]()
-    for group in groups:
-        by_episodes[group[0].episodes] += len(group) - 1
-    episodes = min(by_episodes, key=lambda count: (-by_episodes[count], count))  # those with most degrees of freedom
-    used = [group for group in groups if per_episode is not None or group[0].episodes == episodes]
-    squares, df = 0.0, sum(len(group) - 1 for group in used)
-    for group in used:
-        shift = 0.0 if per_episode is None else per_episode * (1 / episodes - 1 / group[0].episodes)
-        squares += _sum_of_squares([entry.value for entry in group]) + shift * (len(group) - 1)
-    variance = max(0.0, squares / df)
-    correlation, pairs = _seed_correlation(used)
-    return NoiseEstimate(
-        variance=variance,
-        df=df,
-        episodes=episodes,
-        evaluation=None if per_episode is None else min(variance, per_episode / episodes),
-        correlation=correlation,
-        pairs=pairs,
-        runs=sum(map(len, used)),
-        groups=len(used),
-        studies=len({entry.study for group in used for entry in group}),
-        steps=tuple(sorted({entry.steps for group in used for entry in group})),
-        collapsed=len(known) - len(entries),
-        alone=len(entries) - sum(map(len, used)),
-        drop=fmean(lacking) if lacking and fmean(lacking) > 0 else None,
-    )
-
-
 def _group_by(entries: Iterable[Observation], key: Callable[[Observation], _K]) -> dict[_K, list[Observation]]:
     groups: defaultdict[_K, list[Observation]] = defaultdict(list)
     for entry in entries:
@@ -277,66 +187,78 @@ class NoiseBank:
     def needs_zero_lr_check(self, job: Job) -> bool:
         return self.checked is not None and (job.environment, model_key(job)) not in self.checked
 
-    def find(self, environment: str, job: Job, metric: Metric) -> Noise | None:
-        """Return the noise of a metric with so many evaluation episodes; None where `explain_missing` says why."""
-        known = self._estimate(environment, job, metric)
-        if known is None or not known.supports(metric.episodes):
-            return None
-        first, last = min(known.steps), max(known.steps)
-        lengths = str(first) if first == last else f"{first} to {last}"
-        steps = "" if known.steps == (job.steps,) else f", of {lengths} training steps"
-        collapsed = f"; {known.collapsed} more collapsed" if known.collapsed else ""
-        studies = f"{known.studies} {'study' if known.studies == 1 else 'studies'}"
-        return known.at_episodes(
-            metric.episodes,
-            f"{known.runs} runs in {_describe_groups(known)} that differ in their seed alone{steps}, from {studies}; "
-            f"results version {RESULTS_VERSION}{collapsed}{self._describe_left_out()}",
-        )
+    def find(self, environment: str, job: Job, metric: Metric) -> Noise | str:
+        """Return the noise of a metric with so many evaluation episodes, or in a sentence why nothing is known of it.
 
-    def explain_missing(self, environment: str, job: Job, metric: Metric) -> str | None:
-        """Return why `find` says nothing, in a sentence; None where it says something."""
-        known, left_out = self._estimate(environment, job, metric), self._describe_left_out()
+        Sums of squares are pooled over groups that were evaluated on as many episodes, those with most degrees of
+        freedom; over all groups where it is known what of the spread is evaluation.
+        """
+        seen, known = self._select(environment, job, metric)
         about = f"{environment}, this model and {job.algorithm}"
-        if known is None:
-            late = len(self._select(environment, job, metric))
-            if late and metric.threshold is not None:
-                return f"Most of the {late} runs of {about} in the noise bank never reached {metric.threshold:g}."
+        left_out = ", ".join(f"{count} of {reason}" for reason, count in sorted(self.left_out.items()))
+        left_out = f"; left out: {left_out}" if left_out else ""
+        alive, groups, lacking = [entry for entry in known if not entry.lost], list[list[Observation]](), list[float]()
+        for every in _group_by(known, lambda entry: (entry.group, entry.episodes)).values():
+            kept = [entry for entry in every if not entry.lost]
+            lacking += [fmean(other.value for other in kept) - entry.value for entry in every if kept and entry.lost]
+            groups += [kept] if len(kept) > 1 else []
+        if not groups and seen and metric.threshold is not None:
+            return f"Most of the {len(seen)} runs of {about} in the noise bank never reached {metric.threshold:g}."
+        if not groups:
             return f"The noise bank has no two runs of {about} that differ in their seed alone{left_out}."
-        if known.supports(metric.episodes):
-            return None
-        if known.df < LEAST_DF:
+        per_episode, by_episodes = _evaluation_variance(alive), Counter[int]()
+        for group in groups:
+            by_episodes[group[0].episodes] += len(group) - 1
+        episodes = min(by_episodes, key=lambda count: (-by_episodes[count], count))
+        used = [group for group in groups if per_episode is not None or group[0].episodes == episodes]
+        squares, df, runs = 0.0, sum(len(group) - 1 for group in used), sum(map(len, used))
+        for group in used:
+            shift = 0.0 if per_episode is None else per_episode * (1 / episodes - 1 / group[0].episodes)
+            squares += _sum_of_squares([entry.value for entry in group]) + shift * (len(group) - 1)
+        variance = max(0.0, squares / df)
+        where = f"{len(used)} {'group' if len(used) == 1 else 'groups'}"
+        if df < LEAST_DF:
             return (
-                f"The noise bank has {known.runs} runs of {about} in {_describe_groups(known)}: {known.df} degrees of "
-                f"freedom, where {LEAST_DF} are the least{left_out}."
+                f"The noise bank has {runs} runs of {about} in {where}: {df} degrees of freedom, where {LEAST_DF} are "
+                f"the least{left_out}."
             )
-        if not known.variance:
-            return f"The noise bank has {known.runs} runs of {about} that do not vary at all, which says nothing."
-        return (
-            f"The noise bank has runs of {about} with {known.episodes} evaluation episodes and does not know what of "
-            f"their spread is evaluation, so that it says nothing about {metric.episodes}."
-        )
+        if variance <= _NOTHING**2:
+            return f"The noise bank has {runs} runs of {about} that do not vary at all, which says nothing."
+        if per_episode is None and metric.episodes < episodes:
+            return (
+                f"The noise bank has runs of {about} with {episodes} evaluation episodes and does not know what of "
+                f"their spread is evaluation, so that it says nothing about {metric.episodes}."
+            )
+        evaluation = None
+        if per_episode is not None:
+            there = min(variance, per_episode / episodes)
+            evaluation = there * episodes / metric.episodes
+            variance = variance - there + evaluation
+        steps = sorted({entry.steps for group in used for entry in group})
+        lengths = str(steps[0]) if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
+        lengths = "" if steps == [job.steps] else f", of {lengths} training steps"
+        studies, collapsed = len({entry.study for group in used for entry in group}), len(known) - len(alive)
+        more = f"; {collapsed} more collapsed" if collapsed else ""
+        correlation, pairs = _seed_correlation(used)
+        return Noise(
+            sd=math.sqrt(max(variance, _NOTHING**2)), df=df, episodes=metric.episodes, correlation=correlation,
+            evaluation_sd=None if evaluation is None else math.sqrt(evaluation), pairs=pairs,
+            basis=f"{runs} runs in {where} that differ in their seed alone{lengths}, from {studies} "
+            f"{'study' if studies == 1 else 'studies'}; results version {RESULTS_VERSION}{more}{left_out}",
+            collapsed=collapsed, runs=len(known), drop=fmean(lacking) if lacking and fmean(lacking) > 0 else None,
+        )  # fmt: skip
 
-    def _estimate(self, environment: str, job: Job, metric: Metric) -> NoiseEstimate | None:
-        known: list[Observation] = []
-        for group in _group_by(self._select(environment, job, metric), lambda entry: entry.group).values():
-            if metric.threshold is not None and metric.cut_at is not None:
-                late = sum(seen.value >= metric.cut_at for seen in group)
-                # Where most never reached the threshold, their spread is the horizon's, which has none.
-                if 2 * late > len(group):
-                    continue
-            known += group
-        return estimate_noise(known)
-
-    def _select(self, environment: str, job: Job, metric: Metric) -> list[Observation]:
+    def _select(self, environment: str, job: Job, metric: Metric) -> tuple[list[Observation], list[Observation]]:
+        """Return the runs of a job's kind, and those whose spread says something: of a horizon there is none."""
         wanted = (environment, model_key(job), job.algorithm, metric_key(metric))
-        return [
-            seen for seen in self.observations if (seen.environment, seen.model, seen.algorithm, seen.metric) == wanted
-        ]
-
-    def _describe_left_out(self) -> str:
-        if not self.left_out:
-            return ""
-        return "; left out: " + ", ".join(f"{count} of {reason}" for reason, count in sorted(self.left_out.items()))
+        alike = (run for run in self.observations if (run.environment, run.model, run.algorithm, run.metric) == wanted)
+        seen = sorted(alike, key=lambda entry: (entry.study, entry.group, entry.seed, entry.run))
+        cut_at = metric.cut_at
+        if metric.threshold is None or cut_at is None:
+            return seen, seen
+        groups = _group_by(seen, lambda entry: entry.group).values()
+        reached = (group for group in groups if 2 * sum(entry.value >= cut_at for entry in group) <= len(group))
+        return seen, [entry for group in reached for entry in group]
 
 
 class ZeroLrRun(Record):
@@ -444,7 +366,3 @@ def metric_key(metric: Metric) -> str:
 
 def _count_left_out(version: object, count: int) -> dict[str, int]:
     return {f"runs of results version {version} (this is version {RESULTS_VERSION})": count} if count else {}
-
-
-def _describe_groups(known: NoiseEstimate) -> str:
-    return f"{known.groups} {'group' if known.groups == 1 else 'groups'}"

@@ -68,16 +68,12 @@ KnownCheck = Callable[[Job], ModelCheck | None]
 """Returns what `ajet model check` measured of a job's model under the job's conditions; None where nobody asked it."""
 
 
-def no_check(job: Job) -> None:
-    """Return that no model was ever checked."""
-
-
 @dataclass(frozen=True, slots=True)
 class Estimates:
     """The estimated seconds of runs, by what was measured of environments and models."""
 
     measured: Sequence[MeasuredEnvironment] = ()
-    check_of: KnownCheck = no_check
+    check_of: KnownCheck = lambda job: None
     threads: int | None = None
     """Most threads that a run's server has; None for as many as a check had."""
 
@@ -265,7 +261,7 @@ class Pricing:
         All prices: what slows one job, such as a loaded machine, is not known to spare another.
         """
         plan, asks_on = state.noise_plan, state.most_rounds > 1 and state.design is not None
-        if not asks_on and plan is not None and _find_durations(state, ("noise",)):
+        if not asks_on and plan is not None and _find_durations(state, "noise"):
             times = price_of(state, "noise") / self.run_with_evaluations(Job.from_record(plan.job), plan.judged)
             return replace(self, times=times, basis=f"{self.basis}, times {times:.2g}, as this study's A/A runs took")
         whole = [] if state.most_rounds == 1 else _list_whole_attempts(state.every_run.values())
@@ -296,7 +292,7 @@ def make_pricing(
     observed: Mapping[str, float] | None = None,
     sandbox: str = PROCESSES,
     measured: Sequence[MeasuredEnvironment] = (),
-    check_of: KnownCheck = no_check,
+    check_of: KnownCheck = lambda job: None,
 ) -> Pricing:
     """Return the price list; `observed` maps `price_key(job, sandbox)` to the seconds that a run of it took here."""
     seen, estimates = dict(observed or {}), Estimates(measured, check_of, max(1, cores() // parallel))
@@ -340,7 +336,7 @@ def find_locked_price(state: StudyState, phase: Phase, steps: int | None = None)
 
 def has_ended_run(state: StudyState, phase: Phase) -> bool:
     """Return whether a run under the same lock has ended, so that `price_of` follows what runs really take."""
-    return bool(_find_durations(state, _phases_of_lock(phase)))
+    return bool(_find_durations(state, phase))
 
 
 def price_of(state: StudyState, phase: Phase, steps: int | None = None) -> float:
@@ -350,7 +346,7 @@ def price_of(state: StudyState, phase: Phase, steps: int | None = None) -> float
     price.
     """
     locked = find_locked_price(state, phase, steps)
-    took = _find_durations(state, _phases_of_lock(phase))
+    took = _find_durations(state, phase)
     alike = [entry for entry in took if entry.priced == locked]
     own = [entry for entry in alike if entry.phase == phase]
     newest = (own or alike or took)[-NEWEST_RUNS:]
@@ -358,10 +354,6 @@ def price_of(state: StudyState, phase: Phase, steps: int | None = None) -> float
         return locked
     # a log may name no price of its A/A runs
     return (locked or 1.0) * median(entry.seconds / (entry.priced or 1.0) for entry in newest)
-
-
-def _phases_of_lock(phase: Phase) -> tuple[Phase, ...]:
-    return (phase,) if phase in ("noise", "explore") else ("screen", "confirm", "replicate")
 
 
 class _AttemptDuration(NamedTuple):
@@ -373,7 +365,9 @@ class _AttemptDuration(NamedTuple):
     seconds: float
 
 
-def _find_durations(state: StudyState, phases: tuple[Phase, ...]) -> list[_AttemptDuration]:
+def _find_durations(state: StudyState, phase: Phase) -> list[_AttemptDuration]:
+    """Return those of the phase, else of all phases under its lock."""
+    phases = (phase,) if phase in ("noise", "explore") else ("screen", "confirm", "replicate")
     return [entry for entry in _list_durations(state) if entry.phase in phases]
 
 

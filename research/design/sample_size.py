@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from research.design.comparison import DesignDraft, StatisticalRequirements
 from research.design.headroom import require_schedule
-from research.design.noise_bank import NOISE_SEEDS, NoiseBank
+from research.design.noise_bank import NOISE_SEEDS, NoiseBank, load_shipped_bank
 from research.design.power import MOST_SEEDS, PowerAnalysis, RatePower, rate_noise
 from research.design.pricing import BudgetCheck, Stage
 from research.errors import DesignRefused
 from research.proposals.actions import LEAST_SEEDS
 from research.proposals.metric_choice import MetricChoice, format_amount, format_difference, metric_range
 from studies.metrics import kind_of
-from studies.records.alpha import ALPHA
+from studies.records.alpha import ALPHA, AlphaLedgers
 from studies.records.design import Metric
-from studies.records.procedure import Noise, RoundPlace
+from studies.records.procedure import RoundPlace
 
 LEAST_RATE = 0.05
 """Of a few runs none or all do not say that no other will."""
@@ -47,44 +47,47 @@ class PoweredDesign:
     draft: DesignDraft
     seeds: int
     analysis: PowerAnalysis
-    noise: Noise
     stages: tuple[Stage, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SampleSizeCalculator:
-    """What sizes are judged by."""
+class SampleSizeCalculator(BudgetCheck):
+    """What sizes are judged by, besides what may be spent."""
 
-    requirements: StatisticalRequirements
-    budget_check: BudgetCheck
-    bank: NoiseBank
+    requirements: StatisticalRequirements = field(default_factory=StatisticalRequirements)
+    bank: NoiseBank = field(default_factory=load_shipped_bank)
     measured_by: Metric | None = None
     """What A/A runs of this study were judged by, where it made any."""
-    place: RoundPlace | None = None
-    """The round's place in its inquiry, with its levels; None for a study of one round."""
+    ledgers: AlphaLedgers = field(default_factory=lambda: AlphaLedgers.begin(1))
+    """The inquiry's error ledgers, as they stand before the round that is designed."""
+    previous: str = ""
+    """Hash of the lock of the round before; empty before the first."""
+
+    @property
+    def place(self) -> RoundPlace | None:
+        """The round's place in its inquiry, with its levels; None for a study of one round."""
+        return self.ledgers.next_place(self.previous)
 
     @property
     def judge(self) -> MetricChoice:
-        return MetricChoice(self.requirements.metric, self.budget_check.price.training, self.measured_by)
+        return MetricChoice(self.requirements.metric, self.price.training, self.measured_by)
 
     def size(self, draft: DesignDraft, wanted: int) -> PoweredDesign:
         """Return the seeds that are needed, or more if they are wanted and affordable; raise Unaffordable."""
-        noise, analysis = self.power_analysis(draft)
+        analysis = self.power_analysis(draft)
         need = analysis.seeds_needed(draft.effect)
-        if need is None or not self.budget_check.affords(self.stages(draft, need)):
+        if need is None or not self.affords(self.stages(draft, need)):
             raise self._refuse(draft, analysis, need)
         whole = self.widen_screen(draft, need)
-        for seeds in range(max(need, wanted), need, -1):
-            if analysis.detects(seeds, draft.effect) and self.budget_check.affords(self.stages(whole, seeds)):
-                return PoweredDesign(whole, seeds, analysis, noise, self.stages(whole, seeds))
-        return PoweredDesign(whole, need, analysis, noise, self.stages(whole, need))
+        more = range(max(need, wanted), need, -1)
+        wished = (n for n in more if analysis.detects(n, draft.effect) and self.affords(self.stages(whole, n)))
+        seeds = next(wished, need)
+        return PoweredDesign(whole, seeds, analysis, self.stages(whole, seeds))
 
-    def power_analysis(self, draft: DesignDraft) -> tuple[Noise, PowerAnalysis]:
-        """Return the noise of a design and its power analysis; raise Unaffordable where the noise is not known."""
-        job, metric, wanted = draft.job, self.metric(draft), self.requirements
-        level, alike = ALPHA, None
-        if self.place is not None:
-            level, alike = self.place.difference, self.place.equivalence / draft.claims
+    def power_analysis(self, draft: DesignDraft) -> PowerAnalysis:
+        """Return what a design can see; raise Unaffordable where the noise is not known."""
+        job, metric, wanted, place = draft.job, self.metric(draft), self.requirements, self.place
+        level, alike = (ALPHA, None) if place is None else (place.difference, place.equivalence / draft.claims)
         shape = (draft.arms, draft.families, draft.compared, wanted.power)
         if kind_of(metric).rates:
             # The control's rate as far as runs of its job tell it, else the one at which most runs are needed.
@@ -93,18 +96,18 @@ class SampleSizeCalculator:
             rate = min(1 - LEAST_RATE, max(LEAST_RATE, likely))
             spread = f"the spread of a rate of {rate:.2f}, each run counting 1 or 0"
             noise = rate_noise(rate, metric.episodes, spread)
-            return noise, RatePower(noise, *shape, 1, max(rate, 1 - rate), level, alike, rate=rate)
+            return RatePower(noise, *shape, 1, max(rate, 1 - rate), level, alike, rate=rate)
         measured = self.bank.find(job.environment, job, metric)
-        if measured is None:
-            why = f"{self.explain_unknown_noise(draft)} A/A runs come first"
-            raise Unaffordable(why, need_s=0.0, shorter=False)
+        if isinstance(measured, str):
+            raise Unaffordable(f"{measured} A/A runs come first", need_s=0.0, shorter=False)
         analyses, span = wanted.analyses, metric_range(metric)
-        return measured, PowerAnalysis(measured, *shape, analyses, span, level, alike, draft.weights)
+        return PowerAnalysis(measured, *shape, analyses, span, level, alike, draft.weights)
 
     def explain_unknown_noise(self, draft: DesignDraft) -> str | None:
         """Return why the noise bank says nothing on a design, in a sentence; None where it does."""
         job, metric = draft.job, self.metric(draft)
-        return None if kind_of(metric).rates else self.bank.explain_missing(job.environment, job, metric)
+        found = None if kind_of(metric).rates else self.bank.find(job.environment, job, metric)
+        return found if isinstance(found, str) else None
 
     def metric(self, draft: DesignDraft) -> Metric:
         """Return what the runs of a design are judged by."""
@@ -112,24 +115,24 @@ class SampleSizeCalculator:
 
     def stages(self, draft: DesignDraft, seeds: int) -> tuple[Stage, ...]:
         job, metric = draft.job, self.metric(draft)
-        plumbing = self.budget_check.price.plumbing(job, metric.episodes)
+        plumbing = self.price.plumbing(job, metric.episodes)
         still = (Stage("zero-lr", 1, plumbing),) if self.bank.needs_zero_lr_check(job) else ()
-        return (*still, *draft.stages(seeds, self.budget_check, metric))
+        return (*still, *draft.stages(seeds, self.price, metric))
 
     def require_noise_stages(self, draft: DesignDraft) -> tuple[Stage, ...]:
         """Return the A/A runs and the least that has to follow; raise Unaffordable where they are not."""
-        stages, check = self.noise_stages(draft), self.budget_check
-        if check.affords(stages):
+        stages = self.noise_stages(draft)
+        if self.affords(stages):
             return stages
         still = "One run with a learning rate of 0 and " if self.bank.needs_zero_lr_check(draft.job) else ""
         why = (
             f"{self.explain_unknown_noise(draft)} {still}{NOISE_SEEDS} A/A runs first, and then {_AFTER_NOISE_SEEDS} "
-            f"seeds x {draft.arms} arms: {check.describe_cost(stages)}; {check.describe_budget()}"
+            f"seeds x {draft.arms} arms: {self.describe_cost(stages)}; {self.describe_budget()}"
         )
-        shorter = (n for n in self._shorter_lengths(draft) if check.affords(self.noise_stages(draft.with_steps(n))))
+        shorter = (n for n in self._shorter_lengths(draft) if self.affords(self.noise_stages(draft.with_steps(n))))
         steps = next(shorter, None)
         ways = "; or ".join([*_suggest_steps(draft, steps), *_suggest_smaller(draft)])
-        use, need_s = f"use {check.suggest_flags(stages)}", check.cost(stages)
+        use, need_s = f"use {self.suggest_flags(stages)}", self.cost(stages)
         raise Unaffordable(f"{why}: {use}", f"{why}: {ways}", need_s=need_s, shorter=steps is not None)
 
     def _shorter_lengths(self, draft: DesignDraft) -> Iterator[int]:
@@ -138,12 +141,12 @@ class SampleSizeCalculator:
         while (steps := steps // 2) >= SHORTEST_STEPS:
             less = draft.with_steps(steps)
             with suppress(DesignRefused):
-                require_schedule(less, self.metric(less), self.budget_check.price.estimates)
+                require_schedule(less, self.metric(less), self.price.estimates)
                 yield steps
 
     def noise_stages(self, draft: DesignDraft) -> tuple[Stage, ...]:
         metric = self.metric(draft)
-        runs = Stage("A/A", NOISE_SEEDS, self.budget_check.price.run_with_evaluations(draft.job, metric))
+        runs = Stage("A/A", NOISE_SEEDS, self.price.run_with_evaluations(draft.job, metric))
         return (runs, *self.stages(draft, _AFTER_NOISE_SEEDS))
 
     def widen_screen(self, draft: DesignDraft, seeds: int) -> DesignDraft:
@@ -151,13 +154,13 @@ class SampleSizeCalculator:
         if draft.screen is None:
             return draft
         wider = map(draft.with_candidates, range(draft.points, draft.screen.candidates, -1))
-        return next((entry for entry in wider if self.budget_check.affords(self.stages(entry, seeds))), draft)
+        return next((entry for entry in wider if self.affords(self.stages(entry, seeds))), draft)
 
     def _refuse(self, draft: DesignDraft, analysis: PowerAnalysis, need: int | None) -> Unaffordable:
         """Return the refusal of a design that no seeds, or not so many as are affordable, suffice for."""
-        metric, check = self.metric(draft), self.budget_check
+        metric = self.metric(draft)
         counts = range(MOST_SEEDS, LEAST_SEEDS - 1, -1)
-        most = next((seeds for seeds in counts if check.affords(self.stages(draft, seeds))), None)
+        most = next((seeds for seeds in counts if self.affords(self.stages(draft, seeds))), None)
         effect = analysis.min_detectable_effect(most) if most else None
         promise = f"an effect of {format_difference(metric, draft.effect)} with power {self.requirements.power:g}"
         noise = (
@@ -165,7 +168,7 @@ class SampleSizeCalculator:
             f"{_describe_variance_inflation(draft)}"
         )
         steps, stages = None, self.stages(draft, need or MOST_SEEDS)
-        flags = [] if need is None else [f"use {check.suggest_flags(stages)}"]
+        flags = [] if need is None else [f"use {self.suggest_flags(stages)}"]
         if effect is not None and effect > draft.effect:
             flags.append(f"look for a larger effect, --effect {effect:g}")
         if need is None:
@@ -175,10 +178,10 @@ class SampleSizeCalculator:
         else:
             can = f"{most} seeds are affordable and see {format_difference(metric, effect)}; " if effect else ""
             why = (
-                f"{promise} needs {need} seeds x {draft.arms} arms, {noise}: {check.describe_cost(stages)}; {can}"
-                f"{check.describe_budget()}"
+                f"{promise} needs {need} seeds x {draft.arms} arms, {noise}: {self.describe_cost(stages)}; {can}"
+                f"{self.describe_budget()}"
             )
-            shorter = (n for n in self._shorter_lengths(draft) if check.affords(self.stages(draft.with_steps(n), need)))
+            shorter = (n for n in self._shorter_lengths(draft) if self.affords(self.stages(draft.with_steps(n), need)))
             steps = next(shorter, None)
             flags += _suggest_steps(draft, steps)
         suggestions, least = _suggest_steps(draft, steps), self.requirements.min_effect(metric)
@@ -186,7 +189,7 @@ class SampleSizeCalculator:
             suggestions.append(f"name a larger smallest_effect, {effect:g} (the study's is {least:g})")
         ways = f": {'; or '.join(flags)}" if flags else "; nothing that a flag sets would do"
         feedback = f"{why}: {'; or '.join([*suggestions, *_suggest_smaller(draft)])}"
-        return Unaffordable(f"{why}{ways}", feedback, need_s=check.cost(stages), shorter=steps is not None)
+        return Unaffordable(f"{why}{ways}", feedback, need_s=self.cost(stages), shorter=steps is not None)
 
 
 def _describe_variance_inflation(draft: DesignDraft) -> str:

@@ -8,22 +8,11 @@ those of a plain grid by the raw score.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from research.design.samplers import (
-    Allowed,
-    Ladders,
-    Point,
-    SearchHistory,
-    Space,
-    Surface,
-    allow_any,
-    choose_balanced,
-    choose_by_surface,
-    make_generator,
-)
 from research.errors import NotReady
 from studies.records.base import JsonValue
 from studies.records.design import Arm
@@ -37,6 +26,10 @@ class Trial(NamedTuple):
     rung: int
 
 
+Allowed = Callable[[Mapping[str, JsonValue]], bool]
+"""Whether a combination of knob values is a job at all."""
+_Point = tuple[int, ...]
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.=+-]{0,63}")
 Scores = Mapping[tuple[str, int], float | None]
 """The metric of each trial that is over, None where nothing could be measured; a trial still running is left out."""
 
@@ -51,25 +44,31 @@ class ScreenProgress:
     asked: tuple[Arm, ...] = ()
     scores: Scores = field(default_factory=dict)
     higher_is_better: bool = True
-    allowed: Allowed = allow_any
+    allowed: Allowed = bool
 
     def next_candidate(self) -> Arm | None:
         """Return the next candidate; None when enough were asked, or every combination was."""
+        from research.design.samplers import choose_balanced, choose_by_surface  # they take long to import
+
         screen, index = self.screen, len(self.asked)
         if index >= screen.candidates or not (free := self._free_points()):
             return None
-        known, points = self._scores_at(0), tuple(self._space.point(arm.overrides) for arm in self.asked)
-        last, values = index >= screen.candidates - screen.confirmed, tuple(known.get(arm.name) for arm in self.asked)
+        known, points = self._scores_at(0), self._points
         if screen.sampler == "grid":
-            return self._space.arm(min(free), index)
-        if screen.sampler != "surface" or screen.bound is None:
+            point = min(free)
+        elif screen.sampler != "surface" or screen.bound is None:
             raise NotReady(
                 f"expected a screen by a bound of the response surface; found one by {screen.sampler}, which an older "
                 "ajet locked; finish it there, or ask again"
             )
-        history = SearchHistory(self._space, points, values, last, screen.bound)
-        choose = choose_balanced if index < screen.initial else choose_by_surface
-        return self._space.arm(choose(history, free), index)
+        elif index < screen.initial or not known:
+            point = choose_balanced([*points.values(), *self._control_point], free)
+        else:
+            scores = {point: known.get(name) for name, point in points.items()}
+            point = choose_by_surface(screen, scores, free, last=index >= screen.candidates - screen.confirmed)
+        values = self._values(point)
+        name = "+".join(f"{field}={str(value).lower()}" for field, value in values.items())
+        return Arm(name=name if _NAME.fullmatch(name) else f"candidate-{index + 1}", overrides=values)
 
     def due_trials(self) -> tuple[Trial, ...]:
         """Return the trials without a score that belong to the rung at hand, running ones included.
@@ -110,13 +109,30 @@ class ScreenProgress:
         counts = {"candidates": len(tried.asked), "rungs": rungs}
         return replace(tried, screen=self.screen.model_copy(update=counts))
 
-    @property
-    def _space(self) -> Space:
-        return Space(self.screen.knobs, self.control, self.allowed)
+    def _values(self, point: _Point) -> dict[str, JsonValue]:
+        return {knob.field: knob.values[at] for knob, at in zip(self.screen.knobs, point, strict=True)}
 
-    def _free_points(self) -> list[Point]:
-        random = make_generator(self.screen.seed, len(self.asked))
-        return self._space.shuffle_free_points(random, without=[self._space.point(arm.overrides) for arm in self.asked])
+    def _point(self, values: Mapping[str, JsonValue]) -> _Point:
+        """Return the point of knob values; raise ValueError where one is on no ladder."""
+        return tuple(knob.values.index(values[knob.field]) for knob in self.screen.knobs)
+
+    @property
+    def _points(self) -> dict[str, _Point]:
+        return {arm.name: self._point(arm.overrides) for arm in self.asked}
+
+    @property
+    def _control_point(self) -> tuple[_Point, ...]:
+        """Return the control's point alone; none where one of its values is on no ladder."""
+        inside = all(
+            knob.field in self.control and self.control[knob.field] in knob.values for knob in self.screen.knobs
+        )
+        return (self._point(self.control),) if inside else ()
+
+    def _free_points(self) -> list[_Point]:
+        from research.design.samplers import list_free
+
+        taken = [*self._points.values(), *self._control_point]
+        return list_free(self.screen, taken, lambda point: self.allowed(self._values(point)), len(self.asked))
 
     def _missing(self, names: Iterable[str], rung: int) -> tuple[Trial, ...]:
         return tuple(Trial(name, rung) for name in names if (name, rung) not in self.scores)
@@ -142,10 +158,11 @@ class ScreenProgress:
         """
         ranks = self._scores_at(rung)
         if self.screen.sampler == "surface" and ranks:
-            point = {arm.name: self._space.point(arm.overrides) for arm in self.asked}
-            rows = [(point[name], at, score) for at in range(rung + 1) for name, score in self._scores_at(at).items()]
-            surface = Surface(Ladders.of(self.screen.knobs), *zip(*rows, strict=True))
-            means = surface.to_scores(surface.predict([point[name] for name in ranks], rung).mean, rung).tolist()
-            ranks = dict(zip(ranks, means, strict=True))
+            from research.design.samplers import Surface
+
+            points = self._points
+            rows = [(points[name], at, score) for at in range(rung + 1) for name, score in self._scores_at(at).items()]
+            surface = Surface(self.screen.knobs, *zip(*rows, strict=True))
+            ranks = dict(zip(ranks, surface.predict_scores([points[name] for name in ranks], rung), strict=True))
         sign = 1.0 if self.higher_is_better else -1.0
         return [(name, sign * score) for name, score in sorted(ranks.items(), key=lambda entry: -entry[1])]

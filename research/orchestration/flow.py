@@ -77,7 +77,7 @@ from research.orchestration.prefect_api import (
 from research.orchestration.projection import PrefectView, question_of, take_answer
 from research.orchestration.supervision import flow_run_process
 from research.own_process import begin_process
-from research.planners.protocol import Planner
+from research.planners.context import Planner
 from research.scheduler.next_step import is_done
 from research.scheduler.required_runs import attempts_running
 from research.text import describe

@@ -1,4 +1,4 @@
-"""PlanningContext: all that a planner is shown.
+"""The planner's seam: all that it is shown in, one typed action out.
 
 It is rebuilt from the study before every turn, as a planner has no memory of its own, and holds facts only, nothing an
 agent or training code wrote: topic and notes are the user's, arms, warnings and verdicts are code's, hypotheses and the
@@ -6,19 +6,23 @@ notebook are the planner's own. Notes are quoted: they steer what is proposed, a
 
 A look (`tools`) reads and changes nothing, and quotes somebody else's words as such. Who looked at plays on hidden
 tasks may write no reward function any more: it could hold their answers.
+
+A planner is given `check`, which says why an action would be refused (or None), so that a refusal can be mended within
+the turn. Who asked the planner takes what `check` found of the action it returned.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
+from research.errors import DesignRefused
 from research.installation.base_job import find_fixed_fields
 from research.planners.history import CampaignFacts, Notebook, QuotedText
 from research.planners.tools import StudyTools
-from research.proposals.actions import DEFAULT_EFFECT
+from research.proposals.actions import DEFAULT_EFFECT, Action, SideAction
 from research.proposals.arms import NO_MODELS, ComparedModels, Scalar
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import RequestedMetric, flag_syntax
@@ -30,7 +34,7 @@ from studies.records.statements import metric_name
 from studies.records.verdict import Verdict
 from swarm.environments.base import Environment
 from swarm.environments.registry import environments
-from swarm.job import Job, TinyModel, Tunable, default_learning_rate, tunables
+from swarm.job import Job, TinyModel, default_learning_rate, tunables
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +92,17 @@ class ArmSummary:
 
 def field_specs(base: Job | None = None, models: ComparedModels = NO_MODELS) -> tuple[FieldSpec, ...]:
     """Return the fields a study may vary, with what `base` has as their defaults; the model where several are named."""
-    fixed = {} if base is None else find_fixed_fields(base)
-    specs = [_field_spec(name, mark, base or Job(), given=name in fixed) for name, mark in tunables().items()]
+    fixed, job, specs = {} if base is None else find_fixed_fields(base), base or Job(), []
+    for name, mark in tunables().items():
+        own, ladder, description = getattr(job, name), mark.ladder, Job.model_fields[name].description or ""
+        default = mark.usual if own is None else own
+        if name == "learning_rate":  # rungs are of the tiny model: as far around what is usual for this one
+            times = default_learning_rate(job.model, job.lora_rank) / default_learning_rate(TinyModel(), 0)
+            ladder = tuple(float(f"{rung * times:.3g}") for rung in ladder)
+        if default not in ladder:  # a value of a user's own stands among the others by its size
+            ladder = tuple(sorted((*ladder, default)))
+        given = name in fixed
+        specs.append(FieldSpec(name, default, ladder, mark.synonyms, description, mark.values, mark.apart, given))
     if names := tuple(models.by_name):
         about = (
             "The model that training begins with. Runs are then judged by what they gain over their own beginning, and "
@@ -97,18 +110,6 @@ def field_specs(base: Job | None = None, models: ComparedModels = NO_MODELS) -> 
         )
         specs.append(FieldSpec(MODEL, names[0], names, ("model", "language model"), about))
     return tuple(specs)
-
-
-def _field_spec(name: str, mark: Tunable, base: Job, *, given: bool) -> FieldSpec:
-    default = getattr(base, name)
-    default = mark.usual if default is None else default
-    ladder, description = mark.ladder, Job.model_fields[name].description or ""
-    if name == "learning_rate":  # rungs are of the tiny model: as far around what is usual for this one
-        times = default_learning_rate(base.model, base.lora_rank) / default_learning_rate(TinyModel(), 0)
-        ladder = tuple(float(f"{rung * times:.3g}") for rung in ladder)
-    if default not in ladder:  # a value of a user's own stands among the others by its size
-        ladder = tuple(sorted((*ladder, default)))
-    return FieldSpec(name, default, ladder, mark.synonyms, description, mark.values, mark.apart, given)
 
 
 def known_environments() -> tuple[Environment, ...]:
@@ -192,67 +193,114 @@ class PlannerContext:
         return known | ({"last_action_refused": self.rejected} if self.rejected else {})
 
     def _stage_facts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {}
+        metric, unit = self.metric, {"unit": self.metric.unit} if self.metric.unit else {}
+        range_of = {"name": metric_name(metric), "means": metric.meaning, "worst": metric.worst, "best": metric.best}
+        judged = {"metric": range_of | unit}
+        budget = {
+            "seconds_left": round(self.seconds_left),
+            "max_runs": self.max_runs,
+            "runs_at_once": self.parallel,
+            "seconds_per_run_of_the_default_job": round(self.seconds_per_run),
+        }
+        claims = [entry.model_dump(mode="json") for entry in self.hypotheses]
         if self.stage == "conclude":
             arms = [asdict(arm) for arm in self.arms]
             verdicts = [verdict.model_dump(mode="json", include=_SHOWN_OF_VERDICT) for verdict in self.verdicts]
-            judged = self._metric_facts() if self.metric.unit else {}  # of what its numbers are counted in
-            return (
-                {"arms": arms} | self._claim_facts() | {"verdicts": verdicts, "budget": self._budget_facts()} | judged
-            )
-        if self.stage == "design":
-            defaults = {spec.name: spec.default for spec in self.fields if spec.name != MODEL}
-            facts = {"job_defaults": defaults} | self._fixed_facts()
-            if self.search:
-                facts |= {"search": True, "sensible_values": {spec.name: list(spec.ladder) for spec in self.fields}}
-            if self.not_tested:
-                facts |= {"left_out_by_the_hypotheses": self.not_tested}
-            if self.noise:
-                facts |= {"sd_between_seeds": {name: round(noise.sd, 4) for name, noise in self.noise.items()}}
-            return facts | self._setup_facts() | self._claim_facts()
-        fields = [
-            {"name": spec.name, "default": spec.default, "sensible_values": list(spec.ladder), "does": spec.description}
-            for spec in self.fields
-        ]
-        facts = {"job_fields": fields} | self._fixed_facts()
-        facts |= {"metrics": {flag_syntax(kind): kind.title for kind in kinds().values()}}
-        if self.code_allowed:
-            facts |= {"reward_examples": examples(known.name for known in self.environments)}
-        else:
-            why = NO_REWARD_NOW if self.plays_seen else "its runs are in no containers"
-            facts |= {"reward_function": f"may not be proposed in this study: {why}"}
-        return facts | self._setup_facts()
-
-    def _fixed_facts(self) -> dict[str, Any]:
-        return {"fixed_by_the_user": dict(self.fixed)} if self.fixed else {}
-
-    def _setup_facts(self) -> dict[str, Any]:
+            facts = {"arms": arms, "hypotheses": claims, "verdicts": verdicts, "budget": budget}
+            return facts | (judged if unit else {})  # of what its numbers are counted in
         played = [
             {"name": e.name, "title": e.title, "success_means": e.measures}
             | ({"before_training": dict(self.checked[e.name])} if e.name in self.checked else {})
             for e in self.environments
             if self.wanted.find_conflict(e.name) is None
         ]
-        setup = {"environments": played, "budget": self._budget_facts(), "smallest_effect": self.effect}
-        return setup | self._metric_facts()
-
-    def _metric_facts(self) -> dict[str, Any]:
-        metric, unit = self.metric, {"unit": self.metric.unit} if self.metric.unit else {}
-        facts = {"name": metric_name(metric), "means": metric.meaning, "worst": metric.worst, "best": metric.best}
-        return {"metric": facts | unit}
-
-    def _claim_facts(self) -> dict[str, Any]:
-        return {"hypotheses": [entry.model_dump(mode="json") for entry in self.hypotheses]}
-
-    def _budget_facts(self) -> dict[str, Any]:
-        return {
-            "seconds_left": round(self.seconds_left),
-            "max_runs": self.max_runs,
-            "runs_at_once": self.parallel,
-            "seconds_per_run_of_the_default_job": round(self.seconds_per_run),
-        }
+        setup = {"environments": played, "budget": budget, "smallest_effect": self.effect} | judged
+        fixed = {"fixed_by_the_user": dict(self.fixed)} if self.fixed else {}
+        if self.stage == "design":
+            known: dict[str, Any] = {
+                "job_defaults": {spec.name: spec.default for spec in self.fields if spec.name != MODEL}
+            }
+            known |= fixed
+            if self.search:
+                known |= {"search": True, "sensible_values": {spec.name: list(spec.ladder) for spec in self.fields}}
+            if self.not_tested:
+                known |= {"left_out_by_the_hypotheses": self.not_tested}
+            if self.noise:
+                known |= {"sd_between_seeds": {name: round(noise.sd, 4) for name, noise in self.noise.items()}}
+            return known | setup | {"hypotheses": claims}
+        fields = [
+            {"name": spec.name, "default": spec.default, "sensible_values": list(spec.ladder), "does": spec.description}
+            for spec in self.fields
+        ]
+        metrics = {flag_syntax(kind): kind.title for kind in kinds().values()}
+        why = NO_REWARD_NOW if self.plays_seen else "its runs are in no containers"
+        code = (
+            {"reward_examples": examples(known.name for known in self.environments)}
+            if self.code_allowed
+            else {"reward_function": f"may not be proposed in this study: {why}"}
+        )
+        return {"job_fields": fields} | fixed | {"metrics": metrics} | code | setup
 
 
 _SHOWN_OF_VERDICT = {
     "hypothesis", "verdict", "reason", "estimate", "low", "high", "level", "p", "n_control", "n_treatment", "phase",
 }  # fmt: skip
+
+
+Check = Callable[[Action], DesignRefused | None]
+"""Returns why an action would be refused, in one line for a person and one for a planner; None when it is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerTurn:
+    """One action and what it took to get it."""
+
+    action: Action
+    tries: int = 1
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    rejected: tuple[str, ...] = ()
+    """Why earlier tries of this turn were refused, oldest first."""
+    note: str = ""
+    """What the planner assumed, for the report."""
+    not_tested: tuple[str, ...] = ()
+    """What of the topic the action leaves out: words of the topic, or the planner's own sentence on it."""
+    refused: DesignRefused | None = None
+    """Why `check` refuses the action, where the planner has no other idea."""
+    tool_results: tuple[ToolResult, ...] = ()
+    """What it looked at before."""
+    side_actions: tuple[SideAction, ...] = ()
+    """What it said beside the action."""
+
+    def payload(self) -> dict[str, Any]:
+        return {
+            "action": self.action.action,
+            "tries": self.tries,
+            "tokens": {"prompt": self.prompt_tokens, "completion": self.completion_tokens},
+            "rejected": list(self.rejected),
+            "note": self.note,
+            "not_tested": list(self.not_tested),
+            **({"looks": [look.payload() for look in self.tool_results]} if self.tool_results else {}),
+        }
+
+
+class Planner(Protocol):
+    """Proposes; disposes of nothing."""
+
+    @property
+    def name(self) -> str:
+        """`rules`, `llm`, or the name under which an installed package brings it."""
+        ...
+
+    @property
+    def model(self) -> str | None:
+        """The language model's name; None for a planner without one."""
+        ...
+
+    def act(self, context: PlannerContext, check: Check) -> PlannerTurn:
+        """Return the due action, accepted by `check`, or with its refusal where the planner has no other idea.
+
+        Raises BadTopic (the topic cannot be read), PlannerFailed (no usable answer) or DesignRefused (no answer that
+        `check` accepts).
+        """
+        ...

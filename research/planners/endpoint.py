@@ -3,20 +3,32 @@
 What passes (429, server faults, no answer) is waited for with growing pauses within a share of the study's time; an
 endpoint that was never reached is not. The timeout bounds a whole request, as a server may trickle bytes for ever.
 Errors name host and port only; neither they nor replies hold the key.
+
+A recording holds one JSON object a line: the sha256 of a request, and the reply's body or how the endpoint failed.
+Replies to one request are replayed in the order they came. The seconds that are left, and those a run takes, are left
+out of the hash, for they differ from machine to machine. No header is written, so no key; one that a reply repeats is
+blanked. A request that was not recorded is an error, as is a file that is no recording.
 """
 
 from __future__ import annotations
 
 import random
+import re
 import threading
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
-from research.errors import PlannerFailed
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from research.errors import NotReady, PlannerFailed
+from research.installation.home import cause_of
+from studies.records.base import canonical, digest
 
 Kind = Literal["timeout", "unreachable", "dropped", "status", "unrecorded", "other"]
 _SHORTEST_KEY = 8
@@ -57,11 +69,7 @@ class OpenAiEndpoint:
     """An endpoint behind the openai client."""
 
     def __init__(self, api_key: str, base_url: str) -> None:
-        self._api_key, self._base_url = api_key, base_url
-
-    @property
-    def where(self) -> str:
-        return url_origin(self._base_url)
+        self._api_key, self._base_url, self.where = api_key, base_url, url_origin(base_url)
 
     def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
         reply: Future[str] = Future()
@@ -190,3 +198,89 @@ class RetryingEndpoint:
     def note(self) -> str:
         times = "once" if self._failed == 1 else f"{self._failed} times"
         return f"The endpoint was waited for {times} ({self._last})." if self._failed else ""
+
+
+_TIMES = re.compile(r'(\\?"(?:seconds_left|seconds_per_run_of_the_default_job)\\?": )[-+.\deE]+')
+
+
+class _Failure(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Kind
+    status: int | None = None
+    text: str = ""
+
+
+class _Exchange(BaseModel):
+    """A line of a recording: a reply, or a failure."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    request: str
+    model: str
+    reply: str | None = None
+    failed: _Failure | None = None
+
+    @classmethod
+    def of(cls, request: Mapping[str, Any]) -> _Exchange:
+        hashed = digest(_TIMES.sub(r"\g<1>0", canonical(dict(request))))
+        return cls(request=hashed, model=str(request["model"]))
+
+
+class Recorder:
+    """An endpoint that writes down what another one says."""
+
+    def __init__(self, endpoint: OpenAiEndpoint, file: Path) -> None:
+        self._endpoint, self._file = endpoint, file
+        self.where, self.redact = endpoint.where, endpoint.redact
+        try:
+            file.open("a").close()
+        except OSError as error:
+            raise NotReady(
+                f"expected a file to record in; found {cause_of(error)} at {file}; name another one"
+            ) from error
+
+    def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
+        """Return the other one's reply; raise what it raises. Both are written down."""
+        line, failure = _Exchange.of(request), None
+        try:
+            line.reply = self._endpoint.complete(request, timeout_s)
+        except EndpointError as error:
+            failure, line.failed = error, _Failure(kind=error.kind, status=error.status, text=error.text)
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(line.model_dump_json(exclude_none=True) + "\n")
+        if failure is not None:
+            raise failure
+        return line.reply or ""
+
+
+class Replay:
+    """An endpoint that says what was recorded, and nothing else."""
+
+    def __init__(self, file: Path) -> None:
+        what, made = f"expected a recording of a planner at {file}", "name a file made with AJET_PLANNER_RECORD"
+        try:
+            texts = file.read_text(encoding="utf-8").splitlines()
+            lines = [_Exchange.model_validate_json(text) for text in texts if text.strip()]
+        except OSError as error:
+            raise NotReady(f"{what}; found {cause_of(error)}; {made}") from error
+        except (ValidationError, UnicodeDecodeError) as error:
+            raise NotReady(f"{what}; found something else; {made}") from error
+        if not lines:
+            raise NotReady(f"{what}; found an empty file; record one first")
+        self.where, self.model, self._count = f"the recording {file.name}", lines[0].model, len(lines)
+        self.redact = shorten
+        self._left: defaultdict[str, deque[_Exchange]] = defaultdict(deque)
+        for line in lines:
+            self._left[line.request].append(line)
+
+    def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
+        """Return the next recorded reply to the request; raise the recorded failure, or that there is none."""
+        asked = _Exchange.of(request)
+        if not (lines := self._left.get(asked.request)):
+            why = f"{self._count} other exchanges" if lines is None else "all its replies given before"
+            raise EndpointError("unrecorded", f"{why} (the request is {asked.request[:12]}, of {asked.model})")
+        line = lines.popleft()
+        if line.failed is not None:
+            raise EndpointError(line.failed.kind, line.failed.text, line.failed.status)
+        return line.reply or ""

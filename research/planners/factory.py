@@ -9,19 +9,19 @@ cannot be read. The scored probability is that of `supported`: of the decided cl
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from urllib.parse import urlsplit
 
 from research.errors import BadInput, NotReady, ResearchError
 from research.installation.studies import every_study
-from research.planners.endpoint import OpenAiEndpoint
+from research.planners.context import Planner
+from research.planners.endpoint import OpenAiEndpoint, Recorder, Replay
 from research.planners.llm import TIMEOUT_S, LlmPlanner
-from research.planners.protocol import Planner
-from research.planners.recording import Recorder, Replay
 from research.planners.rules import RulesPlanner
 from research.text import did_you_mean
 from studies import EventLog, StudyState
@@ -95,8 +95,16 @@ def make_planner(
     if not (key.isascii() and key.isprintable()):
         raise NotReady("OPENAI_API_KEY expects printable ASCII; found other characters; copy the key again")
     endpoint = OpenAiEndpoint(api_key=key or _NO_KEY, base_url=base_url or OPENAI)
-    timeout_s = _find_timeout(environ) if timeout_s is None else timeout_s
-    return LlmPlanner(str(model), Recorder(endpoint, record) if record else endpoint, timeout_s=timeout_s, note=note)
+    if timeout_s is None and (text := environ.get(TIMEOUT, "").strip()):
+        with suppress(ValueError):
+            timeout_s = float(text)
+        if timeout_s is None or not 1 <= timeout_s <= LONGEST_TIMEOUT_S:
+            raise NotReady(
+                f"{TIMEOUT} expects seconds from 1 to {LONGEST_TIMEOUT_S:g}; found {text[:40]!r}; correct it, or unset "
+                "it"
+            )
+    source = Recorder(endpoint, record) if record else endpoint
+    return LlmPlanner(model, source, timeout_s=timeout_s or TIMEOUT_S, note=note)
 
 
 def planner_names() -> tuple[str, ...]:
@@ -123,19 +131,6 @@ def _load_plugin(name: str, model: str | None, environ: Mapping[str, str]) -> Pl
     return planner
 
 
-def _find_timeout(environ: Mapping[str, str]) -> float:
-    text = environ.get(TIMEOUT, "").strip()
-    try:
-        seconds = float(text) if text else TIMEOUT_S
-    except ValueError:
-        seconds = 0.0
-    if not 1 <= seconds <= LONGEST_TIMEOUT_S:
-        raise NotReady(
-            f"{TIMEOUT} expects seconds from 1 to {LONGEST_TIMEOUT_S:g}; found {text[:40]!r}; correct it, or unset it"
-        )
-    return seconds
-
-
 def is_http_url(text: str) -> bool:
     try:
         parts = urlsplit(text)
@@ -146,22 +141,6 @@ def is_http_url(text: str) -> bool:
 
 EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Ends of the bins of predicted probability; each holds its lower end, the last one both."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScoredPrediction:
-    """One prediction with what became of it."""
-
-    study: str
-    planner: str
-    model: str | None
-    prediction: Prediction
-    verdict: Verdict
-
-    @property
-    def outcome(self) -> float:
-        """1 for supported, 0 for any other valid verdict."""
-        return float(self.verdict.verdict == "supported")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,51 +187,40 @@ class TrackRecord:
 
 
 def load_track_record(log: EventLog, planner: str | None = None) -> TrackRecord:
-    by_planner: defaultdict[tuple[str, str | None], list[ScoredPrediction]] = defaultdict(list)
-    reasons: Counter[str] = Counter()
-    for _, state in every_study(log):
-        if not isinstance(state, StudyState):
-            reasons["studies whose log is corrupt"] += 1
-        elif planner is None or state.planner["name"] == planner:
-            for scored in chain.from_iterable(map(_score_round, state.rounds)):
-                if isinstance(scored, ScoredPrediction):
-                    by_planner[scored.planner, scored.model].append(scored)
+    judged: defaultdict[tuple[str, str | None], list[tuple[str, Prediction, Verdict]]] = defaultdict(list)
+    left_out: Counter[str] = Counter()
+    for _, study in every_study(log):
+        if not isinstance(study, StudyState):
+            left_out["studies whose log is corrupt"] += 1
+            continue
+        if planner not in (None, study.planner["name"]):
+            continue
+        for state in study.rounds:
+            by = str(state.planner["name"]), state.planner["model"]
+            for claim in state.design.hypotheses if state.design is not None else ():
+                verdict = state.verdict_on(claim.id)
+                if verdict is None or not state.is_settled(claim.id):
+                    left_out["claims without a final verdict"] += 1
+                elif verdict.exploratory:
+                    left_out["claims that an amendment made exploratory"] += 1
                 else:
-                    reasons[scored] += 1
-    ranked = sorted(by_planner.items(), key=lambda kind: (-len(kind[1]), kind[0][0], kind[0][1] or ""))
-    return TrackRecord(tuple(score_forecaster(scored) for _, scored in ranked), dict(reasons))
+                    judged[by].append((state.id, claim.prediction, verdict))
+    ranked = sorted(judged.items(), key=lambda kind: (-len(kind[1]), kind[0][0], kind[0][1] or ""))
+    return TrackRecord(tuple(_score(*by, entries) for by, entries in ranked), dict(left_out))
 
 
-def score_forecaster(scored: Sequence[ScoredPrediction]) -> Forecaster:
-    valid = [entry for entry in scored if entry.verdict.verdict != "invalid"]
-    share = fmean(entry.outcome for entry in valid) if valid else None
+def _score(planner: str, model: str | None, judged: Sequence[tuple[str, Prediction, Verdict]]) -> Forecaster:
+    verdicts = [(prediction, verdict) for _, prediction, verdict in judged]
+    valid = [(p.probability, float(v.verdict == "supported")) for p, v in verdicts if v.verdict != "invalid"]
+    share = fmean(outcome for _, outcome in valid) if valid else None
     bins = []
     for low, high in pairwise(EDGES):
-        held = [e for e in valid if low <= e.prediction.probability < high or high == e.prediction.probability == 1]
-        supported = rate_interval(int(sum(entry.outcome for entry in held)), len(held))
+        held = [(p, outcome) for p, outcome in valid if low <= p < high or high == p == 1]
+        supported = rate_interval(int(sum(outcome for _, outcome in held)), len(held))
         if supported is not None:
-            bins.append(Bin(low, high, len(held), fmean(entry.prediction.probability for entry in held), supported))
+            bins.append(Bin(low, high, len(held), fmean(p for p, _ in held), supported))
     return Forecaster(
-        planner=scored[0].planner,
-        model=scored[0].model,
-        studies=len({entry.study for entry in scored}),
-        scores=calibration((entry.prediction, entry.verdict) for entry in scored),
-        valid=len(valid),
-        brier=fmean((entry.prediction.probability - entry.outcome) ** 2 for entry in valid) if valid else None,
-        constant=None if share is None else share * (1 - share),
-        bins=tuple(bins),
-    )
-
-
-def _score_round(state: StudyState) -> Iterator[ScoredPrediction | str]:
-    """Yield the prediction of each claim with its verdict, or why it is left out."""
-    design = state.design
-    for claim in design.hypotheses if design is not None else ():
-        verdict = state.verdict_on(claim.id)
-        if verdict is None or not state.is_settled(claim.id):
-            yield "claims without a final verdict"
-        elif verdict.exploratory:
-            yield "claims that an amendment made exploratory"
-        else:
-            name, model = str(state.planner["name"]), state.planner["model"]
-            yield ScoredPrediction(state.id, name, model, claim.prediction, verdict)
+        planner, model, len({study for study, _, _ in judged}), calibration(verdicts), len(valid),
+        brier=fmean((p - outcome) ** 2 for p, outcome in valid) if valid else None,
+        constant=None if share is None else share * (1 - share), bins=tuple(bins),
+    )  # fmt: skip

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from research.errors import BadTopic, DesignRefused
@@ -93,7 +93,7 @@ UNSEEN_CONFOUNDERS: Mapping[str, tuple[str, ...]] = {
     "learning_rate": ("collapsed runs, which a mean hides",),
 }
 """What code does not see by itself; what follows from a field by its meaning is named by
-`research.proposals.arms.potential_confounders`."""
+`research.proposals.arms.add_potential_confounders`."""
 
 
 def predict_best(fields: Sequence[str]) -> tuple[float, float, float]:
@@ -143,18 +143,13 @@ class FollowUp:
     why: str
 
 
-def follow_ups(context: PlannerContext, campaign: CampaignFacts) -> Iterator[FollowUp]:
-    """Yield the questions that no earlier round asked, the first being the likeliest."""
-    finder = _FollowUpFinder(context, campaign)
-    yield from (question for question in finder.questions() if not finder.was_asked(question))
+class FollowUpFinder:
+    """Asks of the rounds that are over what is worth asking next."""
 
-
-class _FollowUpFinder:
     def __init__(self, context: PlannerContext, campaign: CampaignFacts) -> None:
-        self._facts: Mapping[str, FieldSpec] = {facts.name: facts for facts in context.fields}
         self._context = context
-        self._rounds = campaign.rounds
-        self._last = campaign.rounds[-1]
+        self._specs: Mapping[str, FieldSpec] = {spec.name: spec for spec in context.fields}
+        self._rounds, self._last = campaign.rounds, campaign.rounds[-1]
         self._asked = {
             (entry.design.environment, told.claim.variable, frozenset({told.claim.control, told.claim.treatment}))
             for entry in campaign.rounds
@@ -163,44 +158,45 @@ class _FollowUpFinder:
         }
         """Environment, field and values of each comparison of one field."""
 
-    def was_asked(self, found: FollowUp) -> bool:
+    def find(self) -> Iterator[FollowUp]:
+        """Yield the questions that no earlier round asked, the first being the likeliest."""
+        yield from (question for question in self._questions() if not self._was_asked(question))
+
+    def _was_asked(self, question: FollowUp) -> bool:
         """Return whether an earlier round compared all of it; of fields that go together the asker itself looks."""
-        if found.plan.confirm:
-            wanted = {knob.field: (knob.control, frozenset(knob.treatments)) for knob in found.plan.contrasts}
-            searches = 0
-            for entry in self._rounds:
-                control = _control_settings(entry)
-                space = {knob.field: (control[knob.field], frozenset(knob.values)) for knob in entry.searched}
-                searches += space == wanted
-            return searches > MOST_REPEATED
-        return found.plan.shape == "apart" and all(
-            (found.environment, contrast.field, frozenset({contrast.control, value})) in self._asked
-            for contrast in found.plan.contrasts
+        contrasts = question.plan.contrasts
+        if question.plan.confirm:
+            wanted = {knob.field: (knob.control, frozenset(knob.treatments)) for knob in contrasts}
+            searched = (
+                {knob.field: (_control_settings(entry)[knob.field], frozenset(knob.values)) for knob in entry.searched}
+                for entry in self._rounds
+            )
+            return sum(space == wanted for space in searched) > MOST_REPEATED
+        return question.plan.shape == "apart" and all(
+            (question.environment, contrast.field, frozenset({contrast.control, value})) in self._asked
+            for contrast in contrasts
             for value in contrast.treatments
         )
 
-    def questions(self) -> Iterator[FollowUp]:
-        claims = [facts for facts in self._last.claims if _is_single_field(facts)]
-        findings = [facts for facts in claims if facts.found]
+    def _questions(self) -> Iterator[FollowUp]:
+        claims = [told for told in self._last.claims if _is_single_field(told)]
         yield from self._ask_search()
-        joint = [facts for facts in self._last.claims if facts.found and facts.claim.variable == CONFIGURATION]
-        for facts in (*findings, *joint):
-            yield from self._ask_elsewhere(facts)
-        for facts in findings:
-            yield from self._ask_neighbours(facts)
-        for facts in claims:
-            if not facts.found:
-                yield from self._ask_wider_range(facts)
-        varied = {name for past in self._rounds for facts in past.claims for name in facts.claim.varied}
-        environment = self._rounds[0].design.environment
-        able = [facts.name for facts in self._context.fields if facts.name != "steps" and not facts.is_categorical]
+        findings = [told for told in claims if told.found]
+        joint = [told for told in self._last.claims if told.found and told.claim.variable == CONFIGURATION]
+        for told in (*findings, *joint):
+            yield from self._ask_elsewhere(told)
+        for told in sorted(claims, key=lambda told: not told.found):
+            yield from self._ask_other_values(told)
+        varied = {name for past in self._rounds for told in past.claims for name in told.claim.varied}
+        able = [spec.name for spec in self._context.fields if spec.name != "steps" and not spec.is_categorical]
         for name in sorted(able, key=lambda name: -find_prior(name).raises)[:MOST_KNOBS]:
-            if name in varied or self._facts[name].given or name in self._context.wanted.held:
+            if name in varied or self._specs[name].given or name in self._context.wanted.held:
                 continue
             with suppress(BadTopic, DesignRefused):
-                control, *treatments = choose_values(self._facts[name])
+                control, *treatments = choose_values(self._specs[name])
                 why = f"{name} is the field of which most is expected among those not compared yet."
-                yield from self._make_follow_up([Contrast(name, control, tuple(treatments))], environment, why)
+                contrast = Contrast(name, control, tuple(treatments))
+                yield from self._make_follow_up([contrast], self._rounds[0].design.environment, why)
 
     def _ask_search(self) -> Iterator[FollowUp]:
         """Search near the best of a search that found something, and the same values again after one that did not."""
@@ -212,23 +208,21 @@ class _FollowUpFinder:
             knob.field: self._effective_value(knob.field, best.get(knob.field, control[knob.field]))
             for knob in searched
         }
-        if not best:
-            knobs = [Contrast(knob.field, places[knob.field], knob.values) for knob in searched]
-            why = "Nothing better was confirmed; the same values are searched once more, on fresh seeds."
-        else:
-            knobs = [Contrast(name, value, self._neighbour_values(name, value)) for name, value in places.items()]
+        knobs = [Contrast(knob.field, places[knob.field], knob.values) for knob in searched]
+        why = "Nothing better was confirmed; the same values are searched once more, on fresh seeds."
+        if best:
+            knobs = [replace(knob, treatments=self._neighbour_values(knob.field, knob.control)) for knob in knobs]
             why = "A better configuration was confirmed; its neighbours are searched."
         with suppress(BadTopic, DesignRefused):
             knobs = [knob for knob in knobs if len(knob.treatments) > 1]
-            yield FollowUp(
-                plan_search(knobs, self._shared_settings(environment, places), self._facts), environment, why
-            )
+            plan = plan_search(knobs, self._shared_settings(environment, places), self._specs)
+            yield FollowUp(plan, environment, why)
 
     def _neighbour_values(self, name: str, best: Scalar) -> tuple[Scalar, ...]:
         """Return a value with its neighbours among all that were ever searched; words have none, so all of them."""
-        known = [value for entry in self._rounds for knob in entry.searched if knob.field == name
-                 for value in knob.values]  # fmt: skip
-        if self._facts[name].is_categorical or isinstance(best, str):
+        searched = (knob for entry in self._rounds for knob in entry.searched if knob.field == name)
+        known = [value for knob in searched for value in knob.values]
+        if self._specs[name].is_categorical or isinstance(best, str):
             return tuple(dict.fromkeys(known))
         ladder = sorted({*known, best}, key=float)
         place = ladder.index(best)
@@ -236,56 +230,52 @@ class _FollowUpFinder:
 
     def _effective_value(self, name: str, value: Scalar | None) -> Scalar:
         """Return a value as it is compared: an unset field is what it amounts to."""
-        return self._facts[name].default if value is None else value
+        return self._specs[name].default if value is None else value
 
     def _ask_elsewhere(self, told: ClaimFacts) -> Iterator[FollowUp]:
         """Ask of a finding whether it holds in an environment in which nobody compared the same; twice is enough."""
-        pair = {str(told.claim.control), str(told.claim.treatment)}
+        claim, here = told.claim, self._last.design.environment
+        pair = {str(claim.control), str(claim.treatment)}
         compared = {
             entry.design.environment
             for entry in self._rounds
             for other in entry.claims
-            if other.claim.variable == told.claim.variable
-            and {str(other.claim.control), str(other.claim.treatment)} == pair
+            if other.claim.variable == claim.variable and {str(other.claim.control), str(other.claim.treatment)} == pair
         }
         if len(compared) > 1:
             return
         sides = {
-            name: [self._effective_value(name, value) for value in values] for name, values in told.claim.varied.items()
+            name: [self._effective_value(name, value) for value in values] for name, values in claim.varied.items()
         }
         alike = {name: values[0] for name, values in sides.items() if values[0] == values[1]}
-        order = sorted(sides.keys() - alike, key=lambda name: (name == told.claim.moderator, list(sides).index(name)))
-        usual: Shape = "together" if len(order) > 1 else "apart"
-        shape: Shape = "interaction" if told.claim.moderator else usual
+        order = sorted(sides.keys() - alike, key=lambda name: (name == claim.moderator, list(sides).index(name)))
+        shape: Shape = "interaction" if claim.moderator else "together" if len(order) > 1 else "apart"
         contrasts = tuple(Contrast(name, sides[name][0], (sides[name][1],)) for name in order)
-        here = self._last.design.environment
         held = self._shared_settings(here, set(order)) | alike
-        for facts in self._context.environments:
-            if facts.name not in compared and self._context.wanted.find_conflict(facts.name) is None:
-                why = f"What was found of {' and '.join(order)} in {here} is tried in {facts.name}."
-                yield from self._make_follow_up(contrasts, facts.name, why, held, shape)
+        for spec in self._context.environments:
+            if spec.name not in compared and self._context.wanted.find_conflict(spec.name) is None:
+                why = f"What was found of {' and '.join(order)} in {here} is tried in {spec.name}."
+                yield from self._make_follow_up(contrasts, spec.name, why, held, shape)
 
-    def _ask_neighbours(self, told: ClaimFacts) -> Iterator[FollowUp]:
-        name, best = told.claim.variable, _better_value(told, self._last)
-        ladder = self._facts[name].ladder
-        if best not in ladder or self._facts[name].is_categorical:
+    def _ask_other_values(self, told: ClaimFacts) -> Iterator[FollowUp]:
+        """Ask a finding's better value against its untried neighbours, and of no finding the ends of its ladder."""
+        name, spec = told.claim.variable, self._specs[told.claim.variable]
+        ladder = spec.ladder
+        if spec.is_categorical:
             return
-        place = ladder.index(best)
-        near = [ladder[index] for index in (place + 1, place - 1) if 0 <= index < len(ladder)]
-        tried = {value for _, field, values in self._asked if field == name for value in values}
-        if untried := tuple(value for value in near if value not in tried)[:MOST_NEIGHBOURS]:
+        if told.found:
+            best = _better_value(told, self._last)
+            place = ladder.index(best) if best in ladder else len(ladder) + 1
+            near = [ladder[index] for index in (place + 1, place - 1) if 0 <= index < len(ladder)]
+            tried = {value for _, field, values in self._asked if field == name for value in values}
+            contrast = Contrast(name, best, tuple(value for value in near if value not in tried)[:MOST_NEIGHBOURS])
             why = f"{name} = {value_text(best)} was the better value; its neighbours are compared with it."
-            yield from self._make_follow_up([Contrast(name, best, untried)], self._last.design.environment, why)
-
-    def _ask_wider_range(self, told: ClaimFacts) -> Iterator[FollowUp]:
-        name = told.claim.variable
-        facts = self._facts[name]
-        if facts.is_categorical or facts.apart or len(facts.ladder) < 2:
-            return
-        low, high = facts.ladder[0], facts.ladder[-1]
-        pair = f"{value_text(told.claim.control)} and {value_text(told.claim.treatment)}"
-        why = f"{name} was not told apart between {pair}; the ends of its ladder are compared."
-        yield from self._make_follow_up([Contrast(name, low, (high,))], self._last.design.environment, why)
+        else:
+            contrast = Contrast(name, ladder[0], () if spec.apart else ladder[1:][-1:])
+            pair = f"{value_text(told.claim.control)} and {value_text(told.claim.treatment)}"
+            why = f"{name} was not told apart between {pair}; the ends of its ladder are compared."
+        if contrast.treatments:
+            yield from self._make_follow_up([contrast], self._last.design.environment, why)
 
     def _make_follow_up(
         self,
@@ -299,29 +289,26 @@ class _FollowUpFinder:
         if held is None:
             held = self._shared_settings(environment, {contrast.field for contrast in contrasts})
         with suppress(BadTopic, DesignRefused):  # values that make no job together
-            constants, adjusted = add_required_constants(contrasts, held, self._facts, shape)
+            constants, adjusted = add_required_constants(contrasts, held, self._specs, shape)
             yield FollowUp(ValuePlan(tuple(contrasts), constants, adjusted, shape), environment, why)
 
     def _shared_settings(self, environment: str, free: Collection[str]) -> dict[str, Scalar]:
         """Return what the first round held and the better values found here, which may be worse elsewhere."""
         first = self._rounds[0]
-        varied = {name for told in first.claims for name in told.claim.varied}
+        kept = {MODEL}.union(*(told.claim.varied for told in first.claims))
         base = first.design.base_job
-        held = {
+        held: dict[str, Scalar | None] = {
             name: base[name]
-            for name, facts in self._facts.items()
-            if name not in varied | {MODEL} and name in base and base[name] not in (None, facts.default)
+            for name, spec in self._specs.items()
+            if name not in kept and name in base and base[name] not in (None, spec.default)
         }
         for entry in (entry for entry in self._rounds if entry.design.environment == environment):
-            if entry.searched:
-                held |= {name: self._effective_value(name, value) for name, value in _best_settings(entry).items()}
-                continue
-            held |= {
-                told.claim.variable: self._effective_value(told.claim.variable, _better_value(told, entry))
+            held |= _best_settings(entry) if entry.searched else {
+                told.claim.variable: _better_value(told, entry)
                 for told in entry.claims
                 if _is_single_field(told) and told.found and told.claim.kind == "difference"
-            }
-        return {name: value for name, value in held.items() if name not in free}
+            }  # fmt: skip
+        return {name: self._effective_value(name, value) for name, value in held.items() if name not in free}
 
 
 def _better_value(told: ClaimFacts, entry: RoundFacts) -> Scalar:
@@ -345,7 +332,7 @@ def _best_settings(entry: RoundFacts) -> dict[str, Scalar | None]:
         estimate = None if told.verdict is None else told.verdict.estimate
         if told.found and estimate and _is_better(estimate, entry):
             better.append((abs(estimate), {name: sides[1] for name, sides in told.claim.varied.items()}))
-    return max(better, key=lambda found: found[0])[1] if better else {}
+    return max(better, key=lambda side: side[0])[1] if better else {}
 
 
 def _is_single_field(told: ClaimFacts) -> bool:

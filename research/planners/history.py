@@ -15,7 +15,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 from research.proposals.actions import Note, Revise, SideAction
@@ -50,19 +50,17 @@ class QuotedText:
 
 def sanitize_line(text: str) -> str:
     """Return a text on one line, without terminal sequences and characters that do not print, cut to `LONGEST`."""
-    bare = _ESCAPE.sub("", text)
-    kept = "".join(
-        " " if char.isspace() else char
-        for char in bare
-        if char.isspace() or (not unicodedata.category(char).startswith("C"))
-    )
-    flat = " ".join(kept.split())
-    return flat if len(flat) <= LONGEST else flat[: LONGEST - 1] + "…"
+    printed = (char for char in _ESCAPE.sub("", text) if char.isspace() or unicodedata.category(char)[0] != "C")
+    return _cut(" ".join("".join(printed).split()), LONGEST)
 
 
-def redact_secrets(text: str, environment: Mapping[str, str] | None = None) -> str:
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def redact_secrets(text: str) -> str:
     """Return a text without the values of those variables of this process that are secrets by their names."""
-    for name, value in (os.environ if environment is None else environment).items():
+    for name, value in os.environ.items():
         if len(value) >= _SHORTEST_SECRET and _SECRET.search(name):
             text = text.replace(value, "***")
     return text
@@ -109,22 +107,17 @@ class Notebook:
         return None
 
     def facts(self) -> dict[str, Any]:
-        ideas = [self._dump_idea(note) for note in self.ideas.values()]
+        ideas = [{"id": n.id, "round": n.round, "text": sanitize_line(n.text)} for n in self.ideas.values()]
+        for idea in ideas:
+            if (last := self.revisions.get(str(idea["id"]))) is not None:
+                because = sanitize_line(last.reason)
+                now = {"now": sanitize_line(last.text), "because": because}
+                idea.update(now if last.text else {"withdrawn_because": because})
         asked = [{"id": note.id, "text": sanitize_line(note.text)} for note in self.notes if note.kind == "ask"]
-        told: dict[str, Any] = {}
-        if ideas:
-            told["your_notebook"] = ideas[-MOST_IDEAS:]
-        if asked:
-            told["you_asked_the_user"] = asked[-MOST_IDEAS:]
+        shown = {"your_notebook": ideas[-MOST_IDEAS:], "you_asked_the_user": asked[-MOST_IDEAS:]}
         left = max(0, len(ideas) - MOST_IDEAS) + max(0, len(asked) - MOST_IDEAS)
+        told: dict[str, Any] = {name: entries for name, entries in shown.items() if entries}
         return told | ({"left_out_of_your_notebook": f"{left} older entries"} if left else {})
-
-    def _dump_idea(self, note: PlannerNote) -> dict[str, Any]:
-        told = {"id": note.id, "round": note.round, "text": sanitize_line(note.text)}
-        if (last := self.revisions.get(note.id)) is None:
-            return told
-        now = {"withdrawn_because": sanitize_line(last.reason)}
-        return told | ({"now": sanitize_line(last.text), "because": sanitize_line(last.reason)} if last.text else now)
 
 
 MOST_SURPRISES: Final = 16
@@ -132,28 +125,17 @@ MOST_SURPRISES: Final = 16
 _LONGEST: Final = 240
 
 
-@dataclass(frozen=True, slots=True)
-class Surprise:
-    """One of them."""
-
-    round: int
-    claim: str
-    """Id of the hypothesis; empty where the sentence names it."""
-    what: str
-
-
-def find_surprises(round: int, claim: Hypothesis, verdict: Verdict) -> Iterator[Surprise]:
-    sentences, predicted = list[str](), claim.prediction
+def _list_surprises(claim: Hypothesis, verdict: Verdict) -> Iterator[str]:
+    predicted = claim.prediction
     if verdict.verdict == "refuted" and not claim.open:
-        sentences.append(f"{claim.direction} was claimed, and the opposite was found ({verdict.estimate:+.4g})")
+        yield f"{claim.direction} was claimed, and the opposite was found ({verdict.estimate:+.4g})"
     if verdict.within_prediction is False and verdict.estimate is not None:
-        sentences.append(f"predicted {predicted.low:+.4g} to {predicted.high:+.4g}, found {verdict.estimate:+.4g}")
-    collapses = (rate for rate in verdict.collapses if rate.count)
-    sentences += [f"{rate.count} of {rate.of} trainings of {rate.arm} collapsed" for rate in collapses]
-    sentences += [f"{what}: {count} counted with the worst value" for what, count in verdict.counted_as_worst.items()]
-    sentences += [f"the linter says: {line}" for line in verdict.violations]
-    for text in sentences:
-        yield Surprise(round, claim.id, text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…")
+        yield f"predicted {predicted.low:+.4g} to {predicted.high:+.4g}, found {verdict.estimate:+.4g}"
+    yield from (
+        f"{rate.count} of {rate.of} trainings of {rate.arm} collapsed" for rate in verdict.collapses if rate.count
+    )
+    yield from (f"{what}: {count} counted with the worst value" for what, count in verdict.counted_as_worst.items())
+    yield from (f"the linter says: {line}" for line in verdict.violations)
 
 
 _SHOWN_IN_FULL: Final = 4
@@ -208,16 +190,16 @@ class RoundFacts:
         """Return them as JSON values; not `whole`: without reasons, and why it was asked."""
         told: dict[str, Any] = {"round": self.number, "environment": self.design.environment}
         if self.why and whole:
-            why = sanitize_line(self.why)
-            told["asked_because"] = why if len(why) <= _LONGEST_WHY else f"{why[: _LONGEST_WHY - 1]}…"
+            told["asked_because"] = _cut(sanitize_line(self.why), _LONGEST_WHY)
         return told | {"claims": [_dump_claim(entry, whole=whole) for entry in self.claims]}
 
-    def find_surprises(self) -> Iterator[Surprise]:
+    def list_surprises(self) -> Iterator[dict[str, Any]]:
+        """Yield what was not expected: round, id of the hypothesis (empty where the sentence names it), sentence."""
         for entry in self.claims:
-            if entry.verdict is not None:
-                yield from find_surprises(self.number, entry.claim, entry.verdict)
-        for told in self.secondary_metrics:
-            yield Surprise(self.number, "", sanitize_line(told))
+            for text in () if entry.verdict is None else _list_surprises(entry.claim, entry.verdict):
+                yield {"round": self.number, "claim": entry.claim.id, "what": _cut(text, _LONGEST)}
+        for text in self.secondary_metrics:
+            yield {"round": self.number, "claim": "", "what": sanitize_line(text)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,33 +236,30 @@ class CampaignFacts:
         return tuple(entry.verdict for entry in claims if entry.verdict is not None)
 
     def facts(self) -> dict[str, Any]:
-        for whole in range(_SHOWN_IN_FULL, 0, -1):
-            told = self._dump_rounds(whole)
-            if len(canonical(told)) <= MOST_CHARACTERS:
-                return told
-        return self._dump_rounds(0)
-
-    def _dump_rounds(self, whole: int) -> dict[str, Any]:
-        first = max(0, len(self.rounds) - whole)
-        found = [entry for told in self.rounds for entry in told.find_surprises()]
-        told: dict[str, Any] = {
+        surprises = [surprise for entry in self.rounds for surprise in entry.list_surprises()]
+        shown, more = surprises[-MOST_SURPRISES:], len(surprises) - MOST_SURPRISES
+        facts: dict[str, Any] = {
             "round_to_plan": self.round,
             "most_rounds": self.ledgers.differences.rounds,
             "level_of_differences": round(self.ledgers.differences.level, _DIGITS),
             "level_of_equivalences": round(self.ledgers.equivalences.level, _DIGITS),
             "ledger_of_differences": _dump_ledger(self.ledgers.differences),
             "ledger_of_equivalences": _dump_ledger(self.ledgers.equivalences),
-            "rounds_so_far": [entry.facts(whole=index >= first) for index, entry in enumerate(self.rounds)],
         }
-        if found:
-            told["surprises"] = [asdict(entry) for entry in found[-MOST_SURPRISES:]]
-        if self.explorations:
-            told["explorations"] = list(self.explorations)
-        parts = [f"reasons and settings of the first {first} rounds"] if first > 0 else []
-        parts += [f"the first {len(found) - MOST_SURPRISES} surprises"] if len(found) > MOST_SURPRISES else []
-        if parts:
-            told["left_out"] = "; ".join(parts)
-        return told | ({"could_not_be_had": list(self.refused)} if self.refused else {})
+        told = facts
+        for whole in range(_SHOWN_IN_FULL, -1, -1):
+            first = max(0, len(self.rounds) - whole)
+            parts = [f"reasons and settings of the first {first} rounds"] if first > 0 else []
+            parts += [f"the first {more} surprises"] if more > 0 else []
+            rows = {
+                "rounds_so_far": [entry.facts(whole=index >= first) for index, entry in enumerate(self.rounds)],
+                "surprises": shown, "explorations": list(self.explorations), "left_out": "; ".join(parts),
+                "could_not_be_had": list(self.refused),
+            }  # fmt: skip
+            told = facts | {name: row for name, row in rows.items() if row}
+            if len(canonical(told)) <= MOST_CHARACTERS:
+                break
+        return told
 
 
 def _dump_exploration(state: StudyState, planned: PlannedExploration) -> dict[str, Any]:
@@ -311,11 +290,8 @@ def _dump_ledger(ledger: AlphaLedger) -> list[dict[str, Any]]:
 def _dump_claim(entry: ClaimFacts, *, whole: bool) -> Mapping[str, Any]:
     claim, verdict = entry.claim, entry.verdict
     sides = (arm_text(side) if claim.variable == MODEL else side for side in (claim.control, claim.treatment))
-    facts: dict[str, Any] = {
-        "id": claim.id,
-        "variable": claim.variable,
-        **dict(zip(("control", "treatment"), sides, strict=True)),
-    }
+    facts: dict[str, Any] = {"id": claim.id, "variable": claim.variable}
+    facts |= dict(zip(("control", "treatment"), sides, strict=True))
     facts |= {"claimed": claim.direction, "verdict": "not judged" if verdict is None else verdict.verdict}
     if claim.kind != "difference":
         facts |= {"kind": claim.kind, "moderator": claim.moderator, "ladder": list(claim.ladder)}

@@ -22,22 +22,19 @@ from typing import Any, Final
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from research.errors import BadTopic, NoDesignAccepted, PlannerFailed
-from research.planners.context import NO_REWARD_NOW, PlannerContext, ToolResult
+from research.planners.context import NO_REWARD_NOW, Check, PlannerContext, PlannerTurn, ToolResult
 from research.planners.endpoint import Endpoint, EndpointError, RetryingEndpoint, shorten
 from research.planners.history import redact_secrets, sanitize_line
 from research.planners.prompts import (
     MOST_SIDE_ACTIONS,
     MOST_TOOL_CALLS,
-    confirm_side_action,
-    correction,
+    due_schema,
     find_unstated,
     messages,
     parse_action,
-    response_format,
     tool_schemas,
 )
-from research.planners.protocol import Check, PlannerTurn
-from research.planners.tools import PLAYS, StudyTools, ToolError
+from research.planners.tools import PLAYS, ToolError
 from research.proposals.actions import Action, AskUser, Conclude, Note, Propose, ProposeDesign, Revise, SideAction
 from research.text import describe
 from studies.records.base import canonical
@@ -72,32 +69,19 @@ class Message(BaseModel):
         return "".join(str(part.get("text") or "") for part in parts)
 
 
-class Choice(BaseModel):
-    """One answer, and why it ended."""
-
-    message: Message
-    finish_reason: str | None = None
-
-
-class Usage(BaseModel):
-    """Tokens, as the endpoint counts them; some say null."""
-
-    prompt_tokens: int | None = 0
-    completion_tokens: int | None = 0
-
-
 class ChatCompletion(BaseModel):
-    """The part of a chat completion that is read."""
+    """The part of a chat completion that is read; some endpoints count no tokens, or say null."""
+
+    class Choice(BaseModel):
+        message: Message
+        finish_reason: str | None = None
+
+    class Usage(BaseModel):
+        prompt_tokens: int | None = 0
+        completion_tokens: int | None = 0
 
     choices: list[Choice] = Field(min_length=1)
     usage: Usage | None = None
-
-    @classmethod
-    def of(cls, body: str) -> ChatCompletion:
-        try:
-            return cls.model_validate_json(body)
-        except ValidationError as error:
-            raise UnusableAnswer(f"the endpoint's reply is no chat completion: {describe(error)}") from error
 
 
 class UnusableAnswer(Exception):
@@ -112,10 +96,15 @@ def parse_json_object(answer: str) -> dict[str, Any]:
     """Return the one JSON object in what follows an answer's thinking; raise UnusableAnswer for none, one that is cut
     short, and several: which is the draft?
     """
-    text = _strip_thinking(answer)[:LONGEST_ANSWER]
+    closes = [mark.end() for mark in _CLOSES.finditer(answer)]
+    text = answer[closes[-1] :] if closes else answer
+    if (opens := _OPENS.search(text)) is not None:
+        text = text[: opens.start()]
+        if "{" not in text:
+            raise UnusableAnswer("expected an answer after the thinking; found thinking that does not end: think less")
+    text = text[:LONGEST_ANSWER]
     decoder, objects, after = json.JSONDecoder(), list[dict[str, Any]](), 0
-    for brace in itertools.islice(re.finditer("{", text), _MOST_BRACES):
-        start = brace.start()
+    for start in (brace.start() for brace in itertools.islice(re.finditer("{", text), _MOST_BRACES)):
         if start < after:
             continue
         try:
@@ -136,18 +125,6 @@ def parse_json_object(answer: str) -> dict[str, Any]:
     return meant[0]
 
 
-def _strip_thinking(answer: str) -> str:
-    closes = [mark.end() for mark in _CLOSES.finditer(answer)]
-    text = answer[closes[-1] :] if closes else answer
-    opens = _OPENS.search(text)
-    if opens is None:
-        return text
-    before = text[: opens.start()]
-    if "{" not in before:
-        raise UnusableAnswer("expected an answer after the thinking; found thinking that does not end: think less")
-    return before
-
-
 MOST_ANSWERED: Final = 24_000
 """Characters of all answers of one turn."""
 MOST_OF_ONE: Final = 8_000
@@ -166,63 +143,6 @@ class PlannerToolCall(BaseModel):
     function: Function
 
 
-class ToolSession:
-    """The looks of one turn: what was taken, and what is left."""
-
-    def __init__(self, tools: StudyTools | None, bare: Callable[[str], str]) -> None:
-        self.tools, self._bare, self._left = tools, bare, MOST_ANSWERED
-        self.results: list[ToolResult] = []
-
-    @property
-    def is_exhausted(self) -> bool:
-        return len(self.results) >= MOST_TOOL_CALLS or self._left <= 0
-
-    @property
-    def plays_seen(self) -> bool:
-        return any(look.name == PLAYS for look in self.results)
-
-    def run_tool_calls(self, calls: Sequence[Any]) -> list[dict[str, Any]]:
-        """Return the messages that a model's tool calls become; raise UnusableAnswer beyond the cap."""
-        if self.is_exhausted:
-            raise UnusableAnswer(_NO_MORE)
-        try:
-            read = [PlannerToolCall.model_validate(call) for call in calls]
-        except ValidationError as error:
-            raise UnusableAnswer(f"expected a tool call with a function's name; found {shorten(str(calls))}") from error
-        said: list[dict[str, Any]] = []
-        answers: list[dict[str, Any]] = []
-        for number, call in enumerate(read, start=len(self.results)):
-            known, function = call.id or f"look-{number}", call.function
-            given = function.arguments
-            text = given if isinstance(given, str) else json.dumps(given or {})
-            said.append({"id": known, "type": "function", "function": {"name": function.name, "arguments": text}})
-            answers.append({"role": "tool", "tool_call_id": known, "content": self._run(function.name, text)})
-        return [{"role": "assistant", "content": None, "tool_calls": said}, *answers]
-
-    def _run(self, name: str, arguments: str) -> str:
-        """Take a look and return its answer as text; one that cannot be had is answered with the reason."""
-        if self.is_exhausted:
-            return json.dumps({"refused": _NO_MORE})
-        assert self.tools is not None
-        name, values = sanitize_line(name)[:60], dict[str, Any]()
-        try:
-            values = parse_json_object(arguments) if arguments.strip() else {}
-            canonical(values).encode()  # JSON knows numbers and characters that no log takes
-            shown = dict(self.tools.answer(name, values))
-        except ToolError as error:
-            shown = {"refused": str(error)}
-        except UnusableAnswer:
-            shown = {"refused": f"expected arguments that are a JSON object; found {shorten(arguments)!r}"}
-        except ValueError as error:
-            shown, values = {"refused": f"expected finite numbers and whole characters; found {error}"}, {}
-        text = self._bare(json.dumps(shown, ensure_ascii=False))
-        most = min(MOST_OF_ONE, self._left)
-        text = text if len(text) <= most else f"{text[:most]}… (cut; ask for less)"
-        self._left -= len(text)
-        self.results.append(ToolResult(name, values, text))
-        return text
-
-
 _REFUSALS: Final = (400, 422)
 PLANNER = "llm"
 FAILED = "failed"
@@ -236,9 +156,11 @@ class ActionConversation:
         self, line: RetryingEndpoint, model: str, context: PlannerContext, check: Check, *, tries: int
     ) -> None:
         self._line, self._model, self._context, self._check, self._tries = line, model, context, check, tries
-        self._tools = ToolSession(None if context.stage == "conclude" else context.tools, redact_secrets)
+        self._tools = None if context.stage == "conclude" else context.tools
+        self._looks, self._left = list[ToolResult](), MOST_ANSWERED
+        """What was looked at, and how many characters are left to look at."""
         ways = [(True, True), (False, True), (True, False), (False, False)]
-        self._ways = [way for way in ways if self._tools.tools is not None or not way[0]]
+        self._ways = [way for way in ways if self._tools is not None or not way[0]]
         """With tools, and with a response format: what the endpoint may still be asked with."""
         self._said: list[dict[str, Any]] = []
         self._prompt_tokens, self._completion_tokens = 0, 0
@@ -263,7 +185,9 @@ class ActionConversation:
                     self._rejected.append(
                         (self._line.redact(str(error)) + again, self._line.redact(error.message) + again)
                     )
-                    self._say(correction(str(error)))
+                    self._say(
+                        f"That answer was refused: {error}. Answer again with one JSON object that fits the schema."
+                    )
                     if repeated:
                         break
                 else:
@@ -276,33 +200,35 @@ class ActionConversation:
             raise PlannerFailed(message) if self._refused is None else NoDesignAccepted(message, self._refused)
         except PlannerFailed as error:
             error.spent = replace(self._make_turn(Conclude(reason=FAILED), len(self._rejected)), note="").payload() | {
-                "action": FAILED, "looks": [look.payload() for look in self._tools.results],
+                "action": FAILED, "looks": [look.payload() for look in self._looks],
             }  # fmt: skip
             raise
 
     def _next_action(self) -> Action:
         while True:
             self._answer = ""
-            completion = ChatCompletion.of(self._fetch_body())
+            try:
+                completion = ChatCompletion.model_validate_json(self._fetch_body())
+            except ValidationError as error:
+                raise UnusableAnswer(f"the endpoint's reply is no chat completion: {describe(error)}") from error
             if (usage := completion.usage) is not None:
                 self._prompt_tokens += usage.prompt_tokens or 0
                 self._completion_tokens += usage.completion_tokens or 0
-            choice = completion.choices[0]
-            if choice.message.refusal:
-                raise UnusableAnswer(f"the model refused: {shorten(choice.message.refusal)}")
-            if choice.finish_reason == "length":
+            message, ended = completion.choices[0].message, completion.choices[0].finish_reason
+            if message.refusal:
+                raise UnusableAnswer(f"the model refused: {shorten(message.refusal)}")
+            if ended == "length":
                 raise UnusableAnswer("the answer was cut off at the endpoint's token limit; be brief")
-            called = choice.message.tool_calls or choice.finish_reason == "tool_calls"
-            if called and not choice.message.content and not (choice.message.tool_calls and self._ways[0][0]):
+            if message.tool_calls and self._ways[0][0]:
+                self._answer = message.content or ""
+                self._said += self._run_tool_calls(message.tool_calls)
+                continue
+            if (message.tool_calls or ended == "tool_calls") and not message.content:
                 raise UnusableAnswer(
                     "expected a JSON object in the message's content; found a tool call, and there is no tool; write "
                     "the object as the message itself"
                 )
-            message = choice.message
             self._answer = message.content or ""
-            if message.tool_calls and self._ways[0][0]:
-                self._said += self._tools.run_tool_calls(message.tool_calls)
-                continue
             action = self._parse_answer(self._answer)
             if not isinstance(action, Note | Revise | AskUser):
                 return action
@@ -313,19 +239,67 @@ class ActionConversation:
             if action in self._side_actions:
                 raise UnusableAnswer("that was written down before, in this turn; act now")
             self._side_actions.append(action)
-            self._say(confirm_side_action(MOST_SIDE_ACTIONS - len(self._side_actions)))
+            left = MOST_SIDE_ACTIONS - len(self._side_actions)
+            self._say(
+                f"That is written down; {left or 'no'} more may be in this turn. Now go on, with one JSON object that "
+                "fits the schema."
+            )
+
+    @property
+    def _is_exhausted(self) -> bool:
+        return len(self._looks) >= MOST_TOOL_CALLS or self._left <= 0
+
+    def _run_tool_calls(self, calls: Sequence[Any]) -> list[dict[str, Any]]:
+        """Return the messages that a model's tool calls become; raise UnusableAnswer beyond the cap."""
+        if self._is_exhausted:
+            raise UnusableAnswer(_NO_MORE)
+        try:
+            read = [PlannerToolCall.model_validate(call) for call in calls]
+        except ValidationError as error:
+            raise UnusableAnswer(f"expected a tool call with a function's name; found {shorten(str(calls))}") from error
+        said, answers = list[dict[str, Any]](), list[dict[str, Any]]()
+        for number, call in enumerate(read, start=len(self._looks)):
+            known, name, given = call.id or f"look-{number}", call.function.name, call.function.arguments
+            text = given if isinstance(given, str) else json.dumps(given or {})
+            said.append({"id": known, "type": "function", "function": {"name": name, "arguments": text}})
+            answers.append({"role": "tool", "tool_call_id": known, "content": self._look(name, text)})
+        return [{"role": "assistant", "content": None, "tool_calls": said}, *answers]
+
+    def _look(self, name: str, arguments: str) -> str:
+        """Take a look and return its answer as text; one that cannot be had is answered with the reason."""
+        if self._is_exhausted:
+            return json.dumps({"refused": _NO_MORE})
+        assert self._tools is not None
+        name, values = sanitize_line(name)[:60], dict[str, Any]()
+        try:
+            values = parse_json_object(arguments) if arguments.strip() else {}
+            canonical(values).encode()  # JSON knows numbers and characters that no log takes
+            shown = dict(self._tools.answer(name, values))
+        except ToolError as error:
+            shown = {"refused": str(error)}
+        except UnusableAnswer:
+            shown = {"refused": f"expected arguments that are a JSON object; found {shorten(arguments)!r}"}
+        except ValueError as error:
+            shown, values = {"refused": f"expected finite numbers and whole characters; found {error}"}, {}
+        text = redact_secrets(json.dumps(shown, ensure_ascii=False))
+        most = min(MOST_OF_ONE, self._left)
+        text = text if len(text) <= most else f"{text[:most]}… (cut; ask for less)"
+        self._left -= len(text)
+        self._looks.append(ToolResult(name, values, text))
+        return text
 
     def _fetch_body(self) -> str:
         """Return the endpoint's reply as text; what it refuses is left out from then on."""
         while True:
             by_tools, by_format = self._ways[0]
-            tools = self._tools.tools if by_tools else None
+            tools = self._tools if by_tools else None
             request: dict[str, Any] = {"model": self._model, "messages": [*messages(self._context, tools), *self._said]}
             if tools is not None:
                 request |= {"tools": tool_schemas(tools)}
-                request |= {"tool_choice": "none"} if self._tools.is_exhausted else {}
+                request |= {"tool_choice": "none"} if self._is_exhausted else {}
             if by_format:
-                request |= {"response_format": response_format(self._context)}
+                named = {"name": self._context.stage, "strict": True, "schema": due_schema(self._context)}
+                request |= {"response_format": {"type": "json_schema", "json_schema": named}}
             try:
                 return self._line.complete(request)
             except EndpointError as error:
@@ -342,7 +316,7 @@ class ActionConversation:
         if (unstated := find_unstated(action)) is not None:
             raise UnusableAnswer(unstated)
         coded = isinstance(action, Propose) and any(entry.variable == REWARD for entry in action.hypotheses)
-        if coded and self._tools.plays_seen:
+        if coded and any(look.name == PLAYS for look in self._looks):
             raise UnusableAnswer(f"expected hypotheses about job fields; found a reward function: {NO_REWARD_NOW}")
         if (refused := self._check(action)) is not None:
             self._refused = self._line.redact(refused.model_feedback) if isinstance(action, ProposeDesign) else None
@@ -357,7 +331,7 @@ class ActionConversation:
     def _make_turn(self, action: Action, tries: int) -> PlannerTurn:
         by_tools, by_format = self._ways[0]
         notes = [] if by_format else ["The endpoint takes no response_format; the schema stood in the prompt only."]
-        if self._tools.tools is not None and not by_tools:
+        if self._tools is not None and not by_tools:
             notes.append("The endpoint takes no tools, so that nothing could be looked at.")
         said = action.not_tested.strip() if isinstance(action, Propose | ProposeDesign) else ""
         return PlannerTurn(
@@ -365,7 +339,7 @@ class ActionConversation:
             rejected=tuple(why for why, _ in self._rejected),
             note=" ".join(filter(None, (*notes, self._line.note))),
             not_tested=(f'{planner_label(PLANNER, self._model)}: "{said}"',) if said else (),
-            tool_results=tuple(self._tools.results), side_actions=tuple(self._side_actions),
+            tool_results=tuple(self._looks), side_actions=tuple(self._side_actions),
         )  # fmt: skip
 
 
@@ -402,14 +376,13 @@ class LlmPlanner:
     def act(self, context: PlannerContext, check: Check) -> PlannerTurn:
         if not context.topic.strip():
             raise BadTopic("expected a topic; found an empty one; say in a sentence what is to be studied")
-        over = context.stage == "conclude"
-        timeout_s = min(self._timeout_s, CONCLUSION_TIMEOUT_S) if over else self._timeout_s
+        over, timeout_s = context.stage == "conclude", self._timeout_s
         # Whoever proposed has answered before, in this process or another.
         reached = self._reached or context.stage != "propose" or context.campaign is not None
         patience_s = PATIENT_SHARE * context.seconds_left if self._patience_s is None else self._patience_s
-        line = RetryingEndpoint(
-            self._endpoint, timeout_s, 0.0 if over else patience_s, self._sleep, self._note, reached=reached
-        )
+        if over:
+            timeout_s, patience_s = min(timeout_s, CONCLUSION_TIMEOUT_S), 0.0
+        line = RetryingEndpoint(self._endpoint, timeout_s, patience_s, self._sleep, self._note, reached=reached)
         try:
             return ActionConversation(line, str(self.model), context, check, tries=1 if over else TRIES).run()
         finally:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -49,45 +48,28 @@ def final_message(by: str, text: str, context: PlannerContext) -> PlannerMessage
     """Return a planner's words with what in them is in no fact of the digest it was shown."""
     counts = len(context.arms), len(context.hypotheses), sum(arm.n for arm in context.arms)
     facts = (*_fact_numbers(context.facts()), *map(float, counts))
-    unfounded = (found.text for found in _parse_numbers(text) if not any(found.matches(fact) for fact in facts))
+    numbers = (found for found in _NUMBER.finditer(text) if not any(_matches(found, fact) for fact in facts))
+    unfounded = dict.fromkeys(found[0].strip() for found in numbers)
     earlier = () if context.campaign is None else context.campaign.verdicts
     wrong = find_contradictions(text, (*earlier, *context.verdicts))
-    return PlannerMessage(by=by, text=text, unfounded=tuple(dict.fromkeys(unfounded)), contradicted=wrong)
+    return PlannerMessage(by=by, text=text, unfounded=tuple(unfounded), contradicted=wrong)
 
 
-@dataclass(frozen=True, slots=True)
-class _Number:
-    """A number as it is written."""
-
-    text: str
-    value: float
-    step: float
-    """One unit of the last digit that is shown."""
-    signed: bool
-    share: bool
-    """Whether it is per cent, or points of a hundred."""
-
-    def matches(self, fact: float) -> bool:
-        if self.signed and fact * self.value < 0:
-            return False
-        shown = abs(fact) * (100.0 if self.share else 1.0)
-        if self.step >= 1 and not self.share and shown < _WHOLE:
-            return shown == abs(self.value)
-        return abs(shown - abs(self.value)) <= self.step / 2 * (1 + 1e-9)
+def _read(found: re.Match[str]) -> tuple[float, float]:
+    """Return a number as it is written, and one unit of the last digit that is shown."""
+    digits, exponent = found["digits"].replace(",", ""), found["exponent"] or ""
+    sign = "-" if found["sign"] in ("-", "\u2212") else ""
+    return float(f"{sign}{digits}{exponent}"), float(f"1{exponent}") * 10.0 ** -len(digits.partition(".")[2])
 
 
-def _parse_numbers(text: str) -> Iterator[_Number]:
-    for found in _NUMBER.finditer(text):
-        digits, exponent = found["digits"].replace(",", ""), found["exponent"] or ""
-        decimals = len(digits.partition(".")[2])
-        sign = "-" if found["sign"] in ("-", "\u2212") else ""
-        yield _Number(
-            text=found[0].strip(),
-            value=float(f"{sign}{digits}{exponent}"),
-            step=float(f"1{exponent}") * 10.0**-decimals,
-            signed=bool(found["sign"]),
-            share=bool(found["share"]),
-        )
+def _matches(found: re.Match[str], fact: float) -> bool:
+    value, step = _read(found)
+    if found["sign"] and fact * value < 0:
+        return False
+    shown = abs(fact) * (100.0 if found["share"] else 1.0)  # per cent, or points of a hundred
+    if step >= 1 and not found["share"] and shown < _WHOLE:
+        return shown == abs(value)
+    return abs(shown - abs(value)) <= step / 2 * (1 + 1e-9)
 
 
 def _fact_numbers(value: Any) -> Iterator[float]:
@@ -95,7 +77,7 @@ def _fact_numbers(value: Any) -> Iterator[float]:
         for entry in value.values():
             yield from _fact_numbers(entry)
     elif isinstance(value, str):
-        yield from (found.value / (100.0 if found.share else 1.0) for found in _parse_numbers(value))
+        yield from (_read(found)[0] / (100.0 if found["share"] else 1.0) for found in _NUMBER.finditer(value))
     elif isinstance(value, Sequence):
         for entry in value:
             yield from _fact_numbers(entry)
@@ -361,17 +343,3 @@ def tool_schemas(tools: StudyTools) -> list[dict[str, Any]]:
         }
         for name, kind in tools.offered.items()
     ]  # fmt: skip
-
-
-def correction(error: str) -> str:
-    return f"That answer was refused: {error}. Answer again with one JSON object that fits the schema."
-
-
-def confirm_side_action(left: int) -> str:
-    more = f"{left} more may be" if left else "no more may be"
-    return f"That is written down; {more} in this turn. Now go on, with one JSON object that fits the schema."
-
-
-def response_format(context: PlannerContext) -> dict[str, Any]:
-    named = {"name": context.stage, "strict": True, "schema": due_schema(context)}
-    return {"type": "json_schema", "json_schema": named}

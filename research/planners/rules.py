@@ -13,19 +13,18 @@ from itertools import islice
 from typing import Any
 
 from research.installation.base_job import find_fixed_fields, require_agreement
-from research.planners.context import PlannerContext, field_specs
+from research.planners.context import Check, PlannerContext, PlannerTurn, field_specs
 from research.planners.follow_up import (
     UNDIRECTED,
     UNSEEN_CONFOUNDERS,
+    FollowUpFinder,
     find_prior,
-    follow_ups,
     predict,
     predict_best,
     scale_to_metric,
 )
 from research.planners.history import CampaignFacts
 from research.planners.lexicon import DEFAULT_ENVIRONMENT
-from research.planners.protocol import Check, PlannerTurn
 from research.planners.topic import judge_by, parse_topic, refuse_left
 from research.planners.values import Contrast, ValuePlan, check_values, plan_search, plan_values
 from research.proposals.actions import (
@@ -76,7 +75,7 @@ class RulesPlanner:
 def _plan_next_round(context: PlannerContext, campaign: CampaignFacts, check: Check) -> PlannerTurn:
     """Return the next round's action: the first question of the rules that is not refused, or that none is left."""
     first: PlannerTurn | None = None
-    for found in islice(follow_ups(context, campaign), len(campaign.refused), None):
+    for found in islice(FollowUpFinder(context, campaign).find(), len(campaign.refused), None):
         plan = _TopicPlan(context, ParsedTopic(environment=found.environment), found.plan)
         action: Action = plan.propose()
         if context.stage == "design":
@@ -296,14 +295,15 @@ def _format_setting(variable: str, value: Setting) -> str:
     return f"{variable} = {value_text(value)}"
 
 
-def _describe_values(plan: ValuePlan) -> list[str]:
-    def list_values(name: str, values: Sequence[Scalar], joint: str) -> str:
-        return f"{name} {joint.join(map(value_text, values))}"
+def _list_values(name: str, values: Sequence[Scalar], joint: str) -> str:
+    return f"{name} {joint.join(map(value_text, values))}"
 
+
+def _describe_values(plan: ValuePlan) -> list[str]:
     first = plan.contrasts[0]
     if plan.confirm:
         fields = "; ".join(
-            f"{list_values(f'{knob.field} among', knob.treatments, ', ')} (control {value_text(knob.control)})"
+            f"{_list_values(f'{knob.field} among', knob.treatments, ', ')} (control {value_text(knob.control)})"
             for knob in plan.contrasts
         )
         best = "candidate is" if plan.confirm == 1 else f"{plan.confirm} candidates are"
@@ -312,14 +312,14 @@ def _describe_values(plan: ValuePlan) -> list[str]:
             f"best {best} then compared with it on fresh seeds and hidden tasks."
         ]
     if plan.shape == "trend":
-        rungs = list_values("at", (first.control, *first.treatments), ", ")
+        rungs = _list_values("at", (first.control, *first.treatments), ", ")
         return [f"{first.field} is trained {rungs}, and the one claim is on their straight line."]
     if plan.shape == "interaction":
-        one, other = (list_values(each.field, (each.control, each.treatments[0]), " and ") for each in plan.contrasts)
+        one, other = (_list_values(each.field, (each.control, each.treatments[0]), " and ") for each in plan.contrasts)
         return [f"{one} are crossed with {other}: four arms, and twice the variance of a plain comparison."]
     if plan.shape == "together":
         arms = [
-            ", ".join(list_values(each.field, [(each.control, *each.treatments)[at]], "") for each in plan.contrasts)
+            ", ".join(_list_values(each.field, [(each.control, *each.treatments)[at]], "") for each in plan.contrasts)
             for at in range(1 + len(first.treatments))
         ]
         return [f"{arms[0]} is compared with {' and with '.join(arms[1:])}: the fields differ together."]

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StringConstraints, ValidationError
 
 from research.design.compiler import DesignCompiler, accept_hypotheses
-from research.design.known_findings import KnownFinding, load_findings, search_findings
+from research.design.known_findings import load_findings, search_findings
 from research.errors import DesignRefused
 from research.installation.home import Home
 from research.planners.history import QuotedText, sanitize_line
@@ -73,16 +73,16 @@ def find_related(home: Home, log: EventLog, excluded_study: str, words: str, mos
     if wanted := dict.fromkeys(word.lower() for word in words.split() if len(word) >= _SHORTEST_WORD):
         named = Counter(entry.name for word in wanted for entry in search_findings(known, [word]))
         known = sorted((entry for entry in known if named[entry.name]), key=lambda entry: -named[entry.name])
-    return tuple(QuotedText(entry.name, _describe_finding(entry)) for entry in known[:most])
-
-
-def _describe_finding(finding: KnownFinding) -> str:
-    difference = ""
-    if finding.estimate is not None and finding.low is not None and finding.high is not None:
-        difference = f", difference {finding.estimate:+.3g} ({finding.low:+.3g} to {finding.high:+.3g})"
-    again = ", exploratory" if finding.exploratory else ""
-    runs = f"{finding.n_control} + {finding.n_treatment} runs of {finding.conditions.model}"
-    return f"{finding.claim.rstrip('.')}: {finding.verdict}{difference}, {runs}{again}"
+    texts = []
+    for entry in known[:most]:
+        difference = ""
+        if entry.estimate is not None and entry.low is not None and entry.high is not None:
+            difference = f", difference {entry.estimate:+.3g} ({entry.low:+.3g} to {entry.high:+.3g})"
+        again = ", exploratory" if entry.exploratory else ""
+        runs = f"{entry.n_control} + {entry.n_treatment} runs of {entry.conditions.model}"
+        text = f"{entry.claim.rstrip('.')}: {entry.verdict}{difference}, {runs}{again}"
+        texts.append(QuotedText(entry.name, text))
+    return tuple(texts)
 
 
 PLAYS: Final = "episodes"
@@ -112,11 +112,15 @@ class RunsRequest(ToolRequest):
     """Of one arm alone, by its name; empty for all."""
 
     def answer(self, tools: StudyTools) -> Answer:
-        rows = [
-            _run_row(number, run)
-            for number, run in list_runs(tools.state)
-            if self.round in (None, number) and self.arm in ("", run.spec.arm)
-        ]
+        rows = []
+        for number, run in list_runs(tools.state):
+            if self.round not in (None, number) or self.arm not in ("", run.spec.arm):
+                continue
+            code = run.invalid[0] if run.invalid is not None else run.attempts[-1].code if run.attempts else ""
+            measured = (run.measurements.get(key) for key in (SUCCESS + INITIAL, SUCCESS, run.spec.metric.key))
+            values = [None if found is None else round(found.value, 4) for found in measured]
+            spec = run.spec
+            rows.append([run.run_id[:SHORT], number, spec.phase, spec.arm, spec.seed, run.status, code, *values])
         if not rows:
             asked = f"{'any round' if self.round is None else f'round {self.round}'}, {self.arm or 'any arm'}"
             raise ToolError(f"expected a round and an arm that have runs; found none of {asked}")
@@ -137,7 +141,15 @@ class CurveRequest(ToolRequest):
 
     def answer(self, tools: StudyTools) -> Answer:
         run = find_run(tools.state, self.run)
-        points = shown = self._read_success(run, tools) if self.metric == SUCCESS else self._read_metric(run, tools)
+        if self.metric == SUCCESS:
+            found = load_collected(run, tools.folder, "evaluation")
+            points = [
+                (int(part["policy_version"]), fmean(bool(episode["success"]) for episode in part["episodes"]))
+                for part in (found["initial"], *found.get("during", ()), found["final"])
+            ]
+        else:
+            points = self._read_metric(load_collected(run, tools.folder, "snapshot")["history"])
+        shown = points
         if self.at:
             nearest = (min(points, key=lambda point: abs(point[0] - step)) for step in self.at)
             shown = list(dict.fromkeys(nearest))
@@ -146,15 +158,7 @@ class CurveRequest(ToolRequest):
         rounded = [[step, float(f"{value:.4g}")] for step, value in shown]
         return {"metric": self.metric, "steps": points[-1][0], "points": rounded}
 
-    def _read_success(self, run: RunState, tools: StudyTools) -> list[tuple[int, float]]:
-        found = load_collected(run, tools.folder, "evaluation")
-        return [
-            (int(part["policy_version"]), fmean(bool(episode["success"]) for episode in part["episodes"]))
-            for part in (found["initial"], *found.get("during", ()), found["final"])
-        ]
-
-    def _read_metric(self, run: RunState, tools: StudyTools) -> list[tuple[int, float]]:
-        rows = load_collected(run, tools.folder, "snapshot")["history"]
+    def _read_metric(self, rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
         logged = [(int(row["step"]), row["metrics"].get(self.metric)) for row in rows]
         points = [(at, float(value)) for at, value in logged if isinstance(value, int | float) and math.isfinite(value)]
         if points:
@@ -196,8 +200,20 @@ class EpisodesRequest(ToolRequest):
             "solved": sum(bool(play["success"]) for play in every),
             "with_words_kept": len(spoken),
             "chosen_among": "plays whose words were kept" if spoken else "all plays, of which no words were kept",
-            "quoted": [_quote_play(play, words.get(play["task_id"], ())) for play in chosen],
+            "quoted": [self._quote(play, words.get(play["task_id"], ())) for play in chosen],
         }
+
+    @staticmethod
+    def _quote(play: Mapping[str, Any], messages: Sequence[Mapping[str, str]]) -> Answer:
+        quoted: Answer = {"solved": bool(play["success"]), "reward": float(play["reward"])}
+        if play.get("facts"):
+            quoted["facts"] = {sanitize_line(name): value for name, value in play["facts"].items()}
+        quoted["said"] = [
+            {"role": sanitize_line(entry["role"]), "text": sanitize_line(entry["content"])}
+            for entry in messages[:MOST_MESSAGES]
+        ]
+        left = len(messages) - MOST_MESSAGES
+        return quoted | ({"left_out": f"{left} later messages"} if left > 0 else {})
 
 
 class LogRequest(ToolRequest):
@@ -246,7 +262,7 @@ class PriceRequest(ToolRequest):
                 raise refused
             asked = None if compiler.requirements.metric is None else compiler.metric_in(self.environment)
             low, high = (0.0, 0.1) if self.direction == "increase" else (-0.1, 0.0)
-            claims = (
+            claims = tuple(
                 ProposedHypothesis(
                     mechanism="", variable=self.variable, control=self.control, treatment=treatment,
                     direction=self.direction, predicted_low=low, predicted_high=high, probability=0.5,
@@ -254,13 +270,12 @@ class PriceRequest(ToolRequest):
                 )
                 for treatment in self.treatments
             )  # fmt: skip
-            proposal = Propose(hypotheses=tuple(claims))
-            compiled = compiler.compile(accept_hypotheses(proposal, compiler.models, asked), design)
-            calculator, sized = compiled.calculator, compiled.powered
+            compiled = compiler.compile(accept_hypotheses(Propose(hypotheses=claims), compiler.models, asked), design)
+            sizing, sized = compiled.compiler, compiled.powered
             if sized is None:  # what is known before A/A runs: what they cost, with the least that has to follow them
                 told: Answer = {
-                    "first": f"A/A runs: {calculator.explain_unknown_noise(compiled.draft)}",
-                    "seconds_at_least": round(calculator.budget_check.cost(calculator.noise_stages(compiled.draft))),
+                    "first": f"A/A runs: {sizing.explain_unknown_noise(compiled.draft)}",
+                    "seconds_at_least": round(sizing.cost(sizing.noise_stages(compiled.draft))),
                     "smallest_effect": compiled.draft.effect,
                 }
             else:
@@ -269,12 +284,12 @@ class PriceRequest(ToolRequest):
                     "seeds_per_arm": sized.seeds,
                     "arms": sized.draft.arms,
                     "runs_at_most": sum(stage.runs for stage in sized.stages),
-                    "seconds_at_most": round(calculator.budget_check.cost(sized.stages)),
+                    "seconds_at_most": round(sizing.cost(sized.stages)),
                     "smallest_effect": effect,
                     "power_at_the_smallest_effect": round(analysis.power(sized.seeds, effect), 3),
-                    "promised_power": calculator.requirements.power,
+                    "promised_power": sizing.requirements.power,
                     "effect_seen_with_the_promised_power": analysis.min_detectable_effect(sized.seeds),
-                    "sd_between_seeds": round(sized.noise.sd, 4),
+                    "sd_between_seeds": round(analysis.noise.sd, 4),
                 }
         except DesignRefused as error:
             return {"can_be_had": False, "because": error.model_feedback}
@@ -355,13 +370,6 @@ def load_collected(run: RunState, folder: Path, part: str) -> Mapping[str, Any]:
     return value
 
 
-def _run_row(number: int, run: RunState) -> list[Any]:
-    code = run.invalid[0] if run.invalid is not None else run.attempts[-1].code if run.attempts else ""
-    measured = (run.measurements.get(key) for key in (SUCCESS + INITIAL, SUCCESS, run.spec.metric.key))
-    values = [None if found is None else round(found.value, 4) for found in measured]
-    return [run.run_id[:SHORT], number, run.spec.phase, run.spec.arm, run.spec.seed, run.status, code, *values]
-
-
 def _run_lines(run: RunState, folder: Path) -> Iterator[str]:
     for attempt in run.attempts:
         yield f"attempt {attempt.number}: {attempt.status or 'running'} {attempt.code} {attempt.reason}".rstrip()
@@ -374,15 +382,3 @@ def _run_lines(run: RunState, folder: Path) -> Iterator[str]:
     for row in load_collected(run, folder, "snapshot")["history"]:
         yield from (f"step {row['step']}: {name} {value}" for name, value in sorted(row["metrics"].items()))
         yield from (f"step {row['step']}: {name} is not finite" for name in row.get("not_finite", ()))
-
-
-def _quote_play(play: Mapping[str, Any], messages: Sequence[Mapping[str, str]]) -> Answer:
-    told: Answer = {"solved": bool(play["success"]), "reward": float(play["reward"])}
-    if play.get("facts"):
-        told["facts"] = {sanitize_line(name): value for name, value in play["facts"].items()}
-    told["said"] = [
-        {"role": sanitize_line(entry["role"]), "text": sanitize_line(entry["content"])}
-        for entry in messages[:MOST_MESSAGES]
-    ]
-    left = len(messages) - MOST_MESSAGES
-    return told | ({"left_out": f"{left} later messages"} if left > 0 else {})

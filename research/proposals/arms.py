@@ -242,7 +242,13 @@ def compare(
         raise DesignRefused(f"expected an environment among {names}; found {environment!r}{near}")
     controls = common_controls(hypotheses)
     fixed = {name: constant_value(name, value) for name, value in constants.items()}
-    require_agreement(base, {**{name: [value] for name, value in fixed.items()}, **_values_by_field(hypotheses)})
+    values: dict[str, list[JsonValue]] = {name: [value] for name, value in fixed.items()}
+    compared = [(name, value) for claim in hypotheses for name, sides in claim.varied.items() for value in sides]
+    values |= {name: [] for name, _ in compared if name != REWARD}
+    for name, value in compared:
+        if name != REWARD:
+            values[name].append(variable_value(name, value))
+    require_agreement(base, values)
     if MODEL in controls and len(controls) > 1:
         others = " and ".join(sorted(controls.keys() - {MODEL}))
         raise DesignRefused(
@@ -269,17 +275,13 @@ def compare(
     owners = [claim for claim in hypotheses for _ in claim.settings[1:]]
     arms = (arms[0], *(_match_episodes(arm, claim, resolved) for arm, claim in zip(arms[1:], owners, strict=True)))
     jobs = tuple(_make_job({**resolved.model_dump(), **arm.job_overrides}) for arm in arms)
-    _lint_all(arms, jobs, crossed=hypotheses[0].kind != "difference")
+    crossed, known = hypotheses[0].kind != "difference", list(zip(arms, jobs, strict=True))
+    pairs = combinations(known, 2) if crossed else ((known[0], other) for other in known[1:])
+    for (first, left), (arm, right) in pairs:
+        declared = [name for name in arm.overrides if not crossed or first.overrides[name] != arm.overrides[name]]
+        if violations := lint_arms(left, right, declared, rewards=(first.reward, arm.reward)):
+            raise DesignRefused(f"arm {arm.name} is confounded: {'; '.join(violations)}")
     return ResolvedArms(resolved, arms, jobs)
-
-
-def _values_by_field(hypotheses: Sequence[Hypothesis]) -> dict[str, list[JsonValue]]:
-    by_field: dict[str, list[JsonValue]] = {}
-    for claim in hypotheses:
-        for name, values in claim.varied.items():
-            if name != REWARD:
-                by_field.setdefault(name, []).extend(variable_value(name, value) for value in values)
-    return by_field
 
 
 _KEPT: Mapping[str, Scalar] = {"checkpoints_kept": 1000}
@@ -371,15 +373,6 @@ def _make_job(values: Mapping[str, Any]) -> Job:
         raise DesignRefused(f"an arm is no valid job: {describe(error)}") from error
 
 
-def _lint_all(arms: Sequence[Arm], jobs: Sequence[Job], *, crossed: bool) -> None:
-    known = list(zip(arms, jobs, strict=True))
-    pairs = combinations(known, 2) if crossed else ((known[0], other) for other in known[1:])
-    for (first, left), (arm, right) in pairs:
-        declared = [name for name in arm.overrides if not crossed or first.overrides[name] != arm.overrides[name]]
-        if violations := lint_arms(left, right, declared, rewards=(first.reward, arm.reward)):
-            raise DesignRefused(f"arm {arm.name} is confounded: {'; '.join(violations)}")
-
-
 _DERIVED: Mapping[str, tuple[Callable[[Job], int], frozenset[str]]] = {
     "tasks per step": (lambda job: job.tasks_per_step, frozenset({"episodes_per_step", "group_size"})),
     "training episodes in all": (
@@ -444,26 +437,23 @@ _CONSEQUENCES: Mapping[str, tuple[str, ...]] = {
 """What comes with a declared variable that might bring the effect about in its place."""
 
 
-def potential_confounders(variables: Collection[str], matched: str = "steps") -> tuple[str, ...]:
-    """Return the confounds that varying these fields brings by itself, one clause each, where arms have equal `steps`,
-    `episodes` (steps follow the batch), or both `together` declared for as many episodes.
-    """
-    found = [f"{name}: {clause}" for name in sorted(variables) for clause in _CONSEQUENCES.get(name, ())]
-    if matched == "steps":
-        return tuple(found)
-    if matched == "together":  # steps and batches that make as many episodes
-        return tuple(line for line in found if _MORE_TRAINING not in line)
-    fewer = f"{_BATCH}: fewer training steps follow from a larger batch of as many episodes in all"
-    return (fewer, *(line for line in found if _MORE_TRAINING not in line))
+def add_potential_confounders(claim: Hypothesis) -> Hypothesis:
+    """Return the hypothesis with the confounds that its variables bring by themselves, before those that are feared."""
+    varied = {} if claim.variable == REWARD else claim.varied
+    known = [f"{name}: {clause}" for name in sorted(varied) for clause in _CONSEQUENCES.get(name, ())]
+    steps, batches = (varied.get(name, ()) for name in ("steps", _BATCH))
+    together = len({int(n) * int(size) for n, size in zip(steps, batches, strict=False)}) == 1
+    if together or claim.matched == "episodes":  # each arm has as many episodes
+        known = [line for line in known if _MORE_TRAINING not in line]
+    if claim.matched == "episodes" and not together:
+        known.insert(0, f"{_BATCH}: fewer training steps follow from a larger batch of as many episodes in all")
+    return claim.model_copy(update={"confounds": tuple(dict.fromkeys((*known, *claim.confounds)))[:8]})
 
 
-def job_validator(base: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bool]:
-
-    def is_valid(values: Mapping[str, Any]) -> bool:
-        try:
-            Job.model_validate({**base, **values})
-        except ValidationError:
-            return False
-        return True
-
-    return is_valid
+def is_job(base: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Return whether a job's fields with other values are a job at all."""
+    try:
+        Job.model_validate({**base, **values})
+    except ValidationError:
+        return False
+    return True

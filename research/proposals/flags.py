@@ -59,10 +59,7 @@ class RequestedComparison:
         shape: str | None = None,
     ) -> Self:
         """Return what flags say over a `base` job; raise BadTopic or DesignRefused for what no study can have."""
-        varied = {
-            name: _parse_models(text, models) if name == MODEL else _parse_values(name, text)
-            for name, text in (_split(entry, _VARY) for entry in vary)
-        }
+        varied = {name: _parse_values(name, text, models) for name, text in (_split(entry, _VARY) for entry in vary)}
         constant = {name: _parse_value(name, text) for name, text in (_split(entry, _SET) for entry in held)}
         if MODEL in varied and len(varied) > 1:
             others = " and ".join(name for name in varied if name != MODEL)
@@ -236,15 +233,13 @@ def _parse_shape(text: str | None, vary: Mapping[str, tuple[Scalar, ...]]) -> Sh
     return shape
 
 
-def _parse_models(text: str, models: ComparedModels) -> tuple[Scalar, ...]:
-    names = {known.folder: name for name, known in models.by_name.items()}
-    given = [names[part.strip()] for part in text.split(",") if part.strip()]
-    if len(given) < 2 or len(set(given)) < len(given):
-        raise BadTopic(f"expected two model folders or more, each once; found {text!r}; the first is the control")
-    return tuple(given)
-
-
-def _parse_values(name: str, text: str) -> tuple[Scalar, ...]:
+def _parse_values(name: str, text: str, models: ComparedModels) -> tuple[Scalar, ...]:
+    if name == MODEL:
+        names = {known.folder: name for name, known in models.by_name.items()}
+        folders = [names[part.strip()] for part in text.split(",") if part.strip()]
+        if len(folders) < 2 or len(set(folders)) < len(folders):
+            raise BadTopic(f"expected two model folders or more, each once; found {text!r}; the first is the control")
+        return tuple(folders)
     values = tuple(_parse_value(name, part) for part in text.split(","))
     if len(values) < 2:
         raise BadTopic(f"expected two values of {name} or more; found {text!r}; the first is the control")

@@ -26,24 +26,23 @@ _PLAY = 4
 
 def examples(names: Iterable[str]) -> list[dict[str, Any]]:
     """Return, for each environment of plain games, what a reward is called with after one play of a training task."""
-    plain = ((name, environments()[name]) for name in names)
-    return [{"environment": name, **_make_example(own)} for name, own in plain if isinstance(own, PlainEnvironment)]
-
-
-def _make_example(environment: PlainEnvironment) -> dict[str, Any]:
-    task = environment.tasks("train")[0]
-    messages = environment.imitate(task, random.Random(_PLAY))
-    game = environment.game(task)
-    game.opening()
-    for message in messages:
-        if message["role"] == "assistant":
-            game.answer(message)
-    outcome = game.outcome()
-    return {
-        "task": {"id": task.id, "data": dict(task.data)},
-        "messages": messages,
-        "outcome": {"reward": outcome.reward, "success": outcome.success},
-    }
+    shown: list[dict[str, Any]] = []
+    for name in names:
+        environment = environments()[name]
+        if not isinstance(environment, PlainEnvironment):
+            continue
+        task = environment.tasks("train")[0]
+        messages, game = environment.imitate(task, random.Random(_PLAY)), environment.game(task)
+        game.opening()
+        for message in messages:
+            if message["role"] == "assistant":
+                game.answer(message)
+        outcome = game.outcome()
+        shown.append({
+            "environment": name, "task": {"id": task.id, "data": dict(task.data)}, "messages": messages,
+            "outcome": {"reward": outcome.reward, "success": outcome.success},
+        })  # fmt: skip
+    return shown
 
 
 MOST_BYTES = 8192

@@ -15,10 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from research.design.samplers import Allowed
-from research.design.screening import Scores, ScreenProgress
+from research.design.screening import Allowed, Scores, ScreenProgress
 from research.proposals.actions import decide, rules_for
-from research.proposals.arms import job_validator
+from research.proposals.arms import is_job
 from research.scheduler.budget import StepLimits, end_candidates
 from research.scheduler.required_runs import (
     RequiredRun,
@@ -225,12 +224,12 @@ def _screen_progress(state: StudyState, design: Design, screen: Screen) -> Scree
 @lru_cache(maxsize=4)
 def _cached_check(base: str) -> Allowed:
     """Return what says whether knob values make a job; each is tried once, as every step of a screen asks for all."""
-    check, known = job_validator(json.loads(base)), dict[tuple[tuple[str, JsonValue], ...], bool]()
+    fields, known = json.loads(base), dict[tuple[tuple[str, JsonValue], ...], bool]()
 
     def is_allowed(values: Mapping[str, JsonValue]) -> bool:
         key = tuple(values.items())
         if key not in known:
-            known[key] = check(values)
+            known[key] = is_job(fields, values)
         return known[key]
 
     return is_allowed

@@ -87,9 +87,6 @@ class Knows(NoiseBank):
     def find(self, environment: str, job: Job, metric: Metric) -> Noise:
         return Noise(sd=self.sd, df=20, episodes=metric.episodes, basis="made up")
 
-    def explain_missing(self, environment: str, job: Job, metric: Metric) -> None:
-        return None
-
 
 @dataclass(frozen=True)
 class LocksAtOnce(Planning):

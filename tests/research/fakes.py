@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from research.design.pricing import Pricing
-from research.planners.context import PlannerContext
-from research.planners.protocol import Check, PlannerTurn
+from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.proposals.actions import Conclude, Propose, ProposeDesign, ProposedHypothesis
 from research.runs.files import AttemptFolder, AttemptSpec
 from research.runs.wandb_log import TrackedRun

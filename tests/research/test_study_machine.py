@@ -30,8 +30,7 @@ from research.controller.interventions import (
     require_question,
 )
 from research.errors import BadApproval, BadInput
-from research.planners.context import PlannerContext
-from research.planners.protocol import Check, PlannerTurn
+from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.proposals.actions import AskUser, Note
 from research.runs.files import AttemptSpec
 from research.scheduler.next_step import is_done

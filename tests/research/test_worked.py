@@ -9,8 +9,7 @@ import pytest
 
 from research.controller.controller import BEAT_S, StudyController
 from research.controller.interventions import request_continue, request_pause
-from research.planners.context import PlannerContext
-from research.planners.protocol import Check, PlannerTurn
+from research.planners.context import Check, PlannerContext, PlannerTurn
 from studies import Event, EventLog, EventType, StoreError, StudyState
 from tests.research.bench import STUDY, Bench
 from tests.research.designs import design

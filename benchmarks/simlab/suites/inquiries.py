@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from research.planners.protocol import Planner
+from research.planners.context import Planner
 from simlab.planners import Follower, InquiringLiar, Pair
 from simlab.scores import Bar, Measured, Progress, SuiteOutcome, counted, mean, share, silent, work
 from simlab.sim_clock import SimClock

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from research.planners.protocol import Planner
+from research.planners.context import Planner
 from simlab.planners import MOODS, Liar, RandomPlanner, talker
 from simlab.scores import Bar, Measured, Progress, SuiteOutcome, counted, share, silent, work
 from simlab.sim_clock import SimClock

@@ -18,8 +18,7 @@ from research.controller.session import Session, StudyRequest, create_study, hol
 from research.errors import BadModel, NotReady, StudyBusy
 from research.installation.base_job import base_job_of, model_folder
 from research.installation.home import Home
-from research.planners.context import PlannerContext
-from research.planners.protocol import Check, PlannerTurn
+from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.planners.rules import RulesPlanner
 from studies import ControllerLeaseLost, EventLog, fold
 from swarm.job import Job

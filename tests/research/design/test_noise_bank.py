@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from contextlib import closing
 from itertools import permutations
 from pathlib import Path
-from typing import Any
+from statistics import fmean, variance
 
 import pytest
 import sqlalchemy as sa
@@ -24,31 +23,33 @@ from research.design.noise_bank import (
     model_key,
     read_bank,
 )
-from research.installation.studies import RESULTS_VERSION
-from studies import EventLog, EventType
-from studies.records.design import Metric, NoisePlan, RunSpec
+from research.installation.home import Home
+from research.installation.studies import FIRST_VERSION, RESULTS_VERSION
+from studies import EventLog
+from studies.records.design import Metric
 from studies.records.procedure import Noise
-from studies.records.runs import noise_hash, noise_spec
 from swarm.job import Job
 from tests.golden import assert_golden
 from tests.research.banks import bank, group
-from tests.studies.raw import append
+from tests.research.factories import make_home
+from tests.research.in_rounds import InRounds
+from tests.studies.synthetic import EPISODES, base_job
 
 
 def metric(episodes: int = 512) -> Metric:
     return Metric(meaning="m", episodes=episodes)
 
 
-def find(known: NoiseBank, episodes: int = 512, environment: str = "guess", job: Job | None = None) -> Noise | None:
+def find(known: NoiseBank, episodes: int = 512, environment: str = "guess", job: Job | None = None) -> Noise:
     noise = known.find(environment, job or Job(), metric(episodes))
-    why = known.explain_missing(environment, job or Job(), metric(episodes))
-    assert (noise is None) == (why is not None), "a bank without a word says why"
+    assert isinstance(noise, Noise), noise
     return noise
 
 
-def why_not(known: NoiseBank, episodes: int = 512, **about: Any) -> str:
-    assert find(known, episodes, **about) is None
-    return known.explain_missing("guess", about.get("job") or Job(), metric(episodes)) or ""
+def why_not(known: NoiseBank, episodes: int = 512) -> str:
+    why = known.find("guess", Job(), metric(episodes))
+    assert isinstance(why, str)
+    return why
 
 
 def test_the_spread_is_that_within_groups_pooled_by_their_degrees_of_freedom_and_not_between_them() -> None:
@@ -144,68 +145,43 @@ def test_the_shipped_bank_knows_the_built_in_jobs() -> None:
     assert all(entry.model == model_key(Job()) for entry in load_shipped_bank().observations)
 
 
-STUDY = "s1"
-FAKE = Job(backend="fake", steps=2)
-
-
-def write_study(log: EventLog, study: str, values: list[float], version: str | None = None) -> None:
-    plan = NoisePlan(
-        environment="guess", job=FAKE.model_dump(mode="json", exclude={"seed", "tracking"}),
-        seeds=tuple(range(1, len(values) + 1)), metric_key="hidden/success", episodes=512,
-    )  # fmt: skip
-    versions = {} if version is None else {"results": version}
-    append(log, study, EventType.STUDY_CREATED, {
-        "topic": "t", "planner": {"name": "rules", "model": None}, "settings": {"budget_s": 9e3, "max_runs": None},
-        "command": [], "versions": versions, "machine": {},
-    })  # fmt: skip
-    append(log,
-        study, EventType.NOISE_PLANNED,
-        {"plan": plan.model_dump(mode="json"), "hash": noise_hash(plan), "seconds_per_run": 1.0},
-    )  # fmt: skip
-    for seed, value in zip(plan.seeds, values, strict=True):
-        run(log, study, noise_spec(study, plan, noise_hash(plan), seed), value)
-
-
-def run(log: EventLog, study: str, spec: RunSpec, value: float) -> None:
-    file = {"path": "f.json", "sha256": "a" * 64}
-    name = {"run_id": spec.run_id}
-    append(log, study, EventType.RUN_PLANNED, {**name, "spec": spec.model_dump(mode="json")})
-    append(log, study, EventType.ATTEMPT_LAUNCHED, {**name, "attempt": 1, "name": f"n-{spec.run_id}"})
-    ended = {"attempt": 1, "status": "finished", "code": "ok", "reason": "", "seconds": 1.0}
-    append(log, study, EventType.ATTEMPT_ENDED, {**name, **ended})
-    append(log, study, EventType.RUN_COLLECTED, {**name, "attempt": 1, "snapshot": file, "evaluation": file})
-    for key, measured in (("hidden/success/initial", 0.3), ("hidden/success", value)):
-        measurement = {**name, "key": key, "value": measured, "n": 512, "sha256": "a" * 64}
-        append(log, study, EventType.MEASUREMENT_RECORDED, measurement)
-
-
-VALUES = [0.50, 0.52, 0.54, 0.56, 0.58]
-
-
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[EventLog]:
-    with closing(EventLog(f"sqlite:///{tmp_path / 'ajet.db'}")) as log:
-        yield log
+def home(tmp_path: Path) -> Home:
+    return make_home(tmp_path)
 
 
-def test_a_home_learns_from_all_its_studies(log: EventLog) -> None:
-    write_study(log, "one", VALUES)
-    write_study(log, "two", [value + 0.2 for value in VALUES], version=str(RESULTS_VERSION))
-    noise = find(NoiseBank.of(log, shipped=NoiseBank()), job=FAKE)
+def measured(home: Home, study: str, version: str = str(FIRST_VERSION)) -> list[float]:
+    """Write a study whose five A/A runs are over, and return what they came to."""
+    made = InRounds.of(home, study)
+    with closing(made.log):
+        made.create(versions={"results": version})
+        assert len(list(made.noise((1, 2, 3, 4, 5)))) == 5
+        return [run.measurements["hidden/success"].value for run in made.state().every_run.values()]
+
+
+def learned(home: Home) -> tuple[NoiseBank, NoiseBank]:
+    """Return the bank of a home without and with the shipped runs."""
+    with closing(EventLog(home.database)) as log:
+        return NoiseBank.of(log, shipped=NoiseBank()), NoiseBank.of(log)
+
+
+def test_a_home_learns_from_all_its_studies(home: Home) -> None:
+    values = [measured(home, "one"), measured(home, "two", str(RESULTS_VERSION))]
+    own, whole = learned(home)
+    noise = find(own, EPISODES, job=Job.from_record(base_job()))
     assert noise.df == 8
-    assert noise.sd == pytest.approx(0.0316, abs=1e-4)
+    assert noise.sd == pytest.approx(math.sqrt(fmean(map(variance, values))))
     assert_golden(noise.basis)
-    home, learned = NoiseBank.of(log).observations, NoiseBank.of(log, shipped=NoiseBank()).observations
-    assert home == load_shipped_bank().observations | learned  # the shipped runs too
+    assert whole.observations == load_shipped_bank().observations | own.observations
 
 
-def test_corrupt_logs_and_other_results_versions_are_left_out_and_counted(log: EventLog, tmp_path: Path) -> None:
-    for study, version in (("one", None), ("two", None), ("three", "0")):
-        write_study(log, study, VALUES, version)
-    engine = sa.create_engine(f"sqlite:///{tmp_path / 'ajet.db'}")
+def test_corrupt_logs_and_other_results_versions_are_left_out_and_counted(home: Home) -> None:
+    for study, version in (("one", str(FIRST_VERSION)), ("two", str(FIRST_VERSION)), ("three", "0")):
+        measured(home, study, version)
+    engine = sa.create_engine(home.database)
     with engine.begin() as connection:
         connection.execute(sa.text("update events set payload = '{}' where study = 'two' and seq = 3"))
     engine.dispose()
-    noise = find(NoiseBank.of(log, shipped=NoiseBank()), job=FAKE)
+    noise = find(learned(home)[0], EPISODES, job=Job.from_record(base_job()))
     assert noise.df == 4
     assert "left out: 1 of a corrupt log, 5 of runs" in noise.basis

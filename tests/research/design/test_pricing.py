@@ -19,7 +19,6 @@ from research.design.pricing import (
     describe_basis,
     make_pricing,
     median_seconds,
-    no_check,
     price_key,
     runs_at_once,
 )
@@ -119,28 +118,27 @@ def test_a_check_of_the_model_prices_what_nobody_measured_in_the_environment(bro
 def test_runs_at_once_fit_the_memory_of_the_largest_model(brought: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "cores", lambda: 8)
     monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(available=16 << 30))
-    assert runs_at_once([Job()], no_check) == 8
-    assert runs_at_once([Job(), brought], no_check) == 3
+    assert runs_at_once([Job()], lambda job: None) == 8
+    assert runs_at_once([Job(), brought], lambda job: None) == 3
     assert machine.max_parallel_runs(machine.run_bytes(10**12)) == 1  # one at the least
     for peak, runs in ((1 << 30, 6), (6 << 30, 2)):
         assert runs_at_once([Job(), brought], lambda job, peak=peak: checked(job, peak_bytes=peak)) == runs
 
 
-first_estimate = Estimates().run
-
-
-def test_an_observed_job_costs_what_it_took_whatever_its_seed() -> None:
-    pricing = make_pricing(2, {price_key(Job(seed=5)): 33.0})
-    assert pricing.seconds_per_run(Job(seed=9)) == 33.0
-    assert pricing.seconds_per_run(Job(steps=20)) == first_estimate(Job(steps=20))
+@pytest.mark.parametrize(
+    ("job", "sandbox", "seconds"),
+    [
+        (Job(seed=9), "process", 33.0), (Job(), "docker", 90.0), (Job(steps=20), "process", None),
+        (Job(steps=20), "docker", None),
+    ],
+)  # fmt: skip
+def test_an_observed_job_costs_what_it_took_in_such_a_sandbox_whatever_its_seed(
+    job: Job, sandbox: str, seconds: float | None
+) -> None:
+    observed = {price_key(Job(seed=5)): 33.0, price_key(Job(), "docker"): 90.0}
+    pricing = make_pricing(2, observed, sandbox)
+    assert pricing.seconds_per_run(job) == (Estimates().run(job) if seconds is None else seconds)
     assert make_pricing(2).basis != pricing.basis
-
-
-def test_a_price_seen_in_containers_says_nothing_of_processes() -> None:
-    observed = {price_key(Job(), "docker"): 90.0, price_key(Job()): 33.0}
-    assert make_pricing(2, observed, "docker").seconds_per_run(Job()) == 90.0
-    assert make_pricing(2, observed).seconds_per_run(Job()) == 33.0
-    assert make_pricing(2, {price_key(Job()): 33.0}, "docker").seconds_per_run(Job()) == first_estimate(Job())
 
 
 @pytest.mark.slow

@@ -88,21 +88,18 @@ def test_before_a_lock_it_is_the_job_that_was_given(tmp_path: Path) -> None:
     assert_golden(found.notes[0])
 
 
-def test_values_of_two_rounds_are_together_where_the_later_one_held_the_earlier(study: InRounds) -> None:
+@pytest.mark.parametrize("together", [True, False])
+def test_values_of_two_rounds_are_together_where_the_later_one_held_the_earlier(
+    study: InRounds, together: bool
+) -> None:
     answered(study)
-    asked(study, "epochs", 1, 2, 0.2, base_job=base_job(group_size=16))
+    asked(study, "epochs", 1, 2, 0.2, **({"base_job": base_job(group_size=16)} if together else {}))
     found = told(study)
     assert job(found).equals(base(study.state(), group_size=16, epochs=2))
-    assert (found.confirmed[0].held_by, found.confirmed[0].not_held_by, found.apart) == ((2,), (), ())
-
-
-def test_values_that_were_never_confirmed_together_are_said_to_be_so(study: InRounds) -> None:
-    answered(study)
-    asked(study, "epochs", 1, 2, 0.2)
-    found = told(study)
-    assert job(found).equals(base(study.state(), group_size=16, epochs=2))
-    assert (found.confirmed[0].held_by, found.confirmed[0].not_held_by) == ((), (2,))
-    assert_golden("\n".join(found.apart))
+    first = found.confirmed[0]
+    assert (first.held_by, first.not_held_by) == (((2,), ()) if together else ((), (2,)))
+    apart = () if together else ("group_size = 16 (round 1) and epochs = 2 (round 2) were never confirmed together",)
+    assert found.apart == apart
 
 
 def test_the_report_and_the_job_of_a_study_are_one_recipe(study: InRounds) -> None:

@@ -9,23 +9,12 @@ import pytest
 from pydantic import BaseModel
 
 from research.errors import PlannerFailed
-from research.planners.context import PlannerContext, field_specs
+from research.planners.context import PlannerContext
 from research.planners.llm import MOST_ANSWERED, MOST_OF_ONE
 from research.planners.prompts import MOST_TOOL_CALLS
 from research.planners.tools import PLAYS, EpisodesRequest, RunsRequest, ToolError
-from research.proposals.arms import ComparedModels
-from research.proposals.flags import RequestedComparison
 from tests.research.planners.scripted_endpoint import Reply, calls, fails, says, scripted_endpoint
 from tests.research.planners.test_llm import KEY, PROPOSAL, TOPIC, ask, compiled, planner
-
-
-def digest(models: ComparedModels) -> PlannerContext:
-    topic = "Which learns more, {} or {}?".format(*(known.folder for known in models.by_name.values()))
-    return PlannerContext(
-        topic, 1e6, 10.0, 2, wanted=RequestedComparison(models=models), fields=field_specs(models=models),
-        fixed={"max_tokens": 64},
-    )  # fmt: skip
-
 
 MakeDigest = Callable[..., PlannerContext]
 

@@ -15,9 +15,8 @@ from simlab.sim_run import Desk, Flight, FlightResult, fly_in, scratch
 from simlab.suites.traps import ASK, world
 
 from research.planners.endpoint import Endpoint as PlannerEndpoint
-from research.planners.endpoint import OpenAiEndpoint
+from research.planners.endpoint import OpenAiEndpoint, Recorder, Replay
 from research.planners.llm import LlmPlanner
-from research.planners.recording import Recorder, Replay
 from research.planners.tools import DATA
 from studies import EventType, StudyState
 from studies.log.study import PlannerAct
@@ -146,6 +145,9 @@ def act_of(state: StudyState, turn: str) -> PlannerAct:
 
 def test_every_look_is_counted_in_the_log_and_kept_in_its_turns_file(flown: Flown) -> None:
     act, turn = act_of(flown.state, "2/propose/1"), flown.turns["round-2/propose.json"]
+    assert (act.action, act.tries) == ("replicate", 3)
+    found = ("of your notebook (idea-", "found 'idea-999'", "an earlier round (h1); found 'h9'")
+    assert [text for text in found if text not in " ".join(act.rejected)] == []
     names = ["runs", "curve", "episodes", "log", "price", "findings", "shell", "runs"]
     assert [entry["name"] for entry in act.tool_calls] == [entry["name"] for entry in turn["looks"]] == names
     for told, kept in zip(act.tool_calls, turn["looks"], strict=True):
@@ -184,14 +186,6 @@ def test_a_planted_instruction_stays_quoted_and_changes_nothing(flown: Flown) ->
         assert one.design_hash is not None
         assert [v.estimate for v in one.verdicts] == [v.estimate for v in other.verdicts]
         assert [d.action for d in one.decisions] == [d.action for d in other.decisions]
-
-
-def test_what_is_not_in_the_record_is_refused_with_what_is(flown: Flown) -> None:
-    act = act_of(flown.state, "2/propose/1")
-    assert (act.action, act.tries) == ("replicate", 3)
-    assert "of your notebook (idea-" in act.rejected[0]
-    assert "found 'idea-999'" in act.rejected[0]
-    assert "an earlier round (h1); found 'h9'" in act.rejected[1]
 
 
 def test_a_claim_is_replicated_by_code_elsewhere_on_fresh_seeds(flown: Flown) -> None:

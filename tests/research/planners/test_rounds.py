@@ -56,7 +56,7 @@ def claims(state: StudyState) -> list[tuple[int, str, str, str]]:
     ]
 
 
-def test_each_round_is_locked_on_the_lock_of_the_one_before_and_on_what_the_ledgers_give_it() -> None:
+def test_each_round_is_locked_on_the_one_before_with_levels_seeds_and_names_of_its_own() -> None:
     state = flown().state
     assert (flown().refused, state.status, state.round, state.most_rounds) == (None, "concluded", 3, 3)
     places = [entry.design.inquiry for entry in state.rounds]
@@ -67,10 +67,6 @@ def test_each_round_is_locked_on_the_lock_of_the_one_before_and_on_what_the_ledg
     assert [entry.verdicts[0].verdict for entry in state.rounds_before] == ["supported", "supported"]
     assert places[1].difference == pytest.approx(0.05 * (shares[0] + shares[1]))  # handed on by a claim
     assert places[1].equivalence == pytest.approx(0.05 * shares[1])  # the other ledger has nothing to hand on
-
-
-def test_every_round_runs_on_seeds_of_its_own_and_every_name_is_used_once() -> None:
-    state = flown().state
     seeds = [{run.spec.seed for run in entry.runs.values()} for entry in state.rounds]
     assert sum(map(len, seeds)) == len(set().union(*seeds))
     names = [hypothesis.id for entry in state.rounds for hypothesis in entry.hypotheses]

@@ -9,8 +9,7 @@ import pytest
 from simlab.sim_run import Desk, Flight, FlightResult, fly, fly_killed
 from simlab.worlds import MainEffect, Planted
 
-from research.planners.context import PlannerContext
-from research.planners.protocol import Check, PlannerTurn
+from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.planners.rules import RulesPlanner
 from research.proposals.actions import Constant, Explore, Tried
 from studies import EventType, StudyState
