@@ -27,7 +27,6 @@ from studies.log.study import (
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Arm, Design, Hypothesis, NoisePlan
 from studies.records.procedure import Act, Amendment, Selection
-from studies.records.runs import noise_hash
 from studies.records.statements import apply_selection, claims, claims_in_old_words, select_arms
 from studies.records.verdict import ApprovalRequest, Origin, Verdict
 
@@ -86,7 +85,7 @@ def _plan_noise(study: StudyState, event: Event, plan: NoisePlan, hash: str, sec
         raise ImpossibleEvent("A/A runs were planned after the design was locked")
     if study.noise_plan is not None:
         raise ImpossibleEvent("A/A runs were planned before; expected one plan per study")
-    if (found := noise_hash(plan)) != hash:
+    if (found := plan.hash()) != hash:
         raise ImpossibleEvent(f"the noise plan's hash is {found[:12]}, the event says {hash[:12]}")
     study.noise_plan, study.noise_hash, study.noise_seconds = plan, found, seconds_per_run
 

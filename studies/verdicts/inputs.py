@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from studies.records.alpha import AlphaAllocation
+from studies.records.alpha import AlphaAllocation, equivalence_level
 from studies.records.design import Design, Hypothesis
 from studies.records.procedure import Noise, Phase
 from studies.records.verdict import Equivalence, Scope, Verdict, VerdictName
@@ -147,7 +147,7 @@ class JudgeInput:
 
     @property
     def alpha_alike(self) -> float:
-        return self.allocation.equivalence(self.look, self.phase)
+        return equivalence_level(self.design, self.look, self.phase)
 
     @property
     def looks(self) -> int:

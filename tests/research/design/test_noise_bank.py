@@ -28,7 +28,7 @@ from research.installation.studies import RESULTS_VERSION
 from studies import EventLog, EventType
 from studies.records.design import Metric, NoisePlan, RunSpec
 from studies.records.procedure import Noise
-from studies.records.runs import noise_hash, noise_spec
+from studies.records.runs import noise_spec
 from swarm.job import Job
 from tests.golden import assert_golden
 from tests.research.banks import bank, group
@@ -160,10 +160,10 @@ def write_study(log: EventLog, study: str, values: list[float], version: str | N
     })  # fmt: skip
     append(log,
         study, EventType.NOISE_PLANNED,
-        {"plan": plan.model_dump(mode="json"), "hash": noise_hash(plan), "seconds_per_run": 1.0},
+        {"plan": plan.model_dump(mode="json"), "hash": plan.hash(), "seconds_per_run": 1.0},
     )  # fmt: skip
     for seed, value in zip(plan.seeds, values, strict=True):
-        run(log, study, noise_spec(study, plan, noise_hash(plan), seed), value)
+        run(log, study, noise_spec(study, plan, plan.hash(), seed), value)
 
 
 def run(log: EventLog, study: str, spec: RunSpec, value: float) -> None:
