@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ class CollectedEvidence:
             "snapshot": dict(self.snapshot),
             "evaluation": dict(self.evaluation),
             "conditions": self.conditions.model_dump(mode="json"),
-            "alarms": [alarm.dump() for alarm in self.alarms],
+            "alarms": [asdict(alarm) for alarm in self.alarms],
             "kinds": {kind: list(counts) for kind, counts in self.kinds.items()},
             **({"facts": dict(self.facts)} if self.facts else {}),
         }

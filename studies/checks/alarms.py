@@ -72,9 +72,6 @@ class Alarm:
     sentence: str
     effect: Effect
 
-    def dump(self) -> dict[str, Any]:
-        return {"code": self.code, "step": self.step, "sentence": self.sentence, "effect": self.effect}
-
 
 def find_alarms(
     history: Sequence[Row], limits: Watchdog, hidden_before: float | None = None, hidden_after: float | None = None

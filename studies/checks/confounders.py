@@ -262,21 +262,16 @@ def _check_errors(pair: _Pair) -> Iterator[Violation]:
 
 
 def _check_spread(pair: _Pair, field: str, noun: str) -> Violation | None:
+    """Find places over which the arms are spread unlike: by total variation, 0 for alike, 1 for nothing in common."""
     left, right = pair.known_values(field)
-    apart = _variation(Counter(left.values()), Counter(right.values()))
-    if not left or not right or not apart:
+    if not left or not right:
+        return None
+    counts = [Counter(values.values()) for values in (left, right)]
+    shares = (abs(counts[0][value] / len(left) - counts[1][value] / len(right)) for value in counts[0] | counts[1])
+    if (apart := sum(shares) / 2) <= 1e-9:
         return None
     told = pair.describe(_format_values(left.values()), _format_values(right.values()))
     return Violation(field, f"{told} as its {noun}", blocks=apart > SPREAD_BLOCKS)
-
-
-def _variation(left: Counter[Any], right: Counter[Any]) -> float:
-    """Return the total variation distance of two distributions: 0 for equal ones, 1 for ones with nothing in common."""
-    if not left or not right:
-        return 0.0
-    shares = (abs(left[value] / left.total() - right[value] / right.total()) for value in left.keys() | right.keys())
-    distance = sum(shares) / 2
-    return distance if distance > 1e-9 else 0.0
 
 
 def _ratio(left: float, right: float) -> float:

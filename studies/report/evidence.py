@@ -25,7 +25,7 @@ from studies.errors import ReportError
 from studies.log.event_log import lock_error
 from studies.log.study import RunState, StudyState
 from studies.metrics import Asked, Refused, Results
-from studies.metrics.base import by_episodes
+from studies.metrics.base import success_curve
 from studies.metrics.registry import define_metric, kinds, values_of
 from studies.records.design import SUCCESS as HIDDEN_SUCCESS
 from studies.records.design import Metric
@@ -180,7 +180,7 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
     hidden: tuple[tuple[float, float], ...] = ()
     if results.during:
         with suppress(Refused):
-            curve = by_episodes(results)
+            curve = success_curve(results)
             hidden = tuple(zip(curve.xs, curve.ys, strict=True))
     curves: dict[str, list[tuple[int, float]]] = {}
     for step, metrics in history:

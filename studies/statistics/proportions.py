@@ -13,6 +13,7 @@ studies only.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from functools import lru_cache
 from typing import Any, Final
 
@@ -48,17 +49,12 @@ def one_sided_limits(count: int, of: int, level: float) -> tuple[float, float]:
     return low, high
 
 
-def newcombe(control: Interval, treatment: Interval) -> tuple[float, float]:
-    """Return the interval of treatment minus control from the limits of each: Newcombe's method 10."""
-    estimate = treatment.mean - control.mean
-    below = ((treatment.mean - treatment.low) ** 2 + (control.high - control.mean) ** 2) ** 0.5
-    above = ((treatment.high - treatment.mean) ** 2 + (control.mean - control.low) ** 2) ** 0.5
-    return max(-1.0, estimate - below), min(1.0, estimate + above)
-
-
 def difference(control: tuple[int, int], treatment: tuple[int, int], level: float = 0.95) -> tuple[float, float]:
-    """Return the interval of treatment's rate less control's, each given as (count, of)."""
-    return newcombe(exact_limits(*control, level), exact_limits(*treatment, level))
+    """Return the interval of treatment's rate less control's, each given as (count, of), from the limits of each."""
+    a, b = exact_limits(*control, level), exact_limits(*treatment, level)
+    below = ((b.mean - b.low) ** 2 + (a.high - a.mean) ** 2) ** 0.5
+    above = ((b.high - b.mean) ** 2 + (a.mean - a.low) ** 2) ** 0.5
+    return max(-1.0, b.mean - a.mean - below), min(1.0, b.mean - a.mean + above)
 
 
 def equivalence_p(control: tuple[int, int], treatment: tuple[int, int], margin: float) -> float:
@@ -94,16 +90,15 @@ def seeds_for_rates(
     """
     if control == treatment or not (0 <= control <= 1 and 0 <= treatment <= 1):
         raise ValueError(f"expected two different rates between 0 and 1; found {control:g} and {treatment:g}")
-    if power_of_rates(control, treatment, most, alpha=alpha) < target_power:
+
+    def is_enough(seeds: int) -> bool:
+        return power_of_rates(control, treatment, seeds, alpha=alpha) >= target_power
+
+    if not is_enough(most):
         return None
-    low, high = 1, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        seen = power_of_rates(control, treatment, middle, alpha=alpha) >= target_power
-        low, high = (low, middle) if seen else (middle, high)
+    high = 2 + bisect_left(range(2, most), True, key=is_enough)
     fewer = range(max(2, high - _UNEVEN), high)  # counts are whole, so that power now and then falls as seeds grow
-    enough = (n for n in fewer if power_of_rates(control, treatment, n, alpha=alpha) >= target_power)
-    return next(enough, high)
+    return next(filter(is_enough, fewer), high)
 
 
 def min_detectable_rate(seeds: int, *, target_power: float = 0.8, alpha: float = 0.05) -> float | None:
