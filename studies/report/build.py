@@ -21,7 +21,6 @@ from studies.log.study import StudyState
 from studies.report.content import report_content
 from studies.report.elements import list_drawings
 from studies.report.evidence import gather_rounds, translate_write_errors, write_bytes
-from studies.report.theme import DARK, LIGHT, standalone, variables
 from studies.report.wording import capital
 
 if TYPE_CHECKING:
@@ -95,9 +94,9 @@ def render_report(state: StudyState, folder: Path) -> dict[str, str]:
 
     figures = {d.name: plots.make_figure(d.name, d.figure, d.data) for d in list_drawings(content.body)}
     values = {"content": content, "figures": figures, "levels": _LEVELS}
-    values |= {"light": variables(LIGHT), "dark": variables(DARK)}
+    values |= {"light": plots.variables(plots.LIGHT), "dark": plots.variables(plots.DARK)}
     pages = {name: _environment(name == HTML).get_template(f"{name}.jinja").render(values) for name in PAGES}
-    return {f"figures/{name}.svg": standalone(figure.svg) for name, figure in figures.items()} | pages
+    return {f"figures/{name}.svg": plots.standalone(figure.svg) for name, figure in figures.items()} | pages
 
 
 def file_hashes(payload: Mapping[str, Any] | None) -> dict[str, str]:

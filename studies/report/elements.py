@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from studies.log.study import StudyState
 from studies.metrics import Refused, kind_of
@@ -24,6 +24,8 @@ from studies.statistics.proportions import exact_limits
 Fact = tuple[str, str]
 """A label, and what stands beside it."""
 Row = Sequence["Cell | str"]
+ARMS: Final = 6
+"""Colours of arms, which repeat after so many."""
 
 
 @dataclass(frozen=True, slots=True)

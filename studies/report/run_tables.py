@@ -17,6 +17,7 @@ from studies.records.design import Design
 from studies.records.statements import metric_name
 from studies.records.verdict import ORIGINS
 from studies.report.elements import (
+    ARMS,
     Cell,
     Fact,
     Remark,
@@ -34,7 +35,6 @@ from studies.report.elements import (
     threat,
 )
 from studies.report.evidence import AFTER, BEFORE, Evidence
-from studies.report.theme import ARMS
 from studies.report.wording import NONE, duration, moment, number, one_line, plural
 from studies.verdicts.judge import find_collapsed_runs
 
