@@ -23,7 +23,7 @@ from studies.proof import Discrepancy, Proof
 from studies.proof import export as export_study
 from studies.proof import verify as verify_study
 from studies.proof.export import is_export, read_export
-from studies.proof.reports import before_report
+from studies.proof.verify import before_report
 from studies.report import build_report
 from studies.report.build import file_hashes
 

@@ -60,9 +60,9 @@ from studies.records.alpha import AlphaLedgers
 from studies.records.design import Budget, NoisePlan
 from studies.records.verdict import PlannerMessage, planner_label, quote_message
 from studies.report.evidence import gather
-from studies.report.measures import surprises
 from studies.report.next_question import ProposedStudy, list_next_questions
 from studies.report.summary import IN_WORDS, last_judged
+from studies.report.validity import surprises
 from studies.statistics.comparison import mean_interval
 from studies.verdicts.judge import find_collapsed_runs
 from swarm.environments.registry import get_environment

@@ -39,9 +39,8 @@ from studies.report.elements import (
 )
 from studies.report.evidence import Evidence
 from studies.report.figure_data import curves, forecasts, hidden_curves, shifts, training_curves
-from studies.report.measures import facts_table, others_table
 from studies.report.summary import Headline, ask_on, headline, point_out_round, point_out_study, words_at_end
-from studies.report.validity import checks, threats
+from studies.report.validity import checks, facts_table, others_table, threats
 from studies.report.wording import (
     NONE,
     command_line,

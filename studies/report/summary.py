@@ -18,9 +18,8 @@ from studies.records.runs import EVIDENCE_CODES
 from studies.report.design_tables import describe_scope
 from studies.report.elements import Point
 from studies.report.evidence import Evidence
-from studies.report.measures import surprises
 from studies.report.next_question import LESS, NextQuestion, ask_next, format_gain, in_practice
-from studies.report.validity import warn_collapsed, warn_miscalibrated, warn_noise
+from studies.report.validity import surprises, warn_collapsed, warn_miscalibrated, warn_noise
 from studies.report.wording import (
     capital,
     describe_comparison,

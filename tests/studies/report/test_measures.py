@@ -19,10 +19,9 @@ from studies.report.claims import describe_authorship, find_escapes
 from studies.report.design_tables import collapse_table
 from studies.report.evidence import REWARDS, SUCCESS, Evidence, gather
 from studies.report.figure_data import curves, shifts
-from studies.report.measures import facts_table, others_table
 from studies.report.run_tables import arm_table
 from studies.report.summary import headline
-from studies.report.validity import checks
+from studies.report.validity import checks, facts_table, others_table
 from tests.golden import assert_golden
 from tests.studies.measured import MeasuredStudy, measured_design, metric
 from tests.studies.report.pages import Page, pages, said, said_of, section
