@@ -185,21 +185,20 @@ class EventLog:
         deadline = time.monotonic() + _BUSY_MS / 1000
         while True:
             try:
-                return self._create()
+                with self._translate_errors("open"):
+                    if not _is_read_only(self._engine.url):
+                        with self._engine.begin() as connection:
+                            connection.execute(CreateTable(_TABLE, if_not_exists=True))
+                    found = {column["name"] for column in sa.inspect(self._engine).get_columns(_TABLE.name)}
+                break
             except StoreError as error:
                 busy = isinstance(error.__cause__, IntegrityError) or "locked" in str(error)
                 if time.monotonic() > deadline or not busy:
                     self.close()
                     raise
             time.sleep(0.05)
-
-    def _create(self) -> None:
-        with self._translate_errors("open"):
-            if not _is_read_only(self._engine.url):
-                with self._engine.begin() as connection:
-                    connection.execute(CreateTable(_TABLE, if_not_exists=True))
-            found = {column["name"] for column in sa.inspect(self._engine).get_columns(_TABLE.name)}
         if found != set(FIELDS):
+            self.close()
             raise StoreError(
                 f"{self._where} holds a table `events` of another shape: expected the columns "
                 f"{', '.join(FIELDS)}; found {', '.join(sorted(found))}. Use another file for the event log"

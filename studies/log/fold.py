@@ -158,7 +158,7 @@ def _add_note(
         raise ImpossibleEvent(f"expected an idea of the planner's notebook to revise; found {about!r}")
     if (turn, index) in study.notes:
         raise ImpossibleEvent(f"note {index} of the turn {turn} was kept before")
-    study.notes[turn, index] = PlannerNote(kind, text, study.round, event.seq, event.ts, turn, index, about, reason)
+    study.notes[turn, index] = PlannerNote(event.seq, event.ts, kind, text, study.round, turn, index, about, reason)
 
 
 @rule(EventType.ROUND_BEGUN)
@@ -379,11 +379,9 @@ def _launch(
     resumes = begins.get("resumes")
     if resumes is not None and int(resumes) not in [one.number for one in run.attempts]:
         raise ImpossibleEvent(f"expected it to go on from an earlier attempt of run {run_id}; found {resumes}")
-    kept, during, why = (str(begins.get(key, "")) for key in ("initial_sha256", "during_sha256", "why"))
-    state = AttemptState(
-        attempt, name, event.ts, sandbox=sandbox, resumes=None if resumes is None else int(resumes),
-        initial_sha256=kept, during_sha256=during, why=why,
-    )  # fmt: skip
+    words = {key: str(begins.get(key, "")) for key in ("initial_sha256", "during_sha256", "why")}
+    number = None if resumes is None else int(resumes)
+    state = AttemptState(attempt, name, event.ts, sandbox=sandbox, resumes=number, **words)
     _put(study, replace(run, attempts=(*run.attempts, state)))
     # the run is to be accounted for: claims that were judged without it are open again, and a test made is spent
     rest, design = _resting_on(study, run.spec), study.design
@@ -448,21 +446,16 @@ def _copy_attempt(
         raise ImpossibleEvent(f"expected a standing of {', '.join(STANDINGS)}; found {standing!r}")
     if attempt not in [one.number for one in run.attempts]:
         raise ImpossibleEvent(f"there is no attempt {attempt} of run {run_id}; nothing to copy")
-    stands = STANDINGS[standing]
-    attempts = tuple(
-        replace(one, url=url, standing=stands, standing_reason=reason) if one.number == attempt else one
-        for one in run.attempts
-    )
+    copy = {"url": url, "standing": STANDINGS[standing], "standing_reason": reason}
+    attempts = tuple(replace(one, **copy) if one.number == attempt else one for one in run.attempts)
 
     def changed(state: StudyState) -> StudyState:
-        return replace(state, runs={**state.runs, run_id: replace(run, attempts=attempts)})
+        runs = {run_id: replace(run, attempts=attempts)} if run_id in state.runs else {}
+        return replace(state, runs={**state.runs, **runs})
 
-    if run_id in study.runs:
-        study.runs = changed(study).runs
-    study.rounds_before, study.given_up = (
-        tuple(changed(state) if run_id in state.runs else state for state in states)
-        for states in (study.rounds_before, study.given_up)
-    )
+    study.runs = changed(study).runs
+    study.rounds_before = tuple(map(changed, study.rounds_before))
+    study.given_up = tuple(map(changed, study.given_up))
 
 
 @rule(EventType.RUN_COLLECTED)

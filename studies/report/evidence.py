@@ -187,13 +187,15 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
         for key, value in metrics.items():
             if isinstance(value, int | float) and math.isfinite(value):
                 curves.setdefault(key, []).append((step, float(value)))
+    kept = {part: {p["task_id"]: p for p in evaluation[part].get("transcripts", ())} for part in ("initial", "final")}
+    both = [task for task in kept["initial"] if task in kept["final"]]
     return RunEvidence(
         run_id=run.run_id,
         files=tuple((collected[name]["path"], collected[name]["sha256"]) for name in ("snapshot", "evaluation")),
         steps=max((step for step, _ in history), default=0),
         curves={key: tuple(points) for key, points in sorted(curves.items())},
         recomputed=_recompute(run, results),
-        transcripts=_transcripts(evaluation),
+        transcripts=tuple((part, kept[part][task]) for task in both for part in kept),
         hidden=hidden,
         others=_measure_others(others, results) if run.spec.phase == "confirm" else {},
     )
@@ -225,13 +227,6 @@ def _measure_others(metrics: tuple[Metric, ...], run: Results) -> Mapping[str, f
         except _NOT_GIVEN:
             continue
     return found
-
-
-def _transcripts(evaluation: Mapping[str, Any]) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-    when = ("initial", "final")
-    parts = {part: {entry["task_id"]: entry for entry in evaluation[part].get("transcripts", ())} for part in when}
-    both = (task for task in parts["initial"] if task in parts["final"])
-    return tuple((part, parts[part][task]) for task in both for part in when)
 
 
 def _read(run: RunState, name: str, folder: Path) -> dict[str, Any]:

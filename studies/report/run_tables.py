@@ -30,7 +30,6 @@ from studies.report.elements import (
     hash_cell,
     is_campaign,
     note,
-    pairs,
     table,
     threat,
 )
@@ -277,11 +276,7 @@ def notebook_table(state: StudyState) -> Table | None:
     return table(("Round", "Called", "Is", "In its words"), rows, (0,))
 
 
-def cost_table(state: StudyState) -> Table | None:
-    return pairs(_cost_facts(state))
-
-
-def _cost_facts(state: StudyState) -> Iterator[Fact]:
+def cost_facts(state: StudyState) -> Iterator[Fact]:
     locked = next((each.design.budget for each in state.rounds if each.design is not None), None)
     most = f", {plural(locked.max_runs, 'run')}" if locked is not None and locked.max_runs else ""
     yield "Wall clock, first to last event", duration(state.elapsed_s)

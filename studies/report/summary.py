@@ -270,5 +270,4 @@ def words_at_end(state: StudyState) -> str:
 
 
 def _reason_at_end(state: StudyState) -> str:
-    found = [one_line(d.reason) for d in state.decisions if (d.rule, d.action) == (ASK_RULE, "end")]
-    return found[-1] if found else ""
+    return next((one_line(d.reason) for d in state.decisions[::-1] if (d.rule, d.action) == (ASK_RULE, "end")), "")

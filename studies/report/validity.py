@@ -71,15 +71,9 @@ _NOT_COMPARED: Final = frozenset({"stopped_by", "drawn_tasks", "course", "signal
 """Conditions that say how a run went, and are no terms of a comparison."""
 
 
-def checks(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
-    """Return what was checked and how it came out."""
-    return tuple(chain.from_iterable(rule(state, evidence) for rule in _CHECKS))
-
-
-def threats(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
-    """Return what weakens the conclusion, and what is to be known beside it."""
-    of_design = () if state.design is None else (rule(state, state.design, evidence) for rule in _DESIGN_THREATS)
-    return tuple(chain(*of_design, *(rule(state, evidence) for rule in _THREATS)))
+def remarks(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
+    """Return what was checked and how it came out, what weakens the conclusion, and what is to be known beside it."""
+    return tuple(chain.from_iterable(rule(state, evidence) for rule in _RULES))
 
 
 def _check_lock(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -266,8 +260,10 @@ def warn_miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark
             )
 
 
-def _warn_few_runs(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
+def _warn_few_runs(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     """Tell of runs that are missing, of confounds that were feared, and of small or unequal arms."""
+    if (design := state.design) is None:
+        return
     runs = state.runs_in("confirm")
     planned = len(runs) if len(design.looks) > 1 and runs else len(design.arms) * len(design.seeds)
     finished = sum(run.status == "collected" for run in runs)
@@ -285,8 +281,10 @@ def _warn_few_runs(state: StudyState, design: Design, evidence: Evidence) -> Ite
         yield threat(f"Few runs per arm ({said}): one unusual seed can move a mean.")
 
 
-def _warn_design(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
+def _warn_design(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     """Tell of claims without a correction, and of arms near an end of the range."""
+    if (design := state.design) is None:
+        return
     k = len(design.hypotheses)
     if k > 1 and design.multiplicity == "none":
         risk = percent(round(1 - (1 - design.alpha) ** k, 2))
@@ -298,11 +296,9 @@ def _warn_design(state: StudyState, design: Design, evidence: Evidence) -> Itera
         values = state.values(arm.name).values()
         level = fmean(values) if values else 0.5
         if level > _CEILING:
-            said = "nearly all hidden tasks: near the ceiling"
-            yield threat(f"{arm.name} solves {said}, differences look smaller.")
+            yield threat(f"{arm.name} solves nearly all hidden tasks: near the ceiling, differences look smaller.")
         elif level < 1 - _CEILING:
-            said = "hardly any hidden task: near the floor"
-            yield threat(f"{arm.name} solves {said}, differences look smaller.")
+            yield threat(f"{arm.name} solves hardly any hidden task: near the floor, differences look smaller.")
 
 
 def _warn_setting(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -461,8 +457,7 @@ def warn_measure(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             "The whole area under a curve confounds speed with the level that is reached: an arm that ends higher has "
             "more of it, however fast it was. Below a threshold (area:0.7) it is mostly of speed."
         )
-    if metric.cut_at is not None:
-        yield from _warn_cut(state, state.design)
+    yield from _warn_cut(state, state.design) if metric.cut_at is not None else ()
     for verdict in state.verdicts if state.design.collapse is None else ():  # which has its own rates, and scope
         for one in find_unobserved_misses(metric, verdict):
             if one.breaking_share is not None and one.breaking_share <= one.upper:
@@ -501,10 +496,8 @@ def _warn_cut(state: StudyState, design: Design) -> Iterator[Remark]:
             )
 
 
-_Rule = Callable[[StudyState, Evidence], Iterator[Remark]]
-_CHECKS: Final[tuple[_Rule, ...]] = (_check_lock, _check_conditions, _check_numbers)
-_THREATS: Final[tuple[_Rule, ...]] = (
-    _warn_logs, warn_generated_rewards, _warn_invalid, _warn_retries, _warn_peeking, warn_collapsed, warn_noise,
-    warn_miscalibrated, warn_sandboxes, warn_custom_environments, warn_measure, _warn_setting,
+_RULES: Final[tuple[Callable[[StudyState, Evidence], Iterator[Remark]], ...]] = (
+    _check_lock, _check_conditions, _check_numbers, _warn_few_runs, _warn_design, _warn_logs, warn_generated_rewards,
+    _warn_invalid, _warn_retries, _warn_peeking, warn_collapsed, warn_noise, warn_miscalibrated, warn_sandboxes,
+    warn_custom_environments, warn_measure, _warn_setting,
 )  # fmt: skip
-_DESIGN_THREATS: Final = (_warn_few_runs, _warn_design)

@@ -28,17 +28,13 @@ def label(claim: Hypothesis, verdict: Verdict) -> str:
     return "Difference shown" if claim.open and verdict.verdict in _SIDES else verdict.verdict.capitalize()
 
 
-def number(value: float | None, digits: int = 3, *, unit: str = "") -> str:
-    """Return a value with a true minus sign and as many digits as say something, by its unit; a dash for None."""
-    return _number(value, digits, unit, "")
-
-
 def format_signed(value: float | None, digits: int = 3, *, unit: str = "") -> str:
     """Return a difference with its sign always shown, but of what reads as 0."""
-    return _number(value, digits, unit, "+")
+    return number(value, digits, unit=unit, sign="+")
 
 
-def _number(value: float | None, digits: int, unit: str, sign: str) -> str:
+def number(value: float | None, digits: int = 3, *, unit: str = "", sign: str = "") -> str:
+    """Return a value with a true minus sign and as many digits as say something, by its unit; a dash for None."""
     if value is None:
         return NONE
     if unit:
@@ -117,12 +113,12 @@ def command_line(command: Any) -> str:
 def setting(hypothesis: Hypothesis, value: Any) -> str:
     if hypothesis.variable != CONFIGURATION:
         return f"{hypothesis.variable} = {format_setting_value(hypothesis.variable, value)}"
-    return describe_fields(value, " = ")
+    return describe_fields(value)
 
 
-def describe_fields(fields: Any, joint: str = " = ", none: str = "the base job") -> str:
+def describe_fields(fields: Any, none: str = "the base job") -> str:
     """Return the fields that an arm sets with their values; `none` where it sets none."""
-    return ", ".join(f"{name}{joint}{value_of(value)}" for name, value in fields.items()) or none
+    return ", ".join(f"{name} = {value_of(value)}" for name, value in fields.items()) or none
 
 
 def value_alone(hypothesis: Hypothesis, value: Any) -> str:
