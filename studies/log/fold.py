@@ -379,9 +379,11 @@ def _launch(
     resumes = begins.get("resumes")
     if resumes is not None and int(resumes) not in [one.number for one in run.attempts]:
         raise ImpossibleEvent(f"expected it to go on from an earlier attempt of run {run_id}; found {resumes}")
-    words = {key: str(begins.get(key, "")) for key in ("initial_sha256", "during_sha256", "why")}
-    number = None if resumes is None else int(resumes)
-    state = AttemptState(attempt, name, event.ts, sandbox=sandbox, resumes=number, **words)
+    kept, during, why = (str(begins.get(key, "")) for key in ("initial_sha256", "during_sha256", "why"))
+    state = AttemptState(
+        attempt, name, event.ts, sandbox=sandbox, resumes=None if resumes is None else int(resumes),
+        initial_sha256=kept, during_sha256=during, why=why,
+    )  # fmt: skip
     _put(study, replace(run, attempts=(*run.attempts, state)))
     # the run is to be accounted for: claims that were judged without it are open again, and a test made is spent
     rest, design = _resting_on(study, run.spec), study.design
@@ -446,8 +448,11 @@ def _copy_attempt(
         raise ImpossibleEvent(f"expected a standing of {', '.join(STANDINGS)}; found {standing!r}")
     if attempt not in [one.number for one in run.attempts]:
         raise ImpossibleEvent(f"there is no attempt {attempt} of run {run_id}; nothing to copy")
-    copy = {"url": url, "standing": STANDINGS[standing], "standing_reason": reason}
-    attempts = tuple(replace(one, **copy) if one.number == attempt else one for one in run.attempts)
+    stands = STANDINGS[standing]
+    attempts = tuple(
+        replace(one, url=url, standing=stands, standing_reason=reason) if one.number == attempt else one
+        for one in run.attempts
+    )
 
     def changed(state: StudyState) -> StudyState:
         runs = {run_id: replace(run, attempts=attempts)} if run_id in state.runs else {}

@@ -47,8 +47,8 @@ def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
     try:
         draft.mkdir(parents=True)
         lines = (canonical({**row, "payload": json.loads(row["payload"])}) for row in rows)
-        _write(draft / EVENTS, "".join(f"{line}\n" for line in lines))
-        _write(draft / README, readme(state))
+        for name, text in ((EVENTS, "".join(f"{line}\n" for line in lines)), (README, readme(state))):
+            (draft / name).write_text(text, encoding="utf-8", newline="\n")
         locks = {s.lock_file: s.design_hash for s in state.every_round if s.lock_file and s.design_hash}
         kept = [run.collected for run in state.every_run.values() if run.collected and run.invalid is None]
         runs = {str(record[kind]["path"]): str(record[kind]["sha256"]) for record in kept for kind in FILES}
@@ -157,7 +157,3 @@ def _files(state: StudyState, folder: Path) -> Sequence[str]:
     report = file_hashes(state.newest_report)
     drawn = sorted(f"figures/{path.name}" for path in (folder / "figures").glob("*.svg")) if report else []
     return list(dict.fromkeys((*locks, *runs, *report, *drawn)))
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8", newline="\n")

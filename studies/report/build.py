@@ -78,12 +78,13 @@ def build_report(state: StudyState, folder: Path) -> Report:
     Raise ReportError when a collected file is missing or is not what was collected, when a number does not recompute,
     or when the folder cannot be written; nothing is half-written.
     """
-    files = render_report(state, folder)
+    files = {name: text.encode() for name, text in render_report(state, folder).items()}
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     with translate_write_errors(folder):
-        backups = _back_up_edited(state.newest_report, files, folder)
-        for name, text in files.items():
-            write_bytes(folder / name, text.encode())
-    return Report(folder, {name: _sha256(text.encode()) for name, text in files.items()}, backups)
+        backups = _back_up_edited(state.newest_report, hashes, folder)
+        for name, data in files.items():
+            write_bytes(folder / name, data)
+    return Report(folder, hashes, backups)
 
 
 def render_report(state: StudyState, folder: Path) -> dict[str, str]:
@@ -108,16 +109,16 @@ def file_hashes(payload: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def _back_up_edited(
-    payload: Mapping[str, Any] | None, pages: Mapping[str, str], folder: Path
+    payload: Mapping[str, Any] | None, hashes: Mapping[str, str], folder: Path
 ) -> tuple[tuple[str, str], ...]:
-    """Copy pages aside that are neither as `report.built` says nor as in `pages`; return their and copies' names.
+    """Copy pages aside that are neither as `report.built` says nor as in `hashes`; return their and copies' names.
 
     A copy is there already where a disk was full the time before.
     """
     known, found = file_hashes(payload), []
     for path in (folder / name for name in PAGES):
         data = path.read_bytes() if path.exists() else None
-        if data is None or _sha256(data) in (known.get(path.name), _sha256(pages[path.name].encode())):
+        if data is None or hashlib.sha256(data).hexdigest() in (known.get(path.name), hashes[path.name]):
             continue
         names = (path.with_name(f"{path.stem}.kept-{number}{path.suffix}") for number in count(1))
         copy = next(other for other in names if not other.exists() or other.read_bytes() == data)
@@ -125,10 +126,6 @@ def _back_up_edited(
             write_bytes(copy, data)
         found.append((path.name, copy.name))
     return tuple(found)
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 @cache

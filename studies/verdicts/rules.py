@@ -177,9 +177,11 @@ def _compare_arms(case: JudgeInput) -> Comparison | None:
     if case.design.test == "contrast":
         return contrast([arm.numbers for arm in case.runs()], case.weights)
     control, treatment = case.runs()
-    if is_constant(control.numbers) and is_constant(treatment.numbers):
+    if case.design.test == "boschloo" or (is_constant(control.numbers) and is_constant(treatment.numbers)):
         return None
-    return compare(case.design.test, control, treatment, others=case.others(), noise=case.noise)
+    others = [case.select_runs(arm).numbers for name, arm in sorted(case.data.items()) if name not in case.arms]
+    noise = case.design.noise if case.phase == "confirm" else None  # the bank's word is on the design's own setting
+    return compare(case.design.test, control, treatment, others=others, noise=noise)
 
 
 def _level(case: JudgeInput) -> tuple[float, list[int]]:

@@ -26,7 +26,9 @@ from studies.statistics.comparison import is_equivalent
 from studies.statistics.proportions import one_sided_limits
 from studies.verdicts import wording
 from studies.verdicts.inputs import Finding, JudgeInput, UnobservedMiss
-from studies.verdicts.wording import Count
+
+Count = tuple[int, int]
+"""How many of how many."""
 
 
 def judge_exactly(case: JudgeInput, level: float, tests: int) -> Finding:
