@@ -170,7 +170,7 @@ def _rebuild_report(log: EventLog, state: StudyState, folder: Path) -> dict[str,
         state = record.state()
         shown = fold(before_report(log.read(state.id)[: state.event_count]))
         made = build_report(replace(shown, newest_report=state.newest_report), folder)
-        for line in made.describe_backups():
+        for line in made.backups:
             warn(line)
         payload = made.payload()
         try:

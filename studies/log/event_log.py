@@ -186,7 +186,7 @@ class EventLog:
         while True:
             try:
                 with self._translate_errors("open"):
-                    if not _is_read_only(self._engine.url):
+                    if self._engine.url.query.get("mode") != "ro":
                         with self._engine.begin() as connection:
                             connection.execute(CreateTable(_TABLE, if_not_exists=True))
                     found = {column["name"] for column in sa.inspect(self._engine).get_columns(_TABLE.name)}
@@ -231,7 +231,7 @@ def _engine(url: str) -> sa.Engine:
             f"the event log's URL must be one SQLAlchemy reads, such as sqlite:///PATH; {_cause(error)}"
         ) from error
     if engine.dialect.name == "sqlite":
-        writing = () if _is_read_only(engine.url) else ("journal_mode=WAL", "synchronous=FULL")
+        writing = () if engine.url.query.get("mode") == "ro" else ("journal_mode=WAL", "synchronous=FULL")
 
         def configure(connection: Any, _record: object) -> None:
             for pragma in (f"busy_timeout={_BUSY_MS}", *writing):
@@ -281,10 +281,6 @@ def _resolve_url(url: sa.URL) -> sa.URL:
     pending = Path(f"{path}-wal")
     whole = {} if pending.exists() and pending.stat().st_size else {"immutable": "1"}
     return url.set(database=f"file:{quote(str(path.absolute()))}", query={"uri": "true", "mode": "ro", **whole})
-
-
-def _is_read_only(url: sa.URL) -> bool:
-    return url.query.get("mode") == "ro"
 
 
 def _cause(error: Exception) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -39,8 +39,8 @@ class Report:
 
     folder: Path
     hashes: Mapping[str, str]
-    backups: tuple[tuple[str, str], ...] = ()
-    """Pages that were not what the log says it wrote, and the names they are kept under."""
+    backups: tuple[str, ...] = ()
+    """A sentence for each page that was not what the log says it wrote, with the name it is kept under."""
 
     @property
     def markdown(self) -> Path:
@@ -54,12 +54,6 @@ class Report:
         files = {name: {"path": name, "sha256": sha256} for name, sha256 in self.hashes.items()}
         markdown, html = (files.pop(name) for name in PAGES)
         return {"markdown": markdown, "html": html, "figures": list(files.values()), "made_by": generator_info()}
-
-    def describe_backups(self) -> tuple[str, ...]:
-        return tuple(
-            f"{name} was not as the study's log says it was written: it is kept as {kept}, beside the new one"
-            for name, kept in self.backups
-        )
 
 
 @cache
@@ -81,7 +75,7 @@ def build_report(state: StudyState, folder: Path) -> Report:
     files = {name: text.encode() for name, text in render_report(state, folder).items()}
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     with translate_write_errors(folder):
-        backups = _back_up_edited(state.newest_report, hashes, folder)
+        backups = tuple(_back_up_edited(state.newest_report, hashes, folder))
         for name, data in files.items():
             write_bytes(folder / name, data)
     return Report(folder, hashes, backups)
@@ -108,14 +102,12 @@ def file_hashes(payload: Mapping[str, Any] | None) -> dict[str, str]:
     return {str(entry["path"]): str(entry["sha256"]) for entry in entries}
 
 
-def _back_up_edited(
-    payload: Mapping[str, Any] | None, hashes: Mapping[str, str], folder: Path
-) -> tuple[tuple[str, str], ...]:
-    """Copy pages aside that are neither as `report.built` says nor as in `hashes`; return their and copies' names.
+def _back_up_edited(payload: Mapping[str, Any] | None, hashes: Mapping[str, str], folder: Path) -> Iterator[str]:
+    """Copy pages aside that are neither as `report.built` says nor as in `hashes`, and say so.
 
     A copy is there already where a disk was full the time before.
     """
-    known, found = file_hashes(payload), []
+    known = file_hashes(payload)
     for path in (folder / name for name in PAGES):
         data = path.read_bytes() if path.exists() else None
         if data is None or hashlib.sha256(data).hexdigest() in (known.get(path.name), hashes[path.name]):
@@ -124,8 +116,8 @@ def _back_up_edited(
         copy = next(other for other in names if not other.exists() or other.read_bytes() == data)
         if not copy.exists():
             write_bytes(copy, data)
-        found.append((path.name, copy.name))
-    return tuple(found)
+        edited = f"{path.name} was not as the study's log says it was written"
+        yield f"{edited}: it is kept as {copy.name}, beside the new one"
 
 
 @cache
@@ -141,7 +133,7 @@ def _environment(autoescape: bool) -> Environment:
         keep_trailing_newline=True,
     )
     filters = {"md": escape_markdown, "fence": code_block, "tight": tight, "code": code_span, "capital": capital}
-    environment.filters.update(filters)
+    environment.filters.update(filters, kind=lambda block: type(block).__name__.lower())
     return environment
 
 

@@ -37,7 +37,8 @@ from studies.report.elements import (
 )
 from studies.report.evidence import Evidence
 from studies.report.figure_data import curves, forecasts, hidden_curves, shifts, training_curves
-from studies.report.summary import Headline, ask_on, headline, point_out_round, point_out_study, words_at_end
+from studies.report.next_question import ask_next
+from studies.report.summary import Headline, headline, last_judged, point_out_round, point_out_study, words_at_end
 from studies.report.validity import facts_table, others_table, remarks
 from studies.report.wording import (
     NONE,
@@ -108,7 +109,10 @@ def report_content(state: StudyState, evidence: Mapping[int, Evidence]) -> Repor
     asked = [Point("Asked", heads[0].question.asked)]
     left = tuple(dict.fromkeys(line for head in heads for line in head.question.not_tested))
     untested = [Point("Not tested", " ".join(left), tone="untested")] if left else []
-    follow = ask_on(state) if several else heads[0].next
+    follow = heads[0].next
+    if several:  # how the inquiry goes on, or what its last judged round leaves open
+        goes_on = state.concluded_reason is None or state.asked_next is not None
+        follow = ask_next(state if goes_on else last_judged(state))
     next_point = Point("Ask next", follow.why, command=follow.command)
     if several:
         points = [*asked, *untested, *point_out_study(state, heads, evidence), next_point]

@@ -58,16 +58,6 @@ _DRAWING: Final = RLock()
 _PALETTE: ContextVar[Mapping[str, str]] = ContextVar("palette", default=_PLACEHOLDERS)
 
 
-@contextmanager
-def use_palette(palette: Mapping[str, str]) -> Iterator[None]:
-    """Draw in the colours of a palette while inside, for a picture that knows no CSS."""
-    token = _PALETTE.set(palette)
-    try:
-        yield
-    finally:
-        _PALETTE.reset(token)
-
-
 def paint(name: str) -> str:
     """Return the placeholder colour that becomes the CSS variable `name`, or the colour itself while `painted`."""
     return _PALETTE.get()[name]
@@ -204,10 +194,13 @@ def render_cached(figure: str, data: Hashable, salt: str) -> str:
 
 def curves_picture(data: Curves) -> bytes:
     """Return curves as PNG, for a page that shows no SVG."""
-    buffer = io.BytesIO()
-    with use_palette(LIGHT), style("png"):
-        drawn = draw_curves(data, "curves")
-        drawn.canvas.savefig(buffer, format="png", dpi=90, facecolor=LIGHT["page"], metadata={"Software": None})
+    buffer, token = io.BytesIO(), _PALETTE.set(LIGHT)  # such a page knows no CSS
+    try:
+        with style("png"):
+            drawn = draw_curves(data, "curves")
+            drawn.canvas.savefig(buffer, format="png", dpi=90, facecolor=LIGHT["page"], metadata={"Software": None})
+    finally:
+        _PALETTE.reset(token)
     return buffer.getvalue()
 
 

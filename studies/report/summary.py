@@ -229,12 +229,8 @@ def _better(value: BetterValue) -> str:
     )
 
 
-def ask_on(state: StudyState) -> NextQuestion:
-    """Return what to ask next: how the inquiry goes on, or what its last judged round leaves open."""
-    return ask_next(state if state.concluded_reason is None or state.asked_next is not None else last_judged(state))
-
-
 def last_judged(state: StudyState) -> StudyState:
+    """Return the last round of which anything was judged, which tells what to ask next."""
     judged = next((each for each in reversed(state.rounds) if each.verdicts), state)
     return replace(judged, declined=False) if judged.verdicts else judged
 

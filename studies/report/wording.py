@@ -153,10 +153,6 @@ def format_size(value: float | None, metric: Metric) -> str:
     return in_unit(number(value, unit=metric.unit), metric)
 
 
-def describe_cut(metric: Metric, missed: int, of: int) -> str:
-    return f"not reached by {missed} of {of}" if metric.threshold is not None else f"{missed} of {of} at the cut"
-
-
 def metric_axis(metric: Metric) -> str:
     name = metric_name(metric)
     return name if not metric.unit or metric.unit in name else f"{name} ({metric.unit})"
