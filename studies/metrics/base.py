@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from statistics import fmean
-from typing import ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from studies.checks.conditions import INITIAL, Part, Row, success_rate
 from studies.records.design import Metric, Schedule
@@ -34,6 +34,12 @@ class Results:
     """Of the last policy on another environment, where the metric is of one."""
     stopped_by: str | None = None
     """Code of the watchdog's rule that ended the training; None for one that ran its course."""
+
+    @classmethod
+    def of(cls, snapshot: Mapping[str, Any], evaluation: Mapping[str, Any], stopped_by: str | None) -> Results:
+        """Return what a run's two files hold."""
+        during, other = evaluation.get("during", ()), evaluation.get("other")
+        return cls(evaluation["initial"], evaluation["final"], during, snapshot["history"], other, stopped_by)
 
     @property
     def plays(self) -> int:

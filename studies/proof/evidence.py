@@ -212,13 +212,10 @@ class _CollectedRun:
         self._compare(place, of)
 
     def check_measurements(self) -> None:
-        run, metric, evaluation = self.run, self.run.spec.metric, self.evaluation
-        stored = Results(
-            evaluation["initial"], evaluation["final"], evaluation.get("during", ()), self.snapshot["history"],
-            other=evaluation.get("other"), stopped_by=(self.record.get("conditions") or {}).get("stopped_by"),
-        )  # fmt: skip
+        run, metric = self.run, self.run.spec.metric
+        stopped_by = (self.record.get("conditions") or {}).get("stopped_by")
         try:
-            values = values_of(metric, stored)
+            values = values_of(metric, Results.of(self.snapshot, self.evaluation, stopped_by))
         except Refused as error:
             self.findings.drift(f"{metric.key} of run {run.run_id}", str(error))
             return

@@ -173,10 +173,7 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
             whole = False
         if not whole:
             raise ReportError(f"the evaluation of run {run.run_id} holds no {part} episodes; collect it again")
-    stopped, during = run.conditions.stopped_by if run.conditions else None, evaluation.get("during", ())
-    results = Results(
-        evaluation["initial"], evaluation["final"], during, snapshot["history"], evaluation.get("other"), stopped
-    )
+    results = Results.of(snapshot, evaluation, run.conditions.stopped_by if run.conditions else None)
     hidden: tuple[tuple[float, float], ...] = ()
     if results.during:
         with suppress(Refused):

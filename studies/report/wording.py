@@ -28,9 +28,9 @@ def label(claim: Hypothesis, verdict: Verdict) -> str:
     return "Difference shown" if claim.open and verdict.verdict in _SIDES else verdict.verdict.capitalize()
 
 
-def format_signed(value: float | None, digits: int = 3, *, unit: str = "") -> str:
+def format_signed(value: float | None, *, unit: str = "") -> str:
     """Return a difference with its sign always shown, but of what reads as 0."""
-    return number(value, digits, unit=unit, sign="+")
+    return number(value, unit=unit, sign="+")
 
 
 def number(value: float | None, digits: int = 3, *, unit: str = "", sign: str = "") -> str:

@@ -62,20 +62,19 @@ def spread(values: Sequence[float]) -> float | None:
     return 0.0 if is_constant(values) else stdev(values)
 
 
-def mean_interval(values: Sequence[float], *, level: float = 0.95) -> Interval | None:
-    """Return the mean with its Student-t interval; None for fewer than two values."""
+def mean_interval(values: Sequence[float]) -> Interval | None:
+    """Return the mean with its Student-t interval of 95 %; None for fewer than two values."""
     sd = spread(values)
     if sd is None:
         return None
     mean = fmean(values)
-    half = t_quantile((1 + level) / 2, len(values) - 1) * sd / math.sqrt(len(values))
+    half = t_quantile(0.975, len(values) - 1) * sd / math.sqrt(len(values))
     return Interval(mean, mean - half, mean + half)
 
 
-def spread_interval(squares: float, df: int, *, level: float = 0.95) -> tuple[float, float]:
-    """Return the interval of the standard deviation behind a sum of squares with `df` degrees of freedom, if normal."""
-    ends = (float(special.chdtri(df, share)) for share in ((1 - level) / 2, (1 + level) / 2))
-    low, high = (math.sqrt(squares / end) for end in ends)
+def spread_interval(squares: float, df: int) -> tuple[float, float]:
+    """Return the 95 % interval of the standard deviation behind a sum of squares with `df` degrees, if normal."""
+    low, high = (math.sqrt(squares / float(special.chdtri(df, share))) for share in (0.025, 0.975))
     return low, high
 
 

@@ -26,9 +26,9 @@ from studies.records.design import Design, Hypothesis
 from studies.records.procedure import InterimAnalysis
 from studies.statistics import np, optimize, special
 from studies.statistics.comparison import Test, contrast_limits
+from studies.statistics.proportions import MOST_SEEDS
 from studies.statistics.sequential import crossings, dunnett_critical, spend_alpha
 
-MOST_SEEDS: Final = 200
 _STRATA: Final = 25
 """Equally likely values of the true noise, or of the ratio of two sample variances, that power is averaged over."""
 
@@ -105,13 +105,11 @@ def power(shape: PowerDesign, effect: float, sd: float, *, sd_df: int | None = N
     return sum(_power_at_effects(shape, [effect / (sd * scale) for scale in scales])) / len(scales)
 
 
-def min_detectable_effect(
-    shape: PowerDesign, sd: float, *, target_power: float = 0.8, sd_df: int | None = None
-) -> float:
+def min_detectable_effect(shape: PowerDesign, sd: float, *, target_power: float = 0.8) -> float:
     """Return the smallest effect that is seen with the promised power."""
 
     def short(effect: float) -> float:
-        return power(shape, effect, sd, sd_df=sd_df) - target_power
+        return power(shape, effect, sd) - target_power
 
     high = sd
     while short(high) < 0:
@@ -119,21 +117,13 @@ def min_detectable_effect(
     return float(optimize.brentq(short, 1e-6 * sd, high, xtol=1e-6 * sd))
 
 
-def seeds_needed(
-    shape: PowerDesign,
-    effect: float,
-    sd: float,
-    *,
-    target_power: float = 0.8,
-    sd_df: int | None = None,
-    most: int = MOST_SEEDS,
-) -> int | None:
-    """Return the fewest seeds of each arm that see `effect` with the promised power; None when `most` do not."""
+def seeds_needed(shape: PowerDesign, effect: float, sd: float, *, target_power: float = 0.8) -> int | None:
+    """Return the fewest seeds of each arm that see `effect` with the promised power; None when `MOST_SEEDS` do not."""
 
     def is_enough(seeds: int) -> bool:
-        return power(shape.with_seeds(seeds), effect, sd, sd_df=sd_df) >= target_power
+        return power(shape.with_seeds(seeds), effect, sd) >= target_power
 
-    return 2 + bisect_left(range(2, most), True, key=is_enough) if is_enough(most) else None
+    return 2 + bisect_left(range(2, MOST_SEEDS), True, key=is_enough) if is_enough(MOST_SEEDS) else None
 
 
 def _power_at_effects(shape: PowerDesign, sizes: Sequence[float]) -> list[float]:

@@ -81,10 +81,8 @@ def power_of_rates(control: float, treatment: float, seeds: int, *, alpha: float
     return float(_binomial(seeds, low) @ _rejection_region(seeds, seeds, alpha / 2) @ _binomial(seeds, high))
 
 
-def seeds_for_rates(
-    control: float, treatment: float, *, target_power: float = 0.8, alpha: float = 0.05, most: int = MOST_SEEDS
-) -> int | None:
-    """Return the fewest seeds of each arm that see this difference with the promised power; None beyond `most`.
+def seeds_for_rates(control: float, treatment: float, *, target_power: float = 0.8, alpha: float = 0.05) -> int | None:
+    """Return the fewest seeds of each arm that see this difference with the promised power; None beyond `MOST_SEEDS`.
 
     Raise ValueError for rates that are equal, or none.
     """
@@ -94,9 +92,9 @@ def seeds_for_rates(
     def is_enough(seeds: int) -> bool:
         return power_of_rates(control, treatment, seeds, alpha=alpha) >= target_power
 
-    if not is_enough(most):
+    if not is_enough(MOST_SEEDS):
         return None
-    high = 2 + bisect_left(range(2, most), True, key=is_enough)
+    high = 2 + bisect_left(range(2, MOST_SEEDS), True, key=is_enough)
     fewer = range(max(2, high - _UNEVEN), high)  # counts are whole, so that power now and then falls as seeds grow
     return next(filter(is_enough, fewer), high)
 
@@ -164,11 +162,11 @@ def _binomial(n: int, rate: Any) -> Any:
     return stats.binom.pmf(np.arange(n + 1), n, np.asarray(rate)[..., None])
 
 
-def rate_interval(count: int, n: int, *, level: float = 0.95) -> Interval | None:
-    """Return count / n with Wilson's interval; None for no trials. Raise ValueError for a count outside 0 to n."""
+def rate_interval(count: int, n: int) -> Interval | None:
+    """Return count / n with Wilson's 95 % interval; None for no trials. Raise ValueError for a count outside 0 to n."""
     if not 0 <= count <= n:
         raise ValueError(f"a count must lie between 0 and its {n} trials; found {count}")
     if n == 0:
         return None
-    low, high = proportion.proportion_confint(count, n, alpha=1 - level, method="wilson")
+    low, high = proportion.proportion_confint(count, n, alpha=1 - 0.95, method="wilson")
     return Interval(count / n, max(0.0, float(low)), min(1.0, float(high)))

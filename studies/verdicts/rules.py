@@ -104,15 +104,12 @@ def invalid(
     data: Mapping[str, ArmData] | None = None,
     look: int = 1,
     phase: Phase = "confirm",
-    exploratory: bool = False,
 ) -> Verdict:
     """Return the verdict `invalid` for a `reason` from outside the numbers, such as a lock that was edited.
 
     It is final: no later look can heal what is not in the numbers.
     """
-    case = JudgeInput(
-        allocation, find_claim(allocation.design, hypothesis), data or {}, look, phase=phase, exploratory=exploratory
-    )
+    case = JudgeInput(allocation, find_claim(allocation.design, hypothesis), data or {}, look, phase=phase)
     return _verdict(case, Finding("invalid", reason), outside=reason)
 
 
