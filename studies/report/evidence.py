@@ -184,6 +184,10 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
         for key, value in metrics.items():
             if isinstance(value, int | float) and math.isfinite(value):
                 curves.setdefault(key, []).append((step, float(value)))
+    measured: dict[str, float] = {}
+    for metric in others if run.spec.phase == "confirm" else ():
+        with suppress(*_NOT_GIVEN):
+            measured[metric.key] = values_of(metric, results)[metric.key].value
     kept = {part: {p["task_id"]: p for p in evaluation[part].get("transcripts", ())} for part in ("initial", "final")}
     both = [task for task in kept["initial"] if task in kept["final"]]
     return RunEvidence(
@@ -194,7 +198,7 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
         recomputed=_recompute(run, results),
         transcripts=tuple((part, kept[part][task]) for task in both for part in kept),
         hidden=hidden,
-        others=_measure_others(others, results) if run.spec.phase == "confirm" else {},
+        others=measured,
     )
 
 
@@ -213,17 +217,6 @@ def _recompute(run: RunState, results: Results) -> dict[str, float]:
                 f"files give {value:.6f} of {n}. No report is built on a number that does not recompute"
             )
     return {key: found[key].value for key in known}
-
-
-def _measure_others(metrics: tuple[Metric, ...], run: Results) -> Mapping[str, float]:
-    """Return what a run's files give of these, by key; without those that they do not give."""
-    found: dict[str, float] = {}
-    for metric in metrics:
-        try:
-            found[metric.key] = values_of(metric, run)[metric.key].value
-        except _NOT_GIVEN:
-            continue
-    return found
 
 
 def _read(run: RunState, name: str, folder: Path) -> dict[str, Any]:

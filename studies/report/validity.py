@@ -176,6 +176,7 @@ def _warn_invalid(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def _warn_retries(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """Tell of attempts, of verdicts that came before the data were whole, and of runs that could learn nothing."""
     retried = [run for run in state.runs.values() if len(run.attempts) > 1]
     if anew := [run for run in retried if len(run.lineage) == 1]:
         tries = ", ".join(f"{run.run_id}: {len(run.attempts)}" for run in anew)
@@ -196,10 +197,6 @@ def _warn_retries(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             "On a CPU the weights are then bit-equal to those of the same batches learned without interruption; on an "
             "accelerator they may differ by rounding."
         )
-
-
-def _warn_peeking(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Tell of verdicts that came before the data were whole, and of runs that had nothing to learn from."""
     if state.superseded:
         yield threat(
             f"{plural(len(state.superseded), 'earlier verdict')} came before the data were complete. Looking before "
@@ -260,8 +257,8 @@ def warn_miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark
             )
 
 
-def _warn_few_runs(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Tell of runs that are missing, of confounds that were feared, and of small or unequal arms."""
+def _warn_design(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """Tell of missing runs, feared confounds, few runs, claims that were not corrected, and ends of the range."""
     if (design := state.design) is None:
         return
     runs = state.runs_in("confirm")
@@ -279,12 +276,6 @@ def _warn_few_runs(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if min(counts.values()) < SMALL_ARM:
         said = ", ".join(f"{n} with {arm}" for arm, n in counts.items())
         yield threat(f"Few runs per arm ({said}): one unusual seed can move a mean.")
-
-
-def _warn_design(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Tell of claims without a correction, and of arms near an end of the range."""
-    if (design := state.design) is None:
-        return
     k = len(design.hypotheses)
     if k > 1 and design.multiplicity == "none":
         risk = percent(round(1 - (1 - design.alpha) ** k, 2))
@@ -497,7 +488,7 @@ def _warn_cut(state: StudyState, design: Design) -> Iterator[Remark]:
 
 
 _RULES: Final[tuple[Callable[[StudyState, Evidence], Iterator[Remark]], ...]] = (
-    _check_lock, _check_conditions, _check_numbers, _warn_few_runs, _warn_design, _warn_logs, warn_generated_rewards,
-    _warn_invalid, _warn_retries, _warn_peeking, warn_collapsed, warn_noise, warn_miscalibrated, warn_sandboxes,
+    _check_lock, _check_conditions, _check_numbers, _warn_design, _warn_logs, warn_generated_rewards,
+    _warn_invalid, _warn_retries, warn_collapsed, warn_noise, warn_miscalibrated, warn_sandboxes,
     warn_custom_environments, warn_measure, _warn_setting,
 )  # fmt: skip

@@ -161,7 +161,13 @@ def metric_axis(metric: Metric) -> str:
 def finding(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None) -> str:
     """Return the verdict as one sentence of numbers with the one interval that decided it, without its label."""
     if verdict.verdict == "invalid" or verdict.estimate is None:
-        return true_minus(verdict.reason) + _describe_means(hypothesis, verdict, metric)
+        if verdict.mean_control is None or verdict.mean_treatment is None or verdict.arms:
+            return true_minus(verdict.reason)
+        return (
+            f"{true_minus(verdict.reason)} The mean {metric_name(metric)} was "
+            f"{number(verdict.mean_treatment, unit=metric.unit)} with {setting(hypothesis, hypothesis.treatment)} and "
+            f"{number(verdict.mean_control, unit=metric.unit)} with {value_alone(hypothesis, hypothesis.control)}."
+        )
     if verdict.test == "boschloo":
         text = _compare_rates(hypothesis, verdict, metric, interval)
     elif verdict.arms:
@@ -229,16 +235,6 @@ def _ends(interval: DecidingInterval | None, unit: str) -> str:
     if interval is None:
         return "no interval exists"
     return f"{percent(interval.level)} interval {span(interval.low, interval.high, unit=unit)}"
-
-
-def _describe_means(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
-    if verdict.mean_control is None or verdict.mean_treatment is None or verdict.arms:
-        return ""
-    return (
-        f" The mean {metric_name(metric)} was {number(verdict.mean_treatment, unit=metric.unit)} with "
-        f"{setting(hypothesis, hypothesis.treatment)} and {number(verdict.mean_control, unit=metric.unit)} with "
-        f"{value_alone(hypothesis, hypothesis.control)}."
-    )
 
 
 def describe_reached(verdict: Verdict, metric: Metric) -> str:
