@@ -46,7 +46,7 @@ from studies.metrics import Results, kind_of
 from studies.proof import is_export, read_export
 from studies.records.base import digest
 from studies.records.design import Metric, NoisePlan, RunSpec
-from studies.records.runs import Conditions, noise_hash, zero_lr_spec
+from studies.records.runs import Conditions, zero_lr_spec
 from swarm.job import Job
 
 ENVIRONMENTS = ("guess", "arith")
@@ -123,7 +123,7 @@ def checked(environment: str) -> ZeroLrRun:
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="ajet-plumbing-") as scratch:
         prepare_model(job, Path(scratch) / "models", lambda line: None)
-        spec = zero_lr_spec(f"plumbing-{environment}", plan, noise_hash(plan), SEEDS[0])
+        spec = zero_lr_spec(f"plumbing-{environment}", plan, plan.hash(), SEEDS[0])
         seen = Conditions.model_validate(evidence_of(spec, Path(scratch)).payload["conditions"])
     fault, unsaid = find_fault(seen), list_unreported(seen)
     if fault or unsaid or seen.stillness is None:

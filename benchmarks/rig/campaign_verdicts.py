@@ -33,7 +33,7 @@ from typing import (
 
 from research.design.power import PowerAnalysis, plan_analyses
 from rig.simulated_verdicts import ALPHA, EPISODES, SD, SEED, World, data_of, first_runs, rate_of, sign_said, training
-from studies.records.alpha import MOST_ROUNDS, AlphaAllocation, AlphaLedgers, RoundOutcome
+from studies.records.alpha import MOST_ROUNDS, AlphaAllocation, AlphaLedgers, RoundOutcome, equivalence_level
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
 from studies.records.procedure import CollapseRule, Noise, Prediction, RoundPlace
 from studies.records.verdict import Verdict
@@ -324,7 +324,7 @@ def _surely_open(asked: _Asked) -> float | None:
     assert margin is not None
     outside = max(found.tail((margin - found.estimate) / error), found.tail((margin + found.estimate) / error))
     told = found.p < asked.stake.difference(asked.look, "confirm")
-    alike = outside < asked.stake.equivalence(asked.look, "confirm")
+    alike = outside < equivalence_level(design, asked.look, "confirm")
     return None if told or alike else found.estimate
 
 

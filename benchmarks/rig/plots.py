@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from textwrap import fill
 from typing import Any
 
-from studies.report.theme import arm_paint, canvas, paint, render_svg, standalone, style
+from studies.report.plots import arm_paint, canvas, paint, render_svg, standalone, style
 
 LEVEL = 0.95
 COLORS = ("#0067a8", "#c4500c", "#007a5a", "#93458a")

@@ -22,7 +22,7 @@ from simlab.scores import clopper_pearson
 
 from research.design.power import PowerAnalysis, plan_analyses
 from studies.checks.training import detect_collapse
-from studies.records.alpha import allocate_single_round
+from studies.records.alpha import AlphaLedgers
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
 from studies.records.procedure import CollapseRule, InterimAnalysis, Noise, Prediction
 from studies.records.runs import Conditions, TrainingCurve
@@ -313,7 +313,8 @@ def judged(design: Design, runs: Mapping[str, ArmData]) -> list[Verdict]:
     for number, look in enumerate(design.looks, start=1):
         data = {name: first_runs(arm, min(ran[name], look.seeds)) for name, arm in runs.items()}
         open_claims = [claim.id for claim in design.hypotheses if claim.id not in settled]
-        found = [judge(allocate_single_round(design), name, data, look=number, earlier=settled) for name in open_claims]
+        stake = AlphaLedgers.begin(1, design.alpha).allocate(design)
+        found = [judge(stake, name, data, look=number, earlier=settled) for name in open_claims]
         settled |= {verdict.hypothesis: verdict for verdict in found if verdict.final}
         ran |= {f"arm{name[1:]}": min(ran[f"arm{name[1:]}"], look.seeds) for name in settled}
     return [settled[claim.id] for claim in design.hypotheses]

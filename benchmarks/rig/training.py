@@ -29,7 +29,7 @@ from typing import Any, Literal
 import psutil
 
 from research.installation.home import Home
-from studies.records.alpha import allocate_single_round
+from studies.records.alpha import AlphaLedgers
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
 from studies.records.procedure import InterimAnalysis, Prediction
 from studies.verdicts.inputs import ArmData
@@ -251,7 +251,7 @@ def judged(
         )
         for arm, values in arms.items()
     }
-    verdict = judge(allocate_single_round(design), name, data, look=1).model_dump(mode="json")
+    verdict = judge(AlphaLedgers.begin(1, design.alpha).allocate(design), name, data, look=1).model_dump(mode="json")
     return {field: verdict[field] for field in _KEPT}
 
 

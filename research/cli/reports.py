@@ -24,7 +24,7 @@ from studies.proof import Proof
 from studies.proof import export as export_study
 from studies.proof import verify as verify_study
 from studies.proof.export import is_export, read_export
-from studies.proof.reports import before_report
+from studies.proof.verify import before_report
 from studies.report import build_report
 from studies.report.build import file_hashes
 
@@ -158,7 +158,7 @@ def report(
         state = record.state()
         shown = fold(before_report(log.read(state.id)[: state.event_count]))
         made = build_report(replace(shown, newest_report=state.newest_report), folder)
-        for line in made.describe_backups():
+        for line in made.backups:
             warn(line)
         payload = made.payload()
         with suppress(HeadMoved):

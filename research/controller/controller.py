@@ -326,7 +326,7 @@ class StudyController:
                 if self._record_copies():  # the next state is reported on
                     return
                 report = self._build_report(state, self._folder)
-                for line in report.describe_backups():
+                for line in report.backups:
                     self._note(line)
                 self._append(EventType.REPORT_BUILT, **report.payload())
 

@@ -57,12 +57,11 @@ from studies.log.event_log import lock_name, write_lock
 from studies.log.study import ASK_RULE
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Budget
-from studies.records.runs import noise_hash
 from studies.records.verdict import PlannerMessage, planner_label, quote_message
 from studies.report.evidence import gather
-from studies.report.measures import surprises
 from studies.report.next_question import ProposedStudy, list_next_questions
 from studies.report.summary import IN_WORDS, last_judged
+from studies.report.validity import surprises
 from studies.statistics.comparison import mean_interval
 from studies.verdicts.judge import find_collapsed_runs
 from swarm.environments.registry import get_environment
@@ -300,7 +299,7 @@ class Planning:
         if state.noise_plan is None and (plan := designed.noise_plan(self._seed_scope(state))) is not None:
             job, price = Job.from_record(plan.job), inputs.compiler.price
             seconds = price.run_with_evaluations(job, plan.judged) if plan.seeds else price.plumbing(job, plan.episodes)
-            payload = {"plan": plan.model_dump(mode="json"), "hash": noise_hash(plan), "seconds_per_run": seconds}
+            payload = {"plan": plan.model_dump(mode="json"), "hash": plan.hash(), "seconds_per_run": seconds}
             self._append(EventType.NOISE_PLANNED, payload)
             return
         try:

@@ -37,7 +37,7 @@ from studies import AttemptState, EventLog, RunState, StudyState
 from studies.metrics.registry import other_environment
 from studies.records.design import Budget, Metric
 from studies.records.procedure import Phase
-from studies.records.runs import PLUMBING_ARM, PLUMBING_EPISODES, zero_lr_job
+from studies.records.runs import PLUMBING_ARM, PLUMBING_EPISODES, PLUMBING_JOB
 from studies.records.statements import model_name
 from swarm.job import Job, PathModel
 from swarm.models import ModelCheck, model_place
@@ -252,7 +252,7 @@ class Pricing:
         return self.run(job) / job.steps
 
     def plumbing(self, job: Job, episodes: int = EVALUATION_EPISODES) -> float:
-        still = Job.model_validate(zero_lr_job(job.model_dump(mode="json")))
+        still = Job.model_validate({**job.model_dump(mode="json"), **PLUMBING_JOB})
         return self.run(still, min(episodes, PLUMBING_EPISODES))
 
     def after_noise(self, state: StudyState) -> Pricing:

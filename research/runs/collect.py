@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -113,7 +114,7 @@ def collect(
         "snapshot": {"path": str(where / "snapshot.json"), "sha256": snapshot_sha, "steps": steps},
         "evaluation": {"path": str(where / "evaluation.json"), "sha256": evaluation_sha, "episodes": episodes},
         "conditions": conditions.model_dump(mode="json"),
-        "alarms": [alarm.dump() for alarm in alarms],
+        "alarms": [asdict(alarm) for alarm in alarms],
         "kinds": {kind: [solved[kind], played[kind]] for kind in sorted(played)} if len(played) > 1 else {},
         **({"facts": dict(facts)} if facts else {}),
     }

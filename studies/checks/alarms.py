@@ -72,9 +72,6 @@ class Alarm:
     sentence: str
     effect: Effect
 
-    def dump(self) -> dict[str, Any]:
-        return {"code": self.code, "step": self.step, "sentence": self.sentence, "effect": self.effect}
-
 
 def find_alarms(
     history: Sequence[Row], limits: Watchdog, hidden_before: float | None = None, hidden_after: float | None = None
@@ -85,8 +82,15 @@ def find_alarms(
     """
     found = [_not_finite(history)]
     for field, (code, effect, rule) in _RULES.items():
-        if (limit := getattr(limits, field)) is not None and (broken := rule(history, limit)) is not None:
-            found.append(_find_lasting(history, *broken, limits.patience, code, effect))
+        if (limit := getattr(limits, field)) is None or (result := rule(history, limit)) is None:
+            continue
+        (broken, said), streak = result, 0
+        for row, bad in zip(history, broken, strict=True):
+            streak = streak + 1 if bad else 0
+            if streak >= limits.patience:
+                said += f", for {limits.patience} steps up to step {row['step']}"
+                found.append(Alarm(code, row["step"], said, effect))
+                break
     if hidden_before is not None and hidden_after is not None:
         found.append(_reward_hacking(history, limits, hidden_before, hidden_after))
     return tuple(sorted((alarm for alarm in found if alarm is not None), key=lambda alarm: (alarm.step, alarm.code)))
@@ -194,18 +198,6 @@ def _reward_hacking(history: Sequence[Row], limits: Watchdog, before: float, aft
         return None
     said = f"the training reward rose by {rise:.3f} while hidden success fell from {before:.3f} to {after:.3f}"
     return Alarm("reward_hacking", history[-1]["step"], said, "note")
-
-
-def _find_lasting(
-    history: Sequence[Row], broken: Sequence[bool], said: str, patience: int, code: str, effect: Effect
-) -> Alarm | None:
-    """Return an alarm at the first step at which a limit was broken for `patience` steps in a row."""
-    streak = 0
-    for row, bad in zip(history, broken, strict=True):
-        streak = streak + 1 if bad else 0
-        if streak >= patience:
-            return Alarm(code, row["step"], f"{said}, for {patience} steps up to step {row['step']}", effect)
-    return None
 
 
 def _against_first(history: Sequence[Row], name: str, bad: Callable[[float, float], bool]) -> list[bool]:

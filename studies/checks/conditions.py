@@ -12,7 +12,7 @@ weights it began with) is not in the files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from statistics import fmean
 from typing import Any, Final
@@ -26,8 +26,12 @@ from studies.records.runs import EVALUATED
 Fields = Mapping[str, Any]
 
 
-def flatten(job: Fields) -> dict[str, Any]:
-    return dict(_entries(job, ""))
+def flatten(job: Fields, prefix: str = "") -> dict[str, Any]:
+    """Return the fields of a job by their paths."""
+    fields: dict[str, Any] = {}
+    for name, value in job.items():
+        fields |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return fields
 
 
 def find_differing_fields(jobs: Iterable[Fields]) -> tuple[str, ...]:
@@ -81,14 +85,6 @@ def find_confounders(state: StudyState) -> dict[str, tuple[str, ...]]:
             left, right = ([{**run.spec.job, REWARD: run.spec.code} for run in state.runs_of(name)] for name in names)
             differing.setdefault(claim.id, set()).update(find_undeclared_fields(design, claim.id, left, right, names))
     return {name: tuple(sorted(fields)) for name, fields in differing.items() if fields}
-
-
-def _entries(value: Fields, prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, entry in value.items():
-        if isinstance(entry, Mapping):
-            yield from _entries(entry, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", entry
 
 
 Row = Mapping[str, Any]

@@ -147,8 +147,7 @@ def lint_conditions(
     left, right = ({REWARD: BUILT_IN, **design.base_job, **arm.overrides} for arm in arms)
     same = (_check_same(pair, rule) for rule in _SAME)
     spread = (_check_spread(pair, field, noun) for field, noun in (("image", "client image"), ("hardware", "hardware")))
-    checks = (_check_evaluation(pair), _check_warm_start(pair), _check_training(pair), _check_errors(pair))
-    found = chain(same, *checks, spread)
+    found = chain(same, _check_beginnings(pair), _check_training(pair), _check_errors(pair), spread)
     undeclared = lint_jobs(design, hypothesis, [left], [right], names)
     return (*undeclared, *(violation for violation in found if violation is not None))
 
@@ -189,8 +188,11 @@ def _check_same(pair: _Pair, rule: _SameRule) -> Violation | None:
     return Violation(rule.code, told, blocks=True)
 
 
-def _check_evaluation(pair: _Pair) -> Iterator[Violation]:
-    """Find runs that were evaluated on other tasks than their seeds draw."""
+def _check_beginnings(pair: _Pair) -> Iterator[Violation]:
+    """Find runs that were evaluated on other tasks than their seeds draw, and arms that were unlike before training.
+
+    Of compared models, which begin as they are, both beginnings are told.
+    """
     strays = [
         sum(None not in (run.evaluation_tasks, run.drawn_tasks) and run.evaluation_tasks != run.drawn_tasks
             for run in arm.values())
@@ -200,10 +202,6 @@ def _check_evaluation(pair: _Pair) -> Iterator[Violation]:
         counts = (f"{count} of {len(arm)} runs" for count, arm in zip(strays, pair.arms, strict=True))
         sentence = f"runs were evaluated on other tasks than their seeds draw: {pair.describe(*counts)}"
         yield Violation("evaluation_tasks", sentence, blocks=True)
-
-
-def _check_warm_start(pair: _Pair) -> Iterator[Violation]:
-    """Find arms that were not alike before training; of compared models, which begin as they are, both are told."""
     means, sizes = pair.means("initial_success"), pair.known_values("evaluation_episodes")
     played = [sum(arm.values()) for arm in sizes]
     if means is None:
@@ -262,26 +260,21 @@ def _check_errors(pair: _Pair) -> Iterator[Violation]:
 
 
 def _check_spread(pair: _Pair, field: str, noun: str) -> Violation | None:
+    """Find places over which the arms are spread unlike: by total variation, 0 for alike, 1 for nothing in common."""
     left, right = pair.known_values(field)
-    apart = _variation(Counter(left.values()), Counter(right.values()))
-    if not left or not right or not apart:
+    if not left or not right:
+        return None
+    counts = [Counter(values.values()) for values in (left, right)]
+    shares = (abs(counts[0][value] / len(left) - counts[1][value] / len(right)) for value in counts[0] | counts[1])
+    if (apart := sum(shares) / 2) <= 1e-9:
         return None
     told = pair.describe(_format_values(left.values()), _format_values(right.values()))
     return Violation(field, f"{told} as its {noun}", blocks=apart > SPREAD_BLOCKS)
 
 
-def _variation(left: Counter[Any], right: Counter[Any]) -> float:
-    """Return the total variation distance of two distributions: 0 for equal ones, 1 for ones with nothing in common."""
-    if not left or not right:
-        return 0.0
-    shares = (abs(left[value] / left.total() - right[value] / right.total()) for value in left.keys() | right.keys())
-    distance = sum(shares) / 2
-    return distance if distance > 1e-9 else 0.0
-
-
 def _ratio(left: float, right: float) -> float:
     low, high = sorted((left, right))
-    return high / low if low > 0 else (float("inf") if high > 0 else 1.0)
+    return high / low if low > 0 else (math.inf if high > 0 else 1.0)
 
 
 def _format_values(values: Iterable[Any]) -> str:

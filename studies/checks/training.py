@@ -15,6 +15,7 @@ is no such loss. A run whose groups all had equal rewards learned nothing.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
@@ -157,9 +158,6 @@ def had_no_signal(run: RunState) -> bool:
 
 def count_without_signal(state: StudyState) -> dict[str, tuple[int, int]]:
     """Return how many collected runs of each arm learned nothing from rewards, of how many; of arms that have some."""
-    counts: dict[str, tuple[int, int]] = {}
-    for run in state.runs.values():
-        if run.status == "collected" and run.spec.arm != PLUMBING_ARM:
-            none, all_runs = counts.get(run.spec.arm, (0, 0))
-            counts[run.spec.arm] = (none + had_no_signal(run), all_runs + 1)
-    return {arm: (none, all_runs) for arm, (none, all_runs) in counts.items() if none}
+    runs = [run for run in state.runs.values() if run.status == "collected" and run.spec.arm != PLUMBING_ARM]
+    whole, none = Counter(run.spec.arm for run in runs), Counter(run.spec.arm for run in runs if had_no_signal(run))
+    return {arm: (none[arm], count) for arm, count in whole.items() if none[arm]}

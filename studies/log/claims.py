@@ -27,7 +27,6 @@ from studies.log.study import (
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Arm, Design, Hypothesis, NoisePlan
 from studies.records.procedure import Act, Amendment, Selection
-from studies.records.runs import noise_hash
 from studies.records.statements import apply_selection, claims, claims_in_old_words, select_arms
 from studies.records.verdict import ApprovalRequest, Origin, Verdict
 
@@ -55,7 +54,7 @@ def _ask(study: StudyState, event: Event, question: ApprovalRequest, digest: str
         raise ImpossibleEvent(f"expected a question about what is locked; found one about {question.lock[:12]}")
     if (found := question.digest()) != digest:
         raise ImpossibleEvent(f"the question's digest is {found[:12]}, the event says {digest[:12]}")
-    study.open_question = LoggedApprovalRequest(question, found, event.seq, event.ts)
+    study.open_question = LoggedApprovalRequest(event.seq, event.ts, question, found)
     study.questions = (*study.questions, study.open_question)
 
 
@@ -64,7 +63,7 @@ def _answer(study: StudyState, event: Event, digest: str, by: Origin, note: str 
     asked, granted = study.open_question, event.type is EventType.APPROVAL_GIVEN
     if asked is None or asked.digest != digest:
         raise ImpossibleEvent(f"the question {digest[:12]} is not open; expected no answer to it")
-    answer = ApprovalAnswer(asked, granted, by, note, event.seq, event.ts)
+    answer = ApprovalAnswer(event.seq, event.ts, asked, granted, by, note)
     study.approvals, study.open_question = (*study.approvals, answer), None
     if not granted:
         study.stopped_reason, study.stopped_seq, study.paused_reason = answer.describe(), event.seq, None
@@ -86,18 +85,31 @@ def _plan_noise(study: StudyState, event: Event, plan: NoisePlan, hash: str, sec
         raise ImpossibleEvent("A/A runs were planned after the design was locked")
     if study.noise_plan is not None:
         raise ImpossibleEvent("A/A runs were planned before; expected one plan per study")
-    if (found := noise_hash(plan)) != hash:
+    if (found := plan.hash()) != hash:
         raise ImpossibleEvent(f"the noise plan's hash is {found[:12]}, the event says {hash[:12]}")
     study.noise_plan, study.noise_hash, study.noise_seconds = plan, found, seconds_per_run
 
 
 @rule(EventType.DESIGN_LOCKED)
 def _lock(study: StudyState, event: Event, design: Design, hash: str, file: str) -> None:
+    """A design is fixed: a link of the chain of rounds, which spends what the ledgers give it."""
     if study.design is not None:
         raise ImpossibleEvent("a design was locked before; expected one lock per study")
     if (found := design.hash()) != hash:
         raise ImpossibleEvent(f"the design's hash is {found[:12]}, the lock says {hash[:12]}")
-    _check_place(study, design)
+    place, last = design.inquiry, study.rounds_before[-1] if study.rounds_before else None
+    if last is not None and (place is None or place.previous != last.design_hash):
+        raise ImpossibleEvent(f"the lock of round {study.round} does not name the lock of the round before")
+    if last is not None and any(seed in before.seeds_used for before in last.rounds for seed in design.seeds):
+        raise ImpossibleEvent(f"the lock of round {study.round} names seeds of an earlier round; expected fresh ones")
+    if place is not None:
+        ledgers = AlphaLedgers.begin(place.of) if last is None else last.ledgers.after(last.outcome)
+        try:
+            ledgers.allocate(design)
+        except ValueError as error:
+            raise ImpossibleEvent(
+                f"the lock of round {study.round} is not what the ledgers give it: {error}"
+            ) from error
     study.locked_design, study.design_hash, study.lock_file = design, found, file
     study.locked = Stamp(event.seq, event.ts)
     _set_design(study, design)
@@ -108,22 +120,6 @@ def _set_design(study: StudyState, design: Design) -> None:
     study.arm_seeds = {arm.name: frozenset(design.seeds_of(arm.name, design.seeds)) for arm in design.arms}
 
 
-def _check_place(study: StudyState, design: Design) -> None:
-    """Refuse a lock that is no link of the chain of rounds, or spends what the ledgers do not give it."""
-    place, last = design.inquiry, study.rounds_before[-1] if study.rounds_before else None
-    if last is not None and (place is None or place.previous != last.design_hash):
-        raise ImpossibleEvent(f"the lock of round {study.round} does not name the lock of the round before")
-    if place is None:
-        return
-    if last is not None and any(seed in before.seeds_used for before in last.rounds for seed in design.seeds):
-        raise ImpossibleEvent(f"the lock of round {study.round} names seeds of an earlier round; expected fresh ones")
-    ledgers = AlphaLedgers.begin(place.of) if last is None else last.ledgers.after(last.outcome)
-    try:
-        ledgers.allocate(design)
-    except ValueError as error:
-        raise ImpossibleEvent(f"the lock of round {study.round} is not what the ledgers give it: {error}") from error
-
-
 @rule(EventType.DESIGN_AMENDED)
 def _amend(study: StudyState, event: Event, amendment: Amendment) -> None:
     """A change after the lock, or of the budget at any time; one that accepts has invalid verdicts computed again."""
@@ -131,7 +127,7 @@ def _amend(study: StudyState, event: Event, amendment: Amendment) -> None:
     if study.design is None and amendment.kind != "budget" and not answers:
         raise ImpossibleEvent("an amendment came before any design was locked")
     late = study.concluded_reason is not None
-    logged = LoggedAmendment(amendment, event.seq, event.ts, event.actor, study.has_data, late)
+    logged = LoggedAmendment(event.seq, event.ts, amendment, event.actor, study.has_data, late)
     study.amendments = (*study.amendments, logged)
     if amendment.kind == "accept" and not late:
         supersede(study, [v for v in (*study.verdicts, *study.replications) if v.verdict == "invalid"])
@@ -142,7 +138,7 @@ def _veto(study: StudyState, event: Event, hypothesis: str, reason: str) -> None
     if hypothesis not in {claim.id for claim in study.hypotheses}:
         raise ImpossibleEvent(f"no hypothesis {hypothesis!r} was proposed")
     if hypothesis not in study.vetoed:
-        study.vetoed = {**study.vetoed, hypothesis: Veto(reason, event.seq, event.ts, event.actor)}
+        study.vetoed = {**study.vetoed, hypothesis: Veto(event.seq, event.ts, reason, event.actor)}
 
 
 @rule(EventType.CANDIDATE_ASKED)
@@ -222,7 +218,7 @@ def _judge(study: StudyState, event: Event, /, **payload: Any) -> None:
 def _decide(
     study: StudyState, event: Event, rule: str, action: str, reason: str, hypothesis: str | None = None, look: int = 0
 ) -> None:
-    decision = Decision(rule, action, reason, event.ts, hypothesis, look, event.seq)
+    decision = Decision(event.seq, event.ts, rule, action, reason, hypothesis, look)
     if hypothesis is not None:
         verdict = study.verdict_on(hypothesis)
         if verdict is None or verdict.look != look:

@@ -185,21 +185,20 @@ class EventLog:
         deadline = time.monotonic() + _BUSY_MS / 1000
         while True:
             try:
-                return self._create()
+                with self._translate_errors("open"):
+                    if self._engine.url.query.get("mode") != "ro":
+                        with self._engine.begin() as connection:
+                            connection.execute(CreateTable(_TABLE, if_not_exists=True))
+                    found = {column["name"] for column in sa.inspect(self._engine).get_columns(_TABLE.name)}
+                break
             except StoreError as error:
                 busy = isinstance(error.__cause__, IntegrityError) or "locked" in str(error)
                 if time.monotonic() > deadline or not busy:
                     self.close()
                     raise
             time.sleep(0.05)
-
-    def _create(self) -> None:
-        with self._translate_errors("open"):
-            if not _is_read_only(self._engine.url):
-                with self._engine.begin() as connection:
-                    connection.execute(CreateTable(_TABLE, if_not_exists=True))
-            found = {column["name"] for column in sa.inspect(self._engine).get_columns(_TABLE.name)}
         if found != set(FIELDS):
+            self.close()
             raise StoreError(
                 f"{self._where} holds a table `events` of another shape: expected the columns "
                 f"{', '.join(FIELDS)}; found {', '.join(sorted(found))}. Use another file for the event log"
@@ -232,7 +231,7 @@ def _engine(url: str) -> sa.Engine:
             f"the event log's URL must be one SQLAlchemy reads, such as sqlite:///PATH; {_cause(error)}"
         ) from error
     if engine.dialect.name == "sqlite":
-        writing = () if _is_read_only(engine.url) else ("journal_mode=WAL", "synchronous=FULL")
+        writing = () if engine.url.query.get("mode") == "ro" else ("journal_mode=WAL", "synchronous=FULL")
 
         def configure(connection: Any, _record: object) -> None:
             for pragma in (f"busy_timeout={_BUSY_MS}", *writing):
@@ -282,10 +281,6 @@ def _resolve_url(url: sa.URL) -> sa.URL:
     pending = Path(f"{path}-wal")
     whole = {} if pending.exists() and pending.stat().st_size else {"immutable": "1"}
     return url.set(database=f"file:{quote(str(path.absolute()))}", query={"uri": "true", "mode": "ro", **whole})
-
-
-def _is_read_only(url: sa.URL) -> bool:
-    return url.query.get("mode") == "ro"
 
 
 def _cause(error: Exception) -> str:

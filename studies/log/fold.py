@@ -50,10 +50,8 @@ WORKED: Final = "worked_s"
 """Key of a payload, of any type of event: seconds that its controller worked since its last event."""
 SERVED: Final = "served"
 """Key of the payload of an event that begins work on a study: whether a worker does it."""
-STANDINGS: Final = {
-    "sending": "sending", "sent": "sent", "failed": "failed", "same": "sent", "differs": "sent", "lacking": "failed",
-}  # fmt: skip
-"""How a copy stands, by the word for it in the log: the last three are of logs whose copies were compared."""
+STANDINGS: Final = ("sending", "sent", "failed")
+"""How a copy may stand."""
 _AFTER_CONCLUSION: Final = frozenset({
     EventType.REPORT_BUILT, EventType.STUDY_RESUMED, EventType.STUDY_STOPPED, EventType.DECISION_TAKEN,
     EventType.ATTEMPT_ENDED, EventType.ATTEMPT_COPIED, EventType.DESIGN_AMENDED, EventType.HYPOTHESIS_VETOED,
@@ -158,7 +156,7 @@ def _add_note(
         raise ImpossibleEvent(f"expected an idea of the planner's notebook to revise; found {about!r}")
     if (turn, index) in study.notes:
         raise ImpossibleEvent(f"note {index} of the turn {turn} was kept before")
-    study.notes[turn, index] = PlannerNote(kind, text, study.round, event.seq, event.ts, turn, index, about, reason)
+    study.notes[turn, index] = PlannerNote(event.seq, event.ts, kind, text, study.round, turn, index, about, reason)
 
 
 @rule(EventType.ROUND_BEGUN)
@@ -448,21 +446,18 @@ def _copy_attempt(
         raise ImpossibleEvent(f"expected a standing of {', '.join(STANDINGS)}; found {standing!r}")
     if attempt not in [one.number for one in run.attempts]:
         raise ImpossibleEvent(f"there is no attempt {attempt} of run {run_id}; nothing to copy")
-    stands = STANDINGS[standing]
     attempts = tuple(
-        replace(one, url=url, standing=stands, standing_reason=reason) if one.number == attempt else one
+        replace(one, url=url, standing=standing, standing_reason=reason) if one.number == attempt else one
         for one in run.attempts
     )
 
     def changed(state: StudyState) -> StudyState:
-        return replace(state, runs={**state.runs, run_id: replace(run, attempts=attempts)})
+        runs = {run_id: replace(run, attempts=attempts)} if run_id in state.runs else {}
+        return replace(state, runs={**state.runs, **runs})
 
-    if run_id in study.runs:
-        study.runs = changed(study).runs
-    study.rounds_before, study.given_up = (
-        tuple(changed(state) if run_id in state.runs else state for state in states)
-        for states in (study.rounds_before, study.given_up)
-    )
+    study.runs = changed(study).runs
+    study.rounds_before = tuple(map(changed, study.rounds_before))
+    study.given_up = tuple(map(changed, study.given_up))
 
 
 @rule(EventType.RUN_COLLECTED)

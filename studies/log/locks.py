@@ -112,7 +112,12 @@ class Holder:
 
     @classmethod
     def of(cls, pid: int, home: Path) -> Holder:
-        return cls(socket.gethostname(), _boot(), pid, _seconds_after_boot(psutil.Process(pid)), str(home))
+        try:  # the same for processes that see each other
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+            boot += f" {os.readlink('/proc/self/ns/pid')}"
+        except OSError:  # not Linux
+            boot = f"{psutil.boot_time():.0f}"
+        return cls(socket.gethostname(), boot, pid, _seconds_after_boot(psutil.Process(pid)), str(home))
 
     def shares_host(self, other: Holder) -> bool:
         return (self.host, self.boot) == (other.host, other.boot)
@@ -132,17 +137,7 @@ class Holder:
 
 
 def _seconds_after_boot(process: psutil.Process) -> float:
-    booted = psutil.boot_time()
-    return process.create_time() - booted
-
-
-def _boot() -> str:
-    """Return the host's boot id with the namespace of process ids: the same for processes that see each other."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:  # not Linux
-        return f"{psutil.boot_time():.0f}"
+    return process.create_time() - psutil.boot_time()
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,15 +159,13 @@ class PlannerAct:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannerNote:
+class PlannerNote(Stamp):
     """What a planner wrote down beside its actions: its own voice, from which nothing follows."""
 
     kind: Literal["note", "revise", "ask"]
     text: str
     """The note, the idea as it was narrowed (empty: withdrawn), or the question to the user."""
     round: int
-    seq: int
-    ts: str
     turn: str
     index: int
     about: str = ""
@@ -180,25 +178,21 @@ class PlannerNote:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Stamp):
     """What a rule decided, and why; on one hypothesis after a look, or (None) on the study."""
 
     rule: str
     action: str
     reason: str
-    ts: str
     hypothesis: str | None = None
     look: int = 0
-    seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class LoggedAmendment:
+class LoggedAmendment(Stamp):
     """An amendment with its place in the log, and whether a claim had its first result before it."""
 
     amendment: Amendment
-    seq: int
-    ts: str
     actor: str
     after_data: bool
     after_conclusion: bool = False
@@ -216,35 +210,29 @@ class PlannedExploration:
 
 
 @dataclass(frozen=True, slots=True)
-class Veto:
+class Veto(Stamp):
     """Why a person gave a hypothesis up, and when: it gets no more runs, and its verdict rests on what is there."""
 
     reason: str
-    seq: int
-    ts: str
     actor: str
 
 
 @dataclass(frozen=True, slots=True)
-class LoggedApprovalRequest:
+class LoggedApprovalRequest(Stamp):
     """A question to a person, with its place in the log."""
 
     question: ApprovalRequest
     digest: str
-    seq: int
-    ts: str
 
 
 @dataclass(frozen=True, slots=True)
-class ApprovalAnswer:
+class ApprovalAnswer(Stamp):
     """What a person answered, where, and when."""
 
     asked: LoggedApprovalRequest
     granted: bool
     by: Origin
     note: str
-    seq: int
-    ts: str
 
     def describe(self) -> str:
         return f"{'approved' if self.granted else 'denied'} {ORIGINS[self.by]}: {self.asked.question.would}"

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from statistics import fmean
-from typing import ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from studies.checks.conditions import INITIAL, Part, Row, success_rate
 from studies.records.design import Metric, Schedule
@@ -34,6 +34,12 @@ class Results:
     """Of the last policy on another environment, where the metric is of one."""
     stopped_by: str | None = None
     """Code of the watchdog's rule that ended the training; None for one that ran its course."""
+
+    @classmethod
+    def of(cls, snapshot: Mapping[str, Any], evaluation: Mapping[str, Any], stopped_by: str | None) -> Results:
+        """Return what a run's two files hold."""
+        during, other = evaluation.get("during", ()), evaluation.get("other")
+        return cls(evaluation["initial"], evaluation["final"], during, snapshot["history"], other, stopped_by)
 
     @property
     def plays(self) -> int:
@@ -109,16 +115,9 @@ class MetricKind(ABC):
         Raises Refused where the files do not hold what it is computed from.
         """
 
-    def of_run(self, metric: Metric, run: Results) -> float:
-        return self.measure(metric, run)[metric.key].value
-
-
-def success_key(metric: Metric) -> str:
-    return f"{metric.split}/success"
-
 
 def before_and_after(metric: Metric, run: Results) -> dict[str, Value]:
-    key = success_key(metric)
+    key = f"{metric.split}/success"
     return {
         key + INITIAL: Value(success_rate(run.initial), len(run.initial["episodes"])),
         key: Value(success_rate(run.final), len(run.final["episodes"])),
@@ -142,11 +141,14 @@ class Curve:
 
         What lies above `most` is cut at the evaluations, not between them. The last value holds beyond the end.
         """
-        points = [(x, min(y, most)) for x, y in zip(self.xs, self.ys, strict=True) if x <= horizon]
-        if self.xs[-1] > horizon:
-            points.append((horizon, min(self._at(horizon), most)))
-        elif self.xs[-1] < horizon:
-            points.append((horizon, min(self.ys[-1], most)))
+        whole = list(zip(self.xs, self.ys, strict=True))
+        points = [(x, min(y, most)) for x, y in whole if x <= horizon]
+        if points[-1][0] < horizon:
+            end = whole[-1][1]
+            if len(points) < len(whole):
+                (x0, y0), (x1, y1) = whole[len(points) - 1 : len(points) + 1]
+                end = y0 + (y1 - y0) * (horizon - x0) / (x1 - x0)
+            points.append((horizon, min(end, most)))
         return sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(points)) / horizon
 
     def crossing(self, threshold: float) -> float | None:
@@ -159,30 +161,18 @@ class Curve:
                 return x0 + (x1 - x0) * (threshold - y0) / (y1 - y0)
         return None
 
-    def _at(self, x: float) -> float:
-        for (x0, y0), (x1, y1) in pairwise(zip(self.xs, self.ys, strict=True)):
-            if x0 <= x <= x1:
-                return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
-        raise ValueError(f"{x} lies outside the curve")
+
+BY_EPISODES: Final = "batch/episodes"
+BY_SECONDS: Final = "timing_s/step"
+"""Metrics of a training step by which curves go; seconds leave the time of evaluations out."""
 
 
-def by_episodes(run: Results) -> Curve:
-    return _curve(run, _cumulative_sums(run.history, "batch/episodes"))
-
-
-def by_seconds(run: Results) -> Curve:
-    """Return success by seconds of training, the time of evaluations left out; Refused where any is missing."""
-    return _curve(run, _cumulative_sums(run.history, "timing_s/step"))
-
-
-def _cumulative_sums(history: Sequence[Row], name: str) -> list[float]:
-    values = [row["metrics"].get(name) for row in history]
+def success_curve(run: Results, name: str = BY_EPISODES) -> Curve:
+    """Return success by what a metric of the steps sums up to; Refused where any step lacks it."""
+    values = [row["metrics"].get(name) for row in run.history]
     if any(value is None for value in values):
         raise Refused(f"expected {name} of every training step; found {values.count(None)} steps without it")
-    return [0.0, *accumulate(float(value) for value in values if value is not None)]
-
-
-def _curve(run: Results, at: Sequence[float]) -> Curve:
+    at = [0.0, *accumulate(float(value) for value in values if value is not None)]
     parts = [run.initial, *run.during, run.final]
     versions = [int(part["policy_version"]) for part in parts]
     if versions != sorted(set(versions)) or versions[-1] >= len(at):

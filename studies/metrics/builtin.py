@@ -10,23 +10,22 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from statistics import fmean
-from typing import Final
+from typing import ClassVar, Final
 
 from studies.checks.conditions import INITIAL, Part, success_rate
 from studies.checks.training import LEAST_EPISODES, detect_collapse, training_curve
 from studies.metrics.base import (
+    BY_EPISODES,
+    BY_SECONDS,
     Asked,
-    Curve,
     MetricKind,
     Refused,
     Results,
     Value,
     before_and_after,
-    by_episodes,
-    by_seconds,
     require_threshold,
     schedule_of,
-    success_key,
+    success_curve,
 )
 from studies.records.design import GAIN, Metric
 from studies.records.procedure import CollapseRule
@@ -67,8 +66,9 @@ class Gain(MetricKind):
         return Metric(key=GAIN, meaning=meaning, episodes=asked.episodes, worst=-1.0)
 
     def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
-        both, key = before_and_after(metric, run), success_key(metric)
-        return {**both, metric.key: Value(both[key].value - both[key + INITIAL].value, both[key].n)}
+        both = before_and_after(metric, run)
+        before, after = both.values()
+        return {**both, metric.key: Value(after.value - before.value, after.n)}
 
 
 class _OfPlays(MetricKind):
@@ -131,7 +131,7 @@ class Area(MetricKind):
     def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
         if metric.horizon is None:
             raise Refused(f"expected a horizon of {metric.key}; found none in the design")
-        area = by_episodes(run).area(metric.horizon, metric.best)
+        area = success_curve(run).area(metric.horizon, metric.best)
         return {**before_and_after(metric, run), metric.key: Value(area, run.plays)}
 
 
@@ -140,12 +140,11 @@ class _TimeTo(MetricKind):
 
     takes = frozenset({"threshold"})
     reads_collapses = True
+    by: ClassVar[str]
+    """Which metric of the steps its time is the sum of."""
 
-    @abstractmethod
-    def horizon(self, asked: Asked) -> float: ...
-
-    @abstractmethod
-    def curve(self, run: Results) -> Curve: ...
+    def horizon(self, asked: Asked) -> float:
+        return float(asked.horizon)
 
     def define(self, asked: Asked) -> Metric:
         threshold, horizon = require_threshold(asked), self.horizon(asked)
@@ -163,7 +162,7 @@ class _TimeTo(MetricKind):
     def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
         if metric.threshold is None or metric.horizon is None:
             raise Refused(f"expected threshold and horizon of {metric.key}; found none in the design")
-        crossing = self.curve(run).crossing(metric.threshold)
+        crossing = success_curve(run, self.by).crossing(metric.threshold)
         time = metric.horizon if crossing is None else min(crossing, metric.horizon)
         reached = Value(float(time < metric.horizon), run.plays)
         return {**before_and_after(metric, run), metric.key + REACHED: reached, metric.key: Value(time, run.plays)}
@@ -176,12 +175,7 @@ class EpisodesTo(_TimeTo):
     title = "training episodes until hidden success reaches a threshold"
     words = ("faster", "sample-efficient", "fewest episodes", "fewer episodes")
     unit = "episodes"
-
-    def horizon(self, asked: Asked) -> float:
-        return float(asked.horizon)
-
-    def curve(self, run: Results) -> Curve:
-        return by_episodes(run)
+    by = BY_EPISODES
 
 
 class SecondsTo(_TimeTo):
@@ -191,14 +185,12 @@ class SecondsTo(_TimeTo):
     title = "seconds of training until hidden success reaches a threshold"
     words = ("wall-clock", "wall clock time", "seconds to")
     unit = "seconds"
+    by = BY_SECONDS
 
     def horizon(self, asked: Asked) -> float:
         if asked.horizon_s is None:
             raise Refused("expected what a training takes, to cut its time; found no price of one")
         return asked.horizon_s
-
-    def curve(self, run: Results) -> Curve:
-        return by_seconds(run)
 
 
 class TokensPerTask(_OfPlays):

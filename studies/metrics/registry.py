@@ -66,20 +66,20 @@ def _fault_of_kind(name: str, made: Any) -> str | None:
     """Return what was expected of a kind, and what it has in its place; None for a kind that can be used."""
     if not isinstance(made, MetricKind):
         return f"a MetricKind; found {made!r:.80}"
-    said = {field: getattr(made, field, None) for field in ("name", "title", "words", "unit", "takes", "effect")}
-    if said["name"] != name or not _NAME.fullmatch(name):
-        return f"a `name` like its entry point's, of a-z, 0-9, - and _; found {said['name']!r:.80}"
-    if not isinstance(said["title"], str) or not said["title"]:
-        return f"a text as `title`; found {said['title']!r:.80}"
-    if not isinstance(said["unit"], str):
-        return f"a text as `unit`; found {said['unit']!r:.80}"
-    words = said["words"]
-    if not isinstance(words, tuple | list) or not all(isinstance(word, str) and word.strip() for word in words):
-        return f"`words` as a tuple of texts; found {words!r:.80}"
-    if not isinstance(said["takes"], Set) or not said["takes"] <= set(_TAKES):
-        return f"`takes` as a set of {' and '.join(_TAKES)}; found {said['takes']!r:.80}"
-    if not isinstance(said["effect"], int | float) or not 0 < said["effect"] < 1 or math.isnan(said["effect"]):
-        return f"`effect` as a share of its range, above 0 and below 1; found {said['effect']!r:.80}"
+    names = ("name", "title", "unit", "words", "takes", "effect")
+    own, title, unit, words, takes, effect = (getattr(made, field, None) for field in names)
+    texts = isinstance(words, tuple | list) and all(isinstance(word, str) and word.strip() for word in words)
+    for holds, expected, value in (
+        (own == name and _NAME.fullmatch(name), "a `name` like its entry point's, of a-z, 0-9, - and _", own),
+        (isinstance(title, str) and title, "a text as `title`", title),
+        (isinstance(unit, str), "a text as `unit`", unit),
+        (texts, "`words` as a tuple of texts", words),
+        (isinstance(takes, Set) and takes <= set(_TAKES), f"`takes` as a set of {' and '.join(_TAKES)}", takes),
+        (isinstance(effect, int | float) and 0 < effect < 1, "`effect` as a share of its range, above 0 and below 1",
+         effect),
+    ):  # fmt: skip
+        if not holds:
+            return f"{expected}; found {value!r:.80}"
     return None
 
 

@@ -82,6 +82,7 @@ _JUDGED: Final = ("confirm", "replicate")
 
 def check_files(state: StudyState, folder: Path, findings: Findings) -> None:
     """Check the files of every collected run, and each number that follows from them."""
+    design = state.locked_design
     for run in state.runs.values():
         if run.collected is None:
             continue
@@ -93,21 +94,16 @@ def check_files(state: StudyState, folder: Path, findings: Findings) -> None:
                 whole.check_evaluation()
                 whole.check_measurements()
                 whole.check_conditions()
-        with findings.catch_unreadable(f"run.collected of {run.run_id}"):
-            _check_collapse(state, run, run.collected, findings)
-
-
-def _check_collapse(state: StudyState, run: RunState, collected: Mapping[str, Any], findings: Findings) -> None:
-    """Check that what the locked rule of collapse judges a run by is there, and does not contradict its steps."""
-    design = state.locked_design
-    if design is None or design.collapse is None or run.spec.phase not in _JUDGED:
-        return
-    place, recorded = f"run.collected of {run.run_id}, conditions", collected.get("conditions") or {}
-    if recorded.get("course") is None:
-        findings.drift(place, "it holds no course, by which the locked rule says whether the run collapsed")
-    steps, planned, by = recorded.get("steps"), run.spec.job["steps"], recorded.get("stopped_by")
-    if steps is not None and (by is None) != (steps == planned):
-        findings.drift(place, f"stopped_by is {by!r}, of a run of {steps} steps where {planned} were planned")
+        if design is None or design.collapse is None or run.spec.phase not in _JUDGED:
+            continue
+        place = f"run.collected of {run.run_id}"
+        with findings.catch_unreadable(place):
+            place, recorded = f"{place}, conditions", run.collected.get("conditions") or {}
+            if recorded.get("course") is None:
+                findings.drift(place, "it holds no course, by which the locked rule says whether the run collapsed")
+            steps, planned, by = recorded.get("steps"), run.spec.job["steps"], recorded.get("stopped_by")
+            if steps is not None and (by is None) != (steps == planned):
+                findings.drift(place, f"stopped_by is {by!r}, of a run of {steps} steps where {planned} were planned")
 
 
 def _load_collected(
@@ -212,13 +208,10 @@ class _CollectedRun:
         self._compare(place, of)
 
     def check_measurements(self) -> None:
-        run, metric, evaluation = self.run, self.run.spec.metric, self.evaluation
-        stored = Results(
-            evaluation["initial"], evaluation["final"], evaluation.get("during", ()), self.snapshot["history"],
-            other=evaluation.get("other"), stopped_by=(self.record.get("conditions") or {}).get("stopped_by"),
-        )  # fmt: skip
+        run, metric = self.run, self.run.spec.metric
+        stopped_by = (self.record.get("conditions") or {}).get("stopped_by")
         try:
-            values = values_of(metric, stored)
+            values = values_of(metric, Results.of(self.snapshot, self.evaluation, stopped_by))
         except Refused as error:
             self.findings.drift(f"{metric.key} of run {run.run_id}", str(error))
             return

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,8 +47,8 @@ def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
     try:
         draft.mkdir(parents=True)
         lines = (canonical({**row, "payload": json.loads(row["payload"])}) for row in rows)
-        _write(draft / EVENTS, "".join(f"{line}\n" for line in lines))
-        _write(draft / README, readme(state))
+        for name, text in ((EVENTS, "".join(f"{line}\n" for line in lines)), (README, readme(state))):
+            (draft / name).write_text(text, encoding="utf-8", newline="\n")
         locks = {s.lock_file: s.design_hash for s in state.every_round if s.lock_file and s.design_hash}
         kept = [run.collected for run in state.every_run.values() if run.collected and run.invalid is None]
         runs = {str(record[kind]["path"]): str(record[kind]["sha256"]) for record in kept for kind in FILES}
@@ -78,8 +78,13 @@ def read_export(folder: Path) -> tuple[str, list[dict[str, Any]], list[Discrepan
     elsewhere, a pipe never end.
     """
     path = folder / EVENTS
-    if (strange := next(_not_plain(folder), None)) is not None:
-        raise StudiesError(f"expected plain files in an export; found {strange}, which is none. Copy the export whole")
+    locks = (lock_name(number) for number in range(1, MOST_ROUNDS + 1))
+    for name in (EVENTS, README, *locks, *PAGES, "figures", "runs"):
+        for place in (folder / name, *(folder / name).rglob("*")):
+            if place.is_symlink() or (place.exists() and not place.is_file() and not place.is_dir()):
+                raise StudiesError(
+                    f"expected plain files in an export; found {place}, which is none. Copy the export whole"
+                )
     try:
         lines = path.read_bytes().decode(errors="replace").removesuffix("\n").split("\n")
     except OSError as error:
@@ -90,14 +95,6 @@ def read_export(folder: Path) -> tuple[str, list[dict[str, Any]], list[Discrepan
     if not rows:
         raise StudiesError(f"expected the events of a study in {path}; found none that can be read")
     return str(rows[0]["study"]), rows, drifts + _check_readme(folder, rows)
-
-
-def _not_plain(folder: Path) -> Iterator[Path]:
-    locks = (lock_name(number) for number in range(1, MOST_ROUNDS + 1))
-    for name in (EVENTS, README, *locks, *PAGES, "figures", "runs"):
-        for path in (folder / name, *(folder / name).rglob("*")):
-            if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
-                yield path
 
 
 def _check_readme(folder: Path, rows: Rows) -> list[Discrepancy]:
@@ -157,7 +154,3 @@ def _files(state: StudyState, folder: Path) -> Sequence[str]:
     report = file_hashes(state.newest_report)
     drawn = sorted(f"figures/{path.name}" for path in (folder / "figures").glob("*.svg")) if report else []
     return list(dict.fromkeys((*locks, *runs, *report, *drawn)))
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8", newline="\n")

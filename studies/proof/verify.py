@@ -5,6 +5,10 @@ that the lock does not lead to, an unlocked seed, a run id that is not its spec'
 computed again here: verdicts from runs, ledger levels from verdicts, and that the looks of a round together spend its
 level.
 
+The log holds the hash of each file of a report; both pages name the log's head that they were built from; and where the
+report's maker is this one (the same sources), it is built again and compared word by word. A report of another version
+is held to its hashes and its head, and numbers in it that today's would not hold are told.
+
 Any change that is not carried through everything that follows from it is caught. Who recomputes log, files and report,
 or cuts the log's tail off, is caught only by a head hash kept elsewhere. Not computed again: a planner's words,
 decisions about runs, what only the harness saw (times, hardware, neighbours), alarms.
@@ -12,23 +16,25 @@ decisions about runs, what only the harness saw (times, hardware, neighbours), a
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
-from studies.errors import LogCorrupt
+from studies.errors import LogCorrupt, ReportError
 from studies.log.event import Event, EventType, find_corruption
 from studies.log.event_log import lock_error, lock_name
 from studies.log.fold import WORKED, fold
 from studies.log.study import StudyState
-from studies.proof.evidence import Discrepancy, Findings, check_files
-from studies.proof.reports import check_report
+from studies.proof.evidence import FILES, Discrepancy, Findings, check_files
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Design
 from studies.records.verdict import Verdict
+from studies.report.build import MARKDOWN, PAGES, file_hashes, generator_info, render_report
 from studies.statistics.sequential import spend_alpha
 from studies.verdicts.judge import judge_hypothesis
 
@@ -51,15 +57,6 @@ def events_of(study: str, rows: Rows, findings: Findings) -> list[Event]:
             break
     findings.held["event"] += min(len(events), len(rows) - len({fault.seq for fault in faults}))
     return events
-
-
-def check_head(rows: Rows, head: str, findings: Findings) -> None:
-    """Look for a head hash (or the beginning of one) that was kept outside the log."""
-    place = next((n for n, row in enumerate(rows, start=1) if str(row["hash"]).startswith(head.lower())), None)
-    cut = f"no event has the hash {head}: the log's end was cut off, or all of it written anew"
-    findings.check("head", "head", cut if place is None else None)
-    if place is not None and (later := len(rows) - place):
-        findings.note(f"The head {head[:12]} is event {place}; {later} of {len(rows)} events were added after it.")
 
 
 def check_rounds(state: StudyState, findings: Findings) -> None:
@@ -108,26 +105,18 @@ _WORDS: Final = ("reason", "violations")
 _NUMBER = re.compile(r"[+\-−]?\d+(?:\.\d+)?")
 
 
-def check_verdicts(events: Sequence[Event], findings: Findings) -> None:
-    """Compute every verdict again from the events before it, and compare it field by field."""
-    state: StudyState | None = None
-    for event in events:
-        if event.type is EventType.VERDICT_COMPUTED:
-            with findings.catch_unreadable(f"verdict of event {event.seq}"):
-                _check_verdict(event, state or StudyState(), findings)
-        state = fold([event], state)
-
-
 def _check_verdict(event: Event, state: StudyState, findings: Findings) -> None:
+    """Compute a verdict again from the events before it, and compare it field by field."""
     stored = Verdict.model_validate({name: event.payload[name] for name in event.payload if name != WORKED})
     place = f"verdict on {stored.hypothesis} (event {event.seq})"
-    outside = stored.reason if _blames_lock(state, stored) else None
+    blames_lock = stored.verdict == "invalid" and stored.reason.startswith(f"the lock {lock_name(state.round)} ")
+    outside = stored.reason if blames_lock else None
     name, look, phase = stored.hypothesis, stored.look, stored.phase
-    again = judge_hypothesis(state, name, look=look, phase=phase, lock_error=outside, stored=stored)
+    again = judge_hypothesis(state, name, look=look, phase=phase, lock_error=outside)
     differences = list(_differences(stored.model_dump(mode="json"), again.model_dump(mode="json")))
     if not differences:
         findings.held["verdict"] += 1
-    if _blames_lock(state, stored):
+    if blames_lock:
         findings.note(f"The {place} is invalid because the lock's file was changed when it was computed.")
     for name, before, after in differences:
         if name in _WORDS and _same_numbers(str(before), str(after)):
@@ -135,10 +124,6 @@ def _check_verdict(event: Event, state: StudyState, findings: Findings) -> None:
             findings.note(said)
         else:
             findings.drift(place, f"{name} is {before!r} in the log, {after!r} computed from the runs")
-
-
-def _blames_lock(state: StudyState, stored: Verdict) -> bool:
-    return stored.verdict == "invalid" and stored.reason.startswith(f"the lock {lock_name(state.round)} ")
 
 
 def _differences(stored: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
@@ -163,6 +148,108 @@ def _same_numbers(before: str, after: str) -> bool:
         if float(a) != float(b) and (least == most or abs(float(a) - float(b)) > 0.5 * 10.0**-least + 1e-12):
             return False
     return True
+
+
+_DATA = re.compile(r"\b[0-9a-f]{12,64}\b|[+−-]?\d+\.\d{2,}")
+_DRAWN = re.compile(r"<(svg|style)\b.*?</\1>", re.DOTALL)
+_FIGURE = re.compile(r"figures/[a-z0-9-]+\.svg")
+_SHOWN = 100
+"""Characters of a line that are quoted."""
+
+
+def before_report(events: Sequence[Event]) -> list[Event]:
+    """Return the events without the reports at their end: what the last of those reports is a report on."""
+    kept = list(events)
+    while kept and kept[-1].type is EventType.REPORT_BUILT:
+        kept.pop()
+    return kept
+
+
+def check_report(events: Sequence[Event], folder: Path, findings: Findings) -> None:
+    """Compare the pages and figures in a study's folder with the newest `report.built` of its log."""
+    last = max((n for n, event in enumerate(events) if event.type is EventType.REPORT_BUILT), default=None)
+    if last is None:
+        for name in (name for name in PAGES if (folder / name).exists()):
+            findings.drift(name, "the log knows of no report; build one with: ajet study report --build")
+        return
+    payload = events[last].payload
+    pages = {
+        name: data for name, sha256 in file_hashes(payload).items() if (data := _page(folder, name, sha256, findings))
+    }
+    if "figures" not in payload:
+        findings.note("The log is from before figures were hashed: figures/ was not checked.")
+    shown = fold(before_report(events[: last + 1]))
+    for name in (name for name in PAGES if name in pages):
+        if shown.head_hash not in pages[name]:
+            findings.drift(name, f"it does not name the head {shown.head_hash[:12]} of the events that it reports on")
+    _compare(payload.get("made_by"), shown, folder, pages, findings)
+
+
+def _page(folder: Path, name: str, sha256: str, findings: Findings) -> str | None:
+    if name not in PAGES and not _FIGURE.fullmatch(name):
+        findings.drift(f"report.built, {name}", f"expected one of {', '.join(PAGES)} and figures/NAME.svg")
+        return None
+    try:
+        data = (folder / name).read_bytes()
+    except OSError as error:
+        findings.drift(name, f"it cannot be read: {error.strerror or error}")
+        return None
+    found = hashlib.sha256(data).hexdigest()
+    said = f"expected the sha256 {sha256[:12]} of the log, found {found[:12]}"
+    what = "page" if name in PAGES else "figure"
+    findings.check(what, name, None if found == sha256 else said)
+    return data.decode(errors="replace")
+
+
+def _compare(
+    made_by: Mapping[str, str] | None, shown: StudyState, folder: Path, pages: Mapping[str, str], findings: Findings
+) -> None:
+    locks = [each.lock_file for each in shown.every_round if each.lock_file is not None]
+    collected = [run.collected for run in shown.every_run.values() if run.collected is not None]
+    rests_on = (*locks, *(str(record[kind]["path"]) for record in collected for kind in FILES))
+    if any(drift.place.startswith(rests_on) for drift in findings.drifts):
+        findings.note("The report was not built again, because what it rests on is not what it was.")
+        return
+    try:
+        again = render_report(shown, folder)
+    except ReportError as error:
+        findings.drift("report", f"it cannot be built again: {error}")
+        return
+    today = generator_info()
+    if made_by is None or made_by.get("sources") != today["sources"]:
+        if all(pages.get(name) == again[name] for name in PAGES):
+            findings.held["rebuilt file"] += len(PAGES)
+            return
+        version = (made_by or {}).get("ajet", str(shown.versions.get("ajet", "unknown")))
+        findings.note(f"The report was made by other sources (ajet {version}): its words were not compared.")
+        for name in PAGES:  # but what is no wording: hashes, ids and measured numbers; figures and styles apart
+            written, now = (set(_DATA.findall(_DRAWN.sub("", page))) for page in (pages.get(name, ""), again[name]))
+            if strange := sorted(written - now):
+                first = ", ".join(strange[:5])
+                findings.note(f"{name} holds {len(strange)} numbers that this version would not write there: {first}.")
+        return
+    drawn_alike = made_by.get("matplotlib") == today["matplotlib"]
+    if not drawn_alike:
+        findings.note(f"Figures were drawn by matplotlib {made_by.get('matplotlib')}: they were not drawn again.")
+    for name in again.keys() & pages.keys() if drawn_alike else {MARKDOWN} & pages.keys():
+        findings.check("rebuilt file", name, _first_difference(pages[name], again[name]))
+    for name in again.keys() - pages.keys() - set(PAGES):
+        findings.drift(name, "the report has this figure, and the log holds no hash of it")
+
+
+def _first_difference(page: str, expected: str) -> str | None:
+    for number, (line, wanted) in enumerate(zip_longest(page.split("\n"), expected.split("\n")), start=1):
+        if line == wanted:
+            continue
+        texts = line or "", wanted or ""  # quoted from shortly before the place where they differ
+        alike = next((n for n, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), min(map(len, texts)))
+        begin = max(0, alike - _SHOWN // 2)
+        quotes = [
+            "missing" if text is None else repr(("..." if begin else "") + text[begin : begin + _SHOWN])
+            for text in (line, wanted)
+        ]
+        return f"line {number} is {quotes[0]}, by the log it is {quotes[1]}"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +279,11 @@ def verify(
     findings = Findings(list(known))
     events = events_of(study, rows, findings)
     if head is not None:
-        check_head(rows, head, findings)
+        place = next((n for n, row in enumerate(rows, start=1) if str(row["hash"]).startswith(head.lower())), None)
+        cut = f"no event has the hash {head}: the log's end was cut off, or all of it written anew"
+        findings.check("head", "head", cut if place is None else None)
+        if place is not None and (later := len(rows) - place):
+            findings.note(f"The head {head[:12]} is event {place}; {later} of {len(rows)} events were added after it.")
     if events:
         state = fold(events)  # which events_of has seen through
         for part in state.every_round:
@@ -203,7 +294,12 @@ def verify(
                 findings.check("lock", name, lock_error(part, folder))
             check_files(part, folder, findings)
         check_rounds(state, findings)
-        check_verdicts(events, findings)
+        before = StudyState()
+        for event in events:
+            if event.type is EventType.VERDICT_COMPUTED:
+                with findings.catch_unreadable(f"verdict of event {event.seq}"):
+                    _check_verdict(event, before, findings)
+            before = fold([event], before)
         with findings.catch_unreadable("report"):
             check_report(events, folder, findings)
     last = str(rows[-1]["hash"]) if rows else ""

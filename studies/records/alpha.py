@@ -95,34 +95,28 @@ class AlphaLedger:
     """Of each round that is over, whether it handed its level on."""
 
     def entries(self) -> tuple[LedgerEntry, ...]:
-        found: list[LedgerEntry] = []
-        passed = 0.0
+        entries: list[LedgerEntry] = []
         outcomes: list[bool | None] = [*self.handed_on, None]
         for number, (share, outcome) in enumerate(zip(weights(self.rounds), outcomes, strict=False), start=1):
-            found.append(LedgerEntry(number, self.alpha * share, passed, outcome))
-            passed = found[-1].level if outcome else 0.0
-        return tuple(found)
-
-    @property
-    def left(self) -> int:
-        return self.rounds - len(self.handed_on)
+            passed = entries[-1].level if entries and entries[-1].handed_on else 0.0
+            entries.append(LedgerEntry(number, self.alpha * share, passed, outcome))
+        return tuple(entries)
 
     @property
     def level(self) -> float:
         """The level of the next round; ValueError where all rounds are over."""
-        if not self.left:
+        if len(self.handed_on) == self.rounds:
             raise ValueError(f"expected one of {self.rounds} rounds; found all of them over")
         return self.entries()[-1].level
 
     def after(self, *, handed_on: bool) -> AlphaLedger:
-        if not self.left:
+        if len(self.handed_on) == self.rounds:
             raise ValueError(f"expected at most {self.rounds} rounds; found one more")
         return AlphaLedger(self.rounds, self.alpha, (*self.handed_on, handed_on))
 
     def future_levels(self) -> tuple[float, ...]:
         """Return the level of each round to come as it is where no round from now on hands anything on."""
-        begun = len(self.handed_on)
-        ahead = [self.alpha * share for share in weights(self.rounds)[begun:]]
+        ahead = [self.alpha * share for share in weights(self.rounds)[len(self.handed_on) :]]
         return (self.level, *ahead[1:]) if ahead else ()
 
 
@@ -161,7 +155,7 @@ class AlphaLedgers:
 
     @property
     def left(self) -> int:
-        return self.differences.left
+        return self.differences.rounds - len(self.differences.handed_on)
 
     def after(self, outcome: RoundOutcome) -> AlphaLedgers:
         return AlphaLedgers(
@@ -180,21 +174,17 @@ class AlphaLedgers:
 
     def allocate(self, design: Design) -> AlphaAllocation:
         """Return what the tests of a design of the next round may spend; raise ValueError for another's levels."""
-        place = design.inquiry
+        place, rounds = design.inquiry, self.differences.rounds
         if place is None:
-            if self.differences.rounds > 1:
+            if rounds > 1:
                 raise ValueError(f"expected a lock of round {self.round}; found one without a place in an inquiry")
             return AlphaAllocation(_KEY, design)
-        if (place.number, place.of) != (self.round, self.differences.rounds):
-            raise ValueError(
-                f"expected round {self.round} of {self.differences.rounds}; found {place.number} of {place.of}"
-            )
-        for kind, drawn, due in (
-            ("differences", place.difference, self.differences.level),
-            ("equivalences", place.equivalence, self.equivalences.level),
-        ):
+        if (place.number, place.of) != (self.round, rounds):
+            raise ValueError(f"expected round {self.round} of {rounds}; found {place.number} of {place.of}")
+        for kind in ("difference", "equivalence"):
+            drawn, due = getattr(place, kind), getattr(self, f"{kind}s").level
             if abs(drawn - due) > _ALIKE * due:
-                raise ValueError(f"expected the level {due:.6g} of the ledger of {kind}; found {drawn:.6g}")
+                raise ValueError(f"expected the level {due:.6g} of the ledger of {kind}s; found {drawn:.6g}")
         return AlphaAllocation(_KEY, design)
 
 
@@ -216,9 +206,6 @@ class AlphaAllocation:
         analyses = self.design.looks if phase == "confirm" else ()
         return analyses[look - 1].alpha if analyses else self.design.alpha
 
-    def equivalence(self, look: int, phase: Phase) -> float:
-        return equivalence_level(self.design, look, phase)
-
 
 def equivalence_level(design: Design, look: int, phase: Phase) -> float:
     """Return the level of each of the two one-sided tests by which a look finds no difference."""
@@ -226,8 +213,3 @@ def equivalence_level(design: Design, look: int, phase: Phase) -> float:
         return design.alpha
     analysis = design.looks[look - 1]
     return analysis.alpha if analysis.equivalence is None else analysis.equivalence
-
-
-def allocate_single_round(design: Design) -> AlphaAllocation:
-    """Return what the tests of a study of one round may spend: all of its lock's level."""
-    return AlphaLedgers.begin(1, design.alpha).allocate(design)

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from studies.records.base import JsonValue, Record
 from studies.records.design import SUCCESS, Arm, Design, Metric, NoisePlan, RunSpec
+from studies.records.procedure import Phase
 
 EXCLUDED_CODES: tuple[str, ...] = (
     # the attempt's processes
@@ -205,10 +206,6 @@ PLUMBING_JOB: Final = {"learning_rate": 0.0, "steps": PLUMBING_STEPS, "lr_warmup
 """Its job where it is not the A/A runs': the server's own guard is out of the way, so that the check tells."""
 
 
-def noise_hash(plan: NoisePlan) -> str:
-    return plan.hash()
-
-
 def noise_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
     """Return the A/A run of a noise plan with this seed; `lock` is the plan's hash."""
     return RunSpec(
@@ -223,13 +220,9 @@ def zero_lr_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
     key = plan.metric_key if plan.metric is None else SUCCESS
     return RunSpec(
         study=study, design_hash=lock, arm=PLUMBING_ARM, seed=seed, environment=plan.environment,
-        job=zero_lr_job({**plan.job, "seed": seed}), phase="noise",
+        job={**plan.job, "seed": seed, **PLUMBING_JOB}, phase="noise",
         metric=Metric(key=key, meaning=f"share of {episodes} hidden episodes solved", episodes=episodes),
     )  # fmt: skip
-
-
-def zero_lr_job(job: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    return {**job, **PLUMBING_JOB}
 
 
 def screen_metric(metric: Metric) -> Metric:
@@ -248,31 +241,31 @@ def screen_metric(metric: Metric) -> Metric:
 def screen_spec(study: str, design: Design, lock: str, arm: Arm, steps: int) -> RunSpec:
     assert design.screen is not None
     metric = screen_metric(design.metric)
-    job = {**_job(design, arm), "steps": steps, "seed": design.screen.seed}
     if metric.kind == AREA:  # as far as all candidates of a rung train, whatever their batches
         metric = metric.model_copy(update={"horizon": float(steps * int(design.base_job["episodes_per_step"]))})
-    return RunSpec(
-        study=study, design_hash=lock, arm=arm.name, seed=design.screen.seed, environment=design.environment,
-        job=add_evaluation_steps(job, metric), metric=metric, code=design.code.get(arm.reward), phase="screen",
-    )  # fmt: skip
+    job = {**design.base_job, **arm.job_overrides, "steps": steps}
+    return _spec(study, design, lock, arm, design.screen.seed, job, "screen", metric, design.environment)
 
 
 def confirm_spec(study: str, design: Design, lock: str, arm: Arm, seed: int) -> RunSpec:
-    return RunSpec(
-        study=study, design_hash=lock, arm=arm.name, seed=seed, environment=design.environment,
-        job=add_evaluation_steps({**_job(design, arm), "seed": seed}, design.metric), metric=design.metric,
-        code=design.code.get(arm.reward),
-    )  # fmt: skip
+    job = {**design.base_job, **arm.job_overrides}
+    return _spec(study, design, lock, arm, seed, job, "confirm", design.metric, design.environment)
 
 
 def replicate_spec(study: str, design: Design, lock: str, arm: Arm, seed: int) -> RunSpec:
     setting = design.replication
     assert setting is not None
     job = {**design.base_job, **setting.overrides, **arm.job_overrides, "environment": setting.environment}
+    return _spec(study, design, lock, arm, seed, job, "replicate", design.metric, setting.environment)
+
+
+def _spec(
+    study: str, design: Design, lock: str, arm: Arm, seed: int, job: Mapping[str, JsonValue], phase: Phase,
+    metric: Metric, environment: str,
+) -> RunSpec:  # fmt: skip
     return RunSpec(
-        study=study, design_hash=lock, arm=arm.name, seed=seed, environment=setting.environment,
-        job=add_evaluation_steps({**job, "seed": seed}, design.metric), metric=design.metric,
-        code=design.code.get(arm.reward), phase="replicate",
+        study=study, design_hash=lock, arm=arm.name, seed=seed, environment=environment, phase=phase, metric=metric,
+        job=add_evaluation_steps({**job, "seed": seed}, metric), code=design.code.get(arm.reward),
     )  # fmt: skip
 
 
@@ -282,7 +275,3 @@ def add_evaluation_steps(job: Mapping[str, JsonValue], metric: Metric) -> dict[s
     if metric.schedule is None or not steps:
         return dict(job)
     return {**job, **dict(zip(EVALUATED, (list(steps), metric.schedule.episodes), strict=True))}
-
-
-def _job(design: Design, arm: Arm) -> dict[str, JsonValue]:
-    return {**design.base_job, **arm.job_overrides}

@@ -52,7 +52,7 @@ def statement(
     variable: str, control: JsonValue, treatment: JsonValue, direction: str, metric: Metric | None = None
 ) -> str:
     with_control, judged = setting(variable, control), outcome_name(variable, metric)
-    if _is_timed(metric):
+    if metric is not None and metric.cut_at is not None:
         return f"{setting(variable, treatment)} needs {_AMOUNTS[direction]} {judged} than {with_control}."
     return f"{setting(variable, treatment)} {_VERBS[direction]} the {judged}, compared with {with_control}."
 
@@ -108,11 +108,6 @@ def amount(value: float, metric: Metric | None) -> str:
     return f"{said} {metric.unit}" if metric is not None and metric.cut_at is not None else said
 
 
-def model_name(value: Mapping[str, Any]) -> str:
-    path = str(value.get("path", "")).rstrip("/")
-    return path.rpartition("/")[2] or str(value.get("kind", MODEL))
-
-
 def setting(variable: str, value: Any) -> str:
     if variable == CONFIGURATION and isinstance(value, Mapping):
         return ", ".join(setting(name, entry) for name, entry in sorted(value.items()))
@@ -124,13 +119,13 @@ def format_setting_value(variable: str, value: Any) -> str:
     return model_name(value) if variable == MODEL and isinstance(value, Mapping) else value_of(value)
 
 
+def model_name(value: Mapping[str, Any]) -> str:
+    return str(value.get("path", "")).rstrip("/").rpartition("/")[2] or str(value.get("kind", MODEL))
+
+
 def value_of(value: Any) -> str:
     """Return a job field's value as it stands in a job: JSON, text without quotes."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
-
-
-def _is_timed(metric: Metric | None) -> bool:
-    return metric is not None and metric.cut_at is not None
 
 
 def _describe_test(claim: Hypothesis, where: str, least: float | None, metric: Metric | None) -> str:
@@ -157,7 +152,7 @@ def _describe_test(claim: Hypothesis, where: str, least: float | None, metric: M
             "Equivalent is what is asked for."
         )
     by = f" by {amount(least, metric)} or more" if least is not None else ""
-    if _is_timed(metric):
+    if metric is not None and metric.cut_at is not None:
         needs = "more or fewer" if claim.open else _AMOUNTS[claim.direction]
         return f"Whether {treatment} needs {needs} {judged} than {control}{by and f',{by}'}{where}."
     moves = "changes" if claim.open else _VERBS[claim.direction]
@@ -184,12 +179,7 @@ def select_arms(design: Design, candidates: Sequence[Arm], selection: Selection)
 
 
 def control_values(design: Design) -> dict[str, JsonValue]:
-    control = design.arm(design.control_arm)
-    return {**design.base_job, **control.overrides}
-
-
-def claims(design: Design, arms: Sequence[Arm]) -> tuple[Hypothesis, ...]:
-    return tuple(_claim(design, arm, f"s{number}") for number, arm in enumerate(arms, start=1))
+    return {**design.base_job, **design.arm(design.control_arm).overrides}
 
 
 def claims_in_old_words(design: Design, arms: Sequence[Arm]) -> tuple[Hypothesis, ...]:
@@ -201,31 +191,29 @@ def claims_in_old_words(design: Design, arms: Sequence[Arm]) -> tuple[Hypothesis
 
 def apply_selection(design: Design, arms: Sequence[Arm], hypotheses: Sequence[Hypothesis]) -> Design:
     """Return the design that is confirmed: the control and the kept arms, without the screen that found them."""
-    found = {"arms": (*design.arms, *arms), "hypotheses": tuple(hypotheses), "screen": None}
     # With no arm left to confirm there are no claims, which only a design without data may be.
-    return design.model_copy(update=found)
+    changes = {"arms": (*design.arms, *arms), "hypotheses": tuple(hypotheses), "screen": None}
+    return design.model_copy(update=changes)
 
 
-def _claim(design: Design, arm: Arm, name: str) -> Hypothesis:
+def claims(design: Design, arms: Sequence[Arm]) -> tuple[Hypothesis, ...]:
+    """Return the claim on each kept arm: that it is better than the control."""
     assert design.screen is not None
-    control = control_values(design)
-    fields = [knob.field for knob in design.screen.knobs]
+    control, fields = control_values(design), [knob.field for knob in design.screen.knobs]
     variable = fields[0] if len(fields) == 1 else CONFIGURATION
-    before = control[variable] if len(fields) == 1 else {field: control[field] for field in arm.overrides}
-    after = arm.overrides[variable] if len(fields) == 1 else dict(arm.overrides)
     direction: Direction = "increase" if design.metric.higher_is_better else "decrease"
     # Where nobody predicted: either outcome, an effect up to twice the smallest of interest.
     most = 2 * design.promise.effect if design.promise else 1.0
     low, high = (0.0, most) if design.metric.higher_is_better else (-most, 0.0)
-    no_opinion = Prediction(low=low, high=high, probability=0.5)
-    return Hypothesis(
-        id=name,
-        statement=statement(variable, before, after, direction, design.metric),
-        mechanism="Found by the screen, whose scores are no evidence for it.",
-        variable=variable,
-        control=before,
-        treatment=after,
-        direction=direction,
-        prediction=design.screen.prediction or no_opinion,
-        smallest_effect=design.promise.effect if design.promise else None,
-    )
+    found = []
+    for number, arm in enumerate(arms, start=1):
+        before = control[variable] if len(fields) == 1 else {field: control[field] for field in arm.overrides}
+        after = arm.overrides[variable] if len(fields) == 1 else dict(arm.overrides)
+        found.append(Hypothesis(
+            id=f"s{number}", variable=variable, control=before, treatment=after, direction=direction,
+            statement=statement(variable, before, after, direction, design.metric),
+            mechanism="Found by the screen, whose scores are no evidence for it.",
+            prediction=design.screen.prediction or Prediction(low=low, high=high, probability=0.5),
+            smallest_effect=design.promise.effect if design.promise else None,
+        ))  # fmt: skip
+    return tuple(found)

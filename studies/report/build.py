@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -21,7 +21,6 @@ from studies.log.study import StudyState
 from studies.report.content import report_content
 from studies.report.elements import list_drawings
 from studies.report.evidence import gather_rounds, translate_write_errors, write_bytes
-from studies.report.theme import DARK, LIGHT, standalone, variables
 from studies.report.wording import capital
 
 if TYPE_CHECKING:
@@ -40,8 +39,8 @@ class Report:
 
     folder: Path
     hashes: Mapping[str, str]
-    backups: tuple[tuple[str, str], ...] = ()
-    """Pages that were not what the log says it wrote, and the names they are kept under."""
+    backups: tuple[str, ...] = ()
+    """A sentence for each page that was not what the log says it wrote, with the name it is kept under."""
 
     @property
     def markdown(self) -> Path:
@@ -55,12 +54,6 @@ class Report:
         files = {name: {"path": name, "sha256": sha256} for name, sha256 in self.hashes.items()}
         markdown, html = (files.pop(name) for name in PAGES)
         return {"markdown": markdown, "html": html, "figures": list(files.values()), "made_by": generator_info()}
-
-    def describe_backups(self) -> tuple[str, ...]:
-        return tuple(
-            f"{name} was not as the study's log says it was written: it is kept as {kept}, beside the new one"
-            for name, kept in self.backups
-        )
 
 
 @cache
@@ -79,12 +72,13 @@ def build_report(state: StudyState, folder: Path) -> Report:
     Raise ReportError when a collected file is missing or is not what was collected, when a number does not recompute,
     or when the folder cannot be written; nothing is half-written.
     """
-    files = render_report(state, folder)
+    files = {name: text.encode() for name, text in render_report(state, folder).items()}
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     with translate_write_errors(folder):
-        backups = _back_up_edited(state.newest_report, files, folder)
-        for name, text in files.items():
-            write_bytes(folder / name, text.encode())
-    return Report(folder, {name: _sha256(text.encode()) for name, text in files.items()}, backups)
+        backups = tuple(_back_up_edited(state.newest_report, hashes, folder))
+        for name, data in files.items():
+            write_bytes(folder / name, data)
+    return Report(folder, hashes, backups)
 
 
 def render_report(state: StudyState, folder: Path) -> dict[str, str]:
@@ -95,9 +89,9 @@ def render_report(state: StudyState, folder: Path) -> dict[str, str]:
 
     figures = {d.name: plots.make_figure(d.name, d.figure, d.data) for d in list_drawings(content.body)}
     values = {"content": content, "figures": figures, "levels": _LEVELS}
-    values |= {"light": variables(LIGHT), "dark": variables(DARK)}
+    values |= {"light": plots.variables(plots.LIGHT), "dark": plots.variables(plots.DARK)}
     pages = {name: _environment(name == HTML).get_template(f"{name}.jinja").render(values) for name in PAGES}
-    return {f"figures/{name}.svg": standalone(figure.svg) for name, figure in figures.items()} | pages
+    return {f"figures/{name}.svg": plots.standalone(figure.svg) for name, figure in figures.items()} | pages
 
 
 def file_hashes(payload: Mapping[str, Any] | None) -> dict[str, str]:
@@ -108,28 +102,22 @@ def file_hashes(payload: Mapping[str, Any] | None) -> dict[str, str]:
     return {str(entry["path"]): str(entry["sha256"]) for entry in entries}
 
 
-def _back_up_edited(
-    payload: Mapping[str, Any] | None, pages: Mapping[str, str], folder: Path
-) -> tuple[tuple[str, str], ...]:
-    """Copy pages aside that are neither as `report.built` says nor as in `pages`; return their and copies' names.
+def _back_up_edited(payload: Mapping[str, Any] | None, hashes: Mapping[str, str], folder: Path) -> Iterator[str]:
+    """Copy pages aside that are neither as `report.built` says nor as in `hashes`, and say so.
 
     A copy is there already where a disk was full the time before.
     """
-    known, found = file_hashes(payload), []
+    known = file_hashes(payload)
     for path in (folder / name for name in PAGES):
         data = path.read_bytes() if path.exists() else None
-        if data is None or _sha256(data) in (known.get(path.name), _sha256(pages[path.name].encode())):
+        if data is None or hashlib.sha256(data).hexdigest() in (known.get(path.name), hashes[path.name]):
             continue
         names = (path.with_name(f"{path.stem}.kept-{number}{path.suffix}") for number in count(1))
         copy = next(other for other in names if not other.exists() or other.read_bytes() == data)
         if not copy.exists():
             write_bytes(copy, data)
-        found.append((path.name, copy.name))
-    return tuple(found)
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+        edited = f"{path.name} was not as the study's log says it was written"
+        yield f"{edited}: it is kept as {copy.name}, beside the new one"
 
 
 @cache
@@ -145,7 +133,7 @@ def _environment(autoescape: bool) -> Environment:
         keep_trailing_newline=True,
     )
     filters = {"md": escape_markdown, "fence": code_block, "tight": tight, "code": code_span, "capital": capital}
-    environment.filters.update(filters)
+    environment.filters.update(filters, kind=lambda block: type(block).__name__.lower())
     return environment
 
 

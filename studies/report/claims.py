@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from statistics import fmean
 from typing import Final
 
-from studies.log.study import BUDGET_EXHAUSTED, StudyState
+from studies.log.study import BUDGET_EXHAUSTED, LoggedAmendment, StudyState, Veto
 from studies.records.design import BUILT_IN, Design, Hypothesis
 from studies.records.statements import statement, statement_of
 from studies.records.verdict import Verdict, find_contradictions, mark_contradictions, planner_label, quote_message
@@ -112,30 +112,28 @@ def verdict_cell(state: StudyState, verdict: Verdict | None) -> Cell | str:
 
 def numbers_table(state: StudyState) -> Table | None:
     """Return what each verdict was computed to, down to the hash of its inputs; those of replications come last."""
-    rows = []
-    for claim in claims(state):
-        verdict, given = state.verdict_on(claim.id), percent(claim.prediction.probability)
-        rows.append([claim.id, *_numbers(state, verdict, given)])
-    rows += [[f"{verdict.hypothesis} again", *_numbers(state, verdict, NONE)] for verdict in state.replications]
+    unit, looks = unit_of(state), len(state.design.looks) if state.design else 0
+    shown = [(c.id, state.verdict_on(c.id), percent(c.prediction.probability)) for c in claims(state)]
+    shown += [(f"{verdict.hypothesis} again", verdict, NONE) for verdict in state.replications]
+    rows = list[list[Cell | str]]()
+    for name, verdict, given in shown:
+        if verdict is None:
+            rows.append([name, NONE, NONE, NONE, NONE, NONE, given, NONE, NONE])
+            continue
+        same, adjusted = verdict.equivalence, verdict.p_adjusted
+        rows.append([
+            name,
+            f"{verdict.test}, look {verdict.look} of {looks}" if looks > 1 else verdict.test,
+            span(verdict.low, verdict.high, unit=unit),
+            percent(round(verdict.level, 4)),
+            p_value(verdict.p) + ("" if adjusted is None else f" ({p_value(adjusted)} adjusted)"),
+            NONE if same is None else f"{span(same.low, same.high, unit=unit)}, p {p_value(same.p)}",
+            given,
+            number(verdict.brier),
+            hash_cell(verdict.inputs_sha256),
+        ])  # fmt: skip
     columns = ("Hypothesis", "Locked test", "Interval", "Level", "p", "Equivalence interval", "Probability given")
     return table((*columns, "Brier", "Inputs, sha256"), rows, (2, 3, 4, 5, 6, 7))
-
-
-def _numbers(state: StudyState, verdict: Verdict | None, given: str) -> list[Cell | str]:
-    if verdict is None:
-        return [NONE, NONE, NONE, NONE, NONE, given, NONE, NONE]
-    same, unit, looks = verdict.equivalence, unit_of(state), len(state.design.looks) if state.design else 0
-    adjusted = "" if verdict.p_adjusted is None else f" ({p_value(verdict.p_adjusted)} adjusted)"
-    return [
-        f"{verdict.test}, look {verdict.look} of {looks}" if looks > 1 else verdict.test,
-        span(verdict.low, verdict.high, unit=unit),
-        percent(round(verdict.level, 4)),
-        p_value(verdict.p) + adjusted,
-        NONE if same is None else f"{span(same.low, same.high, unit=unit)}, p {p_value(same.p)}",
-        given,
-        number(verdict.brier),
-        hash_cell(verdict.inputs_sha256),
-    ]
 
 
 def unit_of(state: StudyState) -> str:
@@ -153,17 +151,17 @@ def rules(state: StudyState) -> tuple[str, ...]:
 
 def deviation_table(state: StudyState) -> Table | None:
     """Return amendments and vetoes in their order; None for a study that kept to its lock."""
-    rows = []
+    deviations: list[tuple[Veto | LoggedAmendment, str, str, str]] = [
+        (veto, f"veto of {name}: no more runs for it", veto.reason, "") for name, veto in state.vetoed.items()
+    ]
     for amended in state.amendments:
         change = amended.amendment
         said = {"accept": f"accepts the violation {change.target}", "budget": f"budget of {duration(change.value)}"}
         after = "after the first result" if amended.after_data else "before any result"
-        what = said.get(change.kind, "note")
-        rows.append((amended.seq, (moment(amended.ts), amended.actor, what, one_line(change.reason), after)))
-    for name, veto in state.vetoed.items():
-        what = f"veto of {name}: no more runs for it"
-        rows.append((veto.seq, (moment(veto.ts), veto.actor, what, one_line(veto.reason), "")))
-    return table(("When", "By", "Change", "Why", ""), [row for _, row in sorted(rows)])
+        deviations.append((amended, said.get(change.kind, "note"), change.reason, after))
+    deviations.sort(key=lambda deviation: deviation[0].seq)
+    rows = [(moment(at.ts), at.actor, what, one_line(why), after) for at, what, why, after in deviations]
+    return table(("When", "By", "Change", "Why", ""), rows)
 
 
 def protocol_deviations(state: StudyState) -> Iterator[str]:
@@ -286,9 +284,8 @@ def transcripts(state: StudyState, evidence: Evidence) -> Iterator[Play]:
     control = state.design.control_arm if state.design is not None else ""
     runs = [run for run in state.runs.values() if run.run_id in evidence.runs]
     runs.sort(key=lambda run: (run.spec.phase != "confirm", run.spec.arm == control))
-    run = next((run for run in runs if evidence.runs[run.run_id].transcripts), None)
-    for when, entry in evidence.runs[run.run_id].transcripts if run is not None else ():
-        assert run is not None
-        said = {"initial": "before training", "final": "after training"}[when]
-        messages = tuple((str(message["role"]), str(message["content"])) for message in entry["messages"])
-        yield Play(f"{entry['task_id']}, {said} (run {run.run_id}, {run.spec.arm})", messages)
+    for run in [run for run in runs if evidence.runs[run.run_id].transcripts][:1]:
+        for when, play in evidence.runs[run.run_id].transcripts:
+            said = {"initial": "before training", "final": "after training"}[when]
+            messages = tuple((str(message["role"]), str(message["content"])) for message in play["messages"])
+            yield Play(f"{play['task_id']}, {said} (run {run.run_id}, {run.spec.arm})", messages)

@@ -14,7 +14,6 @@ from typing import Final
 
 from studies.errors import ReportError
 from studies.log.study import PlannedExploration, StudyState
-from studies.records.alpha import AlphaLedger
 from studies.records.statements import metric_name, value_of
 from studies.records.verdict import mark_contradictions
 from studies.report import claims, design_tables, run_tables
@@ -29,7 +28,6 @@ from studies.report.elements import (
     Remark,
     Remarks,
     Section,
-    Table,
     Text,
     drawing,
     is_campaign,
@@ -39,9 +37,9 @@ from studies.report.elements import (
 )
 from studies.report.evidence import Evidence
 from studies.report.figure_data import curves, forecasts, hidden_curves, shifts, training_curves
-from studies.report.measures import facts_table, others_table
-from studies.report.summary import Headline, ask_on, headline, point_out_round, point_out_study, words_at_end
-from studies.report.validity import checks, threats
+from studies.report.next_question import ask_next
+from studies.report.summary import Headline, headline, last_judged, point_out_round, point_out_study, words_at_end
+from studies.report.validity import facts_table, others_table, remarks
 from studies.report.wording import (
     NONE,
     command_line,
@@ -111,7 +109,10 @@ def report_content(state: StudyState, evidence: Mapping[int, Evidence]) -> Repor
     asked = [Point("Asked", heads[0].question.asked)]
     left = tuple(dict.fromkeys(line for head in heads for line in head.question.not_tested))
     untested = [Point("Not tested", " ".join(left), tone="untested")] if left else []
-    follow = ask_on(state) if several else heads[0].next
+    follow = heads[0].next
+    if several:  # how the inquiry goes on, or what its last judged round leaves open
+        goes_on = state.concluded_reason is None or state.asked_next is not None
+        follow = ask_next(state if goes_on else last_judged(state))
     next_point = Point("Ask next", follow.why, command=follow.command)
     if several:
         points = [*asked, *untested, *point_out_study(state, heads, evidence), next_point]
@@ -181,8 +182,8 @@ def _count_locked(state: StudyState) -> int:
 def _body(state: StudyState, heads: Sequence[Headline], evidence: Mapping[int, Evidence]) -> Iterator[Block | None]:
     """Yield the rounds, then what they share; a round that several share a page with has a section of its own."""
     states, several = state.every_round, is_campaign(state)
-    found = {each.round: (*checks(each, evidence[each.round]), *threats(each, evidence[each.round])) for each in states}
-    urgent = {key: [remark for remark in remarks if remark.level in _URGENT] for key, remarks in found.items()}
+    found = {each.round: remarks(each, evidence[each.round]) for each in states}
+    urgent = {key: [remark for remark in rest if remark.level in _URGENT] for key, rest in found.items()}
     locked = [each.round for each in states if each.design is not None]
     counts = Counter(remark for key in locked for remark in dict.fromkeys(urgent[key]))
     shared = [remark for remark, count in counts.items() if count == len(locked)] if len(locked) > 1 else []
@@ -237,7 +238,9 @@ def _round_blocks(
 
     predicted = drawing(f"{prefix}predictions", "predictions", forecasts(state))
     yield section("Predicted and observed", predicted, claims.verdict_table(state), id=f"{prefix}verdicts")
-    moved, learned, selected = shifts(state), curves(state, evidence), design_tables.describe_selection(state)
+    moved, learned, selected = shifts(state), curves(state, evidence), ""
+    if state.locked_design is not None and state.locked_design.screen is not None:
+        selected = f"Confirmed: {state.selection.reason}." if state.selection else "The screen has not led to any arm."
     yield section(
         "Results",
         drawing(f"{prefix}before-after", "before-after", moved),
@@ -343,30 +346,23 @@ def _exploration_section(state: StudyState, entry: PlannedExploration) -> Block 
 
 
 def _ledger_section(state: StudyState) -> Section | None:
-    """Return both ledgers of an inquiry, round by round, and what they promise."""
+    """Return both ledgers of an inquiry, the level of each round that was asked, and what they promise."""
     ledgers, locked = state.ledgers, _count_locked(state)
     ended = state.concluded_reason is not None or state.status == "judged"
     if ended and state.design is not None and ledgers.left > 0:
         ledgers = ledgers.after(state.outcome)
     kinds = (("Claims of a difference", ledgers.differences), ("Claims of no difference", ledgers.equivalences))
-    return section(
-        "The error ledgers",
-        Text(_PROMISE.format(ledgers.differences.rounds, percent(ledgers.differences.alpha))),
-        *(section(kind, ledger_table(ledger, locked)) for kind, ledger in kinds),
-        id="ledgers",
-    )
-
-
-def ledger_table(ledger: AlphaLedger, locked: int) -> Table | None:
-    """Return the level of each round that was asked; `locked` is how many came to a lock."""
-    rows = []
-    for entry in ledger.entries():
-        yet = "not over" if entry.round <= locked else "not locked: nothing was spent"
-        handed = {True: "yes", False: "no", None: yet}[entry.handed_on]
-        if entry.round == ledger.rounds and entry.handed_on is not None:
-            handed = "the last round"
-        rows.append((str(entry.round), *map(fine_percent, (entry.own, entry.received, entry.level)), handed))
-    return table(("Round", "Own part", "Received", "Level", "Handed on"), rows, (1, 2, 3))
+    blocks: list[Block | None] = [Text(_PROMISE.format(ledgers.differences.rounds, percent(ledgers.differences.alpha)))]
+    for kind, ledger in kinds:
+        rows = []
+        for entry in ledger.entries():
+            yet = "not over" if entry.round <= locked else "not locked: nothing was spent"
+            handed = {True: "yes", False: "no", None: yet}[entry.handed_on]
+            if entry.round == ledger.rounds and entry.handed_on is not None:
+                handed = "the last round"
+            rows.append((str(entry.round), *map(fine_percent, (entry.own, entry.received, entry.level)), handed))
+        blocks.append(section(kind, table(("Round", "Own part", "Received", "Level", "Handed on"), rows, (1, 2, 3))))
+    return section("The error ledgers", *blocks, id="ledgers")
 
 
 def _appendix(state: StudyState, evidence: Mapping[int, Evidence]) -> Block | None:
@@ -396,7 +392,7 @@ def _appendix(state: StudyState, evidence: Mapping[int, Evidence]) -> Block | No
             ),
             id="decisions",
         ),
-        section("Cost", run_tables.cost_table(state), id="cost"),
+        section("Cost", pairs(run_tables.cost_facts(state)), id="cost"),
         section(
             "Reproduce",
             Text("Run the same study again:"),

@@ -16,12 +16,12 @@ from studies.checks.training import collapse_rate
 from studies.log.study import StudyState
 from studies.metrics import Refused, kind_of
 from studies.records.design import Design, Hypothesis
-from studies.records.procedure import CollapseRule, Noise, Screen, Watchdog
+from studies.records.procedure import CollapseRule, Screen, Watchdog
 from studies.records.runs import NOISE_ARM
 from studies.records.statements import value_of
-from studies.records.verdict import CollapseRate, Verdict
+from studies.records.verdict import Verdict
 from studies.report.claims import unit_of, verdict_cell
-from studies.report.elements import Cell, Fact, Table, pairs, table
+from studies.report.elements import Cell, Fact, Row, Table, pairs, table
 from studies.report.run_tables import arm_cell
 from studies.report.wording import (
     NONE,
@@ -96,9 +96,8 @@ def constants(state: StudyState, design: Design) -> Table | None:
 
 def what_differs(design: Design) -> str:
     """Return the variables of a design, or the knobs of its screen while there are no hypotheses."""
-    declared = sorted(frozenset().union(*(h.declared for h in design.hypotheses)))
-    knobs = [knob.field for knob in design.screen.knobs] if design.screen else []
-    return ", ".join(declared or knobs)
+    declared = {name for claim in design.hypotheses for name in claim.declared}
+    return ", ".join(sorted(declared) or [knob.field for knob in (design.screen.knobs if design.screen else ())])
 
 
 def design_facts(design: Design, design_hash: str | None) -> Table | None:
@@ -146,7 +145,15 @@ def _rule_facts(design: Design) -> Iterator[Fact]:
     if design.multiplicity in _SEVERAL:
         yield "Several claims", _SEVERAL[design.multiplicity]
     if design.noise is not None:
-        yield "Noise known before", describe_known_noise(design.noise, metric.unit)
+        noise, unit = design.noise, metric.unit
+        parts = f"{number(noise.sd, unit=unit)} between seeds ({plural(noise.df, 'degree')} of freedom)"
+        if noise.evaluation_sd is not None:
+            alone = number(noise.evaluation_sd, unit=unit)
+            parts += f", of which evaluation alone {alone} at {noise.episodes:,} episodes"
+        if noise.correlation is not None:
+            shared = f"{number(noise.correlation, 2)} ({plural(noise.pairs, 'pair')})"
+            parts += f"; correlation of runs that share a seed {shared}"
+        yield "Noise known before", f"{parts}. {one_line(noise.basis)}"
     if design.replication is not None:
         seeds = plural(len(design.replication.seeds), "seed")
         yield "Replication, if a rule asks for it", f"in {design.replication.environment}, {seeds}"
@@ -164,16 +171,6 @@ def _rule_facts(design: Design) -> Iterator[Fact]:
         yield "Runs counted at their worst if", f"{', '.join(design.counted_as_worst)}: the run counts with {size}"
     if design.most_excluded < 1:
         yield "Invalid if more of an arm is dropped than", percent(design.most_excluded)
-
-
-def describe_known_noise(noise: Noise, unit: str = "") -> str:
-    parts = f"{number(noise.sd, unit=unit)} between seeds ({plural(noise.df, 'degree')} of freedom)"
-    if noise.evaluation_sd is not None:
-        parts += f", of which evaluation alone {number(noise.evaluation_sd, unit=unit)} at {noise.episodes:,} episodes"
-    if noise.correlation is not None:
-        shared = f"{number(noise.correlation, 2)} ({plural(noise.pairs, 'pair')})"
-        parts += f"; correlation of runs that share a seed {shared}"
-    return f"{parts}. {one_line(noise.basis)}"
 
 
 def analyses_table(design: Design) -> Table | None:
@@ -238,13 +235,6 @@ def describe_screen(screen: Screen) -> str:
     )
 
 
-def describe_selection(state: StudyState) -> str:
-    """Return what the screen led to; empty without a screen."""
-    if state.locked_design is None or state.locked_design.screen is None:
-        return ""
-    return f"Confirmed: {state.selection.reason}." if state.selection else "The screen has not led to any arm."
-
-
 def screen_table(state: StudyState) -> Table | None:
     """Return every candidate of the screen with what it came to after each rung; None without a screen."""
     lengths = sorted({int(run.spec.job["steps"]) for run in state.runs_in("screen")})
@@ -266,37 +256,23 @@ def interim_table(state: StudyState) -> Table | None:
     """Return what each look showed and what was decided on it; None where there is but one look."""
     if state.design is None or len(state.design.looks) < 2:
         return None
-    unit, rows = unit_of(state), []
+    unit, rows = unit_of(state), list[Row]()
     for verdict in sorted((*state.interim, *state.verdicts), key=lambda verdict: (verdict.hypothesis, verdict.look)):
         decided = [d for d in state.decisions if (d.hypothesis, d.look) == (verdict.hypothesis, verdict.look)]
-        rows.append(
-            (
-                verdict.hypothesis,
-                str(verdict.look),
-                describe_counts(verdict),
-                format_signed(verdict.estimate, unit=unit),
-                f"{span(verdict.low, verdict.high, unit=unit)} ({percent(round(verdict.level, 4))})",
-                verdict_cell(state, verdict),
-                "; ".join(f"{d.action} ({d.rule})" for d in decided),
-            )
-        )
+        ends = f"{span(verdict.low, verdict.high, unit=unit)} ({percent(round(verdict.level, 4))})"
+        size, steps = format_signed(verdict.estimate, unit=unit), "; ".join(f"{d.action} ({d.rule})" for d in decided)
+        row = verdict.hypothesis, str(verdict.look), describe_counts(verdict), size, ends
+        rows.append((*row, verdict_cell(state, verdict), steps))
     columns = ("Hypothesis", "Look", "n", "Difference", "Interval at the look's level", "Verdict", "Decision")
     return table(columns, rows, (1, 2, 3, 4))
 
 
 def replication_table(state: StudyState) -> Table | None:
-    unit = unit_of(state)
-    rows = (
-        (
-            verdict.hypothesis,
-            verdict_cell(state, state.verdict_on(verdict.hypothesis)),
-            verdict_cell(state, verdict),
-            format_signed(verdict.estimate, unit=unit),
-            span(verdict.low, verdict.high, unit=unit),
-            describe_counts(verdict),
-        )
-        for verdict in state.replications
-    )
+    unit, rows = unit_of(state), list[Row]()
+    for verdict in state.replications:
+        cells = [verdict_cell(state, each) for each in (state.verdict_on(verdict.hypothesis), verdict)]
+        numbers = format_signed(verdict.estimate, unit=unit), span(verdict.low, verdict.high, unit=unit)
+        rows.append((verdict.hypothesis, *cells, *numbers, describe_counts(verdict)))
     columns = ("Hypothesis", "Confirmed as", "In the other setting", "Difference", "Interval", "Runs")
     return table(columns, rows, (3, 4, 5))
 
@@ -322,7 +298,7 @@ def collapse_table(state: StudyState) -> Table | None:
         ways = {**data.collapsed, **{run: f"it broke down ({code})" for run, code in data.worst.items()}}
         runs = "; ".join(f"{run}: {one_line(how)}" for run, how in sorted(ways.items()))
         limits = f"{number(found.low, 2)} to {number(found.high, 2)}"
-        rows.append((arm, f"{found.count} of {found.of}", limits, _most(found), runs or "none"))
+        rows.append((arm, f"{found.count} of {found.of}", limits, percent(round(found.upper, 2)), runs or "none"))
     return table(("Arm", "Collapsed", "Rate, 95 % limits", "Not ruled out: up to", "Runs"), rows, (1, 2, 3))
 
 
@@ -333,11 +309,9 @@ def describe_scope(verdict: Verdict) -> str:
     if verdict.scope == "all":
         return " It holds for all trainings: no rate of collapse that the runs leave open would undo it."
     rates = verdict.collapses
-    told = ", ".join(f"{r.count} of {r.of} did with {r.arm} (up to {_most(r)} is not ruled out)" for r in rates)
+    told = ", ".join(
+        f"{rate.count} of {rate.of} did with {rate.arm} (up to {percent(round(rate.upper, 2))} is not ruled out)"
+        for rate in rates
+    )
     apart = ", and which ones survive may differ" if len({rate.count for rate in rates}) > 1 else ""
     return f" This is where training does not collapse: {told}{apart}."
-
-
-def _most(found: CollapseRate) -> str:
-    """Return the highest rate that is not ruled out, in whole percent."""
-    return percent(round(found.upper, 2))

@@ -12,18 +12,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-from typing import Any, ClassVar, Literal
+from typing import Any, Final, Literal
 
 from studies.log.study import StudyState
 from studies.metrics import Refused, kind_of
 from studies.records.design import Metric
-from studies.report.wording import NONE, describe_cut, number
+from studies.report.wording import NONE, number
 from studies.statistics.comparison import Interval, mean_interval, spread
 from studies.statistics.proportions import exact_limits
 
 Fact = tuple[str, str]
 """A label, and what stands beside it."""
 Row = Sequence["Cell | str"]
+ARMS: Final = 6
+"""Colours of arms, which repeat after so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,6 @@ class Cell:
 class Table:
     """A table; `numeric` holds the indices of columns aligned right."""
 
-    kind: ClassVar = "table"
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     numeric: frozenset[int] = frozenset()
@@ -49,7 +50,6 @@ class Table:
 class Text:
     """A paragraph, an aside, which is set smaller, or code and commands letter by letter, which are never run."""
 
-    kind: ClassVar = "text"
     text: str
     look: Literal["plain", "aside", "source"] = "plain"
 
@@ -58,7 +58,6 @@ class Text:
 class Quote:
     """Words that are not the report's own; `by` says whose they are and what they are worth."""
 
-    kind: ClassVar = "quote"
     lines: tuple[str, ...]
     by: str
     lead: str = ""
@@ -68,7 +67,6 @@ class Quote:
 class Play:
     """One play of a hidden task: which run played it, when, and its messages as (role, words)."""
 
-    kind: ClassVar = "play"
     title: str
     messages: tuple[tuple[str, str], ...]
 
@@ -93,7 +91,6 @@ note = partial(Remark, "note")
 class Remarks:
     """What was checked or noticed, in the order of the rules."""
 
-    kind: ClassVar = "remarks"
     items: tuple[Remark, ...]
 
 
@@ -113,7 +110,6 @@ class Point:
 class Head:
     """What is read first of a study or a round, and its most telling numbers."""
 
-    kind: ClassVar = "head"
     points: tuple[Point, ...]
     facts: tuple[Fact, ...]
 
@@ -122,7 +118,6 @@ class Head:
 class Drawing:
     """A figure to be drawn: its name on the page, which of `studies.report.plots.FIGURES` it is, and its data."""
 
-    kind: ClassVar = "drawing"
     name: str
     figure: str
     data: Any
@@ -132,7 +127,6 @@ class Drawing:
 class Section:
     """Blocks under a title; folded ones are shown when they are asked for."""
 
-    kind: ClassVar = "section"
     title: str
     blocks: tuple[Block, ...]
     id: str = ""
@@ -202,7 +196,8 @@ def format_mean(metric: Metric, values: Sequence[float]) -> str:
     if not values:
         return NONE
     if is_mostly_cut(metric, values):
-        return describe_cut(metric, _count_cut(metric, values), len(values))
+        missed = f"{_count_cut(metric, values)} of {len(values)}"
+        return f"not reached by {missed}" if metric.threshold is not None else f"{missed} at the cut"
     return "{} of {}".format(*count_of(values)) if is_rate(metric) else number(fmean(values), unit=metric.unit)
 
 

@@ -25,7 +25,7 @@ from studies.errors import ReportError
 from studies.log.event_log import lock_error
 from studies.log.study import RunState, StudyState
 from studies.metrics import Asked, Refused, Results
-from studies.metrics.base import by_episodes
+from studies.metrics.base import success_curve
 from studies.metrics.registry import define_metric, kinds, values_of
 from studies.records.design import SUCCESS as HIDDEN_SUCCESS
 from studies.records.design import Metric
@@ -173,29 +173,32 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
             whole = False
         if not whole:
             raise ReportError(f"the evaluation of run {run.run_id} holds no {part} episodes; collect it again")
-    stopped, during = run.conditions.stopped_by if run.conditions else None, evaluation.get("during", ())
-    results = Results(
-        evaluation["initial"], evaluation["final"], during, snapshot["history"], evaluation.get("other"), stopped
-    )
+    results = Results.of(snapshot, evaluation, run.conditions.stopped_by if run.conditions else None)
     hidden: tuple[tuple[float, float], ...] = ()
     if results.during:
         with suppress(Refused):
-            curve = by_episodes(results)
+            curve = success_curve(results)
             hidden = tuple(zip(curve.xs, curve.ys, strict=True))
     curves: dict[str, list[tuple[int, float]]] = {}
     for step, metrics in history:
         for key, value in metrics.items():
             if isinstance(value, int | float) and math.isfinite(value):
                 curves.setdefault(key, []).append((step, float(value)))
+    measured: dict[str, float] = {}
+    for metric in others if run.spec.phase == "confirm" else ():
+        with suppress(*_NOT_GIVEN):
+            measured[metric.key] = values_of(metric, results)[metric.key].value
+    kept = {part: {p["task_id"]: p for p in evaluation[part].get("transcripts", ())} for part in ("initial", "final")}
+    both = [task for task in kept["initial"] if task in kept["final"]]
     return RunEvidence(
         run_id=run.run_id,
         files=tuple((collected[name]["path"], collected[name]["sha256"]) for name in ("snapshot", "evaluation")),
         steps=max((step for step, _ in history), default=0),
         curves={key: tuple(points) for key, points in sorted(curves.items())},
         recomputed=_recompute(run, results),
-        transcripts=_transcripts(evaluation),
+        transcripts=tuple((part, kept[part][task]) for task in both for part in kept),
         hidden=hidden,
-        others=_measure_others(others, results) if run.spec.phase == "confirm" else {},
+        others=measured,
     )
 
 
@@ -214,24 +217,6 @@ def _recompute(run: RunState, results: Results) -> dict[str, float]:
                 f"files give {value:.6f} of {n}. No report is built on a number that does not recompute"
             )
     return {key: found[key].value for key in known}
-
-
-def _measure_others(metrics: tuple[Metric, ...], run: Results) -> Mapping[str, float]:
-    """Return what a run's files give of these, by key; without those that they do not give."""
-    found: dict[str, float] = {}
-    for metric in metrics:
-        try:
-            found[metric.key] = values_of(metric, run)[metric.key].value
-        except _NOT_GIVEN:
-            continue
-    return found
-
-
-def _transcripts(evaluation: Mapping[str, Any]) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-    when = ("initial", "final")
-    parts = {part: {entry["task_id"]: entry for entry in evaluation[part].get("transcripts", ())} for part in when}
-    both = (task for task in parts["initial"] if task in parts["final"])
-    return tuple((part, parts[part][task]) for task in both for part in when)
 
 
 def _read(run: RunState, name: str, folder: Path) -> dict[str, Any]:

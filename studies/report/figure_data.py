@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
@@ -196,28 +196,23 @@ def mean_of(seeds: Sequence[SeedCurve]) -> Points:
 
 def shifts(state: StudyState) -> Shifts | None:
     """Return the judged metric of each run before and after training; None before any run was measured."""
-    arms, broken = list_plotted_arms(state), find_collapsed_runs(state)
-    drawn = tuple(shift for arm in arms if (shift := _arm_shift(arm, broken)).pairs)
+    arms, broken, drawn = list_plotted_arms(state), find_collapsed_runs(state), []
+    for arm_name, index, runs in arms:
+        pairs, collapsed, missed = [], set[str](), set[str]()
+        for run in runs:
+            key, cut = run.spec.metric.key, run.spec.metric.cut_at
+            after, before = run.measurements.get(key), run.measurements.get(key + INITIAL)
+            if after is None:
+                continue
+            name = f"run {run.run_id}, seed {run.spec.seed}{', collapsed' if run.run_id in broken else ''}"
+            pairs.append((name, before.value if before is not None else None, after.value))
+            collapsed |= {name} if run.run_id in broken else set()
+            missed |= {name} if cut is not None and after.value >= cut else set()
+        if pairs:
+            interval = arm_interval(runs[0].spec.metric, [after for name, _, after in pairs if name not in collapsed])
+            drawn.append(ArmShift(arm_name, index, tuple(pairs), interval, frozenset(collapsed), frozenset(missed)))
     if not drawn:
         return None
     metric = state.design.metric if state.design is not None else arms[0][2][0].spec.metric
     both = any(before is not None for arm in drawn for _, before, _ in arm.pairs)
-    return Shifts(drawn, metric_axis(metric), both or not metric.kind, is_rate(metric), metric.unit)
-
-
-def _arm_shift(arm: PlottedArm, broken: Collection[str]) -> ArmShift:
-    pairs, collapsed, missed = [], set[str](), set[str]()
-    arm_name, index, runs = arm
-    for run in runs:
-        key, cut = run.spec.metric.key, run.spec.metric.cut_at
-        after, before = run.measurements.get(key), run.measurements.get(key + INITIAL)
-        if after is None:
-            continue
-        name = f"run {run.run_id}, seed {run.spec.seed}{', collapsed' if run.run_id in broken else ''}"
-        pairs.append((name, before.value if before is not None else None, after.value))
-        if run.run_id in broken:
-            collapsed.add(name)
-        if cut is not None and after.value >= cut:
-            missed.add(name)
-    interval = arm_interval(runs[0].spec.metric, [after for name, _, after in pairs if name not in collapsed])
-    return ArmShift(arm_name, index, tuple(pairs), interval, frozenset(collapsed), frozenset(missed))
+    return Shifts(tuple(drawn), metric_axis(metric), both or not metric.kind, is_rate(metric), metric.unit)

@@ -66,8 +66,16 @@ def in_practice(state: StudyState, design: Design, claim: Hypothesis, verdict: V
     """Return what a reader may do on a verdict, with the trainings that collapsed counted where there were any."""
     if verdict.verdict == "invalid":
         return "conclude nothing: what stands above has to be mended, and the comparison run again."
+    if verdict.exploratory:
+        advice = "treat it as a lead: a claim needs a study of its own, locked before its data."
+    elif verdict.verdict == "equivalent":
+        advice = _by_cost(state, design, claim, verdict)
+    elif verdict.verdict == "inconclusive":
+        advice = f"do not read it as no difference: {_not_seen(design, claim, verdict)}"
+    else:
+        advice = _prefer(state, design, claim, verdict)
     if not any(rate.count for rate in verdict.collapses) or verdict.low is None:
-        return _advise(state, design, claim, verdict)
+        return advice
     arms = gather(state, look=verdict.look)
     runs = {name: arms[name].runs(design.metric.worst).values for name in design.contrast_of(claim)}
     whole = sum(weight * fmean(runs[name].values()) for name, weight in design.contrast_of(claim).items())
@@ -78,17 +86,7 @@ def in_practice(state: StudyState, design: Design, claim: Hypothesis, verdict: V
         return f"do not choose by cost: this is of trainings that do not collapse, and {counted}."
     if verdict.verdict in ("supported", "refuted") and whole * (verdict.estimate or 0.0) <= 0:
         return f"prefer neither by this: it is of trainings that do not collapse, and {counted}."
-    return f"{_advise(state, design, claim, verdict)} That is of trainings that do not collapse; {counted}."
-
-
-def _advise(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
-    if verdict.exploratory:
-        return "treat it as a lead: a claim needs a study of its own, locked before its data."
-    if verdict.verdict == "equivalent":
-        return _by_cost(state, design, claim, verdict)
-    if verdict.verdict == "inconclusive":
-        return f"do not read it as no difference: {_not_seen(design, claim, verdict)}"
-    return _prefer(state, design, claim, verdict)
+    return f"{advice} That is of trainings that do not collapse; {counted}."
 
 
 def _by_cost(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:

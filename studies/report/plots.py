@@ -2,26 +2,132 @@
 
 Every run is visible; means and intervals lie on top. Nothing is smoothed. No text lies inside a strip, so no line
 crosses one; names are wrapped, never cut. The name of a figure keeps those of several rounds apart.
+
+Page and figures have one set of colours, in light and dark. Figures are drawn in placeholder colours that become CSS
+variables with a light fallback, so that one SVG is legible on a light page, on a dark one and on paper. Output is
+deterministic: no dates, fixed ids.
 """
 
 from __future__ import annotations
 
+import html
 import io
+import re
 import textwrap
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
+from threading import RLock
 from typing import Any, Final
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.style import context
 from matplotlib.ticker import FuncFormatter, MaxNLocator, ScalarFormatter
 
+from studies.report.elements import ARMS
 from studies.report.figure_data import ArmCurves, ArmShift, ClaimEffect, Curves, Effects, Shifts
-from studies.report.theme import LIGHT, arm_paint, canvas, marker, paint, render_svg, style, use_palette
 from studies.report.wording import MINUS, capital, format_signed, number, percent, plural, span
+
+LIGHT: Final[Mapping[str, str]] = {
+    "ink": "#1d2329", "muted": "#646c75", "rule": "#e3e0d8", "band": "#d5dae2", "page": "#fbfaf7",
+    "arm-0": "#0067a8", "arm-1": "#c4500c", "arm-2": "#007a5a", "arm-3": "#93458a", "arm-4": "#836800",
+    "arm-5": "#35707f",
+}  # fmt: skip
+DARK: Final[Mapping[str, str]] = {
+    "ink": "#e7e9ec", "muted": "#9ca5af", "rule": "#2b3138", "band": "#3b4552", "page": "#14171b",
+    "arm-0": "#5cb3ec", "arm-1": "#f3944f", "arm-2": "#43c99d", "arm-3": "#dc90cc", "arm-4": "#dabb3e",
+    "arm-5": "#80c6d6",
+}  # fmt: skip
+"""Arm colours keep apart under the common colour blindnesses (after Okabe and Ito); markers differ as well."""
+
+MARKERS: Final = ("o", "s", "^", "D", "v", "P")
+_PLACEHOLDERS: Final = {name: f"#0a0b{index + 16:02x}" for index, name in enumerate(LIGHT)}
+
+_STYLE: Final[Mapping[str, Any]] = {
+    "svg.fonttype": "none", "text.parse_math": False, "font.family": "sans-serif", "font.size": 12.5,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False, "axes.axisbelow": True,
+    "axes.unicode_minus": True, "xtick.major.size": 0, "ytick.major.size": 0, "lines.solid_capstyle": "round",
+}  # fmt: skip
+_DRAWING: Final = RLock()
+_PALETTE: ContextVar[Mapping[str, str]] = ContextVar("palette", default=_PLACEHOLDERS)
+
+
+def paint(name: str) -> str:
+    """Return the placeholder colour that becomes the CSS variable `name`, or the colour itself while `painted`."""
+    return _PALETTE.get()[name]
+
+
+def arm_paint(index: int) -> str:
+    """Return the colour (see `paint`) of the arm at this place in the design; colours repeat after six."""
+    return paint(f"arm-{index % ARMS}")
+
+
+def marker(index: int) -> str:
+    return MARKERS[index % len(MARKERS)]
+
+
+@contextmanager
+def style(salt: str) -> Iterator[None]:
+    """Draw a figure while inside, one thread at a time, as parameters are the process's; `salt` keeps ids apart."""
+    colors = {
+        "text.color": paint("ink"), "axes.labelcolor": paint("muted"), "xtick.color": paint("muted"),
+        "ytick.color": paint("muted"), "axes.edgecolor": paint("rule"), "grid.color": paint("rule"),
+        "axes.facecolor": "none", "figure.facecolor": "none",
+    }  # fmt: skip
+    with _DRAWING, context(["default", {**_STYLE, **colors, "svg.hashsalt": salt}]):
+        yield
+
+
+def canvas(width: float, height: float) -> Canvas:
+    return Canvas(figsize=(width / 72, height / 72))
+
+
+def render_svg(figure: Canvas, label: str, tips: Mapping[str, str]) -> str:
+    """Return the figure as an inline SVG element; `tips` gives artists (by gid) a text shown on hover.
+
+    Ids that nothing refers to are dropped: matplotlib's plain counters would meet again in the next figure.
+    """
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, count=1, flags=re.DOTALL)
+    text = re.sub(r"font-family: [^;\"]*", "font-family: inherit", text)
+    titles = {gid: f"<title>{html.escape(tip)}</title>" for gid, tip in tips.items()}
+    text = re.sub(r'<g id="([^"]*)">', lambda match: f"<g>{titles.get(match[1], '')}", text)
+    used = set(re.findall(r'href="#([^"]+)"', text)) | set(re.findall(r"url\(#([^)]+)\)", text))
+    text = re.sub(r' id="([^"]+)"', lambda match: match[0] if match[1] in used else "", text)
+    for name, placeholder in _PLACEHOLDERS.items():
+        text = text.replace(placeholder, f"var(--{name}, {LIGHT[name]})")
+    width, height = (float(length) * 72 for length in figure.get_size_inches())
+    opening = (
+        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
+        f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img" '
+        f'aria-label="{html.escape(label)}">'
+    )
+    return re.sub(r"<svg[^>]*>", lambda _: opening, text, count=1).strip()
+
+
+def standalone(svg: str) -> str:
+    """Return an inline SVG as a file of its own that follows the reader's light or dark scheme."""
+    sheet = (
+        "<style>svg{font-family:system-ui,sans-serif;" + variables(LIGHT) + "}"
+        "@media (prefers-color-scheme:dark){svg{background:" + DARK["page"] + ";" + variables(DARK) + "}}</style>"
+    )
+    head = '<?xml version="1.0" encoding="utf-8"?>\n'
+    return head + re.sub(r"(<svg[^>]*>)", lambda match: match[0] + sheet, svg, count=1) + "\n"
+
+
+def variables(palette: Mapping[str, str]) -> str:
+    return "".join(f"--{name}:{value};" for name, value in palette.items())
+
 
 WIDTH: Final = 680.0
 """In CSS pixels, as all lengths here."""
@@ -88,10 +194,13 @@ def render_cached(figure: str, data: Hashable, salt: str) -> str:
 
 def curves_picture(data: Curves) -> bytes:
     """Return curves as PNG, for a page that shows no SVG."""
-    buffer = io.BytesIO()
-    with use_palette(LIGHT), style("png"):
-        drawn = draw_curves(data, "curves")
-        drawn.canvas.savefig(buffer, format="png", dpi=90, facecolor=LIGHT["page"], metadata={"Software": None})
+    buffer, token = io.BytesIO(), _PALETTE.set(LIGHT)  # such a page knows no CSS
+    try:
+        with style("png"):
+            drawn = draw_curves(data, "curves")
+            drawn.canvas.savefig(buffer, format="png", dpi=90, facecolor=LIGHT["page"], metadata={"Software": None})
+    finally:
+        _PALETTE.reset(token)
     return buffer.getvalue()
 
 
@@ -152,43 +261,45 @@ def wrap_name(name: str, most: int) -> list[str]:
 
 def draw_curves(data: Curves, salt: str) -> Picture:
     tips: dict[str, str] = {}
-    top = _legend_height(data.arms)
+    names, columns, top = _layout_legend(data.arms)
     height = top + 330
     figure = canvas(WIDTH, height)
     axes = figure.add_axes((0.08, 52 / height, 0.89, 1 - (52 + top) / height))
-    _plot(axes, data, salt, tips, ticks=6)
+    lines = _plot(axes, data, salt, tips, ticks=6)
     axes.set_xlabel(data.unit)
-    _add_legend(figure, data.arms)
+    figure.legend(lines, names, ncols=columns, **_LEGEND)
     return Picture(figure, f"Curves: {data.measured}", tips)
 
 
 def draw_panels(data: Sequence[Curves], salt: str) -> Picture:
     tips: dict[str, str] = {}
     columns = min(2, len(data))
-    lines = -(-len(data) // columns)
-    top, panel = _legend_height(data[0].arms), 206.0
-    height = top + lines * panel + 14
+    (names, in_legend, top), panel = _layout_legend(data[0].arms), 206.0
+    height = top + -(-len(data) // columns) * panel + 14
     figure = canvas(WIDTH, height)
     for place, curves in enumerate(data):
         line, column = divmod(place, columns)
         left, base = 0.08 + column * 0.5, height - top - (line + 1) * panel + 44
         axes = figure.add_axes((left, base / height, 0.89 if columns == 1 else 0.39, (panel - 74) / height))
-        _plot(axes, curves, f"{salt}-{place}", tips, ticks=4)
+        lines = _plot(axes, curves, f"{salt}-{place}", tips, ticks=4)
+        if not place:
+            figure.legend(lines, names, ncols=in_legend, **_LEGEND)
         figure.text(left, (base + panel - 66) / height, curves.measured, color=paint("ink"), weight="bold", va="bottom")
         if place + columns >= len(data):
             axes.set_xlabel(curves.unit)
-    _add_legend(figure, data[0].arms)
     return Picture(figure, "How training went", tips)
 
 
-def _plot(axes: Axes, data: Curves, salt: str, tips: dict[str, str], ticks: int) -> None:
+def _plot(axes: Axes, data: Curves, salt: str, tips: dict[str, str], ticks: int) -> list[Line2D]:
+    """Draw curves, and return how each arm's line looks in a legend."""
     for arm in data.arms:
         for seed in arm.seeds:
             gid = f"{salt}-{seed.run_id}"
             tips[gid] = f"{arm.arm}, seed {seed.seed}, run {seed.run_id}"
-            axes.plot(*_columns(seed.points), color=arm_paint(arm.index), linewidth=1, alpha=0.38, gid=gid)
-        axes.plot(*_columns(arm.mean), color=paint("page"), linewidth=5, alpha=0.85)
-        axes.plot(*_columns(arm.mean), color=arm_paint(arm.index), linewidth=2.6)
+            axes.plot(*zip(*seed.points, strict=True), color=arm_paint(arm.index), linewidth=1, alpha=0.38, gid=gid)
+        mean = [list(axis) for axis in zip(*arm.mean, strict=True)] or [[], []]
+        axes.plot(*mean, color=paint("page"), linewidth=5, alpha=0.85)
+        axes.plot(*mean, color=arm_paint(arm.index), linewidth=2.6)
     if data.threshold is not None:
         axes.axhline(data.threshold, color=paint("ink"), linewidth=1.2, linestyle=(0, (5, 3)))
     if data.horizon is not None:
@@ -199,29 +310,16 @@ def _plot(axes: Axes, data: Curves, salt: str, tips: dict[str, str], ticks: int)
         axis.set_major_locator(MaxNLocator(ticks, steps=STEPS))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
     axes.margins(x=0.01)
+    return [Line2D([], [], color=arm_paint(arm.index), linewidth=2.6) for arm in data.arms]
 
 
-def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [x for x, _ in points], [y for _, y in points]
-
-
-def _add_legend(figure: Any, arms: Sequence[ArmCurves]) -> None:
-    lines = [Line2D([], [], color=arm_paint(arm.index), linewidth=2.6) for arm in arms]
-    names, columns = _legend_names(arms)
-    figure.legend(lines, names, ncols=columns, **_LEGEND)
-
-
-def _legend_height(arms: Sequence[ArmCurves]) -> float:
-    names, columns = _legend_names(arms)
-    return _LEGEND_LINE * -(-len(arms) // columns) * max(name.count("\n") + 1 for name in names) + 12
-
-
-def _legend_names(arms: Sequence[ArmCurves]) -> tuple[list[str], int]:
-    """Return what a legend says of each arm, in lines, and in how many columns there is room for that."""
+def _layout_legend(arms: Sequence[ArmCurves]) -> tuple[list[str], int, float]:
+    """Return what a legend says of each arm, in lines, in how many columns there is room for that, and its height."""
     said = [f"{arm.arm}, mean of {plural(len(arm.seeds), 'run')}" for arm in arms]
     names = ["\n".join(wrap_name(name, _NAME_CHARS - 5)) for name in said]
     longest = max(len(line) for name in names for line in name.split("\n"))
-    return names, max(1, min(len(arms), int(WIDTH // (longest * 7.5 + 50))))
+    columns = max(1, min(len(arms), int(WIDTH // (longest * 7.5 + 50))))
+    return names, columns, _LEGEND_LINE * -(-len(arms) // columns) * max(name.count("\n") + 1 for name in names) + 12
 
 
 def draw_shifts(data: Shifts, salt: str) -> Picture:

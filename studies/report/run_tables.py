@@ -17,6 +17,7 @@ from studies.records.design import Design
 from studies.records.statements import metric_name
 from studies.records.verdict import ORIGINS
 from studies.report.elements import (
+    ARMS,
     Cell,
     Fact,
     Remark,
@@ -29,12 +30,10 @@ from studies.report.elements import (
     hash_cell,
     is_campaign,
     note,
-    pairs,
     table,
     threat,
 )
 from studies.report.evidence import AFTER, BEFORE, Evidence
-from studies.report.theme import ARMS
 from studies.report.wording import NONE, duration, moment, number, one_line, plural
 from studies.verdicts.judge import find_collapsed_runs
 
@@ -277,11 +276,7 @@ def notebook_table(state: StudyState) -> Table | None:
     return table(("Round", "Called", "Is", "In its words"), rows, (0,))
 
 
-def cost_table(state: StudyState) -> Table | None:
-    return pairs(_cost_facts(state))
-
-
-def _cost_facts(state: StudyState) -> Iterator[Fact]:
+def cost_facts(state: StudyState) -> Iterator[Fact]:
     locked = next((each.design.budget for each in state.rounds if each.design is not None), None)
     most = f", {plural(locked.max_runs, 'run')}" if locked is not None and locked.max_runs else ""
     yield "Wall clock, first to last event", duration(state.elapsed_s)

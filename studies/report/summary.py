@@ -18,9 +18,8 @@ from studies.records.runs import EVIDENCE_CODES
 from studies.report.design_tables import describe_scope
 from studies.report.elements import Point
 from studies.report.evidence import Evidence
-from studies.report.measures import surprises
 from studies.report.next_question import LESS, NextQuestion, ask_next, format_gain, in_practice
-from studies.report.validity import warn_collapsed, warn_miscalibrated, warn_noise
+from studies.report.validity import surprises, warn_collapsed, warn_miscalibrated, warn_noise
 from studies.report.wording import (
     capital,
     describe_comparison,
@@ -76,8 +75,18 @@ def headline(state: StudyState, lock_error: str | None = None) -> Headline:
         warnings.append(said)
     answers = tuple(_answer(state, design, claim) for claim in design.hypotheses) if design is not None else ()
     if not answers:
+        if state.stopped_reason is not None:
+            before = "a design was locked" if design is None else "its screen led to a claim"
+            why = f"the study was stopped before {before} ({one_line(state.stopped_reason)})."
+        elif state.concluded_reason is not None:
+            said = "the study ended without a design" if design is None else "the screen led to no claim"
+            why = f"{said} ({one_line(state.concluded_reason)})."
+        elif design is None:
+            why = "no design is locked yet; the study is still being planned."
+        else:
+            why = "the screen has not led to a claim yet."
         yet = "nothing follows yet: no comparison has been judged."
-        answers = (HeadlineAnswer("", "none", "No verdict", _why_no_claim(state), yet),)
+        answers = (HeadlineAnswer("", "none", "No verdict", why, yet),)
     return Headline(tuple(warnings), question_of(state), answers, ask_next(state))
 
 
@@ -100,19 +109,6 @@ def _answer(state: StudyState, design: Design, claim: Hypothesis) -> HeadlineAns
         said += " Exploratory: an amendment after the first result touched it."
     practice = in_practice(state, design, claim, verdict)
     return HeadlineAnswer(claim.id, verdict.verdict, label(claim, verdict), said, practice)
-
-
-def _why_no_claim(state: StudyState) -> str:
-    ending, design = state.concluded_reason or "", state.design
-    if state.stopped_reason is not None:
-        before = "a design was locked" if design is None else "its screen led to a claim"
-        return f"the study was stopped before {before} ({one_line(state.stopped_reason)})."
-    if state.concluded_reason is not None:
-        said = "the study ended without a design" if design is None else "the screen led to no claim"
-        return f"{said} ({one_line(ending)})."
-    if design is None:
-        return "no design is locked yet; the study is still being planned."
-    return "the screen has not led to a claim yet."
 
 
 def _why_no_verdict(state: StudyState, design: Design, claim: Hypothesis) -> str:
@@ -148,13 +144,23 @@ def point_out_study(state: StudyState, heads: Sequence[Headline], evidence: Mapp
     for each in state.rounds:
         name, design = f"Known, round {each.round}", each.design
         for answer in headline(each).answers:
-            verdict, sentence = each.verdict_on(answer.hypothesis), answer.sentence
-            if design is not None and verdict is not None:
+            known, sentence = each.verdict_on(answer.hypothesis), answer.sentence
+            if design is not None and known is not None:
                 claim = design.hypothesis(answer.hypothesis)
-                numbers = finding(claim, verdict, design.metric, deciding_interval(design, verdict))
+                numbers = finding(claim, known, design.metric, deciding_interval(design, known))
                 sentence = f"in {design.environment}, {numbers[:1].lower()}{numbers[1:]}"
             yield Point(name, sentence, answer.label, answer.verdict)
-        ruled_out += _list_ruled_out(each)
+        for verdict in each.verdicts:  # a difference that matters, or the direction that was claimed
+            if design is None or not each.is_settled(verdict.hypothesis):
+                continue
+            claim, interval = design.hypothesis(verdict.hypothesis), deciding_interval(design, verdict)
+            by = f"by {describe_comparison(claim)}{f' ({percent(interval.level)} interval)' if interval else ''}."
+            where = f"Round {each.round}, in {design.environment}"
+            if verdict.verdict == "equivalent" and verdict.equivalence is not None:
+                size = format_size(verdict.equivalence.margin, design.metric)
+                ruled_out.append(f"{where}: a difference of {size} or more {by}")
+            if verdict.verdict == "refuted":
+                ruled_out.append(f"{where}: {'an' if claim.direction == 'increase' else 'a'} {claim.direction} {by}")
     for each in state.given_up:
         yield Point(f"Known, round {each.round}", "it came to no lock: nothing was tested in it.", "Given up", "none")
     surprised = [
@@ -167,21 +173,6 @@ def point_out_study(state: StudyState, heads: Sequence[Headline], evidence: Mapp
     ):
         yield from (Point(name, sentence) for sentence in sentences)
     yield Point("Why it ended" if state.concluded_reason is not None else "How far it is", why_ended(state))
-
-
-def _list_ruled_out(state: StudyState) -> Iterator[str]:
-    """Yield what a round showed not to be: a difference that matters, or the direction that was claimed."""
-    design = state.design
-    for verdict in state.verdicts:
-        if design is None or not state.is_settled(verdict.hypothesis):
-            continue
-        claim, interval = design.hypothesis(verdict.hypothesis), deciding_interval(design, verdict)
-        by = f"by {describe_comparison(claim)}{f' ({percent(interval.level)} interval)' if interval else ''}."
-        where = f"Round {state.round}, in {design.environment}"
-        if verdict.verdict == "equivalent" and verdict.equivalence is not None:
-            yield f"{where}: a difference of {format_size(verdict.equivalence.margin, design.metric)} or more {by}"
-        if verdict.verdict == "refuted":
-            yield f"{where}: {'an' if claim.direction == 'increase' else 'a'} {claim.direction} {by}"
 
 
 def list_surprises(state: StudyState, evidence: Evidence) -> tuple[str, ...]:
@@ -230,12 +221,8 @@ def _better(value: BetterValue) -> str:
     )
 
 
-def ask_on(state: StudyState) -> NextQuestion:
-    """Return what to ask next: how the inquiry goes on, or what its last judged round leaves open."""
-    return ask_next(state if state.concluded_reason is None or state.asked_next is not None else last_judged(state))
-
-
 def last_judged(state: StudyState) -> StudyState:
+    """Return the last round of which anything was judged, which tells what to ask next."""
     judged = next((each for each in reversed(state.rounds) if each.verdicts), state)
     return replace(judged, declined=False) if judged.verdicts else judged
 
@@ -271,5 +258,4 @@ def words_at_end(state: StudyState) -> str:
 
 
 def _reason_at_end(state: StudyState) -> str:
-    found = [one_line(d.reason) for d in state.decisions if (d.rule, d.action) == (ASK_RULE, "end")]
-    return found[-1] if found else ""
+    return next((one_line(d.reason) for d in state.decisions[::-1] if (d.rule, d.action) == (ASK_RULE, "end")), "")

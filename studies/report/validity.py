@@ -1,7 +1,11 @@
-"""Checks and threats to validity, observed noise.
+"""Checks and threats to validity, and other measures of the same runs.
 
 Each rule looks at the state and the evidence and says nothing when it does not apply. `passed` is a check that
 held, `failed` one that did not, `threat` something that weakens the conclusion, `note` something to know.
+
+Other measures, of every kind that the runs' files give, are exploratory: no lock names them, nothing is corrected for
+their number, and no claim rests on them. A surprise is one whose interval leaves zero out where the verdict found
+nothing, or that points the other way than the verdict.
 """
 
 from __future__ import annotations
@@ -23,18 +27,42 @@ from studies.checks.training import (
     list_unreported,
 )
 from studies.log.study import StudyState
-from studies.records.design import SUCCESS, Design
+from studies.records.design import SUCCESS, Design, Hypothesis, Metric
 from studies.records.runs import Conditions
 from studies.records.statements import metric_name
+from studies.records.verdict import Verdict
 from studies.report.claims import protocol_deviations, warn_generated_rewards
 from studies.report.design_tables import what_differs
-from studies.report.elements import Remark, note, threat
+from studies.report.elements import (
+    Remark,
+    Table,
+    count_of,
+    format_mean,
+    format_spread,
+    is_mostly_cut,
+    is_rate,
+    note,
+    table,
+    threat,
+)
 from studies.report.evidence import BEFORE, Evidence
-from studies.report.measures import warn_measure
 from studies.report.run_tables import warn_custom_environments, warn_sandboxes
-from studies.report.wording import capital, format_signed, number, one_line, percent, plural, span
-from studies.statistics.comparison import is_constant, spread_interval
+from studies.report.wording import (
+    NONE,
+    capital,
+    format_signed,
+    in_unit,
+    number,
+    one_line,
+    percent,
+    plural,
+    setting,
+    span,
+)
+from studies.statistics.comparison import contrast, is_constant, spread_interval, welch
+from studies.statistics.proportions import difference as exact_difference
 from studies.verdicts.judge import find_violations, gather
+from studies.verdicts.scope import find_unobserved_misses
 
 SMALL_ARM: Final = 10
 """Runs per arm below which a report says that the sample is small."""
@@ -43,48 +71,9 @@ _NOT_COMPARED: Final = frozenset({"stopped_by", "drawn_tasks", "course", "signal
 """Conditions that say how a run went, and are no terms of a comparison."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedNoise:
-    """The spread between seeds within arms, pooled over all of them."""
-
-    planned: float
-    seen: float
-    low: float
-    high: float
-    """Ends of the 95 % interval of what is behind `seen`, for normal noise."""
-
-    @property
-    def ratio(self) -> float:
-        return self.seen / self.planned
-
-
-def noise_observed(state: StudyState) -> ObservedNoise | None:
-    """Return the noise that the runs of all arms showed; None where the bank said nothing, or no run can tell."""
-    design = state.design
-    if design is None or design.noise is None:
-        return None
-    arms = [
-        list((data.drop_collapsed() if design.collapse is not None else data.runs(design.metric.worst)).numbers)
-        for data in gather(state, look=max(1, len(design.looks))).values()
-    ]
-    told = [values for values in arms if len(values) > 1]
-    if not told or all(is_constant(values) for values in told):
-        return None
-    df = sum(len(values) - 1 for values in told)
-    squares = sum(math.fsum((value - fmean(values)) ** 2 for value in values) for values in told)
-    low, high = spread_interval(squares, df)
-    return ObservedNoise(design.noise.sd, math.sqrt(squares / df), low, high)
-
-
-def checks(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
-    """Return what was checked and how it came out."""
-    return tuple(chain.from_iterable(rule(state, evidence) for rule in _CHECKS))
-
-
-def threats(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
-    """Return what weakens the conclusion, and what is to be known beside it."""
-    of_design = () if state.design is None else (rule(state, state.design, evidence) for rule in _DESIGN_THREATS)
-    return tuple(chain(*of_design, *(rule(state, evidence) for rule in _THREATS)))
+def remarks(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
+    """Return what was checked and how it came out, what weakens the conclusion, and what is to be known beside it."""
+    return tuple(chain.from_iterable(rule(state, evidence) for rule in _RULES))
 
 
 def _check_lock(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -187,6 +176,7 @@ def _warn_invalid(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def _warn_retries(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """Tell of attempts, of verdicts that came before the data were whole, and of runs that could learn nothing."""
     retried = [run for run in state.runs.values() if len(run.attempts) > 1]
     if anew := [run for run in retried if len(run.lineage) == 1]:
         tries = ", ".join(f"{run.run_id}: {len(run.attempts)}" for run in anew)
@@ -207,10 +197,6 @@ def _warn_retries(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             "On a CPU the weights are then bit-equal to those of the same batches learned without interruption; on an "
             "accelerator they may differ by rounding."
         )
-
-
-def _warn_peeking(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Tell of verdicts that came before the data were whole, and of runs that had nothing to learn from."""
     if state.superseded:
         yield threat(
             f"{plural(len(state.superseded), 'earlier verdict')} came before the data were complete. Looking before "
@@ -225,16 +211,27 @@ def _warn_peeking(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def warn_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    found = noise_observed(state)
-    if found is None or found.low <= found.planned <= found.high or state.design is None:
+    """Tell of a spread between seeds, pooled over arms, with a 95 % interval for normal noise that lacks the bank's."""
+    design = state.design
+    if design is None or design.noise is None:
         return
-    unit = state.design.metric.unit
-    times = f"{found.ratio:.1f} times as large" if found.ratio > 1 else f"{1 / found.ratio:.1f} times smaller"
+    data = gather(state, look=max(1, len(design.looks))).values()
+    arms = [arm.drop_collapsed() if design.collapse is not None else arm.runs(design.metric.worst) for arm in data]
+    told = [arm.numbers for arm in arms if len(arm.values) > 1]
+    if not told or all(is_constant(values) for values in told):
+        return
+    df = sum(len(values) - 1 for values in told)
+    squares = sum(math.fsum((value - fmean(values)) ** 2 for value in values) for values in told)
+    low, high = spread_interval(squares, df)
+    if low <= design.noise.sd <= high:
+        return
+    seen, unit = math.sqrt(squares / df), design.metric.unit
+    ratio = seen / design.noise.sd
+    times = f"{ratio:.1f} times as large" if ratio > 1 else f"{1 / ratio:.1f} times smaller"
     yield Remark(
-        "threat" if found.ratio > 1 else "note",
-        f"Planned on a noise between seeds of {number(found.planned, unit=unit)}; the runs show "
-        f"{number(found.seen, unit=unit)} (95 % interval {number(found.low, unit=unit)} to "
-        f"{number(found.high, unit=unit)}), {times}.",
+        "threat" if ratio > 1 else "note",
+        f"Planned on a noise between seeds of {number(design.noise.sd, unit=unit)}; the runs show "
+        f"{number(seen, unit=unit)} (95 % interval {number(low, unit=unit)} to {number(high, unit=unit)}), {times}.",
     )
 
 
@@ -260,8 +257,10 @@ def warn_miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark
             )
 
 
-def _warn_few_runs(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
-    """Tell of runs that are missing, of confounds that were feared, and of small or unequal arms."""
+def _warn_design(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """Tell of missing runs, feared confounds, few runs, claims that were not corrected, and ends of the range."""
+    if (design := state.design) is None:
+        return
     runs = state.runs_in("confirm")
     planned = len(runs) if len(design.looks) > 1 and runs else len(design.arms) * len(design.seeds)
     finished = sum(run.status == "collected" for run in runs)
@@ -277,10 +276,6 @@ def _warn_few_runs(state: StudyState, design: Design, evidence: Evidence) -> Ite
     if min(counts.values()) < SMALL_ARM:
         said = ", ".join(f"{n} with {arm}" for arm, n in counts.items())
         yield threat(f"Few runs per arm ({said}): one unusual seed can move a mean.")
-
-
-def _warn_design(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
-    """Tell of claims without a correction, and of arms near an end of the range."""
     k = len(design.hypotheses)
     if k > 1 and design.multiplicity == "none":
         risk = percent(round(1 - (1 - design.alpha) ** k, 2))
@@ -292,11 +287,9 @@ def _warn_design(state: StudyState, design: Design, evidence: Evidence) -> Itera
         values = state.values(arm.name).values()
         level = fmean(values) if values else 0.5
         if level > _CEILING:
-            said = "nearly all hidden tasks: near the ceiling"
-            yield threat(f"{arm.name} solves {said}, differences look smaller.")
+            yield threat(f"{arm.name} solves nearly all hidden tasks: near the ceiling, differences look smaller.")
         elif level < 1 - _CEILING:
-            said = "hardly any hidden task: near the floor"
-            yield threat(f"{arm.name} solves {said}, differences look smaller.")
+            yield threat(f"{arm.name} solves hardly any hidden task: near the floor, differences look smaller.")
 
 
 def _warn_setting(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -315,10 +308,187 @@ def _warn_setting(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     )
 
 
-_Rule = Callable[[StudyState, Evidence], Iterator[Remark]]
-_CHECKS: Final[tuple[_Rule, ...]] = (_check_lock, _check_conditions, _check_numbers)
-_THREATS: Final[tuple[_Rule, ...]] = (
-    _warn_logs, warn_generated_rewards, _warn_invalid, _warn_retries, _warn_peeking, warn_collapsed, warn_noise,
-    warn_miscalibrated, warn_sandboxes, warn_custom_environments, warn_measure, _warn_setting,
+SIMULATED_KINDS: Final = frozenset({"", "success", "gain", "area", "episodes", "seconds", "collapse"})
+"""Kinds on which somebody measured how often a verdict is wrong; the empty one is of designs that knew success and its
+gain alone."""
+LEVEL = 0.95
+Arms = dict[str, list[float]]
+"""Values of each arm's runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherDifference:
+    """Treatment less control in a measure that nobody asked for; the ends are None where no interval exists."""
+
+    estimate: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def apart(self) -> bool:
+        return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
+
+
+def others_table(state: StudyState, evidence: Evidence) -> Table | None:
+    """Return each other measure: the arms' means and spreads, the differences with intervals; None for none."""
+    design, rows = state.design, []
+    if design is None:
+        return None
+    for metric, arms in _list_measures(state, evidence):
+        whole = metric.kind == "area" and metric.threshold is None
+        row = [f"{metric_name(metric)} (speed and level together)" if whole else metric_name(metric)]
+        for values in arms.values():
+            mean, sd = format_mean(metric, values), format_spread(metric, values)
+            row.append(mean if sd == NONE else f"{mean} ({sd})")
+        found = (_contrast(design, claim, metric, arms) for claim in design.hypotheses)
+        rows.append([*row, *(_format_difference(other, metric) for other in found)])
+    columns = ["Measure", *(f"{arm.name}: mean (SD)" for arm in design.arms)]
+    columns += [f"{claim.id}: difference, 95 % interval" for claim in design.hypotheses]
+    return table(columns, rows, range(1, len(columns)))
+
+
+def facts_table(state: StudyState) -> Table | None:
+    """Return what the environment said of plays after training, as means over each arm's runs; None for nothing."""
+    arms = [arm.name for arm in state.design.arms] if state.design is not None else []
+    values: dict[str, dict[str, list[float]]] = {arm: {} for arm in arms}
+    for arm in arms:
+        for run in state.runs_of(arm):
+            for name, value in (run.collected or {}).get("facts", {}).items():
+                values[arm].setdefault(name, []).append(float(value))
+
+    names = sorted({name for known in values.values() for name in known})
+    rows = [[name, *(number(fmean(v)) if (v := values[arm].get(name)) else NONE for arm in arms)] for name in names]
+    return table(("Mean per play", *arms), rows, range(1, len(arms) + 1))
+
+
+def surprises(state: StudyState, evidence: Evidence) -> Iterator[str]:
+    """Yield a sentence for each verdict that other measures of its runs say something else than."""
+    design = state.design
+    if design is None:
+        return
+    measures = list(_list_measures(state, evidence))
+    for verdict in state.verdicts:
+        claim = design.hypothesis(verdict.hypothesis)
+        pairs = ((metric, _contrast(design, claim, metric, arms)) for metric, arms in measures)
+        apart = [(metric, other) for metric, other in pairs if other is not None and other.apart]
+        if against := [(metric, other) for metric, other in apart if _against(design, verdict, metric, other)]:
+            said = "; ".join(
+                f"{metric_name(metric)} differs by {_format_difference(o, metric)}" for metric, o in against
+            )
+            yield (
+                f"{claim.id}: other measures of the same runs {_against(design, verdict, *against[0])}, with "
+                f"{setting(claim, claim.treatment)}: {said}. None of them is in the lock, and one in twenty leaves "
+                "zero out by chance."
+            )
+
+
+def _list_measures(state: StudyState, evidence: Evidence) -> Iterator[tuple[Metric, Arms]]:
+    """Yield each measure that all runs give, by arm; those that only repeat another one are left out."""
+    design = state.design
+    if design is None:
+        return
+    own = {arm.name: state.values(arm.name) for arm in design.arms}
+    seen = [[value for values in own.values() for value in values.values()]]
+    for metric in evidence.others:
+        arms = {
+            arm: [found[metric.key] for run in runs if metric.key in (found := evidence.runs[run].others)]
+            for arm, runs in own.items()
+        }
+        flat = [value for values in arms.values() for value in values]
+        repeats = any(all(abs(x - y) < 1e-9 for x, y in zip(flat, other, strict=False)) for other in seen)
+        if flat and len(flat) == len(seen[0]) and not repeats:
+            seen.append(flat)
+            yield metric, arms
+
+
+def _contrast(design: Design, claim: Hypothesis, metric: Metric, arms: Arms) -> OtherDifference | None:
+    """Return what a claim's comparison is by another measure; None where an arm has too few runs to tell."""
+    if claim.kind != "difference":
+        values = [arms[name] for name in design.contrast_of(claim)]
+        if min(map(len, values)) < 2 or is_rate(metric) or any(is_mostly_cut(metric, numbers) for numbers in values):
+            return None
+        found = contrast(values, claim.weights)
+        return None if found is None else OtherDifference(found.estimate, *found.interval(LEVEL))
+    control, treatment = arms[design.control_arm], arms[design.arm_with(claim.variable, claim.treatment).name]
+    if not control or not treatment or any(is_mostly_cut(metric, values) for values in (control, treatment)):
+        return None
+    estimate = fmean(treatment) - fmean(control)
+    if is_rate(metric):
+        return OtherDifference(estimate, *exact_difference(count_of(control), count_of(treatment), LEVEL))
+    if min(len(control), len(treatment)) < 2 or (is_constant(control) and is_constant(treatment)):
+        return OtherDifference(estimate)
+    return OtherDifference(estimate, *welch(control, treatment).interval(LEVEL))
+
+
+def _format_difference(found: OtherDifference | None, metric: Metric) -> str:
+    if found is None:
+        return NONE
+    said = in_unit(format_signed(found.estimate, unit=metric.unit), metric)
+    return said if found.low is None else f"{said} ({span(found.low, found.high, unit=metric.unit)})"
+
+
+def _against(design: Design, verdict: Verdict, metric: Metric, found: OtherDifference) -> str:
+    """Return how a difference stands to the verdict; empty where it agrees with it, or there is none."""
+    if verdict.verdict in ("inconclusive", "equivalent"):
+        return "tell the arms apart, where the verdict does not"
+    if verdict.verdict not in ("supported", "refuted") or verdict.estimate is None:
+        return ""
+    better = (verdict.estimate > 0) == design.metric.higher_is_better
+    other = (found.estimate > 0) == metric.higher_is_better
+    return "" if better == other else "point the other way than the verdict"
+
+
+def warn_measure(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """Yield what weakens conclusions because of what was measured."""
+    if state.design is None:
+        return
+    metric = state.design.metric
+    if metric.kind == "area" and metric.threshold is None:
+        yield threat(
+            "The whole area under a curve confounds speed with the level that is reached: an arm that ends higher has "
+            "more of it, however fast it was. Below a threshold (area:0.7) it is mostly of speed."
+        )
+    yield from _warn_cut(state, state.design) if metric.cut_at is not None else ()
+    for verdict in state.verdicts if state.design.collapse is None else ():  # which has its own rates, and scope
+        for one in find_unobserved_misses(metric, verdict):
+            if one.breaking_share is not None and one.breaking_share <= one.upper:
+                yield threat(
+                    f"{verdict.hypothesis}: every run with {one.arm} got there. What is claimed would not hold of all "
+                    f"trainings if {percent(round(one.breaking_share, 3))} of them never did, and so few runs leave up "
+                    f"to {percent(round(one.upper, 2))} open."
+                )
+    if metric.kind not in SIMULATED_KINDS:
+        yield threat(
+            f"How often a verdict on {metric_name(metric)} is wrong was not measured over simulated studies, as it was "
+            "for hidden success: its error rate is that of the test's assumptions."
+        )
+    yield from (threat(said) for said in surprises(state, evidence))
+
+
+def _warn_cut(state: StudyState, design: Design) -> Iterator[Remark]:
+    """Tell of arms that stood at the threshold before training, and of comparisons in which runs of one arm alone
+    never got there."""
+    for arm in design.arms:
+        values = list(state.values(arm.name).values())
+        if begun := sum(value <= 0 for value in values):
+            yield threat(
+                f"{begun} of {plural(len(values), 'run')} with {arm.name} stood at the threshold before training: of "
+                "them the time says nothing."
+            )
+    cut = in_unit(f"{design.metric.cut_at:,.0f}", design.metric)
+    for verdict in state.verdicts:
+        missing = [rate for rate in verdict.reached if rate.count < rate.of]
+        if len(missing) == 1 and (rate := missing[0]).count:
+            yield threat(
+                f"{verdict.hypothesis}: {rate.of - rate.count} of {plural(rate.of, 'run')} with {rate.arm} never got "
+                f"there, and no run of the other arm: {cut} stand in for their time. The difference is in part one of "
+                f"how often trainings get there (95 % limits with {rate.arm}: {number(rate.low, 2)} to "
+                f"{number(rate.high, 2)}), and not of speed alone."
+            )
+
+
+_RULES: Final[tuple[Callable[[StudyState, Evidence], Iterator[Remark]], ...]] = (
+    _check_lock, _check_conditions, _check_numbers, _warn_design, _warn_logs, warn_generated_rewards,
+    _warn_invalid, _warn_retries, warn_collapsed, warn_noise, warn_miscalibrated, warn_sandboxes,
+    warn_custom_environments, warn_measure, _warn_setting,
 )  # fmt: skip
-_DESIGN_THREATS: Final = (_warn_few_runs, _warn_design)

@@ -28,17 +28,13 @@ def label(claim: Hypothesis, verdict: Verdict) -> str:
     return "Difference shown" if claim.open and verdict.verdict in _SIDES else verdict.verdict.capitalize()
 
 
-def number(value: float | None, digits: int = 3, *, unit: str = "") -> str:
-    """Return a value with a true minus sign and as many digits as say something, by its unit; a dash for None."""
-    return _number(value, digits, unit, "")
-
-
-def format_signed(value: float | None, digits: int = 3, *, unit: str = "") -> str:
+def format_signed(value: float | None, *, unit: str = "") -> str:
     """Return a difference with its sign always shown, but of what reads as 0."""
-    return _number(value, digits, unit, "+")
+    return number(value, unit=unit, sign="+")
 
 
-def _number(value: float | None, digits: int, unit: str, sign: str) -> str:
+def number(value: float | None, digits: int = 3, *, unit: str = "", sign: str = "") -> str:
+    """Return a value with a true minus sign and as many digits as say something, by its unit; a dash for None."""
     if value is None:
         return NONE
     if unit:
@@ -117,12 +113,12 @@ def command_line(command: Any) -> str:
 def setting(hypothesis: Hypothesis, value: Any) -> str:
     if hypothesis.variable != CONFIGURATION:
         return f"{hypothesis.variable} = {format_setting_value(hypothesis.variable, value)}"
-    return describe_fields(value, " = ")
+    return describe_fields(value)
 
 
-def describe_fields(fields: Any, joint: str = " = ", none: str = "the base job") -> str:
+def describe_fields(fields: Any, none: str = "the base job") -> str:
     """Return the fields that an arm sets with their values; `none` where it sets none."""
-    return ", ".join(f"{name}{joint}{value_of(value)}" for name, value in fields.items()) or none
+    return ", ".join(f"{name} = {value_of(value)}" for name, value in fields.items()) or none
 
 
 def value_alone(hypothesis: Hypothesis, value: Any) -> str:
@@ -157,10 +153,6 @@ def format_size(value: float | None, metric: Metric) -> str:
     return in_unit(number(value, unit=metric.unit), metric)
 
 
-def describe_cut(metric: Metric, missed: int, of: int) -> str:
-    return f"not reached by {missed} of {of}" if metric.threshold is not None else f"{missed} of {of} at the cut"
-
-
 def metric_axis(metric: Metric) -> str:
     name = metric_name(metric)
     return name if not metric.unit or metric.unit in name else f"{name} ({metric.unit})"
@@ -169,7 +161,13 @@ def metric_axis(metric: Metric) -> str:
 def finding(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None) -> str:
     """Return the verdict as one sentence of numbers with the one interval that decided it, without its label."""
     if verdict.verdict == "invalid" or verdict.estimate is None:
-        return true_minus(verdict.reason) + _describe_means(hypothesis, verdict, metric)
+        if verdict.mean_control is None or verdict.mean_treatment is None or verdict.arms:
+            return true_minus(verdict.reason)
+        return (
+            f"{true_minus(verdict.reason)} The mean {metric_name(metric)} was "
+            f"{number(verdict.mean_treatment, unit=metric.unit)} with {setting(hypothesis, hypothesis.treatment)} and "
+            f"{number(verdict.mean_control, unit=metric.unit)} with {value_alone(hypothesis, hypothesis.control)}."
+        )
     if verdict.test == "boschloo":
         text = _compare_rates(hypothesis, verdict, metric, interval)
     elif verdict.arms:
@@ -237,16 +235,6 @@ def _ends(interval: DecidingInterval | None, unit: str) -> str:
     if interval is None:
         return "no interval exists"
     return f"{percent(interval.level)} interval {span(interval.low, interval.high, unit=unit)}"
-
-
-def _describe_means(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
-    if verdict.mean_control is None or verdict.mean_treatment is None or verdict.arms:
-        return ""
-    return (
-        f" The mean {metric_name(metric)} was {number(verdict.mean_treatment, unit=metric.unit)} with "
-        f"{setting(hypothesis, hypothesis.treatment)} and {number(verdict.mean_control, unit=metric.unit)} with "
-        f"{value_alone(hypothesis, hypothesis.control)}."
-    )
 
 
 def describe_reached(verdict: Verdict, metric: Metric) -> str:

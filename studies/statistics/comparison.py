@@ -32,14 +32,10 @@ def effective_level(families: Sequence[float], alpha: float) -> float:
     """Return the level at which every claim is judged: max(1, R) alpha / m for m families with these p-values."""
     if not families:
         raise ValueError("an effective level needs at least one family; found none")
-    return max(1, count_rejections(families, alpha)) * alpha / len(families)
-
-
-def count_rejections(families: Sequence[float], alpha: float) -> int:
-    """Return R, how many families Benjamini and Hochberg's procedure chooses at `alpha`."""
     if len(families) == 1:
-        return int(families[0] <= alpha)
-    return int(multitest.multipletests(list(families), alpha=alpha, method="fdr_bh")[0].sum())
+        return alpha
+    rejections = int(multitest.multipletests(list(families), alpha=alpha, method="fdr_bh")[0].sum())
+    return max(1, rejections) * alpha / len(families)
 
 
 SAME: Final = 1e-12
@@ -66,20 +62,19 @@ def spread(values: Sequence[float]) -> float | None:
     return 0.0 if is_constant(values) else stdev(values)
 
 
-def mean_interval(values: Sequence[float], *, level: float = 0.95) -> Interval | None:
-    """Return the mean with its Student-t interval; None for fewer than two values."""
+def mean_interval(values: Sequence[float]) -> Interval | None:
+    """Return the mean with its Student-t interval of 95 %; None for fewer than two values."""
     sd = spread(values)
     if sd is None:
         return None
     mean = fmean(values)
-    half = t_quantile((1 + level) / 2, len(values) - 1) * sd / math.sqrt(len(values))
+    half = t_quantile(0.975, len(values) - 1) * sd / math.sqrt(len(values))
     return Interval(mean, mean - half, mean + half)
 
 
-def spread_interval(squares: float, df: int, *, level: float = 0.95) -> tuple[float, float]:
-    """Return the interval of the standard deviation behind a sum of squares with `df` degrees of freedom, if normal."""
-    ends = (float(special.chdtri(df, share)) for share in ((1 - level) / 2, (1 + level) / 2))
-    low, high = (math.sqrt(squares / end) for end in ends)
+def spread_interval(squares: float, df: int) -> tuple[float, float]:
+    """Return the 95 % interval of the standard deviation behind a sum of squares with `df` degrees, if normal."""
+    low, high = (math.sqrt(squares / float(special.chdtri(df, share))) for share in (0.025, 0.975))
     return low, high
 
 
@@ -156,9 +151,21 @@ def compare(
         return paired_test(control, treatment)
     if is_constant(a) and is_constant(b):
         return None
-    if test == "pooled":
-        return pooled_test(a, b, others=others, noise=noise)
-    return common(a, b, others) if test == "common" else welch(a, b)
+    if test == "welch":
+        return welch(a, b)
+    arms = [Source.of(values) for values in (a, b)]
+    if test == "common":
+        # No arm is left out of the variance for its spread: what admits what agrees admits what is small by chance.
+        pool = sum((Source.of(values) for values in others if len(values) >= 2), arms[0] + arms[1])
+    else:
+        pool = _pool(arms, others, noise)
+    for name, arm in zip(("control", "treatment"), arms, strict=True):
+        rest = pool - arm
+        narrow = rest.squares <= SAME**2
+        if narrow or float(special.fdtrc(arm.df, rest.df, arm.variance / rest.variance)) < _TOO_WIDE:
+            return welch(a, b, instead=f"the spread of the {name} arm contradicts the pooled one")
+    error = math.sqrt(pool.variance * (1 / len(a) + 1 / len(b)))
+    return Comparison(test, fmean(b) - fmean(a), error, pool.df, math.sqrt(pool.variance), len(a), len(b))
 
 
 def welch(control: Sequence[float], treatment: Sequence[float], *, instead: str = "") -> Comparison:
@@ -168,29 +175,6 @@ def welch(control: Sequence[float], treatment: Sequence[float], *, instead: str 
     return Comparison(
         "welch", fmean(treatment) - fmean(control), math.sqrt(a + b), df, None, len(control), len(treatment), instead
     )
-
-
-def common(control: Sequence[float], treatment: Sequence[float], others: Sequence[Sequence[float]]) -> Comparison:
-    """Return the comparison with the variance of all arms; Welch's where one of the two is much wider than the rest.
-
-    No arm is left out of the variance for its spread: a test that admits what agrees admits what is small by chance.
-    """
-    arms = [Source.of(values) for values in (control, treatment)]
-    pool = sum((Source.of(values) for values in others if len(values) >= 2), arms[0] + arms[1])
-    return with_variance(control, treatment, arms, pool, "common")
-
-
-def with_variance(
-    control: Sequence[float], treatment: Sequence[float], arms: Sequence[Source], pool: Source, test: Test
-) -> Comparison:
-    """Return the comparison of two arms by a pool's variance; Welch's where an arm's own contradicts the rest of it."""
-    for name, arm in zip(("control", "treatment"), arms, strict=True):
-        if is_too_wide(arm, pool):
-            why = f"the spread of the {name} arm contradicts the pooled one"
-            return welch(control, treatment, instead=why)
-    error = math.sqrt(pool.variance * (1 / len(control) + 1 / len(treatment)))
-    estimate = fmean(treatment) - fmean(control)
-    return Comparison(test, estimate, error, pool.df, math.sqrt(pool.variance), len(control), len(treatment))
 
 
 def paired_test(control: Runs, treatment: Runs) -> Comparison | None:
@@ -238,14 +222,6 @@ class Source:
         return Source(max(0.0, self.squares - other.squares), self.df - other.df)
 
 
-def is_too_wide(arm: Source, pool: Source) -> bool:
-    """Return whether the arm's variance is too far above that of the rest of the pool."""
-    rest = pool - arm
-    if rest.squares <= SAME**2:
-        return True
-    return float(special.fdtrc(arm.df, rest.df, arm.variance / rest.variance)) < _TOO_WIDE
-
-
 def _variance(values: Sequence[float]) -> float:
     """Return the sample variance; exactly 0 where no value differs, which rounding would not give."""
     if is_constant(values):
@@ -280,18 +256,8 @@ def contrast(arms: Sequence[Sequence[float]], weights: Sequence[float]) -> Compa
     return Comparison("contrast", estimate, math.sqrt(total), df, None, len(arms[0]), len(arms[-1]))
 
 
-def error_of(weights: Sequence[float], seeds: int) -> float:
-    """Return the standard error of a contrast with so many seeds an arm, in standard deviations between seeds."""
-    return math.sqrt(math.fsum(weight * weight for weight in weights) / seeds)
-
-
-def contrast_power(weights: tuple[float, ...], seeds: int, level: float, shift: float) -> float:
-    """Return the probability of a claim in the right direction; `shift` is the true contrast in standard errors."""
-    return float(special.ndtr(shift - _limits(weights, seeds, level)).mean())
-
-
 @lru_cache(maxsize=1024)
-def _limits(weights: tuple[float, ...], seeds: int, level: float) -> Any:
+def contrast_limits(weights: tuple[float, ...], seeds: int, level: float) -> Any:
     """Return, at each point, what a contrast has to exceed in its true standard errors."""
     free = seeds - 1
     counted = [weight for weight in weights if abs(weight) > 1e-9]
@@ -335,27 +301,18 @@ _CONTRADICTS: Final = 0.10
 """A source of variance outside the central 1 - this of F is no measure of the two arms' noise."""
 
 
-def pooled_test(
-    control: Sequence[float], treatment: Sequence[float], *, others: Sequence[Sequence[float]], noise: Noise | None
-) -> Comparison:
-    """Return the comparison with one variance from all sources that do not contradict each other, or Welch's."""
-    arms = [Source.of(control), Source.of(treatment)]
-    return with_variance(control, treatment, arms, _pool(arms, others, noise), "pooled")
-
-
 def _pool(arms: Sequence[Source], others: Sequence[Sequence[float]], noise: Noise | None) -> Source:
     """Return the two arms and what agrees with them: other arms first, each against the two, then the bank."""
+
+    def agrees(source: Source, pool: Source) -> bool:
+        below = float(special.fdtr(source.df, pool.df, source.variance / pool.variance))
+        return _CONTRADICTS / 2 <= below <= 1 - _CONTRADICTS / 2
+
     pool = own = arms[0] + arms[1]
     for values in others:
-        if len(values) >= 2 and not is_constant(values) and _agrees(source := Source.of(values), own):
+        if len(values) >= 2 and not is_constant(values) and agrees(source := Source.of(values), own):
             pool = pool + source
-    if noise is not None and _agrees(Source(noise.sd**2 * noise.df, noise.df), pool):
+    if noise is not None and agrees(Source(noise.sd**2 * noise.df, noise.df), pool):
         weight = min(noise.df, BANK_CAP, pool.df)
         pool = pool + Source(noise.sd**2 * weight, weight)
     return pool
-
-
-def _agrees(source: Source, pool: Source) -> bool:
-    """Return whether the ratio of the variances lies in the central part of F."""
-    below = float(special.fdtr(source.df, pool.df, source.variance / pool.variance))
-    return _CONTRADICTS / 2 <= below <= 1 - _CONTRADICTS / 2

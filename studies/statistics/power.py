@@ -16,6 +16,7 @@ effect near the margin.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -24,10 +25,10 @@ from typing import Any, Final
 from studies.records.design import Design, Hypothesis
 from studies.records.procedure import InterimAnalysis
 from studies.statistics import np, optimize, special
-from studies.statistics.comparison import Test, contrast_power, error_of
+from studies.statistics.comparison import Test, contrast_limits
+from studies.statistics.proportions import MOST_SEEDS
 from studies.statistics.sequential import crossings, dunnett_critical, spend_alpha
 
-MOST_SEEDS: Final = 200
 _STRATA: Final = 25
 """Equally likely values of the true noise, or of the ratio of two sample variances, that power is averaged over."""
 
@@ -104,13 +105,11 @@ def power(shape: PowerDesign, effect: float, sd: float, *, sd_df: int | None = N
     return sum(_power_at_effects(shape, [effect / (sd * scale) for scale in scales])) / len(scales)
 
 
-def min_detectable_effect(
-    shape: PowerDesign, sd: float, *, target_power: float = 0.8, sd_df: int | None = None
-) -> float:
+def min_detectable_effect(shape: PowerDesign, sd: float, *, target_power: float = 0.8) -> float:
     """Return the smallest effect that is seen with the promised power."""
 
     def short(effect: float) -> float:
-        return power(shape, effect, sd, sd_df=sd_df) - target_power
+        return power(shape, effect, sd) - target_power
 
     high = sd
     while short(high) < 0:
@@ -118,46 +117,29 @@ def min_detectable_effect(
     return float(optimize.brentq(short, 1e-6 * sd, high, xtol=1e-6 * sd))
 
 
-def seeds_needed(
-    shape: PowerDesign,
-    effect: float,
-    sd: float,
-    *,
-    target_power: float = 0.8,
-    sd_df: int | None = None,
-    most: int = MOST_SEEDS,
-) -> int | None:
-    """Return the fewest seeds of each arm that see `effect` with the promised power; None when `most` do not."""
-    low, high = 1, most
-    if power(shape.with_seeds(most), effect, sd, sd_df=sd_df) < target_power:
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        enough = power(shape.with_seeds(middle), effect, sd, sd_df=sd_df) >= target_power
-        low, high = (low, middle) if enough else (middle, high)
-    return high
+def seeds_needed(shape: PowerDesign, effect: float, sd: float, *, target_power: float = 0.8) -> int | None:
+    """Return the fewest seeds of each arm that see `effect` with the promised power; None when `MOST_SEEDS` do not."""
+
+    def is_enough(seeds: int) -> bool:
+        return power(shape.with_seeds(seeds), effect, sd) >= target_power
+
+    return 2 + bisect_left(range(2, MOST_SEEDS), True, key=is_enough) if is_enough(MOST_SEEDS) else None
 
 
 def _power_at_effects(shape: PowerDesign, sizes: Sequence[float]) -> list[float]:
     if shape.test == "contrast":
-        error = error_of(shape.weights, shape.seeds)
-    else:
-        error = math.sqrt(2 * (1 - shape.correlation if shape.test == "paired" else 1.0) / shape.seeds)
+        error = math.sqrt(math.fsum(weight * weight for weight in shape.weights) / shape.seeds)
+        limits = contrast_limits(shape.weights, shape.seeds, shape.level)
+        return [float(special.ndtr(size / error - limits).mean()) for size in sizes]
+    error = math.sqrt(2 * (1 - shape.correlation if shape.test == "paired" else 1.0) / shape.seeds)
     shifts = [size / error for size in sizes]
-    if shape.test == "contrast":
-        return [contrast_power(shape.weights, shape.seeds, shape.level, shift) for shift in shifts]
     if shape.test == "welch":
         return _welch(shape, shifts)
-    own: list[float] = _beyond(_df(shape), shifts, [_critical(shape, _df(shape))])[:, 0].tolist()
+    df = (1 if shape.test == "paired" else shape.arms) * (shape.seeds - 1)
+    own: list[float] = _beyond(df, shifts, [_critical(shape, df)])[:, 0].tolist()
     if shape.test == "paired":
         return own
     return [(one + other) / 2 for one, other in zip(own, _welch(shape, shifts), strict=True)]
-
-
-def _df(shape: PowerDesign) -> float:
-    if shape.test == "paired":
-        return shape.seeds - 1
-    return shape.arms * (shape.seeds - 1)
 
 
 def _welch(shape: PowerDesign, shifts: Sequence[float]) -> list[float]:

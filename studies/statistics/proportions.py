@@ -13,6 +13,7 @@ studies only.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from functools import lru_cache
 from typing import Any, Final
 
@@ -48,17 +49,12 @@ def one_sided_limits(count: int, of: int, level: float) -> tuple[float, float]:
     return low, high
 
 
-def newcombe(control: Interval, treatment: Interval) -> tuple[float, float]:
-    """Return the interval of treatment minus control from the limits of each: Newcombe's method 10."""
-    estimate = treatment.mean - control.mean
-    below = ((treatment.mean - treatment.low) ** 2 + (control.high - control.mean) ** 2) ** 0.5
-    above = ((treatment.high - treatment.mean) ** 2 + (control.mean - control.low) ** 2) ** 0.5
-    return max(-1.0, estimate - below), min(1.0, estimate + above)
-
-
 def difference(control: tuple[int, int], treatment: tuple[int, int], level: float = 0.95) -> tuple[float, float]:
-    """Return the interval of treatment's rate less control's, each given as (count, of)."""
-    return newcombe(exact_limits(*control, level), exact_limits(*treatment, level))
+    """Return the interval of treatment's rate less control's, each given as (count, of), from the limits of each."""
+    a, b = exact_limits(*control, level), exact_limits(*treatment, level)
+    below = ((b.mean - b.low) ** 2 + (a.high - a.mean) ** 2) ** 0.5
+    above = ((b.high - b.mean) ** 2 + (a.mean - a.low) ** 2) ** 0.5
+    return max(-1.0, b.mean - a.mean - below), min(1.0, b.mean - a.mean + above)
 
 
 def equivalence_p(control: tuple[int, int], treatment: tuple[int, int], margin: float) -> float:
@@ -85,25 +81,22 @@ def power_of_rates(control: float, treatment: float, seeds: int, *, alpha: float
     return float(_binomial(seeds, low) @ _rejection_region(seeds, seeds, alpha / 2) @ _binomial(seeds, high))
 
 
-def seeds_for_rates(
-    control: float, treatment: float, *, target_power: float = 0.8, alpha: float = 0.05, most: int = MOST_SEEDS
-) -> int | None:
-    """Return the fewest seeds of each arm that see this difference with the promised power; None beyond `most`.
+def seeds_for_rates(control: float, treatment: float, *, target_power: float = 0.8, alpha: float = 0.05) -> int | None:
+    """Return the fewest seeds of each arm that see this difference with the promised power; None beyond `MOST_SEEDS`.
 
     Raise ValueError for rates that are equal, or none.
     """
     if control == treatment or not (0 <= control <= 1 and 0 <= treatment <= 1):
         raise ValueError(f"expected two different rates between 0 and 1; found {control:g} and {treatment:g}")
-    if power_of_rates(control, treatment, most, alpha=alpha) < target_power:
+
+    def is_enough(seeds: int) -> bool:
+        return power_of_rates(control, treatment, seeds, alpha=alpha) >= target_power
+
+    if not is_enough(MOST_SEEDS):
         return None
-    low, high = 1, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        seen = power_of_rates(control, treatment, middle, alpha=alpha) >= target_power
-        low, high = (low, middle) if seen else (middle, high)
+    high = 2 + bisect_left(range(2, MOST_SEEDS), True, key=is_enough)
     fewer = range(max(2, high - _UNEVEN), high)  # counts are whole, so that power now and then falls as seeds grow
-    enough = (n for n in fewer if power_of_rates(control, treatment, n, alpha=alpha) >= target_power)
-    return next(enough, high)
+    return next(filter(is_enough, fewer), high)
 
 
 def min_detectable_rate(seeds: int, *, target_power: float = 0.8, alpha: float = 0.05) -> float | None:
@@ -169,11 +162,11 @@ def _binomial(n: int, rate: Any) -> Any:
     return stats.binom.pmf(np.arange(n + 1), n, np.asarray(rate)[..., None])
 
 
-def rate_interval(count: int, n: int, *, level: float = 0.95) -> Interval | None:
-    """Return count / n with Wilson's interval; None for no trials. Raise ValueError for a count outside 0 to n."""
+def rate_interval(count: int, n: int) -> Interval | None:
+    """Return count / n with Wilson's 95 % interval; None for no trials. Raise ValueError for a count outside 0 to n."""
     if not 0 <= count <= n:
         raise ValueError(f"a count must lie between 0 and its {n} trials; found {count}")
     if n == 0:
         return None
-    low, high = proportion.proportion_confint(count, n, alpha=1 - level, method="wilson")
+    low, high = proportion.proportion_confint(count, n, alpha=1 - 0.95, method="wilson")
     return Interval(count / n, max(0.0, float(low)), min(1.0, float(high)))

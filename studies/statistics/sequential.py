@@ -61,7 +61,9 @@ def _shares(n_control: int, n_treatments: Sequence[int]) -> tuple[float, ...]:
 
 @lru_cache(maxsize=16_384)
 def _all_within(c: float, df: float, shares: tuple[float, ...]) -> float:
-    z, weight_z = _normal_rule()
+    x, w = _legendre_rule(_NORMAL_NODES)
+    z = _FARTHEST_Z * x
+    weight_z = _FARTHEST_Z * w * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
     s, weight_s = _scale_rule(df)
     inside = np.ones((len(s), len(z)))
     for r, alike in groupby(shares):
@@ -70,13 +72,6 @@ def _all_within(c: float, df: float, shares: tuple[float, ...]) -> float:
         for _ in alike:
             inside *= within
     return float(weight_s @ inside @ weight_z)
-
-
-@lru_cache(maxsize=1)
-def _normal_rule() -> tuple[Any, Any]:
-    x, w = _legendre_rule(_NORMAL_NODES)
-    z = _FARTHEST_Z * x
-    return z, _FARTHEST_Z * w * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
 
 
 @lru_cache(maxsize=2)
@@ -123,11 +118,6 @@ def spend_alpha(seeds: Sequence[int], alpha: float = 0.05) -> tuple[InterimAnaly
     return tuple(InterimAnalysis(seeds=n, alpha=level) for n, level in zip(seeds, levels, strict=True))
 
 
-def cumulative_alpha(share: float, alpha: float) -> float:
-    """Return how much of a two-sided alpha is spent when this share of the seeds is in."""
-    return float(4 * special.ndtr(special.ndtri(alpha / 4) / math.sqrt(share)))
-
-
 def crossings(bounds: Sequence[float], shares: Sequence[float], drift: float = 0.0) -> tuple[Crossing, ...]:
     """Return for each look how probable it is that it is the first outside its bounds (in standard errors).
 
@@ -141,7 +131,7 @@ def crossings(bounds: Sequence[float], shares: Sequence[float], drift: float = 0
 def _levels(seeds: tuple[int, ...], alpha: float) -> tuple[float, ...]:
     walk, levels, before = _Walk(0.0), [], 0.0
     for share in (n / seeds[-1] for n in seeds):
-        now = cumulative_alpha(share, alpha)
+        now = float(4 * special.ndtr(special.ndtri(alpha / 4) / math.sqrt(share)))  # spent when this share is in
 
         def excess(bound: float, share: float = share, wanted: float = now - before) -> float:
             return sum(walk.exit_probability(bound, share)) - wanted

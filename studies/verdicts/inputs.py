@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from studies.records.alpha import AlphaAllocation
+from studies.records.alpha import AlphaAllocation, equivalence_level
 from studies.records.design import Design, Hypothesis
-from studies.records.procedure import Noise, Phase
+from studies.records.procedure import Phase
 from studies.records.verdict import Equivalence, Scope, Verdict, VerdictName
 from studies.statistics.comparison import Comparison, Runs
 
@@ -82,10 +82,8 @@ class ArmData:
         return len(self.collapsed) + len(self.worst)
 
     def as_json(self) -> dict[str, object]:
-        found: dict[str, object] = {
-            "values": dict(self.values), "seeds": dict(self.seeds), "excluded": dict(self.excluded),
-            "worst": dict(self.worst), "cut": dict(self.cut),
-        }  # fmt: skip
+        names = ("values", "seeds", "excluded", "worst", "cut")
+        found: dict[str, object] = {name: dict(getattr(self, name)) for name in names}
         return {**found, "collapsed": sorted(self.collapsed)} if self.collapsed else found
 
 
@@ -147,16 +145,11 @@ class JudgeInput:
 
     @property
     def alpha_alike(self) -> float:
-        return self.allocation.equivalence(self.look, self.phase)
+        return equivalence_level(self.design, self.look, self.phase)
 
     @property
     def looks(self) -> int:
         return len(self.design.looks) if self.phase == "confirm" else 1
-
-    @property
-    def noise(self) -> Noise | None:
-        """The bank's word, which holds in the design's own setting only."""
-        return self.design.noise if self.phase == "confirm" else None
 
     @property
     def shares_level(self) -> bool:
@@ -173,11 +166,6 @@ class JudgeInput:
 
     def runs(self) -> list[Runs]:
         return [self.select_runs(arm) for arm in self.arms.values()]
-
-    def others(self) -> list[list[float]]:
-        """Return what is analysed of the design's other arms, by their names' order."""
-        own = self.arms
-        return [self.select_runs(arm).numbers for name, arm in sorted(self.data.items()) if name not in own]
 
     def select_runs(self, arm: ArmData) -> Runs:
         """Return what enters a mean: with a rule of collapse the runs that did not, else all of them."""

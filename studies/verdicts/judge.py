@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from studies.checks.conditions import Pair, pairs_of
+from studies.checks.conditions import pairs_of
 from studies.checks.confounders import Violation, lint_conditions, lint_jobs
 from studies.checks.evidence import CollectError, read_collected
 from studies.checks.training import detect_collapse
@@ -27,19 +27,15 @@ from studies.verdicts.rules import find_claim, invalid, judge
 
 NO_RESULT = "no_result"
 """Stands for the code of a run that was launched and has neither a value nor a code: no lock excludes it."""
-_TURNED: Final = "subgroup"
-"""Code of a rule that is gone: the effect turns around in every kind of task. What it found in older logs stands."""
 
 
 def judge_hypothesis(
-    state: StudyState, hypothesis: str, *, look: int, phase: Phase = "confirm", lock_error: str | None = None,
-    stored: Verdict | None = None,
-) -> Verdict:  # fmt: skip
+    state: StudyState, hypothesis: str, *, look: int, phase: Phase = "confirm", lock_error: str | None = None
+) -> Verdict:
     """Return the verdict on `hypothesis` from the runs of the state up to `look`.
 
-    `lock_error` is a sentence about a lock or evidence that was changed: the verdict is then invalid. `stored` is the
-    verdict that is computed anew. Raise ValueError for a state without a design, or a hypothesis, look or phase that it
-    does not have.
+    `lock_error` is a sentence about a lock or evidence that was changed: the verdict is then invalid. Raise ValueError
+    for a state without a design, or a hypothesis, look or phase that it does not have.
     """
     design = state.design
     if design is None:
@@ -47,11 +43,7 @@ def judge_hypothesis(
     data = gather(state, look=look, phase=phase)
     if lock_error is not None:
         return invalid(state.alpha_allocation, hypothesis, lock_error, data=data, look=look, phase=phase)
-    turned = (line.partition(": ") for line in (stored.violations if stored is not None else ()))
-    found = (
-        *find_violations(state, hypothesis, data),
-        *(Violation(code, sentence, blocks=True) for code, _, sentence in turned if code == _TURNED),
-    )
+    found = find_violations(state, hypothesis, data)
     arms = [data[name] for name in design.contrast_of(find_claim(design, hypothesis))]
     codes = {code for arm in arms for code in (*arm.excluded.values(), *arm.cut.values())}
     obstacles = {v.code for v in found if v.blocks} | (codes - set(design.exclusions))
@@ -78,7 +70,16 @@ def gather(state: StudyState, *, look: int, phase: Phase = "confirm") -> dict[st
     """Return the runs of each arm of the design that a look of a phase sees, by the arm's name."""
     design = state.design
     assert design is not None
-    drawn = _seeds(design, look, phase)
+    if phase == "replicate":
+        if design.replication is None:
+            raise ValueError("the design has no replication to judge")
+        drawn = design.replication.seeds
+    elif phase != "confirm":
+        raise ValueError(f"runs of the phase {phase} feed no claim; expected confirm or replicate")
+    elif not 1 <= look <= max(1, len(design.looks)):
+        raise ValueError(f"the look must lie between 1 and {max(1, len(design.looks))}; found {look}")
+    else:
+        drawn = design.seeds[: design.looks[look - 1].seeds] if design.looks else design.seeds
     seeds = {arm.name: frozenset(design.seeds_of(arm.name, drawn)) for arm in design.arms}
     return {
         arm.name: _arm(design, [run for run in state.runs_of(arm.name, phase) if run.spec.seed in seeds[arm.name]])
@@ -98,42 +99,18 @@ def find_violations(state: StudyState, hypothesis: str, data: Mapping[str, ArmDa
     """Return what the confound linter finds in the runs that count; nothing where none has recorded conditions."""
     design = state.design
     assert design is not None
-    pairs = pairs_of(design, find_claim(design, hypothesis))
-    found = tuple(dict.fromkeys(v for names in pairs for v in _between(state, design, hypothesis, data, names)))
+    pairs, violations = pairs_of(design, find_claim(design, hypothesis)), dict[Violation, None]()
+    for names in pairs:
+        arms = [[state.runs[run] for run in data[name].values] for name in names]
+        control, treatment = ({run.run_id: seen for run in arm if (seen := run.conditions) is not None} for arm in arms)
+        if control and treatment:
+            jobs = [[run.spec.job for run in arm] for arm in arms]
+            violations |= dict.fromkeys(lint_conditions(design, hypothesis, control, treatment, names))
+            violations |= dict.fromkeys(lint_jobs(design, hypothesis, jobs[0], jobs[1], names))
     if len(pairs) == 1:
-        return found
-    told = {violation.code: violation for violation in reversed(found)}  # of threats between many pairs the first
-    return tuple(v for v in found if v.blocks or v is told[v.code])
-
-
-def _between(
-    state: StudyState, design: Design, hypothesis: str, data: Mapping[str, ArmData], names: Pair
-) -> tuple[Violation, ...]:
-    first, second = (data[name] for name in names)
-    control, treatment = (
-        {run: seen for run in arm.values if (seen := state.runs[run].conditions) is not None} for arm in (first, second)
-    )
-    if not control or not treatment:
-        return ()
-    jobs = [[state.runs[run].spec.job for run in arm.values] for arm in (first, second)]
-    return (
-        *lint_conditions(design, hypothesis, control, treatment, names),
-        *lint_jobs(design, hypothesis, jobs[0], jobs[1], names),
-    )
-
-
-def _seeds(design: Design, look: int, phase: Phase) -> tuple[int, ...]:
-    if phase == "replicate":
-        if design.replication is None:
-            raise ValueError("the design has no replication to judge")
-        return design.replication.seeds
-    if phase != "confirm":
-        raise ValueError(f"runs of the phase {phase} feed no claim; expected confirm or replicate")
-    if not design.looks:
-        return design.seeds
-    if not 1 <= look <= len(design.looks):
-        raise ValueError(f"the look must lie between 1 and {len(design.looks)}; found {look}")
-    return design.seeds[: design.looks[look - 1].seeds]
+        return tuple(violations)
+    told = {violation.code: violation for violation in reversed(violations)}  # of threats between many pairs the first
+    return tuple(v for v in violations if v.blocks or v is told[v.code])
 
 
 def _arm(design: Design, runs: list[RunState]) -> ArmData:
@@ -204,12 +181,8 @@ def verdict_follows(state: StudyState, verdict: Verdict) -> bool:
     """Return whether computing `verdict` anew gives the same inputs and numbers; if invalid, also with its reason."""
     if state.design is None:
         return False
-    outside = (None, verdict.reason) if verdict.verdict == "invalid" else (None,)
-    name, look, phase = verdict.hypothesis, verdict.look, verdict.phase
-    again = (
-        judge_hypothesis(state, name, look=look, phase=phase, lock_error=reason, stored=verdict) for reason in outside
-    )
-    for found in again:
+    for reason in (None, verdict.reason) if verdict.verdict == "invalid" else (None,):
+        found = judge_hypothesis(state, verdict.hypothesis, look=verdict.look, phase=verdict.phase, lock_error=reason)
         pairs = [(getattr(verdict, name), getattr(found, name)) for name in _NUMBERS]
         close = all(x is y if None in (x, y) else math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-9) for x, y in pairs)
         if close and (verdict.verdict, verdict.inputs_sha256) == (found.verdict, found.inputs_sha256):

@@ -79,13 +79,12 @@ class SettingRecipe:
                 if claim.kind == "difference":
                     self._take_back(state.round, claim)
             elif claim.kind != "difference":
-                self._leave(state.round, claim, "is an interaction or a trend, and no value of a job")
-            elif (
-                not verdict.exploratory
-                and (interval := deciding_interval(design, verdict)) is not None
-                and not interval.low <= 0 <= interval.high
-            ):
-                better.append(_better(state.round, design, claim, verdict))
+                why = "is an interaction or a trend, and no value of a job"
+                self.left.append(ExcludedClaim(state.round, claim, why))
+            elif not verdict.exploratory:
+                interval = deciding_interval(design, verdict)
+                if interval is not None and not interval.low <= 0 <= interval.high:
+                    better.append(_better(state.round, design, claim, verdict))
         for value in sorted(better, key=lambda value: -abs(value.verdict.estimate or 0.0)):
             if not taken & value.fields.keys():
                 taken |= value.fields.keys()
@@ -95,17 +94,19 @@ class SettingRecipe:
         now = {name: self._chosen[name].fields[name] if name in self._chosen else self.base.get(name, BUILT_IN)
                for name in value.fields}  # fmt: skip
         before = [name for name in value.fields if name in self._chosen]
-        compared = _same(now, value.over) or _same(now, value.fields)
+        compared, why = _same(now, value.over) or _same(now, value.fields), ""
         if before and any(_same(past.fields, value.over) and _same(past.over, value.fields) for past in self._past):
-            self._leave(value.round, value.claim, "contradicts an earlier round; neither value is taken for it")
+            why = "contradicts an earlier round; neither value is taken for it"
             self._chosen = {name: known for name, known in self._chosen.items() if name not in value.fields}
         elif before and not compared:
-            self._leave(value.round, value.claim, f"is left out, as {format_fields(now)} was not compared with it")
+            why = f"is left out, as {format_fields(now)} was not compared with it"
         else:
             self._chosen |= dict.fromkeys(value.fields, value)
-        if not before and not compared:
-            why = f"is taken though {format_fields(now)}, as the job under all arms has it, was not compared with it"
-            self._leave(value.round, value.claim, why)
+            if not compared:
+                why = (
+                    f"is taken though {format_fields(now)}, as the job under all arms has it, was not compared with it"
+                )
+        self.left += [ExcludedClaim(value.round, value.claim, why)] if why else []
         self._past.append(value)
 
     def _take_back(self, number: int, claim: Hypothesis) -> None:
@@ -114,11 +115,8 @@ class SettingRecipe:
             pairs = [{canonical(one.control), canonical(one.treatment)} for one in (value.claim, claim)]
             if value.claim.variable == claim.variable and pairs[0] == pairs[1]:
                 why = f"was not shown again in round {number}, on fresh seeds: it is no part of a recipe"
-                self._leave(value.round, value.claim, why)
+                self.left.append(ExcludedClaim(value.round, value.claim, why))
                 self._chosen = {name: known for name, known in self._chosen.items() if known is not value}
-
-    def _leave(self, number: int, claim: Hypothesis, why: str) -> None:
-        self.left.append(ExcludedClaim(number, claim, why))
 
 
 def recipes(rounds: Sequence[StudyState], follows: Follows = lambda state, verdict: True) -> tuple[SettingRecipe, ...]:

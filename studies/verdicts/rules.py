@@ -41,6 +41,7 @@ from studies.statistics.comparison import (
     spread,
     two_one_sided,
 )
+from studies.statistics.proportions import boschloo
 from studies.verdicts import scope, wording
 from studies.verdicts.forecasts import brier
 from studies.verdicts.inputs import ArmData, Finding, JudgeInput, count_codes, find_unaccounted
@@ -103,15 +104,12 @@ def invalid(
     data: Mapping[str, ArmData] | None = None,
     look: int = 1,
     phase: Phase = "confirm",
-    exploratory: bool = False,
 ) -> Verdict:
     """Return the verdict `invalid` for a `reason` from outside the numbers, such as a lock that was edited.
 
     It is final: no later look can heal what is not in the numbers.
     """
-    case = JudgeInput(
-        allocation, find_claim(allocation.design, hypothesis), data or {}, look, phase=phase, exploratory=exploratory
-    )
+    case = JudgeInput(allocation, find_claim(allocation.design, hypothesis), data or {}, look, phase=phase)
     return _verdict(case, Finding("invalid", reason), outside=reason)
 
 
@@ -157,9 +155,8 @@ def _find_obstacle(case: JudgeInput) -> str | None:
     counts = [len(arm.values) + len(arm.worst) for arm in case.arms.values()]
     if min(counts) >= 2:
         return None
-    found = ", ".join(map(str, counts))
-    if len(counts) == 2:
-        found = f"{counts[0]} in the control arm and {counts[1]} in the treatment arm"
+    two = len(counts) == 2
+    found = "{} in the control arm and {} in the treatment arm".format(*counts) if two else ", ".join(map(str, counts))
     return f"The test needs at least 2 valid runs in each arm; found {found}."
 
 
@@ -179,7 +176,9 @@ def _compare_arms(case: JudgeInput) -> Comparison | None:
     control, treatment = case.runs()
     if case.design.test == "boschloo" or (is_constant(control.numbers) and is_constant(treatment.numbers)):
         return None
-    return compare(case.design.test, control, treatment, others=case.others(), noise=case.noise)
+    others = [case.select_runs(arm).numbers for name, arm in sorted(case.data.items()) if name not in case.arms]
+    noise = case.design.noise if case.phase == "confirm" else None  # the bank's word is on the design's own setting
+    return compare(case.design.test, control, treatment, others=others, noise=noise)
 
 
 def _level(case: JudgeInput) -> tuple[float, list[int]]:
@@ -226,7 +225,7 @@ def _p_in_family(case: JudgeInput) -> float:
     if _find_obstacle(case) is not None or _has_few_runs(case) or scope.is_mostly_cut(scope.reached_rates(case)):
         return 1.0
     if case.design.test == "boschloo":
-        return min(1.0, scope.exact_p(case) * len(_family_sizes(case)))
+        return min(1.0, boschloo(*scope.counts(case)) * len(_family_sizes(case)))
     found = _compare_arms(case)
     return 1.0 if found is None else sequential.dunnett_p(found.t, found.df, found.n_control, _family_sizes(case))
 
@@ -260,25 +259,27 @@ def _without_variance(case: JudgeInput) -> Finding:
         unlike, test = f"Every pair of runs with one seed differs by the same ({effect:+.3f})", "the paired test"
     if abs(effect) <= SAME:
         return Finding("inconclusive", same)
-    said = f"{unlike}: without variance {test} does not exist, so the locked rule cannot decide."
-    return Finding("invalid", said)
+    return Finding("invalid", f"{unlike}: without variance {test} does not exist, so the locked rule cannot decide.")
 
 
 def _verdict(case: JudgeInput, finding: Finding, *, outside: str = "") -> Verdict:
     runs = case.runs()
     a, b = runs[0].numbers, runs[-1].numbers
-    means = _numbers(finding, a), _numbers(finding, b)
     comparison = finding.comparison
     estimate = comparison.estimate if comparison is not None else _weighted_effect(case) if finding.measured else None
     last = case.phase != "confirm" or case.look >= len(case.design.looks)
     expected = case.claim.prediction
+
+    def mean(values: list[float]) -> float | None:
+        return fmean(values) if values and finding.measured else None
+
     return Verdict(
         hypothesis=case.claim.id, verdict=finding.verdict, reason=finding.reason,
         estimate=estimate, low=finding.low, high=finding.high,
         level=1 - case.alpha if finding.level is None else finding.level,
         p=finding.p if comparison is None else comparison.p,
         n_control=len(a), n_treatment=len(b),
-        mean_control=means[0], mean_treatment=means[1],
+        mean_control=mean(a), mean_treatment=mean(b),
         sd_control=spread(a) if finding.measured else None, sd_treatment=spread(b) if finding.measured else None,
         test=case.design.test if comparison is None else comparison.test,
         inputs_sha256=_inputs(case, outside),
@@ -293,17 +294,12 @@ def _verdict(case: JudgeInput, finding: Finding, *, outside: str = "") -> Verdic
         scope=finding.scope, collapses=collapse_rates(case), reached=scope.reached_rates(case),
         arms=() if case.claim.kind == "difference" else tuple(
             ArmMean(
-                arm=name, weight=weight, n=len(arm.values), mean=_numbers(finding, arm.numbers),
+                arm=name, weight=weight, n=len(arm.values), mean=mean(arm.numbers),
                 sd=spread(arm.numbers) if finding.measured else None,
             )
             for name, weight, arm in zip(case.arms, case.weights, runs, strict=True)
         ),
     )  # fmt: skip
-
-
-def _numbers(finding: Finding, values: list[float]) -> float | None:
-    """Return the mean of an arm; None where it has no run, or none that is a number of what is asked."""
-    return fmean(values) if values and finding.measured else None
 
 
 def _weighted_effect(case: JudgeInput) -> float | None:

@@ -26,12 +26,14 @@ from studies.statistics.comparison import is_equivalent
 from studies.statistics.proportions import one_sided_limits
 from studies.verdicts import wording
 from studies.verdicts.inputs import Finding, JudgeInput, UnobservedMiss
-from studies.verdicts.wording import Count
+
+Count = tuple[int, int]
+"""How many of how many."""
 
 
 def judge_exactly(case: JudgeInput, level: float, tests: int) -> Finding:
     """Return what the exact test says at a level that `tests` claims of one variable share."""
-    control, treatment = _counts(case)
+    control, treatment = counts(case)
     (a, n), (b, m) = control, treatment
     p = proportions.boschloo(control, treatment)
     adjusted = min(1.0, p * tests)
@@ -58,10 +60,6 @@ def judge_exactly(case: JudgeInput, level: float, tests: int) -> Finding:
     )  # fmt: skip
 
 
-def exact_p(case: JudgeInput) -> float:
-    return proportions.boschloo(*_counts(case))
-
-
 def reached_rates(case: JudgeInput) -> tuple[ReachedRate, ...]:
     """Return how many runs of each of the claim's arms reached the threshold; nothing for a metric that is no time."""
     cut = case.design.metric.cut_at
@@ -79,7 +77,8 @@ def is_mostly_cut(rates: Sequence[ReachedRate]) -> bool:
     return any(2 * rate.count < rate.of for rate in rates)
 
 
-def _counts(case: JudgeInput) -> tuple[Count, Count]:
+def counts(case: JudgeInput) -> tuple[Count, Count]:
+    """Return how many of how many runs of each arm have 1."""
     control, treatment = ((sum(value > 0.5 for value in runs.numbers), len(runs.numbers)) for runs in case.runs())
     return control, treatment
 
@@ -123,7 +122,18 @@ def _of_all(case: JudgeInput, finding: Finding, rates: Sequence[CollapseRate]) -
     A claimed difference has to exceed what the arm that is ahead may lose so; an equivalence to stay inside its margin
     whichever arm loses it, and none was seen to.
     """
-    drop = _drop(case)
+    worst, means = case.design.metric.worst, [fmean(runs.numbers) for runs in case.runs()]
+    drop = case.design.collapse.drop if case.design.collapse is not None else None
+    if drop is None:  # then all that was reached
+        drop = max(abs(mean - worst) for mean in means)
+    else:  # as the bank knows it; more where collapses did cost more
+        sign = 1 if case.design.metric.higher_is_better else -1
+        collapsed = [
+            sign * (mean - value)
+            for mean, arm in zip(means, case.arms.values(), strict=True)
+            for value in (*(arm.values[run] for run in arm.collapsed), *(worst for _ in arm.worst))
+        ]
+        drop = max(drop, fmean(collapsed)) if collapsed else drop
     pairs = list(zip(case.weights, rates, strict=True))
     lost = {  # by the arms whose mean raises the effect, or lowers it
         up: math.fsum(abs(weight) * rate.upper for weight, rate in pairs if (weight > 0) == up) * drop
@@ -136,21 +146,6 @@ def _of_all(case: JudgeInput, finding: Finding, rates: Sequence[CollapseRate]) -
         return False
     # by the tested difference: of pairs it is not that of the arms' means
     return min(abs(finding.low), abs(finding.high)) > lost[(finding.low > 0) == case.design.metric.higher_is_better]
-
-
-def _drop(case: JudgeInput) -> float:
-    """Return what a collapse costs: as the bank knows it, else all that was reached; more where it did cost more."""
-    worst, means = case.design.metric.worst, [fmean(runs.numbers) for runs in case.runs()]
-    known = case.design.collapse.drop if case.design.collapse is not None else None
-    if known is None:
-        return max(abs(mean - worst) for mean in means)
-    sign = 1 if case.design.metric.higher_is_better else -1
-    collapsed = [
-        sign * (mean - value)
-        for mean, arm in zip(means, case.arms.values(), strict=True)
-        for value in (*(arm.values[run] for run in arm.collapsed), *(worst for _ in arm.worst))
-    ]
-    return max(known, fmean(collapsed)) if collapsed else known
 
 
 def find_unobserved_misses(metric: Metric, verdict: Verdict) -> tuple[UnobservedMiss, ...]:

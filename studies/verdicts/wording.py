@@ -166,7 +166,8 @@ def explain_not_collapsed(rates: Sequence[CollapseRate]) -> str:
 
 def explain_reached(unseen: Sequence[UnobservedMiss], metric: Metric, scope: Scope) -> str:
     """Return of which trainings a verdict on a time speaks, and what it leaves open about the others."""
-    alone, phrase = f" with {unseen[0].arm}" if len(unseen) == 1 else "", reached_phrase(metric)
+    alone = f" with {unseen[0].arm}" if len(unseen) == 1 else ""
+    phrase = "get there" if metric.threshold is not None else "stay below the cut"
     rates = [_share(one.upper) + ("" if alone else f" with {one.arm}") for one in unseen]
     most = f"that up to {' and '.join(rates)}"
     if scope == "all":
@@ -174,11 +175,6 @@ def explain_reached(unseen: Sequence[UnobservedMiss], metric: Metric, scope: Sco
     least = [one.breaking_share for one in unseen if one.breaking_share is not None]
     undone = f", and {_share(min(least))} would undo it" if least else ""
     return f" It speaks of trainings{alone} that {phrase}: {most} never do is not ruled out{undone}."
-
-
-def reached_phrase(metric: Metric) -> str:
-    """Return what trainings do whose value is not where it is cut."""
-    return "get there" if metric.threshold is not None else "stay below the cut"
 
 
 def _share(value: float) -> str:
@@ -200,10 +196,6 @@ def explain_not_reached(rates: Sequence[ReachedRate], metric: Metric) -> str:
         f"{rate.of - rate.count} of {rate.of} runs with {rate.arm}" for rate in rates if 2 * rate.count < rate.of
     )
     return f"Not reached by {missed} {within}, so that no time is compared: {goal} was reached by {told}."
-
-
-Count = tuple[int, int]
-"""How many of how many."""
 
 
 def ends_in_digits(ends: tuple[float, float], unit: str = "") -> tuple[str, str]:

@@ -30,7 +30,6 @@ from studies.log.study import ApprovalAnswer
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Design, Metric, NoisePlan
 from studies.records.procedure import Noise
-from studies.records.runs import noise_hash
 from studies.report import Report
 from studies.report.next_question import list_next_questions
 from swarm.job import Job
@@ -106,7 +105,7 @@ class LocksAtOnce(Planning):
         record = self._record(state)
         if self.noise is not None and state.noise_plan is None:
             plan = self.noise.model_dump(mode="json")
-            payload = {"plan": plan, "hash": noise_hash(self.noise), "seconds_per_run": 10.0}
+            payload = {"plan": plan, "hash": self.noise.hash(), "seconds_per_run": 10.0}
             record.append(EventType.NOISE_PLANNED, payload)
             return
         known = {hypothesis.id for hypothesis in state.hypotheses}

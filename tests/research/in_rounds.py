@@ -11,7 +11,7 @@ from studies.log.event_log import lock_name, write_lock
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Design, NoisePlan, RunSpec
 from studies.records.procedure import InterimAnalysis
-from studies.records.runs import noise_hash, noise_spec
+from studies.records.runs import noise_spec
 from tests.studies.synthetic import STUDY, Synthetic, Ticking, base_job, design, hypothesis
 
 WHY = "group_size = 32 is the rung above."
@@ -61,7 +61,7 @@ class InRounds(Synthetic):
             environment="guess", job=self.design.base_job, seeds=seeds, metric_key=self.design.metric.key,
             episodes=self.design.metric.episodes,
         )  # fmt: skip
-        lock = noise_hash(plan)
+        lock = plan.hash()
         self.append(EventType.NOISE_PLANNED, plan=plan.model_dump(mode="json"), hash=lock, seconds_per_run=10.0)
         for seed in seeds:
             spec = noise_spec(self.study, plan, lock, seed)

@@ -26,7 +26,7 @@ from research.runs.workers import ManagedProcess, ProcessGroup
 from studies import StudyState
 from studies.checks.training import find_zero_lr_run
 from studies.records.design import GAIN, MODEL, SUCCESS, Arm, Design, Metric, NoisePlan, RunSpec
-from studies.records.runs import PLUMBING_ARM, noise_hash
+from studies.records.runs import PLUMBING_ARM
 from studies.records.statements import statement
 from studies.report import build_report
 from swarm.job import Job, TinyModel
@@ -143,7 +143,7 @@ def test_where_the_noise_is_known_the_one_training_is_enough_and_unasked_it_tell
 
 def test_old_plans_hash_as_before() -> None:
     assert "plumbing" not in noise_plan().model_dump(mode="json")
-    assert noise_hash(noise_plan()) != noise_hash(plan())
+    assert noise_plan().hash() != plan().hash()
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from studies import Event, EventLog, StudyState, fold, judge_hypothesis
 from studies.log.event import EventType
 from studies.log.event_log import LOCK_FILE, write_lock
-from studies.records.alpha import allocate_single_round as staked
+from studies.records.alpha import AlphaAllocation, AlphaLedgers
 from studies.records.base import canonical
 from studies.records.design import BUILT_IN, REWARD, Arm, Budget, Design, Hypothesis, Metric, Price, RunSpec
 from studies.records.procedure import Prediction
@@ -43,6 +43,10 @@ class Ticking:
     def __call__(self) -> datetime:
         self.now += self.step
         return self.now
+
+
+def staked(design: Design) -> AlphaAllocation:
+    return AlphaLedgers.begin(1, design.alpha).allocate(design)
 
 
 def hypothesis(identity: str = "h1", treatment: Any = 16, **changes: Any) -> Hypothesis:

@@ -45,7 +45,6 @@ from studies import EventLog, EventType, StoreError, StudyLog, StudyState, fold
 from studies.log.fold import SERVED, WORKED
 from studies.log.locks import ControllerLeases, Holder
 from studies.records.design import NoisePlan
-from studies.records.runs import noise_hash
 from studies.records.verdict import ApprovalRequest
 from tests.research.orchestration.shown import artifacts_of, state_of
 from tests.studies.synthetic import Synthetic, base_job
@@ -134,11 +133,11 @@ def test_what_waits_undoes_nothing_that_came_after_it_and_a_later_wish_does(line
 def ask(line: Line) -> Question:
     plan = NoisePlan(environment="arith", job=base_job(), seeds=(1, 2), metric_key="success", episodes=8)
     question = ApprovalRequest(
-        study=STUDY, number=1, stage="noise", lock=noise_hash(plan), runs=2, seconds=9.0, left_s=9.0, would="A/A runs"
+        study=STUDY, number=1, stage="noise", lock=plan.hash(), runs=2, seconds=9.0, left_s=9.0, would="A/A runs"
     )
     record = StudyLog(line.log, STUDY)
     assert record.state().open_question is None
-    record.append(EventType.NOISE_PLANNED, {"plan": plan.model_dump(mode="json"), "hash": noise_hash(plan)})
+    record.append(EventType.NOISE_PLANNED, {"plan": plan.model_dump(mode="json"), "hash": plan.hash()})
     asked = {"question": question.model_dump(mode="json"), "digest": question.digest()}
     record.append(EventType.APPROVAL_ASKED, asked)
     found = question_of(line.state())

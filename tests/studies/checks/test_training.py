@@ -24,7 +24,7 @@ from studies.records.procedure import CollapseRule
 from studies.records.runs import Conditions, TrainingCurve
 from studies.report.evidence import gather
 from studies.report.summary import headline
-from studies.report.validity import threats
+from studies.report.validity import remarks
 from tests.golden import assert_golden
 from tests.lazily import lazy
 from tests.studies.synthetic import studies
@@ -145,6 +145,6 @@ def test_runs_that_had_nothing_to_learn_from_are_counted_by_arm_and_told(finishe
     )
     assert count_without_signal(state) == {CONTROL: (5, 5)}
     assert [had_no_signal(run) for run in state.runs_of(CONTROL)] == [True] * 5
-    (text,) = [remark.text for remark in threats(state, gather(*finished)) if "nothing to learn" in remark.text]
+    (text,) = [remark.text for remark in remarks(state, gather(*finished)) if "nothing to learn" in remark.text]
     assert_golden(text)
     assert count_without_signal(whole) == {}, "logs of before it was recorded claim nothing"

@@ -19,7 +19,7 @@ from studies.records.procedure import (
     Screen,
     Selection,
 )
-from studies.records.runs import confirm_spec, noise_hash, noise_spec, replicate_spec, screen_spec
+from studies.records.runs import confirm_spec, noise_spec, replicate_spec, screen_spec
 from studies.records.statements import claims
 from studies.records.verdict import Verdict
 from tests.golden import refused
@@ -63,9 +63,7 @@ def plan(s: Synthetic, spec: RunSpec) -> Event:
 
 
 def noise(s: Synthetic, **changes: Any) -> Event:
-    return s.append(
-        EventType.NOISE_PLANNED, **{"plan": PLAN.model_dump(mode="json"), "hash": noise_hash(PLAN), **changes}
-    )
+    return s.append(EventType.NOISE_PLANNED, **{"plan": PLAN.model_dump(mode="json"), "hash": PLAN.hash(), **changes})
 
 
 def ask(s: Synthetic, *arms: Arm, first: int = 0) -> list[Event]:
@@ -314,13 +312,13 @@ UNFIT: dict[str, Step] = {
     "a noise plan after the design": lambda s: (begun(s), noise(s)),
     "two noise plans": lambda s: (s.create(), noise(s), noise(s)),
     "a noise plan under another's hash": lambda s: (s.create(), noise(s, hash="f" * 64)),
-    "a noise run without a plan": lambda s: (s.create(), plan(s, noise_spec(s.study, PLAN, noise_hash(PLAN), 5))),
+    "a noise run without a plan": lambda s: (s.create(), plan(s, noise_spec(s.study, PLAN, PLAN.hash(), 5))),
     "a noise run after the design": (
-        lambda s: (s.create(), noise(s), s.lock(), plan(s, noise_spec(s.study, PLAN, noise_hash(PLAN), 5)))),
+        lambda s: (s.create(), noise(s), s.lock(), plan(s, noise_spec(s.study, PLAN, PLAN.hash(), 5)))),
     "a noise run with a seed of its own": (
-        lambda s: (s.create(), noise(s), plan(s, noise_spec(s.study, PLAN, noise_hash(PLAN), 7)))),
+        lambda s: (s.create(), noise(s), plan(s, noise_spec(s.study, PLAN, PLAN.hash(), 7)))),
     "a noise run of an arm": (
-        lambda s: (s.create(), noise(s), plan(s, noise_spec(s.study, PLAN, noise_hash(PLAN),
+        lambda s: (s.create(), noise(s), plan(s, noise_spec(s.study, PLAN, PLAN.hash(),
             5).model_copy(update={"arm": "x"})))),
     "a run whose job is not its arm's": lambda s: (begun(s), foreign(s, job={"steps": 1})),
     "a run in another environment": lambda s: (begun(s), foreign(s, environment="arith")),

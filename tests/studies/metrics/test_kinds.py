@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies.metrics import Asked, Refused, Results, Value, kind_named, kind_of, kinds, other_environment
-from studies.metrics.base import Curve, by_episodes
+from studies.metrics.base import Curve, success_curve
 from studies.records.design import GAIN, SUCCESS, Metric, Schedule
 from studies.records.runs import screen_metric
 from tests.golden import refused
@@ -25,6 +25,10 @@ def part(version: int, solved: int, of: int = 20, **facts: float) -> dict[str, A
 def run(*solved: int) -> Results:
     first, *during, last = (part(version, count) for version, count in enumerate(solved))
     return Results(first, last, during, rows(len(solved) - 1), part(len(solved) - 1, 3))
+
+
+def value_of(metric: Metric, results: Results) -> float:
+    return kind_of(metric).measure(metric, results)[metric.key].value
 
 
 def rows(steps: int) -> list[dict[str, Any]]:
@@ -61,14 +65,14 @@ def test_a_time_is_cut_at_the_horizon_and_an_area_below_a_threshold_tells_no_lev
     kind = kind_named("episodes")
     metric = kind.define(replace(ASKED, threshold=0.5))
     slow, fast = run(0, 2, 4, 6, 8), run(0, 8, 16, 18, 20)
-    assert (kind.of_run(metric, slow), kind.measure(metric, slow)[f"{metric.key}/reached"].value) == (64.0, 0.0)
-    assert kind.of_run(metric, fast) < 32
+    assert (value_of(metric, slow), kind.measure(metric, slow)[f"{metric.key}/reached"].value) == (64.0, 0.0)
+    assert value_of(metric, fast) < 32
     assert kind.measure(metric, fast)[f"{metric.key}/reached"].value == 1.0
     assert metric.unit == "episodes"
-    assert kind_named("seconds").of_run(kind_named("seconds").define(replace(ASKED, threshold=0.5)), slow) == 30.0
+    assert value_of(kind_named("seconds").define(replace(ASKED, threshold=0.5)), slow) == 30.0
     kind = kind_named("area")
     metric = kind.define(replace(ASKED, threshold=0.5))
-    assert kind.of_run(metric, run(10, 10, 10, 10, 10)) == kind.of_run(metric, run(10, 20, 20, 20, 20)) == 0.5
+    assert value_of(metric, run(10, 10, 10, 10, 10)) == value_of(metric, run(10, 20, 20, 20, 20)) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -92,10 +96,10 @@ def test_a_fact_is_one_that_the_environment_declares_and_says_of_every_play() ->
     metric = kind.define(replace(ASKED, of="calls", facts={"calls": (10.0, 0.0)}))
     assert (metric.worst, metric.best, metric.higher_is_better, metric.unit) == (10.0, 0.0, False, "calls")
     whole = Results(part(0, 1, calls=4.0), part(1, 2, calls=3.0))
-    assert kind.of_run(metric, whole) == 3.0
+    assert value_of(metric, whole) == 3.0
     whole.final["episodes"][3]["facts"] = {}
     with refused(Refused, "1 of 20"):
-        kind.of_run(metric, whole)
+        value_of(metric, whole)
 
 
 def test_a_schedule_is_the_same_by_episodes_whatever_an_arms_batch_and_of_too_few_evaluations_is_refused() -> None:
@@ -158,12 +162,12 @@ FALLS = [*RISES, *(0.75 - 0.06 * n for n in range(10))]
     ids=["rises", "stays", "falls", "ends below", "ends below at once", "is stopped breaking down", "is stopped"],
 )  # fmt: skip
 def test_a_training_has_one_or_none(found: Results, collapsed: float) -> None:
-    assert COLLAPSE.of_run(METRIC, found) == collapsed
+    assert value_of(METRIC, found) == collapsed
 
 
 def test_what_cannot_show_a_collapse_is_refused_and_two_arms_are_two_rates() -> None:
     with refused(Refused, "768 training episodes"):
-        COLLAPSE.of_run(METRIC, course([0.2, 0.3], 40))
+        value_of(METRIC, course([0.2, 0.3], 40))
     with refused(Refused, "768 episodes", "512"):
         COLLAPSE.define(Asked(measures="m", episodes=100, horizon=512))
     assert (METRIC.worst, METRIC.best, METRIC.higher_is_better, COLLAPSE.rates) == (1.0, 0.0, False, True)
@@ -204,14 +208,14 @@ def test_a_straight_curve_has_the_area_and_the_crossing_of_a_line() -> None:
 )
 def test_evaluations_out_of_order_or_of_no_step_make_no_curve(versions: tuple[int, ...], steps: int) -> None:
     with pytest.raises(Refused, match="those of 0, "):
-        by_episodes(Results(part(0, 0), part(4, 8), [part(version, 2) for version in versions], rows(steps)))
+        success_curve(Results(part(0, 0), part(4, 8), [part(version, 2) for version in versions], rows(steps)))
 
 
 def test_a_training_that_was_ended_early_has_a_curve_and_one_with_a_step_without_its_count_has_none() -> None:
-    curve = by_episodes(Results(part(0, 4), part(2, 16), [], rows(2)))
+    curve = success_curve(Results(part(0, 4), part(2, 16), [], rows(2)))
     assert curve == Curve((0.0, 32.0), (0.2, 0.8))
     assert curve.area(64.0) == pytest.approx(0.65), "what it reached holds up to the horizon"
     assert curve.crossing(0.7) is None
     (history := rows(4))[2]["metrics"] = {}
     with pytest.raises(Refused, match="found 1 steps"):
-        by_episodes(Results(part(0, 0), part(4, 8), [part(1, 2), part(2, 4)], history))
+        success_curve(Results(part(0, 0), part(4, 8), [part(1, 2), part(2, 4)], history))

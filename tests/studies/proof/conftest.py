@@ -14,7 +14,7 @@ import pytest
 
 from studies import EventLog, EventType, StudyLog, fold
 from studies.proof import Proof, verify
-from studies.proof.reports import before_report
+from studies.proof.verify import before_report
 from studies.report import build_report
 
 RECORDED = Path(__file__).parent.parent.parent / "recorded" / "2026-11-21" / "finished.tar.xz"

@@ -13,7 +13,6 @@ from studies.records.alpha import (
     AlphaLedger,
     AlphaLedgers,
     RoundOutcome,
-    allocate_single_round,
     weights,
 )
 from studies.records.design import BUILT_IN, Design, Metric, RunSpec, Schedule
@@ -21,7 +20,7 @@ from studies.records.procedure import InterimAnalysis
 from studies.records.runs import add_evaluation_steps
 from swarm.job import Job
 from tests.golden import refused
-from tests.studies.synthetic import SOURCE, coded_design, design, hypothesis
+from tests.studies.synthetic import SOURCE, coded_design, design, hypothesis, staked
 from tests.studies.synthetic import design as locked
 
 
@@ -131,7 +130,7 @@ def test_an_inquiry_has_no_more_rounds_than_its_first_lock_says() -> None:
 def test_a_stake_is_drawn_from_ledgers_and_never_made_by_hand() -> None:
     with refused(TypeError, "ledgers"):
         AlphaAllocation(object(), locked())
-    assert allocate_single_round(locked()).difference(1, "confirm") > 0
+    assert staked(locked()).difference(1, "confirm") > 0
     with pytest.raises(ValueError, match="without a place"):
         AlphaLedgers.begin(2).allocate(locked())
 

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from studies import StudyState
 from studies.report.build import render_report
 from studies.report.evidence import Evidence, gather
-from studies.report.validity import checks, threats
+from studies.report.validity import remarks
 from tests.studies.synthetic import Synthetic
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "path", "use"}
@@ -75,8 +75,7 @@ def section(markdown: str, title: str) -> str:
 
 
 def said(state: StudyState, evidence: Evidence) -> str:
-    remarks = (*checks(state, evidence), *threats(state, evidence))
-    return "\n".join(f"{remark.level}: {remark.text}" for remark in remarks)
+    return "\n".join(f"{remark.level}: {remark.text}" for remark in remarks(state, evidence))
 
 
 def said_of(study: Synthetic) -> str:

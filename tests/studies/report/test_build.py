@@ -14,7 +14,7 @@ import pytest
 from studies import EventType, ReportError, StudyState
 from studies.records.design import NoisePlan
 from studies.records.procedure import Prediction
-from studies.records.runs import noise_hash, noise_spec
+from studies.records.runs import noise_spec
 from studies.report import Report, build_report, plots
 from studies.report.build import code_block, escape_markdown
 from tests.golden import assert_golden
@@ -219,9 +219,9 @@ def test_a_study_that_ended_before_its_design_shows_what_it_did_measure_and_how_
     plan = NoisePlan(
         environment="guess", job=base_job(), seeds=tuple(range(8)), metric_key="hidden/success", episodes=EPISODES
     )
-    study.append(EventType.NOISE_PLANNED, plan=plan.model_dump(mode="json"), hash=noise_hash(plan))
+    study.append(EventType.NOISE_PLANNED, plan=plan.model_dump(mode="json"), hash=plan.hash())
     study.append(EventType.MODEL_PREPARED, sha256="ab" * 32, seconds=6.4, phase="noise")
-    specs = [noise_spec(study.study, plan, noise_hash(plan), seed) for seed in plan.seeds]
+    specs = [noise_spec(study.study, plan, plan.hash(), seed) for seed in plan.seeds]
     for spec in specs:
         study.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
     for spec in specs:

@@ -19,10 +19,9 @@ from studies.report.claims import describe_authorship, find_escapes
 from studies.report.design_tables import collapse_table
 from studies.report.evidence import REWARDS, SUCCESS, Evidence, gather
 from studies.report.figure_data import curves, shifts
-from studies.report.measures import facts_table, others_table
 from studies.report.run_tables import arm_table
 from studies.report.summary import headline
-from studies.report.validity import checks
+from studies.report.validity import facts_table, others_table, remarks
 from tests.golden import assert_golden
 from tests.studies.measured import MeasuredStudy, measured_design, metric
 from tests.studies.report.pages import Page, pages, said, said_of, section
@@ -310,7 +309,7 @@ def test_rewards_of_different_functions_are_never_drawn_on_one_axis_and_differ_i
 ) -> None:
     state = whole(study, three_arms())
     evidence = gather(state, study.folder)
-    assert [remark.text for remark in checks(state, evidence) if "resolved jobs and rewards" in remark.text]
+    assert [remark.text for remark in remarks(state, evidence) if "resolved jobs and rewards" in remark.text]
     assert curves(state, evidence).measured == "share of training episodes solved"
     without_success = with_curves(evidence, SUCCESS, ())
     assert without_success.curve_key == REWARDS

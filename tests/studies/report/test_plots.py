@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from studies.report import figure_data, plots
-from studies.report.theme import style
+from studies.report.plots import style
 from studies.statistics.comparison import mean_interval
 from studies.verdicts.wording import DecidingInterval
 

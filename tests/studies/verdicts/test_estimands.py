@@ -12,8 +12,6 @@ from pydantic import ValidationError
 
 from studies.checks.conditions import claim_of, pairs_of
 from studies.checks.confounders import lint_jobs
-from studies.records.alpha import allocate_single_round
-from studies.records.alpha import allocate_single_round as staked
 from studies.records.design import Arm, Design, Hypothesis
 from studies.records.procedure import CollapseRule
 from studies.records.verdict import Verdict
@@ -22,7 +20,7 @@ from studies.verdicts.inputs import ArmData
 from studies.verdicts.rules import LEAST_KEPT, judge
 from tests.golden import assert_golden
 from tests.lazily import lazy
-from tests.studies.synthetic import base_job, design, hypothesis, runs_of, studies
+from tests.studies.synthetic import base_job, design, hypothesis, runs_of, staked, studies
 
 CONTROL, TREATMENT = "group_size=4", "group_size=8"
 LOW, HIGH = [0.50, 0.52, 0.51, 0.49, 0.53], [0.61, 0.64, 0.60, 0.66, 0.63]
@@ -184,7 +182,7 @@ def runs(means: Sequence[float], seeds: int = 5, sd: float = 0.01, seed: int = 1
 
 
 def contrasted(claim: Hypothesis, data: dict[str, ArmData], **changes: Any) -> Verdict:
-    return judge(allocate_single_round(contrast_lock(claim, **changes)), claim.id, data, look=1)
+    return judge(staked(contrast_lock(claim, **changes)), claim.id, data, look=1)
 
 
 def test_an_interaction_is_the_difference_of_two_differences_and_a_trend_the_rise_of_a_straight_line() -> None:
@@ -234,7 +232,7 @@ def test_what_an_arm_must_have_for_a_contrast() -> None:
 def test_no_more_interactions_are_claimed_than_the_level_allows(studies: int) -> None:
     """Over three looks and at unlike noise; the bound comes up once in a thousand times at a true rate of 5.5 %."""
     looks, rng, claims = spend_alpha((3, 5, 7)), random.Random(5), 0
-    stake = allocate_single_round(contrast_lock(crossed(), seeds=7, looks=looks, equivalence_margin=None))
+    stake = staked(contrast_lock(crossed(), seeds=7, looks=looks, equivalence_margin=None))
     for _ in range(studies):
         whole = [[rng.gauss(0.5, sd) for _ in range(7)] for sd in (0.03, 0.03, 0.06, 0.06)]
         for number, look in enumerate(looks, start=1):

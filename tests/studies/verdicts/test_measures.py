@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.records.alpha import allocate_single_round as staked
 from studies.records.design import Design, Metric
 from studies.records.procedure import CollapseRule
 from studies.records.verdict import Verdict
@@ -16,7 +15,7 @@ from studies.verdicts.rules import judge
 from studies.verdicts.scope import find_unobserved_misses
 from tests.golden import assert_golden
 from tests.studies.measured import HORIZON, measured_design, metric
-from tests.studies.synthetic import runs_of
+from tests.studies.synthetic import runs_of, staked
 
 TIME, RATE = metric("episodes", 0.7), metric("collapse")
 QUICK = [1400.0, 1500.0, 1350.0, 1600.0, 1450.0]

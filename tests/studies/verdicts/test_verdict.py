@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.records.alpha import allocate_single_round as staked
 from studies.records.design import Design, Hypothesis
 from studies.records.procedure import InterimAnalysis, Noise, Prediction, Replication
 from studies.records.verdict import Verdict, VerdictName
@@ -20,7 +19,7 @@ from studies.verdicts.inputs import ArmData
 from studies.verdicts.rules import judge
 from tests.golden import assert_golden
 from tests.studies import synthetic
-from tests.studies.synthetic import hypothesis, runs_of
+from tests.studies.synthetic import hypothesis, runs_of, staked
 
 CONTROL, FIRST, SECOND = "group_size=4", "group_size=8", "group_size=16"
 RATE = "learning_rate=0.01"
