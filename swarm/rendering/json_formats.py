@@ -85,7 +85,7 @@ class _Llama3Reader(Reader):
             texts = split_values(self._text.strip().removeprefix(_TAG), ";") or []
             calls = [call for call in (parse_call(text, _ARGUMENT_KEYS) for text in texts) if call is not None]
         except UnterminatedString:
-            texts = calls = []
+            texts, calls = [], []
         return calls if calls and len(calls) == len(texts) else (Words(self._text),)
 
 
