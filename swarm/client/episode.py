@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from pydantic import ValidationError
 
-from swarm.client.transport import Transport, Transports
+from swarm.client.transport import Transport
 from swarm.errors import to_invalid_request
 from swarm.wire import AbortRequest, Ack, EndAck, EndRequest, Lease, PrepareRequest
 
@@ -27,7 +27,6 @@ class HasId(Protocol):
     @property
     def id(self) -> str:
         """Unique name of the task."""
-        ...
 
 
 TaskT = TypeVar("TaskT", bound=HasId)
@@ -99,11 +98,10 @@ class Episode(Generic[TaskT]):
 
         return AsyncOpenAI(base_url=self.base_url, api_key=self.key_of(agent), http_client=DefaultAioHttpClient())
 
-    async def heartbeat(self, by: Transports | None = None) -> Ack:
+    async def heartbeat(self, by: Transport | None = None) -> Ack:
         """Keep the lease alive while no call is made; from another event loop `by` connections of its own."""
-        transport = self._transport if by is None else by.get(self._transport.url)
-        path = f"/episodes/{self.id}/heartbeat"
-        ack = await transport.ask(Ack.model_validate, "POST", path, self.lease.lease_token, b"")
+        address = f"{self.address}/heartbeat"
+        ack = await (by or self._transport).ask(Ack.model_validate, "POST", address, self.lease.lease_token, b"")
         self.last_call = time.monotonic()
         return ack
 
@@ -187,12 +185,10 @@ class HasReward(Protocol):
     @property
     def reward(self) -> float:
         """What is trained on."""
-        ...
 
     @property
     def success(self) -> bool | None:
         """Whether the task was solved, None where nobody says; logged only."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from swarm.client.rollout import (
     retry_until_ready,
     run_shielded,
 )
-from swarm.client.transport import Transports
+from swarm.client.transport import Transport
 from swarm.errors import (
     EngineUnavailable,
     EpisodeEnded,
@@ -138,7 +138,7 @@ class Team:
         """When the server last heard of the episode that was silent for the longest time (monotonic seconds)."""
         return min(episode.last_call for episode in self.episodes.values())
 
-    async def heartbeat(self, by: Transports | None = None) -> None:
+    async def heartbeat(self, by: Transport | None = None) -> None:
         """Keep all leases alive that can be; what is lost is met by who plays."""
         for failure in await asyncio.gather(*(e.heartbeat(by) for e in self.episodes.values()), return_exceptions=True):
             if isinstance(failure, BaseException) and not isinstance(failure, SwarmError):

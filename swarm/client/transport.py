@@ -115,22 +115,6 @@ class Transport:
         return reply.headers
 
 
-class Transports:
-    """Transports to the servers of several episodes, for an event loop beside that of their clients."""
-
-    def __init__(self) -> None:
-        self._to: dict[str, Transport] = {}
-
-    def get(self, url: str) -> Transport:
-        """Return the transport to a server."""
-        return self._to.setdefault(url, Transport(url))
-
-    async def aclose(self) -> None:
-        """Close all of them."""
-        for transport in self._to.values():
-            await transport.close()
-
-
 def _keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
     """Return a socket whose kernel notices that the other side is gone though nothing is sent."""
     family, kind, protocol, *_ = address

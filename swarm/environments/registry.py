@@ -35,12 +35,6 @@ class _Catalogue(Mapping[str, Environment]):
                     break
         return self.known[name]
 
-    def __contains__(self, name: object) -> bool:
-        try:
-            return isinstance(name, str) and self[name] is not None
-        except KeyError:
-            return False
-
     def __iter__(self) -> Iterator[str]:
         return iter(tuple(self.known))
 

@@ -150,24 +150,19 @@ class Renderer(Protocol):
     @property
     def eos_id(self) -> int:
         """Id that closes a cut answer in a history; the next user's opening where a template closes none."""
-        ...
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """All ids that end a sampled answer (some families end a tool call with another one, or close histories so)."""
-        ...
 
     @property
     def answers(self) -> AnswerFormat: ...
 
     def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
         """Return the chat template's text; raise BackendError for messages or tools the template refuses."""
-        ...
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`, special tokens recognised, nothing added at either end."""
-        ...
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """Return the text of `ids`; special tokens are left out unless `special`."""
-        ...
