@@ -21,6 +21,7 @@ import asyncio
 import json
 import os
 import random
+import resource
 import signal
 import sys
 from collections.abc import Awaitable
@@ -35,7 +36,7 @@ from swarm.environments import processes
 from swarm.environments.base import Environment, Split, Task
 from swarm.environments.custom import check_tasks, read_tasks
 from swarm.environments.loading import PlayableEnvironment, load_playable
-from swarm.environments.measuring import bound_memory
+from swarm.environments.measuring import MOST_BYTES, bound_resource
 from swarm.environments.play import (
     EvaluationsFile,
     Transcripts,
@@ -43,7 +44,6 @@ from swarm.environments.play import (
     evaluate,
     outcomes,
     pending_evaluations,
-    require_version,
     rounds,
     worst_outcome,
     write_json,
@@ -123,7 +123,7 @@ def _load_setup(arguments: argparse.Namespace) -> PlaySetup:
     environment = load_playable(arguments.environment) if arguments.environment else None
     posed = isinstance(environment, PlayableEnvironment)  # its tasks were posed when it was brought
     if posed:
-        bound_memory()
+        bound_resource(resource.RLIMIT_AS, MOST_BYTES)
     if environment is None and not (arguments.agent and arguments.tasks):
         raise InvalidRequest("expected --environment, or an --agent with --tasks of its own; found neither")
     if arguments.agent and arguments.reward:
@@ -182,7 +182,11 @@ async def _evaluate(arguments: argparse.Namespace, setup: PlaySetup, token: str)
             file = EvaluationsFile(arguments.out)
             async for version, episodes in pending_evaluations(client, arguments.episodes):
                 results = await play(episodes=episodes, seed=arguments.seed + version)
-                require_version(results, version)
+                if other := [result for result in results if result.policy_version != version]:
+                    raise InvalidRequest(
+                        f"expected {len(results)} plays of version {version}; found {len(other)} that began with "
+                        f"version {other[0].policy_version}, as somebody else evaluated too: let nobody else evaluate"
+                    )  # training waited for none of the rest
                 if arguments.episodes in (None, episodes):  # else they are all there, and its server had forgotten some
                     write_json(arguments.out, file.add(outcomes(results, name, arguments.split)))
             summary: dict[str, Any] = {"evaluations": len(file)}

@@ -161,7 +161,7 @@ def _policy_loss(job: Job, name: str, padded: Padded, own: slice = slice(None), 
     mode = "token-mean" if job.loss_weighting == "token" else "seq-mean-token-mean"
     mode = "seq-mean-token-sum-norm" if job.algorithm == "dr_grpo" else mode
     mask = padded.mask[own]
-    preset = job.verl.algorithm.correction or "disabled"
+    preset = job.verl.rollout_correction or "disabled"
     config = actor.ActorConfig(
         strategy="fsdp2", rollout_n=job.group_size, use_dynamic_bsz=True, clip_ratio=job.clip_ratio,
         clip_ratio_low=job.clip_ratio,
@@ -212,8 +212,7 @@ class Case:
 
     def found(self, parts: int) -> tuple[Tensor, float]:
         """The gradient of our loss cut into so many micro-batches, and what it adds up to."""
-        names = self.job.verl.algorithm
-        loss = (ObjectiveLoss if names.loss is None else VerlLoss)(self.job, 2)
+        loss = (ObjectiveLoss if self.job.verl.loss is None else VerlLoss)(self.job, 2)
         found = torch.zeros_like(self.table)
         for batch in RowPartition(self.rows, parts).batches(self.advantages, self.weights):
             batch.set_non_tensor("dp_size", 1)
