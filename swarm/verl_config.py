@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal, Self, get_args
+from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -99,23 +99,11 @@ CORRECTIONS: Final[Mapping[str, Correction]] = {
     "bypass_pg_geo_rs_token_tis": _REINFORCE_BY_SEQUENCES,
     "disabled": Correction(),
 }
-Kind = Literal["advantage_estimator", "policy_loss", "rollout_correction"]
-_TABLES: Final[Mapping[Kind, Mapping[str, Estimator | PolicyLoss | Correction]]] = {
+_TABLES: Final[Mapping[str, Mapping[str, Estimator | PolicyLoss | Correction]]] = {
     "advantage_estimator": ESTIMATORS,
     "policy_loss": POLICY_LOSSES,
     "rollout_correction": CORRECTIONS,
 }
-
-
-def require_known(kind: Kind, name: str) -> str:
-    """Return the name; raise ValueError where verl has none such, or it needs what this backend does not have."""
-    found = _TABLES[kind].get(name)
-    if found is None:
-        there = ", ".join(known for known, each in _TABLES[kind].items() if not each.refused)
-        raise ValueError(f"verl.{kind}: expected one of {there}; found {name!r}")
-    if found.refused:
-        raise ValueError(f"verl.{kind}: {name} needs {found.refused} instead")
-    return name
 
 
 _SPREAD = {"address", "trainers", "replicas", "tensor_parallel", "gpu_memory", "colocated"}
@@ -178,9 +166,14 @@ class VerlFields(Canonical):
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
-        for kind in get_args(Kind):
-            if (name := getattr(self, kind)) is not None:
-                require_known(kind, name)
+        for kind, table in _TABLES.items():
+            if (name := getattr(self, kind)) is None:
+                continue
+            if name not in table:
+                there = ", ".join(known for known, each in table.items() if not each.refused)
+                raise ValueError(f"verl.{kind}: expected one of {there}; found {name!r}")
+            if needs := table[name].refused:
+                raise ValueError(f"verl.{kind}: {name} needs {needs} instead")
         if self.colocated and (self.trainers != self.replicas or self.tensor_parallel != 1):
             raise ValueError(
                 "verl.colocated: expected as many replicas as trainers and a tensor_parallel of 1, as one of each "

@@ -19,9 +19,8 @@ from urllib.parse import quote, urlencode
 from pydantic import BaseModel, ValidationError
 
 from swarm.client.episode import Agent, Episode, EpisodeResult, HasId, Result, RolloutSummary, TaskT
-from swarm.client.identity import Connectable
 from swarm.client.rollout import CLEANUP_TIMEOUT_S, WAIT_S, Place, RolloutLoop, StreamTasks, retry_until_ready
-from swarm.client.transport import Transport
+from swarm.client.transport import Connectable, Transport
 from swarm.errors import (
     EngineUnavailable,
     InvalidRequest,

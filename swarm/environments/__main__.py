@@ -44,6 +44,7 @@ from swarm.environments.play import (
     evaluate,
     outcomes,
     pending_evaluations,
+    require_version,
     rounds,
     worst_outcome,
     write_json,
@@ -182,11 +183,7 @@ async def _evaluate(arguments: argparse.Namespace, setup: PlaySetup, token: str)
             file = EvaluationsFile(arguments.out)
             async for version, episodes in pending_evaluations(client, arguments.episodes):
                 results = await play(episodes=episodes, seed=arguments.seed + version)
-                if other := [result for result in results if result.policy_version != version]:
-                    raise InvalidRequest(
-                        f"expected {len(results)} plays of version {version}; found {len(other)} that began with "
-                        f"version {other[0].policy_version}, as somebody else evaluated too: let nobody else evaluate"
-                    )  # training waited for none of the rest
+                require_version(results, version)
                 if arguments.episodes in (None, episodes):  # else they are all there, and its server had forgotten some
                     write_json(arguments.out, file.add(outcomes(results, name, arguments.split)))
             summary: dict[str, Any] = {"evaluations": len(file)}

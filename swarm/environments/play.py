@@ -77,6 +77,15 @@ async def pending_evaluations(client: AsyncSwarmClient, episodes: int | None) ->
         heard = time.monotonic()  # what was done with it took its time
 
 
+def require_version(results: Sequence[EpisodeResult], version: int) -> None:
+    """Raise InvalidRequest unless all plays began with one version's weights: training waited for none of the rest."""
+    if other := [result for result in results if result.policy_version != version]:
+        raise InvalidRequest(
+            f"expected {len(results)} plays of version {version}; found {len(other)} that began with version "
+            f"{other[0].policy_version}, as somebody else evaluated too: let nobody else evaluate"
+        )
+
+
 class EvaluationsFile:
     """The file of all evaluations during a training; what a former process wrote there stays."""
 

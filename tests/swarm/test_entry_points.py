@@ -8,7 +8,7 @@ import pytest
 
 from swarm.errors import InvalidRequest
 from swarm.job import Job
-from swarm.plugins import BACKENDS, PLANNERS, BrokenEntryPoint, backend_names, list_installed, list_known, load
+from swarm.plugins import BACKENDS, PLANNERS, BrokenEntryPoint, backend_names, list_known, load
 from swarm.rendering.messages import BackendError
 from swarm.server.service import make_backend, require_backend
 from tests.outside import install
@@ -24,7 +24,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_names_are_listed_after_ajets_own_and_nothing_is_imported(outside: Path) -> None:
     (outside / "outside_of_ajet.py").write_text("raise RuntimeError('imported')")
     assert backend_names() == ("local", "fake", "verl", "broken", "failing", "outside")
-    assert list_installed(PLANNERS) == ("broken", "failing", "misnamed", "outside")
+    assert list_known(PLANNERS, ()) == ("broken", "failing", "misnamed", "outside")
 
 
 def test_a_name_that_ajet_has_is_not_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from swarm.client import AsyncSwarmClient, NamedTask, SwarmClient
-from swarm.client.identity import server_folder
+from swarm.client.transport import server_folder
 from swarm.errors import Unreachable
 from swarm.server.__main__ import _lock_directory
 from swarm.wire import ServerState
