@@ -243,7 +243,7 @@ class VerlLearner(PolicyLearner):
         super().__init__(job)
         self._draws = draws
         self._folder = folder
-        self._names = (job.verl or VerlFields())
+        self._names = job.verl or VerlFields()
         self._undoable = False
         if job.merging in ("auto", "tree"):
             log.info("event=no_trees reason='verl's engine computes rows by themselves: ids they share are fed again'")
