@@ -121,19 +121,9 @@ class CallTree:
         if not len(sampled) == len(logprobs) == len(versions):
             raise ValueError(f"ids, log-probs, versions differ: {len(sampled)}, {len(logprobs)}, {len(versions)}")
         index, self._next = self._next, self._next + 1
-        return Node(
-            index=index,
-            parent=prompt.parent,
-            context=prompt.context,
-            sampled=tuple(sampled),
-            logprobs=tuple(logprobs),
-            versions=tuple(versions),
-            text=prompt.prompt_text + text,
-            drift=prompt.drift,
-            trained=trained,
-            agent=agent,
-            cut=cut,
-        )
+        served = tuple(sampled), tuple(logprobs), tuple(versions)
+        whole = prompt.prompt_text + text
+        return Node(index, prompt.parent, prompt.context, *served, whole, prompt.drift, trained, agent, cut)
 
     def keep(self, prompt: Prompt, node: Node, answer: Message) -> None:
         at, new = prompt.asked

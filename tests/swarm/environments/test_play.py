@@ -248,23 +248,20 @@ async def test_a_reward_function_is_shown_the_conversation_and_what_the_game_sai
     assert heard == [("t", len(messages))] == [("t", 4)]
 
 
-@pytest.mark.parametrize("reward", [math.nan, math.inf, 10**400, None, "1", [1.0], 1.5, -0.1, 1j])
-def test_a_reward_that_is_none_or_out_of_range_is_refused(reward: Any) -> None:
-    with pytest.raises(RewardFailed, match=r"finite number as|reward within reward_range"):
-        judge_outcome(World(), Outcome(reward, success=True))
-
-
 @pytest.mark.parametrize(
     ("found", "named"),
     [
         *((found, "Outcome") for found in (None, 1.0, (1.0, True), {"reward": 1.0})),
+        *((Outcome(reward, True), "finite number as")  # type: ignore
+          for reward in (math.nan, math.inf, 10**400, None, "1", [1.0], 1j)),
+        *((Outcome(reward, True), "reward within reward_range") for reward in (1.5, -0.1)),
         *((Outcome(0.5, success), f"success as .*'{success}'") for success in ("no", "yes", "")),  # type: ignore
         *((Outcome(1.0, True, facts), "facts as|fact 'turns'") for facts in (
             None, [("turns", 1)], {1: 1.0}, {"turns": math.nan}, {"turns": "3"}, {"turns": None},
         )),
     ],
 )  # fmt: skip
-def test_what_is_no_outcome_no_success_or_no_named_numbers_is_refused(found: Any, named: str) -> None:
+def test_what_is_no_outcome_or_has_no_such_reward_success_or_facts_is_refused(found: Any, named: str) -> None:
     with pytest.raises(RewardFailed, match=named):
         judge_outcome(World(), found)
 
