@@ -25,7 +25,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, Protocol
 
 from swarm.backends.protocols import CallReward
 from swarm.errors import EngineUnavailable, EpisodeEnded, InvalidRequest, LeaseLost, StoreUnavailable, SwarmError
@@ -34,6 +34,7 @@ from swarm.rendering.messages import Renderer
 from swarm.rollout.groups import Groups
 from swarm.rollout.keys import Claims
 from swarm.rollout.state import Admission, BeginQuota, GenerationGate, StateMachine
+from swarm.snapshot import DropSnapshot
 from swarm.store.changes import EpisodeClosed
 from swarm.store.tables import Sample
 from swarm.store.writer import Store
@@ -322,16 +323,6 @@ class Leases:
             call.interrupt(error)
 
 
-class LostEpisode(NamedTuple):
-    """One that was dropped or fenced: when (Unix time), whose, and why."""
-
-    at: float
-    episode: str
-    stream: str
-    owner: str
-    reason: str
-
-
 class EpisodeRegistry:
     """The episodes of one loaded job. Lives on one event loop."""
 
@@ -369,7 +360,7 @@ class EpisodeRegistry:
         """Those that began meanwhile, by owner and stream (each is an evaluation of its own), and what they came to."""
         self.evaluated: list[Outcome] = []
         """Those of the first evaluation that was whole."""
-        self.lost: deque[LostEpisode] = deque(maxlen=LOST_KEPT)
+        self.lost: deque[DropSnapshot] = deque(maxlen=LOST_KEPT)
         """The last ones that were dropped or fenced, the oldest first."""
         self.refusal: str | None = None
         """What the last refused model call was told."""
@@ -514,7 +505,7 @@ class EpisodeRegistry:
 
     def _count_lost(self, event: str, episode: str, stream: str, owner: str, reason: str) -> None:
         self.counts[f"drop_{reason}"] += 1
-        self.lost.append(LostEpisode(time.time(), episode, stream, owner, reason))
+        self.lost.append(DropSnapshot(at=time.time(), episode=episode, stream=stream, owner=owner, reason=reason))
         log.warning("event=%s episode=%s owner=%r reason=%s", event, episode, owner, reason)
 
     def give_up(self, episode: LeasedEpisode, state: Closing, reason: str, *, failed: bool = False) -> None:

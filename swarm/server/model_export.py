@@ -18,7 +18,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from swarm.environments.registry import add_folder
 from swarm.errors import InvalidRequest, NotFound, SwarmError
 from swarm.job import Job
 from swarm.models import folder_hash
-from swarm.models.card import CARD, MeasuredSuccess, ModelCard
+from swarm.models.card import CARD, ModelCard
 from swarm.rendering.messages import BackendError
 from swarm.rollout.keys import Keys
 from swarm.server.service import SwarmServer, default_store
@@ -124,7 +124,6 @@ def _write_draft(
     from swarm.backends.local.model_files import write_model
 
     made = write_model(known.job, request.models, folder, draft, apart=request.apart, say=say)
-    measured = known.evaluation
     card = ModelCard(
         ajet=version("ajet"),
         job_digest=known.job_digest,
@@ -140,7 +139,7 @@ def _write_draft(
         sha256=folder_hash(draft),
         data=known.lists,
         trained_episodes=known.trained,
-        measured=None if measured is None else MeasuredSuccess(**asdict(measured)),
+        measured=known.evaluation,
     )
     (draft / CARD).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
     (draft / "README.md").write_text(card.readme(), encoding="utf-8")

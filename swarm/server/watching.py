@@ -29,7 +29,7 @@ from swarm.job import ModelSpec, TinyModel
 from swarm.rollout.episodes import LeasedEpisode
 from swarm.rollout.rollout import Rollout
 from swarm.server.service import SwarmServer
-from swarm.snapshot import DropSnapshot, HistoryPage, OwnerSnapshot, Snapshot, StepRecord, StepWait, StreamSnapshot
+from swarm.snapshot import HistoryPage, OwnerSnapshot, Snapshot, StepRecord, StepWait, StreamSnapshot
 from swarm.training.loop import Training
 from swarm.training.metrics import finite_metrics
 from swarm.wire import ServerState, Status, StreamStatus
@@ -176,7 +176,7 @@ def snapshot_of(server: SwarmServer) -> Snapshot:
             "flat": training.flat,
             "refusals": select_prefix(counts, "refused_"),
             "refusal": rollout.refusal,
-            "recent_drops": tuple(DropSnapshot(**one._asdict()) for one in list(rollout.lost)[: -MOST_DROPS - 1 : -1]),
+            "recent_drops": tuple(list(rollout.lost)[: -MOST_DROPS - 1 : -1]),
             "side_conversations": counts["side_conversations"],
             "skipped_tasks": dict(rollout.skipped),
         }

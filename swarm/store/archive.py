@@ -21,6 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from swarm.errors import InvalidRequest, ServerFailed, StoreUnavailable, to_invalid_request
 from swarm.job import Job
+from swarm.models.card import MeasuredSuccess
 from swarm.store import reading
 from swarm.store.changes import Change, EpisodeClosed, EpisodeErased, RowWriter
 from swarm.store.database import connect, error_message, migrate, open_database, redacted_url
@@ -87,18 +88,6 @@ def erase_archived(
 
 
 @dataclass(frozen=True, slots=True)
-class VersionEvaluation:
-    """All evaluation episodes that began under one policy version, and ended."""
-
-    episodes: int
-    tasks: int
-    reward: float
-    """Mean over the episodes."""
-    success: float | None
-    """Share that succeeded, of those that said."""
-
-
-@dataclass(frozen=True, slots=True)
 class TrainingSummary:
     """A training as the weights of one of its steps see it."""
 
@@ -108,7 +97,7 @@ class TrainingSummary:
     """By stream, the digest of its task list."""
     trained: int
     """Episodes of the steps up to this one."""
-    evaluation: VersionEvaluation | None
+    evaluation: MeasuredSuccess | None
     """Of these weights; None where nothing was measured."""
 
 
@@ -129,7 +118,9 @@ def summarize_training(connection: sa.Connection, training: int, step: int) -> T
     evaluation = None
     if sums.episodes:
         success = None if sums.success is None else float(sums.success)
-        evaluation = VersionEvaluation(sums.episodes, sums.tasks, float(sums.reward), success)
+        evaluation = MeasuredSuccess(
+            episodes=sums.episodes, tasks=sums.tasks, reward=float(sums.reward), success=success
+        )
     digests = {listed.stream: listed.digest for listed in connection.execute(lists)}
     try:
         job = Job.from_record(row.job)
