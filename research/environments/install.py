@@ -57,7 +57,7 @@ from swarm.environments.custom import (
     is_custom,
 )
 from swarm.environments.processes import VARIABLE, watchdog_pipe
-from swarm.environments.registry import admit, built_in_names, get_environment
+from swarm.environments.registry import BUILT_IN, admit, get_environment
 
 _PREFIX: Final = ".draft-"
 _ABANDONED_S: Final = 24 * 3600.0
@@ -344,7 +344,7 @@ def studies_with(name: str, home: Home, log: EventLog) -> Iterator[str]:
 
 
 def _describe_missing(name: str, home: Home) -> str:
-    if name in built_in_names():
+    if name in BUILT_IN:
         return f"expected an environment that was brought here; found {name!r}, which is built in and stays"
     here = sorted(path.name for path in home.environments.glob(f"[!.]*{MARK}*"))
     own = [each for each in here if each.partition(MARK)[0] == name]

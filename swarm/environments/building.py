@@ -60,11 +60,10 @@ from swarm.environments.measuring import (
     Tell,
     UntrainedPlays,
     bound_resource,
-    to_line,
 )
 from swarm.environments.play import chat_messages
 from swarm.environments.processes import watch_parent
-from swarm.environments.registry import add_folder, built_in_names
+from swarm.environments.registry import BUILT_IN, add_folder
 from swarm.environments.user_code import call, describe_place
 from swarm.errors import InvalidRequest
 
@@ -316,7 +315,7 @@ def _describe(environment: Environment) -> dict[str, Any]:
         raise InvalidRequest(
             f"expected a name of 1 to 64 letters a-z, digits, '-', '_', '.'; found {environment.name!r:.70}"
         )
-    if environment.name in built_in_names():
+    if environment.name in BUILT_IN:
         raise InvalidRequest(
             f"expected a name of its own; found {environment.name!r}, which is that of a built-in environment; give it "
             "another (the name of a file of tasks is the file's)"
@@ -369,7 +368,7 @@ def main() -> int:
         os.dup2(2, 1)  # from now on foreign code, that of C too, prints elsewhere
 
         def tell(value: dict[str, Any]) -> None:
-            out.write(to_line(value))
+            out.write(json.dumps(value, default=str) + "\n")
             out.flush()
 
         try:

@@ -9,7 +9,6 @@ the process, with the stacks of all threads on standard error (`faulthandler`).
 from __future__ import annotations
 
 import faulthandler
-import json
 import random
 import re
 import resource
@@ -189,7 +188,3 @@ def require_declared(declared: Mapping[str, tuple[float, float]], said: Mapping[
                 f"expected the fact {name!r} within its declared range, {worst:g} to {best:g}, found {said[name]:g}; "
                 "widen the range"
             )
-
-
-def to_line(value: dict[str, Any]) -> str:
-    return json.dumps(value, default=str) + "\n"

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
-from swarm.rendering.grammars import grammar, json_calls, json_of, parameters, quote
+from swarm.rendering.grammars import grammar, json_calls, quote
 from swarm.rendering.messages import AnswerFormat, Piece, Reader, Thinking, ToolCall, Words
 from swarm.rendering.reading import UnterminatedString, is_sendable, members, parse_call, split_values
 from swarm.rendering.tagged import Calls, TaggedFormat, Tools, read_json
@@ -142,13 +142,10 @@ class MistralFormat(TaggedFormat):
         self._lists = lists
 
     def grammar(self, tools: Tools, prompt: str = "") -> str | None:
+        marks = {"open": quote(_MISTRAL.open)}
         if self._lists:
             choice, rules = json_calls(tools, '[{"name": "', '", "arguments": ', "}]")
         else:
-            rules = {"arguments": quote(_ARGUMENTS_MARK)}
-            for number, (name, schema) in enumerate(parameters(tools).items()):
-                rules[f"call_{number}"] = f"{quote(name)} arguments args_{number}"
-                rules[f"args_{number}"] = json_of(schema)
-            choice = " | ".join(name for name in rules if name.startswith("call_"))
-        rules["open"] = quote(_MISTRAL.open)
-        return grammar(f"open ({choice})", rules, self.thinking(prompt))
+            choice, rules = json_calls(tools, "", "", "", mark="arguments")
+            marks["arguments"] = quote(_ARGUMENTS_MARK)
+        return grammar(f"open ({choice})", {**rules, **marks}, self.thinking(prompt))
