@@ -79,7 +79,7 @@ def test_a_training_goes_on_under_a_job_that_differs_in_what_no_step_depends_on(
     assert Job(**change).continues(Job())
     assert Job(**change).equals(Job()) == ("tracking" in change)
     falls = Job(lr_schedule="cosine", **change)
-    assert falls.continues(Job(lr_schedule="cosine")) == ("steps" not in change), "it falls over the steps"
+    assert falls.continues(Job(lr_schedule="cosine")) == ("steps" not in change)
 
 
 @pytest.mark.parametrize("fields", [{}, {"model": {"kind": "tiny"}}, {"model": TinyModel(layers=1)}])
@@ -132,15 +132,15 @@ def test_any_other_difference_is_another_training_and_is_named(change: dict[str,
     ({"episodes_per_step": 10, "group_size": 4}, "group_size; found 10 and 4"),
     ({"lr_warmup_steps": 5, "steps": 4}, "at most steps, .* found 5 and 4"),
     ({"minibatches": 9, "episodes_per_step": 8}, "at most episodes_per_step, .* found 9 and 8"),
-    ({"train_agents": ["solver", "solver"]}, "each name in train_agents once"),
-    ({"train_agents": [""]}, "1 to 64 bytes of printable characters"),
-    ({"train_agents": ["two\nlines"]}, "1 to 64 bytes of printable characters"),
+    ({"train_agents": ["solver", "solver"]}, "train_agents once"),
+    ({"train_agents": [""]}, "printable characters"),
+    ({"train_agents": ["two\nlines"]}, "printable characters"),
 ])  # fmt: skip
 def test_fields_that_contradict_each_other_are_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         Job(**fields)
     job = Job(lr_warmup_steps=4, steps=4, minibatches=8, episodes_per_step=8)
-    assert (job.lr_warmup_steps, job.minibatches, job.tasks_per_step) == (4, 8, 1), "what just fits is taken"
+    assert (job.lr_warmup_steps, job.minibatches, job.tasks_per_step) == (4, 8, 1)
 
 
 @pytest.mark.parametrize(("kind", "known"), [

@@ -104,7 +104,7 @@ async def test_an_agent_that_never_plays_well_is_refused_at_once_or_after_a_few_
         await client.rollout(agent, TASKS, concurrency=1)
     rollout = served.server.training.rollout
     assert (rollout.counts["begun"], rollout.counts["trained"]) == (plays, 0)
-    assert len(rollout.leases) == 0, "every place is free again"
+    assert len(rollout.leases) == 0
 
 
 @pytest.mark.parametrize(("odd", "reason"), [(None, "no_calls"), (math.nan, "agent: InvalidRequest")])

@@ -186,7 +186,7 @@ async def test_the_blocking_client_does_the_same_without_asyncio(tmp_path: Path)
     async with serving(tmp_path, start=False) as served:
         await asyncio.to_thread(use, served.url, served.admin, job())
     assert len(threads) > 1
-    assert all(thread.daemon for thread in threads), "a play that hangs holds no process up"
+    assert all(thread.daemon for thread in threads)
 
 
 async def test_a_blocking_client_takes_tasks_by_name_from_a_generator_that_asks_another(served: Served) -> None:
@@ -257,7 +257,7 @@ async def test_a_label_is_kept_exported_and_counted_in_the_step_that_trained_it(
     ):
         begun = [await client.begin(NamedTask(task), wait_s=5) for client in (old, new) for task in "ab"]
         shown = {one.id: one.code for one in (await old.episodes()).episodes}
-        assert shown == dict(zip([one.id for one in begun], [OLD, OLD, NEW, NEW], strict=True)), "while they are open"
+        assert shown == dict(zip([one.id for one in begun], [OLD, OLD, NEW, NEW], strict=True))
         for place, episode in enumerate(begun):
             await good(episode)
             await episode.end(float(place))
