@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from urllib.parse import quote
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from swarm.client.transport import Transport
 from swarm.errors import to_invalid_request
@@ -123,7 +123,7 @@ class Episode(Generic[TaskT]):
         episode still open to be ended again, where the server could not write it down.
         """
         ended = end_request(reward=reward, success=success, weight=weight, by_call=by_call, by_agent=by_agent)
-        return await self._post(EndAck, "end", _to_json(ended))
+        return await self._post(EndAck, "end", ended)
 
     async def prepare(
         self,
@@ -142,11 +142,11 @@ class Episode(Generic[TaskT]):
         link = {"decider": decider.address, "decider_token": decider.lease.lease_token} if decider is not None else {}
         ended = end_request(reward=reward, success=success, weight=weight, by_call=by_call, by_agent=by_agent)
         asked = PrepareRequest.model_validate({**ended.model_dump(), **link})
-        return await self._post(Ack, "prepare", _to_json(asked))
+        return await self._post(Ack, "prepare", asked)
 
     async def commit(self) -> Ack:
         """End a prepared episode for good."""
-        return await self._post(Ack, "commit", "")
+        return await self._post(Ack, "commit")
 
     async def outcome(self) -> Ack:
         """Return what became of the episode; NotFound where its server does not know it."""
@@ -157,11 +157,13 @@ class Episode(Generic[TaskT]):
         """Give the episode up: nothing of it is trained. `failed`: its agent could not do the task; a task that fails
         again and again is skipped in this pass."""
         action = "abort?failed=true" if failed else "abort"
-        return await self._post(Ack, action, AbortRequest(reason=reason[:2000]).model_dump_json())
+        return await self._post(Ack, action, AbortRequest(reason=reason[:2000]))
 
-    async def _post(self, kind: type[AckT], action: str, body: str) -> AckT:
+    async def _post(self, kind: type[AckT], action: str, asked: BaseModel | None = None) -> AckT:
+        """Ask for an action; of its fields those are sent that say something, as older servers know fewer."""
         path = f"/episodes/{self.id}/{action}"
-        return await self._transport.ask(kind.model_validate, "POST", path, self.lease.lease_token, body.encode())
+        body = b"" if asked is None else asked.model_dump_json(exclude_defaults=True).encode()
+        return await self._transport.ask(kind.model_validate, "POST", path, self.lease.lease_token, body)
 
 
 def end_request(**fields: Any) -> EndRequest:
@@ -172,11 +174,6 @@ def end_request(**fields: Any) -> EndRequest:
         )
     except ValidationError as error:
         raise to_invalid_request(error) from None
-
-
-def _to_json(request: EndRequest) -> str:
-    """Return the request as JSON, without what only newer servers know unless it says something."""
-    return request.model_dump_json(exclude={name for name in _CREDIT if not getattr(request, name)})
 
 
 class HasReward(Protocol):
