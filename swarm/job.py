@@ -485,7 +485,7 @@ class Job(Canonical):
             known = type(self).model_fields.items()
             defaults = {name: field.get_default(call_default_factory=True) for name, field in known}
             # by value: a record says every field, and would be refused for what nobody asked
-            self.verl.algorithm.require_meaning(
+            self.verl.require_meaning(
                 {name: getattr(self, name) for name, default in defaults.items() if getattr(self, name) != default}
             )
         return self

@@ -33,12 +33,8 @@ class BrokenEntryPoint(Exception):
     """An installed name cannot be used; the message is one line that says why, and of which package."""
 
 
-def list_installed(group: str) -> tuple[str, ...]:
-    return tuple(sorted({found.name for found in entry_points(group=group)}))
-
-
 def list_known(group: str, built_in: Sequence[str]) -> tuple[str, ...]:
-    return (*built_in, *(name for name in list_installed(group) if name not in built_in))
+    return (*built_in, *sorted({found.name for found in entry_points(group=group)} - set(built_in)))
 
 
 def backend_names() -> tuple[str, ...]:

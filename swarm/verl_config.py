@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal, Self, get_args
+from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -99,78 +99,11 @@ CORRECTIONS: Final[Mapping[str, Correction]] = {
     "bypass_pg_geo_rs_token_tis": _REINFORCE_BY_SEQUENCES,
     "disabled": Correction(),
 }
-Kind = Literal["advantage_estimator", "policy_loss", "rollout_correction"]
-_TABLES: Final[Mapping[Kind, Mapping[str, Estimator | PolicyLoss | Correction]]] = {
+_TABLES: Final[Mapping[str, Mapping[str, Estimator | PolicyLoss | Correction]]] = {
     "advantage_estimator": ESTIMATORS,
     "policy_loss": POLICY_LOSSES,
     "rollout_correction": CORRECTIONS,
 }
-
-
-def require_known(kind: Kind, name: str) -> str:
-    """Return the name; raise ValueError where verl has none such, or it needs what this backend does not have."""
-    found = _TABLES[kind].get(name)
-    if found is None:
-        there = ", ".join(known for known, each in _TABLES[kind].items() if not each.refused)
-        raise ValueError(f"verl.{kind}: expected one of {there}; found {name!r}")
-    if found.refused:
-        raise ValueError(f"verl.{kind}: {name} needs {found.refused} instead")
-    return name
-
-
-@dataclass(frozen=True, slots=True)
-class VerlAlgorithm:
-    """The names that a job says; None: this project's own, by the job's other fields."""
-
-    estimator: str | None = None
-    policy_loss: str | None = None
-    correction: str | None = None
-
-    @property
-    def bypass(self) -> bool:
-        """Whether the correction takes the policy that sampled for the proximal one, and is the loss itself."""
-        return self.correction is not None and CORRECTIONS[self.correction].loss is not None
-
-    @property
-    def loss(self) -> str | None:
-        """The name under which verl has the loss; None where it is this project's."""
-        return "bypass_mode" if self.bypass else self.policy_loss
-
-    @property
-    def kind_of_loss(self) -> PolicyLoss | None:
-        if self.correction is not None and self.bypass:
-            return CORRECTIONS[self.correction].loss
-        return None if self.policy_loss is None else POLICY_LOSSES[self.policy_loss]
-
-    def require_meaning(self, changed: Mapping[str, Any]) -> None:
-        """Raise ValueError for one of `changed`, fields not at their default, that the names leave without meaning."""
-        correction = f"verl.rollout_correction {self.correction}"
-        if self.bypass and self.policy_loss is not None:
-            raise ValueError(
-                f"verl.policy_loss {self.policy_loss!r} means nothing with {correction}, "
-                f"which is a loss itself: leave one of the two out, or name a correction that begins with decoupled_"
-            )
-        without: dict[str, list[str]] = {}
-        if self.estimator is not None:
-            normalizes = ESTIMATORS[self.estimator].normalizes
-            own = ["algorithm"] if normalizes else ["algorithm", "normalize_advantage"]
-            without[f"verl.advantage_estimator {self.estimator}"] = own
-        if (kind := self.kind_of_loss) is not None:
-            algorithm = changed.get("algorithm")
-            # a part of two algorithms is in the loss: gspo's ratios, and dr_grpo's weights
-            of_loss = algorithm == "gspo" or (algorithm == "dr_grpo" and not kind.weighs)
-            without[correction if self.bypass else f"verl.policy_loss {self.policy_loss}"] = [
-                *([] if kind.clips else ["clip_ratio", "clip_ratio_high"]),
-                *([] if kind.dual_clips else ["dual_clip"]),
-                *([] if kind.weighs else ["loss_weighting"]),
-                *(["algorithm"] if of_loss else []),
-            ]
-        if self.correction is not None:
-            without[correction] = [*without.get(correction, ()), "rollout_correction", "correction_cap"]
-        for said, meaningless in without.items():
-            for name in meaningless:
-                if name in changed:
-                    raise ValueError(f"{name} {changed[name]!r} means nothing with {said}: leave one of the two out")
 
 
 _SPREAD = {"address", "trainers", "replicas", "tensor_parallel", "gpu_memory", "colocated"}
@@ -233,9 +166,14 @@ class VerlFields(Canonical):
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
-        for kind in get_args(Kind):
-            if (name := getattr(self, kind)) is not None:
-                require_known(kind, name)
+        for kind, table in _TABLES.items():
+            if (name := getattr(self, kind)) is None:
+                continue
+            if name not in table:
+                there = ", ".join(known for known, each in table.items() if not each.refused)
+                raise ValueError(f"verl.{kind}: expected one of {there}; found {name!r}")
+            if needs := table[name].refused:
+                raise ValueError(f"verl.{kind}: {name} needs {needs} instead")
         if self.colocated and (self.trainers != self.replicas or self.tensor_parallel != 1):
             raise ValueError(
                 "verl.colocated: expected as many replicas as trainers and a tensor_parallel of 1, as one of each "
@@ -245,8 +183,47 @@ class VerlFields(Canonical):
         return self
 
     @property
-    def algorithm(self) -> VerlAlgorithm:
-        return VerlAlgorithm(self.advantage_estimator, self.policy_loss, self.rollout_correction)
+    def bypass(self) -> bool:
+        """Whether the correction takes the policy that sampled for the proximal one, and is the loss itself."""
+        return self.rollout_correction is not None and CORRECTIONS[self.rollout_correction].loss is not None
+
+    @property
+    def loss(self) -> str | None:
+        """The name under which verl has the loss; None where it is this project's."""
+        return "bypass_mode" if self.bypass else self.policy_loss
+
+    def require_meaning(self, changed: Mapping[str, Any]) -> None:
+        """Raise ValueError for one of `changed`, fields not at their default, that the names leave without meaning."""
+        estimator, loss, preset = self.advantage_estimator, self.policy_loss, self.rollout_correction
+        correction = f"verl.rollout_correction {preset}"
+        if self.bypass and loss is not None:
+            raise ValueError(
+                f"verl.policy_loss {loss!r} means nothing with {correction}, "
+                f"which is a loss itself: leave one of the two out, or name a correction that begins with decoupled_"
+            )
+        without: dict[str, list[str]] = {}
+        if estimator is not None:
+            own = ["algorithm"] if ESTIMATORS[estimator].normalizes else ["algorithm", "normalize_advantage"]
+            without[f"verl.advantage_estimator {estimator}"] = own
+        kind = CORRECTIONS[preset].loss if preset is not None else None
+        if kind is None and loss is not None:
+            kind = POLICY_LOSSES[loss]
+        if kind is not None:
+            algorithm = changed.get("algorithm")
+            # a part of two algorithms is in the loss: gspo's ratios, and dr_grpo's weights
+            of_loss = algorithm == "gspo" or (algorithm == "dr_grpo" and not kind.weighs)
+            without[correction if self.bypass else f"verl.policy_loss {loss}"] = [
+                *([] if kind.clips else ["clip_ratio", "clip_ratio_high"]),
+                *([] if kind.dual_clips else ["dual_clip"]),
+                *([] if kind.weighs else ["loss_weighting"]),
+                *(["algorithm"] if of_loss else []),
+            ]
+        if preset is not None:
+            without[correction] = [*without.get(correction, ()), "rollout_correction", "correction_cap"]
+        for said, meaningless in without.items():
+            for name in meaningless:
+                if name in changed:
+                    raise ValueError(f"{name} {changed[name]!r} means nothing with {said}: leave one of the two out")
 
     @property
     def devices(self) -> int:

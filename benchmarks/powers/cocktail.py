@@ -34,7 +34,7 @@ from research.environments.install import load_environment
 from research.installation.home import Home
 from swarm.client import AsyncSwarmClient
 from swarm.environments.play import agent_of
-from swarm.environments.registry import get_built_in
+from swarm.environments.registry import BUILT_IN
 from swarm.job import Job, TinyModel
 
 TASKS = ("arith", "guess", "market")
@@ -169,13 +169,13 @@ class Bench:
 
     async def success(self, task: str) -> float:
         """Return the share of held-out tasks that the present policy solves."""
-        environment = get_built_in(task)
+        environment = BUILT_IN[task]
         held_out = random.Random(0).sample(list(environment.tasks("hidden")), self.size.held_out)
         results = await self.client.evaluate(agent_of(environment), held_out)
         return fmean(bool(result.success) for result in results)
 
     async def _play(self, task: str, seed: int) -> None:
-        environment = get_built_in(task)
+        environment = BUILT_IN[task]
         tasks = list(environment.tasks("train"))
         random.Random(seed).shuffle(tasks)
         await self.client.rollout(agent_of(environment), tasks, concurrency=64, stream=task)

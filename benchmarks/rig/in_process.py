@@ -22,7 +22,7 @@ from rig.training import Step, Trained
 from swarm.backends.local.backend import LocalBackend
 from swarm.backends.protocols import Backend, Batch, GenerationRequest, Sampling, TrainEpisode
 from swarm.environments.base import Outcome, PlainEnvironment, Task, said
-from swarm.environments.registry import get_built_in
+from swarm.environments.registry import BUILT_IN
 from swarm.job import Job
 from swarm.rendering.messages import Message
 from swarm.timelines import CallTree, Drift, Node, linear_rows, token_counts, tree_tokens, unmerged_rows
@@ -42,7 +42,7 @@ class Player:
     def __init__(self, job: Job, backend: Backend) -> None:
         self._job = job
         self._backend = backend
-        self._environment: PlainEnvironment = get_built_in(job.environment)
+        self._environment: PlainEnvironment = BUILT_IN[job.environment]
 
     def tasks(self) -> Iterator[Task]:
         """Yield the training tasks in the order of the job's seed, over and over."""

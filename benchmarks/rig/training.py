@@ -36,7 +36,7 @@ from studies.verdicts.inputs import ArmData
 from studies.verdicts.rules import judge
 from swarm.client import AsyncSwarmClient
 from swarm.environments.play import agent_of
-from swarm.environments.registry import get_built_in
+from swarm.environments.registry import BUILT_IN
 from swarm.job import Job, TinyModel
 
 BOOT_S = 120.0
@@ -159,7 +159,7 @@ async def _trained(folder: Path, server: subprocess.Popen[bytes], url: str, toke
     async with AsyncSwarmClient(url, token) as client:
         await client.ensure_training(job)
         began, before = time.time(), _cpu_s(server)
-        environment = get_built_in(job.environment)
+        environment = BUILT_IN[job.environment]
         tasks = list(environment.tasks("train"))
         random.Random(job.seed).shuffle(tasks)
         await client.rollout(agent_of(environment), tasks, concurrency=job.max_concurrency)

@@ -27,7 +27,7 @@ from trl import GRPOConfig, GRPOTrainer
 from rig.training import Step, Trained
 from swarm.backends.tiny_model import ensure_tiny
 from swarm.environments.base import PlainEnvironment, PlainGame, Task, said
-from swarm.environments.registry import get_built_in
+from swarm.environments.registry import BUILT_IN
 from swarm.job import Job, TinyModel
 
 SEVERAL_TURNS = {"guess"}
@@ -185,7 +185,7 @@ def _run(folder: Path) -> Trained:
     torch.set_num_threads(1)
     model = ensure_tiny(job.model, job.environment, Path(order["models"]))
     tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
-    environment = get_built_in(job.environment)
+    environment = BUILT_IN[job.environment]
     clock = Clock()
     trainer = Timed(
         model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),

@@ -32,7 +32,7 @@ from rig.training import ONE_THREAD, judged
 from swarm.client import AsyncSwarmClient
 from swarm.environments.base import PlainEnvironment, Task
 from swarm.environments.play import agent_of
-from swarm.environments.registry import get_built_in
+from swarm.environments.registry import BUILT_IN
 from swarm.job import Job, TinyModel
 from swarm.snapshot import StepRecord
 
@@ -107,7 +107,7 @@ def trained(folder: Path, models: Path, job: Job, held_out: int) -> ServedTraini
 
 
 async def _trained(url: str, token: str, job: Job, held_out: int, began: float) -> ServedTraining:
-    environment = get_built_in(job.environment)
+    environment = BUILT_IN[job.environment]
     tasks, hidden = _tasks(environment, job.seed), _held_out(environment, held_out)
     async with AsyncSwarmClient(url, token) as client:
         await client.ensure_training(job, timeout_s=BOOT_S)

@@ -30,7 +30,7 @@ from research.installation.servers import (
 )
 from research.models.fetch import run_command
 from swarm.client import SwarmClient
-from swarm.client.identity import server_folder
+from swarm.client.transport import server_folder
 from swarm.job import Job
 from swarm.models.card import ModelCard
 from swarm.wire import StreamStatus, stream_label

@@ -30,7 +30,7 @@ from research.errors import BadInput, NotReady
 from research.files import read_json, write_bytes
 from research.installation.base_job import python_of
 from research.installation.home import Home
-from swarm.client.identity import server_folder
+from swarm.client.transport import server_folder
 
 _BIND_TIMEOUT_S = 60.0
 STORE: Final = "AJET_SWARM_STORE"

@@ -19,9 +19,8 @@ from urllib.parse import quote, urlencode
 from pydantic import BaseModel, ValidationError
 
 from swarm.client.episode import Agent, Episode, EpisodeResult, HasId, Result, RolloutSummary, TaskT
-from swarm.client.identity import Connectable
 from swarm.client.rollout import CLEANUP_TIMEOUT_S, WAIT_S, Place, RolloutLoop, StreamTasks, retry_until_ready
-from swarm.client.transport import Transport
+from swarm.client.transport import Connectable, Transport
 from swarm.errors import (
     EngineUnavailable,
     InvalidRequest,
@@ -134,7 +133,17 @@ class AsyncSwarmClient(Connectable):
         while True:
             status = await self.status()
             if status.job_digest not in known:  # also when another client's job came between this one's two calls
-                await self._require(job, status)
+                try:
+                    loaded = await self.job()
+                except UnknownAnswer:  # it says what this release does not know
+                    loaded = None
+                if loaded is None or not job.equals(loaded):  # two may mean the same: another release digests otherwise
+                    differs = "" if loaded is None else f" (this one has {', '.join(job.differences(loaded))})"
+                    raise JobConflict(
+                        f"the server at {self.url} trains job {str(status.job_digest)[:12]}, not "
+                        f"{job.digest()[:12]}{differs}; stop it first (`ajet swarm stop`, or the client's stop()), or "
+                        "use another server"
+                    )
                 known.add(str(status.job_digest))
             if status.state in _SERVING:
                 return status
@@ -325,16 +334,3 @@ class AsyncSwarmClient(Connectable):
 
     async def _begin(self, asked: BeginRequest) -> Lease:
         return await self._post(Lease, "/episodes", asked.model_copy(update={"code": self._code}))
-
-    async def _require(self, job: Job, status: Status) -> None:
-        """Raise JobConflict unless the loaded job means what this one does, though another release digested it."""
-        try:
-            loaded = await self.job()
-        except UnknownAnswer:  # it says what this release does not know
-            loaded = None
-        if loaded is None or not job.equals(loaded):
-            differs = "" if loaded is None else f" (this one has {', '.join(job.differences(loaded))})"
-            raise JobConflict(
-                f"the server at {self.url} trains job {str(status.job_digest)[:12]}, not {job.digest()[:12]}{differs}; "
-                "stop it first (`ajet swarm stop`, or the client's stop()), or use another server"
-            )

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from urllib.parse import quote
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from swarm.client.transport import Transport, Transports
+from swarm.client.transport import Transport
 from swarm.errors import to_invalid_request
 from swarm.wire import AbortRequest, Ack, EndAck, EndRequest, Lease, PrepareRequest
 
@@ -27,7 +27,6 @@ class HasId(Protocol):
     @property
     def id(self) -> str:
         """Unique name of the task."""
-        ...
 
 
 TaskT = TypeVar("TaskT", bound=HasId)
@@ -99,11 +98,10 @@ class Episode(Generic[TaskT]):
 
         return AsyncOpenAI(base_url=self.base_url, api_key=self.key_of(agent), http_client=DefaultAioHttpClient())
 
-    async def heartbeat(self, by: Transports | None = None) -> Ack:
+    async def heartbeat(self, by: Transport | None = None) -> Ack:
         """Keep the lease alive while no call is made; from another event loop `by` connections of its own."""
-        transport = self._transport if by is None else by.get(self._transport.url)
-        path = f"/episodes/{self.id}/heartbeat"
-        ack = await transport.ask(Ack.model_validate, "POST", path, self.lease.lease_token, b"")
+        address = f"{self.address}/heartbeat"
+        ack = await (by or self._transport).ask(Ack.model_validate, "POST", address, self.lease.lease_token, b"")
         self.last_call = time.monotonic()
         return ack
 
@@ -125,7 +123,7 @@ class Episode(Generic[TaskT]):
         episode still open to be ended again, where the server could not write it down.
         """
         ended = end_request(reward=reward, success=success, weight=weight, by_call=by_call, by_agent=by_agent)
-        return await self._post(EndAck, "end", _to_json(ended))
+        return await self._post(EndAck, "end", ended)
 
     async def prepare(
         self,
@@ -144,11 +142,11 @@ class Episode(Generic[TaskT]):
         link = {"decider": decider.address, "decider_token": decider.lease.lease_token} if decider is not None else {}
         ended = end_request(reward=reward, success=success, weight=weight, by_call=by_call, by_agent=by_agent)
         asked = PrepareRequest.model_validate({**ended.model_dump(), **link})
-        return await self._post(Ack, "prepare", _to_json(asked))
+        return await self._post(Ack, "prepare", asked)
 
     async def commit(self) -> Ack:
         """End a prepared episode for good."""
-        return await self._post(Ack, "commit", "")
+        return await self._post(Ack, "commit")
 
     async def outcome(self) -> Ack:
         """Return what became of the episode; NotFound where its server does not know it."""
@@ -159,11 +157,13 @@ class Episode(Generic[TaskT]):
         """Give the episode up: nothing of it is trained. `failed`: its agent could not do the task; a task that fails
         again and again is skipped in this pass."""
         action = "abort?failed=true" if failed else "abort"
-        return await self._post(Ack, action, AbortRequest(reason=reason[:2000]).model_dump_json())
+        return await self._post(Ack, action, AbortRequest(reason=reason[:2000]))
 
-    async def _post(self, kind: type[AckT], action: str, body: str) -> AckT:
+    async def _post(self, kind: type[AckT], action: str, asked: BaseModel | None = None) -> AckT:
+        """Ask for an action; of its fields those are sent that say something, as older servers know fewer."""
         path = f"/episodes/{self.id}/{action}"
-        return await self._transport.ask(kind.model_validate, "POST", path, self.lease.lease_token, body.encode())
+        body = b"" if asked is None else asked.model_dump_json(exclude_defaults=True).encode()
+        return await self._transport.ask(kind.model_validate, "POST", path, self.lease.lease_token, body)
 
 
 def end_request(**fields: Any) -> EndRequest:
@@ -176,23 +176,16 @@ def end_request(**fields: Any) -> EndRequest:
         raise to_invalid_request(error) from None
 
 
-def _to_json(request: EndRequest) -> str:
-    """Return the request as JSON, without what only newer servers know unless it says something."""
-    return request.model_dump_json(exclude={name for name in _CREDIT if not getattr(request, name)})
-
-
 class HasReward(Protocol):
     """A reward with the answer to whether the task was solved."""
 
     @property
     def reward(self) -> float:
         """What is trained on."""
-        ...
 
     @property
     def success(self) -> bool | None:
         """Whether the task was solved, None where nobody says; logged only."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

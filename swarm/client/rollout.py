@@ -22,7 +22,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -42,7 +42,7 @@ from swarm.client.episode import (
     parse_reward,
 )
 from swarm.client.threads import background
-from swarm.client.transport import Transports
+from swarm.client.transport import Transport
 from swarm.errors import (
     EngineUnavailable,
     EpisodeEnded,
@@ -57,7 +57,7 @@ from swarm.errors import (
     Unreachable,
     to_invalid_request,
 )
-from swarm.wire import EndAck, TaskList, tasks_digest
+from swarm.wire import TaskList, tasks_digest
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -92,13 +92,6 @@ _NO_ANSWER: Final = re.compile("Connect|Timeout|^(Remote)?Protocol|^Read|^Write|
 
 class AgentMisplays(AgentFailed):
     """What the agent does can never be trained, so that to play on is of no use; the message says what to mend."""
-
-
-def is_misplay(error: Exception) -> bool:
-    """Return whether an error says of the agent in itself, and not of this play alone, that it cannot be trained."""
-    if isinstance(error, InvalidRequest):
-        return error.param == "train_agents" or "reward" in error.message
-    return isinstance(error, WrongResult | UnusableReward)
 
 
 def _causes(error: BaseException | None) -> Iterator[tuple[BaseException, int | None]]:
@@ -191,7 +184,7 @@ class _Playable(Protocol):
     @property
     def task(self) -> Any: ...
 
-    async def heartbeat(self, by: Transports | None = None) -> object: ...
+    async def heartbeat(self, by: Transport | None = None) -> object: ...
 
     def abort(self, reason: str = "", *, failed: bool = False) -> Coroutine[Any, Any, object]: ...
 
@@ -344,7 +337,10 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
             log.info("event=rate_limited pause_s=%.1f", limits.extend(limit_s))
         else:
             limits.reset()
-            self._drop(f"agent: {type(error).__name__}", error, misplay=is_misplay(error))
+            misplay = isinstance(error, WrongResult | UnusableReward)  # the agent in itself, and not this play alone
+            if isinstance(error, InvalidRequest):
+                misplay = error.param == "train_agents" or "reward" in error.message
+            self._drop(f"agent: {type(error).__name__}", error, misplay=misplay)
         return False
 
     def _drop(self, reason: str, error: BaseException, *, misplay: bool = False) -> None:
@@ -370,7 +366,7 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
             with suppress(SwarmError):  # whoever plays it meets the same error, and counts it
                 await episode.heartbeat(connections)
 
-        async with aclosing(Transports()) as connections:
+        async with Transport("") as connections:
             while True:
                 free = threading.Event()
                 agents.call_soon_threadsafe(free.set)
@@ -416,7 +412,14 @@ class RolloutLoop(PlayLoop[Episode[Any], Result]):
             lambda: episode.end(reward, success, by_call=by_call, by_agent=by_agent), (EngineUnavailable, Unreachable)
         )
         if ended.tokens == 0 and episode.kind == "train":  # the server has dropped it
-            self._drop("no_calls", AgentFailed(_describe_no_call(ended)), misplay=True)
+            wrong = (
+                f"expected the model to answer the agent; found a play whose calls were all refused ({ended.refused}); "
+                f"the last was told: {ended.refusal}"
+                if ended.refused
+                else "expected the agent to call the model, with episode.chat or an SDK at episode.base_url with "
+                "episode.api_key; found plays that ended with a reward and no call, of which nothing can be trained"
+            )
+            self._drop("no_calls", AgentFailed(wrong), misplay=True)
             return False
         if ended.state == "dropped" and not failed:
             self.dropped[ended.reason or ended.state] += 1
@@ -430,19 +433,6 @@ class RolloutLoop(PlayLoop[Episode[Any], Result]):
         elif failed:
             self._failures_in_a_row = 0
         return True
-
-
-def _describe_no_call(ended: EndAck) -> str:
-    """Return what is wrong with a play that ended with a reward and no answer of the model."""
-    if ended.refused:
-        return (
-            f"expected the model to answer the agent; found a play whose calls were all refused ({ended.refused}); the "
-            f"last was told: {ended.refusal}"
-        )
-    return (
-        "expected the agent to call the model, with episode.chat or an SDK at episode.base_url with episode.api_key; "
-        "found plays that ended with a reward and no call, of which nothing can be trained"
-    )
 
 
 async def retry_until_ready(

@@ -12,10 +12,10 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from swarm.client.async_client import AsyncSwarmClient
 from swarm.client.episode import Agent, Episode, HasId, Result, TaskT
-from swarm.client.identity import Connectable
 from swarm.client.rollout import StreamTasks
 from swarm.client.teams import Team
 from swarm.client.threads import Bridge, background, run_in_thread
+from swarm.client.transport import Connectable
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -22,8 +22,8 @@ import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -40,7 +40,7 @@ from swarm.client.rollout import (
     retry_until_ready,
     run_shielded,
 )
-from swarm.client.transport import Transports
+from swarm.client.transport import Transport
 from swarm.errors import (
     EngineUnavailable,
     EpisodeEnded,
@@ -138,7 +138,7 @@ class Team:
         """When the server last heard of the episode that was silent for the longest time (monotonic seconds)."""
         return min(episode.last_call for episode in self.episodes.values())
 
-    async def heartbeat(self, by: Transports | None = None) -> None:
+    async def heartbeat(self, by: Transport | None = None) -> None:
         """Keep all leases alive that can be; what is lost is met by who plays."""
         for failure in await asyncio.gather(*(e.heartbeat(by) for e in self.episodes.values()), return_exceptions=True):
             if isinstance(failure, BaseException) and not isinstance(failure, SwarmError):
@@ -274,7 +274,7 @@ class Team:
         """
         await _require_members(clients, decider)
         loop = _TeamLoop(play, clients, timeout_s, list(tasks), stream, decider)
-        await loop.play(itertools.repeat(Place(0, loop.begin_next)), concurrency)
+        await loop.play(itertools.repeat(Place(0, loop.begin)), concurrency)
         return loop.summary()
 
     @staticmethod
@@ -291,7 +291,7 @@ class Team:
         await _require_members(clients)
         known = list(tasks)
         loop = _TeamLoop(play, clients, timeout_s)
-        begins = (Place(sample, partial(loop.begin_evaluation, task)) for task in known for sample in range(samples))
+        begins = (Place(sample, partial(loop.begin, task)) for task in known for sample in range(samples))
         await loop.play(begins, concurrency)
         order = {task.id: place for place, task in enumerate(known)}
         return sorted(loop.results, key=lambda result: (order[result.task_id], result.sample))
@@ -324,31 +324,27 @@ class _TeamLoop(PlayLoop[Team, Mapping[str, Result]]):
         self._named: dict[str, StreamTasks[HasId]] = {}
         self.results: list[TeamResult] = []
 
-    async def begin_next(self) -> Team:
-        """Begin an episode of the leader's next task at every member; the leader's comes first.
+    async def begin(self, task: HasId | None = None) -> Team:
+        """Begin an evaluation episode of a task at every member, or one of the leader's next task, whose comes first.
 
         Raises JobFinished once all jobs are finished, Throttled where a member has no room, and what a member's server
-        says.
+        says, once each has answered, so that no episode is forgotten: what was begun is given back.
         """
-        async with self._all_or_none() as begun:
-            decider = await self._lead(begun)
-            await _await_all(self._follow(begun, role, begun[decider]) for role in self._order if role != decider)
-        return Team({role: begun[role] for role in self._clients}, decider=decider)
-
-    async def begin_evaluation(self, task: HasId) -> Team:
-        """Begin an evaluation episode of a task at every member."""
-        async with self._all_or_none() as begun:
-            await _await_all(self._evaluate(begun, role, task) for role in self._order)
-        return Team({role: begun[role] for role in self._clients})
-
-    @asynccontextmanager
-    async def _all_or_none(self) -> AsyncIterator[dict[str, Episode[Any]]]:
         begun: dict[str, Episode[Any]] = {}
+        decider = None
         try:
-            yield begun
+            if task is None:
+                decider = await self._lead(begun)
+                begins = [self._follow(begun, role, begun[decider]) for role in self._order if role != decider]
+            else:
+                begins = [self._evaluate(begun, role, task) for role in self._order]
+            for answer in await asyncio.gather(*begins, return_exceptions=True):
+                if isinstance(answer, BaseException):
+                    raise answer
         except BaseException:
             await run_shielded(*(episode.abort(_NO_TEAM) for episode in begun.values()))
             raise
+        return Team({role: begun[role] for role in self._clients}, decider=decider)
 
     async def _lead(self, begun: dict[str, Episode[Any]]) -> str:
         """Begin the next task of the first role whose job is not finished; return that role."""
@@ -454,13 +450,6 @@ def _parse_rewards(answer: Any, roles: list[str]) -> dict[str, tuple[float, bool
         return {role: parse_reward(answer[role]) for role in roles}
     except (TypeError, ValueError) as error:
         raise AgentFailed(f"expected a reward by role, {example}, found {dict(answer)!r:.200}: {error}") from error
-
-
-async def _await_all(begins: Iterable[Awaitable[None]]) -> None:
-    """Wait for all begins; raise the first refusal once each of them has an answer, so that none is forgotten."""
-    for answer in await asyncio.gather(*begins, return_exceptions=True):
-        if isinstance(answer, BaseException):
-            raise answer
 
 
 async def _require_members(clients: Mapping[str, AsyncSwarmClient], leader: str | None = None) -> None:

@@ -1,4 +1,8 @@
-"""HTTP to one swarm server over aiohttp: keys in, JSON out, refusals as errors.
+"""Where a client finds its server, and HTTP to it over aiohttp: keys in, JSON out, refusals as errors.
+
+Servers of this machine lie in <home>/swarm, or <home>/swarms/NAME (home is AJET_HOME, else `.ajet`): server.json (the
+address, left behind by a killed server), server.lock (locked while the process lives), tokens.json (keys by role,
+owner-readable). Only one that lives counts as found: no key is sent to whoever took the port of a killed one.
 
 A reply is waited for as long as its connection lives: a call may wait at the gate through an update of any length. That
 the other side is there is the kernels' to say (TCP keepalives).
@@ -8,18 +12,19 @@ aiohttp because on one core it carries an order of magnitude more calls than htt
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import aiohttp
 from pydantic import ValidationError
 
-from swarm.errors import SwarmError, UnknownAnswer, Unreachable, from_wire, to_invalid_request
+from swarm.errors import InvalidRequest, SwarmError, UnknownAnswer, Unreachable, from_wire, to_invalid_request
 
 DOWNLOAD_SILENCE_S = 300.0
 """A download of which nothing comes for so long is given up."""
@@ -115,22 +120,6 @@ class Transport:
         return reply.headers
 
 
-class Transports:
-    """Transports to the servers of several episodes, for an event loop beside that of their clients."""
-
-    def __init__(self) -> None:
-        self._to: dict[str, Transport] = {}
-
-    def get(self, url: str) -> Transport:
-        """Return the transport to a server."""
-        return self._to.setdefault(url, Transport(url))
-
-    async def aclose(self) -> None:
-        """Close all of them."""
-        for transport in self._to.values():
-            await transport.close()
-
-
 def _keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
     """Return a socket whose kernel notices that the other side is gone though nothing is sent."""
     family, kind, protocol, *_ = address
@@ -154,3 +143,65 @@ def _refusal(reply: aiohttp.ClientResponse, data: bytes) -> SwarmError:
     with suppress(ValueError):  # a date, or no such header
         retry_after = float(reply.headers.get("Retry-After", ""))
     return from_wire(reply.status, _parse(data), retry_after)
+
+
+Role = Literal["admin", "client", "viewer"]
+
+
+def server_folder(home: Path, name: str | None = None) -> Path:
+    """Return the folder of a server of an installation."""
+    return home / "swarm" if name is None else home / "swarms" / name
+
+
+class Connectable:
+    """A client that finds its server by itself."""
+
+    def __init__(self, url: str, token: str, *, owner: str | None = None) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def from_home(
+        cls, name: str | None = None, *, home: Path | str | None = None, role: Role = "admin", owner: str | None = None
+    ) -> Self:
+        """Return a client of a server of this machine, by its name; Unreachable where it does not run.
+
+        `home` is the installation's folder: AJET_HOME, else `.ajet`, where it is left out.
+        """
+        root = Path(home or os.environ.get("AJET_HOME") or ".ajet").expanduser().absolute()
+        folder = server_folder(root, name)
+        called = "" if name is None else f" called {name}"
+        start = "ajet swarm start" if name is None else f"ajet swarm start --name {name}"
+        try:
+            url = str(json.loads((folder / "server.json").read_text())["url"])
+            token = str(json.loads((folder / "tokens.json").read_text())[role])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Unreachable(
+                f"expected a running swarm server{called} in {root}; found none ({type(error).__name__}); start it "
+                f"with `{start}`, or set AJET_HOME"
+            ) from None
+        if not _is_running(folder):
+            raise Unreachable(
+                f"expected a running swarm server{called} in {root}; found that the one at {url} is gone; start it "
+                f"again with `{start}`"
+            )
+        return cls(url, token, owner=owner)
+
+    @classmethod
+    def from_environment(cls, *, owner: str | None = None) -> Self:
+        """Return a client of the server that AJET_SERVER and AJET_TOKEN name; InvalidRequest where one is missing."""
+        known = {name: os.environ.get(name, "").strip() for name in ("AJET_SERVER", "AJET_TOKEN")}
+        if missing := " and ".join(name for name, value in known.items() if not value):
+            raise InvalidRequest(f"expected AJET_SERVER (an address) and AJET_TOKEN (a key for it); found no {missing}")
+        return cls(known["AJET_SERVER"].rstrip("/"), known["AJET_TOKEN"], owner=owner)
+
+
+def _is_running(folder: Path) -> bool:
+    """Return whether a server holds the lock of its folder, which the kernel lets go of however it ends."""
+    try:
+        with (folder / "server.lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:  # it is held (BlockingIOError), or its file system knows no locks to tell by
+        return True
+    return False

@@ -21,10 +21,11 @@ import asyncio
 import json
 import os
 import random
+import resource
 import signal
 import sys
 from collections.abc import Awaitable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -35,7 +36,7 @@ from swarm.environments import processes
 from swarm.environments.base import Environment, Split, Task
 from swarm.environments.custom import check_tasks, read_tasks
 from swarm.environments.loading import PlayableEnvironment, load_playable
-from swarm.environments.measuring import bound_memory
+from swarm.environments.measuring import MOST_BYTES, bound_resource
 from swarm.environments.play import (
     EvaluationsFile,
     Transcripts,
@@ -67,7 +68,7 @@ class PlaySetup:
     agent: Agent
     tasks: tuple[Task, ...]
     environment: Environment | None
-    code: str | None = None
+    code: str | None
     """sha256 of the user's files, None where there are none."""
 
 
@@ -108,41 +109,31 @@ def _code_folder(arguments: argparse.Namespace) -> Path | None:
 
 def _load(arguments: argparse.Namespace) -> PlaySetup:
     """Load environment, tasks and agent; InvalidRequest for user's files that must stay `unchanged`, and did not."""
-    if (folder := _code_folder(arguments)) is None:
-        return _load_setup(arguments)
-    code = code_hash(folder)
-    setup = replace(_load_setup(arguments), code=code)
-    if arguments.unchanged and code_hash(folder) != code:
-        raise InvalidRequest("expected files that stay as they are while they are loaded; found them saved meanwhile")
-    return setup
-
-
-def _load_setup(arguments: argparse.Namespace) -> PlaySetup:
+    code = None if (folder := _code_folder(arguments)) is None else code_hash(folder)
     if arguments.environments:
         add_folder(arguments.environments)
     environment = load_playable(arguments.environment) if arguments.environment else None
     posed = isinstance(environment, PlayableEnvironment)  # its tasks were posed when it was brought
     if posed:
-        bound_memory()
+        bound_resource(resource.RLIMIT_AS, MOST_BYTES)
     if environment is None and not (arguments.agent and arguments.tasks):
         raise InvalidRequest("expected --environment, or an --agent with --tasks of its own; found neither")
     if arguments.agent and arguments.reward:
         raise InvalidRequest("expected --agent or --reward: an agent returns its own reward; found both")
-    if arguments.tasks:
+    if arguments.tasks or environment is None:
         tasks = read_tasks(arguments.tasks)
     else:
-        assert environment is not None
         tasks = tuple(environment.tasks(arguments.split))
-    if arguments.agent:
-        return PlaySetup(report_failures(load_agent(arguments.agent)), tasks, environment)
-    assert environment is not None
-    reward = Reward.load(arguments.reward) if arguments.reward else None
-    agent = agent_of(environment, reward)
-    return PlaySetup(
-        report_failures(agent) if reward or posed else agent,
-        tasks if posed else check_tasks(tasks, environment),
-        environment,
-    )
+    if arguments.agent or environment is None:
+        agent = report_failures(load_agent(arguments.agent))
+    else:
+        reward = Reward.load(arguments.reward) if arguments.reward else None
+        agent = agent_of(environment, reward)
+        agent = report_failures(agent) if reward or posed else agent
+        tasks = tasks if posed else check_tasks(tasks, environment)
+    if arguments.unchanged and folder is not None and code_hash(folder) != code:
+        raise InvalidRequest("expected files that stay as they are while they are loaded; found them saved meanwhile")
+    return PlaySetup(agent, tasks, environment, code)
 
 
 async def _cancel_on_sigterm(work: Awaitable[None]) -> None:

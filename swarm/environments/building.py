@@ -23,6 +23,7 @@ import json
 import os
 import random
 import re
+import resource
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,10 +53,17 @@ from swarm.environments.loading import (
     names_splits,
     read_lines,
 )
-from swarm.environments.measuring import MOST_BYTES, Bounds, Tell, UntrainedPlays, bound_files, bound_memory, to_line
+from swarm.environments.measuring import (
+    MOST_BYTES,
+    MOST_FILE_BYTES,
+    Bounds,
+    Tell,
+    UntrainedPlays,
+    bound_resource,
+)
 from swarm.environments.play import chat_messages
 from swarm.environments.processes import watch_parent
-from swarm.environments.registry import add_folder, built_in_names
+from swarm.environments.registry import BUILT_IN, add_folder
 from swarm.environments.user_code import call, describe_place
 from swarm.errors import InvalidRequest
 
@@ -77,13 +85,13 @@ TaskSplits = Mapping[Split, tuple[Task, ...]]
 def draw(environment: Environment, secret: bytes, remedy: str = OWN_SPLITS) -> tuple[Way, TaskSplits]:
     """Return how tasks are given, and they by split; InvalidRequest, with the `remedy`, where a split has too few."""
     ways: dict[str, Way] = {"tasks": "splits", "records": "records", "generate": "seeds"}
-    own = [part for part in ways if environment.has(part)]
-    if len(own) != 1:
+    parts = [part for part in ways if environment.has(part)]
+    if len(parts) != 1:
         raise InvalidRequest(
             f"expected the environment {environment.name} to have one of tasks(split), records() and generate(seed); "
-            f"found {' and '.join(own) or 'none'}"
+            f"found {' and '.join(parts) or 'none'}"
         )
-    way = ways[own[0]]
+    way = ways[parts[0]]
     match way:
         case "splits":
             drawn: TaskSplits = {split: tuple(environment.tasks(split)) for split in SPLITS}
@@ -92,7 +100,19 @@ def draw(environment: Environment, secret: bytes, remedy: str = OWN_SPLITS) -> t
         case "seeds":
             drawn = generate_tasks(environment, secret)
     if any(len(drawn[split]) < LEAST[split] for split in SPLITS):
-        raise InvalidRequest(_describe_too_few(environment.name, way, drawn, remedy))
+        tasks = [task for own in drawn.values() for task in own]
+        parted = ", ".join(f"{len(drawn[split])} {split}" for split in SPLITS)
+        hint = f"about {_ENOUGH} different ones are enough: {remedy}"
+        match way:
+            case "splits":
+                origin, hint = "", "add some"
+            case "seeds":
+                origin = f"{len(tasks)} different ones among all its seeds (the last {_IDLE} gave no new one): "
+            case "records":
+                alike = len(tasks) - len(set(map(words, tasks)))
+                also = f", {alike} of which say the same as another, in whatever order, and go with it" if alike else ""
+                origin = f"{len(tasks)} records{also}, split by a hash: "
+        raise InvalidRequest(f"expected {_LEAST} tasks or more of {environment.name}; found {origin}{parted}; {hint}")
     _check_disjoint(environment.name, drawn)
     return way, drawn
 
@@ -128,23 +148,6 @@ def generate_tasks(environment: Environment, secret: bytes) -> TaskSplits:
             own[posed] = task
         idle = 0 if fresh else idle + 1
     return {split: tuple(own.values()) for split, own in found.items()}
-
-
-def _describe_too_few(name: str, way: Way, drawn: TaskSplits, remedy: str) -> str:
-    """Return how many tasks there were of each split, and what became of them."""
-    tasks = [task for own in drawn.values() for task in own]
-    parted = ", ".join(f"{len(drawn[split])} {split}" for split in SPLITS)
-    hint = f"about {_ENOUGH} different ones are enough: {remedy}"
-    match way:
-        case "splits":
-            origin, hint = "", "add some"
-        case "seeds":
-            origin = f"{len(tasks)} different ones among all its seeds (the last {_IDLE} gave no new one): "
-        case "records":
-            alike = len(tasks) - len(set(map(words, tasks)))
-            also = f", {alike} of which say the same as another, in whatever order, and go with it" if alike else ""
-            origin = f"{len(tasks)} records{also}, split by a hash: "
-    return f"expected {_LEAST} tasks or more of {name}; found {origin}{parted}; {hint}"
 
 
 def _check_disjoint(name: str, drawn: TaskSplits) -> None:
@@ -312,7 +315,7 @@ def _describe(environment: Environment) -> dict[str, Any]:
         raise InvalidRequest(
             f"expected a name of 1 to 64 letters a-z, digits, '-', '_', '.'; found {environment.name!r:.70}"
         )
-    if environment.name in built_in_names():
+    if environment.name in BUILT_IN:
         raise InvalidRequest(
             f"expected a name of its own; found {environment.name!r}, which is that of a built-in environment; give it "
             "another (the name of a file of tasks is the file's)"
@@ -358,14 +361,14 @@ OTHER_OPTIONS = "choose options that give more"
 def main() -> int:
     arguments = _parse_arguments()
     watch_parent()
-    bound_memory(arguments.memory)
-    bound_files()
+    bound_resource(resource.RLIMIT_AS, arguments.memory)
+    bound_resource(resource.RLIMIT_FSIZE, MOST_FILE_BYTES)
     secret = bytes.fromhex(sys.stdin.read()) if arguments.action == "draw" else b""
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)  # from now on foreign code, that of C too, prints elsewhere
 
         def tell(value: dict[str, Any]) -> None:
-            out.write(to_line(value))
+            out.write(json.dumps(value, default=str) + "\n")
             out.flush()
 
         try:
@@ -373,9 +376,20 @@ def main() -> int:
                 case "measure":
                     _measure(arguments, tell)
                 case "draw":
-                    tell(_draw_tasks(arguments, secret))
+                    source = CodeSource.model_validate_json(arguments.source)
+                    environment = load_source(source, arguments.code)
+                    if arguments.lines:
+                        tell(write_lines(environment, arguments.name, arguments.lines, arguments.out))
+                    else:
+                        remedy = OTHER_OPTIONS if source.kind == "adapter" else OWN_SPLITS
+                        tell(write_tasks(environment, secret, arguments.out, remedy, arguments.play_seconds))
                 case _:
-                    tell(_probe_tasks(arguments))
+                    environment = load_source(CodeSource.model_validate_json(arguments.source), arguments.code)
+                    if not hasattr(environment, "name"):
+                        environment.name = "environment"  # type: ignore[misc]  # a reward function's has none by itself
+                    tasks = {split: from_json((arguments.tasks / f"{split}.json").read_bytes()) for split in SPLITS}
+                    apart = not asyncio.run(probe(environment, tasks, arguments.play_seconds))
+                    tell({"hidden_apart": apart})
             return 0
         except InvalidRequest as error:
             reason = str(error)
@@ -387,27 +401,10 @@ def main() -> int:
     return BAD
 
 
-def _draw_tasks(arguments: argparse.Namespace, secret: bytes) -> dict[str, Any]:
-    source = CodeSource.model_validate_json(arguments.source)
-    environment = load_source(source, arguments.code)
-    if arguments.lines:
-        return write_lines(environment, arguments.name, arguments.lines, arguments.out)
-    remedy = OTHER_OPTIONS if source.kind == "adapter" else OWN_SPLITS
-    return write_tasks(environment, secret, arguments.out, remedy, arguments.play_seconds)
-
-
-def _probe_tasks(arguments: argparse.Namespace) -> dict[str, Any]:
-    environment = load_source(CodeSource.model_validate_json(arguments.source), arguments.code)
-    if not hasattr(environment, "name"):
-        environment.name = "environment"  # type: ignore[misc]  # of a reward function's, which has none by itself
-    tasks = {split: from_json((arguments.tasks / f"{split}.json").read_bytes()) for split in SPLITS}
-    return {"hidden_apart": not asyncio.run(probe(environment, tasks, arguments.play_seconds))}
-
-
 def _measure(arguments: argparse.Namespace, tell: Tell) -> None:
     add_folder(arguments.environments)
     environment = load_playable(arguments.environment)
-    code = environment.code if isinstance(environment, PlayableEnvironment) else environment
+    code = environment.played if isinstance(environment, PlayableEnvironment) else environment
     tasks = [*environment.tasks("train"), *environment.tasks("search")]
     bounds = Bounds(arguments.plays, arguments.seconds, arguments.answers)
     asyncio.run(UntrainedPlays(environment, code, tasks, bounds).run(tell))

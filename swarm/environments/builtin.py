@@ -16,7 +16,6 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from statistics import fmean
-from typing import ClassVar
 
 from swarm.environments.base import (
     Message,
@@ -64,12 +63,12 @@ class ArithGame(PlainGame):
 class Arith(PlainEnvironment):
     """Add two numbers."""
 
-    name: ClassVar[str] = "arith"
-    title: ClassVar[str] = "sums of two numbers"
-    synonyms: ClassVar[tuple[str, ...]] = (
+    name = "arith"
+    title = "sums of two numbers"
+    synonyms = (
         "arithmetic", "addition", "sums", "adding numbers", "math", "maths", "arith", "single-turn",
     )  # fmt: skip
-    measures: ClassVar[str] = "the sum is right"
+    measures = "the sum is right"
 
     def tasks(self, split: Split) -> tuple[Task, ...]:
         return _arith_tasks(split)
@@ -153,12 +152,12 @@ class GuessGame(PlainGame):
 class Guess(PlainEnvironment):
     """Find a number with higher/lower feedback."""
 
-    name: ClassVar[str] = "guess"
-    title: ClassVar[str] = "the guessing game"
-    synonyms: ClassVar[tuple[str, ...]] = (
+    name = "guess"
+    title = "the guessing game"
+    synonyms = (
         "guessing game", "number guessing", "guess the number", "higher lower", "higher/lower", "guess", "multi-turn",
     )  # fmt: skip
-    measures: ClassVar[str] = f"the number is found within {GUESSES} guesses"
+    measures = f"the number is found within {GUESSES} guesses"
 
     def tasks(self, split: Split) -> tuple[Task, ...]:
         return _guess_tasks(split)
@@ -251,12 +250,12 @@ class MarketGame(PlainGame):
 class Market(PlainEnvironment):
     """Look a price up and say the total."""
 
-    name: ClassVar[str] = "market"
-    title: ClassVar[str] = "the market: prices by a tool"
-    synonyms: ClassVar[tuple[str, ...]] = (
+    name = "market"
+    title = "the market: prices by a tool"
+    synonyms = (
         "tool calling", "tool-calling", "tool use", "tool calls", "tools", "function calling", "price lookup", "market",
     )  # fmt: skip
-    measures: ClassVar[str] = "the total of a looked-up price and the delivery is right"
+    measures = "the total of a looked-up price and the delivery is right"
 
     def tasks(self, split: Split) -> tuple[Task, ...]:
         return _market_tasks(split)

@@ -17,7 +17,6 @@ import hashlib
 import importlib
 import inspect
 import json
-import random
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from typing import Any, ClassVar, Final
 
 from swarm.environments.adapters import adapt
 from swarm.environments.base import Environment, Game, Message, Outcome, Split, Task
-from swarm.environments.custom import CODE, CodeSource, CustomEnvironment
+from swarm.environments.custom import CODE, CodeSource, CustomEnvironment, Manifest
 from swarm.environments.registry import get_environment
 from swarm.environments.user_code import call, explain_import_error, import_file, load
 from swarm.errors import InvalidRequest
@@ -131,32 +130,26 @@ def names_splits(lines: Sequence[tuple[Task, Split | None]]) -> bool:
     return named > 0
 
 
-class PlayableEnvironment(Environment):
+class PlayableEnvironment(CustomEnvironment):
     """A brought environment with its code: tasks and words as they were written down, plays by the code."""
 
-    def __init__(self, custom: CustomEnvironment, code: Environment) -> None:
-        self._custom = custom
-        self.code = code  # makes demonstrations of a given task, where what was written down is of whatever task
-        for name in ("name", "title", "synonyms", "measures", "reward_range", "solved_at", "facts"):
-            setattr(self, name, getattr(custom, name))
-
-    def tasks(self, split: Split) -> Sequence[Task]:
-        return self._custom.tasks(split)
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        super().__init__(folder, manifest)
+        self.code()  # is still what was brought
+        self.played = load_source(manifest.source, folder / CODE)
+        """Makes demonstrations of a given task, where what was written down is of whatever task."""
 
     def game(self, task: Task) -> Game:
-        return self.code.game(task)
+        return self.played.game(task)
 
     async def agent(self, episode: Any) -> Any:
-        return await self.code.agent(episode)
+        return await self.played.agent(episode)
 
     def oracle(self, task: Task, messages: Sequence[Message]) -> Message | str:
-        return self.code.oracle(task, messages)
-
-    def imitate(self, task: Task, rng: random.Random) -> list[Message]:
-        return self._custom.imitate(task, rng)
+        return self.played.oracle(task, messages)
 
     def has(self, part: str) -> bool:
-        return self.code.has(part)
+        return self.played.has(part)
 
 
 def load_playable(name: str) -> Environment:
@@ -164,8 +157,7 @@ def load_playable(name: str) -> Environment:
     environment = get_environment(name)
     if not isinstance(environment, CustomEnvironment):
         return environment
-    environment.code()  # is still what was brought
-    return PlayableEnvironment(environment, load_source(environment.manifest.source, environment.folder / CODE))
+    return PlayableEnvironment(environment.folder, environment.manifest)
 
 
 def load_source(source: CodeSource, code: Path) -> Environment:

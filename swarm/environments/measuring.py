@@ -9,7 +9,6 @@ the process, with the stacks of all threads on standard error (`faulthandler`).
 from __future__ import annotations
 
 import faulthandler
-import json
 import random
 import re
 import resource
@@ -31,19 +30,15 @@ MOST_FILE_BYTES: Final = 1 << 30
 _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 
 
-def bound_memory(most_bytes: int = MOST_BYTES) -> None:
-    """From now on let allocations beyond a bound fail in this process, as a MemoryError in Python."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    most = most_bytes if hard == resource.RLIM_INFINITY else min(most_bytes, hard)
+def bound_resource(kind: int, most: int) -> None:
+    """Bound this process from now on, unless it is already.
+
+    Allocations beyond RLIMIT_AS fail, as a MemoryError in Python; no file that it writes grows beyond RLIMIT_FSIZE.
+    """
+    soft, hard = resource.getrlimit(kind)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     if soft == resource.RLIM_INFINITY or soft > most:
-        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
-
-
-def bound_files() -> None:
-    """From now on let no file that this process writes, its log included, grow beyond MOST_FILE_BYTES."""
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    most = MOST_FILE_BYTES if hard == resource.RLIM_INFINITY else min(MOST_FILE_BYTES, hard)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+        resource.setrlimit(kind, (most, hard))
 
 
 def peak_memory() -> int:
@@ -89,7 +84,14 @@ class UntrainedPlays:
         if self._code.has("oracle"):
             players["oracle"] = lambda task, messages, *_: self._code.oracle(task, messages)
         if self._code.has("imitate"):
-            players["demonstrations"] = _Demonstrations(self._code)
+            left: list[Message] = []
+
+            def replay(task: Task, messages: Sequence[Message], _: Game, rng: random.Random) -> Message | None:
+                if not any(message["role"] == "assistant" for message in messages):
+                    left[:] = [message for message in self._code.imitate(task, rng) if message["role"] == "assistant"]
+                return dict(left.pop(0)) if left else None
+
+            players["demonstrations"] = replay
         players |= {"empty answers": lambda *_: said(""), "random answers": _answer_at_random}
         for player, answers in players.items():
             await self._let_play(player, answers, tell)
@@ -186,21 +188,3 @@ def require_declared(declared: Mapping[str, tuple[float, float]], said: Mapping[
                 f"expected the fact {name!r} within its declared range, {worst:g} to {best:g}, found {said[name]:g}; "
                 "widen the range"
             )
-
-
-class _Demonstrations:
-    """Plays again what the environment's demonstrations answer."""
-
-    def __init__(self, code: Environment) -> None:
-        self._code = code
-        self._left: list[Message] = []
-
-    def __call__(self, task: Task, messages: Sequence[Message], _: Game, rng: random.Random) -> Message | None:
-        if not any(message["role"] == "assistant" for message in messages):
-            play = self._code.imitate(task, rng)
-            self._left = [message for message in play if message["role"] == "assistant"]
-        return dict(self._left.pop(0)) if self._left else None
-
-
-def to_line(value: dict[str, Any]) -> str:
-    return json.dumps(value, default=str) + "\n"

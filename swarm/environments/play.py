@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from swarm.client import Agent, AsyncSwarmClient, Episode, EpisodeResult
 from swarm.client.episode import Result
@@ -27,7 +27,7 @@ from swarm.client.rollout import ENGINE_OFF_S
 from swarm.environments.base import Environment, Game, Message, Outcome, PlainEnvironment, PlainGame, Split, Task
 from swarm.environments.user_code import Reward, RewardFailed, call, finite
 from swarm.errors import ContextExceeded, EngineUnavailable, InvalidRequest, ServerFailed, Unreachable
-from swarm.wire import ServerState, Status
+from swarm.wire import ServerState
 
 LOOK_S: Final = 0.1
 """Seconds between two looks at the server."""
@@ -36,41 +36,16 @@ UNSEEN: Final = 0.5
 each look takes the server a little of what it trains with."""
 
 
-class PendingEvaluation(NamedTuple):
-    """What training waits for: so many episodes of a policy version."""
-
-    version: int
-    episodes: int
-
-
-async def pending_evaluations(client: AsyncSwarmClient, episodes: int | None) -> AsyncIterator[PendingEvaluation]:
-    """Yield what training waits for, whenever it does, until the job is finished; None: however many episodes.
+async def pending_evaluations(client: AsyncSwarmClient, episodes: int | None) -> AsyncIterator[tuple[int, int]]:
+    """Yield a policy version and of how many episodes of it training waits for, whenever it does, until the job is
+    finished; `episodes` None: however many.
 
     A server that came back may wait for the same version again: for as many as had ended before it went away. Raises
     InvalidRequest where it waits for another number of episodes than `episodes`: the training would go on in the middle
-    of an evaluation, or not at all.
+    of an evaluation, or not at all. ServerFailed at once, and what else keeps it from answering after ENGINE_OFF_S.
     """
-    since, played = time.monotonic(), -1
-    async for status in _statuses(client):
-        if not status.awaited_evaluations:
-            await asyncio.sleep(LOOK_S)
-            continue
-        wanted = status.evaluation_episodes
-        if status.policy_version != played and episodes not in (None, wanted):  # else it forgot what was played
-            raise InvalidRequest(
-                f"expected a server that waits for {episodes} evaluation episodes of version {status.policy_version}; "
-                f"found one that waits for {wanted}: play as many as its job's evaluation_episodes"
-            )
-        between = time.monotonic() - since
-        left = status.awaited_evaluations if status.policy_version == played else wanted
-        yield PendingEvaluation(status.policy_version, left)
-        since, played = time.monotonic(), status.policy_version
-        await asyncio.sleep(UNSEEN * between)
-
-
-async def _statuses(client: AsyncSwarmClient) -> AsyncIterator[Status]:
-    """Yield the server's status until its job is finished; ServerFailed at once, if away or off after ENGINE_OFF_S."""
-    heard = time.monotonic()
+    since = heard = time.monotonic()
+    played = -1
     while True:
         try:
             status = await client.status()
@@ -86,7 +61,19 @@ async def _statuses(client: AsyncSwarmClient) -> AsyncIterator[Status]:
         if status.finished:
             return
         heard = time.monotonic()
-        yield status
+        if not status.awaited_evaluations:
+            await asyncio.sleep(LOOK_S)
+            continue
+        wanted = status.evaluation_episodes
+        if status.policy_version != played and episodes not in (None, wanted):  # else it forgot what was played
+            raise InvalidRequest(
+                f"expected a server that waits for {episodes} evaluation episodes of version {status.policy_version}; "
+                f"found one that waits for {wanted}: play as many as its job's evaluation_episodes"
+            )
+        between = time.monotonic() - since
+        yield status.policy_version, status.awaited_evaluations if status.policy_version == played else wanted
+        since, played = time.monotonic(), status.policy_version
+        await asyncio.sleep(UNSEEN * between)
         heard = time.monotonic()  # what was done with it took its time
 
 

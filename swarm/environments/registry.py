@@ -1,6 +1,6 @@
 """The environments there are, by name: built in, or brought to this installation.
 
-To build one in, put an instance of it in `_BUILT_IN`. One that is brought (`swarm.environments.building`) is known by
+To build one in, put an instance of it in `BUILT_IN`. One that is brought (`swarm.environments.building`) is known by
 its name and the hash of what it consists of, `shop@1f2e3d4c5b6a`, and found in any of the folders that a process names
 (`add_folder`): as the hash is over all that an environment is, it does not matter in which.
 """
@@ -16,7 +16,7 @@ from swarm.environments.builtin import Arith, Guess, Market
 from swarm.environments.custom import CustomEnvironment, is_custom
 from swarm.errors import InvalidRequest
 
-_BUILT_IN: Final[Mapping[str, PlainEnvironment]] = {each.name: each for each in (Guess(), Arith(), Market())}
+BUILT_IN: Final[Mapping[str, PlainEnvironment]] = {each.name: each for each in (Guess(), Arith(), Market())}
 
 
 class _Catalogue(Mapping[str, Environment]):
@@ -24,7 +24,7 @@ class _Catalogue(Mapping[str, Environment]):
     by who is going through these meanwhile."""
 
     def __init__(self) -> None:
-        self.known: dict[str, Environment] = dict(_BUILT_IN)
+        self.known: dict[str, Environment] = dict(BUILT_IN)
         self.folders: dict[Path, None] = {}
 
     def __getitem__(self, name: str) -> Environment:
@@ -34,12 +34,6 @@ class _Catalogue(Mapping[str, Environment]):
                     self.known[name] = CustomEnvironment.open(folder / name)
                     break
         return self.known[name]
-
-    def __contains__(self, name: object) -> bool:
-        try:
-            return isinstance(name, str) and self[name] is not None
-        except KeyError:
-            return False
 
     def __iter__(self) -> Iterator[str]:
         return iter(tuple(self.known))
@@ -53,14 +47,6 @@ _CATALOGUE = _Catalogue()
 
 def environments() -> Mapping[str, Environment]:
     return _CATALOGUE
-
-
-def get_built_in(name: str) -> PlainEnvironment:
-    return _BUILT_IN[name]
-
-
-def built_in_names() -> frozenset[str]:
-    return frozenset(_BUILT_IN)
 
 
 def add_folder(folder: Path) -> None:

@@ -27,6 +27,8 @@ class ArenaGame(Game):
     """One play, from its seed."""
 
     def __init__(self, new: Any, seed: int) -> None:
+        from textarena import SinglePlayerState
+
         self._drawn = random.Random(seed).getstate()
         with self._chance():
             self._arena = new()
@@ -34,15 +36,10 @@ class ArenaGame(Game):
         self._inside = self._arena
         while hasattr(self._inside, "env"):
             self._inside = self._inside.env
+        self.for_one = isinstance(self._inside.state, SinglePlayerState)
         self._first = self._read_observation()
         state = repr((self._inside.state.game_state, self._first))
         self.start = hashlib.sha256(state.encode()).hexdigest()[:16]
-
-    @property
-    def for_one(self) -> bool:
-        from textarena import SinglePlayerState
-
-        return isinstance(self._inside.state, SinglePlayerState)
 
     def opening(self) -> list[Message]:
         return [{"role": "user", "content": self._first}]

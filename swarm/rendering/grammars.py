@@ -78,10 +78,13 @@ def json_answer(schema: Mapping[str, Any], thinking: Thinking | None = None) -> 
     return grammar("json", {"json": json_of(schema)}, thinking)
 
 
-def json_calls(tools: Sequence[Mapping[str, Any]], before: str, between: str, after: str) -> tuple[str, dict[str, str]]:
-    """Return the choice of one tool, and its rules: `before` name `between` arguments `after`."""
+def json_calls(
+    tools: Sequence[Mapping[str, Any]], before: str, between: str, after: str, mark: str = ""
+) -> tuple[str, dict[str, str]]:
+    """Return the choice of one tool, and its rules: `before` name `between`, the rule `mark`, arguments, `after`."""
     rules: dict[str, str] = {}
     for number, (name, schema) in enumerate(parameters(tools).items()):
-        rules[f"call_{number}"] = f"{quote(before + name + between)} args_{number} {quote(after)}"
+        parts = (quote(before + name + between), mark, f"args_{number}", quote(after) if after else "")
+        rules[f"call_{number}"] = " ".join(filter(None, parts))
         rules[f"args_{number}"] = json_of(schema)
     return " | ".join(name for name in rules if name.startswith("call_")), rules

@@ -57,7 +57,7 @@ class Guides:
 
     def guide(self, grammar: str) -> Guide:
         """Return a fresh guide; raise GrammarRefused if the grammar does not compile. May take a second."""
-        from llguidance import LLMatcher
+        from llguidance import LLMatcher, LLTokenizer
 
         digits = [Decimal(text).normalize().as_tuple().digits for text in _multiple.findall(grammar)]
         if (
@@ -68,15 +68,6 @@ class Guides:
                 f"expected `multipleOf` of numbers whose least common multiple is at most {MOST_REMAINDERS} (points, "
                 "and zeros at their ends, aside), found more: leave one out"
             )
-        theirs, ours = self._pair()
-        matcher = LLMatcher(ours, _with_special_ids(grammar, theirs, ours), log_level=0)
-        if matcher.is_error():
-            raise GrammarRefused(f"the engine cannot follow this grammar: {matcher.get_error().strip()}")
-        return Guide(matcher, self._vocabulary)
-
-    def _pair(self) -> tuple[Any, Any]:
-        from llguidance import LLTokenizer
-
         with self._lock:
             if self._tokenizers is None:
                 theirs = self._load()
@@ -86,7 +77,11 @@ class Guides:
                 except ValueError as error:
                     raise GrammarRefused(f"llguidance cannot read this model's tokenizer: {error}") from error
                 self._tokenizers = theirs, ours
-            return self._tokenizers
+            theirs, ours = self._tokenizers
+        matcher = LLMatcher(ours, _with_special_ids(grammar, theirs, ours), log_level=0)
+        if matcher.is_error():
+            raise GrammarRefused(f"the engine cannot follow this grammar: {matcher.get_error().strip()}")
+        return Guide(matcher, self._vocabulary)
 
 
 class Guide:
@@ -117,16 +112,11 @@ class Guide:
 def _with_special_ids(grammar: str, theirs: Any, ours: Any) -> str:
     """Return the grammar with the ids of special tokens in place of their texts."""
 
-    def special(text: str) -> str | None:
+    def by_id(found: re.Match[str]) -> str:
+        name, text, *before = found.groups()
         token = theirs.token_to_id(json.loads(text))
-        return f"<[{token}]>" if token is not None and ours.is_special_token(token) else None
+        if token is None or not ours.is_special_token(token):
+            return found[0]
+        return " ".join([f"{name}:", *before, f"<[{token}]>"])
 
-    def rule(found: re.Match[str]) -> str:
-        mark = special(found[2])
-        return f"{found[1]}: {mark}" if mark else found[0]
-
-    def add_end(found: re.Match[str]) -> str:
-        mark = special(found[2])
-        return f"{found[1]}: {found[3]} {mark}" if mark else found[0]
-
-    return _suffix.sub(add_end, _mark.sub(rule, grammar))
+    return _suffix.sub(by_id, _mark.sub(by_id, grammar))

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from swarm.rendering.messages import Reader, Reasoning, ToolCall, Words
+from swarm.rendering.messages import AnswerFormat, Reader, Reasoning, ToolCall, Words
 from swarm.rendering.reading import MAX_UNTERMINATED, StepReader, UnterminatedString, members, partial_match_size
-from swarm.rendering.tagged import PlainFormat
 
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _HEADERS = (_START, _CHANNEL, " to=", "<|constrain|>", _MESSAGE)
@@ -30,6 +30,7 @@ _LONGEST = 256
 class _HarmonyReader(StepReader):
     def __init__(self, opening: str, tools: bool) -> None:
         super().__init__(self._between)
+        self._words = partial(self._stream, Words)
         self._tools = tools
         self._raw = ""  # the present message's header, as it was sampled
         self._name = ""
@@ -62,16 +63,14 @@ class _HarmonyReader(StepReader):
         if recipient:
             self._name = recipient[1].removeprefix(_FUNCTIONS)
             known = self._tools and self._name and self._name != recipient[1]
-            self._step = self._call if known else self._read_unknown
             self._searched = self._unterminated = 0
+            if known:
+                self._step = self._call
+            else:
+                self._refuse_call()
         else:
-            self._step = self._think if channel and channel[1] == "analysis" else self._words
-
-    def _words(self, over: bool) -> bool:
-        return self._stream(Words, over)
-
-    def _think(self, over: bool) -> bool:
-        return self._stream(Reasoning, over)
+            analysis = channel is not None and channel[1] == "analysis"
+            self._step = partial(self._stream, Reasoning) if analysis else self._words
 
     def _stream(self, kind: type[Words] | type[Reasoning], over: bool) -> bool:
         end = _end.search(self._text)
@@ -99,22 +98,21 @@ class _HarmonyReader(StepReader):
                 return True
             whole = False
         if not whole:
-            self._step = self._read_unknown
+            self._refuse_call()
             return True
         self._pieces.calls([ToolCall(self._name, body.strip())])
         self._text = self._text[end.end() :] if end else ""
         self._step = self._between
         return True
 
-    def _read_unknown(self, over: bool) -> bool:
-        """A message to no known recipient: words, its header included."""
+    def _refuse_call(self) -> None:
+        """Take a message to no known recipient, or one that cannot be read, as words, its header included."""
         self._pieces.text(Words, self._raw)
         self._step = self._words
-        return True
 
 
-class HarmonyFormat(PlainFormat):
-    """Implements `AnswerFormat`: a thought is its own message; calls, marked by ids no text names, cannot be forced."""
+class HarmonyFormat(AnswerFormat):
+    """A thought is its own message; calls, marked by ids that no text names, cannot be forced."""
 
     name = "harmony"
 

@@ -1,4 +1,4 @@
-"""Message, Tool, Renderer protocol, AnswerFormat, BackendError.
+"""Message, Tool, Renderer protocol, Reader, AnswerFormat, BackendError.
 
 A format reads the text of an answer (never ids) and gives it back in pieces, in the order they were written.
 Promises: the pieces of a text are the same however it is cut into feeds; a tool call comes whole or not at all;
@@ -37,9 +37,6 @@ class ToolCall:
 
 Piece = Words | Reasoning | ToolCall
 
-_TAIL = 64
-"""Characters at a prompt's end among which an opened mark is looked for."""
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -57,39 +54,35 @@ class Thinking:
     open: str = "<think>"
     close: str = "</think>"
 
-    def is_open_in(self, prompt: str) -> bool:
-        return prompt[-_TAIL:].rstrip().endswith(self.open)
 
-
-class Reader(Protocol):
-    """Reads one answer as it comes."""
+class Reader:
+    """Reads one answer as it comes; this one takes all of it as words."""
 
     def feed(self, text: str) -> Sequence[Piece]:
         """Take more text; return the pieces that are certain now."""
-        ...
+        return (Words(text),) if text else ()
 
     def finish(self) -> Sequence[Piece]:
         """Return what was held back: the answer is over, whole or cut."""
-        ...
+        return ()
 
 
-class AnswerFormat(Protocol):
-    """How one family writes its answers."""
+class AnswerFormat:
+    """How one family writes its answers; this one knows neither thinking nor tools, others say what they have."""
 
-    @property
-    def name(self) -> str: ...
+    name = "plain"
 
     def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
         """Return whether its marks, with these tools, may be special: ids (not the stop id) are decoded with them."""
-        ...
+        return False
 
     def thinking(self, prompt: str) -> Thinking | None:
         """Return the marks of the thought that `prompt` opened and the answer goes on with, None if it did not."""
-        ...
+        return None
 
     def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
         """Return a reader for the answer to `prompt`, whose end tells of opened thinking; no `tools`, no calls."""
-        ...
+        return Reader()
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
         """Return the Lark grammar (as llguidance reads it) of an answer to `prompt` that must call one of `tools`.
@@ -98,7 +91,7 @@ class AnswerFormat(Protocol):
         a mark (`open: "<tool_call>"`) means the special token of that text where the tokenizer has it. None where
         this family's calls cannot be forced.
         """
-        ...
+        return None
 
 
 def assemble_answer(pieces: Sequence[Piece]) -> Answer:
@@ -157,24 +150,19 @@ class Renderer(Protocol):
     @property
     def eos_id(self) -> int:
         """Id that closes a cut answer in a history; the next user's opening where a template closes none."""
-        ...
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """All ids that end a sampled answer (some families end a tool call with another one, or close histories so)."""
-        ...
 
     @property
     def answers(self) -> AnswerFormat: ...
 
     def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
         """Return the chat template's text; raise BackendError for messages or tools the template refuses."""
-        ...
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`, special tokens recognised, nothing added at either end."""
-        ...
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """Return the text of `ids`; special tokens are left out unless `special`."""
-        ...

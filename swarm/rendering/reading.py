@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 
-from swarm.rendering.messages import Piece, Reasoning, ToolCall, Words
+from swarm.rendering.messages import Piece, Reader, Reasoning, ToolCall, Words
 
 MAX_UNTERMINATED = 256
 """Most end marks within strings of one call: a model that repeats its mark for ever is not read anew at each."""
@@ -139,8 +139,8 @@ def join_pieces(pieces: Sequence[Piece]) -> Sequence[Piece]:
     return found.take()
 
 
-class StepReader:
-    """Implements `Reader` by steps over the unread `_text`: told if it is over, each returns if another may follow."""
+class StepReader(Reader):
+    """Reads by steps over the unread `_text`: told if it is over, each returns if another may follow."""
 
     def __init__(self, first: Callable[[bool], bool]) -> None:
         self._pieces = Pieces()

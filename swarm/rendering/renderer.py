@@ -17,7 +17,7 @@ import ctypes
 import json
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from hashlib import blake2b
 from pathlib import Path
@@ -27,8 +27,8 @@ from jinja2 import TemplateError
 
 from swarm.rendering.harmony import HarmonyFormat
 from swarm.rendering.json_formats import FencedFormat, Llama3Format, MistralFormat
-from swarm.rendering.messages import AnswerFormat, BackendError, Message, Tool, load_error
-from swarm.rendering.tagged import PLAIN, GlmFormat, HermesFormat, QwenXmlFormat, ThinkFormat
+from swarm.rendering.messages import AnswerFormat, BackendError, Message, Thinking, Tool, load_error
+from swarm.rendering.tagged import GlmFormat, HermesFormat, TaggedFormat, qwen_calls
 
 
 def detect(template: str) -> AnswerFormat:
@@ -41,14 +41,16 @@ def detect(template: str) -> AnswerFormat:
     if "<arg_key>" in template:
         return GlmFormat()
     if "<tool_call>" in template:
-        return QwenXmlFormat(thinks=thinks) if "<function=" in template else HermesFormat(thinks=thinks)
+        if "<function=" not in template:
+            return HermesFormat(thinks=thinks)
+        return TaggedFormat("qwen-xml", Thinking() if thinks else None, qwen_calls)
     if "<|python_tag|>" in template or ("<|start_header_id|>" in template and '"parameters"' in template):
         return Llama3Format()
     if "```tool_code" in template:
         return FencedFormat("tool_code")
     if "```json" in template and "<start_of_turn>" in template:
         return FencedFormat("json")
-    return ThinkFormat() if thinks else PLAIN
+    return TaggedFormat("think", Thinking()) if thinks else AnswerFormat()  # the former as DeepSeek-R1
 
 
 _MOST_CHARACTERS = 16_000_000
@@ -93,9 +95,6 @@ class Encoding:
         return ids
 
 
-Render = Callable[[Sequence[Message], Sequence[Tool], bool], str]
-Encode = Callable[[str], Sequence[int]]
-
 _PROBE = "probe"
 SHORT_ID = 9
 """Characters of the only tool-call ids that some templates (Mistral's) take."""
@@ -104,59 +103,12 @@ _SAID: Message = {"role": "assistant", "content": _PROBE}
 _TOOL: Tool = {"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}
 
 
-def closing_id(render: Render, encode: Encode, special: Collection[int]) -> int:
-    """Return the id after an answer: its end mark, or the next role's opening; BackendError if it is not special."""
-    after = render([_USER, _SAID, _USER], (), True).rpartition(_PROBE)[2]
-    found = next((token for token in encode(after) if token in special), None)
-    if found is None:
-        raise BackendError(
-            f"expected the chat template to follow an assistant message with a special token, found {after!r}: "
-            "mend the template"
-        )
-    return found
-
-
-def end_ids(render: Render, encode: Encode, special: Collection[int]) -> Iterator[int]:
-    """Yield the ids that end answers, in words, then in a call: a mark, or the next role's opening if there is none."""
-    for answer, result in ((_SAID, _USER), (_make_call(), _RESULT)):
-        try:
-            last = render([_USER, answer], (_TOOL,), False)
-            going_on = render([_USER, answer, result], (_TOOL,), True)
-        except BackendError:  # the template knows no tools
-            continue
-        if _PROBE not in last:
-            continue
-        written = [token for token in encode(last.rpartition(_PROBE)[2]) if token in special]
-        if not written:
-            behind = going_on[len(last) :] if going_on.startswith(last) else ""
-            written = [token for token in encode(behind) if token in special][:1]
-        yield from written[-1:]
-
-
-def takes_call_ids(render: Render) -> bool:
-    """Tell whether the template takes tool-call ids of any length (or knows no calls at all)."""
-    try:
-        render([_USER, _make_call(), _RESULT], (_TOOL,), True)
-    except BackendError:
-        return True
-    named = "call_of_some_length"
-    try:
-        render([_USER, _make_call(named), {**_RESULT, "tool_call_id": named}], (_TOOL,), True)
-    except BackendError:
-        return False
-    return True
-
-
 def _make_call(named: str = "0" * SHORT_ID) -> dict[str, Any]:
     function: Mapping[str, Any] = {"name": "f", "arguments": {"x": _PROBE}}
     return {"role": "assistant", "content": "", "tool_calls": [{"id": named, "type": "function", "function": function}]}
 
 
 _RESULT: Message = {"role": "tool", "content": "ok", "name": "f", "tool_call_id": "0" * SHORT_ID}
-
-
-def as_system(messages: Sequence[Message]) -> list[Message]:
-    return [{**message, "role": "system"} if message.get("role") == "developer" else message for message in messages]
 
 
 def with_short_ids(messages: Sequence[Message]) -> list[Message]:
@@ -208,18 +160,22 @@ class HFRenderer:
         self._encoding = Encoding(self._encoder, ())
         template = tokenizer.chat_template
         self.template = source = template if isinstance(template, str) else "\n".join(template.values())
-        self.answers: AnswerFormat = detect(source)
+        self.answers = detect(source)
         self._knows_developer = "developer" in source
         self._short_ids = False
-        self._short_ids = not takes_call_ids(self._apply_template)
-        special = set(self._tokenizer.all_special_ids)
-        special |= {i for i, token in self._tokenizer.added_tokens_decoder.items() if token.special}
-        self.eos_id = closing_id(self._apply_template, self.encode, special)
-        written = list(end_ids(self._apply_template, self.encode, special))
-        own = self._tokenizer.eos_token_id
-        self.stop_ids = tuple(dict.fromkeys([*written, *stops, *([] if own is None else [own])]))
+        self._short_ids = not self._takes_call_ids()
+        added, own = tokenizer.added_tokens_decoder, tokenizer.eos_token_id
+        self._special = {*tokenizer.all_special_ids, *(token for token, text in added.items() if text.special)}
+        after = self.render([_USER, _SAID, _USER], generation_prompt=True).rpartition(_PROBE)[2]
+        closing = self._special_ids(after)
+        if not closing:
+            raise BackendError(
+                f"expected the chat template to follow an assistant message with a special token, found {after!r}: "
+                "mend the template"
+            )
+        self.eos_id = closing[0]
+        self.stop_ids = tuple(dict.fromkeys([*self._end_ids(), *stops, *([] if own is None else [own])]))
         # text is cut at ends of answers, if this tokenizer gives the same ids for the parts
-        added = self._tokenizer.added_tokens_decoder
         ends = [added[token] for token in {self.eos_id, *self.stop_ids} if token in added]
         cuts = sorted(str(token.content) for token in ends if not (token.lstrip or token.single_word))
         parted = Encoding(self._encoder, cuts)
@@ -234,17 +190,9 @@ class HFRenderer:
         return 1 + max(vocabulary.values())
 
     def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
-        return self._apply_template(messages, tools, generation_prompt)
-
-    def encode(self, text: str) -> list[int]:
-        return self._encoding.ids(text)
-
-    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
-        text: str = self._encoder.decode(list(ids), skip_special_tokens=not special)
-        return text
-
-    def _apply_template(self, messages: Sequence[Message], tools: Sequence[Tool], generation_prompt: bool) -> str:
-        fitted = list(messages) if self._knows_developer else as_system(messages)
+        fitted = list(messages)
+        if not self._knows_developer:
+            fitted = [{**one, "role": "system"} if one.get("role") == "developer" else one for one in fitted]
         if self._short_ids:
             fitted = with_short_ids(fitted)
         try:
@@ -255,6 +203,43 @@ class HFRenderer:
             raise BackendError(f"the chat template refuses these messages: {error}") from error
         return text
 
+    def encode(self, text: str) -> list[int]:
+        return self._encoding.ids(text)
+
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        text: str = self._encoder.decode(list(ids), skip_special_tokens=not special)
+        return text
+
+    def _special_ids(self, text: str) -> list[int]:
+        return [token for token in self.encode(text) if token in self._special]
+
+    def _takes_call_ids(self) -> bool:
+        """Tell whether the template takes tool-call ids of any length (or knows no calls at all)."""
+        try:
+            self.render([_USER, _make_call(), _RESULT], tools=(_TOOL,), generation_prompt=True)
+        except BackendError:
+            return True
+        named = "call_of_some_length"
+        result = {**_RESULT, "tool_call_id": named}
+        try:
+            self.render([_USER, _make_call(named), result], tools=(_TOOL,), generation_prompt=True)
+        except BackendError:
+            return False
+        return True
+
+    def _end_ids(self) -> Iterator[int]:
+        """Yield the ids that end answers, in words, then in a call: a mark, or the next role's opening if none is."""
+        for answer, result in ((_SAID, _USER), (_make_call(), _RESULT)):
+            try:
+                last = self.render([_USER, answer], tools=(_TOOL,), generation_prompt=False)
+                going_on = self.render([_USER, answer, result], tools=(_TOOL,), generation_prompt=True)
+            except BackendError:  # the template knows no tools
+                continue
+            if _PROBE not in last:
+                continue
+            behind = going_on[len(last) :] if going_on.startswith(last) else ""
+            yield from self._special_ids(last.rpartition(_PROBE)[2])[-1:] or self._special_ids(behind)[:1]
+
 
 def load_renderer(folder: Path) -> HFRenderer:
     """Load the tokenizer in `folder`; raise BackendError with what is missing."""
@@ -262,7 +247,10 @@ def load_renderer(folder: Path) -> HFRenderer:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        return render_with_timeout(lambda: HFRenderer(tokenizer, _read_stop_ids(folder)))
+        config = folder / "generation_config.json"
+        named = json.loads(config.read_text()).get("eos_token_id") if config.is_file() else None
+        stops = [named] if isinstance(named, int) else list(named or ())
+        return render_with_timeout(lambda: HFRenderer(tokenizer, stops))
     except (OSError, ValueError, KeyError) as error:
         raise load_error(f"the tokenizer in {folder}", error) from error
     except BackendError as error:
@@ -288,11 +276,3 @@ def render_with_timeout(render: Callable[[], T]) -> T:
         raise BackendError(
             f"the chat template takes longer than {RENDER_S:g} s for a few messages: it may loop; take another"
         ) from None
-
-
-def _read_stop_ids(folder: Path) -> list[int]:
-    path = folder / "generation_config.json"
-    if not path.is_file():
-        return []
-    named = json.loads(path.read_text()).get("eos_token_id")
-    return [named] if isinstance(named, int) else list(named or ())

@@ -14,7 +14,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 from swarm.rendering.grammars import (
     as_json,
@@ -27,60 +28,24 @@ from swarm.rendering.grammars import (
     properties,
     quote,
 )
-from swarm.rendering.messages import Piece, Reader, Reasoning, Thinking, ToolCall, Words
+from swarm.rendering.messages import AnswerFormat, Reader, Reasoning, Thinking, ToolCall, Words
 from swarm.rendering.reading import MAX_UNTERMINATED, StepReader, UnterminatedString, parse_call, partial_match_size
 
-
-class _PlainReader:
-    def feed(self, text: str) -> Sequence[Piece]:
-        return (Words(text),) if text else ()
-
-    def finish(self) -> Sequence[Piece]:
-        return ()
+Tools = Sequence[Mapping[str, Any]]
+_TAIL = 64
+"""Characters at a prompt's end among which an opened mark is looked for."""
 
 
-class PlainFormat:
-    """Implements `AnswerFormat` for models without thinking or tools; others override what they read besides words."""
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """How calls are read, and the marks around them. Without `close` a call ends at the next, or the end."""
 
-    name = "plain"
-
-    def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
-        return False
-
-    def thinking(self, prompt: str) -> Thinking | None:
-        return None
-
-    def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
-        return _PlainReader()
-
-    def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
-        return None
-
-
-PLAIN = PlainFormat()
-
-
-class Calls(Protocol):
-    """The marks around calls, and what stands between them. Without `close` a call ends at the next, or the end."""
-
-    @property
-    def open(self) -> str:
-        """Mark before a call."""
-        ...
-
-    @property
-    def close(self) -> str:
-        """Mark after it, or nothing."""
-        ...
-
-    @property
-    def blank(self) -> str:
-        """What the template writes between words and a call."""
-        ...
-
-    def read(self, body: str) -> Sequence[ToolCall] | None:
-        """Return the calls between the marks, None if they cannot be read; or raise UnterminatedString."""
-        ...
+    read: Callable[[str], Sequence[ToolCall] | None]
+    """Returns the calls between the marks, None if they cannot be read; or raises UnterminatedString."""
+    open: str = "<tool_call>"
+    close: str = "</tool_call>"
+    blank: str = "\n"
+    """What the template writes between words and a call."""
 
 
 class TaggedReader(StepReader):
@@ -196,148 +161,114 @@ class TaggedReader(StepReader):
         return bool(rest)
 
 
-class TaggedFormat(PlainFormat):
-    """Implements `AnswerFormat` with a `TaggedReader`; `thinking`: the marks of thoughts, or None; `leading`: its."""
+class TaggedFormat(AnswerFormat):
+    """Marked thoughts, if any, then words and the calls of the tools at hand; `leading` stands before words."""
 
-    def __init__(self, thinking: Thinking | None = None, *, leading: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        thinking: Thinking | None = None,
+        calls: Callable[[Tools], Calls] | None = None,
+        *,
+        leading: str = "",
+    ) -> None:
+        self.name = name
         self._thinking = thinking
+        self._calls = calls
         self._leading = leading
 
-    def calls(self, tools: Sequence[Mapping[str, Any]]) -> Calls | None:
-        return None
-
-    def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
+    def special(self, tools: Tools = ()) -> bool:
         return True
 
     def thinking(self, prompt: str) -> Thinking | None:
-        return self._thinking if self._thinking and self._thinking.is_open_in(prompt) else None
+        marks = self._thinking
+        return marks if marks and prompt[-_TAIL:].rstrip().endswith(marks.open) else None
 
-    def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
-        calls = self.calls(tools) if tools else None
+    def reader(self, prompt: str, tools: Tools = ()) -> Reader:
+        calls = self._calls(tools) if tools and self._calls else None
         return TaggedReader(self._thinking, calls, opened=self.thinking(prompt) is not None, leading=self._leading)
 
 
-class ThinkFormat(TaggedFormat):
-    """Models that think and call no tools, such as DeepSeek-R1: a thought between marks, then words."""
-
-    name = "think"
-
-    def __init__(self) -> None:
-        super().__init__(Thinking())
-
-
-class _HermesCalls:
-    open = "<tool_call>"
-    close = "</tool_call>"
-    blank = "\n"
-
-    def read(self, body: str) -> Sequence[ToolCall] | None:
-        call = parse_call(body)
-        return [call] if call else None
-
-
 class HermesFormat(TaggedFormat):
-    """Implements `AnswerFormat`; `thinks` where the template writes thinking."""
-
-    name = "hermes"
+    """Calls as JSON; `thinks` where the template writes thinking."""
 
     def __init__(self, *, thinks: bool) -> None:
-        super().__init__(Thinking() if thinks else None)
+        super().__init__("hermes", Thinking() if thinks else None, lambda _: Calls(read_json))
 
-    def calls(self, tools: Sequence[Mapping[str, Any]]) -> Calls:
-        return _HermesCalls()
-
-    def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
+    def special(self, tools: Tools = ()) -> bool:
         return self._thinking is not None or bool(tools)
 
-    def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
+    def grammar(self, tools: Tools, prompt: str = "") -> str | None:
         choice, rules = json_calls(tools, '\n{"name": "', '", "arguments": ', "}\n")
-        marks = {"open": quote(_HermesCalls.open), "close": quote(_HermesCalls.close)}
+        marks = {name: quote(_MARKS[name]) for name in ("open", "close")}
         return grammar(f"open ({choice}) close", {**rules, **marks}, self.thinking(prompt))
 
 
-@dataclass(frozen=True, slots=True)
-class _Syntax:
-    """How a family writes a call: `call` matches its name and all arguments, `argument` a key and a value.
+def read_json(body: str, arguments: Sequence[str] = ("arguments",)) -> Sequence[ToolCall] | None:
+    """Return the one call that a body is (`parse_call`)."""
+    call = parse_call(body, arguments)
+    return [call] if call else None
+
+
+def _xml_calls(call: str, argument: str, before: str, after: str, tools: Tools) -> Calls:
+    """Return how a family's calls are read: `call` matches a name and all arguments, `argument` a key and a value.
 
     A value is not whole while `before` stands in the text behind the last `after`.
     """
+    whole, pairs, schemas = re.compile(call, re.DOTALL), re.compile(argument, re.DOTALL), parameters(tools)
 
-    call: re.Pattern[str]
-    argument: re.Pattern[str]
-    before: str
-    after: str
-
-
-_GLM = _Syntax(
-    re.compile(r"\s*([^\s<]+)\s*(.*)", re.DOTALL),
-    re.compile(r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL),
-    "<arg_value>",
-    "</arg_value>",
-)
-_QWEN = _Syntax(
-    re.compile(r"\s*<function=([^\s<>]+)>(.*)</function>\s*", re.DOTALL),
-    re.compile(r"\s*<parameter=([^\s<>]+)>\n?(.*?)\n?</parameter>", re.DOTALL),
-    "<parameter=",
-    "</parameter>",
-)
-
-
-class _XmlCalls:
-    open = "<tool_call>"
-    close = "</tool_call>"
-    blank = "\n"
-
-    def __init__(self, syntax: _Syntax, tools: Sequence[Mapping[str, Any]]) -> None:
-        self._syntax = syntax
-        self._schemas = parameters(tools)
-
-    def read(self, body: str) -> Sequence[ToolCall] | None:
-        syntax = self._syntax
-        if body.rfind(syntax.before) > body.rfind(syntax.after):
+    def read(body: str) -> Sequence[ToolCall] | None:
+        if body.rfind(before) > body.rfind(after):
             raise UnterminatedString
-        call = syntax.call.fullmatch(body)
-        if call is None:
+        found = whole.fullmatch(body)
+        if found is None:
             return None
         values: dict[str, str] = {}
-        place, declared = 0, properties(self._schemas.get(call[1], {}))
-        while pair := syntax.argument.match(call[2], place):
+        place, declared = 0, properties(schemas.get(found[1], {}))
+        while pair := pairs.match(found[2], place):
             key = pair[1].strip()
             values[key] = as_json(pair[2], declared.get(key, {}))
             place = pair.end()
-        return None if call[2][place:].strip() else [ToolCall(call[1], object_of(values))]
+        return None if found[2][place:].strip() else [ToolCall(found[1], object_of(values))]
+
+    return Calls(read)
 
 
-class QwenXmlFormat(TaggedFormat):
-    """Implements `AnswerFormat`: `<function=name>` around `<parameter=key>` blocks; calls cannot be forced."""
-
-    name = "qwen-xml"
-
-    def __init__(self, *, thinks: bool) -> None:
-        super().__init__(Thinking() if thinks else None)
-
-    def calls(self, tools: Sequence[Mapping[str, Any]]) -> Calls:
-        return _XmlCalls(_QWEN, tools)
+qwen_calls = partial(
+    _xml_calls,
+    r"\s*<function=([^\s<>]+)>(.*)</function>\s*",
+    r"\s*<parameter=([^\s<>]+)>\n?(.*?)\n?</parameter>",
+    "<parameter=",
+    "</parameter>",
+)
+"""`<function=name>` around `<parameter=key>` blocks; such calls cannot be forced."""
+_glm_calls = partial(
+    _xml_calls,
+    r"\s*([^\s<]+)\s*(.*)",
+    r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>",
+    "<arg_value>",
+    "</arg_value>",
+)
 
 
 class GlmFormat(TaggedFormat):
-    """Implements `AnswerFormat`: a name, then pairs of `<arg_key>` and `<arg_value>`; line breaks before words."""
-
-    name = "glm"
+    """A name, then pairs of `<arg_key>` and `<arg_value>`; line breaks before words."""
 
     def __init__(self) -> None:
-        super().__init__(Thinking(), leading="\n")
+        super().__init__("glm", Thinking(), _glm_calls, leading="\n")
 
-    def calls(self, tools: Sequence[Mapping[str, Any]]) -> Calls:
-        return _XmlCalls(_GLM, tools)
-
-    def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
+    def grammar(self, tools: Tools, prompt: str = "") -> str | None:
         """Return the grammar of one call: its arguments in the schema's order, strings without `<`."""
         rules = {name: quote(mark) for name, mark in _MARKS.items()}
         calls: list[str] = []
         for number, (name, schema) in enumerate(parameters(tools).items()):
-            pairs = _pairs(f"arg_{number}", schema, rules)
-            calls.append(" ".join([quote(f"{name}\n"), *pairs]))
+            written = [quote(f"{name}\n")]
+            for place, (key, kind) in enumerate(properties(schema).items()):
+                rules[f"arg_{number}_{place}"] = _value(kind, schema)
+                value = f'value_open arg_{number}_{place} value_close "\\n"'
+                pair = f'key_open {quote(key)} key_close "\\n" {value}'
+                written.append(pair if key in schema.get("required", ()) else f"({pair})?")
+            calls.append(" ".join(written))
         return grammar(f"open ({' | '.join(calls)}) close", rules, self.thinking(prompt))
 
 
@@ -345,17 +276,6 @@ _MARKS = {
     "open": "<tool_call>", "close": "</tool_call>", "key_open": "<arg_key>", "key_close": "</arg_key>",
     "value_open": "<arg_value>", "value_close": "</arg_value>",
 }  # fmt: skip
-
-
-def _pairs(prefix: str, schema: Mapping[str, Any], rules: dict[str, str]) -> list[str]:
-    """Add the rule of each argument's value to `rules`; return the expressions of the pairs."""
-    pairs: list[str] = []
-    for number, (key, kind) in enumerate(properties(schema).items()):
-        rules[f"{prefix}_{number}"] = _value(kind, schema)
-        value = f'value_open {prefix}_{number} value_close "\\n"'
-        pair = f'key_open {quote(key)} key_close "\\n" {value}'
-        pairs.append(pair if key in schema.get("required", ()) else f"({pair})?")
-    return pairs
 
 
 def _value(kind: Mapping[str, Any], schema: Mapping[str, Any]) -> str:

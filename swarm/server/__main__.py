@@ -38,7 +38,7 @@ SHORTEST_TOKEN = 32
 STORE = "AJET_SWARM_STORE"
 """Names the variable with the store's URL: an argument would show its password to everybody on the machine."""
 LOOKED_AT_S = 0.2
-"""Clients take a directory's lock for a moment, to see whether a server lives (`swarm.client.identity`)."""
+"""Clients take a directory's lock for a moment, to see whether a server lives (`swarm.client.transport`)."""
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 

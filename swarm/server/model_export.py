@@ -27,7 +27,7 @@ from swarm.environments.registry import add_folder
 from swarm.errors import InvalidRequest, NotFound, SwarmError
 from swarm.job import Job
 from swarm.models import folder_hash
-from swarm.models.card import CARD, MeasuredSuccess, ModelCard
+from swarm.models.card import CARD, ModelCard
 from swarm.rendering.messages import BackendError
 from swarm.rollout.keys import Keys
 from swarm.server.service import SwarmServer, default_store
@@ -126,7 +126,7 @@ def _write_card(draft: Path, summary: CheckpointSummary, known: TrainingSummary,
         sha256=folder_hash(draft),
         data=known.lists,
         trained_episodes=known.trained,
-        measured=None if known.evaluation is None else MeasuredSuccess.model_validate(known.evaluation),
+        measured=known.evaluation,
     )
     (draft / CARD).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
     (draft / "README.md").write_text(card.readme(), encoding="utf-8")

@@ -21,6 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from swarm.errors import InvalidRequest, ServerFailed, StoreUnavailable, to_invalid_request
 from swarm.job import Job
+from swarm.models.card import MeasuredSuccess
 from swarm.store import reading
 from swarm.store.changes import Change, EpisodeClosed, EpisodeErased, RowWriter
 from swarm.store.database import connect, error_message, migrate, open_database, redacted_url
@@ -96,8 +97,8 @@ class TrainingSummary:
     """By stream, the digest of its task list."""
     trained: int
     """Episodes of the steps up to this one."""
-    evaluation: Mapping[str, Any] | None
-    """Of these weights, as a model's card has it; None where nothing was measured."""
+    evaluation: MeasuredSuccess | None
+    """Of these weights; None where nothing was measured."""
 
 
 class Archive(reading.EpisodeReader):
@@ -140,7 +141,7 @@ class Archive(reading.EpisodeReader):
             except ValidationError as error:
                 wrong = f"expected a training of a job that this version of ajet reads; {to_invalid_request(error)}"
                 raise InvalidRequest(wrong) from None
-            known = evaluation if evaluation["episodes"] else None
+            known = MeasuredSuccess.model_validate(evaluation) if evaluation["episodes"] else None
             return TrainingSummary(job, row.job_digest, digests, int(trained), known)
 
         return await self._read(summarize)

@@ -4,7 +4,6 @@ from swarm.timelines.matching import canonical, normalise
 from swarm.timelines.node import (
     Drift,
     Node,
-    drift_counts,
     linear_rows,
     select_trained,
     token_counts,
@@ -14,6 +13,6 @@ from swarm.timelines.node import (
 from swarm.timelines.tree import CallTree, Prompt
 
 __all__ = [
-    "CallTree", "Drift", "Node", "Prompt", "canonical", "drift_counts", "linear_rows", "normalise", "select_trained",
-    "token_counts", "tree_tokens", "unmerged_rows",
+    "CallTree", "Drift", "Node", "Prompt", "canonical", "linear_rows", "normalise", "select_trained", "token_counts",
+    "tree_tokens", "unmerged_rows",
 ]  # fmt: skip

@@ -35,7 +35,12 @@ def normalise(message: Message) -> dict[str, Any]:
         content = "".join(str(part.get("text", "")) for part in content)
     kept["content"] = content
     if isinstance(calls, Sequence) and not isinstance(calls, str):
-        kept["tool_calls"] = [_with_object_arguments(call) for call in calls]
+        kept["tool_calls"] = plain = list(calls)
+        for place, call in enumerate(plain):
+            function = called_function(call)
+            arguments = _parse_arguments(function.get("arguments"))
+            if isinstance(arguments, Mapping):
+                plain[place] = {**call, "function": {**function, "arguments": arguments}}
     return kept
 
 
@@ -62,12 +67,6 @@ def called_function(call: object) -> Mapping[str, Any]:
     """Return the function that a tool call names, with its arguments; empty for what is no call."""
     function = call.get("function") if isinstance(call, Mapping) else None
     return function if isinstance(function, Mapping) else {}
-
-
-def _with_object_arguments(call: Any) -> Any:
-    function = called_function(call)
-    arguments = _parse_arguments(function.get("arguments"))
-    return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, Mapping) else call
 
 
 def _parse_arguments(arguments: Any) -> Any:
@@ -145,16 +144,14 @@ class Matcher:
         history = at
         for position, message in enumerate(messages[length:], start=length + 1):
             following = history.find_child(message)
-            if (
-                history.answered
-                and message.get("role") == "assistant"
-                and (following is None or following.node is None)
-            ):
-                departs = True
+            served = following is not None and following.node is not None
+            departs = departs or (history.answered and message.get("role") == "assistant" and not served)
             if following is None:
                 break
-            altered = _reform(following, message) or altered
-            history = following
+            history, before = following, following.form
+            if before is None or before != message or _has_object_arguments(message):
+                history.form = message  # templates may see the difference
+                altered = altered or (before is not None and _form_key(before) != _form_key(message))
             if history.node is not None:
                 node, length, at, departs = history.node, position, history, False
         result = Match(node, length, at, departs, altered)
@@ -163,15 +160,6 @@ class Matcher:
         if result.node is not None and not any(map(_has_object_arguments, messages[start.length : result.length])):
             self._latest = [(messages[: result.length], result), *self._latest[: _LATEST - 1]]
         return result
-
-
-def _reform(history: History, message: Message) -> bool:
-    """Keep the form a message came in; tell whether templates may see the difference."""
-    before = history.form
-    if before is not None and before == message and not _has_object_arguments(message):
-        return False
-    history.form = message
-    return before is not None and _form_key(before) != _form_key(message)
 
 
 def _has_object_arguments(message: Message) -> bool:

@@ -76,13 +76,6 @@ def select_trained(nodes: Sequence[Node]) -> list[Node]:
     return [node for node in nodes if node.index in needed]
 
 
-def drift_counts(nodes: Sequence[Node]) -> dict[Drift, int]:
-    counts = dict.fromkeys(Drift, 0)
-    for node in nodes:
-        counts[node.drift] += 1
-    return counts
-
-
 @dataclass(frozen=True, slots=True)
 class TrainRow:
     """One linear row of an episode's call tree.

@@ -39,36 +39,6 @@ class TemplateSplice:
     rest: str
 
 
-def splice(
-    renderer: Renderer, known: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool], ends: Sequence[str]
-) -> TemplateSplice | None:
-    """Return where `known`, whose last message is a served answer, goes on with `new`.
-
-    None where the template changes what comes before the answer because of what follows it, or leaves out
-    something the answer says. `ends` are the texts that may follow an answer.
-    """
-    text = renderer.render([*known, *new], tools=tools, generation_prompt=True)
-    opened = renderer.render(known[:-1], tools=tools, generation_prompt=True)
-    same = text.startswith(opened)
-    asked = opened if same else renderer.render(known[:-1], tools=tools, generation_prompt=False)
-    if not text.startswith(asked):
-        return None
-    varied = renderer.render([*known, *_vary_beginning(new)], tools=tools, generation_prompt=True)
-    if new and varied == text:
-        return None  # the new message's words are not shown: there is no telling where it begins
-    written = text[len(asked) : len(asked) + common_length(text[len(asked) :], varied[len(asked) :])]
-    end = max(written.rfind(mark) for mark in ends)
-    if end < 0 or not _contains_answer(written[:end], known[-1]):
-        return None
-    end += len(asked)
-    return TemplateSplice(text[:end], text[len(asked) : end] if same else None, text[end:])
-
-
-def closes(renderer: Renderer, known: Sequence[Message], tools: Sequence[Tool], ends: Sequence[str]) -> bool:
-    """Tell whether the template itself ends the last answer of `known` with a mark, whatever follows."""
-    return renderer.render(known, tools=tools, generation_prompt=False).rstrip().endswith(tuple(ends))
-
-
 def _vary_beginning(new: Sequence[Message]) -> list[Message]:
     """Return `new` with another letter for the words of its first message, or with a message where there is none. A tag
     that the words begin with stays, since some templates tell tool results from questions by it."""
@@ -95,11 +65,12 @@ _LAST_TURNS = 3
 
 
 class TemplateSplices:
-    """The splices of one episode's histories."""
+    """The splices of one episode's histories; `ends` are the texts that may follow an answer."""
 
     def __init__(self, renderer: Renderer, ends: Sequence[str]) -> None:
         self._renderer = renderer
-        self._ends = ends
+        self._ends = tuple(ends)
+        self._closing: bool | None = None
         self._audited: set[tuple[Any, ...]] = set()
         self.trusted = True
         """No anchored history disagreed with the whole one so far."""
@@ -107,31 +78,56 @@ class TemplateSplices:
     def find(
         self, known: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool], *, whole: bool = False
     ) -> TemplateSplice | None:
-        """Return where `known` goes on with `new` (`splice`); `before` is of the whole history only where `whole`."""
+        """Return where `known`, whose last message is a served answer, goes on with `new`.
+
+        None where the template changes what comes before the answer because of what follows it, or leaves out
+        something the answer says. `before` is of the whole history only where `whole`.
+        """
         short = known if whole or not self.trusted else select_anchors(known)
         if len(short) == len(known):
             return self._splice(known, new, tools)
         kind = (len(known).bit_length(), bool(tools), *dict.fromkeys(message.get("role") for message in new))
-        if kind not in self._audited:
-            self._audited.add(kind)
-            result = self._splice(known, new, tools)
-            try:
-                expected = self._splice(short, new, tools)
-            except BackendError:  # the template takes whole histories only
-                self.trusted = False
-            else:
-                texts = [(cut.answer, cut.rest) if cut else None for cut in (result, expected)]
-                self.trusted = texts[0] == texts[1]
-            return result
+        audit = kind not in self._audited
+        self._audited.add(kind)
+        result = self._splice(known, new, tools) if audit else None
         try:
-            return self._splice(short, new, tools)
+            cut = self._splice(short, new, tools)
         except BackendError:  # the template takes whole histories only
             self.trusted = False
-            return self._splice(known, new, tools)
+            return result if audit else self._splice(known, new, tools)
+        if not audit:
+            return cut
+        texts = [(found.answer, found.rest) if found else None for found in (result, cut)]
+        self.trusted = texts[0] == texts[1]
+        return result
 
-    def _splice(self, known: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool]) -> TemplateSplice | None:
-        plain, further = [normalise(message) for message in known], [normalise(message) for message in new]
-        return splice(self._renderer, plain, further, tools, self._ends)
+    def _splice(
+        self, history: Sequence[Message], following: Sequence[Message], tools: Sequence[Tool]
+    ) -> TemplateSplice | None:
+        known, new = [normalise(message) for message in history], [normalise(message) for message in following]
+        text = self._renderer.render([*known, *new], tools=tools, generation_prompt=True)
+        opened = self._renderer.render(known[:-1], tools=tools, generation_prompt=True)
+        same = text.startswith(opened)
+        asked = opened if same else self._renderer.render(known[:-1], tools=tools, generation_prompt=False)
+        if not text.startswith(asked):
+            return None
+        varied = self._renderer.render([*known, *_vary_beginning(new)], tools=tools, generation_prompt=True)
+        if new and varied == text:
+            return None  # the new message's words are not shown: there is no telling where it begins
+        written = text[len(asked) : len(asked) + common_length(text[len(asked) :], varied[len(asked) :])]
+        end = max(written.rfind(mark) for mark in self._ends)
+        if end < 0 or not _contains_answer(written[:end], known[-1]):
+            return None
+        end += len(asked)
+        return TemplateSplice(text[:end], text[len(asked) : end] if same else None, text[end:])
+
+    def closes(self, known: Sequence[Message], tools: Sequence[Tool]) -> bool:
+        """Tell whether the template itself ends an answer with a mark, whatever follows; it is asked once."""
+        if self._closing is None:
+            plain = [normalise(message) for message in known]
+            shown = self._renderer.render(plain, tools=tools, generation_prompt=False)
+            self._closing = shown.rstrip().endswith(self._ends)
+        return self._closing
 
 
 def select_anchors(known: Sequence[Message]) -> Sequence[Message]:
@@ -142,7 +138,11 @@ def select_anchors(known: Sequence[Message]) -> Sequence[Message]:
     if len(answers) <= _LAST_TURNS + 1:
         return known
     asked = len(roles) - 1 - roles[::-1].index("user") if "user" in roles else -1
-    thoughts = [place for place in answers if known[place].get("reasoning_content") or _holds_thinking(known[place])]
+    thoughts = [
+        place
+        for place in answers
+        if known[place].get("reasoning_content") or "</think>" in str(known[place].get("content"))
+    ]
     thought = thoughts[-1] if thoughts else -1
     kept = {
         *range(len(answers) - _LAST_TURNS, len(answers)),
@@ -151,8 +151,3 @@ def select_anchors(known: Sequence[Message]) -> Sequence[Message]:
     ends = [*answers[1:], len(known)]
     turns = [known[answers[turn] : ends[turn]] for turn in sorted(kept - {-1})]
     return [*known[: answers[0]], *chain.from_iterable(turns)]
-
-
-def _holds_thinking(answer: Message) -> bool:
-    content = answer.get("content")
-    return isinstance(content, str) and "</think>" in content

@@ -17,8 +17,8 @@ from operator import attrgetter
 
 from swarm.rendering.messages import Message, Renderer, Tool
 from swarm.timelines.matching import History, Match, Matcher, canonical, normalise
-from swarm.timelines.node import Drift, Node, drift_counts
-from swarm.timelines.splice import TemplateSplice, TemplateSplices, closes
+from swarm.timelines.node import Drift, Node
+from swarm.timelines.splice import TemplateSplice, TemplateSplices
 
 Encode = Callable[[str], Sequence[int]]
 """Returns the ids of a text, as `Renderer.encode` does."""
@@ -68,16 +68,11 @@ class CallTree:
         self._stops = frozenset(renderer.stop_ids)
         self._ends = tuple(renderer.decode([token], special=True) for token in {renderer.eos_id, *self._stops})
         self._splices = TemplateSplices(renderer, self._ends)
-        self._closing: bool | None = None
         self._histories: list[tuple[tuple[Tool, ...], Matcher]] = []
         self._answers: set[Hashable] = set()
         self._served: dict[int, _NodeState] = {}
         self._next = max((node.index for node in nodes), default=-1) + 1
         self.nodes: list[Node] = list(nodes)
-
-    @property
-    def drift(self) -> dict[Drift, int]:
-        return drift_counts(self.nodes)
 
     @property
     def anchored(self) -> bool:
@@ -126,19 +121,9 @@ class CallTree:
         if not len(sampled) == len(logprobs) == len(versions):
             raise ValueError(f"ids, log-probs, versions differ: {len(sampled)}, {len(logprobs)}, {len(versions)}")
         index, self._next = self._next, self._next + 1
-        return Node(
-            index=index,
-            parent=prompt.parent,
-            context=prompt.context,
-            sampled=tuple(sampled),
-            logprobs=tuple(logprobs),
-            versions=tuple(versions),
-            text=prompt.prompt_text + text,
-            drift=prompt.drift,
-            trained=trained,
-            agent=agent,
-            cut=cut,
-        )
+        served = tuple(sampled), tuple(logprobs), tuple(versions)
+        whole = prompt.prompt_text + text
+        return Node(index, prompt.parent, prompt.context, *served, whole, prompt.drift, trained, agent, cut)
 
     def keep(self, prompt: Prompt, node: Node, answer: Message) -> None:
         at, new = prompt.asked
@@ -186,20 +171,13 @@ class CallTree:
         ids = tuple(encode(cut.rest))
         whole = bool(node.sampled) and node.sampled[-1] in self._stops
         same = whole and ids[:1] == node.sampled[-1:]
-        if whole and not same and not self._closes(known, tools):
+        if whole and not same and not self._splices.closes(known, tools):
             return None  # it sampled the opening of another role than the one that follows
         exact = self._is_exact(node, cut, encode, whole=whole) and (same or not whole)
         drift = Drift.FORK if found.departs else Drift.CLEAN if exact else Drift.REALIGN
         context = ids[1:] if whole else ids  # an answer cut short is closed, unsampled
         prompt = (*node.path_ids(), *context)
         return Prompt(node, context, prompt, cut.rest, drift, int(whole), exact, (found.at, new), tools)
-
-    def _closes(self, known: Sequence[Message], tools: Sequence[Tool]) -> bool:
-        """Tell whether the template itself ends an answer with a mark; it is asked once."""
-        if self._closing is None:
-            plain = [normalise(message) for message in known]
-            self._closing = closes(self._renderer, plain, tools, self._ends)
-        return self._closing
 
     def _is_exact(self, node: Node, cut: TemplateSplice, encode: Encode, *, whole: bool) -> bool:
         """Tell whether the history, rendered and tokenised afresh, gives the ids served through `node`. Only the node's
@@ -209,13 +187,10 @@ class CallTree:
             ids = node.path_ids()
             served.exact = list(encode(cut.before)) == (ids[:-1] if whole else ids)
         elif served.exact is None:
-            said = cut.answer if served.aligned else None
-            served.exact = said is not None and self._matches_ids(node, said, encode, whole=whole)
+            exact = False
+            if served.aligned and cut.answer is not None:
+                fresh = encode(node.text[: served.length] + cut.answer)
+                spoken = node.sampled[:-1] if whole else node.sampled
+                exact = tuple(fresh[served.shared :]) == node.context + spoken
+            served.exact = exact
         return served.exact
-
-    def _matches_ids(self, node: Node, answer: str, encode: Encode, *, whole: bool) -> bool:
-        """Tell whether the text of a node's prompt and its `answer` give its own ids."""
-        served = self._served[node.index]
-        spoken = node.sampled[:-1] if whole else node.sampled
-        fresh = encode(node.text[: served.length] + answer)
-        return tuple(fresh[served.shared :]) == node.context + spoken

@@ -1,17 +1,20 @@
-"""A job that cannot be is refused by its fields, and keeps its digest when the job gains one."""
+"""A job keeps its digest when it gains a field; a wrong value, of it or on the wire, is told in one line."""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
+from swarm.errors import HALF_A_CHARACTER, to_invalid_request
 from swarm.job import TINY_CONTEXT, Job, PathModel, TinyModel
 from swarm.verl_config import VerlFields
+from swarm.wire import BeginRequest, EndRequest, Status, StreamStatus, stream_label
 
 
 class LaterModel(TinyModel):
@@ -76,7 +79,7 @@ def test_a_training_goes_on_under_a_job_that_differs_in_what_no_step_depends_on(
     assert Job(**change).continues(Job())
     assert Job(**change).equals(Job()) == ("tracking" in change)
     falls = Job(lr_schedule="cosine", **change)
-    assert falls.continues(Job(lr_schedule="cosine")) == ("steps" not in change), "it falls over the steps"
+    assert falls.continues(Job(lr_schedule="cosine")) == ("steps" not in change)
 
 
 @pytest.mark.parametrize("fields", [{}, {"model": {"kind": "tiny"}}, {"model": TinyModel(layers=1)}])
@@ -129,12 +132,66 @@ def test_any_other_difference_is_another_training_and_is_named(change: dict[str,
     ({"episodes_per_step": 10, "group_size": 4}, "group_size; found 10 and 4"),
     ({"lr_warmup_steps": 5, "steps": 4}, "at most steps, .* found 5 and 4"),
     ({"minibatches": 9, "episodes_per_step": 8}, "at most episodes_per_step, .* found 9 and 8"),
-    ({"train_agents": ["solver", "solver"]}, "each name in train_agents once"),
-    ({"train_agents": [""]}, "1 to 64 bytes of printable characters"),
-    ({"train_agents": ["two\nlines"]}, "1 to 64 bytes of printable characters"),
+    ({"train_agents": ["solver", "solver"]}, "train_agents once"),
+    ({"train_agents": [""]}, "printable characters"),
+    ({"train_agents": ["two\nlines"]}, "printable characters"),
 ])  # fmt: skip
 def test_fields_that_contradict_each_other_are_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         Job(**fields)
     job = Job(lr_warmup_steps=4, steps=4, minibatches=8, episodes_per_step=8)
-    assert (job.lr_warmup_steps, job.minibatches, job.tasks_per_step) == (4, 8, 1), "what just fits is taken"
+    assert (job.lr_warmup_steps, job.minibatches, job.tasks_per_step) == (4, 8, 1)
+
+
+@pytest.mark.parametrize(("kind", "known"), [
+    (Status, {"state": "ROLLING", "group_size": 4}),
+    (StreamStatus, {"name": "a", "share": 0.5, "cursor": 1, "groups_open": 0, "groups_trained": 1}),
+])  # fmt: skip
+def test_a_client_takes_no_notice_of_what_a_newer_server_says(kind: type[BaseModel], known: dict[str, Any]) -> None:
+    assert kind.model_validate({**known, "learned_to_say_later": {"a": 1}}) == kind.model_validate(known)
+
+
+@given(st.lists(st.text(min_size=1, max_size=128), min_size=2, max_size=2, unique=True))
+def test_any_two_streams_have_labels_of_their_own_that_any_tracker_takes(streams: list[str]) -> None:
+    labels = [stream_label(stream) for stream in streams]
+    assert len({*labels, "others+"}) == 3
+    assert all(re.fullmatch(r"[A-Za-z0-9._+-]{1,71}", label) for label in labels)
+
+
+@pytest.mark.parametrize(("kind", "text", "line"), [
+    (Job, '{"grupsize": 4}', "grupsize: there is no such field"),
+    (Job, '{"steps": -1}', "steps: expected a value greater than or equal to 1, found -1"),
+    (Job, '{"model": "tiny"}', "model: expected an object, found 'tiny'"),
+    (Job, '{"model": {"path": "x"}}', "model: expected an object that says its 'kind', found {'path': 'x'}"),
+    (
+        Job,
+        '{"model": {"kind": "hub"}}',
+        "model: expected an object whose 'kind' is one of 'tiny', 'path', found {'kind': 'hub'}",
+    ),
+    (Job, '{"missing_stream": "renormalise"}', "missing_stream: expected 'wait', found 'renormalise'"),
+    (Job, '{"group_size": 3}', "episodes_per_step must be a multiple of group_size; found 128 and 3"),
+    (Job, '{"steps": 3', "expected JSON, found text that is none: EOF while parsing an object at line 1 column 11"),
+    (BeginRequest, "{}", "task_id: expected `task_id`, or `tasks` to leave the task to the server; found neither"),
+    (BeginRequest, '{"task_id": "x", "kind": "tran"}', "kind: expected 'train' or 'eval', found 'tran'"),
+    (BeginRequest, '{"task_id": "\\ud800"}', HALF_A_CHARACTER),
+    (EndRequest, "{}", "reward: expected a value, found none"),
+    (EndRequest, '{"reward": 1, "succes": true}', "succes: there is no such field"),
+    (EndRequest, '{"reward": NaN}', "reward: expected a finite number, found nan"),
+])  # fmt: skip
+def test_a_wrong_value_is_one_line_of_field_expected_and_found_and_no_word_of_pydantic_s(
+    kind: type[BaseModel], text: str, line: str
+) -> None:
+    with pytest.raises(ValidationError) as refused:
+        kind.model_validate_json(text)
+    assert str(to_invalid_request(refused.value)) == line
+
+
+@pytest.mark.parametrize(
+    ("fields", "start"),
+    [({"task_id": "\ud800"}, f"task_id: {HALF_A_CHARACTER}"), ({"task_id": "x", "wait_s": "é\n" * 1000}, "wait_s: ")],
+)
+def test_what_was_found_is_shown_short_and_in_ascii(fields: dict[str, Any], start: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        BeginRequest(**fields)
+    line = str(to_invalid_request(refused.value))
+    assert (line.startswith(start), line.isascii(), line.isprintable(), len(line) < 200) == (True, True, True, True)

@@ -33,7 +33,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from swarm.algorithms.rows import Tokens
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
-from swarm.verl_config import ESTIMATORS, VerlAlgorithm, VerlFields
+from swarm.verl_config import ESTIMATORS, VerlFields
 
 PINNED = "0.9"
 """The verl that this file was written for: any 0.9.x."""
@@ -254,8 +254,8 @@ _DPPO_TRUNCATION: Final = 20.0
 """Largest ratio in the dppo losses: what verl's functions take where they are told none."""
 
 
-def verl_names(job: Job) -> VerlAlgorithm:
-    return (job.verl or VerlFields()).algorithm
+def verl_names(job: Job) -> VerlFields:
+    return job.verl or VerlFields()
 
 
 def advantages(job: Job, rewards: Sequence[float], groups: Sequence[str], tokens: Sequence[int]) -> list[float]:
@@ -268,7 +268,7 @@ def advantages(job: Job, rewards: Sequence[float], groups: Sequence[str], tokens
     from verl.trainer.config import AlgoConfig
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
-    name = verl_names(job).estimator
+    name = verl_names(job).advantage_estimator
     assert name is not None
     alone = [name == "grpo_passk" and list(groups).count(group) < 2 for group in groups]
     compared = [number for number, single in enumerate(alone) if not single]
@@ -331,7 +331,7 @@ def correct_rollout(job: Job, proximal: Tensor, rollout: Tensor, episodes: Tenso
 def _preset(job: Job) -> Any:
     from verl.trainer.config.algorithm import RolloutCorrectionConfig
 
-    name = verl_names(job).correction
+    name = verl_names(job).rollout_correction
     return RolloutCorrectionConfig(rollout_is=None) if name is None else getattr(RolloutCorrectionConfig, name)()
 
 

@@ -223,7 +223,7 @@ class VerlLearner(PolicyLearner):
         super().__init__(job)
         self.group = group
         self._draws = draws
-        self._names = (job.verl or VerlFields()).algorithm
+        self._names = job.verl or VerlFields()
         self._undoable = False
         if job.merging in ("auto", "tree"):
             log.info("event=no_trees reason='verl's engine computes rows by themselves: ids they share are fed again'")
@@ -236,28 +236,28 @@ class VerlLearner(PolicyLearner):
     ) -> tuple[list[float], Mapping[int, Mapping[int, float]]]:
         """Return what `call_advantages` does, or each episode's advantage by the estimator that the job names. Raises
         BackendError for one whose calls have rewards of their own."""
-        if self._names.estimator is None:
+        if self._names.advantage_estimator is None:
             return super()._advantages(episodes, counts)
         for episode in episodes:
             if len({call.reward for call in episode.call_rewards}) > 1:
                 raise BackendError(
                     f"episode {episode.episode_id}: expected one reward, as verl.advantage_estimator "
-                    f"{self._names.estimator} compares episodes; found rewards of single calls: give it one, or leave "
-                    "the estimator out"
+                    f"{self._names.advantage_estimator} compares episodes; found rewards of single calls: give it "
+                    "one, or leave the estimator out"
                 )
         rewards = [episode_reward(episode) for episode in episodes]
         groups, tokens = [episode.group for episode in episodes], [sum(own.values()) for own in counts]
         return self._call_all("advantages", rewards, groups, tokens)[0], {}
 
     def _needs_proximal(self, rows: Sequence[Row]) -> bool:
-        return not self._names.bypass and (self._names.correction is not None or super()._needs_proximal(rows))
+        return not self._names.bypass and (self._names.rollout_correction is not None or super()._needs_proximal(rows))
 
     def _fill_logprobs(self, update: PolicyUpdate) -> None:
         """Fill in, too, the factors and rejections of verl's preset: of the weights of this moment and those that
         sampled."""
         super()._fill_logprobs(update)
         rows = update.all_rows
-        if self._names.correction is None or self._names.bypass or not rows:
+        if self._names.rollout_correction is None or self._names.bypass or not rows:
             return
         tokens = flatten_tokens(rows, update.advantages, update.advantages, CPU)
         found = self._call_all("correct_rollout", tokens.proximal, tokens.rollout, tokens.episodes)[0]

@@ -20,7 +20,7 @@ from research.installation.home import Home
 from research.installation.servers import SwarmProcess, find_swarm
 from studies import EventLog
 from swarm.client import SwarmClient
-from swarm.client.identity import server_folder
+from swarm.client.transport import server_folder
 from swarm.job import Job
 from tests.research.commands import ended
 from tests.research.factories import make_study

@@ -35,7 +35,7 @@ from research.installation.servers import (
     validate_name,
 )
 from swarm.client import SwarmClient
-from swarm.client.identity import server_folder
+from swarm.client.transport import server_folder
 from swarm.wire import ServerState
 from tests.research.cli.conftest import Ajet, own_server, server_of
 

@@ -206,5 +206,5 @@ def test_a_conversation_with_calls_comes_back_as_served(renderer: HFRenderer, ar
         said = {"role": "assistant", "content": words, "tool_calls": calls}
         tree.add(prompt, sampled, [0.0] * len(sampled), [0] * len(sampled), text=text, answer=said)
         history += [said, {"role": "tool", "tool_call_id": "c", "content": "5"}]
-    assert (tree.drift[Drift.START], tree.drift[Drift.CLEAN]) == (1, 2)
+    assert [node.drift for node in tree.nodes] == [Drift.START, Drift.CLEAN, Drift.CLEAN]
     assert len(tree.nodes[-1].path()) == 3

@@ -30,7 +30,7 @@ from swarm.client import (
 )  # fmt: skip
 from swarm.client.episode import Result, RolloutSummary
 from swarm.client.rollout import MOST_MISPLAYS, find_retry_after_s, is_server_error
-from swarm.client.transport import Transports
+from swarm.client.transport import Transport
 from swarm.environments import Outcome
 from swarm.errors import JobConflict, StoreUnavailable, SwarmError
 from swarm.wire import Ack, ServerState
@@ -104,7 +104,7 @@ async def test_an_agent_that_never_plays_well_is_refused_at_once_or_after_a_few_
         await client.rollout(agent, TASKS, concurrency=1)
     rollout = served.server.training.rollout
     assert (rollout.counts["begun"], rollout.counts["trained"]) == (plays, 0)
-    assert len(rollout.leases) == 0, "every place is free again"
+    assert len(rollout.leases) == 0
 
 
 @pytest.mark.parametrize(("odd", "reason"), [(None, "no_calls"), (math.nan, "agent: InvalidRequest")])
@@ -208,7 +208,7 @@ async def test_leases_are_kept_of_agents_that_block_their_event_loop(served: Ser
             assert asked.wait(60)
         return 1.0
 
-    async def beat(by: Transports | None = None) -> Ack:
+    async def beat(by: Transport | None = None) -> Ack:
         asked.set()
         return Ack(episode_id="", state="open")
 

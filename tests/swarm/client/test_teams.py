@@ -135,7 +135,7 @@ async def test_rewards_that_do_not_fit_are_refused_before_anything_is_sent(both:
 @pytest.mark.parametrize("role", ["speaker", "listener"])
 async def test_a_server_that_cannot_answer_for_a_while_is_asked_again(both: Pair, role: str, verb: str) -> None:
     team, verbs = await both.begin(), both.rollout(role).teams
-    setattr(verbs, verb, failing(2, StoreUnavailable("the disk is full"), getattr(verbs, verb)))
+    setattr(verbs, verb, failing(2, StoreUnavailable("full"), getattr(verbs, verb)))
     acks = await team.end(REWARDS)
     assert {role: ack.state for role, ack in acks.items()} == both.states() == ENDED
     assert both.collected() == [1, 1]

@@ -1,16 +1,25 @@
-"""The transport notices what is gone, and plain functions wait in threads of their own."""
+"""A client finds the servers of its machine and notices what is gone; plain functions wait in threads of their own."""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import signal
 import socket
 import threading
+import time
+from pathlib import Path
 
 import pytest
 
-from swarm.client import threads, transport
+from swarm.client import AsyncSwarmClient, NamedTask, SwarmClient, threads, transport
 from swarm.client.threads import run_in_thread
-from swarm.client.transport import Transport
+from swarm.client.transport import Transport, server_folder
+from swarm.errors import Unreachable
+from swarm.server.__main__ import _lock_directory
+from swarm.wire import ServerState
+from tests.swarm.server.support import job, serving
+from tests.swarm.server.test___main__ import running
 
 
 async def test_a_call_nobody_waits_for_any_more_is_cut() -> None:
@@ -40,8 +49,8 @@ def test_the_kernel_notices_within_two_minutes_that_the_other_side_is_gone() -> 
         idle, interval, count, unacknowledged = (
             made.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in transport._KEEPALIVE
         )
-    assert idle + interval * count <= 120, "where nothing is sent"
-    assert unacknowledged <= 120_000, "where what was sent is not taken"
+    assert idle + interval * count <= 120
+    assert unacknowledged <= 120_000
 
 
 async def test_no_call_is_made_while_too_many_have_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,3 +67,50 @@ async def test_no_call_is_made_while_too_many_have_not_returned(monkeypatch: pyt
     for thread in left:
         await asyncio.to_thread(thread.join, 120)
     assert await run_in_thread(int) == 0
+
+
+async def test_a_secret_gives_up_the_episodes_of_its_client_alone(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path, job()) as served,
+        AsyncSwarmClient(served.url, served.admin, owner="same") as one,
+        AsyncSwarmClient(served.url, served.admin, owner="same") as other,
+    ):
+        mine, theirs = await one.begin(NamedTask("a")), await other.begin(NamedTask("a"))
+        guessed = await served.post("/owners/release", served.admin, {"secret": one.owner.rpartition(":")[2] * 4})
+        assert guessed.body == {"episodes": 0}
+        told = await served.post("/owners/release", served.admin, {"secret": one._secret})
+        assert told.body == {"episodes": 1}
+        await theirs.heartbeat()
+        states = {episode.id: episode.state for episode in (await one.episodes()).episodes}
+        assert states == {mine.id: "fenced", theirs.id: "open"}
+
+
+@pytest.mark.slow
+def test_a_server_that_was_killed_is_not_there_though_its_record_is(tmp_path: Path) -> None:
+    folder = server_folder(tmp_path, "speaker")
+    with running(folder, "--port", "0") as (process, url):
+        with SwarmClient.from_home("speaker", home=tmp_path, role="client") as client:
+            assert client.status().state is ServerState.OFFLINE
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert (folder / "server.json").exists(), "what is left of it, with an address that anybody may take"
+    for kind in (SwarmClient, AsyncSwarmClient):
+        with pytest.raises(Unreachable, match=f"{url}.*--name speaker`"):
+            kind.from_home("speaker", home=tmp_path)
+
+
+@pytest.mark.slow
+def test_a_server_that_is_stopped_in_its_tracks_is_there(tmp_path: Path) -> None:
+    with running(server_folder(tmp_path), "--port", "0") as (process, url):
+        process.send_signal(signal.SIGSTOP)
+        with SwarmClient.from_home(home=tmp_path) as client:
+            assert client.url == url
+        process.send_signal(signal.SIGCONT)
+
+
+def test_a_server_starts_though_a_client_looks_for_it_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "server.lock").touch()
+    with (tmp_path / "server.lock").open("rb") as look:
+        fcntl.flock(look, fcntl.LOCK_SH)
+        monkeypatch.setattr(time, "sleep", lambda _: fcntl.flock(look, fcntl.LOCK_UN))  # while the server tries again
+        _lock_directory(tmp_path).release()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import inspect
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from swarm.client.threads import Bridge, background
 from swarm.errors import EngineUnavailable, InvalidRequest, JobConflict, JobFinished, Unreachable
 from swarm.job import Job
 from swarm.wire import ServerState
+from tests.swarm.factories import good
 from tests.swarm.server.support import Served, job, serving
 
 TASKS = [NamedTask(name) for name in "abc"]
@@ -184,7 +186,7 @@ async def test_the_blocking_client_does_the_same_without_asyncio(tmp_path: Path)
     async with serving(tmp_path, start=False) as served:
         await asyncio.to_thread(use, served.url, served.admin, job())
     assert len(threads) > 1
-    assert all(thread.daemon for thread in threads), "a play that hangs holds no process up"
+    assert all(thread.daemon for thread in threads)
 
 
 async def test_a_blocking_client_takes_tasks_by_name_from_a_generator_that_asks_another(served: Served) -> None:
@@ -241,3 +243,44 @@ def test_what_an_interrupt_cancels_cleans_up_before_it_is_raised(monkeypatch: py
     with pytest.raises(KeyboardInterrupt):
         background().run(work())
     assert cleaned.is_set()
+
+
+OLD, NEW = "0" * 64, "f" * 64
+
+
+async def test_a_label_is_kept_exported_and_counted_in_the_step_that_trained_it(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path / "s", job(steps=1, episodes_per_step=4, group_size=2)) as served,
+        AsyncSwarmClient(served.url, served.admin, code=OLD) as old,
+        AsyncSwarmClient(served.url, served.admin, code=NEW) as new,
+        AsyncSwarmClient(served.url, served.admin) as silent,
+    ):
+        begun = [await client.begin(NamedTask(task), wait_s=5) for client in (old, new) for task in "ab"]
+        shown = {one.id: one.code for one in (await old.episodes()).episodes}
+        assert shown == dict(zip([one.id for one in begun], [OLD, OLD, NEW, NEW], strict=True))
+        for place, episode in enumerate(begun):
+            await good(episode)
+            await episode.end(float(place))
+        status = await served.until(finished=True)
+        assert status["metrics"]["batch/codes"] == 2
+        assert {one.code for one in (await silent.episodes()).episodes} == {OLD, NEW}
+        assert (await silent.episode(begun[0].id)).code == OLD
+        await silent.export(tmp_path / "episodes.jsonl")
+    lines = (tmp_path / "episodes.jsonl").read_text().splitlines()
+    assert {json.loads(line)["code"] for line in lines} == {OLD, NEW}
+
+
+async def test_code_that_is_replaced_has_what_it_left_fenced_and_can_end_nothing(served: Served) -> None:
+    async with (
+        AsyncSwarmClient(served.url, served.admin, owner="keeper") as keeper,
+        AsyncSwarmClient(served.url, served.admin, owner=keeper.owner, code=OLD) as old,
+        AsyncSwarmClient(served.url, served.admin, owner="keeper", code=NEW) as new,
+    ):
+        mine, theirs = await old.begin(NamedTask("a")), await new.begin(NamedTask("a"))
+        await good(mine)
+        assert await keeper.give_up_open("code_changed") == 1
+        refused = await served.end(mine.lease.model_dump())
+        assert refused.code == "lease_lost"
+        states = {one.id: (one.state, one.reason) for one in (await new.episodes()).episodes}
+        assert states == {mine.id: ("fenced", "code_changed"), theirs.id: ("open", None)}
+        assert served.server.training.rollout.counts["drop_code_changed"] == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,8 +49,8 @@ def spoken(found: CallTree) -> list[str]:
 
 
 def drifts(found: CallTree) -> dict[str, int]:
-    """Return how the calls' prompts came about, without what never happened."""
-    return {str(drift): count for drift, count in found.drift.items() if count}
+    """Return how the calls' prompts came about."""
+    return Counter(str(node.drift) for node in found.nodes)
 
 
 def assert_exact(served: Served, *trees: CallTree) -> None:

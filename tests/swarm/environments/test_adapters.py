@@ -25,16 +25,16 @@ pytestmark = pytest.mark.usefixtures("adapted_packages")
     ("gymnasium:FrozenLake-v1?ice=1", "unexpected keyword argument 'ice'"),
     ("gymnasium:FrozenLake-v1?p=0", "p 0.4 to 1"), ("gymnasium:FrozenLake-v1?size=2", "size 3 to 16"),
     ("gymnasium:FrozenLake-v1?map_name=4x4&is_slippery=false", "is one task; leave map_name"),
-    ("reasoning-gym:chainsum", "did you mean chain_sum"),
-    ("reasoning-gym:chain_sum?max_term=3", "did you mean max_terms"),
+    ("reasoning-gym:chainsum", "mean chain_sum"),
+    ("reasoning-gym:chain_sum?max_term=3", "mean max_terms"),
     ("reasoning-gym:chain_sum?allow_negation=5", "expected allow_negation=true"),
     ("reasoning-gym:chain_sum?max_terms=-3", "max_terms must be >= min_terms"),
-    ("reasoning-gym:chain_sum+leg_counting?max_terms=3", "did you mean chain_sum.max_terms"),
-    ("reasoning-gym:ransom_note", "poses the same in every process"),
+    ("reasoning-gym:chain_sum+leg_counting?max_terms=3", "mean chain_sum.max_terms"),
+    ("reasoning-gym:ransom_note", "every process"),
     ("reasoning-gym:chain_sum?tasks=3", "expected tasks=16 or more"),
-    ("textarena:TicTacToe-v0", "is for more players than one"),
+    ("textarena:TicTacToe-v0", "players than one"),
     ("textarena:SpiteAndMalice-v0", "for one player"),
-    ("textarena:Mastermin-v0", "did you mean Mastermind-v0"),
+    ("textarena:Mastermin-v0", "mean Mastermind-v0"),
     ("textarena:Mastermind-v0?colour=3", "unexpected keyword argument 'colour'"),
 ])  # fmt: skip
 def test_what_cannot_be_had_or_put_into_words_is_refused(address: str, reason: str) -> None:
@@ -78,7 +78,7 @@ def test_lakes_of_any_size_are_split_each_map_on_one_side(size: int, secret: byt
 def test_the_action_that_is_named_last_is_taken_and_an_answer_that_names_none_ends_the_play() -> None:
     environment = adapt("gymnasium:CliffWalking-v1")
     game = environment.game(environment.generate(1))
-    (seen,) = game.answer(said("Not right, for there is the cliff: up"))
+    (seen,) = game.answer(said("Not right: up"))
     assert seen["content"].startswith("row 2 column 0")
     assert game.answer(said("no idea")) == []
     assert (game.outcome().reward, game.outcome().success) == (0.0, False)

@@ -41,7 +41,7 @@ def test_a_wrong_guess_is_answered_with_what_is_still_possible_and_the_right_one
         assert game.answer(said(guess)) == [{"role": "user", "content": f"above {window}"}]
     assert game.answer(said("9")) == []
     game.answer(said("3"))
-    assert (game.outcome().reward, game.outcome().success) == (1.0, True), "what was found stays found"
+    assert (game.outcome().reward, game.outcome().success) == (1.0, True)
 
 
 def test_the_last_guess_or_one_that_is_none_ends_the_play_and_no_answer_counts_afterwards() -> None:
@@ -125,7 +125,7 @@ def test_demonstrations_carry_the_tools_that_the_policy_is_shown_and_come_back_f
     assert [(list(p.messages), list(p.tools)) for p in demonstrations_from_json(written.encode())] == [
         (list(p.messages), list(p.tools)) for p in plays
     ]
-    assert json.loads(written)[1] == plays[1].messages, "those without tools are written as ever"
+    assert json.loads(written)[1] == plays[1].messages
     assert demonstrations_from_json(b'[[{"role": "user", "content": "hi"}]]') == (
         Demonstration([{"role": "user", "content": "hi"}]),
     )

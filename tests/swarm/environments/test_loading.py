@@ -42,14 +42,14 @@ def test_a_line_may_say_its_id_its_kind_its_split_and_its_messages(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("lines", "expected"), [
-    ([], "found an empty file"), (["{"], "questions.jsonl, line 1; found no JSON"),
+    ([], "empty file"), (["{"], "questions.jsonl, line 1; found no JSON"),
     ([{"prompt": "a"}, "[1]"], "questions.jsonl, line 2; found list"),
-    ([{"answer": "5"}], "expected a text as `prompt`, or a list of chat messages"),
-    ([{"prompt": 5}], "expected a text as `prompt`"),
-    ([{"prompt": "a", "messages": []}], "expected a text as `prompt`"),
-    ([{"messages": [{"role": "user"}]}], "expected a text as `prompt`"),
-    ([{"prompt": "a", "split": "test"}], "expected the split train, search or hidden in questions.jsonl, line 1"),
-    ([{"prompt": "a"}, {"prompt": "a"}], "expected each task once in"),
+    ([{"answer": "5"}], "a text as `prompt`"),
+    ([{"prompt": 5}], "a text as `prompt`"),
+    ([{"prompt": "a", "messages": []}], "a text as `prompt`"),
+    ([{"messages": [{"role": "user"}]}], "a text as `prompt`"),
+    ([{"prompt": "a", "split": "test"}], "hidden in questions.jsonl, line 1"),
+    ([{"prompt": "a"}, {"prompt": "a"}], "task once in"),
     ([{"prompt": "a", "id": "x"}, {"prompt": "b", "id": "x"}], "found the id 'x' 2 times, in lines 1 and 2"),
     ([{"prompt": "a", "id": n} for n in (1, 2, 3, 2, 2)], "found the id '2' 3 times, in lines 2 and 4 and others"),
     (["[" * 100_000], "found no JSON"),

@@ -114,8 +114,8 @@ async def test_evaluate_writes_what_every_hidden_episode_was_worth(tmp_path: Pat
     assert all(episode["success"] == (episode["reward"] == 1.0) for episode in found["episodes"])
     assert 0 < sum(episode["success"] for episode in found["episodes"]) < 250
     assert [play["messages"][-1]["role"] for play in found["transcripts"]] == ["assistant"] * 2
-    assert status["collected_episodes"] == 0, "evaluation episodes are never trained on"
-    assert os.listdir(tmp_path / "out") == [out.name], "no draft is left"
+    assert status["collected_episodes"] == 0
+    assert os.listdir(tmp_path / "out") == [out.name]
 
 
 async def test_evaluate_during_plays_whenever_training_waits_and_writes_all_of_it_into_one_file(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ async def test_the_first_failures_of_an_agent_are_told_with_their_place(tmp_path
     lines = err.splitlines()
     assert code == 3
     assert all(part in lines[0] for part in ("q1", "KeyError: 'missing'", "(mine.py, line 2)"))
-    assert len(lines) == 6, "five failures and the end"
+    assert len(lines) == 6
     assert "KeyError" in lines[-1]
 
 

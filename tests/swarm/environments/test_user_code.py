@@ -1,19 +1,22 @@
-"""Tests of user code."""
+"""Code from a file is loaded and called, or refused in one line; its hash changes with it, not with what it writes."""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from swarm.environments import Outcome, Task
+from swarm.environments import user_code as module
 from swarm.environments.custom import CodeSource, Kind
 from swarm.environments.loading import load_source
-from swarm.environments.user_code import Reward, RewardFailed
+from swarm.environments.user_code import Reward, RewardFailed, call, code_files, code_hash, load
 from swarm.errors import InvalidRequest
 
 HEAD = "from swarm.environments import Environment\n"
@@ -30,6 +33,14 @@ def own_modules() -> Iterator[None]:
         del sys.modules[name]
 
 
+@contextmanager
+def one_line(*words: str) -> Iterator[None]:
+    with pytest.raises(InvalidRequest) as refused:
+        yield
+    assert [word for word in words if word not in str(refused.value)] == []
+    assert "\n" not in str(refused.value)
+
+
 def loaded(code: Path, item: str = "", *, kind: Kind = "folder", place: str = "environment.py", **files: str) -> str:
     for name, text in files.items():
         (code / f"{name}.py").write_text(text)
@@ -39,20 +50,18 @@ def loaded(code: Path, item: str = "", *, kind: Kind = "folder", place: str = "e
 @pytest.mark.parametrize(
     ("text", "item", "said"),
     [
-        ("", "", "expected one subclass of Environment in environment.py; found none"),
-        (WORLD + "class Other(World):\n    pass\n", "", "found World, Other; write one, or name it"),
-        (WORLD, "Missing", "expected Missing in environment.py to be an Environment; found nothing of that name"),
-        (WORLD + "x = 3\n", "x", "to be an Environment; found int"),
+        ("", "", "in environment.py; found none"),
+        (WORLD + "class Other(World):\n    pass\n", "", "found World, Other; "),
+        (WORLD, "Missing", "Environment; found nothing"),
+        (WORLD + "x = 3\n", "x", "an Environment; found int"),
         (WORLD + "    def __init__(self):\n        raise RuntimeError('no disk')\n", "", "RuntimeError: no disk"),
-        ("1/0\n", "", "(environment.py, line 2)"),  # as `playing/test_code.py` has it of all that a file may do
+        ("1/0\n", "", "(environment.py, line 2)"),
         ("import surely_not_installed\n", "", "'surely_not_installed'"),
     ],
 )
 def test_code_that_gives_none_is_refused_in_one_line(text: str, item: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest) as refused:
+    with one_line(said):
         loaded(tmp_path, item, environment=HEAD + text)
-    assert said in str(refused.value)
-    assert "\n" not in str(refused.value)
 
 
 def test_a_module_is_loaded_from_the_files_that_were_brought(tmp_path: Path) -> None:
@@ -113,3 +122,101 @@ async def test_a_function_that_does_not_return_fails_the_play_in_time() -> None:
             await Reward(reward, most_s=0.05)(TASK, list(MESSAGES), LOST)
     finally:
         never.set()
+
+
+def written(folder: Path, text: str, name: str = "mine.py") -> str:
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_function_is_found_by_its_name_in_a_file_that_finds_what_lies_beside_it(tmp_path: Path) -> None:
+    written(tmp_path, "WORTH = 3\n", "beside.py")
+    place = written(
+        tmp_path, "from beside import WORTH\ndef agent(e):\n    return 1\ndef other(e):\n    return WORTH\n"
+    )
+    assert load(place, "agent", takes="episode")(None) == 1
+    assert load(place + ":other", "agent", takes="episode")(None) == 3
+
+
+def test_a_file_named_like_a_known_module_does_not_take_its_place(tmp_path: Path) -> None:
+    place = written(tmp_path, "def agent(episode):\n    return 4\n", "json.py")
+    assert load(place, "agent", takes="episode")(None) == 4
+    import json
+
+    assert json.loads("4") == 4
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("def agent(episode:\n    return 1\n", ("line 1", "never closed")),
+    ("import no_such_package_here\n", ("'no_such_package_here'", "--requirements")),
+    ("from no_such_package_here.sub import x\n", ("'no_such_package_here'", "--requirements")),
+    ("x = 1\ny = x / 0\n", ("ZeroDivisionError", "mine.py, line 2")),
+    ("import sys\nsys.exit(3)\n", ("SystemExit: 3", "line 2")),
+    ("def play(episode):\n    return 1\n", ("`agent`", "found play", "mine.py:NAME")),
+    ("agent = 3\n", ("`agent`", "found none")),
+    ("def agent():\n    return 1\n", ("expected agent(episode)", "found agent()")),
+    ("def agent(episode, tools):\n    return 1\n", ("found agent(episode, tools)",)),
+    ("def agent(*, episode):\n    return 1\n", ("found agent(*, episode)",)),
+])  # fmt: skip
+def test_what_cannot_be_played_is_refused_with_its_place(tmp_path: Path, text: str, expected: tuple[str, ...]) -> None:
+    with one_line(*expected):
+        load(written(tmp_path, text), "agent", takes="episode")
+
+
+@pytest.mark.parametrize("place", ["missing.py", "agent.txt", "", ".", "mine.py:not a name"])
+def test_what_is_no_file_of_python_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, "def agent(episode):\n    return 1\n")
+    with one_line(repr(place)):
+        load(place, "agent", takes="episode")
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), StopIteration(1), KeyboardInterrupt()])
+async def test_what_would_end_the_process_ends_its_call_only(error: BaseException) -> None:
+    def bad() -> None:
+        raise error
+
+    async def later() -> None:
+        sys.exit(5)
+
+    for function, named in ((bad, type(error).__name__), (later, "SystemExit")):
+        with pytest.raises(RuntimeError, match=named):
+            await call(function)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "agent.py").write_text("def agent(episode): ...\n")
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "prompt.md").write_text("Be brief.\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("name", "counts"), [
+    *((name, True) for name in ("agent.py", "parts/prompt.md", "new.py", "parts/new.yaml")),
+    *((name, False) for name in ("log.txt", "seen.json", ".hidden.py", "__pycache__/agent.py", ".git/hook.py")),
+])  # fmt: skip
+def test_the_hash_changes_with_code_and_prompts_and_not_with_what_an_agent_writes(
+    folder: Path, name: str, counts: bool
+) -> None:
+    before = code_hash(folder)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("something else\n")
+    assert (code_hash(folder) != before) is counts
+
+
+def test_it_is_of_contents_and_names_not_time_or_place(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    copy = tmp_path_factory.mktemp("elsewhere")
+    (copy / "parts").mkdir()
+    for path in code_files(folder):
+        (copy / path.relative_to(folder)).write_bytes(path.read_bytes())
+        os.utime(copy / path.relative_to(folder), (1, 1))
+    assert code_hash(copy) == code_hash(folder)
+    (copy / "agent.py").rename(copy / "other.py")
+    assert code_hash(copy) != code_hash(folder)
+
+
+def test_of_a_folder_with_too_many_files_its_own_alone_count(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_FILES", 1)
+    assert code_files(folder) == [folder / "agent.py"]

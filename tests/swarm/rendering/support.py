@@ -7,9 +7,9 @@ from typing import Any
 
 from swarm.rendering.harmony import HarmonyFormat
 from swarm.rendering.json_formats import FencedFormat, Llama3Format, MistralFormat
-from swarm.rendering.messages import Answer, AnswerFormat, Piece, ToolCall, assemble_answer
+from swarm.rendering.messages import Answer, AnswerFormat, Piece, Thinking, ToolCall, assemble_answer
 from swarm.rendering.reading import join_pieces
-from swarm.rendering.tagged import PLAIN, GlmFormat, HermesFormat, QwenXmlFormat, ThinkFormat
+from swarm.rendering.tagged import GlmFormat, HermesFormat, TaggedFormat, qwen_calls
 
 
 def tool(name: str, properties: Mapping[str, Any], required: Sequence[str] = ()) -> Mapping[str, Any]:
@@ -25,12 +25,12 @@ HERMES = HermesFormat(thinks=True)
 LLAMA3 = Llama3Format()
 MISTRAL = MistralFormat(thinks=True, lists=False)
 GLM = GlmFormat()
-XML = QwenXmlFormat(thinks=True)
+XML = TaggedFormat("qwen-xml", Thinking(), qwen_calls)
 HARMONY = HarmonyFormat()
 PYTHON = FencedFormat("tool_code")
 JSON = FencedFormat("json")
-THINK = ThinkFormat()
-FORMATS: tuple[AnswerFormat, ...] = (PLAIN, HERMES, LLAMA3, MISTRAL, GLM, XML, HARMONY, PYTHON, JSON, THINK)
+THINK = TaggedFormat("think", Thinking())
+FORMATS: tuple[AnswerFormat, ...] = (AnswerFormat(), HERMES, LLAMA3, MISTRAL, GLM, XML, HARMONY, PYTHON, JSON, THINK)
 
 
 def read_parts(

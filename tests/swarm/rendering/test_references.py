@@ -1,15 +1,13 @@
-"""Side by side with packages that read or write the same formats: `renderers` and `mistral_common`.
+"""Side by side with the package `renderers`, which reads the same formats.
 
-They read ids of a whole answer, after the fact; here the same text is read as it streams.
+It reads ids of a whole answer, after the fact; here the same text is read as it streams.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.rendering.messages import Answer, AnswerFormat
-from tests.swarm.rendering.support import GLM, HARMONY, HERMES, LLAMA3, MISTRAL, TOOLS, XML, read
+from tests.swarm.rendering.support import GLM, HARMONY, HERMES, LLAMA3, TOOLS, XML, read
 
 MARKS = [
     "<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
@@ -134,53 +132,3 @@ def test_cut_answers_have_the_calls_that_renderers_finds(
     if answers is HARMONY and not text.endswith("<|call|>"):
         text = text[: text.rfind("<|call|>") + 8] if "<|call|>" in text else ""
     assert ours(read(answers, text, "<|start|>assistant"))[2] == theirs(answers, text)[2]
-
-
-def _tekken(version: str, folder: Path) -> Any:
-    """Return Mistral's tokenizer of a version: the vocabulary of its package, with all special tokens."""
-    from mistral_common.tokens.tokenizers import tekken
-    from mistral_common.tokens.tokenizers.base import SpecialTokens
-    from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
-
-    shipped = Path(tekken.__file__).parents[2] / "data" / "tekken_240911.json"
-    made = json.loads(shipped.read_text())
-    made["config"]["version"] = version
-    if version != "v3":
-        first = [token["token_str"] for token in tekken.Tekkenizer.DEPRECATED_SPECIAL_TOKENS]
-        names = [*first, *(token.value for token in SpecialTokens if token.value not in first)]
-        made["special_tokens"] = [{"rank": i, "token_str": name, "is_control": True} for i, name in enumerate(names)]
-    path = folder / "tekken.json"
-    path.write_text(json.dumps(made))
-    return MistralTokenizer.from_file(str(path))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("version", ["v3", "v11", "v13"])
-def test_calls_are_read_as_mistral_common_writes_them(version: str, tmp_path: Path) -> None:
-    from mistral_common.protocol.instruct.messages import AssistantMessage, ToolMessage, UserMessage
-    from mistral_common.protocol.instruct.request import ChatCompletionRequest
-    from mistral_common.protocol.instruct.tool_calls import Function, FunctionCall, Tool, ToolCall
-    from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
-
-    given = ['{"city": "Bonn"}', '{"city": "[5] é", "days": 2}']
-    names = ["abcdefgh0", "abcdefgh1"]
-    calls = [
-        ToolCall(id=name, function=FunctionCall(name="weather", arguments=text))
-        for name, text in zip(names, given, strict=True)
-    ]
-    answer = AssistantMessage(content=None, tool_calls=calls)
-    results = [ToolMessage(content="rain", tool_call_id=name, name="weather") for name in names]
-    tools = [Tool(function=Function(name="weather", description="", parameters={"type": "object", "properties": {}}))]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tokenizer = _tekken(version, tmp_path)
-        messages: list[Any] = [UserMessage(content="hi"), answer, *results]
-        request = ChatCompletionRequest[Any](messages=messages, tools=tools)
-        ids = tokenizer.encode_chat_completion(request).tokens
-        whole = tokenizer.decode(ids, special_token_policy=SpecialTokenPolicy.KEEP)
-    sampled = whole[whole.index("[TOOL_CALLS]") : whole.index("</s>")]
-    found = read(MISTRAL, sampled)
-    assert [(call.name, json.loads(call.arguments)) for call in found.tool_calls] == [
-        ("weather", json.loads(text)) for text in given
-    ]
-    assert (found.content, found.reasoning) == ("", "")

@@ -1,4 +1,4 @@
-"""Rows are whole paths and train every sampled token once, of trained calls alone; docs/merging.md says so too."""
+"""Rows are whole paths and train every sampled token once, in the context it was sampled in, whatever agents do."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.timelines import Drift, Node, linear_rows, tree_tokens, unmerged_rows
+from swarm.backends.fake import FakeRenderer
+from swarm.rendering.messages import Renderer
+from swarm.timelines import Drift, Node, linear_rows, token_counts, tree_tokens, unmerged_rows
 from swarm.timelines.node import TrainRow
-from tests.swarm.timelines.checks import EPISODES, SPANS, check_packed, distinct_prefixes, grow, packed_rows
+from tests.swarm.timelines.agents import FAKE, FAKES, REAL, Agent
+from tests.swarm.timelines.checks import EPISODES, SPANS, check_packed, check_rows, distinct_prefixes, grow, packed_rows
 from tests.swarm.timelines.desk import Served
+from tests.swarm.timelines.families import FAMILIES, Family, make_renderer
 
 
 def call(parent: Node | None, context: str, sampled: str, *, numbers: itertools.count[int]) -> Node:
@@ -133,3 +137,38 @@ def test_a_judge_between_two_calls_is_context() -> None:
     assert (row.ids, row.sampled) == ((1, 2, 3, 4, 5, 6), (0, 1, 0, 0, 0, 1))
     assert row.versions == (-1, 0, -1, -1, -1, 0)
     assert [row.targets.tolist() for row in packed_rows([[first, judge, last, aside]]).rows] == [[2, 6]]
+
+
+NUMBERS = st.lists(st.integers(0, 7 * 13 * 5 * 11 * 3 * 3 * 6 * 3 - 1), min_size=1, max_size=8)
+GROUPS = st.lists(NUMBERS, min_size=1, max_size=2)
+
+
+def check(family: Family, renderer: Renderer, group: list[list[int]]) -> None:
+    names = itertools.count(1)
+    agents = [Agent(family, renderer, names) for _ in group]
+    for agent, numbers in zip(agents, group, strict=True):
+        agent.play(numbers)
+    episodes = [agent.desk.tree.nodes for agent in agents]
+    linear, unmerged = 0, 0
+    for agent in agents:
+        nodes = agent.desk.tree.nodes
+        rows, all_rows = linear_rows(nodes), unmerged_rows(nodes)
+        check_rows(rows, agent.desk.calls)
+        check_rows(all_rows, agent.desk.calls)
+        counts = sum(len(row.ids) for row in rows), sum(len(row.ids) for row in all_rows)
+        assert token_counts(nodes) == counts
+        assert [node.index for node in nodes] == sorted(node.index for node in nodes)
+        agent.check_fresh()
+        linear, unmerged = linear + counts[0], unmerged + counts[1]
+    check_packed([agent.desk.calls for agent in agents])
+    assert tree_tokens(episodes) == distinct_prefixes(episodes) <= linear <= unmerged
+
+
+@given(GROUPS, st.sampled_from(FAKES))
+def test_every_view_trains_every_sampled_token_once(group: list[list[int]], renderer: type[FakeRenderer]) -> None:
+    check(FAKE, renderer(), group)
+
+
+@given(GROUPS, st.sampled_from(REAL))
+def test_so_they_do_with_the_templates_of_all_families(group: list[list[int]], family: str) -> None:
+    check(FAMILIES[family], make_renderer(family), group)

@@ -16,6 +16,9 @@ from torch import Tensor
 
 from swarm.algorithms.rows import flatten_tokens
 from swarm.backends.protocols import CallReward
+from swarm.backends.verl import adapter
+from swarm.backends.verl.learner import RowPartition
+from swarm.backends.verl.losses import ObjectiveLoss, VerlLoss
 from swarm.job import Job, TinyModel
 from swarm.rendering.messages import BackendError
 from swarm.verl_config import CORRECTIONS, ESTIMATORS, POLICY_LOSSES
@@ -24,12 +27,9 @@ from tests.swarm.backends.conformance.cluster_kind import exported
 from tests.swarm.backends.local.models import make_batch
 from tests.swarm.backends.verl.learning import support
 from tests.swarm.backends.verl.learning.support import Ranks
+from tests.swarm.backends.verl.learning.test_contract import engine_output, make_rows, make_table
 
 pytest.importorskip("tensordict", reason="tensordict comes with verl, which is not installed here")
-from swarm.backends.verl import adapter
-from swarm.backends.verl.learner import RowPartition
-from swarm.backends.verl.losses import ObjectiveLoss, VerlLoss
-from tests.swarm.backends.verl.learning.test_contract import engine_output, make_rows, make_table
 
 core_algos = lazy("verl.trainer.ppo.core_algos")
 algorithm = lazy("verl.trainer.config.algorithm")
@@ -127,7 +127,7 @@ def _policy_loss(job: Job, name: str, padded: Padded, own: slice = slice(None), 
     mode = "token-mean" if job.loss_weighting == "token" else "seq-mean-token-mean"
     mode = "seq-mean-token-sum-norm" if job.algorithm == "dr_grpo" else mode
     mask = padded.mask[own]
-    preset = job.verl.algorithm.correction or "disabled"
+    preset = job.verl.rollout_correction or "disabled"
     config = actor.ActorConfig(
         strategy="fsdp2", rollout_n=job.group_size, use_dynamic_bsz=True, clip_ratio=job.clip_ratio,
         clip_ratio_low=job.clip_ratio,
@@ -178,8 +178,7 @@ class Case:
 
     def found(self, parts: int) -> tuple[Tensor, float]:
         """The gradient of our loss cut into so many micro-batches, and what it adds up to."""
-        names = self.job.verl.algorithm
-        loss = (ObjectiveLoss if names.loss is None else VerlLoss)(self.job, 2)
+        loss = (ObjectiveLoss if self.job.verl.loss is None else VerlLoss)(self.job, 2)
         found = torch.zeros_like(self.table)
         for batch in RowPartition(self.rows, parts).batches(self.advantages, self.weights):
             batch.set_non_tensor("dp_size", 1)
