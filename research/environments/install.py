@@ -305,7 +305,7 @@ def remove(name: str, home: Home, log: EventLog) -> int:
     """
     folder = home.environments / name
     if not is_custom(name) or not folder.is_dir():
-        if name in built_in_names():
+        if name in BUILT_IN:
             raise BadEnvironment(
                 f"expected an environment that was brought here; found {name!r}, which is built in and stays"
             )
