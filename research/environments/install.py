@@ -57,7 +57,7 @@ from swarm.environments.custom import (
     is_custom,
 )
 from swarm.environments.processes import VARIABLE, watchdog_pipe
-from swarm.environments.registry import admit, get_environment
+from swarm.environments.registry import BUILT_IN, admit, get_environment
 
 _PREFIX: Final = ".draft-"
 _ABANDONED_S: Final = 24 * 3600.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,7 @@ from research.cli import research as command
 from research.cli import steering
 from research.installation.home import Home
 from studies import EventLog, EventType
-from studies.log import locks
-from studies.log.locks import ControllerLeases
+from studies.log.locks import ControllerLeases, Holder
 from tests.golden import assert_golden
 from tests.research.cli.conftest import Ajet
 from tests.research.factories import make_study
@@ -96,7 +96,8 @@ def test_a_study_that_is_driven_is_handed_to_nobody_else(ajet: Ajet, driven: Syn
 def test_a_study_of_an_earlier_boot_is_given_on(ajet: Ajet, driven: Synthetic, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[str] = []
     monkeypatch.setattr(steering, "worker_scheduler", lambda home: lambda study: given.append(study) or "address")
-    monkeypatch.setattr(locks, "_boot", lambda: "the boot after")
+    later = replace(Holder.here(Home.locate().path), boot="the boot after")
+    monkeypatch.setattr(Holder, "here", lambda home: later)
     assert ajet("study", "resume", "--detach").code == 0
     assert given == [STUDY]
 

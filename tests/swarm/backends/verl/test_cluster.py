@@ -14,6 +14,7 @@ from subprocess import PIPE, Popen
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from pydantic import ValidationError
 
@@ -132,6 +133,8 @@ class FakeRay(ModuleType):
             # what did not come up in time, and a child of somebody else's
             for name in (f"{os.sep}ray{os.sep}raylet", "other"):
                 self.left.append(Popen([sys.executable, "-c", "import sys; sys.stdin.read()", name], stdin=PIPE))
+                while not psutil.Process(self.left[-1].pid).cmdline():  # the kernel has not written it yet
+                    pass
             raise RuntimeError(self.failures.pop(0))
 
     def shutdown(self) -> None:
