@@ -235,7 +235,7 @@ async def test_a_save_is_found_where_the_system_watches_no_more_files_and_a_log_
         names = ("agent.py", "prompt.md", "run.log")
         assert [options["watch_filter"](Change.modified, str(folder / name)) for name in names] == [True, True, False]
         if not options["force_polling"]:
-            raise OSError("OS file watch limit reached.")
+            raise OSError("limit")
         yield set()
 
     monkeypatch.setattr(running, "awatch", limited)

@@ -121,7 +121,7 @@ def test_a_finished_study_is_watched_resumed_and_stopped_at_once(ajet: Ajet, fin
         assert json.loads(ajet("study", command, "--json").out)["status"] == "concluded"
     assert finished.state().event_count == before
     assert ajet("study", "note", STUDY, "looked at").code == 0
-    assert "supported" in ajet("study", "watch").out, "a note after the end begins nothing"
+    assert "supported" in ajet("study", "watch").out  # a note after the end begins nothing
 
 
 def test_a_report_that_was_deleted_is_built_again_as_it_was(ajet: Ajet, finished: Synthetic) -> None:
@@ -223,7 +223,6 @@ PAGES = ("environments", "models", "research", "findings", "operations")
 def test_what_a_page_shows_can_be_typed(
     ajet: Ajet, finished: Synthetic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
-    """But for what needs a server, a model, hours or something of one's own."""
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```bash\n(.*?)^```", (DOCS / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL)
     typed = [line for block in blocks for line in block.splitlines() if line.startswith(TYPED) and "--tiny" not in line]

@@ -155,7 +155,6 @@ def test_a_server_of_another_version(ajet: Ajet, stranger: str, monkeypatch: pyt
 def test_one_of_this_installation(
     ajet: Ajet, home: Path, stranger: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its process is there, and is not said to be busy."""
     monkeypatch.setattr(_Stranger, "answers", {"/status": {"state": "SINGING"}, "/job": NEWER_JOB})
     found = SwarmProcess(stranger, psutil.Process().pid, "a" * 40, home / "swarm", "c" * 40)
     (home / "swarm").mkdir(parents=True)

@@ -81,7 +81,6 @@ def test_a_model_is_exported_with_its_card(ajet: Ajet, home: Path, server: Swarm
 
 
 def test_a_check_says_what_a_model_is(ajet: Ajet, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And keeps it: the same, as JSON, is shown without measuring once more."""
     folder = save_folder(tmp_path / "m")
     (folder / "chat_template.jinja").write_text(TEMPLATE + "{% if tools %}{{ raise_exception('no tools') }}{% endif %}")
     ended = ajet("model", "check", str(folder), "--max-context", "64")
@@ -139,7 +138,7 @@ def test_both_kinds_are_listed_and_what_they_wrote_is_shown(
     assert everything["ended"] == {"reason": "error", "code": 3}
     table = ajet("sandbox", "ls", "--all").out
     assert ("error, code 3" in table, image.id.removeprefix("sha256:")[:12] in table) == (True, True)
-    assert ajet("sandbox", "logs", "end").out == "bye\n", "by the beginning of its name"
+    assert ajet("sandbox", "logs", "end").out == "bye\n"  # by the beginning of its name
 
 
 def test_pruning_removes_what_ended_left_and_nothing_that_runs(
@@ -158,7 +157,7 @@ def test_pruning_removes_what_ended_left_and_nothing_that_runs(
         ("container", "uncollected"), ("container", "forgotten"),
     }  # fmt: skip
     assert held(engine, containers) == [f"/running.{containers.installation}"]
-    assert (here.containers / "uncollected" / "output.log").read_text() == "last words\n", "it was collected first"
+    assert (here.containers / "uncollected" / "output.log").read_text() == "last words\n"  # collected first
 
 
 def test_pruning_removes_older_images_of_this_installation_only(

@@ -92,7 +92,6 @@ def test_a_frame_says_state_wait_streams_clients_curves_and_drops() -> None:
 
 @given(st.integers(1, 200), st.text(max_size=200), st.text(max_size=200))
 def test_no_line_is_wider_than_a_terminal_or_steers_it(width: int, owner: str, text: str) -> None:
-    """An owner's name is a client's own words."""
     owners = (OwnerSnapshot(owner=owner, open=1, heard_s=0.0, oldest_s=0.0),)
     for line in lines_of(frame(owners=owners, waits=(StepWait(what="episodes", text=text),)), width):
         assert cell_len(line) <= max(width, LEAST_WIDTH)

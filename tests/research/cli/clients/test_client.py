@@ -51,7 +51,6 @@ async def agent(episode):
 def test_an_agent_with_openais_sdk_trains_to_the_last_step(
     ajet: Ajet, home: Path, tmp_path: Path, load: Load, control: SwarmClient, request: pytest.FixtureRequest, kind: str
 ) -> None:
-    """And it sees nothing of the server's token in a container, and no address but its own loopback."""
     text = OPENAI_AGENT
     if kind == "docker":
         request.getfixturevalue("contained")
@@ -64,7 +63,7 @@ def test_an_agent_with_openais_sdk_trains_to_the_last_step(
     assert (result["episodes"], result["reward_mean"], result["success_mean"], result["dropped"]) == (8, 0.25, 1.0, {})
     assert (found["sandbox"], found["exit"]) == (kind, {"reason": "finished", "code": 0})
     assert (found["refused"], found["server"]) == ({}, server_of(home).url)
-    assert list((home / "clients").glob("*")) == [], "nothing is left of it"
+    assert list((home / "clients").glob("*")) == []
     assert control.status().finished
 
 
@@ -101,7 +100,6 @@ def test_the_environments_own_agent_plays_a_job_to_its_end_which_may_be_evaluate
 
 
 def test_evaluations_are_played_as_training_waits(ajet: Ajet, home: Path, load: Load, control: SwarmClient) -> None:
-    """Beside a client that trains: the best checkpoint is kept without a line of code."""
     load(steps=4, eval_every=2, evaluation_episodes=5)
 
     def train() -> None:
@@ -120,7 +118,7 @@ def test_evaluations_are_played_as_training_waits(ajet: Ajet, home: Path, load: 
     beside.join()
     evaluations = ended.data["result"]["evaluations"]
     assert [(one["policy_version"], len(one["episodes"])) for one in evaluations] == [(2, 5), (4, 5)]
-    assert {one["split"] for one in evaluations} == {"search"}, "hidden tasks are for verdicts"
+    assert {one["split"] for one in evaluations} == {"search"}  # hidden tasks are for verdicts
     means = {one["policy_version"]: sum(play["success"] for play in one["episodes"]) / 5 for one in evaluations}
     best, kept = control.status().best, control.checkpoints()
     assert best is not None
@@ -192,7 +190,6 @@ def test_how_it_ended_is_the_exit_code(
 
 
 def test_on_a_full_disk_only_who_plays_goes_on(home: Path, load: Load, control: SwarmClient, tmp_path: Path) -> None:
-    """No byte can be written to a file: none is begun, and one that got that far plays the job to its end."""
     load()
     agent, server = make_agent(tmp_path, AGENT), server_of(home)
     full: dict[str, Any] = {
