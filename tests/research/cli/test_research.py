@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -51,13 +50,13 @@ def test_shares_are_shown_with_what_was_trained_and_changed_while_training(ajet:
         ["math", "50.0%", "2", "2", "0", "2", "2"],
         ["web", "50.0%", "2", "2", "0", "2", "2"],
     ]
-    changed = json.loads(ajet("swarm", "shares", "math=3", "web=1", "--json").out)
+    changed = ajet("swarm", "shares", "math=3", "web=1", "--json").data
     assert changed["changed"]
     rows = [(row["name"], row["share"], row["groups_per_batch"], row["reward"]) for row in changed["streams"]]
     assert rows == [("math", 0.75, 3, 1.0), ("web", 0.25, 1, 0.0)]
     ajet("swarm", "shares", "mth=1", "web=1").refused("'mth'")
     ajet("swarm", "shares", "math=1").refused("none for web")
-    replaced = json.loads(ajet("swarm", "shares", "math=1", "chess=1", "--replace", "--json").out)
+    replaced = ajet("swarm", "shares", "math=1", "chess=1", "--replace", "--json").data
     assert {row["name"]: row["share"] for row in replaced["streams"]} == {"math": 0.5, "chess": 0.5, "web": None}
 
 

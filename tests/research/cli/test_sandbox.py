@@ -91,7 +91,7 @@ def test_a_check_says_what_a_model_is(ajet: Ajet, home: Path, tmp_path: Path, mo
     kept = load_check(build_job(folder, max_context=64), home / "models")
     assert kept is not None
     monkeypatch.setattr(catalogs, "measure_model", lambda job, models, note: kept)
-    checked = json.loads(ajet("model", "check", str(folder), "--max-context", "64", "--json").out)
+    checked = ajet("model", "check", str(folder), "--max-context", "64", "--json").data
     assert checked["template"]["tools"] == "refused"
     assert checked["fused"]
 
@@ -152,7 +152,7 @@ def test_pruning_removes_what_ended_left_and_nothing_that_runs(
     (here.containers / "forgotten").rmdir()
     ended = f"uncollected.{containers.installation}"
     eventually(lambda: engine.client.containers.get(ended).status == "exited", "its end")
-    said = json.loads(ajet("sandbox", "prune", "--json").out)
+    said = ajet("sandbox", "prune", "--json").data
     assert {(each["kind"], each["name"]) for each in said["removed"]} == {
         ("container", "uncollected"), ("container", "forgotten"),
     }  # fmt: skip
@@ -169,12 +169,12 @@ def test_pruning_removes_older_images_of_this_installation_only(
         monkeypatch.setattr(client_image, "client_sources", lambda: {**own, "swarm/mark.py": text.encode()})
 
     sources(f"ONE = '{tmp_path}'")
-    old = json.loads(ajet("sandbox", "build", "--base", image.base, "--json").out)
+    old = ajet("sandbox", "build", "--base", image.base, "--json").data
     again = ajet("sandbox", "build", "--base", image.base)
     for part in (f"image    {old['tag']}", f"base     {image.base}", "over the base"):
         assert part in again.out
     sources(f"TWO = '{tmp_path}'")
-    new = json.loads(ajet("sandbox", "build", "--json").out)
+    new = ajet("sandbox", "build", "--json").data
     try:
         assert old["tag"] != new["tag"]
         assert new["base"] == image.base  # the base of the last build
