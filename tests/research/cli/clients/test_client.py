@@ -18,6 +18,7 @@ from typing import Any, cast
 import pytest
 
 from research.agents.launch import AgentPlacement
+from research.agents.request import AgentRequest, RunOptions
 from research.agents.run import AgentResult
 from research.cli.client import report_end
 from sandboxes import Exit
@@ -164,7 +165,7 @@ def test_what_does_not_go_with_the_job_or_a_process_is_refused(
 
 
 def make_result(exit: Exit, action: str = "play", result: Any = None, **fields: Any) -> AgentResult:
-    request = SimpleNamespace(action=action, during=False, time_limit_s=60.0)
+    request = AgentRequest(RunOptions(evaluate=action == "evaluate"), None, (), time_limit_s=60.0)
     run = SimpleNamespace(request=request, place=AgentPlacement(Path("/run"), {}))
     given = {"exit": exit, "run": run, "result": result, "refused": {}, "status": None, **fields}
     return AgentResult(**cast(Any, given))
