@@ -102,13 +102,6 @@ def test_a_stage_that_the_budget_cuts_short_ends_without_claims(fast_path: Path,
         assert "screen was decided" in str(resumed.concluded_reason)
 
 
-def test_a_look_that_the_budget_cuts_short_is_judged_on_what_is_there(fast_path: Path) -> None:
-    _, state = spend_in("confirm", fast_path, design(16), 5)
-    assert (state.status, state.report is not None) == ("stopped", True)
-    assert [v.look for v in (*state.interim, *state.verdicts)] == [1, 2]
-    assert [run for run in state.runs.values() if run.invalid] == []  # more budget may carry them
-
-
 def amended(bench: Bench, seconds: float) -> StudyState:
     interventions.change_budget(StudyLog(bench.log, STUDY), seconds, "slower than priced")
     bench.append(EventType.STUDY_RESUMED, command=[])
@@ -116,15 +109,21 @@ def amended(bench: Bench, seconds: float) -> StudyState:
     return finished(bench)
 
 
-def test_more_budget_after_it_was_used_up_makes_every_run(fast_path: Path) -> None:
+def test_a_look_that_the_budget_cuts_short_is_judged_on_what_is_there_and_the_next_with_more_budget_on_all_runs(
+    fast_path: Path,
+) -> None:
     bench, state = spend_in("confirm", fast_path, design(16), 5)
+    assert (state.status, state.report is not None) == ("stopped", True)
+    assert [v.look for v in (*state.interim, *state.verdicts)] == [1, 2]
+    assert [run for run in state.runs.values() if run.invalid] == []  # more budget may carry them
+    with pytest.raises(BadInput, match="has used"):
+        interventions.change_budget(StudyLog(bench.log, STUDY), state.worked_s - 1, "enough seen")
     begun = {run.run_id for run in state.runs.values() if run.attempts}
-    state = amended(bench, 5000.0)
-    assert state.status == "concluded"
+    state = amended(bench, 5000.0)  # the look that was cut short has spent its level
+    assert (state.status, state.amendments[0].after_data) == ("concluded", True)
     assert [(v.look, v.n_control, v.n_treatment, v.exploratory) for v in state.verdicts] == [(3, 4, 4, False)]
     assert [run for run in state.runs.values() if run.invalid] == []
     assert max(len(state.runs[run].attempts) for run in begun) == 2
-    assert state.amendments[0].after_data
 
 
 def test_the_last_look_once_cut_short_is_judged_again_on_all_runs_as_exploratory(fast_path: Path) -> None:
@@ -134,14 +133,10 @@ def test_the_last_look_once_cut_short_is_judged_again_on_all_runs_as_exploratory
     assert [(v.n_control, v.n_treatment, v.exploratory) for v in state.verdicts] == [(4, 4, True)]
 
 
-def test_a_budget_below_what_is_used_is_refused_and_a_lower_one_is_exploratory(fast_path: Path) -> None:
-    bench, state = spend_in("confirm", fast_path, design(16), 5)
-    with pytest.raises(BadInput, match="has used"):
-        interventions.change_budget(StudyLog(bench.log, STUDY), state.worked_s - 1, "enough seen")
-    amended(bench, 5000.0)
+def test_a_budget_that_is_lowered_after_results_makes_verdicts_exploratory(fast_path: Path) -> None:
     looks = (InterimAnalysis(seeds=2, alpha=0.0001), InterimAnalysis(seeds=4, alpha=0.04))
     cut = lambda order: "never" if order.spec.seed == 104 else "ok"  # noqa: E731
-    lowered = Bench(fast_path / "lowered", cut, design=design(16, looks=looks))
+    lowered = Bench(fast_path, cut, design=design(16, looks=looks))
     loop = lowered.loop()
     lowered.until(lambda state: len(state.values("group_size=16")) == 3, loop)
     interventions.change_budget(StudyLog(lowered.log, STUDY), loop.state().worked_s, "enough seen")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -104,13 +104,10 @@ def test_how_a_study_ended_is_the_exit_code(
     monkeypatch.setattr(Session, "plan", lambda session: state)
     monkeypatch.setattr(Session, "run", lambda session, observer: state)
     with closing(EventLog(bench.home.database)) as log:
-        try:
-            with hold_lease(bench.home, log, STUDY, warn) as lease:
-                conduct(bench.home, log, STUDY, ScriptedPlanner(), lease=lease, prefect=False, json=True)
-            found = 0
-        except typer.Exit as ended:
-            found = ended.exit_code
-    assert found == code
+        expected = pytest.raises(typer.Exit) if code else nullcontext()
+        with expected as ended, hold_lease(bench.home, log, STUDY, warn) as lease:
+            conduct(bench.home, log, STUDY, ScriptedPlanner(), lease=lease, prefect=False, json=True)
+    assert code == (ended.value.exit_code if ended else 0)
 
 
 @pytest.mark.parametrize("missing", LOCAL_PACKAGES)
