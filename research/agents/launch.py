@@ -195,8 +195,8 @@ async def run_in_container(
     assert place.engine is not None
     spec, folder = container_spec(request, place), place.folder
     ids = {task.id for task in request.tasks}
-    trains = request.action == "play"
-    access = AccessPolicy("train" if trains else "eval", ids, request.stream if trains else EVALUATION_STREAM)
+    trains, stream = not request.asked.evaluates, request.asked.stream
+    access = AccessPolicy("train" if trains else "eval", ids, stream if trains else EVALUATION_STREAM)
     upstream, log = Upstream(server.url, server.token, access), folder / "egress.log"
     async with Gateway(folder / "exchange", upstream=upstream, allow=place.allow, log=log) as gateway:
         sandbox, thread = DockerSandbox(place.containers, place.engine), EngineThread()

@@ -80,7 +80,6 @@ class AgentFiles:
 
 
 MODULE = "swarm.environments"
-Action = Literal["play", "evaluate"]
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmg])i?b?", re.IGNORECASE)
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 EVALUATED: Split = "search"
@@ -90,51 +89,6 @@ MOST_STREAM = 128
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|AUTH", re.IGNORECASE)
 _OURS = frozenset({"PYTHONPATH", "PYTHONHOME", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "HOME", "TMPDIR"})
-
-
-@dataclass(frozen=True, slots=True)
-class AgentRequest:
-    """What an agent is to do, and for how long. `tasks` are all that it is given."""
-
-    action: Action
-    agent: AgentFiles | None
-    environment: str | None
-    tasks: tuple[Task, ...]
-    split: Split = "train"
-    stream: str = "default"
-    episodes: int = 0
-    """Of an evaluation."""
-    during: bool = False
-    """It evaluates whenever training waits for it, as many episodes as are waited for, until the job is finished."""
-    concurrency: int = 64
-    seed: int = 0
-    timeout_s: float = 600.0
-    """Seconds that one play may take."""
-    reward: AgentFiles | None = None
-    """Judges the plays of the environment's own agent in place of its games."""
-    time_limit_s: float | None = None
-    unchanged: bool = False
-    """Its files are refused where they were saved while they were loaded: they are loaded again at each save."""
-
-    @property
-    def code(self) -> AgentFiles | None:
-        """The user's files: an agent's, or a reward's."""
-        return self.agent or self.reward
-
-    def arguments(self, *, server: str, code: str, tasks: str, out: str, environments: str) -> tuple[str, ...]:
-        """Return the arguments of `python -m swarm.environments`; `code` and `environments` are folders there."""
-        given = {
-            "--server": server, "--tasks": tasks, "--out": out, "--concurrency": self.concurrency,
-            "--seed": self.seed, "--timeout": self.timeout_s, "--environment": self.environment,
-            "--environments": environments if self.environment and is_custom(self.environment) else None,
-            "--agent": self.agent and self.agent.locator_in(code),
-            "--reward": self.reward and self.reward.locator_in(code),
-            **({"--stream": self.stream} if self.action == "play" else
-               {"--split": self.split, "--episodes": None if self.during else self.episodes}),
-        }  # fmt: skip
-        words = (f"{option}={value}" for option, value in given.items() if value is not None)
-        flags = {"--during": self.during, "--unchanged": self.unchanged}
-        return ("-m", MODULE, self.action, *words, *(flag for flag, wanted in flags.items() if wanted))
 
 
 THREADS_A_PLAY, FILES_A_PLAY = 4, 16
@@ -255,6 +209,49 @@ class RunOptions(BaseModel):
                 )
             variables[name] = value
         return variables
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRequest:
+    """What an agent is to do, and for how long. `tasks` are all that it is given."""
+
+    asked: RunOptions
+    environment: str | None
+    tasks: tuple[Task, ...]
+    split: Split = "train"
+    agent: AgentFiles | None = None
+    reward: AgentFiles | None = None
+    """Judges the plays of the environment's own agent in place of its games."""
+    time_limit_s: float | None = None
+
+    @property
+    def action(self) -> Literal["play", "evaluate"]:
+        return "evaluate" if self.asked.evaluates else "play"
+
+    @property
+    def code(self) -> AgentFiles | None:
+        """The user's files: an agent's, or a reward's."""
+        return self.agent or self.reward
+
+    def arguments(self, *, server: str, code: str, tasks: str, out: str, environments: str) -> tuple[str, ...]:
+        """Return the arguments of `python -m swarm.environments`; `code` and `environments` are folders there."""
+        asked = self.asked
+        given = {
+            "--server": server, "--tasks": tasks, "--out": out, "--concurrency": asked.concurrency,
+            "--seed": asked.seed, "--timeout": asked.timeout, "--environment": self.environment,
+            "--environments": environments if self.environment and is_custom(self.environment) else None,
+            "--agent": self.agent and self.agent.locator_in(code),
+            "--reward": self.reward and self.reward.locator_in(code),
+        }  # fmt: skip
+        if not asked.evaluates:
+            given |= {"--stream": asked.stream}
+        else:  # whenever training waits for it, as many episodes as are waited for
+            episodes = None if asked.evaluations else asked.episodes or EVALUATED_EPISODES
+            given |= {"--split": self.split, "--episodes": episodes}
+        words = (f"{option}={value}" for option, value in given.items() if value is not None)
+        # Files that are loaded again at each save are refused where they were saved while they were loaded.
+        flags = {"--during": asked.evaluations, "--unchanged": asked.reload}
+        return ("-m", MODULE, self.action, *words, *(flag for flag, wanted in flags.items() if wanted))
 
 
 def select_tasks(

@@ -120,10 +120,6 @@ class AgentRun:
     request: AgentRequest
     server: ServerConnection
     place: AgentPlacement
-    restart: bool = False
-    """It is started again where it dies."""
-    reload: bool = False
-    """Its code is loaded again at each save."""
 
     def clear(self) -> None:
         """Remove its folder, tasks and sockets; the log of its connections to the Internet stays."""
@@ -158,8 +154,8 @@ class AgentResult:
     @property
     def unfinished(self) -> bool:
         """Whether an agent that was to train reported success, but the server has steps left."""
-        train, status = self.run.request.action == "play", self.status
-        return train and self.exit.reason == "finished" and status is not None and not status.finished
+        evaluates, status = self.run.request.asked.evaluates, self.status
+        return not evaluates and self.exit.reason == "finished" and status is not None and not status.finished
 
     def to_json(self) -> dict[str, Any]:
         image = self.run.place.image
@@ -198,7 +194,7 @@ async def play(run: AgentRun, saved: asyncio.Task[str] | None = None) -> AgentRe
                 write_output(f"ajet: the code was saved; {fenced} open episodes of the last were fenced\n")
             elif ended.exit.reason != "finished":
                 await _give_up(mine, "owner_died")
-                kind = "eval" if request.action == "evaluate" else "train"
+                kind = "eval" if request.asked.evaluates else "train"
                 with suppress(SwarmError):
                     newest = (await mine.episodes(_MOST_LOOKED_AT)).episodes
                     finished = sum(  # also those that were played under its name within others'
@@ -247,8 +243,8 @@ def write_output(text: str, contained: bool = False) -> None:
 
 
 async def _report_progress(run: AgentRun) -> None:
-    before, stream = "", run.request.stream
-    named = "" if stream == "default" else f"{escape_control(stream)}: "
+    before, asked = "", run.request.asked
+    named = "" if asked.stream == "default" else f"{escape_control(asked.stream)}: "
     async with AsyncSwarmClient(run.server.url, run.server.token) as client:
         while True:
             await asyncio.sleep(PROGRESS_S)
@@ -259,7 +255,7 @@ async def _report_progress(run: AgentRun) -> None:
                     now = f"{error}; the agent waits for it"
                 else:
                     now = f"evaluating, {status.open_episodes} episodes open"
-                    if run.request.action == "play" or run.request.during or status.state in _NOT_SERVING:
+                    if not asked.evaluate or status.state in _NOT_SERVING:
                         now = job_status(status)
                 if now != before:
                     write_output(f"ajet: {named}{now}\n")
@@ -361,7 +357,7 @@ async def perform(run: AgentRun) -> AgentResult:
     for number in signals:
         loop.add_signal_handler(number, task.cancel)
     try:
-        ended = await (Supervisor(run).play() if run.restart or run.reload else play(run))
+        ended = await (Supervisor(run).play() if run.request.asked.restart or run.request.asked.reload else play(run))
         assert ended is not None  # as nothing of it was saved anew
     finally:
         for number in signals:
@@ -385,7 +381,7 @@ class Supervisor:
     async def play(self) -> AgentResult:
         run = self._run
         code = run.request.code
-        if run.reload and code is not None:
+        if run.request.asked.reload and code is not None:
             self._saved = asyncio.create_task(wait_for_save(code.folder, code_hash(code.folder)))
         try:
             while True:
@@ -393,7 +389,7 @@ class Supervisor:
                 left_s = None if self._deadline == float("inf") else max(0.001, self._deadline - began)
                 folder = run.place.folder.with_name(f"{run.place.folder.name}-{number}")
                 folder.mkdir(mode=0o700)
-                request = replace(run.request, time_limit_s=left_s, unchanged=run.reload)
+                request = replace(run.request, time_limit_s=left_s)
                 client = replace(run, request=request, place=replace(run.place, folder=folder))
                 ended = await play(client, self._saved)
                 if ended is not None:
@@ -413,10 +409,11 @@ class Supervisor:
     async def _handle_end(self, ended: AgentResult, lived_s: float) -> AgentResult | None:
         """Return the run's end, or None once another client is to be started."""
         bad_input = ended.exit.reason == "error" and ended.exit.code == BAD_INPUT
+        restart = self._run.request.asked.restart
         failed = ended.exit.reason not in ("finished", "timeout") and ended.exit.code != LOST
-        if self._saved is not None and (bad_input or (failed and not self._run.restart)):
+        if self._saved is not None and (bad_input or (failed and not restart)):
             return await self._wait_for_save(ended)
-        if not self._run.restart:
+        if not restart:
             return ended
         status = await read_status(self._run)
         if status is not None and status.finished:  # whatever became of this one: others may have played the rest

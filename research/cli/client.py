@@ -15,7 +15,6 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from research.agents.request import (
-    EVALUATED_EPISODES,
     AgentRequest,
     RunOptions,
     check_evaluated,
@@ -41,12 +40,12 @@ EXPLAINED = (2, 3)
 def show(ended: AgentResult) -> None:
     if ended.result is not None:
         request, result = ended.run.request, ended.result
-        if request.during:
+        if request.asked.evaluations:
             several = result.get("evaluations")
             plays = [play for play in several if isinstance(play, dict)] if isinstance(several, list) else []
             lines = list(map(_format_evaluation, plays))
             text = "\n".join(lines) or "evaluated      nothing: training waited for no evaluation"
-        elif request.action == "play":
+        elif not request.asked.evaluates:
             drops = result.get("dropped")
             counts = sorted(drops.items()) if isinstance(drops, dict) else []
             lost = ", ".join(f"{count} by {reason}" for reason, count in counts) or "none"
@@ -295,15 +294,10 @@ def run(
         bring_environment(asked.environment, home), asked.tasks, job, own_agent=files is not None,
         evaluated=asked.evaluates,
     )  # fmt: skip
-    request = AgentRequest(
-        action="evaluate" if asked.evaluates else "play", during=asked.evaluations, agent=files, reward=judge,
-        environment=whose, tasks=chosen, split=split, stream=asked.stream,
-        episodes=asked.episodes or EVALUATED_EPISODES, concurrency=asked.concurrency, seed=asked.seed,
-        timeout_s=asked.timeout, time_limit_s=seconds,
-    )  # fmt: skip
+    request = AgentRequest(asked, whose, chosen, split, files, judge, seconds)
     place = choose_place(asked, home.prepare(), os.environ, warn, whose)
     try:
-        ended = asyncio.run(perform(AgentRun(request, at, place, asked.restart, asked.reload)))
+        ended = asyncio.run(perform(AgentRun(request, at, place)))
     except (KeyboardInterrupt, asyncio.CancelledError):
         warn("stopped; what was being played is given up")
         raise typer.Exit(INTERRUPTED) from None

@@ -113,7 +113,6 @@ LATER = {"propose": [PROPOSAL], "design": [{**DESIGN, **DECLINED}]}
 
 @pytest.mark.parametrize(("script", "cut"), [(AT_ONCE, None), (AT_ONCE, 1), (LATER, 2)])
 def test_a_declined_topic_ends_with_a_report(tmp_path: Path, script: dict[str, list[Any]], cut: int | None) -> None:
-    """Also where the controller is killed at any of its first events: the turn that was taken is used again."""
     bench = Bench(tmp_path, topic="Does curriculum learning at temperature 0.7 help?", planner="llm", model=MODEL)
     bench.planner = LlmPlanner(MODEL, Script(**script))
     bench.build_report = build_report

@@ -43,7 +43,6 @@ def test_an_interrupt_while_the_command_line_is_imported_is_no_traceback(monkeyp
 
 
 def test_what_the_output_cannot_hold_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also what is no text at all, as of a file's name, and in the processes that a command begins."""
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii", write_through=True))
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")

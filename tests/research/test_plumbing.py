@@ -89,14 +89,13 @@ def trained(state: StudyState) -> list[str]:
     return [run.spec.arm for run in sorted(begun, key=lambda run: run.attempts[0].launched)]
 
 
-@pytest.fixture(scope="module")
-def kept() -> Iterator[Driven]:
+def test_nothing_is_trained_before_a_learning_rate_of_0_was_seen_to_change_nothing() -> None:
     with scratch() as folder:
-        yield driven(folder, KEPT)
-
-
-def test_nothing_is_trained_before_a_learning_rate_of_0_was_seen_to_change_nothing(kept: Driven) -> None:
-    _, state = kept
+        bench, state = driven(folder, KEPT)
+        bank, job = NoiseBank.of(bench.log), Job.model_validate(base_job())
+    assert not bank.needs_zero_lr_check(job)  # later studies know what passed, and nothing of noise by it
+    assert bank.needs_zero_lr_check(job.model_copy(update={"model": TinyModel(hidden_size=32)}))
+    assert find_zero_lr_run(state).run_id not in {seen.run for seen in bank.observations}
     assert trained(state)[:3] == [PLUMBING_ARM, "aa", "aa"]
     still = find_zero_lr_run(state)
     assert (still.spec.job["learning_rate"], still.spec.job["steps"]) == (0.0, 3)
@@ -106,14 +105,6 @@ def test_nothing_is_trained_before_a_learning_rate_of_0_was_seen_to_change_nothi
     told = dict(progress_lines(state))
     assert_golden(told["noise"])
     assert any("weights bit-equal" in line for line in told.values())
-
-
-def test_what_passed_is_known_to_later_studies_and_says_nothing_of_noise(kept: Driven) -> None:
-    bench, state = kept
-    bank, job = NoiseBank.of(bench.log), Job.model_validate(base_job())
-    assert not bank.needs_zero_lr_check(job)
-    assert bank.needs_zero_lr_check(job.model_copy(update={"model": TinyModel(hidden_size=32)}))
-    assert find_zero_lr_run(state).run_id not in {seen.run for seen in bank.observations}
 
 
 @pytest.mark.parametrize(

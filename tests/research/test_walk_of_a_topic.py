@@ -129,11 +129,11 @@ def test_a_topic_walks_through_the_functions_that_the_docs_name_in_their_order(e
     for step in [step for part in walk() for step in part]:
         callers = {None, *above} if not above else set(above)
         came = next((entry for entry in left if entry.step == step and entry.caller in callers), None)
-        assert came is not None, f"{step.file} {step.function} is entered after {above[-1:]}, from one of those above"
+        assert came is not None, f"{step.file} {step.function} is entered after {above[-1:]}"
         above.append(step)
 
 
-@pytest.mark.parametrize("part", [0, 1], ids=["up to the lock", "after it"])
+@pytest.mark.parametrize("part", [0, 1], ids=["before", "after"])
 def test_a_part_of_the_walk_is_read_in_eight_files(part: int) -> None:
     steps = walk()[part]
     assert (len(steps) >= 5, len({step.file for step in steps}) <= MOST_FILES) == (True, True)

@@ -121,19 +121,19 @@ def test_while_a_study_is_paused_what_runs_finishes_and_nothing_begins(fast_path
     bench = Bench(fast_path, design=design(16))
     loop = bench.loop()
     loop.tick()
-    assert request_pause(bench.log, STUDY, "paused in a test")
-    assert not request_pause(bench.log, STUDY), "it is paused already"
+    assert request_pause(bench.log, STUDY, "lunch")
+    assert not request_pause(bench.log, STUDY)
     for _ in range(10):
         bench.clock.advance(5)
         result = loop.tick()
     state = result.state
-    assert (result.done, state.status, state.paused_reason) == (False, "paused", "paused in a test")
+    assert (result.done, state.status, state.paused_reason) == (False, "paused", "lunch")
     assert [run.status for run in state.runs.values() if run.attempts] == ["collected", "collected"]
     assert state.verdicts == ()
     assert request_continue(bench.log, STUDY)
-    assert not request_continue(bench.log, STUDY), "it goes on already"
+    assert not request_continue(bench.log, STUDY)
     state = bench.drive(loop).state
-    assert (state.status, state.resumed_count) == ("concluded", 0), "one controller saw it through"
+    assert (state.status, state.resumed_count) == ("concluded", 0)  # one controller saw it through
 
 
 def test_a_pause_costs_time_only_while_something_runs(awake: Awake, paused: StudyController) -> None:

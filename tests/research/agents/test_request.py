@@ -74,11 +74,11 @@ def test_a_secret_stays_out_of_a_container_and_out_of_the_message(name: str, val
 
 def test_an_order_names_what_is_played_and_leaves_out_what_is_not_asked_for() -> None:
     places = {"server": "http://s", "code": "/a", "tasks": "/t.json", "out": "/r.json", "environments": "/e"}
-    words = AgentRequest("play", None, "arith", (Task("t"),), stream="--math", seed=-1).arguments(**places)
+    words = AgentRequest(RunOptions(stream="--math", seed=-1), "arith", (Task("t"),)).arguments(**places)
     assert words[:3] == ("-m", "swarm.environments", "play")
     assert {"--stream=--math", "--seed=-1"} <= set(words)  # a value that looks like an option stays a value
     assert not [word for word in words if word.startswith(("--agent", "--split", "--episodes", "--during"))]
-    waited = AgentRequest("evaluate", None, "arith", (Task("t"),), split="search", episodes=7, during=True)
+    waited = AgentRequest(RunOptions(evaluations=True), "arith", (Task("t"),), "search")
     words = waited.arguments(**places)
     assert words[-1] == "--during"
     assert not [word for word in words if word.startswith("--episodes")]  # as many as training waits for
@@ -157,7 +157,7 @@ def test_what_is_not_there_or_no_python_or_names_no_function_is_refused_before_a
 def test_a_container_gets_its_files_and_tasks_and_a_way_out_only_if_asked(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text("def agent(episode):\n    return 1.0\n")
     agent = AgentFiles.locate(str(tmp_path))
-    request = AgentRequest("play", agent, None, (Task("q", {"n": 1}),), time_limit_s=60.0)
+    request = AgentRequest(RunOptions(), None, (Task("q", {"n": 1}),), agent=agent, time_limit_s=60.0)
     folder = tmp_path / "run"
     closed = container_spec(request, AgentPlacement(folder, {"MODE": "fast"}))
     assert closed.environment == {"MODE": "fast", "AJET_TOKEN": "sandbox"}
@@ -178,7 +178,7 @@ async def test_a_process_gets_an_environment_with_its_tasks(tmp_path: Path, monk
     registry.admit(known)
     folder = tmp_path / "run"
     folder.mkdir()
-    request = AgentRequest("play", None, known.name, tuple(known.tasks("train")))
+    request = AgentRequest(RunOptions(), known.name, tuple(known.tasks("train")))
     start = mock.AsyncMock(wraps=asyncio.create_subprocess_exec)
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
     async with run_in_process(request, ServerConnection("http://127.0.0.1:9", "token"), AgentPlacement(folder, {})):
@@ -235,7 +235,7 @@ async def test_a_save_is_found_where_the_system_watches_no_more_files_and_a_log_
         names = ("agent.py", "prompt.md", "run.log")
         assert [options["watch_filter"](Change.modified, str(folder / name)) for name in names] == [True, True, False]
         if not options["force_polling"]:
-            raise OSError("OS file watch limit reached.")
+            raise OSError("limit")
         yield set()
 
     monkeypatch.setattr(running, "awatch", limited)

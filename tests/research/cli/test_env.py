@@ -62,7 +62,7 @@ def test_what_init_writes_is_the_example_under_60_lines_and_it_is_sound(ajet: Aj
 
 def test_init_leaves_an_environment_that_is_there_alone(ajet: Ajet, tmp_path: Path) -> None:
     (tmp_path / "environment.py").write_text("mine")
-    ajet("env", "init", str(tmp_path)).refused("left as it is")
+    ajet("env", "init", str(tmp_path)).refused("left as")
     assert (tmp_path / "environment.py").read_text() == "mine"
 
 
@@ -112,7 +112,6 @@ def test_a_record_that_no_client_holds_is_told_as_such(ajet: Ajet, tmp_path: Pat
     [("return Outcome(max(0.8, float(right)), right)", "0.8 of 1:"), ("raise RuntimeError('no judge')", "no judge")],
 )
 def test_a_fault_fails_a_check_and_is_listed_and_shown(ajet: Ajet, tmp_path: Path, outcome: str, fault: str) -> None:
-    """A reward for an empty answer, and what cannot be played."""
     ended = ajet("env", "check", str(sums(tmp_path / "sums", outcome=outcome)), "--plays", "16")
     assert (ended.code, fault in ended.out) == (FAULTS, True)
     (listed,) = shown(ajet, "list")["brought"]
@@ -197,9 +196,9 @@ def shop(home: Path) -> Iterator[EventLog]:
 
 def test_an_environment_that_a_study_may_still_need_stays(ajet: Ajet, home: Path, shop: EventLog) -> None:
     create_study(shop, "in-need", topic=f"Does it learn {SHOP}?")
-    create_study(shop, "of-another", topic="Does it learn shop@ffffffffffff?")
+    create_study(shop, "of-another", topic="In shop@ffffffffffff?")
     ajet("env", "remove", SHOP).refused("in-need, not concluded")
-    append(shop, "in-need", EventType.STUDY_STOPPED, {"reason": "somebody may resume it"}, actor="user")
+    append(shop, "in-need", EventType.STUDY_STOPPED, {"reason": "x"}, actor="user")
     ajet("env", "remove", SHOP).refused("in-need, not concluded")
     assert left_in(home) == {SHOP}
     create_study(shop, "over", topic=f"Does it learn {SHOP}?")

@@ -172,7 +172,7 @@ def test_an_episode_is_listed_inspected_and_exported(ajet: Ajet, lease: dict[str
     assert str(page) in ajet("swarm", "inspect", name, "--html", str(page)).out
     assert name in page.read_text()
     trace = tmp_path / "trace.jsonl"
-    told = json.loads(ajet("swarm", "export", "--all", "--to", str(trace), "--json").out)
+    told = ajet("swarm", "export", "--all", "--to", str(trace), "--json").data
     assert (told["bytes"] > 0, told["episodes"], told["pruned"]) == (True, 1, 0)
     assert EpisodeRecord.model_validate_json(trace.read_text()) == record
 

@@ -110,7 +110,7 @@ def test_a_generated_reward_is_named_with_its_hash_and_its_author(ajet: Ajet, st
     shown = " ".join(ajet("study", "show").out.split())
     sha = hashlib.sha256(SOURCE.encode()).hexdigest()[:16]
     assert ("reward dense" in shown, f"planner's model, 2 lines, sha256 {sha}" in shown) == (True, True)
-    assert json.loads(ajet("study", "show", "--json").out)["design"]["code"] == {"dense": SOURCE}
+    assert ajet("study", "show", "--json").data["design"]["code"] == {"dense": SOURCE}
 
 
 def test_a_finished_study_is_watched_resumed_and_stopped_at_once(ajet: Ajet, finished: Synthetic) -> None:
@@ -118,19 +118,19 @@ def test_a_finished_study_is_watched_resumed_and_stopped_at_once(ajet: Ajet, fin
     assert "supported" in ajet("study", "watch").out
     assert ajet("study", "resume").code == 0
     for command in ("resume", "stop"):
-        assert json.loads(ajet("study", command, "--json").out)["status"] == "concluded"
+        assert ajet("study", command, "--json").data["status"] == "concluded"
     assert finished.state().event_count == before
     assert ajet("study", "note", STUDY, "looked at").code == 0
-    assert "supported" in ajet("study", "watch").out, "a note after the end begins nothing"
+    assert "supported" in ajet("study", "watch").out  # a note after the end begins nothing
 
 
 def test_a_report_that_was_deleted_is_built_again_as_it_was(ajet: Ajet, finished: Synthetic) -> None:
     recorded = finished.state().report
     assert recorded is not None
-    html = Path(json.loads(ajet("study", "report", "--json").out)["html"])
+    html = Path(ajet("study", "report", "--json").data["html"])
     html.unlink()
     ajet("study", "report").refused("--build")
-    assert json.loads(ajet("study", "report", "--build", "--json").out)["html"] == str(html)
+    assert ajet("study", "report", "--build", "--json").data["html"] == str(html)
     assert hashlib.sha256(html.read_bytes()).hexdigest() == recorded["html"]["sha256"]
 
 
@@ -151,17 +151,17 @@ def test_a_partial_report_of_an_unfinished_study_is_built_and_named(ajet: Ajet, 
 
 
 def test_every_field_of_a_job_is_explained_once_and_alone_or_with_those_in_it(ajet: Ajet) -> None:
-    rows = json.loads(ajet("job", "explain", "--json").out)
+    rows = ajet("job", "explain", "--json").data
     assert [row["field"] for row in rows] == list(dict.fromkeys(row["field"] for row in explanations()))
     assert [row["field"] for row in rows if not row["description"]] == []
     known = {row["field"]: row for row in rows}
     assert set(Job.model_fields) <= set(known)
     assert known["group_size"]["ladder"] == list(tunables()["group_size"].ladder)
     assert "group_size" in ajet("job", "explain", "group_size").out
-    (alone,) = json.loads(ajet("job", "explain", "group_size", "--json").out)
+    (alone,) = ajet("job", "explain", "group_size", "--json").data
     assert alone["field"] == "group_size"
     own = {"verl", *(f"verl.{name}" for name in VerlFields.model_fields)}
-    told = json.loads(ajet("job", "explain", "verl", "--json").out)
+    told = ajet("job", "explain", "verl", "--json").data
     assert {row["field"] for row in told} == own
 
 
@@ -223,7 +223,6 @@ PAGES = ("environments", "models", "research", "findings", "operations")
 def test_what_a_page_shows_can_be_typed(
     ajet: Ajet, finished: Synthetic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
-    """But for what needs a server, a model, hours or something of one's own."""
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```bash\n(.*?)^```", (DOCS / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL)
     typed = [line for block in blocks for line in block.splitlines() if line.startswith(TYPED) and "--tiny" not in line]

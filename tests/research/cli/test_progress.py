@@ -43,7 +43,7 @@ def locked(study: Synthetic) -> Synthetic:
 def test_an_open_question_says_how_it_is_answered_on_the_screen_and_in_the_lines(locked: Synthetic) -> None:
     question = ApprovalRequest(
         study=STUDY, number=1, stage="design", lock=locked.state().design_hash or "", runs=10, seconds=375.0,
-        left_s=900.0, would="all that is locked",
+        left_s=900.0, would="all of it",
     )  # fmt: skip
     asked = {"question": question.model_dump(mode="json"), "digest": question.digest()}
     locked.append(EventType.APPROVAL_ASKED, **asked)
@@ -73,10 +73,10 @@ def test_lines_tell_each_thing_once(locked: Synthetic) -> None:
     for _ in range(3):
         log.observe(locked.state())
     locked.run(spec, attempt=2)
-    locked.append(EventType.STUDY_STOPPED, reason="stopped by the user")
+    locked.append(EventType.STUDY_STOPPED, reason="x")
     log.observe(locked.state())
-    log.note("making the tiny model: 50 %")
-    log.note("making the tiny model: 50 %")
+    log.note("a tiny model: 50 %")
+    log.note("a tiny model: 50 %")
     assert len(told) == len(set(told))
     text = "\n".join(told)
     for words in ("design locked", "try 1 failed: killed from outside", "try 2 started", "hidden success", "50 %"):
@@ -109,9 +109,9 @@ def judged(study: Synthetic) -> None:
         pytest.param(design(), None, "Ctrl-C", (f"go on with: {RESUME}\n",), "--budget", id="a person"),
         pytest.param(design(), None, USED_UP, (MORE, "without, it concludes"), "conclude with", id="a budget"),
         pytest.param(None, None, USED_UP, (MORE, "resumed without, it"), "conclude with", id="a budget at A/A runs"),
-        pytest.param(design(), judged, USED_UP, (f"conclude with: {RESUME}",), "--budget", id="its last look was had"),
+        pytest.param(design(), judged, USED_UP, (f"conclude with: {RESUME}",), "--budget", id="its last look"),
         pytest.param(design(seeds=20), Synthetic.plan, USED_UP, (f"conclude with: {RESUME}",), "--budget",
-                     id="all runs are planned"),
+                     id="no run left"),
         pytest.param(None, None, LACKED, (f"plan again with: {RESUME}; where time",
                      f"study amend {STUDY} --budget 30m"), "runs:", id="no plan"),
     ],

@@ -155,14 +155,13 @@ def test_a_server_of_another_version(ajet: Ajet, stranger: str, monkeypatch: pyt
 def test_one_of_this_installation(
     ajet: Ajet, home: Path, stranger: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its process is there, and is not said to be busy."""
     monkeypatch.setattr(_Stranger, "answers", {"/status": {"state": "SINGING"}, "/job": NEWER_JOB})
     found = SwarmProcess(stranger, psutil.Process().pid, "a" * 40, home / "swarm", "c" * 40)
     (home / "swarm").mkdir(parents=True)
     monkeypatch.setattr("research.installation.servers.find_swarm", lambda _: found)
     monkeypatch.setattr("research.cli.swarm_admin.find_swarm", lambda _: found)
     assert "busy" not in ajet("swarm", "status").refused("state: expected 'OFFLINE'")
-    (row,) = json.loads(ajet("swarm", "list", "--json").out)
+    (row,) = ajet("swarm", "list", "--json").data
     assert row["state"] == "not understood"
     ajet("swarm", "export-model", str(tmp_path / "out")).refused("GET /job")
     assert not (tmp_path / "out").exists()
@@ -326,7 +325,7 @@ def test_a_budget_too_small_is_refused_with_one_that_does_and_the_study_stopped(
 def test_containers_without_an_engine_or_of_no_kind_make_no_study(ajet: Ajet, place: Path) -> None:
     for kind, word in {"docker": "install Docker", "podman": "'podman'"}.items():
         ajet("research", TOPIC_REFUSALS, "--sandbox", kind).refused(word)
-    assert json.loads(ajet("study", "list", "--json").out) == []
+    assert ajet("study", "list", "--json").data == []
 
 
 def test_a_damaged_planners_turn_is_named_and_left_as_it_is(ajet: Ajet, home: Path) -> None:

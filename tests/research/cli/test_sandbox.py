@@ -81,7 +81,6 @@ def test_a_model_is_exported_with_its_card(ajet: Ajet, home: Path, server: Swarm
 
 
 def test_a_check_says_what_a_model_is(ajet: Ajet, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And keeps it: the same, as JSON, is shown without measuring once more."""
     folder = save_folder(tmp_path / "m")
     (folder / "chat_template.jinja").write_text(TEMPLATE + "{% if tools %}{{ raise_exception('no tools') }}{% endif %}")
     ended = ajet("model", "check", str(folder), "--max-context", "64")
@@ -92,7 +91,7 @@ def test_a_check_says_what_a_model_is(ajet: Ajet, home: Path, tmp_path: Path, mo
     kept = load_check(build_job(folder, max_context=64), home / "models")
     assert kept is not None
     monkeypatch.setattr(catalogs, "measure_model", lambda job, models, note: kept)
-    checked = json.loads(ajet("model", "check", str(folder), "--max-context", "64", "--json").out)
+    checked = ajet("model", "check", str(folder), "--max-context", "64", "--json").data
     assert checked["template"]["tools"] == "refused"
     assert checked["fused"]
 
@@ -139,7 +138,7 @@ def test_both_kinds_are_listed_and_what_they_wrote_is_shown(
     assert everything["ended"] == {"reason": "error", "code": 3}
     table = ajet("sandbox", "ls", "--all").out
     assert ("error, code 3" in table, image.id.removeprefix("sha256:")[:12] in table) == (True, True)
-    assert ajet("sandbox", "logs", "end").out == "bye\n", "by the beginning of its name"
+    assert ajet("sandbox", "logs", "end").out == "bye\n"  # by the beginning of its name
 
 
 def test_pruning_removes_what_ended_left_and_nothing_that_runs(
@@ -153,12 +152,12 @@ def test_pruning_removes_what_ended_left_and_nothing_that_runs(
     (here.containers / "forgotten").rmdir()
     ended = f"uncollected.{containers.installation}"
     eventually(lambda: engine.client.containers.get(ended).status == "exited", "its end")
-    said = json.loads(ajet("sandbox", "prune", "--json").out)
+    said = ajet("sandbox", "prune", "--json").data
     assert {(each["kind"], each["name"]) for each in said["removed"]} == {
         ("container", "uncollected"), ("container", "forgotten"),
     }  # fmt: skip
     assert held(engine, containers) == [f"/running.{containers.installation}"]
-    assert (here.containers / "uncollected" / "output.log").read_text() == "last words\n", "it was collected first"
+    assert (here.containers / "uncollected" / "output.log").read_text() == "last words\n"  # collected first
 
 
 def test_pruning_removes_older_images_of_this_installation_only(
@@ -170,12 +169,12 @@ def test_pruning_removes_older_images_of_this_installation_only(
         monkeypatch.setattr(client_image, "client_sources", lambda: {**own, "swarm/mark.py": text.encode()})
 
     sources(f"ONE = '{tmp_path}'")
-    old = json.loads(ajet("sandbox", "build", "--base", image.base, "--json").out)
+    old = ajet("sandbox", "build", "--base", image.base, "--json").data
     again = ajet("sandbox", "build", "--base", image.base)
     for part in (f"image    {old['tag']}", f"base     {image.base}", "over the base"):
         assert part in again.out
     sources(f"TWO = '{tmp_path}'")
-    new = json.loads(ajet("sandbox", "build", "--json").out)
+    new = ajet("sandbox", "build", "--json").data
     try:
         assert old["tag"] != new["tag"]
         assert new["base"] == image.base  # the base of the last build

@@ -50,8 +50,8 @@ def test_the_open_question_is_shown_wherever_the_study_is(ajet: Ajet, waiting: S
     assert [word for word in ("approve", "deny") if f"ajet study {word} {STUDY}" not in shown] == []
     assert ajet("study", "show", "--json").data["asks"]["runs"] == 10
     assert "waiting" in ajet("study", "list").out
-    waiting.append(EventType.STUDY_STOPPED, reason="interrupted by the user")
-    assert "asks to begin:" in ajet("study", "show").out, "it may be answered before it is resumed"
+    waiting.append(EventType.STUDY_STOPPED, reason="Ctrl-C")
+    assert "asks to begin:" in ajet("study", "show").out  # it may be answered before it is resumed
 
 
 @pytest.mark.parametrize("word", ["approve", "deny"])
@@ -60,7 +60,7 @@ def test_without_a_name_the_only_study_that_asks_is_answered(ajet: Ajet, waiting
     newer.create()
     newer.lock()
     ask(newer, study="newer", would="a hundred runs")
-    ajet("study", word).refused("one of the studies", "wait for approval")
+    ajet("study", word).refused("wait for approval")
     assert (len(newer.state().approvals), len(waiting.state().approvals)) == (0, 0)
     assert ajet("study", "deny", "newer").code == 0
     assert ajet("study", word).code == 0
@@ -123,12 +123,12 @@ def test_what_stands_still_cannot_be_paused(ajet: Ajet, driven: Synthetic, how: 
 
 
 def test_a_violation_is_accepted_in_the_open_and_once(ajet: Ajet, locked: Synthetic) -> None:
-    accept = ("study", "amend", STUDY, "--accept", "co_tenancy", "--reason", "a backup ran beside both arms")
+    accept = ("study", "amend", STUDY, "--accept", "co_tenancy", "--reason", "a backup")
     ended = ajet(*accept)
     assert (ended.code, ended.out) == (0, f"study {STUDY} now accepts co_tenancy\n")
     (amended,) = locked.state().amendments
     assert (amended.amendment.target, amended.actor, amended.after_data) == ("co_tenancy", "user", False)
-    ajet(*accept).refused("co_tenancy is accepted already")
+    ajet(*accept).refused("co_tenancy is accepted")
 
 
 def test_an_amendment_after_the_first_result_says_what_that_means(ajet: Ajet, locked: Synthetic) -> None:
@@ -143,7 +143,7 @@ def test_an_amendment_after_the_first_result_says_what_that_means(ajet: Ajet, lo
 
 
 def test_what_the_planner_asks_is_shown_and_answered_by_a_note(ajet: Ajet, study: Synthetic) -> None:
-    ajet("study", "note", STUDY, "Unasked.").refused("no locked design yet")
+    ajet("study", "note", STUDY, "Unasked.").refused("no locked design")
     study.append(EventType.PLANNER_ASKED, text="Does arith\x1b[2J matter?", turn="1/propose/1", index=0)
     shown = ajet("study", "show", STUDY).out
     assert ("planner asks  Does" in shown, f'ajet study note {STUDY} "..."' in shown) == (True, True)

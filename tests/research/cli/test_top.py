@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import pty
 import re
@@ -92,7 +91,6 @@ def test_a_frame_says_state_wait_streams_clients_curves_and_drops() -> None:
 
 @given(st.integers(1, 200), st.text(max_size=200), st.text(max_size=200))
 def test_no_line_is_wider_than_a_terminal_or_steers_it(width: int, owner: str, text: str) -> None:
-    """An owner's name is a client's own words."""
     owners = (OwnerSnapshot(owner=owner, open=1, heard_s=0.0, oldest_s=0.0),)
     for line in lines_of(frame(owners=owners, waits=(StepWait(what="episodes", text=text),)), width):
         assert cell_len(line) <= max(width, LEAST_WIDTH)
@@ -149,7 +147,7 @@ def test_one_frame_is_printed_where_no_terminal_is_and_its_data_for_a_script(aje
         assert (ended.code, ended.err, "\x1b" in ended.out) == (0, "", False)
         assert ("2 of 4" in ended.out, "waits for  2 episodes (1 in play)" in ended.out) == (True, True)
         assert all(len(line) <= 80 for line in ended.out.splitlines())
-    found = json.loads(ajet("swarm", "top", "--json").out)
+    found = ajet("swarm", "top", "--json").data
     assert found["snapshot"]["status"]["step"] == 2
     assert [record["metrics"]["critic/rewards/mean"] for record in found["steps"]] == [0.5, 1.0]
     assert [owner["open"] for owner in found["snapshot"]["owners"]] == [1]
@@ -159,7 +157,7 @@ def test_status_is_twelve_lines_for_people_and_all_it_had_for_scripts(ajet: Ajet
     shown = ajet("swarm", "status").out
     assert len(shown.splitlines()) == 12
     assert "1 at step 2, 0.5 at step 1" in shown
-    found = json.loads(ajet("swarm", "status", "--json").out)
+    found = ajet("swarm", "status", "--json").data
     assert (found["url"], found["pid"], found["step"]) == (server.url, server.pid, 2)
     assert found["metrics"]["critic/rewards/mean"] == 1.0
 

@@ -100,7 +100,7 @@ def test_who_begins_waits_for_another_but_no_dead_one(tmp_path: Path, monkeypatc
 @pytest.mark.slow
 @needs_mounts
 def test_on_a_full_disk_each_command_says_so_and_the_study_goes_on_with_room(tmp_path: Path) -> None:
-    done = on_small_disk(tmp_path, 96, "-m", "tests.research.filling", str(tmp_path))
+    done = on_small_disk(tmp_path, 96, "-m", "tests.research.commands", "--full", str(tmp_path))
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads(done.stdout.splitlines()[-1])
     for code, _, said in told["tried"]:

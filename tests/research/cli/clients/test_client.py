@@ -18,6 +18,7 @@ from typing import Any, cast
 import pytest
 
 from research.agents.launch import AgentPlacement
+from research.agents.request import AgentRequest, RunOptions
 from research.agents.run import AgentResult
 from research.cli.client import report_end
 from sandboxes import Exit
@@ -51,7 +52,6 @@ async def agent(episode):
 def test_an_agent_with_openais_sdk_trains_to_the_last_step(
     ajet: Ajet, home: Path, tmp_path: Path, load: Load, control: SwarmClient, request: pytest.FixtureRequest, kind: str
 ) -> None:
-    """And it sees nothing of the server's token in a container, and no address but its own loopback."""
     text = OPENAI_AGENT
     if kind == "docker":
         request.getfixturevalue("contained")
@@ -64,7 +64,7 @@ def test_an_agent_with_openais_sdk_trains_to_the_last_step(
     assert (result["episodes"], result["reward_mean"], result["success_mean"], result["dropped"]) == (8, 0.25, 1.0, {})
     assert (found["sandbox"], found["exit"]) == (kind, {"reason": "finished", "code": 0})
     assert (found["refused"], found["server"]) == ({}, server_of(home).url)
-    assert list((home / "clients").glob("*")) == [], "nothing is left of it"
+    assert list((home / "clients").glob("*")) == []
     assert control.status().finished
 
 
@@ -101,7 +101,6 @@ def test_the_environments_own_agent_plays_a_job_to_its_end_which_may_be_evaluate
 
 
 def test_evaluations_are_played_as_training_waits(ajet: Ajet, home: Path, load: Load, control: SwarmClient) -> None:
-    """Beside a client that trains: the best checkpoint is kept without a line of code."""
     load(steps=4, eval_every=2, evaluation_episodes=5)
 
     def train() -> None:
@@ -120,7 +119,7 @@ def test_evaluations_are_played_as_training_waits(ajet: Ajet, home: Path, load: 
     beside.join()
     evaluations = ended.data["result"]["evaluations"]
     assert [(one["policy_version"], len(one["episodes"])) for one in evaluations] == [(2, 5), (4, 5)]
-    assert {one["split"] for one in evaluations} == {"search"}, "hidden tasks are for verdicts"
+    assert {one["split"] for one in evaluations} == {"search"}  # hidden tasks are for verdicts
     means = {one["policy_version"]: sum(play["success"] for play in one["episodes"]) / 5 for one in evaluations}
     best, kept = control.status().best, control.checkpoints()
     assert best is not None
@@ -166,7 +165,7 @@ def test_what_does_not_go_with_the_job_or_a_process_is_refused(
 
 
 def make_result(exit: Exit, action: str = "play", result: Any = None, **fields: Any) -> AgentResult:
-    request = SimpleNamespace(action=action, during=False, time_limit_s=60.0)
+    request = AgentRequest(RunOptions(evaluate=action == "evaluate"), None, (), time_limit_s=60.0)
     run = SimpleNamespace(request=request, place=AgentPlacement(Path("/run"), {}))
     given = {"exit": exit, "run": run, "result": result, "refused": {}, "status": None, **fields}
     return AgentResult(**cast(Any, given))
@@ -192,7 +191,6 @@ def test_how_it_ended_is_the_exit_code(
 
 
 def test_on_a_full_disk_only_who_plays_goes_on(home: Path, load: Load, control: SwarmClient, tmp_path: Path) -> None:
-    """No byte can be written to a file: none is begun, and one that got that far plays the job to its end."""
     load()
     agent, server = make_agent(tmp_path, AGENT), server_of(home)
     full: dict[str, Any] = {

@@ -74,7 +74,6 @@ def test_a_client_that_is_killed_is_started_again_and_goes_on_at_once(
     home: Path, load: Load, control: SwarmClient, tmp_path: Path, request: pytest.FixtureRequest, kind: str,
     reasons: list[str],
 ) -> None:  # fmt: skip
-    """The lease alone would hold its places for an hour; a container is killed, and then removed."""
     engine = request.getfixturevalue("engine") if kind == "docker" else None
     if engine is not None:
         request.getfixturevalue("contained")
@@ -98,7 +97,7 @@ def test_a_client_that_is_killed_is_started_again_and_goes_on_at_once(
     episodes = control.episodes(1000).episodes
     assert {one.state for one in episodes} <= OVER
     assert {one.reason for one in episodes if one.state == "fenced"} <= {"owner_died"}
-    assert sum(one.state in ("consumed", "in_step") for one in episodes) == 40, "each is accounted for once"
+    assert sum(one.state in ("consumed", "in_step") for one in episodes) == 40  # each is accounted for once
     assert list((home / "clients").glob("*")) == []
     assert engine is None or containers_of(engine, home) == []
 
@@ -119,7 +118,6 @@ async def agent(episode):
 
 
 def test_episodes_of_an_evaluator_that_died_count(home: Path, load: Load, control: SwarmClient, tmp_path: Path) -> None:
-    """Or eight deaths of one that gets on would end it, as if all had been in vain."""
     load(steps=1, eval_every=1, evaluation_episodes=4)
     played = ("run", make_agent(tmp_path, DYING), "--evaluations", "--restart", "--concurrency", "1")
     with running(home, *played, "--sandbox", "process", "--json") as client:
@@ -164,7 +162,6 @@ async def agent(episode):
 def test_an_interrupt_ends_the_agent_and_leaves_nothing(
     tmp_path: Path, home: Path, load: Load, control: SwarmClient, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """Open episodes are given up (a lease granted while it was leaving runs out by itself); no container is left."""
     load(steps=1_000_000, lease_ttl_s=2.0)
     options = ("run", make_agent(tmp_path, HANGING), "--sandbox", kind, "--concurrency", "2")
     heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # which a shell's background job would ignore
@@ -254,7 +251,6 @@ async def agent(episode):
 
 @pytest.mark.usefixtures("contained")
 def test_a_container_has_what_was_allowed_and_required(ajet: Ajet, tmp_path: Path, load: Load, host: int) -> None:
-    """A derived image brings the package; all other destinations are refused, and listed."""
     load(episodes_per_step=2, steps=1)
     other = host + 1 if host < 65_535 else host - 1
     folder = make_agent(tmp_path, REACHING.replace("ALLOWED", str(host)).replace("OTHER", str(other)))
