@@ -191,7 +191,7 @@ def test_collected_runs_are_read_once_and_running_ones_as_far_as_they_were_seen(
     assert found[f"{second.arm}, running"].seeds[0].points == ((128.0, 0.5), (256.0, 0.5))
     assert curves.version(locked.state()) != before
     (locked.folder / "runs" / first.run_id / "snapshot.json").unlink()
-    assert list(arms(curves, locked)) == list(found), "it was read already"
+    assert list(arms(curves, locked)) == list(found)  # it was read already
 
 
 def test_of_a_long_training_a_part_of_its_points_is_kept_with_the_last(locked: Synthetic) -> None:
@@ -256,6 +256,6 @@ def test_the_curves_of_rounds_that_are_over_stay_and_are_drawn_once(
     assert curves.version(study.state()) != curves.version(state)
     later = curves.markdown(study.state())
     assert later.startswith("## Round 3")
-    assert drawn[2:] == ["group_size=16 group_size=32"], "the second round is over now, and drawn for the last time"
+    assert drawn[2:] == ["group_size=16 group_size=32"]  # the second round is over now, and drawn for the last time
     curves.markdown(study.state())
     assert len(drawn) == 3
