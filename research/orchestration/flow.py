@@ -33,7 +33,7 @@ from prefect.states import AwaitingRetry
 from pydantic import ValidationError
 
 from research.controller.interventions import request_continue, request_stop
-from research.controller.mirror import NO_MIRROR, describe_error
+from research.controller.mirror import describe_error
 from research.controller.options import (
     begin_study,
     make_mirror,
@@ -223,9 +223,7 @@ class FlowRunExecution:
         view = PrefectView(self.home, begun, _note, _note, executed=True)
 
         def begin_session() -> Session:
-            return Session(
-                self.home, self.log, study, planner, isolation, lease.check, mirror or NO_MIRROR, self._stop_reason
-            )
+            return Session(self.home, self.log, study, planner, isolation, lease.check, mirror, self._stop_reason)
 
         with view, mirror or nullcontext():
             session = begin_session()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from dataclasses import replace
@@ -20,7 +19,6 @@ from research.orchestration.artifacts import (
 )
 from research.runs.files import AttemptProgress
 from studies import EventType, StudyState
-from studies.report import build_report
 from studies.report.figure_data import ArmCurves, Curves, SeedCurve, mean_of
 from studies.report.plots import curves_picture
 from tests.research.in_rounds import InRounds
@@ -134,18 +132,6 @@ def test_artifacts_of_one_round_name_none(tmp_path: Path) -> None:
     synthetic = Synthetic(tmp_path)
     state = replace(synthetic.whole(), report={"markdown": {"path": "report.md", "sha256": "0"}})
     assert not [name for name, each in found(state, tmp_path).items() if name != "report" and "ound" in each.make()]
-
-
-def test_each_figure_of_a_report_is_inside(tmp_path: Path) -> None:
-    synthetic = Synthetic(tmp_path)
-    report = build_report(synthetic.whole(), tmp_path)
-    markdown = report.markdown.read_text()
-    files = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", markdown)
-    assert files
-    inside = re.findall(
-        r"!\[[^\]]*\]\(data:image/(?:svg\+xml|png);base64,([^)]+)\)", embed_pictures(markdown, tmp_path)
-    )
-    assert [base64.b64decode(data) for data in inside] == [(tmp_path / name).read_bytes() for name in files]
 
 
 def test_pictures_come_to_so_many_bytes_at_most_and_what_is_not_there_stays_as_it_is(tmp_path: Path) -> None:
