@@ -1,4 +1,4 @@
-"""Plan, runs, verdicts, learning curves and report of a study, as artifacts.
+"""Plan, runs, verdicts, curves, report as artifacts.
 
 Curves are of what was collected, whose snapshots are read, each once, and of the progress that was seen of what runs.
 Pictures are of a fixed size in pixels, so that they stay small with any number of runs.
