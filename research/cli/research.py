@@ -16,7 +16,6 @@ from research.cli.progress import LineLog, LiveScreen, Progress
 from research.cli.studies import render_ending, summary
 from research.controller import options
 from research.controller.controller import Observer, budget_left
-from research.controller.mirror import NO_MIRROR
 from research.controller.options import (
     ResearchOptions,
     ask_on_terminal,
@@ -68,7 +67,7 @@ def conduct(
 
     view = PrefectView(home, begun, say, warn) if prefect else None
     mirror = make_mirror(home, begun, say, warn)
-    session = Session(home, log, study, planner, isolation, lease.check, mirror or NO_MIRROR)
+    session = Session(home, log, study, planner, isolation, lease.check, mirror)
     try:
         with view or nullcontext(), mirror or nullcontext():
             with show_progress(json, "planning"):

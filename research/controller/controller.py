@@ -21,7 +21,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
 
-from research.controller.mirror import NO_MIRROR, LogMirror
+from research.controller.mirror import WandbMirror
 from research.controller.planning import DrawSecret, Planning
 from research.design.noise_bank import NoiseBank
 from research.design.pricing import Pricing, make_pricing, median_seconds
@@ -116,7 +116,7 @@ class StudyController:
         draw_secret: DrawSecret = secrets.token_hex,
         noise_bank: Callable[[EventLog], NoiseBank] = NoiseBank.of,
         planning: Planning | None = None,
-        mirror: LogMirror = NO_MIRROR,
+        mirror: WandbMirror | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         """`sandbox` is for attempts, `isolation` for the clients and evaluators in them.
@@ -232,7 +232,7 @@ class StudyController:
     def _record_copies(self) -> bool:
         """Append how copies stand at W&B; return whether anything was new."""
         news = False
-        for copy in self._mirror.updates():
+        for copy in () if self._mirror is None else self._mirror.updates():
             payload = copy.payload()
             self._record.change(lambda state, payload=payload: (EventType.ATTEMPT_COPIED, payload))  # type: ignore[misc]
             news = True
@@ -322,7 +322,8 @@ class StudyController:
                 quoted = {} if message is None else {"said": message.model_dump(mode="json")}
                 self._append(EventType.STUDY_CONCLUDED, reason=reason, **quoted, **self._suggest_next(state))
             case steps.BuildReport():
-                self._mirror.settle()
+                if self._mirror is not None:
+                    self._mirror.settle()
                 if self._record_copies():  # the next state is reported on
                     return
                 report = self._build_report(state, self._folder)

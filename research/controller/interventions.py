@@ -10,8 +10,6 @@ import os
 from collections.abc import Sequence
 from functools import partial
 
-from pydantic import ValidationError
-
 from research.controller.controller import build_stop_event, now
 from research.controller.session import hold_lease
 from research.errors import BadApproval, BadInput, StudyBusy
@@ -21,7 +19,7 @@ from research.installation.tiny_model import Note
 from research.isolation.mode import supervise
 from research.runs.launcher import AttemptLauncher
 from research.scheduler.required_runs import attempts_running
-from research.text import describe, format_seconds
+from research.text import format_seconds
 from sandboxes import ProcessSandbox, SandboxError
 from studies import Event, EventLog, EventType, HeadMoved, StudyLog, StudyState
 from studies.checks.confounders import VIOLATION_CODES
@@ -97,10 +95,7 @@ def _make_amendment(
         _require_open(state, f"an amendment of the {'lock' if kind == 'accept' else 'budget'}")
     lowers = value is not None and value < state.budget_s
     values = {"kind": kind, "target": target, "value": value, "reason": _check_reason(reason), "lowers": lowers}
-    try:
-        amendment = Amendment.model_validate(values)
-    except ValidationError as error:
-        raise BadInput(f"expected an amendment; found one that is none: {describe(error)}") from error
+    amendment = Amendment.model_validate(values)
     return EventType.DESIGN_AMENDED, {"amendment": amendment.model_dump(mode="json")}
 
 

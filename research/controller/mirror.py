@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -222,22 +222,8 @@ LEAVING_S = 5.0
 """Most seconds that a study which is left waits for a look that is under way."""
 
 
-class LogMirror:
-    """Tells how the copies of a study's logs stand at W&B; this one, of a study that is logged offline, nothing."""
-
-    def updates(self) -> Iterable[CopyStatus]:
-        """Yield what is new; each is yielded again unless the one after it is asked for, as once it is written."""
-        return ()
-
-    def settle(self) -> None:
-        """Wait, for a bounded time, until nothing is under way of the attempts that ended."""
-
-
-NO_MIRROR = LogMirror()
-
-
-class WandbMirror(LogMirror):
-    """Sends the logs of a study from entering to leaving."""
+class WandbMirror:
+    """Sends the logs of a study from entering to leaving, and tells how their copies stand at W&B."""
 
     def __init__(
         self,
@@ -277,6 +263,7 @@ class WandbMirror(LogMirror):
             self._thread.join(LEAVING_S)
 
     def updates(self) -> Iterator[CopyStatus]:
+        """Yield what is new; each is yielded again unless the one after it is asked for, as once it is written."""
         while self._news:
             yield self._news[0]
             self._news.popleft()

@@ -99,8 +99,7 @@ class ResearchOptions(BaseModel):
         Field(description="The question, such as: group size 4 vs 8 on guess", pattern=r"^[^\x00]*$"),
     ] = None
     vary: Annotated[
-        list[str],
-        *_option("FIELD=VALUE,VALUE,... in place of a topic, the control first; repeatable.", show_default=False),
+        list[str], *_option("FIELD=VALUE,VALUE,... in place of a topic, the control first; repeatable.")
     ] = []
     shape: Annotated[
         str | None,
@@ -108,35 +107,25 @@ class ResearchOptions(BaseModel):
             "How the fields of --vary go: `apart` (the default: each against the control), `together` (all of them in "
             "one arm), `interaction` (whether the first one's effect depends on the second) or `trend` (one field's "
             "values along a line).",
-            "--as", form={"title": "as", "enum": ["apart", "together", "interaction", "trend"], "default": "apart"},
-            show_default=False,
+            "--as", form={"title": "as", "enum": ["apart", "together", "interaction", "trend"], "default": "apart"}
         ),
     ] = None  # fmt: skip
     held: Annotated[
-        list[str],
-        *_option("FIELD=VALUE that all arms share, beside --vary.", "--set", form={"title": "set"}, show_default=False),
+        list[str], *_option("FIELD=VALUE that all arms share, beside --vary.", "--set", form={"title": "set"})
     ] = []
     env: Annotated[
         str | None,
         *_option(
             "Environment: a name, a folder, module:Name, tasks.jsonl (with --reward), or an address such as "
-            "reasoning-gym:chain_sum (docs/environments.md).",
-            show_default=False,
+            "reasoning-gym:chain_sum (docs/environments.md)."
         ),
     ] = None
     reward: Annotated[
-        str | None,
-        *_option("FILE.py[:NAME], the function that judges answers to `--env TASKS.jsonl`.", show_default=False),
+        str | None, *_option("FILE.py[:NAME], the function that judges answers to `--env TASKS.jsonl`.")
     ] = None
-    job: Annotated[
-        Path | None, *_option("The job under all arms as JSON (see `ajet job explain`).", show_default=False)
-    ] = None
-    model_path: Annotated[
-        str | None, *_option("Folder of the model that is trained, in place of the tiny one.", show_default=False)
-    ] = None
-    backend: Annotated[
-        str | None, *_option("What generates and learns: local, verl (docs/cluster.md), ...", show_default=False)
-    ] = None
+    job: Annotated[Path | None, *_option("The job under all arms as JSON (see `ajet job explain`).")] = None
+    model_path: Annotated[str | None, *_option("Folder of the model that is trained, in place of the tiny one.")] = None
+    backend: Annotated[str | None, *_option("What generates and learns: local, verl (docs/cluster.md), ...")] = None
     planner: Annotated[
         str,
         *_option(
@@ -148,8 +137,7 @@ class ResearchOptions(BaseModel):
     budget: Annotated[
         str,
         *_option(
-            "Wall clock for the whole study: 90s, 10m, 2h, 1d.",
-            form={"pattern": r"^\s*(\d+(\.\d+)?\s*[dhms]\s*)+$"},
+            "Wall clock for the whole study: 90s, 10m, 2h, 1d.", form={"pattern": r"^\s*(\d+(\.\d+)?\s*[dhms]\s*)+$"}
         ),
     ] = DEFAULT_BUDGET
     max_runs: Annotated[int | None, *_option("Most training runs.", form={"minimum": LEAST_RUNS}, min=LEAST_RUNS)] = (
@@ -159,8 +147,7 @@ class ResearchOptions(BaseModel):
         list[str],
         *_option(
             "What runs are judged by: NAME, NAME:THRESHOLD or NAME:OF, such as episodes:0.7 (`ajet metric list`); "
-            "else what the topic asks for, or hidden success after the last step.",
-            show_default=False,
+            "else what the topic asks for, or hidden success after the last step."
         ),
     ] = []
     effect: Annotated[
@@ -217,7 +204,6 @@ class ResearchOptions(BaseModel):
             "Where clients and evaluators run: `docker` (the default where an engine answers) or `process`, which "
             "isolates nothing; AJET_SANDBOX sets another default.",
             form={"enum": ["docker", "process", None]},
-            show_default=False,
         ),
     ] = None
 

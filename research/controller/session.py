@@ -20,7 +20,7 @@ from platform import python_version
 from types import FrameType
 
 from research.controller.controller import INTERRUPTED, Observer, StudyController, drive
-from research.controller.mirror import NO_MIRROR, LogMirror
+from research.controller.mirror import WandbMirror
 from research.controller.wandb import OnlineLogging
 from research.design.comparison import StatisticalRequirements
 from research.design.pricing import KnownCheck, runs_at_once
@@ -187,7 +187,7 @@ class Session:
         planner: Planner,
         isolation: Isolation = UNISOLATED,
         check: Callable[[], None] = lambda: None,
-        mirror: LogMirror = NO_MIRROR,
+        mirror: WandbMirror | None = None,
         interruption: Interruption = lambda: INTERRUPTED,
     ) -> None:
         """`check` raises ControllerLeaseLost once another controller may drive the study; `mirror` tells of W&B."""

@@ -1,9 +1,7 @@
 """Plan, runs, verdicts, curves, report as artifacts.
 
-Pictures of a study that is under way: learning curves of what was collected and of what runs, and its screen.
-
-Of collected runs the snapshots are read, each once; of a running attempt there is what was seen of its progress. The
-pictures are of a fixed size in pixels, so that they stay small with any number of runs.
+Curves are of what was collected, whose snapshots are read, each once, and of the progress that was seen of what runs.
+Pictures are of a fixed size in pixels, so that they stay small with any number of runs.
 """
 
 from __future__ import annotations

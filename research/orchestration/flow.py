@@ -20,7 +20,6 @@ import traceback
 from collections.abc import Mapping
 from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 from uuid import UUID
@@ -34,7 +33,7 @@ from prefect.states import AwaitingRetry
 from pydantic import ValidationError
 
 from research.controller.interventions import request_continue, request_stop
-from research.controller.mirror import NO_MIRROR, describe_error
+from research.controller.mirror import describe_error
 from research.controller.options import (
     begin_study,
     make_mirror,
@@ -182,7 +181,15 @@ class FlowRunExecution:
                 return SessionEnd("concluded", f"study {study} goes on in its own flow run: {busy}")
             self._adopt(study)
             retry(lambda: take_answer(self.flow_run, StudyLog(self.log, study)), _note)
-            self._record_resume(study, asked)
+            # Nothing is appended for one that still asks: a form that is sent unread is no work.
+            begun = {"command": ["ajet", "study", "resume", study], WORKED: 0.0, SERVED: True}
+
+            def resume_change(state: StudyState) -> Change | None:
+                waits = state.open_question is not None and not any(attempts_running(state))
+                kept = not overrides_stop(self.log, study, asked) if is_on_hold(state) else waits
+                return None if kept else (EventType.STUDY_RESUMED, begun)
+
+            StudyLog(self.log, study).change(resume_change, actor="user")
             if (why := why_released(self._state(study))) is not None:
                 return SessionEnd("cancelled", f"{why}; Retry goes on with it here")
             return self._drive(study, planner, isolation, lease)
@@ -210,29 +217,13 @@ class FlowRunExecution:
             with suppress(FlowRunGone):
                 retry(lambda: older.end(SessionEnd("left", f"goes on in another flow run: {self.flow_run.id}")), _note)
 
-    def _record_resume(self, study: str, asked: datetime | None) -> None:
-        """Append that work begins again, unless nobody asked for it and somebody paused the study or took it back.
-
-        Nothing is appended for one that still asks: a form that is sent unread is no work.
-        """
-        begun = {"command": ["ajet", "study", "resume", study], WORKED: 0.0, SERVED: True}
-
-        def resume_change(state: StudyState) -> Change | None:
-            waits = state.open_question is not None and not any(attempts_running(state))
-            kept = not overrides_stop(self.log, study, asked) if is_on_hold(state) else waits
-            return None if kept else (EventType.STUDY_RESUMED, begun)
-
-        StudyLog(self.log, study).change(resume_change, actor="user")
-
     def _drive(self, study: str, planner: Planner, isolation: Isolation, lease: ControllerLease) -> SessionEnd:
         begun, on_sigterm = self._state(study), signal.getsignal(signal.SIGTERM)
         mirror = make_mirror(self.home, begun, _note, _note)
         view = PrefectView(self.home, begun, _note, _note, executed=True)
 
         def begin_session() -> Session:
-            return Session(
-                self.home, self.log, study, planner, isolation, lease.check, mirror or NO_MIRROR, self._stop_reason
-            )
+            return Session(self.home, self.log, study, planner, isolation, lease.check, mirror, self._stop_reason)
 
         with view, mirror or nullcontext():
             session = begin_session()

@@ -58,7 +58,18 @@ def find_named_server(environment: Mapping[str, str] = os.environ) -> str | None
     if not chosen:
         return None
     url = chosen.rstrip("/").removesuffix("/api")
-    _require_address(url)
+    try:
+        parts = urlsplit(url)
+        named = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        named = False
+    if not named:
+        raise PrefectUnavailable(f"expected an address such as http://HOST:4200/api in {SERVER}; found another text")
+    if parts.username is not None:
+        raise PrefectUnavailable(
+            f"expected no user and password in {SERVER}; found them before {parts.hostname}; take them out, and set "
+            f"{AUTH}=USER:PASSWORD instead"
+        )
     if not is_reachable(url):
         raise PrefectUnavailable(
             f"expected a Prefect server at {url}, as {SERVER} names it; found none that answers; start it, correct the "
@@ -129,21 +140,6 @@ def startup_error(log: Path, since: int, environment: Mapping[str, str] = os.env
     except (ArgumentError, ValueError):
         shown = "the database"
     return f"found {why}; look whether {shown} can be reached, which {DATABASE} names, and at its log: {log}"
-
-
-def _require_address(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        named = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        named = False
-    if not named:
-        raise PrefectUnavailable(f"expected an address such as http://HOST:4200/api in {SERVER}; found another text")
-    if parts.username is not None:
-        raise PrefectUnavailable(
-            f"expected no user and password in {SERVER}; found them before {parts.hostname}; take them out, and set "
-            f"{AUTH}=USER:PASSWORD instead"
-        )
 
 
 DEFAULT_PORT = 4200

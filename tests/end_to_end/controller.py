@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from research.controller.controller import StudyController, drive
-from research.controller.mirror import NO_MIRROR, LogMirror
+from research.controller.mirror import WandbMirror
 from research.controller.options import make_mirror
 from research.controller.session import hold_lease
 from research.design.pricing import Pricing
@@ -56,7 +56,7 @@ def check_results(home: Home, state: StudyState) -> None:
 
 
 def make_loop(
-    home: Home, log: EventLog, check: Callable[[], None] = lambda: None, mirror: LogMirror = NO_MIRROR
+    home: Home, log: EventLog, check: Callable[[], None] = lambda: None, mirror: WandbMirror | None = None
 ) -> StudyController:
     return StudyController(
         home=home,
@@ -77,7 +77,7 @@ def main(path: Path) -> None:
     log = EventLog(home.database)
     mirror = make_mirror(home, fold(log.read(STUDY)), print, print)
     with hold_lease(home, log, STUDY, lambda line: None) as lease, mirror or nullcontext():
-        drive(make_loop(home, log, lease.check, mirror or NO_MIRROR), [], threading.Event(), poll_s=0.05)
+        drive(make_loop(home, log, lease.check, mirror), [], threading.Event(), poll_s=0.05)
 
 
 if __name__ == "__main__":

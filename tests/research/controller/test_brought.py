@@ -97,17 +97,17 @@ def assert_stopped_and_resumed(brought: Brought) -> None:
 @pytest.mark.parametrize(
     ("when", "damage"),
     [
-        ("while it is planned", "removed"),
-        *(("before the first run", damage) for damage in DAMAGE),
-        *(("with runs that cannot be checked without it", damage) for damage in sorted(DAMAGE.keys() - {"code"})),
+        ("planned", "removed"),
+        *(("no run yet", damage) for damage in DAMAGE),
+        *(("with runs", damage) for damage in sorted(DAMAGE.keys() - {"code"})),
     ],
 )
 def test_an_environment_that_changed_stops_the_study(brought: Brought, when: str, damage: str) -> None:
-    runs = when.startswith("with runs")
+    runs = when == "with runs"
     if runs:
         brought.until(lambda state: any(attempts_running(state)))
         brought.bench.end_attempts()
-    elif when == "before the first run":
+    elif when == "no run yet":
         brought.process()
         brought.bench.loop().plan()
     DAMAGE[damage](brought.folder)
@@ -118,7 +118,7 @@ def test_an_environment_that_changed_stops_the_study(brought: Brought, when: str
 
 def test_packages_that_cannot_be_had_stop_the_study(brought: Brought, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> tuple[Path, ...]:
-        raise BadEnvironment("expected pip to bring what requirements.txt names; it could not: no such thing")
+        raise BadEnvironment("pip: no such thing")
 
     with monkeypatch.context() as without:
         without.setattr(launcher, "packages_of", refuse)

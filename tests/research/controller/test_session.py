@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from research.controller.controller import INTERRUPTED
 from research.controller.session import Session, StudyRequest, create_study, hold_lease, require_files, require_here
 from research.errors import BadModel, NotReady, StudyBusy
 from research.installation.base_job import base_job_of, model_folder
@@ -111,7 +112,7 @@ def test_a_controller_that_lost_its_lease_writes_nothing_and_ends_no_attempt(tmp
     before = bench.events()
     bench.check = lost
     loop = bench.loop()
-    for act in (loop.tick, lambda: loop.stop("interrupted by the user"), lambda: loop.halt("refused")):
+    for act in (loop.tick, lambda: loop.stop("enough"), lambda: loop.halt("refused")):
         with pytest.raises(ControllerLeaseLost):
             act()
     assert bench.events() == before
@@ -157,8 +158,8 @@ def test_an_interrupt_while_planning_stops_it_cleanly(bench: Bench, number: sign
     before = signal.getsignal(signal.SIGTERM)
     session = Session(bench.home, bench.log, STUDY, Signalled(number))
     state = session.plan()
-    assert (state.status, state.stopped_reason) == ("stopped", "interrupted by the user")
-    assert session.run(Notes()).status == "stopped", "there is nothing to end"
+    assert (state.status, state.stopped_reason) == ("stopped", INTERRUPTED)
+    assert session.run(Notes()).status == "stopped"  # there is nothing to end
     assert (state.design, dict(state.runs)) == (None, {})
     assert signal.getsignal(signal.SIGTERM) is before
 

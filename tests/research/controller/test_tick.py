@@ -118,21 +118,14 @@ def watched(bench: Bench) -> Iterator[StudyProgress]:
         bench.clock.advance(1)
 
 
-def test_runs_of_looks_that_are_not_planned_yet_are_to_come(tmp_path: Path) -> None:
-    seen = list(watched(Bench(tmp_path, design=design(16))))
-    assert (seen[0].done, seen[0].most) == (0, 8)  # three looks of at most four seeds, of which two are planned
-    assert [now.done for now in seen if now.percent == 100.0] == [seen[-1].done]
-    assert str(seen[0]) == "0 of at most 8 runs done"
+@pytest.mark.parametrize("staged", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_progress_counts_what_a_study_may_come_to_and_is_whole_once_the_study_is(tmp_path: Path, staged: bool) -> None:
+    bench = Bench(tmp_path, design=every_stage() if staged else design(16), noise=noise_plan() if staged else None)
+    seen = list(watched(bench))
+    assert all(now.done <= (now.most or 0) and (now.percent == 100.0) == now.concluded for now in seen)
     assert seen[-1].concluded
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("staged", [False, True])
-def test_nothing_is_whole_before_the_study_is(tmp_path: Path, staged: bool) -> None:
-    bench = Bench(tmp_path, design=every_stage(), noise=noise_plan()) if staged else Bench(tmp_path)
-    for now in watched(bench):
-        assert now.done <= (now.most or 0)
-        assert (now.percent == 100.0) == now.concluded
+    if not staged:  # three looks of at most four seeds, of which two are planned
+        assert (seen[0].done, seen[0].most, str(seen[0])) == (0, 8, "0 of at most 8 runs done")
 
 
 def measured_bench(path: Path, asked: Metric) -> Bench:

@@ -143,7 +143,7 @@ def task_runs(
     while True:
         found = client.request("POST", "/task_runs/filter", json=query).json()
         named = {row["name"]: row for row in found}
-        assert len(named) == len(found), "no row is there twice"
+        assert len(named) == len(found)  # no row is there twice
         if all(row["state"] is not None for row in found) and shown(named):
             return named
         assert time.monotonic() < deadline, {name: row["state_name"] for name, row in named.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from dataclasses import replace
@@ -20,7 +19,6 @@ from research.orchestration.artifacts import (
 )
 from research.runs.files import AttemptProgress
 from studies import EventType, StudyState
-from studies.report import build_report
 from studies.report.figure_data import ArmCurves, Curves, SeedCurve, mean_of
 from studies.report.plots import curves_picture
 from tests.research.in_rounds import InRounds
@@ -136,18 +134,6 @@ def test_artifacts_of_one_round_name_none(tmp_path: Path) -> None:
     assert not [name for name, each in found(state, tmp_path).items() if name != "report" and "ound" in each.make()]
 
 
-def test_each_figure_of_a_report_is_inside(tmp_path: Path) -> None:
-    synthetic = Synthetic(tmp_path)
-    report = build_report(synthetic.whole(), tmp_path)
-    markdown = report.markdown.read_text()
-    files = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", markdown)
-    assert files
-    inside = re.findall(
-        r"!\[[^\]]*\]\(data:image/(?:svg\+xml|png);base64,([^)]+)\)", embed_pictures(markdown, tmp_path)
-    )
-    assert [base64.b64decode(data) for data in inside] == [(tmp_path / name).read_bytes() for name in files]
-
-
 def test_pictures_come_to_so_many_bytes_at_most_and_what_is_not_there_stays_as_it_is(tmp_path: Path) -> None:
     absent = "![a](figures/gone.svg) ![b](https://example.org/b.png) [c](figures/c.svg)"
     assert embed_pictures(absent, tmp_path) == absent
@@ -191,7 +177,7 @@ def test_collected_runs_are_read_once_and_running_ones_as_far_as_they_were_seen(
     assert found[f"{second.arm}, running"].seeds[0].points == ((128.0, 0.5), (256.0, 0.5))
     assert curves.version(locked.state()) != before
     (locked.folder / "runs" / first.run_id / "snapshot.json").unlink()
-    assert list(arms(curves, locked)) == list(found), "it was read already"
+    assert list(arms(curves, locked)) == list(found)  # it was read already
 
 
 def test_of_a_long_training_a_part_of_its_points_is_kept_with_the_last(locked: Synthetic) -> None:
@@ -256,6 +242,6 @@ def test_the_curves_of_rounds_that_are_over_stay_and_are_drawn_once(
     assert curves.version(study.state()) != curves.version(state)
     later = curves.markdown(study.state())
     assert later.startswith("## Round 3")
-    assert drawn[2:] == ["group_size=16 group_size=32"], "the second round is over now, and drawn for the last time"
+    assert drawn[2:] == ["group_size=16 group_size=32"]  # the second round is over now, and drawn for the last time
     curves.markdown(study.state())
     assert len(drawn) == 3

@@ -69,12 +69,12 @@ def stopped(reason: str) -> Change:
     [
         ([OVER, stopped(USED_UP)], None, SessionEnd("budget", USED_UP)),
         ([OVER, stopped(USED_UP), RESUMED, stopped("cancelled")], None, SessionEnd("cancelled", "cancelled")),
-        ([stopped("stopped by the user")], None, SessionEnd("cancelled", "stopped by the user")),
+        ([stopped("by user")], None, SessionEnd("cancelled", "by user")),
         ([stopped("too dear")], ValueError("too dear"), SessionEnd("failed", "too dear")),
         ([(EventType.STUDY_CONCLUDED, {"reason": "all judged"})], None, SessionEnd("concluded", "all judged")),
         ([stopped("interrupted")], KeyboardInterrupt(), None),
     ],
-    ids=["budget", "stopped after its budget", "stopped", "an error", "concluded", "left at once"],
+    ids=["budget", "after its budget", "stopped", "an error", "concluded", "left at once"],
 )
 def test_how_a_session_ended(
     synthetic: Synthetic, events: list[Change], error: BaseException | None, end: SessionEnd | None

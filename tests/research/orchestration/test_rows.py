@@ -130,7 +130,7 @@ def test_a_lost_attempt_keeps_its_row_and_the_next_try_waits_in_its_own(syntheti
     assert [(state.kind, state.message) for state in over[name(second)].states[2:]] == [
         ("FAILED", "server_died: killed"), ("FAILED", "server_died: killed again"),
     ]  # fmt: skip
-    assert name(second, ", try 2") not in over, "it was given up"
+    assert name(second, ", try 2") not in over  # it was given up
 
     synthetic.append(EventType.RUN_INVALIDATED, run_id=third.run_id, code="vetoed", reason="needless")
     *_, never = begun(synthetic.state())[name(third)].states
@@ -176,7 +176,7 @@ def test_a_row_that_was_told_goes_on_and_is_never_told_otherwise(
 def grown(before: dict[str, TaskRow], state: StudyState) -> dict[str, TaskRow]:
     now = {row.key: row for row in build_rows(state)}
     for key, row in before.items():
-        assert key in now or row.open, "what was over is still shown"
+        assert key in now or row.open  # what was over is still shown
         if key in now:
             assert now[key].states[: len(row.states)] == row.states
     for row in now.values():
@@ -191,7 +191,7 @@ def test_rows_of_an_inquiry_are_of_their_round_and_stay_when_it_is_over(tmp_path
     study.answer()
     first = {row.key: row for row in build_rows(study.state())}
     study.begin_next()
-    assert first.items() <= {row.key: row for row in build_rows(study.state())}.items(), "no row is told anew"
+    assert first.items() <= {row.key: row for row in build_rows(study.state())}.items()  # no row is told anew
     study.ask(16, 32)
     study.answer()
     found = list(build_rows(study.state()))
@@ -257,7 +257,7 @@ def test_the_end_says_what_the_stages_took_and_what_was_refused(tmp_path: Path) 
     folder = AttemptFolder(tmp_path)
     assert list(outcome_lines(ATTEMPT, folder)) == []
     folder.outcome.write_text('{"status": "fini')
-    assert list(outcome_lines(ATTEMPT, folder)) == [], "half of an outcome is none"
+    assert list(outcome_lines(ATTEMPT, folder)) == []  # half of an outcome is none
     outcome = AttemptOutcome(
         status="finished", code="ok", seconds=75, stages={"boot": 2.5, "train": 60.0}, refused={"client: dns": 3}
     )

@@ -63,10 +63,10 @@ def test_cancel_stops_the_study_within_one_look_and_the_page_says_cancelled(watc
     assert running(watched.tick()) == 2, "`ajet study resume` goes on"
     with watched.another_session() as session:
         session.refresh()
-    assert (watched.flow_run.id, watched.shown()) == (identity, "Running"), "in the same flow run"
+    assert (watched.flow_run.id, watched.shown()) == (identity, "Running")  # in the same flow run
     shown = task_runs(watched.client, identity, lambda rows: rows.get("planning", {}).get("state_name") == "Completed")
     tries = [row["state_name"] for name, row in shown.items() if name.endswith(", try 2")]
-    assert tries == ["Retrying", "Retrying"], "and what was planned is planned again"
+    assert tries == ["Retrying", "Retrying"]  # and what was planned is planned again
     assert "Planned" in {row["state_name"] for row in shown.values()}
 
 
@@ -85,14 +85,14 @@ def test_pause_begins_nothing_lets_runs_finish_and_lasts_until_cancel(watched: W
     state = state_of(watched.flow_run)
     assert (state.name, state.state_details.pause_reschedule) == ("Paused", False)
     assert state.state_details.pause_timeout is not None
-    assert state.state_details.pause_timeout.year > state.timestamp.year + 5, "Prefect fails a pause that expires"
+    assert state.state_details.pause_timeout.year > state.timestamp.year + 5  # Prefect fails a pause that expires
     for handle in watched.bench.sandbox.handles.values():
         handle.ended = handle._end("ok")
     after = watched.tick()
     assert after.paused_reason == PAUSED
     assert ([run.status for run in after.runs.values()].count("collected"), running(after)) == (2, 0)
     watched.refresh()
-    assert watched.shown() == "Paused", "looks go on while it is paused"
+    assert watched.shown() == "Paused"  # looks go on while it is paused
     watched.click("cancel")
     watched.refresh()
     assert watched.tick().stopped_reason == CANCELLED
@@ -116,7 +116,7 @@ def test_a_pause_is_lifted_from_either_side(watched: Watched, paused_by: str, re
 def test_a_pause_taken_back_before_anybody_looked_leaves_the_study_running(watched: Watched) -> None:
     watched.click("pause")
     watched.click("resume")
-    assert watched.shown() == "Resuming", "nobody would take this flow run up"
+    assert watched.shown() == "Resuming"  # nobody would take this flow run up
     watched.refresh()
     assert (running(watched.tick()), watched.shown()) == (2, "Running")
 
@@ -174,7 +174,7 @@ def test_a_whole_study_is_told_with_its_report_and_the_figures_in_it(told: Told)
 
     ended = told.client.read_flow_run(run)
     assert state_of(ended).is_completed()
-    assert ended.deployment_id is not None, "Prefect's page has buttons for a deployment's runs only"
+    assert ended.deployment_id is not None  # Prefect's page has buttons for a deployment's runs only
     assert progress_of(told, run)[0] == 100.0
     artifacts = artifacts_of(told.client, run)
     figures = artifacts[f"{SYNTHETIC}-report"]["data"].count("](data:image/svg+xml;base64,")
@@ -211,12 +211,12 @@ def test_what_cannot_be_shown_holds_up_no_answer_and_repeats_no_line(
     asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asking.submit(answer="approve")
-    monkeypatch.setattr(Projection, "update", Mock(side_effect=RuntimeError("the artifact is too large")))
-    notes = ["waiting for room on the disk"]
+    monkeypatch.setattr(Projection, "update", Mock(side_effect=RuntimeError("too large")))
+    notes = ["no room"]
     with pytest.raises(RuntimeError):
         asking.session.refresh(notes)
     assert not notes
-    assert asking.state().open_question is None, "the answer was taken"
+    assert asking.state().open_question is None  # the answer was taken
 
 
 def test_the_form_shows_what_is_asked_and_waits_for_years(asking: Asking) -> None:
@@ -267,7 +267,7 @@ def test_whatever_else_is_done_to_the_flow_run_puts_the_form_up_again(asking: As
 @pytest.mark.parametrize(
     ("form", "elsewhere", "granted"),
     [("approve", None, True), ("deny", None, False), (None, True, True), ("approve", False, False)],
-    ids=["yes in the form", "no in the form", "elsewhere", "in both, where the first that is written counts"],
+    ids=["yes", "no", "elsewhere", "both: the first counts"],
 )
 def test_an_answer_takes_the_form_down_and_begins_what_was_asked_or_stops_the_study(
     asking: Asking, form: str | None, elsewhere: bool | None, granted: bool
@@ -283,7 +283,7 @@ def test_an_answer_takes_the_form_down_and_begins_what_was_asked_or_stops_the_st
     state = asking.tick()
     assert (state.stopped_reason, running(state)) == ((None, 2) if granted else (answer.describe(), 0))
     asking.refresh()
-    assert asking.shown() == "Running", "until its controller ends it"
+    assert asking.shown() == "Running"  # until its controller ends it
 
 
 def test_what_is_asked_again_has_a_form_of_its_own(asking: Asking) -> None:

@@ -103,7 +103,7 @@ def test_a_server_that_is_gone_is_noticed_and_told_all_of_it_again(
     monkeypatch.setattr(client, "request", counted)
     flow_run.task_runs.put([training("r")])
     flow_run.task_runs.put([training("r")])
-    assert sent == [3, 3], "all of it when it is back, and nothing after that"
+    assert sent == [3, 3]  # all of it when it is back, and nothing after that
     assert not flow_run.task_runs.needs_resend
 
 
@@ -153,7 +153,7 @@ def test_a_training_tells_its_progress_in_its_own_log_and_each_line_once(told: T
     query = {"logs": {"flow_run_id": {"any_": [str(told.identity)]}}}
     lines = [line["message"] for line in told.client.request("POST", "/logs/filter", json=query).json()]
     assert any(line.endswith("try 1 started") for line in lines)
-    assert not any(line.startswith("step ") for line in lines), "the study's own lines are not drowned"
+    assert not any(line.startswith("step ") for line in lines)  # the study's own lines are not drowned
 
 
 def test_a_plan_that_is_not_needed_any_more_is_said_so(told: Told) -> None:
@@ -187,13 +187,13 @@ def test_pictures_and_tables_are_published_when_they_change_and_not_before(
     assert all(found["description"] for found in first.values())
     assert "](data:image/png;base64," in first["s-synthetic-curves"]["data"]
     session.refresh()
-    assert artifacts_of(told.client, told.identity) == first, "nothing happened, nothing is written"
+    assert artifacts_of(told.client, told.identity) == first  # nothing happened, nothing is written
     told.synthetic.run(specs[1])
     session.refresh()
     second = artifacts_of(told.client, told.identity)
     assert {key: found["id"] for key, found in second.items()} == {key: found["id"] for key, found in first.items()}
     changed = {key.removeprefix("s-synthetic-") for key in first if second[key]["data"] != first[key]["data"]}
-    assert changed == {"progress", "runs", "curves"}, "in their own place"
+    assert changed == {"progress", "runs", "curves"}  # in their own place
 
 
 def test_a_log_that_is_found_while_nothing_happens_stands_in_the_table(told: Told) -> None:

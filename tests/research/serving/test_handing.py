@@ -134,7 +134,7 @@ def named(name: str) -> State[Any]:
 @pytest.mark.parametrize(
     ("state", "least_s"),
     [(Crashed(), CRASHED_S), (named("Running"), CRASHED_S), (named("Pending"), BEGINNING_S)],
-    ids=["crashed", "running without a process", "taken by a worker that was ended"],
+    ids=["crashed", "no process", "taken"],
 )
 def test_a_flow_run_whose_process_is_gone_is_put_back_in_line_after_a_while(
     left: Left, state: State[Any], least_s: float
@@ -143,11 +143,11 @@ def test_a_flow_run_whose_process_is_gone_is_put_back_in_line_after_a_while(
     assert left.look(0.0, least_s - 1.0) == (state.name or state.type.value.capitalize())
     (left.home.prefect / "sittings").mkdir()
     with flow_run_process(left.home, run):
-        assert left.look(least_s + 1.0) != "AwaitingRetry", "it has a process"
+        assert left.look(least_s + 1.0) != "AwaitingRetry"  # it has a process
     assert (left.look(least_s + 2.0), left.state.message) == ("AwaitingRetry", RESCHEDULED)
     state_id = left.state.id
     left.look(3 * BEGINNING_S)
-    assert left.state.id == state_id, "it waits for a worker"
+    assert left.state.id == state_id  # it waits for a worker
     assert len(runs_of(left.client, STUDY)) >= 1
 
 
@@ -159,11 +159,11 @@ def test_one_that_crashes_again_and_again_is_left_to_a_person(left: Left) -> Non
     assert left.look(left.now, left.now + CRASHED_S) == "Crashed"
     begun = {"command": [], WORKED: 0.0, SERVED: True}
     left.append(EventType.STUDY_RESUMED, begun)
-    assert left.look(left.now + 1.0) == "AwaitingRetry", "something happened to the study"
+    assert left.look(left.now + 1.0) == "AwaitingRetry"  # something happened to the study
     for _ in range(MOST_FRUITLESS):
         left.append(EventType.STUDY_RESUMED, begun)
     left.client.set_flow_run_state(run, Crashed(), force=True)
-    assert left.look(left.now, left.now + CRASHED_S) == "Crashed", "it is begun and nothing comes of it"
+    assert left.look(left.now, left.now + CRASHED_S) == "Crashed"  # it is begun and nothing comes of it
 
 
 def test_one_that_failed_after_some_work_is_tried_again_and_one_that_was_refused_is_not(left: Left) -> None:
@@ -173,7 +173,7 @@ def test_one_that_failed_after_some_work_is_tried_again_and_one_that_was_refused
     left.client.set_flow_run_state(run, Failed(), force=True)
     assert left.look(CRASHED_S, 2 * CRASHED_S) == "AwaitingRetry"
     left.client.set_flow_run_state(run, Failed(), force=True)
-    assert left.look(3 * CRASHED_S, 4 * CRASHED_S) == "Failed", "it was refused since, and would be for ever"
+    assert left.look(3 * CRASHED_S, 4 * CRASHED_S) == "Failed"  # it was refused since, and would be for ever
 
 
 @pytest.mark.parametrize("cancel", ["Cancelled", "Cancelling"])
@@ -213,12 +213,12 @@ def test_a_form_that_a_worker_took_and_left_before_it_had_a_process_is_put_back_
         left.client.set_flow_run_state(run, named(taken), force=True)
         for left.now in (number * 1000.0, number * 1000.0 + BEGINNING_S - 1.0):
             left.flow_runs._put_back(left.client)
-            assert state_of(left.client.read_flow_run(run)).name == taken, "its process may be about to begin"
+            assert state_of(left.client.read_flow_run(run)).name == taken  # its process may be about to begin
         with flow_run_process(left.home, run):
             left.flow_runs._put_back(left.client)
         left.now += 1.0
         left.flow_runs._put_back(left.client)
-        assert state_of(left.client.read_flow_run(run)).name == taken, "it had a process until a moment ago"
+        assert state_of(left.client.read_flow_run(run)).name == taken  # it had a process until a moment ago
         left.now += BEGINNING_S
         left.flow_runs._put_back(left.client)
         shown.append(str(state_of(left.client.read_flow_run(run)).name))
@@ -245,7 +245,7 @@ def test_a_flow_run_of_a_study_that_is_over_says_so(left: Left) -> None:
     assert (left.look(0.0), left.state.message) == ("Cancelled", "stopped by the user")
     left.client.set_flow_run_state(run, Running(), force=True)
     left.flow_runs = StudyFlowRuns(left.home, left.log, print, clock=lambda: left.now)
-    assert left.look(0.0) == "Running", "its process may be about to begin"
+    assert left.look(0.0) == "Running"  # its process may be about to begin
     assert left.look(CRASHED_S) == "Cancelled"
 
 
@@ -254,12 +254,12 @@ def test_a_study_whose_flow_run_the_server_lost_gets_a_new_one_once_the_worker_i
 ) -> None:
     left.client.delete_flow_run(left.begin(Running()))
     left.flow_runs.settle(left.client)
-    assert find_flow_run(left.client, left.home, STUDY) is None, "no worker would take it from this deployment"
+    assert find_flow_run(left.client, left.home, STUDY) is None  # no worker would take it from this deployment
     tell(left.home)
     assert (left.look(0.0), left.state.message) == ("Scheduled", RESCHEDULED)
     run, flow_run = left.client.read_flow_run(left.run), FlowRun(left.client, left.run)
     assert (run.work_pool_name, run.work_queue_id is None) == (installation_name(left.home), False)
-    assert flow_run.request_time() is None, "nobody asked for it"
+    assert flow_run.request_time() is None  # nobody asked for it
 
 
 def test_a_flow_run_of_a_server_that_answered_too_late_is_not_made_twice(
@@ -333,7 +333,7 @@ def test_one_that_waits_since_before_a_pause_is_put_in_line_anew_which_lifts_it(
 ) -> None:
     run = left.begin(AwaitingRetry(message=RESCHEDULED) if by == "worker" else AwaitingRetry())
     waiting = left.state.id
-    assert (run_at(give(STUDY)), left.state.id) == (run, waiting), "it goes on with the study as it is"
+    assert (run_at(give(STUDY)), left.state.id) == (run, waiting)  # it goes on with the study as it is
     request_pause(left.log, STUDY, "lunch")
     give(STUDY)
     assert overrides_stop(left.log, STUDY, FlowRun(left.client, run).request_time())
@@ -351,7 +351,7 @@ def test_whoever_goes_on_with_a_study_while_the_worker_stops_it_for_a_cancel_wis
     def stop_slowly(action: UserAction) -> str:
         person.start()
         person.join(1.0)
-        assert left.state.is_cancelled(), "whoever hands it over waits"
+        assert left.state.is_cancelled()  # whoever hands it over waits
         return reason(action)
 
     person = threading.Thread(target=go_on)

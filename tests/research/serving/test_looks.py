@@ -68,7 +68,7 @@ def test_a_study_that_cannot_be_settled_keeps_no_other_from_it(
     def settle(client: object, study: StudyState) -> None:
         tried.append(study.id)
         if study.id == "first":
-            raise OSError("its folder cannot be read")
+            raise OSError("its folder")
 
     looking._home.prefect.mkdir()
     monkeypatch.setattr(flow_runs, "_settle", settle)
@@ -113,7 +113,7 @@ def test_what_lasts_is_said_once_and_its_end_once(
 
 def test_a_line_that_a_full_disk_does_not_take_ends_no_worker(looking: StudyWorker) -> None:
     def full(line: str) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(errno.ENOSPC, "full")
 
     def fail() -> None:
         raise SandboxError("no room")
@@ -133,9 +133,9 @@ AWAY = httpx.ConnectError("refused")
     ("errors", "most_s", "raised"),
     [
         pytest.param((AWAY, refusal(503), httpx.ReadTimeout("slow")), 60.0, None, id="starts again"),
-        pytest.param((refusal(404),), 60.0, httpx.HTTPStatusError, id="a refusal is an answer"),
+        pytest.param((refusal(404),), 60.0, httpx.HTTPStatusError, id="refused"),
         pytest.param((AWAY, AWAY), -1.0, httpx.ConnectError, id="stays away"),
-        pytest.param((StoreError("starts again"),) * 2, -1.0, StoreError, id="the event log stays away"),
+        pytest.param((StoreError("starts again"),) * 2, -1.0, StoreError, id="no event log"),
     ],
 )
 def test_a_server_that_is_away_is_waited_for_and_said_once(

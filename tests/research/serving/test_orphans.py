@@ -61,8 +61,8 @@ def worker(tmp_path: Path) -> Worker:
 @pytest.mark.parametrize(
     ("changes", "left"),
     [
-        pytest.param((), True, id="left by a worker"),
-        pytest.param((begun(served=False),), False, id="left by a terminal"),
+        pytest.param((), True, id="worker"),
+        pytest.param((begun(served=False),), False, id="terminal"),
         pytest.param(((EventType.STUDY_STOPPED, {"reason": "enough"}),), True, id="stopped"),
         pytest.param((CONCLUDED,), True, id="without its report"),
         pytest.param((CONCLUDED, (EventType.REPORT_BUILT, REPORT)), True, id="with its report"),

@@ -80,7 +80,7 @@ def test_a_worker_that_its_parent_has_not_reaped_is_not_waited_for(home: Home) -
         record_process(home.prefect / WORKER, process.pid)
         began = time.monotonic()
         assert end_worker(home)
-        assert time.monotonic() - began < LEAVING_S, "it was a zombie by then"
+        assert time.monotonic() - began < LEAVING_S  # it was a zombie by then
         assert not end_worker(home), "nobody is left"
 
 

@@ -53,14 +53,14 @@ def test_a_study_is_one_flow_run_over_every_button_and_every_death(pages: Pages)
     pages.engine(run).kill()
     pages.until(run, "Crashed")
     pages.until_trained(run)
-    assert kept == {process.pid for process in trainings(pages.study())}, "what ran was adopted"
+    assert kept == {process.pid for process in trainings(pages.study())}  # what ran was adopted
 
     engine, worker = pages.engine(run), pages.process(WORKER)
     assert worker is not None
     worker.kill()
     pages.kill_server()
     wait_for(lambda: pages.process(WORKER) not in (None, worker) and pages.serves())
-    assert pages.engine(run) == engine, "they are not what drives it"
+    assert pages.engine(run) == engine  # they are not what drives it
     assert pages.shown(run) == "Running"
 
     pages.leave()
@@ -89,7 +89,7 @@ def test_a_study_that_asks_is_suspended_with_its_form_and_leaves_its_place_to_an
 
     pages.client.resume_flow_run(run, run_input={})
     wait_for(lambda: pages.shown(run) == "Suspended" and pages.state(run).id != first.id)
-    assert pages.study_of(run).open_question is not None, "a form that is sent unread answers nothing"
+    assert pages.study_of(run).open_question is not None  # a form that is sent unread answers nothing
     assert pages.ajet("study", "approve", study).returncode == 0
     pages.until_trained(run)
     pages.press(run, "cancel")

@@ -83,33 +83,28 @@ def begun(home: Home, **settings: Any) -> StudyState:
         return fold(log.read("s1"))
 
 
+@pytest.mark.parametrize(
+    ("began", "environ", "why"),
+    [
+        ("http://127.0.0.1:9", {"WANDB_MODE": "offline"}, "mode is offline"),
+        ("http://127.0.0.1:9", {"WANDB_BASE_URL": "http://127.0.0.1:10"}, "http://127.0.0.1:10 now"),
+        ("http://127.0.0.1:9", {"WANDB_BASE_URL": "http://127.0.0.1:9"}, None),
+        (None, {}, ""),
+        (None, {"WANDB_MODE": "online"}, "began without"),
+    ],
+)
 def test_a_study_keeps_what_it_began_with(
-    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    online = begun(home, wandb={"base_url": "http://127.0.0.1:9"})
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    assert make_mirror(home, online, print, warn) is None
-    assert "mode is offline" in capsys.readouterr().err
-    monkeypatch.setenv("WANDB_MODE", "online")
-    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:10")
-    assert make_mirror(home, online, print, warn) is None
-    assert "http://127.0.0.1:10 now" in capsys.readouterr().err
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    assert isinstance(make_mirror(home, online, print, warn), WandbMirror)
-
-
-def test_a_study_that_was_begun_offline_stays_offline(
-    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    offline = begun(home)
+    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], began: str | None,
+    environ: dict[str, str], why: str | None,
+) -> None:  # fmt: skip
+    state = begun(home, **({} if began is None else {"wandb": {"base_url": began}}))
     monkeypatch.delenv("WANDB_MODE")
-    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    assert make_mirror(home, offline, print, warn) is None
-    assert capsys.readouterr().err == ""
-    monkeypatch.setenv("WANDB_MODE", "online")
-    assert make_mirror(home, offline, print, warn) is None
-    assert "began without" in capsys.readouterr().err
+    for name, value in {"WANDB_API_KEY": "k" * 40, **environ}.items():
+        monkeypatch.setenv(name, value)
+    assert (make_mirror(home, state, print, warn) is None) == (why is not None)
+    told = capsys.readouterr().err
+    assert (why or "") in told
+    assert bool(told) == bool(why)
 
 
 class Sent:
