@@ -177,7 +177,7 @@ class PlainEnvironment(Environment):
         splits: dict[Split, list[Task]] = {"train": [], "search": [], "hidden": []}
         for key, task in self.problems():
             splits[split_of(key)].append(task)
-        return splits
+        return {split: tuple(own) for split, own in splits.items()}
 
     @abstractmethod
     def game(self, task: Task) -> PlainGame:
