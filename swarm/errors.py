@@ -18,6 +18,11 @@ HALF_A_CHARACTER = (
 )
 _SAY_IT_ALL = frozenset({"value_error", "missing", "json_invalid", "extra_forbidden"})
 """Kinds of pydantic's errors after which what was found is not shown again."""
+_PLAIN = {
+    "extra_forbidden": "there is no such field", "missing": "expected a value, found none",
+    "tuple_type": "expected a valid array",
+    **dict.fromkeys(("model_type", "model_attributes_type", "dataclass_type"), "expected an object"),
+}  # fmt: skip
 _FOUND_SHOWN = 80
 _BY_CODE: dict[str, type[SwarmError]] = {}
 
@@ -142,10 +147,8 @@ def describe_invalid(first: Mapping[str, Any]) -> InvalidRequest:
 
 
 def _simplify_message(kind: str, message: str) -> str:
-    if kind == "extra_forbidden":
-        return "there is no such field"
-    if kind == "missing":
-        return "expected a value, found none"
+    if kind in _PLAIN:
+        return _PLAIN[kind]
     if kind == "union_tag_invalid":
         said, _, known = message.partition(" does not match any of the expected tags: ")
         return f"expected an object whose {said.rpartition(' using ')[2]} is one of {known}"
@@ -155,10 +158,6 @@ def _simplify_message(kind: str, message: str) -> str:
         return HALF_A_CHARACTER
     if kind == "json_invalid":
         return f"expected JSON, found text that is none: {message.removeprefix('Invalid JSON: ')}"
-    if kind in ("model_type", "model_attributes_type", "dataclass_type"):
-        return "expected an object"
-    if kind == "tuple_type":
-        return "expected a valid array"
     asked = message.removeprefix("Input should be ")
     if asked != message:
         return "expected " + ("a value " if asked.startswith(("greater", "less")) else "") + asked

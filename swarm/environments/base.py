@@ -19,8 +19,9 @@ import hashlib
 import json
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 Split = Literal["train", "search", "hidden"]
@@ -161,7 +162,22 @@ class PlainGame(Game):
 
 
 class PlainEnvironment(Environment):
-    """An environment of plain games."""
+    """An environment of plain games, whose problems are split by their keys."""
+
+    @abstractmethod
+    def problems(self) -> Iterable[tuple[str, Task]]:
+        """Return all problems, in a fixed order, each with the key whose hash is its split."""
+
+    def tasks(self, split: Split) -> Sequence[Task]:
+        """Return all tasks of a split, in the order of the problems."""
+        return self._splits[split]
+
+    @cached_property
+    def _splits(self) -> Mapping[Split, Sequence[Task]]:
+        splits: dict[Split, list[Task]] = {"train": [], "search": [], "hidden": []}
+        for key, task in self.problems():
+            splits[split_of(key)].append(task)
+        return {split: tuple(own) for split, own in splits.items()}
 
     @abstractmethod
     def game(self, task: Task) -> PlainGame:

@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from statistics import fmean
 
 from swarm.environments.base import (
@@ -22,14 +22,12 @@ from swarm.environments.base import (
     Outcome,
     PlainEnvironment,
     PlainGame,
-    Split,
     Task,
     Tool,
     ToolUse,
     calling,
     calls_of,
     said,
-    split_of,
     text_of,
     tool,
     tool_result,
@@ -70,8 +68,11 @@ class Arith(PlainEnvironment):
     )  # fmt: skip
     measures = "the sum is right"
 
-    def tasks(self, split: Split) -> tuple[Task, ...]:
-        return _arith_tasks(split)
+    def problems(self) -> Iterator[tuple[str, Task]]:
+        for left, right in product(range(1, _LARGEST + 1), repeat=2):
+            kind = "with a carry" if left % 10 + right % 10 > 9 else "without a carry"
+            task = Task(f"arith-{left}-{right}", {"left": left, "right": right}, kind)
+            yield f"arith-{min(left, right)}-{max(left, right)}", task
 
     def game(self, task: Task) -> ArithGame:
         return ArithGame(task.data["left"], task.data["right"])
@@ -84,21 +85,6 @@ class Arith(PlainEnvironment):
         total = task.data["left"] + task.data["right"]
         answer = total if rng.random() < _ARITH_RIGHT else max(0, total + rng.choice(_SLIPS))
         return [*self.game(task).opening(), said(str(answer))]
-
-
-@cache
-def _arith_tasks(split: Split) -> tuple[Task, ...]:
-    numbers = range(1, _LARGEST + 1)
-    return tuple(
-        Task(
-            f"arith-{left}-{right}",
-            {"left": left, "right": right},
-            "with a carry" if left % 10 + right % 10 > 9 else "without a carry",
-        )
-        for left in numbers
-        for right in numbers
-        if split_of(f"arith-{min(left, right)}-{max(left, right)}") == split
-    )
 
 
 GUESSES = 4
@@ -159,8 +145,14 @@ class Guess(PlainEnvironment):
     )  # fmt: skip
     measures = f"the number is found within {GUESSES} guesses"
 
-    def tasks(self, split: Split) -> tuple[Task, ...]:
-        return _guess_tasks(split)
+    def problems(self) -> Iterator[tuple[str, Task]]:
+        for width in _WIDTHS:
+            kind = "narrow windows" if width <= fmean(_WIDTHS) else "wide windows"
+            for low in range(1, _HIGHEST - width + 2):
+                high = low + width - 1
+                for secret in range(low, high + 1):
+                    name = f"guess-{low}-{high}-{secret}"
+                    yield name, Task(name, {"low": low, "high": high, "secret": secret}, kind)
 
     def game(self, task: Task) -> GuessGame:
         return GuessGame(task.data["low"], task.data["high"], task.data["secret"])
@@ -185,21 +177,6 @@ class Guess(PlainEnvironment):
             hint = game.answer(guess)
             messages += [guess, *hint]
         return messages
-
-
-@cache
-def _guess_tasks(split: Split) -> tuple[Task, ...]:
-    windows = [(low, low + width - 1) for width in _WIDTHS for low in range(1, _HIGHEST - width + 2)]
-    problems = [(low, high, secret) for low, high in windows for secret in range(low, high + 1)]
-    return tuple(
-        Task(
-            f"guess-{low}-{high}-{secret}",
-            {"low": low, "high": high, "secret": secret},
-            "narrow windows" if high - low + 1 <= fmean(_WIDTHS) else "wide windows",
-        )
-        for low, high, secret in problems
-        if split_of(f"guess-{low}-{high}-{secret}") == split
-    )
 
 
 TURNS = 3
@@ -257,8 +234,14 @@ class Market(PlainEnvironment):
     )  # fmt: skip
     measures = "the total of a looked-up price and the delivery is right"
 
-    def tasks(self, split: Split) -> tuple[Task, ...]:
-        return _market_tasks(split)
+    def problems(self) -> Iterator[tuple[str, Task]]:
+        numbers = range(1, _DEAREST + 1)
+        for item, price, delivery in product(ITEMS, numbers, numbers):
+            name = f"market-{item}-{price}-{delivery}"
+            rng = random.Random(name)  # prices of items that nobody asks for are a name's own, and stay as they are
+            prices = {**{one: rng.randint(1, _DEAREST) for one in ITEMS}, item: price}
+            data = {"item": item, "delivery": delivery, "prices": prices}
+            yield name, Task(name, data, "total of one digit" if price + delivery < 10 else "total of two digits")
 
     def game(self, task: Task) -> MarketGame:
         return MarketGame(task.data["item"], task.data["delivery"], task.data["prices"])
@@ -279,25 +262,3 @@ class Market(PlainEnvironment):
             price = task.data["prices"][item]
         slip = 0 if rng.random() < _MARKET_RIGHT else rng.choice(_SLIPS)
         return [*messages, said(str(max(0, price + delivery + slip)))]
-
-
-@cache
-def _market_tasks(split: Split) -> tuple[Task, ...]:
-    numbers = range(1, _DEAREST + 1)
-    problems = [(item, price, delivery) for item in ITEMS for price in numbers for delivery in numbers]
-    return tuple(
-        Task(
-            name,
-            {"item": item, "delivery": delivery, "prices": _others(name) | {item: price}},
-            "total of one digit" if price + delivery < 10 else "total of two digits",
-        )
-        for item, price, delivery in problems
-        for name in [f"market-{item}-{price}-{delivery}"]
-        if split_of(name) == split
-    )
-
-
-def _others(name: str) -> dict[str, int]:
-    """Return prices of all items, by a task's name: those of the items that nobody asks for stay as they are."""
-    rng = random.Random(name)
-    return {item: rng.randint(1, _DEAREST) for item in ITEMS}

@@ -65,20 +65,6 @@ def is_deterministic(table: Transitions) -> bool:
     return all(len(follow) == 1 for actions in table.values() for follow in actions.values())
 
 
-def list_rewards(table: Transitions, *, ends: bool) -> list[float]:
-    """Return the rewards of all steps that end the play, or of those that do not."""
-    return [
-        reward for actions in table.values() for follow in actions.values() for *_, reward, end in follow if end == ends
-    ]
-
-
-def bounds(table: Transitions, limit: int) -> tuple[float, float]:
-    """Return the least and the largest sum of rewards within `limit` steps, the last of which may end the play."""
-    ending, going = list_rewards(table, ends=True), list_rewards(table, ends=False)
-    low = limit * min(0.0, *going) + min(0.0, *ending)
-    return low, max(limit * max(0.0, *going) + max(0.0, *ending), low + 1.0)
-
-
 def policy(table: Transitions) -> dict[int, int]:
     """Return the best action in each state, by value iteration."""
     values = dict.fromkeys(table, 0.0)
@@ -149,11 +135,16 @@ class ToyGame(Game):
 
     def outcome(self) -> Outcome:
         """Return the sum of the rewards, from 0 for the least there could be to 1 for the largest."""
-        low, high = bounds(self.table, self._toy.spec.max_episode_steps)
+        follows = [follow for actions in self.table.values() for follow in actions.values()]
+        ending, going = (
+            [reward for follow in follows for *_, reward, end in follow if end == ends] for ends in (True, False)
+        )
+        limit = self._toy.spec.max_episode_steps  # steps, the last of which may end the play
+        low = limit * min(0.0, *going) + min(0.0, *ending)
+        high = max(limit * max(0.0, *going) + max(0.0, *ending), low + 1.0)
         reward = min(1.0, max(0.0, (self._total - low) / (high - low))) if self._ended else 0.0
         facts = {"return": self._total, "steps": float(self._steps)}
-        largest = max(list_rewards(self.table, ends=True), default=0.0)
-        return Outcome(reward, self._terminated and self._last >= largest, facts)
+        return Outcome(reward, self._terminated and self._last >= max(ending, default=0.0), facts)
 
 
 class Toy(Environment):

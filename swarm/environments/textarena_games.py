@@ -101,20 +101,15 @@ def make(name: str, options: Mapping[str, Any]) -> Arena:
     try:
         for_one = ArenaGame(new, 0).for_one
     except Exception as error:  # whatever keeps a game from its start
-        raise InvalidRequest(
-            f"expected a game of textarena that can be played here; {_explain(name, error)}"
-        ) from error
+        said = " ".join(str(error).split())
+        why = f"cannot be begun ({type(error).__name__}: {said:.200})"
+        if isinstance(error, SyntaxError):
+            why = "is written for Python 3.12 or newer"
+        elif isinstance(error, LookupError) and "nltk" in said:
+            why = "needs words of nltk: python -m nltk.downloader words averaged_perceptron_tagger_eng"
+        elif "layer" in said and isinstance(error, AssertionError | ValueError):
+            why = f"is for more players than one ({said:.100})"
+        raise InvalidRequest(f"expected a game of textarena that can be played here; {name} {why}") from error
     if not for_one:
         raise InvalidRequest(f"expected a game of textarena for one player; {name} is for more")
     return Arena(name, new)
-
-
-def _explain(name: str, error: Exception) -> str:
-    said = " ".join(str(error).split())
-    if isinstance(error, SyntaxError):
-        return f"{name} is written for Python 3.12 or newer"
-    if isinstance(error, LookupError) and "nltk" in said:
-        return f"{name} needs words of nltk: python -m nltk.downloader words averaged_perceptron_tagger_eng"
-    if "layer" in said and isinstance(error, AssertionError | ValueError):
-        return f"{name} is for more players than one ({said:.100})"
-    return f"{name} cannot be begun ({type(error).__name__}: {said:.200})"

@@ -264,7 +264,12 @@ class GlmFormat(TaggedFormat):
         for number, (name, schema) in enumerate(parameters(tools).items()):
             written = [quote(f"{name}\n")]
             for place, (key, kind) in enumerate(properties(schema).items()):
-                rules[f"arg_{number}_{place}"] = _value(kind, schema)
+                rule = "/[^<]*/"
+                if not is_text(kind):
+                    rule = json_of({**kind, **{key: schema[key] for key in ("$defs", "definitions") if key in schema}})
+                elif "enum" in kind:
+                    rule = " | ".join(map(quote, kind["enum"]))
+                rules[f"arg_{number}_{place}"] = rule
                 value = f'value_open arg_{number}_{place} value_close "\\n"'
                 pair = f'key_open {quote(key)} key_close "\\n" {value}'
                 written.append(pair if key in schema.get("required", ()) else f"({pair})?")
@@ -276,9 +281,3 @@ _MARKS = {
     "open": "<tool_call>", "close": "</tool_call>", "key_open": "<arg_key>", "key_close": "</arg_key>",
     "value_open": "<arg_value>", "value_close": "</arg_value>",
 }  # fmt: skip
-
-
-def _value(kind: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    if not is_text(kind):
-        return json_of({**kind, **{key: schema[key] for key in ("$defs", "definitions") if key in schema}})
-    return " | ".join(map(quote, kind["enum"])) if "enum" in kind else "/[^<]*/"

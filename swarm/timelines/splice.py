@@ -52,14 +52,6 @@ def _vary_beginning(new: Sequence[Message]) -> list[Message]:
     return [{**new[0], "content": kept + letter}, *new[1:]]
 
 
-def _contains_answer(text: str, answer: Message) -> bool:
-    """Tell whether `text` holds the words, the thinking and the tools of an answer, whatever its spaces."""
-    squeezed = "".join(text.split())
-    parts = [answer.get("content"), answer.get("reasoning_content")]
-    parts += [called_function(call).get("name") for call in answer.get("tool_calls", ())]
-    return all("".join(part.split()) in squeezed for part in parts if isinstance(part, str))
-
-
 _LAST_TURNS = 3
 """Turns kept at the end: the served answer and the two before it."""
 
@@ -116,7 +108,10 @@ class TemplateSplices:
             return None  # the new message's words are not shown: there is no telling where it begins
         written = text[len(asked) : len(asked) + common_length(text[len(asked) :], varied[len(asked) :])]
         end = max(written.rfind(mark) for mark in self._ends)
-        if end < 0 or not _contains_answer(written[:end], known[-1]):
+        said = [known[-1].get("content"), known[-1].get("reasoning_content")]
+        said += [called_function(call).get("name") for call in known[-1].get("tool_calls", ())]
+        squeezed = "".join(written[: max(end, 0)].split())  # whatever its spaces
+        if end < 0 or not all("".join(part.split()) in squeezed for part in said if isinstance(part, str)):
             return None
         end += len(asked)
         return TemplateSplice(text[:end], text[len(asked) : end] if same else None, text[end:])

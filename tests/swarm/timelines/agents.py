@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from swarm.backends.fake import FakeRenderer
@@ -19,31 +19,26 @@ _ODD_IDS = (0xE4, 0xB8, 0xFF, 0x20)
 Messages = list[dict[str, Any]]
 
 
-class TrimmingRenderer(FakeRenderer):
-    def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
-        trimmed = [{**message, "content": message["content"].strip()} for message in messages]
-        return super().render(trimmed, tools=tools, generation_prompt=generation_prompt)
+def renderer_of(name: str, change: Callable[[Sequence[Message]], Sequence[Message]]) -> type[FakeRenderer]:
+    """Return a renderer whose template changes the messages before it writes them."""
+
+    def render(
+        self: FakeRenderer, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool
+    ) -> str:
+        return FakeRenderer.render(self, change(messages), tools=tools, generation_prompt=generation_prompt)
+
+    return type(name, (FakeRenderer,), {"render": render})
 
 
-class ForgettingRenderer(FakeRenderer):
-    """Leaves thinking out of all answers but a last one: Qwen3's way."""
-
-    def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
-        last = len(messages) - 1
-        kept = [
-            m if n == last else {**m, "content": m["content"].split("</think>")[-1]} for n, m in enumerate(messages)
-        ]
-        return super().render(kept, tools=tools, generation_prompt=generation_prompt)
+def thoughtless(message: Message) -> Message:
+    return {**message, "content": message["content"].split("</think>")[-1]}
 
 
-class ThoughtlessRenderer(FakeRenderer):
-    """Leaves thinking out of all answers: DeepSeek-R1's way."""
-
-    def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
-        kept = [{**message, "content": message["content"].split("</think>")[-1]} for message in messages]
-        return super().render(kept, tools=tools, generation_prompt=generation_prompt)
-
-
+TrimmingRenderer = renderer_of("Trimming", lambda shown: [{**m, "content": m["content"].strip()} for m in shown])
+ForgettingRenderer = renderer_of("Forgetting", lambda shown: [*map(thoughtless, shown[:-1]), *shown[-1:]])
+"""Leaves thinking out of all answers but a last one: Qwen3's way."""
+ThoughtlessRenderer = renderer_of("Thoughtless", lambda shown: [*map(thoughtless, shown)])
+"""Leaves thinking out of all answers: DeepSeek-R1's way."""
 FAKE = Family("fake", "", (), "", lambda content, reasoning, calls: content + "<|end|>")
 FAKES: tuple[type[FakeRenderer], ...] = (FakeRenderer, TrimmingRenderer, ForgettingRenderer, ThoughtlessRenderer)
 REAL = tuple(FAMILIES)

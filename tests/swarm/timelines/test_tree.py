@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from swarm.backends.fake import EOS_ID, FakeRenderer
-from swarm.rendering.messages import Message, Tool
 from swarm.timelines import CallTree, Drift, Node, canonical, normalise
-from tests.swarm.timelines.agents import TrimmingRenderer
+from tests.swarm.timelines.agents import TrimmingRenderer, renderer_of
 from tests.swarm.timelines.desk import user
 
 
@@ -123,19 +121,16 @@ def test_ids_without_their_log_probs_are_refused(tree: CallTree) -> None:
         tree.add(tree.prompt([user("a")]), [1, 2], [-0.5], [0, 0], text="", answer=said(""))
 
 
-class SecretiveRenderer(FakeRenderer):
-    def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
-        shown = [{**message, "content": ""} if message["role"] == "tool" else message for message in messages]
-        return super().render(shown, tools=tools, generation_prompt=generation_prompt)
-
-
 def test_a_template_that_hides_a_new_message_is_rendered_whole() -> None:
-    tree = CallTree(SecretiveRenderer())
+    secretive = renderer_of(
+        "Secretive", lambda shown: [{**m, "content": ""} if m["role"] == "tool" else m for m in shown]
+    )
+    tree = CallTree(secretive())
     serve(tree, [user("a")], "1")
     messages = [user("a"), said("1"), {"role": "tool", "content": "x"}, user("b")]
     prompt = tree.prompt(messages)
     assert prompt.drift is Drift.FORK
-    text = SecretiveRenderer().render(messages, generation_prompt=True)
+    text = secretive().render(messages, generation_prompt=True)
     assert prompt.prompt_ids == tuple(FakeRenderer().encode(text))
 
 
