@@ -103,7 +103,7 @@ _NO_CONSTANTS: Final = ("environment", "steps", "seed", "tracking", MODEL)
 _MOST_CONSTANTS: Final = 8
 _SAME: Final = (
     "mechanism", "variable", "control", "treatment", "direction", "smallest_effect", "falsifier", "kill_if",
-    "confounds", "matched", "sought",
+    "confounds", "matched", "sought", "ladder",
 )  # fmt: skip
 """Fields that a hypothesis has as it was proposed."""
 

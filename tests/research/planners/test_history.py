@@ -6,12 +6,14 @@ import json
 import re
 import unicodedata
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from research.controller.rounds import build_replication
 from research.planners.history import (
     LONGEST,
     MOST_CHARACTERS,
@@ -21,12 +23,13 @@ from research.planners.history import (
     RoundFacts,
     sanitize_line,
 )
-from research.proposals.actions import AskUser, Note, Revise
+from research.proposals.actions import AskUser, Note, Replicate, Revise
 from studies.log.study import PlannerNote
 from studies.records.alpha import AlphaLedgers, RoundOutcome
 from tests.golden import assert_golden
 from tests.research.designs import claim, design
 from tests.research.factories import make_verdict
+from tests.studies.synthetic import hypothesis
 
 MISSED = {"within_prediction": False, "estimate": -0.2, "verdict": "refuted"}
 
@@ -47,6 +50,15 @@ def test_every_claim_has_its_effect_and_interval_and_the_newest_rounds_their_rea
     assert ["reason" in entry for entry in claims] == [False, False, True, True, True, True]
     assert ["asked_because" in entry for entry in told["rounds_so_far"]] == [False, False, True, True, True, True]
     assert_golden(told["left_out"])
+
+
+def test_a_claim_about_a_trend_is_put_to_the_test_again_over_its_whole_ladder() -> None:
+    told = facts(1)
+    trend = replace(told.rounds[0].claims[0], claim=hypothesis("h1", 16, variable="group_size", ladder=(4, 8, 16)))
+    compiler: Any = SimpleNamespace(requirements=SimpleNamespace(metric=None), base=None)
+    asked = replace(told, rounds=(replace(told.rounds[0], claims=(trend,)),))
+    (again,) = build_replication(Replicate(claim="h1"), asked, compiler).proposal.hypotheses
+    assert (again.control, again.treatment, again.ladder) == (4, 16, (4, 8, 16))
 
 
 def test_the_facts_are_bounded_whatever_was_said() -> None:
