@@ -159,6 +159,8 @@ class CompiledDesign:
             raise DesignRefused(f"{compiler.explain_unknown_noise(self.draft)} A/A runs come first")
         draft, count, other, place = powered.draft, powered.seeds, self.proposal.replication, compiler.place
         noise, metric, jobs = powered.analysis.noise, compiler.metric(draft), draft.comparison.jobs
+        # By the price of a whole run: more than a step takes, never less.
+        step_s = max(compiler.price.run(add_evaluations(job, metric)) / job.steps for job in jobs)
         seeds = _draw_distinct(draw_seed, count * (2 if other else 1) + bool(draft.screen), self.compiler.used)
         test, reads_collapses = powered.analysis.test(count, draft.effect), kind_of(metric).reads_collapses
         return Design(
@@ -166,7 +168,7 @@ class CompiledDesign:
             environment=draft.job.environment,
             base_job=draft.job.model_dump(mode="json", exclude={"seed", "tracking"}),
             arms=draft.comparison.arms,
-            control_arm=draft.comparison.control_arm,
+            control_arm=draft.comparison.arms[0].name,
             hypotheses=self.hypotheses,
             seeds=seeds[:count],
             metric=metric,
@@ -189,7 +191,7 @@ class CompiledDesign:
             multiplicity="none" if draft.claims == 1 else "dunnett_bh" if place is None else "dunnett_bonferroni",
             screen=draft.screen.model_copy(update={"seed": seeds[-1]}) if draft.screen else None,
             replication=Replication(environment=other.environment, seeds=seeds[count : 2 * count]) if other else None,
-            watchdog=watchdog_of(max(compiler.price.step(add_evaluations(job, metric)) for job in jobs)),
+            watchdog=watchdog_of(step_s),
             decision_table=build_decision_table(self.proposal),
             counted_as_worst=WORST_CODES,
             most_excluded=MOST_EXCLUDED,
