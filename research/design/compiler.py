@@ -29,8 +29,9 @@ from research.design.headroom import (
     require_signal,
 )
 from research.design.noise_bank import NOISE_SEEDS
-from research.design.pricing import describe_basis
-from research.design.sample_size import PoweredDesign, SampleSizeCalculator, Unaffordable
+from research.design.power import PowerAnalysis
+from research.design.pricing import Stage, describe_basis
+from research.design.sample_size import SampleSizeCalculator, Unaffordable
 from research.environments.reference import records_of
 from research.errors import DesignRefused
 from research.installation.base_job import require_agreement
@@ -135,10 +136,12 @@ class CompiledDesign:
     hypotheses: tuple[Hypothesis, ...]
     proposal: ProposeDesign
     draft: DesignDraft
-    powered: PoweredDesign | None
-    """None where A/A runs come first."""
     compiler: DesignCompiler
     """With the power that is promised: less than what was asked for where a later round can have no more."""
+    seeds: int = 0
+    """Of each arm; 0 where A/A runs come first."""
+    analysis: PowerAnalysis | None = None
+    """None where A/A runs come first."""
 
     @property
     def job(self) -> Job:
@@ -149,24 +152,30 @@ class CompiledDesign:
         """Whether a training with a learning rate of 0 comes first, as none was seen of this environment and model."""
         return self.compiler.bank.needs_zero_lr_check(self.job)
 
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return self.compiler.stages(self.draft, self.seeds)
+
     def affords_repeats(self, times: int) -> bool:
-        return self.powered is not None and self.compiler.affords(self.powered.stages * times)
+        return self.analysis is not None and self.compiler.affords(self.stages * times)
 
     def build_lock(self, question: str, draw_seed: Callable[[], int], code: Mapping[str, str]) -> Design:
         """Return the design on seeds of `draw_seed`; raise DesignRefused where A/A runs come first."""
-        compiler, powered = self.compiler, self.powered
-        if powered is None:
-            raise DesignRefused(f"{compiler.explain_unknown_noise(self.draft)} A/A runs come first")
-        draft, count, other, place = powered.draft, powered.seeds, self.proposal.replication, compiler.place
-        noise, metric, jobs = powered.analysis.noise, compiler.metric(draft), draft.comparison.jobs
+        compiler, analysis, draft, count, stages = self.compiler, self.analysis, self.draft, self.seeds, self.stages
+        if analysis is None:
+            raise DesignRefused(f"{compiler.explain_unknown_noise(draft)} A/A runs come first")
+        other, place, noise = self.proposal.replication, compiler.place, analysis.noise
+        metric, jobs = compiler.metric(draft), draft.comparison.jobs
+        # By the price of a whole run: more than a step takes, never less.
+        step_s = max(compiler.price.run(add_evaluations(job, metric)) / job.steps for job in jobs)
         seeds = _draw_distinct(draw_seed, count * (2 if other else 1) + bool(draft.screen), self.compiler.used)
-        test, reads_collapses = powered.analysis.test(count, draft.effect), kind_of(metric).reads_collapses
+        test, reads_collapses = analysis.test(count, draft.effect), kind_of(metric).reads_collapses
         return Design(
             question=question,
             environment=draft.job.environment,
             base_job=draft.job.model_dump(mode="json", exclude={"seed", "tracking"}),
             arms=draft.comparison.arms,
-            control_arm=draft.comparison.control_arm,
+            control_arm=draft.comparison.arms[0].name,
             hypotheses=self.hypotheses,
             seeds=seeds[:count],
             metric=metric,
@@ -175,21 +184,21 @@ class CompiledDesign:
             exclusions=EXCLUDED_CODES,
             budget=compiler.budget,
             price=Price(
-                runs=sum(stage.runs for stage in powered.stages),
+                runs=sum(stage.runs for stage in stages),
                 parallel=compiler.price.parallel,
-                seconds_per_run=max(stage.seconds_per_run for stage in powered.stages),
-                total_s=compiler.cost(powered.stages),
+                seconds_per_run=max(stage.seconds_per_run for stage in stages),
+                total_s=compiler.cost(stages),
                 basis=describe_basis(compiler.price, jobs),
             ),
             code=code,
             promise=PowerTarget(power=compiler.requirements.power, effect=draft.effect),
             noise=noise,
-            looks=powered.analysis.analyses(count),
+            looks=analysis.analyses(count),
             equivalence_margin=draft.effect,
             multiplicity="none" if draft.claims == 1 else "dunnett_bh" if place is None else "dunnett_bonferroni",
             screen=draft.screen.model_copy(update={"seed": seeds[-1]}) if draft.screen else None,
             replication=Replication(environment=other.environment, seeds=seeds[count : 2 * count]) if other else None,
-            watchdog=watchdog_of(max(compiler.price.step(add_evaluations(job, metric)) for job in jobs)),
+            watchdog=watchdog_of(step_s),
             decision_table=build_decision_table(self.proposal),
             counted_as_worst=WORST_CODES,
             most_excluded=MOST_EXCLUDED,
@@ -205,7 +214,7 @@ class CompiledDesign:
 
         They are A/A runs of the control's job where the noise is not known, and one of it with a learning rate of 0.
         """
-        count = NOISE_SEEDS if self.powered is None else 0
+        count = NOISE_SEEDS if self.analysis is None else 0
         if not count and not self.unchecked:
             return None
         seeds = _draw_distinct(draw_seed, count + self.unchecked, self.compiler.used)
@@ -262,18 +271,18 @@ class DesignCompiler(SampleSizeCalculator):
         self._require_room(draft, metric, hypotheses)
         if self.explain_unknown_noise(draft) is not None:
             self.require_noise_stages(draft)
-            return CompiledDesign(tuple(hypotheses), proposal, draft, None, self)
+            return CompiledDesign(tuple(hypotheses), proposal, draft, self)
         lower = [power for power in _LESS_POWER if self.ledgers.round > 1 and power < self.requirements.power]
         for power in [self.requirements.power, *lower]:
             compiler = replace(self, requirements=replace(self.requirements, power=power))
             try:
-                powered = compiler.size(draft, proposal.seeds_per_arm)
+                draft, seeds, analysis = compiler.size(draft, proposal.seeds_per_arm)
             except Unaffordable:
                 if power == [self.requirements.power, *lower][-1]:
                     raise
             else:
                 break
-        return CompiledDesign(tuple(hypotheses), proposal, draft, powered, compiler)
+        return CompiledDesign(tuple(hypotheses), proposal, draft, compiler, seeds, analysis)
 
     def _require_room(self, draft: DesignDraft, metric: Metric, hypotheses: Sequence[Hypothesis]) -> None:
         if kind_of(metric).name == Gain.name:

@@ -247,10 +247,6 @@ class Pricing:
         bare = remove_evaluations(job)
         return max(self.estimates.training(bare), self.seconds_per_run(bare) - self.estimates.evaluations(bare))
 
-    def step(self, job: Job) -> float:
-        """Return the seconds of one training step, by the price of a whole run: more than it takes, never less."""
-        return self.run(job) / job.steps
-
     def plumbing(self, job: Job, episodes: int = EVALUATION_EPISODES) -> float:
         still = Job.model_validate({**job.model_dump(mode="json"), **PLUMBING_JOB})
         return self.run(still, min(episodes, PLUMBING_EPISODES))

@@ -41,16 +41,6 @@ class Unaffordable(DesignRefused):
 
 
 @dataclass(frozen=True, slots=True)
-class PoweredDesign:
-    """A comparison with its number of seeds."""
-
-    draft: DesignDraft
-    seeds: int
-    analysis: PowerAnalysis
-    stages: tuple[Stage, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class SampleSizeCalculator(BudgetCheck):
     """What sizes are judged by, besides what may be spent."""
 
@@ -72,8 +62,11 @@ class SampleSizeCalculator(BudgetCheck):
     def judge(self) -> MetricChoice:
         return MetricChoice(self.requirements.metric, self.price.training, self.measured_by)
 
-    def size(self, draft: DesignDraft, wanted: int) -> PoweredDesign:
-        """Return the seeds that are needed, or more if they are wanted and affordable; raise Unaffordable."""
+    def size(self, draft: DesignDraft, wanted: int) -> tuple[DesignDraft, int, PowerAnalysis]:
+        """Return the widest screen, and the seeds that are needed, or more if they are wanted and affordable.
+
+        Raises Unaffordable.
+        """
         analysis = self.power_analysis(draft)
         need = analysis.seeds_needed(draft.effect)
         if need is None or not self.affords(self.stages(draft, need)):
@@ -81,8 +74,7 @@ class SampleSizeCalculator(BudgetCheck):
         whole = self.widen_screen(draft, need)
         more = range(max(need, wanted), need, -1)
         wished = (n for n in more if analysis.detects(n, draft.effect) and self.affords(self.stages(whole, n)))
-        seeds = next(wished, need)
-        return PoweredDesign(whole, seeds, analysis, self.stages(whole, seeds))
+        return whole, next(wished, need), analysis
 
     def power_analysis(self, draft: DesignDraft) -> PowerAnalysis:
         """Return what a design can see; raise Unaffordable where the noise is not known."""

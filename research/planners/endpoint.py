@@ -143,7 +143,7 @@ class RetryingEndpoint:
         *,
         reached: bool,
     ) -> None:
-        self.reached = reached
+        self.reached, self.redact = reached, endpoint.redact
         self._endpoint, self._timeout_s, self._left_s = endpoint, timeout_s, patience_s
         self._sleep, self._tell = sleep, note
         self._failed, self._last = 0, ""
@@ -190,9 +190,6 @@ class RetryingEndpoint:
         why = whys.get(error.kind) or whys.get(status) or f"found {text}; check --planner-model and the endpoint"
         again = f" (after {self._failed + 1} tries with pauses)" if self._failed else ""
         return PlannerFailed(f"{expected}; {why}{again}")
-
-    def redact(self, text: str) -> str:
-        return self._endpoint.redact(text)
 
     @property
     def note(self) -> str:

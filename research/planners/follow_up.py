@@ -159,24 +159,28 @@ class FollowUpFinder:
         """Environment, field and values of each comparison of one field."""
 
     def find(self) -> Iterator[FollowUp]:
-        """Yield the questions that no earlier round asked, the first being the likeliest."""
-        yield from (question for question in self._questions() if not self._was_asked(question))
+        """Yield the questions that no earlier round asked whole, the first being the likeliest.
 
-    def _was_asked(self, question: FollowUp) -> bool:
-        """Return whether an earlier round compared all of it; of fields that go together the asker itself looks."""
-        contrasts = question.plan.contrasts
-        if question.plan.confirm:
-            wanted = {knob.field: (knob.control, frozenset(knob.treatments)) for knob in contrasts}
-            searched = (
-                {knob.field: (_control_settings(entry)[knob.field], frozenset(knob.values)) for knob in entry.searched}
-                for entry in self._rounds
-            )
-            return sum(space == wanted for space in searched) > MOST_REPEATED
-        return question.plan.shape == "apart" and all(
-            (question.environment, contrast.field, frozenset({contrast.control, value})) in self._asked
-            for contrast in contrasts
-            for value in contrast.treatments
-        )
+        Of fields that go together `_ask_elsewhere` itself looks.
+        """
+        for question in self._questions():
+            contrasts = question.plan.contrasts
+            if question.plan.confirm:
+                wanted = {knob.field: (knob.control, frozenset(knob.treatments)) for knob in contrasts}
+                controls = ((entry, _control_settings(entry)) for entry in self._rounds)
+                searched = (
+                    {knob.field: (control[knob.field], frozenset(knob.values)) for knob in entry.searched}
+                    for entry, control in controls
+                )
+                asked = sum(space == wanted for space in searched) > MOST_REPEATED
+            else:
+                asked = question.plan.shape == "apart" and all(
+                    (question.environment, contrast.field, frozenset({contrast.control, value})) in self._asked
+                    for contrast in contrasts
+                    for value in contrast.treatments
+                )
+            if not asked:
+                yield question
 
     def _questions(self) -> Iterator[FollowUp]:
         claims = [told for told in self._last.claims if _is_single_field(told)]

@@ -32,7 +32,7 @@ from research.planners.prompts import (
     find_unstated,
     messages,
     parse_action,
-    tool_schemas,
+    schema,
 )
 from research.planners.tools import PLAYS, ToolError
 from research.proposals.actions import Action, AskUser, Conclude, Note, Propose, ProposeDesign, Revise, SideAction
@@ -295,7 +295,11 @@ class ActionConversation:
             tools = self._tools if by_tools else None
             request: dict[str, Any] = {"model": self._model, "messages": [*messages(self._context, tools), *self._said]}
             if tools is not None:
-                request |= {"tools": tool_schemas(tools)}
+                offered = ((name, " ".join((kind.__doc__ or "").split()), kind) for name, kind in tools.offered.items())
+                request["tools"] = [
+                    {"type": "function", "function": {"name": name, "description": about, "parameters": schema(kind)}}
+                    for name, about, kind in offered
+                ]
                 request |= {"tool_choice": "none"} if self._is_exhausted else {}
             if by_format:
                 named = {"name": self._context.stage, "strict": True, "schema": due_schema(self._context)}

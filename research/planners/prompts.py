@@ -103,24 +103,24 @@ _UNSURE_KEYWORDS = ("default", "title", "minLength", "maxLength")
 """JSON schema keywords that strict endpoints refuse; the answer is validated here in any case."""
 
 
-def alternative_actions(context: PlannerContext) -> tuple[type[Other], ...]:
+def alternative_actions(context: PlannerContext) -> dict[str, type[Other]]:
+    """Return the actions that may be taken instead of the due one, or said before it, by their names."""
     if context.stage not in DECLINABLE:
-        return ()
+        return {}
+    later: tuple[type[Other], ...] = () if context.campaign is None else (Conclude,)
+    if context.campaign is not None and context.stage == "propose":
+        later = (Replicate, Explore, Conclude)
     asides: tuple[type[Other], ...] = () if context.notebook is None else (Note, Revise, AskUser)
-    if context.campaign is None:
-        return (Decline, *asides)
-    again: tuple[type[Other], ...] = (Replicate, Explore) if context.stage == "propose" else ()
-    return (*again, Conclude, Decline, *asides)
+    return {str(kind.model_fields["action"].default): kind for kind in (*later, Decline, *asides)}
 
 
 def parse_action(context: PlannerContext, answer: Mapping[str, Any]) -> Action:
     """Return the action that an answer states; raise pydantic's ValidationError for one that may not be taken now."""
     others = alternative_actions(context)
-    other = next((kind for kind in others if action_name(kind) == answer.get("action")), None)
-    if other is not None:
+    if (other := others.get(str(answer.get("action")))) is not None:
         return other.model_validate({name: answer[name] for name in other.model_fields if name in answer})
     due = ACTIONS[context.stage]
-    theirs = {name for kind in others for name in kind.model_fields} - set(due.model_fields)
+    theirs = {name for kind in others.values() for name in kind.model_fields} - set(due.model_fields)
     return due.model_validate({name: value for name, value in answer.items() if name not in theirs})
 
 
@@ -137,17 +137,13 @@ def find_unstated(action: Action) -> str | None:
     return None
 
 
-def action_name(kind: type[BaseModel]) -> str:
-    return str(kind.model_fields["action"].default)
-
-
 def due_schema(context: PlannerContext) -> dict[str, Any]:
     """Return the JSON schema of the due action and of those instead of it, as one flat object."""
     withheld = ([] if context.code_allowed else ["code"]) + (["why"] if context.campaign is None else ["tested"])
     due = schema(ACTIONS[context.stage], withheld)
     properties, parts = dict(due["properties"]), dict(due.get("$defs", {}))
-    for kind in alternative_actions(context):
-        other, name = schema(kind), action_name(kind)
+    for name, kind in alternative_actions(context).items():
+        other = schema(kind)
         parts = other.get("$defs", {}) | parts
         action = properties["action"]
         properties["action"] = {**action, "enum": [*action["enum"], name]}
@@ -331,15 +327,3 @@ def messages(context: PlannerContext, tools: StudyTools | None = None) -> list[d
         "JSON schema of the answer:\n" + json.dumps(due_schema(context)),
     )
     return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": "\n\n".join(parts)}]
-
-
-def tool_schemas(tools: StudyTools) -> list[dict[str, Any]]:
-    """Return the tools as a chat completion request offers them: name, what each shows, and its arguments."""
-    return [
-        {
-            "type": "function",
-            "function": {"name": name, "description": " ".join((kind.__doc__ or "").split()),
-                         "parameters": schema(kind)},
-        }
-        for name, kind in tools.offered.items()
-    ]  # fmt: skip

@@ -186,12 +186,25 @@ class _TopicPlan:
 
     def design(self) -> ProposeDesign:
         constants = dict(self._plan.constants)
-        steps, again = constants.pop("steps", None), self.parsed.again
+        steps, again, screen = constants.pop("steps", None), self.parsed.again, None
+        if self._plan.confirm:
+            knobs = self._plan.contrasts
+            low, high, probability = predict_best([knob.field for knob in knobs])
+            low, high = scale_to_metric(low, high, self._metric)
+            controls = [None if knob.control == self._usual[knob.field] else knob.control for knob in knobs]
+            screen = ProposedScreen(
+                knobs=tuple(
+                    ProposedKnob(field=knob.field, values=knob.treatments, control=control)
+                    for knob, control in zip(knobs, controls, strict=True)
+                ),
+                confirm=self._plan.confirm, predicted_low=low, predicted_high=high,
+                probability=probability, smallest_effect=self._find_effect(),
+            )  # fmt: skip
         return ProposeDesign(
             environment=self._environment,
             steps=None if steps is None else int(steps),
             constants=tuple(Constant(field=name, value=value) for name, value in constants.items()),
-            screen=self._make_screen() if self._plan.confirm else None,
+            screen=screen,
             replication=ProposedReplication(environment=again) if again else None,
         )
 
@@ -232,20 +245,6 @@ class _TopicPlan:
     def _find_effect(self) -> float | None:
         """Return the study's smallest effect; None for a default that follows from how long the design trains."""
         return self._context.effect if self._context.effect_given or not self._context.metric.unit else None
-
-    def _make_screen(self) -> ProposedScreen:
-        knobs = self._plan.contrasts
-        low, high, probability = predict_best([knob.field for knob in knobs])
-        low, high = scale_to_metric(low, high, self._metric)
-        controls = [None if knob.control == self._usual[knob.field] else knob.control for knob in knobs]
-        return ProposedScreen(
-            knobs=tuple(
-                ProposedKnob(field=knob.field, values=knob.treatments, control=control)
-                for knob, control in zip(knobs, controls, strict=True)
-            ),
-            confirm=self._plan.confirm, predicted_low=low, predicted_high=high,
-            probability=probability, smallest_effect=self._find_effect(),
-        )  # fmt: skip
 
     def _make_claim(
         self, about: Sequence[Contrast], at: int, expected: tuple[float, float, float] | None = None

@@ -271,30 +271,28 @@ class PriceRequest(ToolRequest):
                 for treatment in self.treatments
             )  # fmt: skip
             compiled = compiler.compile(accept_hypotheses(Propose(hypotheses=claims), compiler.models, asked), design)
-            sizing, sized = compiled.compiler, compiled.powered
-            if sized is None:  # what is known before A/A runs: what they cost, with the least that has to follow them
+            sizing, draft, analysis = compiled.compiler, compiled.draft, compiled.analysis
+            if analysis is None:  # all that is known before A/A runs is what they and the least after them cost
                 told: Answer = {
-                    "first": f"A/A runs: {sizing.explain_unknown_noise(compiled.draft)}",
-                    "seconds_at_least": round(sizing.cost(sizing.noise_stages(compiled.draft))),
-                    "smallest_effect": compiled.draft.effect,
+                    "first": f"A/A runs: {sizing.explain_unknown_noise(draft)}",
+                    "seconds_at_least": round(sizing.cost(sizing.noise_stages(draft))),
+                    "smallest_effect": draft.effect,
                 }
             else:
-                analysis, effect = sized.analysis, sized.draft.effect
                 told = {
-                    "seeds_per_arm": sized.seeds,
-                    "arms": sized.draft.arms,
-                    "runs_at_most": sum(stage.runs for stage in sized.stages),
-                    "seconds_at_most": round(sizing.cost(sized.stages)),
-                    "smallest_effect": effect,
-                    "power_at_the_smallest_effect": round(analysis.power(sized.seeds, effect), 3),
+                    "seeds_per_arm": compiled.seeds,
+                    "arms": draft.arms,
+                    "runs_at_most": sum(stage.runs for stage in compiled.stages),
+                    "seconds_at_most": round(sizing.cost(compiled.stages)),
+                    "smallest_effect": draft.effect,
+                    "power_at_the_smallest_effect": round(analysis.power(compiled.seeds, draft.effect), 3),
                     "promised_power": sizing.requirements.power,
-                    "effect_seen_with_the_promised_power": analysis.min_detectable_effect(sized.seeds),
+                    "effect_seen_with_the_promised_power": analysis.min_detectable_effect(compiled.seeds),
                     "sd_between_seeds": round(analysis.noise.sd, 4),
                 }
         except DesignRefused as error:
             return {"can_be_had": False, "because": error.model_feedback}
-        place = compiler.ledgers.next_place(compiler.previous)
-        level = {} if place is None else {"level_of_differences": round(place.difference, 5)}
+        level = {} if compiler.place is None else {"level_of_differences": round(compiler.place.difference, 5)}
         return {"can_be_had": True, **told, **level}
 
 

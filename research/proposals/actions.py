@@ -186,22 +186,15 @@ class ProposedHypothesis(_ActionModel):
         return tuple({"field": name, "value": entry} for name, entry in value.items())
 
     @model_validator(mode="after")
-    def _check_kind(self) -> Self:
+    def _check_sides(self) -> Self:
         _check_interval(self.predicted_low, self.predicted_high)
-        sides = [_field_names(value) for value in (self.control, self.treatment)]
-        if self.variable != CONFIGURATION:
-            if any(sides):
-                raise ValueError(f"{self.variable}: expected one value in each arm; found several fields; name the "
-                                 f"variable {CONFIGURATION!r}")  # fmt: skip
-            return self
-        if not sides[0] or sides[0] != sides[1] or len(set(sides[0])) < len(sides[0]):
-            found = " and ".join(", ".join(names) or "none" for names in sides)
+        names, others, rungs = _field_names(self.control), _field_names(self.treatment), self.ladder
+        if self.variable != CONFIGURATION and (names or others):
+            raise ValueError(f"{self.variable}: expected one value in each arm; found several fields; name the "
+                             f"variable {CONFIGURATION!r}")  # fmt: skip
+        if self.variable == CONFIGURATION and (not names or names != others or len(set(names)) < len(names)):
+            found = " and ".join(", ".join(side) or "none" for side in (names, others))
             raise ValueError(f"{CONFIGURATION}: expected the same fields in control and treatment; found {found}")
-        return self
-
-    @model_validator(mode="after")
-    def _check_contrast(self) -> Self:
-        names, rungs = _field_names(self.control), self.ladder
         if self.moderator and (len(names) != 2 or self.moderator not in names):
             raise ValueError(f"moderator: expected one of the two fields of a {CONFIGURATION}; found "
                              f"{self.moderator!r} and {', '.join(names) or 'no fields'}")  # fmt: skip

@@ -125,10 +125,6 @@ class ResolvedArms:
     jobs: tuple[Job, ...]
     """The resolved job of each arm, in the order of `arms`."""
 
-    @property
-    def control_arm(self) -> str:
-        return self.arms[0].name
-
 
 def field_value(name: str, value: Scalar) -> Scalar:
     """Return `value` as the job holds it (16.0 episodes become 16); raise DesignRefused if the field cannot take it."""

@@ -72,36 +72,24 @@ def check_reward(source: str) -> str:
                 raise DesignRefused(
                     f"code: expected visible characters; found U+{ord(character):04X} in line {number}; leave it out"
                 )
-    definitions = [item for item in _parse(source).body if isinstance(item, ast.FunctionDef) and item.name == "reward"]
-    if not definitions:
-        raise DesignRefused(f"code: expected {SIGNATURE} at the top level; found no such function")
-    parameters = _strip_annotations(definitions[-1].args)
-    others = (*parameters.posonlyargs, *parameters.kwonlyargs, parameters.vararg, parameters.kwarg)
-    if [item.arg for item in parameters.args] != _PARAMETERS or any(others):
-        raise DesignRefused(f"code: expected {SIGNATURE}; found parameters ({ast.unparse(parameters)})")
-    return source
-
-
-def _parse(source: str) -> ast.Module:
     try:
         with warnings.catch_warnings(action="ignore"):
-            return ast.parse(source)
+            body = ast.parse(source).body
     except SyntaxError as error:
         raise DesignRefused(
             f"code: expected Python; found a syntax error in line {error.lineno}: {error.msg}"
         ) from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise DesignRefused("code: expected Python; found what its parser cannot take; write it plainly") from error
-
-
-def _strip_annotations(given: ast.arguments) -> ast.arguments:
-    """Return parameters without types and defaults, which may be nested deeper than anything writes them out."""
-
-    def names(entries: Iterable[ast.arg | None]) -> list[ast.arg]:
-        return [ast.arg(entry.arg) for entry in entries if entry is not None]
-
-    return ast.arguments(
-        posonlyargs=names(given.posonlyargs), args=names(given.args), kwonlyargs=names(given.kwonlyargs),
-        vararg=next(iter(names([given.vararg])), None), kwarg=next(iter(names([given.kwarg])), None),
-        defaults=[], kw_defaults=[None] * len(given.kwonlyargs),
-    )  # fmt: skip
+    definitions = [item for item in body if isinstance(item, ast.FunctionDef) and item.name == "reward"]
+    if not definitions:
+        raise DesignRefused(f"code: expected {SIGNATURE} at the top level; found no such function")
+    given = definitions[-1].args
+    others = [*given.posonlyargs, *given.kwonlyargs, *filter(None, (given.vararg, given.kwarg))]
+    if [item.arg for item in given.args] != _PARAMETERS or others:
+        # Types and defaults may be nested deeper than anything writes them out.
+        given.defaults, given.kw_defaults = [], [None] * len(given.kwonlyargs)
+        for item in (*given.args, *others):
+            item.annotation = None
+        raise DesignRefused(f"code: expected {SIGNATURE}; found parameters ({ast.unparse(given)})")
+    return source

@@ -96,20 +96,16 @@ def test_an_interaction_locks_four_arms_and_one_claim() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "sd", "budget_s", "told"),
+    ("one", "settings", "told"),
     [
-        (crossed(), 0.06, 100.0, ["two differences has 2 times the variance", "seeds x 4 arms"]),
-        (crossed(), 0.5, 1e6, ["no 20 seeds see", "2 times the variance"]),
-        (trend(2, 4, 8, 16), 0.06, 50.0, ["the rise over 4 values has 0.9 times the variance"]),
+        (crossed(), means(0.06, 100.0), ["two differences has 2 times the variance", "seeds x 4 arms"]),
+        (crossed(), means(0.5), ["no 20 seeds see", "2 times the variance"]),
+        (trend(2, 4, 8, 16), means(0.06, 50.0), ["the rise over 4 values has 0.9 times the variance"]),
+        (crossed(), means(0.02) | {"requirements": StatisticalRequirements(metric=RequestedMetric.parse("collapse"))},
+         ["judged by counting"]),
     ],
 )  # fmt: skip
-def test_a_refusal_says_why_a_contrast_is_dear(
-    one: dict[str, Any], sd: float, budget_s: float, told: list[str]
+def test_a_refusal_says_why_a_contrast_is_dear_or_cannot_be(
+    one: dict[str, Any], settings: dict[str, Any], told: list[str]
 ) -> None:
-    assert_refused(WISH, accept_hypotheses(asked(one)), *told, **means(sd, budget_s))
-
-
-def test_rates_of_runs_have_no_interaction() -> None:
-    collapses = StatisticalRequirements(metric=RequestedMetric.parse("collapse"))
-    claims = accept_hypotheses(asked(crossed()))
-    assert_refused(WISH, claims, "judged by counting", requirements=collapses, **means(0.02))
+    assert_refused(WISH, accept_hypotheses(asked(one)), *told, **settings)

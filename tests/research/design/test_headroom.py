@@ -122,27 +122,31 @@ def models_refused(
     return refusal(ProposeDesign(environment="guess", seeds_per_arm=3), hypotheses, **means)
 
 
-def test_a_model_that_begins_near_the_top_cannot_gain_more_however_little_the_others_gained() -> None:
-    found = models_refused(checked(OTHER, 0.98))
-    assert "gain more solved 0.980 of search episodes" in found.message
-    assert models_refused(checked(OTHER, 0.5)) is None
-    assert models_refused(checked(TINY, 0.98), checked(OTHER, 0.1)) is None  # where the control begins bounds it alone
-    high = models_refused(checked(OTHER, 0.5), bank=gaining(0.55))
-    assert high is not None  # a gain of 0.65 from 0.5 on is none that can be
-    assert models_refused(checked(OTHER, 0.1), bank=gaining(0.55)) is None
+LESS, NOTHING_LEARNED = {"direction": "decrease"}, {"equal": 1.0}
 
 
-def test_a_model_can_gain_less_only_than_one_that_can_gain() -> None:
-    found = models_refused(checked(TINY, 0.98), direction="decrease")
-    assert "gain more, solved 0.980" in found.message
-    assert models_refused(checked(TINY, 0.3), direction="decrease") is None
-    assert models_refused(checked(OTHER, 0.0), direction="decrease", bank=gaining(0.02)) is not None
-    assert models_refused(checked(OTHER, 0.4), direction="decrease", bank=gaining(0.02)) is None
-
-
-def test_models_are_compared_unless_nothing_is_to_be_learned_with_any_of_them() -> None:
-    assert models_refused(checked(TINY, 0.0, equal=1.0), checked(OTHER, 0.3)) is None
-    found = models_refused(checked(TINY, 0.0, equal=1.0), checked(OTHER, 0.0, equal=1.0))
-    assert "had equal rewards" in found.message
-    alike = models_refused(bank=gaining(0.0, sd=0.0))
-    assert "job gained 0" in alike.message  # gains that are all alike say nothing of the noise
+@pytest.mark.parametrize(
+    ("checks", "changes", "told"),
+    [
+        ([checked(OTHER, 0.98)], {}, "gain more solved 0.980 of search episodes"), ([checked(OTHER, 0.5)], {}, None),
+        # where the control begins bounds it alone
+        ([checked(TINY, 0.98), checked(OTHER, 0.1)], {}, None),
+        # a gain of 0.65 from 0.5 on is none that can be
+        ([checked(OTHER, 0.5)], {"bank": gaining(0.55)}, "to gain more solved 0.500"),
+        ([checked(OTHER, 0.1)], {"bank": gaining(0.55)}, None),
+        # less only than one that can gain
+        ([checked(TINY, 0.98)], LESS, "gain more, solved 0.980"), ([checked(TINY, 0.3)], LESS, None),
+        ([checked(OTHER, 0.0)], {**LESS, "bank": gaining(0.02)}, "to gain less solved 0.000"),
+        ([checked(OTHER, 0.4)], {**LESS, "bank": gaining(0.02)}, None),
+        # unless nothing is to be learned with any of them
+        ([checked(TINY, 0.0, **NOTHING_LEARNED), checked(OTHER, 0.3)], {}, None),
+        ([checked(job, 0.0, **NOTHING_LEARNED) for job in (TINY, OTHER)], {}, "had equal rewards"),
+        # gains that are all alike say nothing of the noise
+        ([], {"bank": gaining(0.0, sd=0.0)}, "job gained 0"),
+    ],
+)  # fmt: skip
+def test_models_are_compared_where_a_gain_fits_between_their_beginnings_and_the_top(
+    checks: list[MeasuredEnvironment], changes: dict[str, Any], told: str | None
+) -> None:
+    found = models_refused(*checks, **changes)
+    assert (found is None) if told is None else told in found.message

@@ -100,6 +100,8 @@ LOCAL = {"OPENAI_BASE_URL": "http://127.0.0.1:8000/v1"}
         ("llm", "m", {"OPENAI_BASE_URL": "localhost:8000"}, "an address such as"),
         ("llm", "m", {"OPENAI_BASE_URL": "http://host:port/v1"}, "an address such as"),
         ("llm", "m", {"OPENAI_API_KEY": "sk-\u2026"}, "printable ASCII"),
+        *(("llm", "m", {**LOCAL, "AJET_PLANNER_TIMEOUT": seconds}, "seconds from 1 to 86400") for seconds in (
+            "soon", "0", "nan", "1e9")),
     ],
 )  # fmt: skip
 def test_what_makes_no_planner_is_named(name: str, model: str | None, environ: dict[str, str], told: str) -> None:

@@ -143,23 +143,18 @@ def act_of(state: StudyState, turn: str) -> PlannerAct:
     return next(act for act in state.planner_acts if act.turn == turn)
 
 
-def test_every_look_is_counted_in_the_log_and_kept_in_its_turns_file(flown: Flown) -> None:
+def test_every_look_is_kept_and_what_is_not_in_the_record_is_refused_with_what_is(flown: Flown) -> None:
     act, turn = act_of(flown.state, "2/propose/1"), flown.turns["round-2/propose.json"]
-    assert (act.action, act.tries) == ("replicate", 3)
-    found = ("of your notebook (idea-", "found 'idea-999'", "an earlier round (h1); found 'h9'")
-    assert [text for text in found if text not in " ".join(act.rejected)] == []
     names = ["runs", "curve", "episodes", "log", "price", "findings", "shell", "runs"]
     assert [entry["name"] for entry in act.tool_calls] == [entry["name"] for entry in turn["looks"]] == names
-    for told, kept in zip(act.tool_calls, turn["looks"], strict=True):
-        assert told["arguments"] == kept["arguments"]
-        assert told["sha256"] == hashlib.sha256(kept["answer"].encode()).hexdigest()
-        assert told["characters"] == len(kept["answer"])
-    first = json.loads(flown.turns["propose.json"]["looks"][0]["answer"])
+    hashes = [hashlib.sha256(kept["answer"].encode()).hexdigest() for kept in turn["looks"]]
+    assert [entry["sha256"] for entry in act.tool_calls] == hashes
+    assert (act.action, act.tries) == ("replicate", 3)
+    found = ("of your notebook (idea-", "found 'idea-999'", "an earlier round (h1); found 'h9'", "none of round 9")
+    assert [text for text in found if text not in " ".join([*act.rejected, turn["looks"][-1]["answer"]])] == []
+    price = json.loads(flown.turns["propose.json"]["looks"][0]["answer"])
     levels = flown.state.rounds[0].ledgers.differences
-    assert first["level_of_differences"] == pytest.approx(levels.level, abs=1e-5)
-    assert json.loads(turn["looks"][5]["answer"])["quoted"] == []  # nothing was found before
-    assert "none of round 9" in turn["looks"][-1]["answer"]
-    assert [look["name"] for look in act_of(flown.state, "1/propose/1").tool_calls] == ["price"]
+    assert price["level_of_differences"] == pytest.approx(levels.level, abs=1e-5)
 
 
 def test_a_planted_instruction_stays_quoted_and_changes_nothing(flown: Flown) -> None:

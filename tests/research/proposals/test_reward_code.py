@@ -104,19 +104,24 @@ def test_another_condition_is_refused_in_one_line_with_the_six(when: str) -> Non
     assert "\n" not in line
 
 
-def test_a_kill_condition_settles_before_the_table_is_asked() -> None:
-    claim = hypothesis().model_copy(update={"kill_if": FUTILE})
-    assert decide(rules_for(claim, ()), verdict("inconclusive", p=0.6), 2).name == KILL
-    assert decide(rules_for(claim, ()), verdict("inconclusive", p=0.4), 2).name == "look-again"
-    assert rules_for(hypothesis(), ()) == DEFAULT_TABLE
+STRANGE = Rule(name="strange", when="lo > 0", then="continue")
 
 
-def test_what_no_rule_that_this_version_knows_covers_settles() -> None:
-    assert decide(DEFAULT_TABLE[:1], verdict("inconclusive"), 2) is UNRULED
+@pytest.mark.parametrize(
+    ("rules", "p", "decided"),
+    [
+        (rules_for(hypothesis().model_copy(update={"kill_if": FUTILE}), ()), 0.6, KILL),
+        (rules_for(hypothesis().model_copy(update={"kill_if": FUTILE}), ()), 0.4, "look-again"),
+        (rules_for(hypothesis(), ()), 0.6, "look-again"), (DEFAULT_TABLE[:1], 0.2, UNRULED.name),
+        ((STRANGE,), 0.2, UNRULED.name), ((STRANGE, *DEFAULT_TABLE), 0.2, "look-again"),
+    ],
+    ids=["killed", "not killed", "no kill condition", "covered by no rule", "a rule of another version", "and others"],
+)  # fmt: skip
+def test_the_first_rule_that_this_version_knows_and_that_holds_decides(
+    rules: tuple[Rule, ...], p: float, decided: str
+) -> None:
+    assert decide(rules, verdict("inconclusive", p=p), 2).name == decided
     assert UNRULED.then == "settle"
-    strange = Rule(name="strange", when="lo > 0", then="continue")
-    assert decide((strange,), verdict("inconclusive"), 2) is UNRULED
-    assert decide((strange, *DEFAULT_TABLE), verdict("inconclusive"), 2).name == "look-again"
 
 
 PLAIN = "def reward(task: dict, messages: list[dict], outcome: dict) -> float:\n    return outcome['reward']\n"
