@@ -111,25 +111,13 @@ async def waiting(scene: Scene, task: str) -> asyncio.Task[LeasedEpisode]:
     return begun
 
 
-async def test_training_needs_room_and_a_job_that_goes_on_and_an_evaluation_neither() -> None:
-    scene = Scene()
-    await scene.fill()
-    with pytest.raises(Throttled) as refusal:
-        await scene.begin("c")
-    assert refusal.value.retry_after
-    assert scene.rollout.counts["throttled"] == 1
-    await scene.begin("c", kind="eval")
-    scene = Scene()
-    scene.rollout.finished = True
-    with pytest.raises(JobFinished):
-        await scene.begin("a")
-    await scene.begin("a", kind="eval")
-
-
 async def test_what_waits_in_line_hears_why_nobody_begins_and_a_place_given_to_one_who_left_is_given_back() -> None:
     for is_over, error in ((True, JobFinished), (False, EngineUnavailable)):
         scene = Scene()
         first, *_ = await scene.fill()
+        with pytest.raises(Throttled) as refusal:
+            await scene.begin("c")
+        assert (bool(refusal.value.retry_after), scene.rollout.counts["throttled"]) == (True, 1)
         gone = await waiting(scene, "a")
         await scene.rollout.abort(claims(first), "")  # whose place is given to it, but it does not hear of that
         gone.cancel()
