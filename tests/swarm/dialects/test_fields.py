@@ -52,7 +52,7 @@ def test_half_a_character_is_refused_by_its_field(body: bytes, param: str) -> No
 
 
 def test_half_a_character_below_a_long_name_costs_no_more_than_is_sent() -> None:
-    """Each place as a whole path would be a hundred gigabytes."""
+    """Whole paths would be a hundred gigabytes."""
     with pytest.raises(InvalidRequest, match="half of one"):
         body_fields(b'{"%s": [%s "\\ud800"]}' % (b"k" * 200_000, b"1," * 500_000))
 

@@ -107,14 +107,14 @@ async def test_a_training_that_breaks_down_by_itself_is_told_apart_and_logged(tm
     tracker = RecordingTracker()
 
     def broken(batch: Batch) -> Mapping[str, float]:
-        raise NotFinite("the loss is nan")
+        raise NotFinite("loss nan")
 
     async with serving(tmp_path, job(steps=3), tracker=lambda _: tracker) as served:
         await served.play_step()
         assert (await served.until(step=1))["not_finite"] is False
         served.backend.learner.update = broken  # type: ignore[method-assign]
         await served.play_step()
-        status = await served.until(state="FAILED", reason="the loss is nan")
+        status = await served.until(state="FAILED", reason="loss nan")
     assert (status["not_finite"], status["step"]) == (True, 1)
     assert tracker.logged[-1] == (2, {"training/not_finite": 1.0})
 
@@ -176,13 +176,13 @@ async def test_a_backend_that_breaks_anywhere_fails_the_server_with_the_reason(
 async def test_a_tracker_that_cannot_finish_is_told_and_the_engine_can_start_again(tmp_path: Path) -> None:
     class FullDisk(RecordingTracker):
         def finish(self) -> None:
-            raise OSError("no space left on device")
+            raise OSError("disk full")
 
     queue = [FullDisk(), RecordingTracker()]
     async with serving(tmp_path, tracker=lambda _: queue.pop(0)) as served:
         stopped = await served.post("/engine/stop", served.admin)
         assert (stopped.status, stopped.code) == (500, "server_failed")
-        assert "no space left" in stopped.message
+        assert "disk full" in stopped.message
         assert served.backend.stopped
         assert (await served.status())["state"] == "OFFLINE"
         assert (await served.post("/engine/start", served.admin)).status == 200
