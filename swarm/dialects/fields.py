@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from reprlib import Repr
 from typing import Any, TypeGuard, TypeVar
@@ -154,19 +154,28 @@ def body_fields(body: bytes) -> Fields:
     try:
         return Fields(from_json(body, allow_inf_nan=False))
     except ValueError as error:
-        wrong = InvalidRequest(f"body: expected JSON, found text that is none: {error}")
-        with suppress(ValueError, RecursionError):  # JSON may escape half a character, which no text can hold
-            halves = (where for where, text in _texts(json.loads(body)) if _HALF.search(text))
-            wrong = next((field_error(where, HALF_A_CHARACTER) for where in halves), wrong)
-        raise wrong from None
+        half = None
+        with suppress(ValueError, RecursionError):
+            half = _find_half(body)
+        raise half or InvalidRequest(f"body: expected JSON, found text that is none: {error}") from None
 
 
-def _texts(found: Any, where: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(found, str):
-        yield where, found
-    for key, inner in found.items() if isinstance(found, dict) else enumerate(found if isinstance(found, list) else ()):
-        yield where, str(key)
-        yield from _texts(inner, f"{where}.{key}".lstrip("."))
+def _find_half(body: bytes) -> InvalidRequest | None:
+    """Return what is wrong with the field of the first text that has half a character, which JSON may escape, but no
+    text can hold. A place is the place above it and a key: whole paths of a million values would be too much."""
+    left: list[tuple[Any, Any]] = [(json.loads(body), None)]
+    while left:
+        value, place = left.pop()
+        if isinstance(value, str) and _HALF.search(value):
+            keys: list[str] = []
+            while place is not None:
+                place, key = place
+                keys.insert(0, str(key))
+            return field_error(".".join(keys), HALF_A_CHARACTER)
+        inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        left += reversed([(below, (place, key)) for key, below in inner])
+        left += [(key, place) for key in value] if isinstance(value, dict) else []
+    return None
 
 
 def join_text(found: Any, where: str, kinds: Mapping[str, Sequence[str]]) -> str:

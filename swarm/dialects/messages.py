@@ -228,15 +228,15 @@ def _user(value: Any, where: str, called: set[str]) -> list[Message]:
     for block, kind in _blocks(value, where):
         if kind == "text":
             if not read or read[-1]["role"] == "tool":
-                read.append({"role": "user", "content": ""})
-            read[-1]["content"] += _text(block)
+                read.append({"role": "user", "content": []})
+            read[-1]["content"].append(_text(block))
         elif kind == "tool_result":
             content = block.take("content")
             text = "" if content is None else join_text(content, block.at("content"), _TEXT)
             if block.flag("is_error") and not text.lower().startswith("error"):
                 text = f"Error: {text}"
             call_id = read_call_id(block, "tool_use_id", called)
-            read.append({"role": "tool", "tool_call_id": call_id, "content": text})
+            read.append({"role": "tool", "tool_call_id": call_id, "content": [text]})
             block.ignore("cache_control")
         else:
             wrong = f"only text and tool results are honoured by this server, found {kind!r}"
@@ -244,7 +244,7 @@ def _user(value: Any, where: str, called: set[str]) -> list[Message]:
         block.close()
     if not read:
         raise field_error(where, "expected at least one block, found none")
-    return list(read)
+    return [{**message, "content": "".join(message["content"])} for message in read]
 
 
 def _blocks(found: Any, where: str) -> Iterator[tuple[Fields, str]]:

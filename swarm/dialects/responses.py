@@ -64,22 +64,27 @@ def messages_of(value: Any) -> tuple[Message, ...]:
                 raise field_error(fields.at("type"), wrong)
             _ITEMS[kind](fields, conversation)
             fields.close()
+    for message in conversation.messages:
+        for name, texts in message.items():
+            if isinstance(texts, list) and name != "tool_calls":
+                message[name] = "".join(texts)
     return tuple(conversation.messages)
 
 
 class _Conversation:
-    """Messages being made of items; `called` are the ids of the function calls so far."""
+    """Messages being made of items, the texts of the assistant's still in parts; `called` are the ids of the function
+    calls so far."""
 
     def __init__(self) -> None:
         self.called: set[str] = set()
         self.messages: list[dict[str, Any]] = []
-        self._has_words = False  # of the assistant's turn that is the last message
-        self._response: str | None = None  # in which its items were served
+        self._response: str | None = (
+            None  # in which the items of the last message were served, if it is the assistant's
+        )
 
     def say(self, role: str, text: str, item_id: str | None) -> None:
         if role == "assistant":
-            self.turn(item_id, words=True)["content"] += text
-            self._has_words = True
+            self.turn(item_id, words=True)["content"].append(text)
         else:
             self.messages.append({"role": "user" if role == "user" else "system", "content": text})
 
@@ -87,11 +92,14 @@ class _Conversation:
         """Return the assistant's message that an item of this id is a part of."""
         served = _ITEM_ID.fullmatch(item_id or "")
         response = served[1] if served else None
-        told_apart = self._response is not None and response is not None
-        other = self._response != response if told_apart else words and self._has_words
-        if not self.messages or self.messages[-1]["role"] != "assistant" or other:
-            self.messages.append({"role": "assistant", "content": ""})
-            self._has_words, self._response = False, None
+        last = self.messages[-1] if self.messages and self.messages[-1]["role"] == "assistant" else None
+        if last is not None and self._response is not None and response is not None:
+            last = last if self._response == response else None
+        elif last is not None and words and last["content"]:
+            last = None
+        if last is None:
+            self.messages.append({"role": "assistant", "content": []})
+            self._response = None
         self._response = self._response or response
         return self.messages[-1]
 
@@ -134,8 +142,7 @@ def _read_reasoning(item: Fields, conversation: _Conversation) -> None:
         raise field_error(
             item.where, "expected the reasoning's `content` or `encrypted_content`, found neither; nothing is kept here"
         )
-    turn = conversation.turn(item.text("id"))
-    turn["reasoning_content"] = turn.get("reasoning_content", "") + text
+    conversation.turn(item.text("id")).setdefault("reasoning_content", []).append(text)
     item.ignore("summary", "status")
 
 

@@ -422,6 +422,8 @@ class Rollout(EpisodeRegistry):
         self.notify()
 
     def _find_stuck(self) -> list[LeasedEpisode]:
+        """Return who holds a full batch up: stragglers whose clients are silent, and who is over its own time. Where
+        their clients gave them none, heartbeats alone give HEARTBEATS_ONLY_S."""
         now = self.clock()
         if self.full_since is None:
             self._straggling_since = None
@@ -435,16 +437,12 @@ class Rollout(EpisodeRegistry):
             silent_since = now - self.job.drain_timeout_s
         stuck = []
         for episode in self.leases:
-            is_silent = not episode.calls and episode.heard_at <= silent_since
-            if episode.settling is None and (is_silent or _time_is_over(episode, now, waited_for=waited_for)):
+            silent, due = not episode.calls and episode.heard_at <= silent_since, episode.due_at
+            if due is not None and (due <= now or episode.tree.nodes or not waited_for):
+                silent = silent or due <= now
+            else:  # its client gave it no time, or makes no call while others wait for a place it could hold for a week
+                silent = silent or (not episode.calls and episode.active_at <= now - HEARTBEATS_ONLY_S)
+            if silent and episode.settling is None:
                 stuck.append(episode)
         awaited = self.groups.awaited if stuck else set()
         return [e for e in stuck if e.id in awaited]
-
-
-def _time_is_over(episode: LeasedEpisode, now: float, *, waited_for: bool) -> bool:
-    """Return whether its client gave it no more time; where it gave none, heartbeats alone give HEARTBEATS_ONLY_S. They
-    give no more where no call was made while others wait for its place: one client could hold all for a week."""
-    if episode.due_at is not None and (episode.due_at <= now or episode.tree.nodes or not waited_for):
-        return episode.due_at <= now
-    return not episode.calls and episode.active_at <= now - HEARTBEATS_ONLY_S

@@ -94,17 +94,6 @@ class _Uvicorn(uvicorn.Server):
 
 def main(arguments: list[str] | None = None) -> int:
     os.umask(0o077)  # every token and every hidden outcome is its owner's, whoever made the folder
-    options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s level=%(levelname)s %(message)s", stream=sys.stderr)
-    try:
-        _run(options)
-    except (StartRefused, ServerFailed) as error:
-        print(f"ajet swarm server: {error}", file=sys.stderr)  # noqa: T201
-        return 2 if isinstance(error, StartRefused) else 1
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m swarm.server", description="Run one swarm server.")
     parser.add_argument("--directory", type=Path, required=True, help="where server.json, tokens.json, checkpoints go")
     parser.add_argument("--host", default="127.0.0.1", help="address to bind (default 127.0.0.1)")
@@ -129,7 +118,14 @@ def _parser() -> argparse.ArgumentParser:
         help="write a checkpoint also where the last one is older than this (default: by the job's steps alone)",
     )
     parser.add_argument("--token-file", type=Path, help="owner-only file with an admin token of your own choosing")
-    return parser
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s level=%(levelname)s %(message)s", stream=sys.stderr)
+    try:
+        _run(options)
+    except (StartRefused, ServerFailed) as error:
+        print(f"ajet swarm server: {error}", file=sys.stderr)  # noqa: T201
+        return 2 if isinstance(error, StartRefused) else 1
+    return 0
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -153,14 +149,8 @@ def _run(options: argparse.Namespace) -> None:
         if options.environments is not None:
             add_folder(options.environments)
         models = (options.models or directory / "models").absolute()
-        server = SwarmServer(
-            directory,
-            models,
-            keys,
-            store=options.store,
-            peers=options.peer,
-            checkpoint_after_s=options.checkpoint_after,
-        )
+        asked = {"store": options.store, "peers": options.peer, "checkpoint_after_s": options.checkpoint_after}
+        server = SwarmServer(directory, models, keys, **asked)
         _serve(server, sock, directory, idle=options.idle)
     finally:
         lock.release()

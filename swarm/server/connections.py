@@ -71,13 +71,16 @@ class LimitedHttp(HttpToolsProtocol):
     _waited_s: float = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection; where there are too many, the one that waits longest goes, and failing that this one."""
+        """Take a connection; where there are too many, the one that waits longest goes, and failing that this one. Of
+        many that wait it is one without a whole head yet: an SDK that pauses between two calls keeps its connection."""
         super().connection_made(transport)
         self._waiting = vars(self.server_state).setdefault("waiting", {})
         full = len(self.connections) > most_connections()
         if self._waiting and full:
             next(iter(self._waiting))._drop("crowded")
-        elif len(self._waiting) >= MOST_WAITING and (silent := next(filter(LimitedHttp._is_new, self._waiting), None)):
+        elif len(self._waiting) >= MOST_WAITING and (
+            silent := next((one for one in self._waiting if one.cycle is None), None)
+        ):
             silent._drop("crowded")
         elif full:
             self._count("refused")
@@ -138,24 +141,18 @@ class LimitedHttp(HttpToolsProtocol):
         self.transport.close()
 
     def _tick(self) -> None:
-        if self._waits_for_client():
-            self._waited_s += TICK_S
+        """See whether it is the client's turn; uvicorn itself ends one that says nothing after an answer."""
+        if self.cycle is None or self.transport.is_closing():
+            its_turn = True
+        elif self.cycle.response_complete:
+            its_turn = self.timeout_keep_alive_task is None
+        else:
+            its_turn = self.cycle.more_body and not self.flow.read_paused
+        self._waited_s += TICK_S if its_turn else 0.0
         if self._waited_s > PATIENCE_S:
             self._drop("silent")
         else:
             self._ticking = self.loop.call_later(TICK_S, self._tick)
-
-    def _waits_for_client(self) -> bool:
-        """Return whether it is the client's turn; uvicorn itself ends one that says nothing after an answer."""
-        if self.cycle is None or self.transport.is_closing():
-            return True
-        if self.cycle.response_complete:
-            return self.timeout_keep_alive_task is None
-        return self.cycle.more_body and not self.flow.read_paused
-
-    def _is_new(self) -> bool:
-        """Return whether it never brought a whole head: an SDK that pauses between two calls keeps its connection."""
-        return self.cycle is None
 
     def _drop(self, why: str) -> None:
         self._waiting.pop(self, None)

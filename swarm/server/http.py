@@ -226,8 +226,18 @@ class Guard:
         if refusal is not None:
             await error_response(refusal, self._tell(refusal))(scope, receive, send)
             return
+        size = 0
+
+        async def receive_limited() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > most:
+                raise BodyTooLarge(f"expected a body of at most {most} bytes, found more")
+            return message
+
         chunked = header(scope, b"transfer-encoding") is not None
-        await self._app(scope, _limit_body(receive, most) if chunked else receive, send)
+        await self._app(scope, receive_limited if chunked else receive, send)
 
     def _read_key(self, scope: Scope) -> bool:
         """Keep with the request what its key says, or why it is refused; return whether one that it carries was signed
@@ -336,17 +346,3 @@ class _JsonRequest(Request):
             self._json = _JSON.validate_json(self._body)
         except ValidationError as error:
             raise InvalidRequest(f"body: {to_invalid_request(error)}") from None
-
-
-def _limit_body(receive: Receive, most: int) -> Receive:
-    size = 0
-
-    async def receive_limited() -> Message:
-        nonlocal size
-        message = await receive()
-        size += len(message.get("body", b""))
-        if size > most:
-            raise BodyTooLarge(f"expected a body of at most {most} bytes, found more")
-        return message
-
-    return receive_limited

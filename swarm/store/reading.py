@@ -212,6 +212,15 @@ def recover_state(engine: sa.Engine, stored: StoredTraining, kept: int, fresh_st
         begun = sa.select(sa.func.count()).select_from(EPISODES).where(own)
         ends = sa.select(_E.episode, _E.fencing_token, _E.state, _E.reason).where(own, _E.closed.is_not(None))
         closed = connection.execute(ends.order_by(_E.closed.desc()).limit(CLOSED_KEPT)).all()
+        played: dict[tuple[str, int, str], int] = {}
+        reason = sa.case((_E.state == "dropped", sa.func.coalesce(_E.reason, "")), else_="")
+        by_turn = sa.select(_E.task_index, reason, sa.func.count()).group_by(_E.task_index, reason)
+        over = by_turn.where(own, _E.state.in_(("in_step", "consumed", "dropped")))
+        for stream in streams:
+            for start in range(0, len(stream.unfinished), _SERIALS_AT_ONCE):
+                part = _E.task_index.in_(stream.unfinished[start : start + _SERIALS_AT_ONCE])
+                for task_index, why, plays in connection.execute(over.where(_E.stream == stream.name, part)):
+                    played[stream.name, task_index, why] = plays
         return RecoveredState(
             checkpoints=checkpoints(connection, training),
             step=step,
@@ -227,7 +236,7 @@ def recover_state(engine: sa.Engine, stored: StoredTraining, kept: int, fresh_st
             lists=_rows(connection, TaskListRow, training),
             measured=_ByStep(engine, connection.execute(measured.order_by(STEPS.c.step)).scalars().all(), read_metrics),
             evaluations=read_evaluations(connection, training),
-            played={key: plays for stream in streams for key, plays in _count_plays(connection, training, stream)},
+            played=played,
         )
 
 
@@ -267,24 +276,10 @@ def _closing(state: str) -> Closing:
     return "ended" if state in ("in_step", "consumed") else cast(Closing, state)
 
 
-def _count_plays(
-    connection: sa.Connection, training: int, stream: StreamRow
-) -> Iterator[tuple[tuple[str, int, str], int]]:
-    """Yield how many plays ended, and wait no more, of each turn of the stream that is not over, by their reasons."""
-    ended = (_E.training == training, _E.stream == stream.name, _E.state.in_(("in_step", "consumed", "dropped")))
-    reason = sa.case((_E.state == "dropped", sa.func.coalesce(_E.reason, "")), else_="")
-    for start in range(0, len(stream.unfinished), _SERIALS_AT_ONCE):
-        part = _E.task_index.in_(stream.unfinished[start : start + _SERIALS_AT_ONCE])
-        counted = sa.select(_E.task_index, reason, sa.func.count()).where(*ended, part)
-        for task_index, why, plays in connection.execute(counted.group_by(_E.task_index, reason)):
-            yield (stream.name, task_index, why), plays
-
-
 def _counts(connection: sa.Connection, training: int) -> dict[str, int]:
     closed = (_E.training == training, _E.closed.is_not(None))
     given_up = sa.case((_E.state.in_(("fenced", "dropped")), _E.reason))  # an abort's reason is its client's own words
-    by = (_E.kind, _E.state, given_up)
-    counts: Counter[str] = Counter()
+    by, counts = (_E.kind, _E.state, given_up), Counter[str]()
     for kind, state, reason, number in connection.execute(sa.select(*by, sa.func.count()).where(*closed).group_by(*by)):
         counts["ended" if state == "dropped" else _closing(state)] += number
         if reason is not None:

@@ -80,14 +80,10 @@ class Checkpoints:
 
 def list_checkpoints(folder: Path, known: Sequence[tuple[int, str]]) -> list[CheckpointSummary]:
     """Return those of the known checkpoints, newest first, that are on disk, with their sizes. Blocks."""
-    found = [(step, name, _size(folder / name)) for step, name in sorted(known, reverse=True)]
-    return [CheckpointSummary(name=name, step=step, size_bytes=size) for step, name, size in found if size is not None]
-
-
-def _size(folder: Path) -> int | None:
-    """Return the bytes of a folder's files, None where it is gone or goes meanwhile: a newer one took its place."""
-    try:
-        paths = list(folder.rglob("*"))
-        return sum(path.stat().st_size for path in paths if path.is_file()) if folder.is_dir() else None
-    except FileNotFoundError:
-        return None
+    there = []
+    for step, name in sorted(known, reverse=True):
+        with suppress(FileNotFoundError):  # it goes meanwhile: a newer one takes its place
+            size = sum(path.stat().st_size for path in list((folder / name).rglob("*")) if path.is_file())
+            if (folder / name).is_dir():
+                there.append(CheckpointSummary(name=name, step=step, size_bytes=size))
+    return there

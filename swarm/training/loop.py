@@ -440,14 +440,12 @@ class Training:
         return await asyncio.shield(learning)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        task.add_done_callback(self._fail_on_error)
-        self._tasks.append(task)
+        def fail_on_error(task: asyncio.Task[None]) -> None:
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                known = isinstance(error, BackendError | StoreRefused)
+                log.error("event=failed task=%s error=%r", name, str(error), exc_info=None if known else error)
+                self.fail(str(error) if known else f"{name}: {type(error).__name__}: {error}")
 
-    def _fail_on_error(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is None:
-            return
-        known = isinstance(error, BackendError | StoreRefused)
-        log.error("event=failed task=%s error=%r", task.get_name(), str(error), exc_info=None if known else error)
-        self.fail(str(error) if known else f"{task.get_name()}: {type(error).__name__}: {error}")
+        self._tasks.append(asyncio.create_task(work, name=name))
+        self._tasks[-1].add_done_callback(fail_on_error)

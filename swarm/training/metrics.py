@@ -76,6 +76,15 @@ def batch_metrics(
     codes = {sample.code for sample in samples} - {None}
     calls = Counter(each.agent for sample in samples for each in sample.trained_rewards)
     drift = Counter(node.drift for sample in samples for node in sample.nodes)
+    versions = [[v for node in sample.nodes if node.trained for v in node.versions] for sample in samples]
+    ages = {  # how far the episodes lag behind the version that learns them, as verl's asynchronous trainer counts it
+        f"training/off_policy/trajectory_staleness{which}/{kind.__name__.removeprefix('f')}": float(
+            kind([step - 1 - end(sampled) for sampled in versions if sampled])
+        )
+        for which, end in (("", max), ("_worst", min))
+        for kind in (fmean, min, max)
+        if any(versions)
+    }
     by_label: dict[str, list[Group]] = {}
     for group in groups:
         alone = charted is None or group.stream in charted
@@ -91,7 +100,7 @@ def batch_metrics(
         **({"batch/codes": float(len(codes))} if codes else {}),
         **{name.replace("success", "critic/success"): value for name, value in _outcomes(samples).items()},
         "calls/untrained": float(sum(not node.trained for sample in samples for node in sample.nodes)),
-        **_ages(samples, step - 1),
+        **ages,
         **_merge(groups),
         **{f"drift/{kind}": float(drift[kind]) for kind in Drift},
         **{
@@ -117,21 +126,6 @@ def _outcomes(samples: Sequence[Sample]) -> dict[str, float]:
         "response_length/clip_ratio": fmean(node.cut for nodes in trained for node in nodes),
         "num_turns/mean": fmean(map(len, trained)),
         "tokens/trained": float(sum(sampled)),
-    }
-
-
-def _ages(samples: Sequence[Sample], version: int) -> dict[str, float]:
-    """Return how far the episodes lag behind the version that learns them, as verl's asynchronous trainer counts it."""
-    versions = [[v for node in sample.nodes if node.trained for v in node.versions] for sample in samples]
-    lags = {
-        "trajectory_staleness": [version - max(found) for found in versions if found],
-        "trajectory_staleness_worst": [version - min(found) for found in versions if found],
-    }
-    return {
-        f"training/off_policy/{name}/{kind.__name__.removeprefix('f')}": float(kind(ages))
-        for name, ages in lags.items()
-        for kind in (fmean, min, max)
-        if ages
     }
 
 

@@ -111,24 +111,6 @@ def add(retries: RetryCache, key: str, call: Standing) -> Standing:
     return call
 
 
-def found(retries: RetryCache, key: str) -> Any:
-    return retries.find(key)
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
-def test_a_call_without_its_client_comes_first_then_one_that_goes_on_then_one_that_was_served(
-    clock: Clock, order: tuple[int, ...]
-) -> None:
-    retries = RetryCache(clock)
-    calls = [Standing(waiting=True), Standing(), Standing(state=CallState.SERVED, over_at=1000.0)]
-    for place in order:
-        add(retries, "k", calls[place])
-    for call in calls:
-        assert found(retries, "k") is call
-        call.state = CallState.FAILED
-    assert (found(retries, "k"), found(retries, "other")) == (None, None)
-
-
 @given(lasting=st.lists(st.floats(0, 3 * KEPT_S), max_size=30))
 def test_nothing_is_remembered_for_ever(lasting: list[float]) -> None:
     clock = Clock()

@@ -51,6 +51,12 @@ def test_half_a_character_is_refused_by_its_field(body: bytes, param: str) -> No
     assert found.value.param == param
 
 
+def test_half_a_character_below_a_long_name_costs_no_more_than_is_sent() -> None:
+    """Whole paths would be a hundred gigabytes."""
+    with pytest.raises(InvalidRequest, match="half of one"):
+        body_fields(b'{"%s": [%s "\\ud800"]}' % (b"k" * 200_000, b"1," * 500_000))
+
+
 @given(st.text())
 @example("a\r\nb\rc\nd\x0be\x0cf\x1cg\x1dh\x1ei\x85j\u2028k\u2029l")
 def test_an_event_is_one_line_of_data_for_every_client(text: str) -> None:

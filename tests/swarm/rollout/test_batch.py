@@ -14,7 +14,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from swarm.errors import InvalidRequest
 from swarm.rollout.groups import Groups
-from swarm.rollout.staleness import BatchSelection
 from swarm.rollout.streams import DeficitRoundRobin, Streams
 from swarm.rollout.task_sampler import Group, bytes_of
 from swarm.store.tables import Sample, StreamRow
@@ -271,36 +270,6 @@ TestOverlap = Overlap.TestCase
 TestOverlap.settings = settings(stateful_step_count=40)
 
 
-def selection(*slacks: int, batches: int, needed: int = 2) -> BatchSelection:
-    return BatchSelection([Counter({"s": needed})] * batches, needed, [("s", slack) for slack in slacks])
-
-
-def test_a_batch_leaves_room_for_what_later_batches_could_not_all_take() -> None:
-    found = selection(1, 1, 1, 1, 2, 2, batches=3)
-    assert not found.take("s", 2)  # four places have one batch after this one, which takes two
-    assert [found.take("s", 1) for _ in range(3)] == [True, True, False]
-    assert found.whole
-
-
-@given(parts=st.lists(st.integers(1, 5), min_size=1, max_size=5), scale=st.integers(1, 3), batches=st.integers(1, 5))
-def test_shares_that_divide_the_batch_are_exact_in_every_batch(parts: list[int], scale: int, batches: int) -> None:
-    shares = {f"s{number}": part / 7 for number, part in enumerate(parts)}
-    needed = sum(parts) * scale
-    streams = Streams(shares, needed, 0, 2)
-    for _ in range(batches):
-        batch = window(streams)
-        assert batch == {f"s{number}": part * scale for number, part in enumerate(parts)}
-        streams.take_batch(batch)
-
-
-def window(streams: Streams) -> Counter[str]:
-    taken: Counter[str] = Counter()
-    for name in streams.shares:
-        while streams.admits(name, taken):
-            taken[name] += 1
-    return taken
-
-
 def test_a_stream_without_a_share_is_refused_where_streams_have_shares() -> None:
     streams = Streams({"math": 1, "code": 1}, 4, 0, 2)
     with pytest.raises(InvalidRequest, match=r"code, math.*'web'"):
@@ -341,8 +310,10 @@ def test_shares_are_written_all_together_and_those_that_went_too() -> None:
 def test_whatever_begins_ends_or_is_given_up_no_stream_is_off_its_share_by_a_whole_place(
     shares: dict[str, int], needed: int, surplus: int, data: st.DataObject
 ) -> None:
-    """Streams may play nothing for any time; batches are taken as they come to be, and a restart comes at any time."""
-    streams = Streams(shares, needed, surplus, 2)
+    """Streams may play nothing for any time; batches are taken as they come to be, and a restart comes at any time. So
+    shares that divide a batch are exact in each, floats as they are."""
+    asked = {name: share / 7 for name, share in shares.items()}
+    streams = Streams(asked, needed, surplus, 2)
     taken, trained, written = Counter[str](), Counter[str](), dict[str, StreamRow]()
     for _ in range(data.draw(st.integers(1, 20))):
         name = data.draw(st.sampled_from(sorted(shares)))
@@ -355,8 +326,8 @@ def test_whatever_begins_ends_or_is_given_up_no_stream_is_off_its_share_by_a_who
             taken, trained = taken - batch, trained + batch
             written |= {moved.name: moved for moved in streams.list_rows()}
         if data.draw(st.booleans()):
-            streams = Streams(shares, needed, surplus, 2)
-            streams.recover(tuple(written.values()), shares)
+            streams = Streams(asked, needed, surplus, 2)
+            streams.recover(tuple(written.values()), asked)
         dealt = trained + Counter(streams._window)
         assert taken <= Counter(streams._window)
         for name, share in shares.items():

@@ -16,6 +16,7 @@ from swarm.job import Job
 from swarm.store import retention, writer
 from swarm.store.archive import Archive
 from swarm.store.changes import BatchScheduled, CallCaptured, CheckpointEvaluated, CheckpointSaved, StepMeasured
+from swarm.store.reading import call_record
 from swarm.store.tables import best_of, choose_kept_steps, pack_floats, pack_ints, unpack_floats, unpack_ints
 from swarm.store.writer import Store
 from swarm.wire import EvaluationSummary
@@ -99,15 +100,9 @@ async def test_episodes_are_shown_with_their_states_and_tokens(url: str) -> None
             ("a", "train", "in_step", 1, 3, 9),
         ]
         assert [e.id for e in (await store.episodes(1)).episodes] == ["b"]
-        record = await store.episode("a")
+        record, nodes = await store.episode("a"), [node(), node(1, node()), node(2, node(1))]
         assert record is not None
-        assert [(call.index, call.parent, call.drift) for call in record.record] == [
-            (0, None, "start"), (1, 0, "clean"), (2, 1, "clean"),
-        ]  # fmt: skip
-        last = node(2, node(1))
-        assert record.record[2].sampled.ids == last.sampled
-        assert record.record[2].sampled.logprobs == last.logprobs
-        assert record.record[2].context.ids == last.context
+        assert record.record == tuple(call_record(each) for each in nodes)
         assert await store.episode("nobody") is None
 
 
