@@ -132,13 +132,6 @@ def is_installed(model: Any) -> bool:
     return getattr(model.config, "_attn_implementation", None) == NAME
 
 
-def tree_inputs(tree: TreeMask, position: Tensor) -> dict[str, Any]:
-    """Return what a forward over packed ids is given beside them; position (N,) is each id's depth.
-    Given a mask of four dimensions that nobody reads, transformers builds none of N x N."""
-    unread = torch.zeros(1, 1, 1, 1, device=position.device)
-    return {"tree": tree, "position_ids": position[None], "attention_mask": unread, "use_cache": False}
-
-
 def tree_attention(
     module: torch.nn.Module,
     query: Tensor,

@@ -19,20 +19,16 @@ _KEPT = kv_cache.CacheShape(layers=2, heads=2, key_width=3, value_width=5)
 _POSITIONS = 40
 
 
-def _cache(slots: int = 5) -> kv_cache.SlotCache:
-    return kv_cache.SlotCache(_KEPT, slots, _POSITIONS, torch.float32, torch.device("cpu"))
-
-
-def test_as_many_rows_are_made_as_fit_in_the_bytes() -> None:
+def test_as_many_rows_are_made_as_fit_in_the_bytes_and_too_few_for_one_are_refused_with_those_needed() -> None:
     row = kv_cache.slot_bytes(_KEPT, torch.float32, _POSITIONS)
-    assert row == sum(held.numel() * held.element_size() for held in _cache(slots=1)._memory)
-    assert kv_cache.count_slots(_KEPT, torch.float32, _POSITIONS, 3 * row + 1, 64) == 3
-    assert kv_cache.count_slots(_KEPT, torch.float32, _POSITIONS, 99 * row, 64) == 64
-    assert kv_cache.count_slots(_KEPT, torch.bfloat16, _POSITIONS, 3 * row, 64) == 6
-
-
-def test_a_bound_too_small_for_one_sequence_is_refused_with_the_bytes_needed() -> None:
-    row = kv_cache.slot_bytes(_KEPT, torch.float32, _POSITIONS)
+    cache = kv_cache.SlotCache(_KEPT, 1, _POSITIONS, torch.float32, torch.device("cpu"))
+    assert row == sum(held.numel() * held.element_size() for held in cache._memory)
+    for dtype, limit, rows in (
+        (torch.float32, 3 * row + 1, 3),
+        (torch.float32, 99 * row, 64),
+        (torch.bfloat16, row, 2),
+    ):
+        assert kv_cache.count_slots(_KEPT, dtype, _POSITIONS, limit, 64) == rows
     with pytest.raises(BackendError, match=rf"{row:,} bytes.*allows {row - 1:,}: set kv_cache_bytes to {row:,}"):
         kv_cache.count_slots(_KEPT, torch.float32, _POSITIONS, row - 1, 64)
 
@@ -77,10 +73,6 @@ _SLOTS, _SLOT_POSITIONS = 3, 24
 _prompts = st.lists(st.integers(0, 1), min_size=1, max_size=_SLOT_POSITIONS - 1)
 
 
-def _fill(table: kv_cache.SlotTable, slot: int, ids: list[int]) -> None:
-    table.mark_valid(np.array([slot]), np.array([len(ids)]))
-
-
 @given(st.lists(st.tuples(_prompts, st.integers(0, 99)), max_size=40))
 def test_a_placement_s_cached_prefix_is_what_the_slot_or_its_donor_holds(steps: list[tuple[list[int], int]]) -> None:
     table = kv_cache.SlotTable(_SLOTS, _SLOT_POSITIONS)
@@ -96,7 +88,7 @@ def test_a_placement_s_cached_prefix_is_what_the_slot_or_its_donor_holds(steps: 
         source = placement.slot if placement.donor is None else placement.donor
         assert held.get(source, [])[: placement.cached] == prompt[: placement.cached]
         busy.append(placement.slot)
-        _fill(table, placement.slot, prompt)
+        table.mark_valid(np.array([placement.slot]), np.array([len(prompt)]))
         held[placement.slot] = prompt
 
 
