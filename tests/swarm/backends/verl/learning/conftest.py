@@ -1,4 +1,4 @@
-"""Real ranks on one Ray, kept from one test to the next, and the local learner beside them; skipped where there are none."""
+"""Real ranks on one Ray, kept from test to test, and the local learner beside them; skipped where there are none."""
 
 from __future__ import annotations
 
