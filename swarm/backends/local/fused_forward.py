@@ -180,7 +180,12 @@ class FusedForward:
     def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: Cache) -> Tensor:
         """Return features (B, T, F) of ids (B, T) at `positions` (B, T); `mask` (B, 1, T, S) is added to scores."""
         x = functional.embedding(ids.flatten(), self._embedding)
-        cos, sin = self._rotation(positions, x.dtype)
+        # cosines and signed sines (N, 1, D) of rotary embedding (arXiv 2104.09864, equation 34)
+        angles = (positions.reshape(-1, 1) * self._frequencies)[:, None]
+        cos, sin = angles.cos(), angles.sin_()
+        if self._stretch != 1.0:
+            cos, sin = cos.mul_(self._stretch), sin.mul_(self._stretch)
+        cos, sin = cos.to(x.dtype), sin.to(x.dtype)
         attend, mask = self._attention(ids.shape[1], mask)
         for number, layer in enumerate(self._layers):
             queries, keys, values = self._project(layer, x, cos, sin)
@@ -198,14 +203,6 @@ class FusedForward:
         if tokens > 1:
             return self._attend, mask
         return self._attend_once, mask.expand(-1, self._kv, 1, -1).flatten(0, 1)  # (B * Hkv, 1, S)
-
-    def _rotation(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return cosines and signed sines (N, 1, D) of rotary embedding (arXiv 2104.09864, equation 34)."""
-        angles = (positions.reshape(-1, 1) * self._frequencies)[:, None]
-        cos, sin = angles.cos(), angles.sin_()
-        if self._stretch != 1.0:
-            cos, sin = cos.mul_(self._stretch), sin.mul_(self._stretch)
-        return cos.to(dtype), sin.to(dtype)
 
     def _project(self, layer: _Layer, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries (N, H, D), keys and values (N, Hkv, D) of x (N, F), the first two rotated to their places."""

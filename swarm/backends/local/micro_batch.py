@@ -17,7 +17,7 @@ import logging
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -28,8 +28,9 @@ from swarm.algorithms.rows import Row
 from swarm.backends.local import tree_attention
 from swarm.backends.local.fused_forward import describe_difference
 from swarm.backends.local.policy import Policy
-from swarm.backends.local.tree_attention import Segment, TreeMask, tree_inputs
+from swarm.backends.local.tree_attention import Segment, TreeMask
 from swarm.job import Job
+from swarm.timelines.node import TrainRow
 
 
 class PaddedRows:
@@ -57,16 +58,19 @@ class PaddedRows:
         return found.flatten(0, 1)[self.places.to(policy.device)]
 
 
-def pad_rows(rows: Sequence[Row], tokens: int) -> Iterator[PaddedRows]:
-    """Split rows, longest first, so that no micro-batch holds more than `tokens` padded ids (but always one row)."""
-    taken: list[Row] = []
+RowT = TypeVar("RowT", Row, TrainRow)
+
+
+def split_rows(rows: Sequence[RowT], tokens: int) -> Iterator[list[RowT]]:
+    """Split rows, longest first, so that no part holds more than `tokens` padded ids (but always one row)."""
+    taken: list[RowT] = []
     for row in sorted(rows, key=lambda row: len(row.ids), reverse=True):
         if taken and (len(taken) + 1) * len(taken[0].ids) > tokens:
-            yield PaddedRows(taken)
+            yield taken
             taken = []
         taken.append(row)
     if taken:
-        yield PaddedRows(taken)
+        yield taken
 
 
 def vocabulary_logprobs(policy: Policy, micro: PaddedRows | PackedRows, temperature: float) -> Tensor:
@@ -176,8 +180,11 @@ class PackedRows:
         return len(self.ids)
 
     def features(self, policy: Policy) -> Tensor:
-        beside = tree_inputs(self.tree, self.position.to(policy.device))
-        found = policy.features(self.ids[None].to(policy.device), **beside)
+        # given a mask of four dimensions that nobody reads, transformers builds none of N x N
+        unread = torch.zeros(1, 1, 1, 1, device=policy.device)
+        ids, position = self.ids[None].to(policy.device), self.position[None].to(policy.device)
+        beside = {"tree": self.tree, "position_ids": position, "attention_mask": unread}
+        found = policy.features(ids, use_cache=False, **beside)
         return found[0][self.places.to(policy.device)]
 
 
@@ -236,7 +243,7 @@ class Layout:
             yield from map(PackedRows, trees)
             return
         # rows are padded or, where padding would cost more than attention to each row by itself does, packed
-        padded = list(pad_rows(rows, self._tokens))
+        padded = list(map(PaddedRows, split_rows(rows, self._tokens)))
         padding = sum(micro.tokens for micro in padded) - sum(len(row.ids) for row in rows)
         if self._obstacle is not None or padding <= _PADDING_PER_ROW * len(rows):
             yield from padded

@@ -132,13 +132,6 @@ def is_installed(model: Any) -> bool:
     return getattr(model.config, "_attn_implementation", None) == NAME
 
 
-def tree_inputs(tree: TreeMask, position: Tensor) -> dict[str, Any]:
-    """Return what a forward over packed ids is given beside them; position (N,) is each id's depth.
-    Given a mask of four dimensions that nobody reads, transformers builds none of N x N."""
-    unread = torch.zeros(1, 1, 1, 1, device=position.device)
-    return {"tree": tree, "position_ids": position[None], "attention_mask": unread, "use_cache": False}
-
-
 def tree_attention(
     module: torch.nn.Module,
     query: Tensor,
@@ -185,8 +178,10 @@ class _Blocks(torch.autograd.Function):
         joined, total = torch.cat(outs, 2).float(), torch.cat(totals, 2)
         for run in crossing:
             below = slice(run.start, run.below)
-            more = _flash(query[:, :, below], key[:, :, run.seen], value[:, :, run.seen], scale=scale)
-            _merge_attention(joined[:, :, below], total[:, :, below], *more)
+            more, more_total = _flash(query[:, :, below], key[:, :, run.seen], value[:, :, run.seen], scale=scale)
+            share = torch.sigmoid(more_total - total[:, :, below])
+            joined[:, :, below].lerp_(more.float(), share[..., None])
+            torch.logaddexp(total[:, :, below], more_total, out=total[:, :, below])
         found = joined.to(query.dtype)
         ctx.save_for_backward(query, key, value, found, total)
         ctx.blocks, ctx.crossing, ctx.scale = blocks, crossing, scale
@@ -222,9 +217,3 @@ def _break_even_pairs(heads: int, width: int) -> int:
 def _split_blocks(blocks: Sequence[Block], *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     sizes = [block.end - block.start for block in blocks]
     return zip(*(each.split(sizes, 2) for each in tensors), strict=True)
-
-
-def _merge_attention(out: Tensor, total: Tensor, more: Tensor, more_total: Tensor) -> None:
-    """Add the attention to other keys to `out` (1, H, L, D) and to its log-sum-exp `total` (1, H, L), in place."""
-    out.lerp_(more.float(), torch.sigmoid(more_total - total)[..., None])
-    torch.logaddexp(total, more_total, out=total)

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from swarm.backends.local.loading import load_policy
+from swarm.backends.local.micro_batch import split_rows
 from swarm.backends.tiny_model import Progress, build_once, print_folder
 from swarm.environments import Demonstration, Environment, get_environment
 from swarm.errors import InvalidRequest
@@ -108,18 +109,6 @@ def _sum_loss(model: Any, rows: Sequence[TrainRow]) -> Tensor:
     return torch.nn.functional.cross_entropy(logits_NV, labels_BT[asked], reduction="sum")
 
 
-def _parts(rows: Sequence[TrainRow]) -> Iterator[Sequence[TrainRow]]:
-    """Yield the rows in parts that fit a forward, the longest with the longest."""
-    part: list[TrainRow] = []
-    for row in sorted(rows, key=lambda row: -len(row.ids)):
-        if part and (len(part) + 1) * len(part[0].ids) > TOKENS_AT_ONCE:
-            yield part
-            part = []
-        part.append(row)
-    if part:
-        yield part
-
-
 _VERSION = 1
 """Raise it when a change of the recipe gives other weights for the same model, environment and steps."""
 PLAYS_PER_STEP = 16
@@ -182,7 +171,7 @@ def _make(job: Job, source: Path, renderer: HFRenderer, folder: Path, progress: 
         rows = next(batches)
         imitated = sum(sum(row.sampled) for row in rows)
         model.zero_grad()
-        for part in _parts(rows):
+        for part in split_rows(rows, TOKENS_AT_ONCE):
             (_sum_loss(model, part) / imitated).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -57,7 +57,11 @@ def verl_batch(
     `position_ids`, `loss_mask`; over its prompt: `prompts`; over its response: `responses`, `response_mask` and, unless
     all is padding, `ref_log_prob` and those of `_COLUMNS` that are there.
     """
-    shapes = [*map(_shape, rows), *[_Shape(torch.zeros(2, dtype=torch.long), 1, torch.zeros(0).long())] * padding]
+    shapes = []
+    for row in rows:  # with the id that it ends on, which ours leaves out: nothing is predicted after it
+        first = int(row.places[0]) + 1
+        shapes.append(_Shape(torch.cat([row.ids, row.targets[-1:]]), first, row.places + 1 - first))
+    shapes += [_Shape(torch.zeros(2, dtype=torch.long), 1, torch.zeros(0).long())] * padding
     responses = [shape.ids[shape.prompt :] for shape in shapes]
     masks = [_scatter(shape, torch.ones(len(shape.sampled), dtype=torch.long)) for shape in shapes]
     whole = [torch.cat([torch.zeros(s.prompt).long(), mask]) for s, mask in zip(shapes, masks, strict=True)]
@@ -83,12 +87,6 @@ def verl_batch(
     }
     nested = {name: torch.nested.as_nested_tensor(own, layout=torch.jagged) for name, own in parts.items()}
     return TensorDict(nested, batch_size=[len(shapes)])
-
-
-def _shape(row: Row) -> _Shape:
-    """Return a row with the id that it ends on, which ours leaves out: nothing is predicted after it."""
-    first = int(row.places[0]) + 1
-    return _Shape(torch.cat([row.ids, row.targets[-1:]]), first, row.places + 1 - first)
 
 
 def _scatter(shape: _Shape, values: Tensor) -> Tensor:

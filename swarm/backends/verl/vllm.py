@@ -244,11 +244,25 @@ class VllmStream:
     async def stream(self, name: str, ids: Sequence[int], sampling: Sampling, version: int) -> AsyncIterator[Chunk]:
         """Yield what follows `ids`, never with a finish; streams of other versions share no cache with it. ReplicaDied
         where it is dead. Log-probs are those of what is drawn from, at temperature 0 the model's own."""
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
         from vllm.v1.engine.exceptions import EngineDeadError
 
+        greedy = sampling.temperature == 0
+        parameters = SamplingParams(
+            max_tokens=sampling.max_tokens,
+            temperature=sampling.temperature,
+            top_p=1.0 if greedy else max(sampling.top_p, _LEAST_MASS),
+            top_k=0 if greedy else sampling.top_k,
+            seed=sampling.seed,
+            stop_token_ids=list(sampling.stop_ids),
+            ignore_eos=True,
+            logprobs=min(sampling.top_logprobs, self._vocabulary),
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
         prompt = {"prompt_token_ids": list(ids), "cache_salt": str(version)}
         try:
-            async for output in self._llm.generate(prompt, _parameters(sampling, self._vocabulary), name):
+            async for output in self._llm.generate(prompt, parameters, name):
                 found = output.outputs[0]
                 if found.token_ids:
                     yield _chunk(found.token_ids, found.logprobs, sampling.top_logprobs, version)
@@ -283,24 +297,6 @@ class VllmStream:
 
     async def forget_prefixes(self) -> None:
         await self._llm.reset_prefix_cache()
-
-
-def _parameters(sampling: Sampling, vocabulary: int) -> Any:
-    from vllm.sampling_params import RequestOutputKind, SamplingParams
-
-    greedy = sampling.temperature == 0
-    return SamplingParams(
-        max_tokens=sampling.max_tokens,
-        temperature=sampling.temperature,
-        top_p=1.0 if greedy else max(sampling.top_p, _LEAST_MASS),
-        top_k=0 if greedy else sampling.top_k,
-        seed=sampling.seed,
-        stop_token_ids=list(sampling.stop_ids),
-        ignore_eos=True,
-        logprobs=min(sampling.top_logprobs, vocabulary),
-        detokenize=False,
-        output_kind=RequestOutputKind.DELTA,
-    )
 
 
 def _chunk(ids: Sequence[int], places: Sequence[Mapping[int, Any]], count: int, version: int) -> Chunk:

@@ -54,16 +54,34 @@ def test_a_device_that_is_not_there_and_trees_on_a_gpu_are_refused_before_anythi
             loading.load_policy(tmp_path / "none", Job(device=device, merging="tree"))
 
 
-def test_damaged_files_and_another_shape_are_refused(tmp_path: Path) -> None:
-    (_saved(tmp_path / "a") / "model.safetensors").write_bytes(b"nonsense")
-    (_saved(tmp_path / "b") / "config.json").write_text("{")
-    (_saved(tmp_path / "c", max_shard_size="8KB") / "model-00002-of-00005.safetensors").unlink(missing_ok=True)
-    next((tmp_path / "c").glob("model-*")).unlink()
-    config = json.loads((_saved(tmp_path / "shape") / "config.json").read_text())
-    (tmp_path / "shape" / "config.json").write_text(json.dumps({**config, "intermediate_size": 64}))
-    for folder in tmp_path.iterdir():
-        with pytest.raises(BackendError, match="does not load"):
-            loading.load_policy(folder, _job())
+def _without(file: Path, name: str) -> None:
+    weights = load_file(file)
+    del weights[name]
+    save_file(weights, file, metadata={"format": "pt"})
+
+
+def _wider(file: Path) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), "intermediate_size": 64}))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"nonsense"), "does not load"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "does not load"),
+        (lambda folder: (folder / "config.json").write_text("{"), "does not load"),
+        (lambda folder: _wider(folder / "config.json"), "does not load"),
+        (lambda folder: _without(folder / "model.safetensors", "lm_head.weight"),
+         r"lacks 1 of its weights \(lm_head\.weight\)"),
+    ],
+    ids=["damaged", "missing", "no config", "another shape", "a weight missing"],
+)  # fmt: skip
+def test_damaged_files_another_shape_and_missing_weights_are_refused(
+    spoil: Callable[[Path], object], said: str, tmp_path: Path
+) -> None:
+    spoil(_saved(tmp_path, "qwen2"))
+    with pytest.raises(BackendError, match=said):
+        loading.load_policy(tmp_path, _job())
 
 
 @pytest.mark.parametrize(
@@ -76,18 +94,6 @@ def test_code_of_a_model_is_not_run_and_not_to_be_trusted(load: Callable[[Path],
     with pytest.raises(BackendError, match="never run") as refused:
         load(tmp_path)
     assert "trust" not in str(refused.value)
-
-
-def test_a_weight_that_is_missing_is_named_and_not_made_up(tmp_path: Path) -> None:
-    file = _saved(tmp_path, "qwen2") / "model.safetensors"
-    weights = load_file(file)
-    del weights["lm_head.weight"]
-    save_file(weights, file, metadata={"format": "pt"})
-    with pytest.raises(BackendError, match=r"lacks 1 of its weights \(lm_head\.weight\)"):
-        loading.load_policy(tmp_path, _job())
-
-
-COPY = "fp32 copy of the weights"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +109,7 @@ def test_what_is_counted_is_what_training_holds(fields: dict[str, Any], tmp_path
     masters = dict(learner._optimizer.masters)
     assert counted["weights"] == _bytes(policy.model.parameters())
     assert counted["optimiser"] == _bytes(v for k, v in learner._optimizer.moments().items() if not k.endswith("step"))
-    assert counted[COPY] == (_bytes(masters.values()) if job.dtype == "bfloat16" else 0)
+    assert counted["fp32 copy of the weights"] == (_bytes(masters.values()) if job.dtype == "bfloat16" else 0)
     assert counted["gradients"] >= _bytes(m.grad for m in masters.values() if m.grad is not None)
     reference = learner._reference
     assert counted["reference"] == (_bytes(reference.model.parameters()) if reference else 0)

@@ -111,41 +111,33 @@ def test_a_context_beyond_window_or_positions_is_refused_before_weights_are_read
         load_policy(folder, _job(max_context=models.WINDOW + 1))
 
 
-_PLAIN = SlotCache.bind
+_BIND, _PREFIXES = SlotCache.bind, SlotTable._common_prefixes
+
+
+def _more(table: SlotTable, prompt: Any) -> Any:
+    """What is kept of a row is taken for more of the next prompt than it is."""
+    found = _PREFIXES(table, prompt)
+    return (found + (found > 8) * 2).clip(max=prompt.size)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize(
-    "bind",
+    ("of", "name", "wrong"),
     [
-        lambda cache, rows, positions, end: _PLAIN(cache, rows, positions + 1, end + 1),
-        lambda *asked: torch.zeros_like(_PLAIN(*asked)),
+        (SlotCache, "bind", lambda cache, rows, positions, end: _BIND(cache, rows, positions + 1, end + 1)),
+        (SlotCache, "bind", lambda *asked: torch.zeros_like(_BIND(*asked))),
+        (SlotCache, "copy", lambda *_: None),
+        (SlotTable, "_common_prefixes", _more),
     ],
-    ids=["one too many", "all"],
+    ids=["one too many", "all", "no copy", "another prompt's"],
 )
-def test_an_engine_that_sees_too_much_is_refused(
-    kind: str, bind: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+def test_an_engine_that_sees_too_much_or_what_is_not_its_own_is_refused(
+    kind: str, of: type, name: str, wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check_slots(models.make_policy(kind))
-    monkeypatch.setattr(SlotCache, "bind", bind)
+    monkeypatch.setattr(of, name, wrong)
     with pytest.raises(BackendError, match=rf"slot engine .*{kind} .*0.001 .*found [\d.]+: choose another model"):
         check_slots(models.make_policy(kind))
-
-
-def test_wrong_copies_and_keys_of_another_prompt_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as copied:
-        copied.setattr(SlotCache, "copy", lambda *_: None)
-        with pytest.raises(BackendError, match="slot engine"):
-            check_slots(models.make_policy())
-    plain = SlotTable._common_prefixes  # what is kept of a row is taken for more of the next prompt than it is
-
-    def more(table: SlotTable, prompt: Any) -> Any:
-        found = plain(table, prompt)
-        return (found + (found > 8) * 2).clip(max=prompt.size)
-
-    monkeypatch.setattr(SlotTable, "_common_prefixes", more)
-    with pytest.raises(BackendError, match="slot engine"):
-        check_slots(models.make_policy())
 
 
 def _load(family: str, folder: Path, max_context: int = models.WINDOW) -> Policy:

@@ -13,7 +13,8 @@ import transformers
 
 from swarm.backends import tiny_model as tiny
 from swarm.backends.local import warm_start as imitation
-from swarm.backends.local.warm_start import _parts, _sum_loss, demonstration_rows, ensure_warm_start
+from swarm.backends.local.micro_batch import split_rows
+from swarm.backends.local.warm_start import _sum_loss, demonstration_rows, ensure_warm_start
 from swarm.backends.tiny_model import assistant_labels, build_tokenizer, encode_plays
 from swarm.environments import Environment, Task, get_environment
 from swarm.environments.base import Split
@@ -73,16 +74,15 @@ async def test_it_is_better_at_unseen_demonstrations_and_served_like_any_other(f
     assert (made / "model.safetensors").stat().st_mtime_ns == written
 
 
-def test_memory_is_bounded_and_the_loss_does_not_depend_on_how(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loss_does_not_depend_on_how_rows_are_cut_for_memory(folder: Path) -> None:
     model, rows = transformers.AutoModelForCausalLM.from_pretrained(folder), held_out(folder)
-    whole = mean_loss(model, rows)
-    monkeypatch.setattr("swarm.backends.local.warm_start.TOKENS_AT_ONCE", 1)
-    assert mean_loss(model, rows) == pytest.approx(whole, rel=1e-5)
+    assert mean_loss(model, rows, 1) == pytest.approx(mean_loss(model, rows), rel=1e-5)
 
 
 @torch.no_grad()
-def mean_loss(model: Any, rows: Sequence[TrainRow]) -> float:
-    return sum(float(_sum_loss(model, part)) for part in _parts(rows)) / sum(sum(row.sampled) for row in rows)
+def mean_loss(model: Any, rows: Sequence[TrainRow], tokens: int = imitation.TOKENS_AT_ONCE) -> float:
+    parts = split_rows(rows, tokens)
+    return sum(float(_sum_loss(model, part)) for part in parts) / sum(sum(row.sampled) for row in rows)
 
 
 class Mute(Environment):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Sequence
+import os
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +162,17 @@ def greedy(model: Any, prompt: Sequence[int], count: int) -> list[int]:
         following = Oracle(lambda: model).distribution(ids)
         ids.append(following.index(max(following)))
     return ids[len(prompt) :]
+
+
+@pytest.fixture(scope="package")
+def ray_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    ray = pytest.importorskip("ray", reason="Ray is not installed here")
+    pytest.importorskip("vllm", reason="vLLM is not installed here")
+    root = str(Path(__file__).parents[5])
+    os.environ.update({"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"})
+    ray.init(
+        num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR", object_store_memory=200 << 20,
+        _node_ip_address="127.0.0.1", runtime_env={"env_vars": {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}},
+    )  # fmt: skip
+    yield
+    ray.shutdown()

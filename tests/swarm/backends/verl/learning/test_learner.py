@@ -24,7 +24,7 @@ from swarm.rendering.messages import BackendError
 from tests.swarm.backends.conformance.cluster_kind import exported, pids
 from tests.swarm.backends.conformance.test_learning import PROMISED
 from tests.swarm.backends.local.models import make_batch
-from tests.swarm.backends.verl.learning.support import DEVICE, Ranks, job, local, plain_weights
+from tests.swarm.backends.verl.learning.conftest import DEVICE, Ranks, job, local, plain_weights
 
 pytestmark = pytest.mark.timeout(240)
 _CLOSE = 1e-5 if DEVICE == "cpu" else 1e-4

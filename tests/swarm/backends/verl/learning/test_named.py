@@ -25,8 +25,8 @@ from swarm.verl_config import CORRECTIONS, ESTIMATORS, POLICY_LOSSES
 from tests.lazily import lazy
 from tests.swarm.backends.conformance.cluster_kind import exported
 from tests.swarm.backends.local.models import make_batch
-from tests.swarm.backends.verl.learning import support
-from tests.swarm.backends.verl.learning.support import Ranks
+from tests.swarm.backends.verl.learning import conftest as support
+from tests.swarm.backends.verl.learning.conftest import Ranks
 from tests.swarm.backends.verl.learning.test_contract import engine_output, make_rows, make_table
 
 pytest.importorskip("tensordict", reason="tensordict comes with verl, which is not installed here")

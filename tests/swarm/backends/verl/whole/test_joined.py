@@ -1,16 +1,24 @@
-"""A Ray of two nodes that were started by hand is joined by its address, on one machine and on two."""
+"""A Ray of nodes started by hand, as docs/cluster.md says, is joined by its address, on one machine and on two."""
 
 from __future__ import annotations
 
 import json
+import os
+import secrets
+import shutil
+import socket
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-
-from tests.swarm.backends.verl.whole.nodes import Place, can_make_machines, nodes, ray_of, two_machines
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -75,3 +83,117 @@ def test_a_pair_sees_one_gpu_and_the_same_and_no_other_pair_does() -> None:
     assert sorted(printed["ranks"]) == ["0", "1"]
     assert printed["ranks"] == printed["replicas"]
     assert printed["refused"].startswith("verl.colocated: expected 1 GPUs")
+
+
+UP_S = 120.0
+"""Seconds that a node may take to come up, and to be let go."""
+
+
+@dataclass(frozen=True)
+class Place:
+    address: str = "127.0.0.1"
+    prefix: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Machine(Place):
+    name: str = ""
+
+    def cut_off(self) -> None:
+        """Take the cable out: nothing is told that anything ended."""
+        _ip("-n", self.name, "link", "set", "cable", "down")
+
+
+def can_make_machines() -> bool:
+    """Return whether this process may: it takes root, with all that root may, and Debian's iproute2."""
+    if shutil.which("ip") is None:
+        return False
+    name = f"ajet-{os.getpid()}-tried"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, timeout=UP_S).returncode == 0
+    subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=UP_S)
+    return made
+
+
+@contextmanager
+def two_machines() -> Iterator[tuple[Machine, Machine]]:
+    names = [f"ajet-{os.getpid()}-{end}" for end in "ab"]
+    first, second = (
+        Machine(f"198.51.100.{end}", ("ip", "netns", "exec", name), name) for end, name in enumerate(names, 1)
+    )
+    try:
+        for name in names:
+            _ip("netns", "add", name)
+        _ip("-n", first.name, "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", second.name)
+        for machine in (first, second):
+            _ip("-n", machine.name, "addr", "add", f"{machine.address}/24", "dev", "cable")
+            for link in ("cable", "lo"):
+                _ip("-n", machine.name, "link", "set", link, "up")
+        yield first, second
+    finally:
+        for name in names:  # one may not have been made
+            subprocess.run(["ip", "netns", "del", name], timeout=UP_S)
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, timeout=UP_S)
+
+
+@contextmanager
+def ray_of(places: Sequence[Place]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Start a Ray with a node at each place; its address, and the environment in which its token is."""
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = {**os.environ, **token, "OMP_NUM_THREADS": "1"}
+    head, port = places[0], _free_port()
+    address = f"{head.address}:{port}"
+    with ExitStack() as up:
+        temporary = up.enter_context(tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp"))  # paths must be short
+        for count, place in enumerate(places, 1):
+            first = ("--head", "--port", str(port), "--include-dashboard", "false", "--temp-dir", temporary)
+            up.enter_context(_node(place, environment, *(first if count == 1 else ("--address", address))))
+            wait_for(lambda count=count: nodes(head, address, environment) == count)
+        yield address, environment
+
+
+@contextmanager
+def _node(place: Place, environment: dict[str, str], *options: str) -> Iterator[None]:
+    store = ("--object-store-memory", "100000000", "--node-ip-address", place.address)
+    ray = ("-m", "ray.scripts.scripts", "start", "--block", "--num-cpus", "2")
+    command = [*place.prefix, sys.executable, *ray, *store, *options]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            _end(process.pid)
+
+
+def _end(pid: int) -> None:
+    with suppress(psutil.NoSuchProcess):
+        left = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+        for end in (psutil.Process.terminate, psutil.Process.kill):
+            for each in left:
+                with suppress(psutil.NoSuchProcess):
+                    end(each)
+            left = psutil.wait_procs(left, UP_S)[1]
+
+
+def nodes(place: Place, address: str, environment: dict[str, str]) -> int:
+    code = (
+        "import ray, sys; ray.init(sys.argv[1], logging_level='ERROR'); "
+        "print(sum(node['Alive'] for node in ray.nodes()))"
+    )
+    command = [*place.prefix, sys.executable, "-c", code, address]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=UP_S)
+    return int(found.stdout.split()[-1]) if found.returncode == 0 else 0
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + UP_S
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def _free_port() -> int:
+    with closing(socket.socket()) as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
