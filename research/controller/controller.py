@@ -63,7 +63,7 @@ from research.scheduler.steps import (
 )
 from sandboxes import Sandbox, SandboxError
 from studies import BudgetClock, EventLog, EventType, HeadMoved, StoreError, StudyLog, StudyState
-from studies.checks.evidence import find_spoilt_runs
+from studies.checks.conditions import find_spoilt_runs
 from studies.errors import ControllerLeaseLost
 from studies.log.event_log import Change, Clock, lock_error
 from studies.records.design import MODEL

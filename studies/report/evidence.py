@@ -19,8 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from studies.checks.conditions import INITIAL
-from studies.checks.evidence import CollectError, read_collected
+from studies.checks.conditions import INITIAL, CollectError, read_collected
 from studies.errors import ReportError
 from studies.log.event_log import lock_error
 from studies.log.study import RunState, StudyState

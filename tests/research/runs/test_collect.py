@@ -25,7 +25,7 @@ from research.runs.files import (
 )
 from research.runs.provenance import build_conditions, count_neighbours
 from research.runs.wandb_log import TrackedRun, parse, read_log
-from studies.checks.evidence import CollectError
+from studies.checks.conditions import CollectError
 from studies.log.study import AttemptState
 from studies.records.procedure import Watchdog
 from studies.records.runs import Conditions
