@@ -109,7 +109,6 @@ class RunEvidence:
     run_id: str
     files: tuple[tuple[str, str], ...]
     """(path, sha256) of each file read."""
-    steps: int
     curves: Mapping[str, tuple[tuple[int, float], ...]]
     recomputed: Mapping[str, float]
     transcripts: tuple[tuple[str, Mapping[str, Any]], ...] = ()
@@ -192,7 +191,6 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
     return RunEvidence(
         run_id=run.run_id,
         files=tuple((collected[name]["path"], collected[name]["sha256"]) for name in ("snapshot", "evaluation")),
-        steps=max((step for step, _ in history), default=0),
         curves={key: tuple(points) for key, points in sorted(curves.items())},
         recomputed=_recompute(run, results),
         transcripts=tuple((part, kept[part][task]) for task in both for part in kept),

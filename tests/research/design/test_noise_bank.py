@@ -32,7 +32,7 @@ from studies.records.runs import noise_spec
 from swarm.job import Job
 from tests.golden import assert_golden
 from tests.research.banks import bank, group
-from tests.studies.raw import append
+from tests.studies.synthetic import append
 
 
 def metric(episodes: int = 512) -> Metric:
