@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,7 @@ from research.cli import research as command
 from research.cli import steering
 from research.installation.home import Home
 from studies import EventLog, EventType
-from studies.log import locks
-from studies.log.locks import ControllerLeases
+from studies.log.locks import ControllerLeases, Holder
 from tests.golden import assert_golden
 from tests.research.cli.conftest import Ajet
 from tests.research.factories import make_study
@@ -97,7 +97,8 @@ def test_a_study_that_is_driven_is_handed_to_nobody_else(ajet: Ajet, driven: Syn
 def test_a_study_of_an_earlier_boot_is_given_on(ajet: Ajet, driven: Synthetic, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[str] = []
     monkeypatch.setattr(steering, "worker_scheduler", lambda home: lambda study: given.append(study) or "address")
-    monkeypatch.setattr(locks, "_boot", lambda: "the boot after")
+    here = Holder.here
+    monkeypatch.setattr(Holder, "here", lambda home: replace(here(home), boot="the boot after"))
     assert ajet("study", "resume", "--detach").code == 0
     assert given == [STUDY]
 
