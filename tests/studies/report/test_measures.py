@@ -15,7 +15,7 @@ from studies.records.design import BUILT_IN, REWARD, Arm, Design, RunSpec
 from studies.records.procedure import CollapseRule
 from studies.report import build_report
 from studies.report.build import render_report
-from studies.report.claims import describe_authorship, find_escapes
+from studies.report.claims import code_section, find_escapes
 from studies.report.design_tables import collapse_table
 from studies.report.evidence import REWARDS, SUCCESS, Evidence, gather
 from studies.report.figure_data import curves, shifts
@@ -217,7 +217,7 @@ def test_where_the_code_ran_is_what_the_log_of_its_attempts_says(
     for number, spec in enumerate(entry for entry in begin(study) if entry.code):
         if kind := sandboxes[min(number, 1)]:
             study.launch(spec, sandbox={"kind": kind})
-    assert where in describe_authorship(study.state())
+    assert where in code_section(study.state(), study.design, "").blocks[0].text
 
 
 HOSTILE = (
