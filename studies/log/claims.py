@@ -123,8 +123,8 @@ def _set_design(study: StudyState, design: Design) -> None:
 @rule(EventType.DESIGN_AMENDED)
 def _amend(study: StudyState, event: Event, amendment: Amendment) -> None:
     """A change after the lock, or of the budget at any time; one that accepts has invalid verdicts computed again."""
-    asked = bool(study.rounds_before) or any(note.kind == "ask" for note in study.notebook)
-    if study.design is None and amendment.kind != "budget" and not (amendment.kind == "note" and asked):
+    answers = amendment.kind == "note" and study.takes_notes
+    if study.design is None and amendment.kind != "budget" and not answers:
         raise ImpossibleEvent("an amendment came before any design was locked")
     late = study.concluded_reason is not None
     logged = LoggedAmendment(event.seq, event.ts, amendment, event.actor, study.has_data, late)

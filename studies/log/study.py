@@ -417,6 +417,11 @@ class StudyState(RoundState):
         return 1 if first is None or first.inquiry is None else first.inquiry.of
 
     @property
+    def takes_notes(self) -> bool:
+        """Whether a person may write a note down: there is a lock, of any round, or the planner asked something."""
+        return self.design is not None or bool(self.rounds_before) or any(n.kind == "ask" for n in self.notebook)
+
+    @property
     def every_run(self) -> Mapping[str, RunState]:
         """The runs of all rounds, those of rounds that came to no lock included."""
         if not self.rounds_before and not self.given_up:
