@@ -185,7 +185,7 @@ def test_a_study_whose_controller_was_killed_goes_on_to_its_verdict(
         assert ajet("study", "report", "killed", "--build").code == 0
         assert ajet("study", "verify", "killed").code == 0
     before = states(home)["killed"]
-    assert before.report is None, "it is at work"
+    assert before.report is None
     after = _gone_on(KILLED, home, before)
     cut = [run.run_id for run in before.runs.values() if run.active]
     assert cut
@@ -248,7 +248,7 @@ def test_attempts_open_without_evaluations_during_training_and_keep_their_names(
     found = attempts(unpack(name, tmp_path))
     assert found
     for folder, spec in found:
-        assert spec.spec.run_id == spec.run_id, "the hash of what a run is stays what it was"
+        assert spec.spec.run_id == spec.run_id
         assert (spec.evaluate_after, spec.during_sha256, spec.other_environment) == ((), "", None)
         assert due_versions(spec, spec.job.steps) == missing_versions(spec, [], spec.job.steps) == []
         assert find_kept_file(folder) is None

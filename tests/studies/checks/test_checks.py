@@ -235,7 +235,7 @@ def test_trainings_that_lose_most_of_their_gain_are_found_and_those_that_hold_it
 
 def test_a_training_collapsed_that_ends_below_its_beginning_or_broke_down_and_none_of_which_nothing_is_known() -> None:
     assert_golden(judged([0.4, 0.1], 0.4, 0.05))
-    assert judged([0.4, 0.4], 0.4, 0.35) is None, "within the noise of two evaluations"
+    assert judged([0.4, 0.4], 0.4, 0.35) is None  # within their noise
     assert "kl_blow_up" in str(judged([0.4] * 20, 0.4, 0.4, stopped_by="kl_blow_up"))
     assert judged([0.4] * 20, 0.4, 0.4, stopped_by="server_silent") is None
     assert detect_collapse(Conditions(), RULE) is None
@@ -311,4 +311,4 @@ def test_runs_that_had_nothing_to_learn_from_are_counted_by_arm_and_told(finishe
     assert [had_no_signal(run) for run in state.runs_of(CONTROL)] == [True] * 5
     (text,) = [remark.text for remark in remarks(state, gather(*finished)) if "nothing to learn" in remark.text]
     assert_golden(text)
-    assert count_without_signal(whole) == {}, "logs of before it was recorded claim nothing"
+    assert count_without_signal(whole) == {}

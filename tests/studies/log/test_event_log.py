@@ -270,8 +270,8 @@ def test_a_postgresql_that_is_silent_for_too_long_is_given_up(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
-        ("DELETE FROM events WHERE seq = 5", "not there any more"),
-        ("UPDATE events SET hash = 'x' WHERE seq = 5", "it held something else"),
+        ("DELETE FROM events WHERE seq = 5", "not there any"),
+        ("UPDATE events SET hash = 'x' WHERE seq = 5", "held something else"),
         ("UPDATE events SET payload = '{}' WHERE seq = 6", "its fields give"),
         ("UPDATE events SET seq = 9 WHERE seq = 6", "expected event 6"),
     ],

@@ -464,7 +464,7 @@ def test_what_is_granted_fits_and_nothing_that_would_fit_alone_is_kept_back(take
     assert (granted is not None) == bool(free)
 
 
-@pytest.mark.parametrize("far", [False, True], ids=["a process that lives may go on", "nobody sees whether it lives"])
+@pytest.mark.parametrize("far", [False, True], ids=["its process lives", "out of sight"])
 def test_a_controller_is_silent_after_its_ttl_without_a_beat_and_gone_then_where_it_cannot_be_seen(
     shared: EventLog, far: bool
 ) -> None:

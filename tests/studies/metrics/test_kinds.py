@@ -176,7 +176,7 @@ FALLS = [*RISES, *(0.75 - 0.06 * n for n in range(10))]
         (course([0.2], 0), 1.0), (course(RISES, 80, stopped_by="kl_blow_up"), 1.0),
         (course(RISES, 80, stopped_by="stalled"), 0.0),
     ],
-    ids=["rises", "stays", "falls", "ends below", "ends below at once", "is stopped breaking down", "is stopped"],
+    ids=["rises", "stays", "falls", "ends below", "falls at once", "breaks down", "is stopped"],
 )  # fmt: skip
 def test_a_training_has_one_or_none(found: Results, collapsed: float) -> None:
     assert value_of(METRIC, found) == collapsed
@@ -231,7 +231,7 @@ def test_evaluations_out_of_order_or_of_no_step_make_no_curve(versions: tuple[in
 def test_a_training_that_was_ended_early_has_a_curve_and_one_with_a_step_without_its_count_has_none() -> None:
     curve = success_curve(Results(part(0, 4), part(2, 16), [], rows(2)))
     assert curve == Curve((0.0, 32.0), (0.2, 0.8))
-    assert curve.area(64.0) == pytest.approx(0.65), "what it reached holds up to the horizon"
+    assert curve.area(64.0) == pytest.approx(0.65)
     assert curve.crossing(0.7) is None
     (history := rows(4))[2]["metrics"] = {}
     with pytest.raises(Refused, match="found 1 steps"):

@@ -280,7 +280,7 @@ def test_the_ladder_never_says_more_than_the_verdict(control: list[int], treatme
     assert ("other side" in text) == (verdict.verdict == "refuted")
     assert "no effect" not in text
     other = wording.finding(claim, verdict, METRIC.model_copy(update={"key": "hidden/reward"}), None)
-    assert verdict.verdict == "invalid" or "hidden/reward was" in other, "another metric is called by its key"
+    assert verdict.verdict == "invalid" or "hidden/reward was" in other
     if verdict.verdict in ("supported", "refuted"):
         assert f"difference {wording.format_signed(verdict.estimate)}" in text
         assert f"n = {len(treatment)} + {len(control)}" in text
