@@ -37,7 +37,7 @@ from research.runs.wandb_log import TrackedRun
 from sandboxes import Exit, Handle, SandboxError, SandboxSpec
 from simlab.sim_clock import BEGIN, SimClock
 from simlab.worlds import Configuration, Played, World
-from studies.checks.evidence import CollectError
+from studies.checks.conditions import CollectError
 from studies.log.event_log import Clock
 from swarm.environments.play import rounds
 from swarm.environments.registry import environments

@@ -43,7 +43,7 @@ from research.scheduler.next_step import is_done, next_step
 from research.scheduler.required_runs import attempts_running
 from sandboxes import Sandbox, SandboxError
 from studies import BudgetClock, EventLog, EventType, HeadMoved, StoreError, StudyLog, StudyState
-from studies.checks.evidence import find_spoilt_runs
+from studies.checks.conditions import find_spoilt_runs
 from studies.errors import ControllerLeaseLost
 from studies.log.event_log import Change, Clock, lock_error
 from studies.records.design import MODEL

@@ -27,7 +27,7 @@ from research.installation.tiny_model import Note
 from research.runs.files import AttemptFolder
 from research.runs.wandb_log import find_log, read_log
 from studies import EventLog, StoreError, StudyLog
-from studies.checks.evidence import CollectError
+from studies.checks.conditions import CollectError
 
 CopyState = Literal["sending", "sent", "failed"]
 """How W&B's copy of a log stands: on its way, there to its last step, or not there in time."""

@@ -19,7 +19,7 @@ from research.controller.progress import progress_of
 from research.runs.files import AttemptProgress
 from research.text import format_seconds
 from studies import RunState, StudyState
-from studies.checks.evidence import CollectError, read_collected
+from studies.checks.conditions import CollectError, read_collected
 from studies.log.study import AttemptState
 from studies.records.design import Design, Hypothesis
 from studies.records.runs import NOISE_ARM

@@ -30,8 +30,7 @@ from research.proposals.actions import Constant, Number, Propose, ProposeDesign,
 from research.proposals.flags import RequestedComparison
 from research.text import describe, did_you_mean
 from studies import EventLog, RunState, StudyState
-from studies.checks.conditions import INITIAL
-from studies.checks.evidence import CollectError, read_collected
+from studies.checks.conditions import INITIAL, CollectError, read_collected
 from studies.records.design import SUCCESS
 
 SHORT: Final = 12

@@ -34,8 +34,7 @@ from research.runs.provenance import build_conditions
 from research.runs.wandb_log import ReadTracking, TrackedRun, history_of, read_tracking
 from research.text import describe
 from studies.checks.alarms import Alarm, find_abort_alarm, find_alarms
-from studies.checks.conditions import Row, mean_facts
-from studies.checks.evidence import CollectError, read_collected, read_unchanged
+from studies.checks.conditions import CollectError, Row, mean_facts, read_collected, read_unchanged
 from studies.metrics import Refused, Results, Value
 from studies.metrics.registry import values_of
 from studies.records.design import Metric, RunSpec

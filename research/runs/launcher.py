@@ -31,7 +31,7 @@ from research.runs.wandb_log import ReadTracking
 from sandboxes import Exit, Handle, Sandbox, SandboxSpec
 from studies import AttemptState, EventType, RunState, StudyLog, StudyState
 from studies.checks.alarms import max_silence
-from studies.checks.evidence import CollectError
+from studies.checks.conditions import CollectError
 from studies.log.event_log import Clock
 from studies.metrics import other_environment
 from studies.records.runs import BLAMELESS_CODES, DISK_FULL, WORST_CODES

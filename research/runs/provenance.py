@@ -29,8 +29,7 @@ from research.files import read_json
 from research.installation.machine import Span, describe
 from research.runs.files import AttemptFolder, AttemptSpec, EvaluationName
 from research.runs.wandb_log import TrackedRun, find_log, read_log
-from studies.checks.conditions import Row, extract_conditions, tasks_hash
-from studies.checks.evidence import CollectError
+from studies.checks.conditions import CollectError, Row, extract_conditions, tasks_hash
 from studies.log.study import AttemptState
 from studies.records.runs import Conditions, WeightChange
 from swarm.client import AsyncSwarmClient

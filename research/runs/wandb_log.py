@@ -24,7 +24,7 @@ from typing import Any
 
 from research.runs.files import AttemptFolder, AttemptSpec
 from studies.checks.alarms import Alarm, detect_silence, find_abort_alarm, find_alarms
-from studies.checks.evidence import CollectError
+from studies.checks.conditions import CollectError
 from studies.records.procedure import Watchdog
 from studies.records.runs import AttemptFailed
 from swarm.wire import Status

@@ -1,4 +1,4 @@
-"""Conditions of runs: the fields in which jobs differ, and facts of stored runs.
+"""Conditions of runs: the fields in which jobs differ, facts of stored runs, and their files, held to their hashes.
 
 One rule compares arms and runs, before the lock and after the runs. A job is JSON; a nested field is named by its path
 (`model.seed`), one that a job does not have counts as null, and a number is the same however it is written (16 and
@@ -8,20 +8,26 @@ A reward, which is no field of a job, is compared under the name `reward` where 
 What the two stored files of a run say about its conditions is recorded by whoever collects it with these functions, and
 computed again by whoever verifies a study. What only the harness saw while the run went (hardware, neighbours, the
 weights it began with) is not in the files.
+
+Files are hashed again before every verdict, as people can write to a study's folder. A run whose file is gone or
+changed is given up, with a code that no design excludes, so that its verdict is invalid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
+from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
 from studies.checks.training import training_curve
-from studies.log.study import StudyState
+from studies.log.study import RunState, StudyState
 from studies.records.base import canonical, digest
 from studies.records.design import REWARD, Arm, Design, Hypothesis
-from studies.records.runs import EVALUATED
+from studies.records.procedure import Phase
+from studies.records.runs import EVALUATED, EVIDENCE_CHANGED, EVIDENCE_MISSING
 
 Fields = Mapping[str, Any]
 
@@ -159,3 +165,46 @@ def _signal_steps(history: Sequence[Row]) -> int | None:
 
 def _whole(value: float | None) -> int | None:
     return None if value is None else round(value)
+
+
+class CollectError(Exception):
+    """What an attempt left behind is not the run's whole, own result. `code` is one of
+
+    `tracking_unreadable`, `foreign_results`, `steps_missing`, `evaluation_unreadable`, `evaluation_incomplete`,
+    `evidence_missing`, `evidence_changed`.
+    """
+
+    def __init__(self, code: str, reason: str, *, late: bool = False) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+        self.late = late
+        """Whether the tracker may only be behind, so that the same again may succeed."""
+
+
+def read_collected(study_folder: Path, stored: Mapping[str, Any]) -> bytes:
+    """Return what is in a collected file; CollectError if it is not there, or not what the log says."""
+    return read_unchanged(study_folder / stored["path"], f"the collected {stored['path']}", stored["sha256"])
+
+
+def read_unchanged(path: Path, name: str, expected: str) -> bytes:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CollectError(EVIDENCE_MISSING, f"{name} cannot be read: {error.strerror}") from error
+    if (found := hashlib.sha256(data).hexdigest()) != expected:
+        said = f"{name} was changed: expected the sha256 {expected[:12]}, found {found[:12]}"
+        raise CollectError(EVIDENCE_CHANGED, said)
+    return data
+
+
+def find_spoilt_runs(state: StudyState, folder: Path, phase: Phase) -> Iterator[tuple[RunState, str, str]]:
+    """Yield the collected runs of a phase whose files are not what was collected, with the code and a sentence."""
+    for run in state.runs_in(phase):
+        if run.status != "collected" or run.collected is None:
+            continue
+        try:
+            for kind in ("snapshot", "evaluation"):
+                read_collected(folder, run.collected[kind])
+        except CollectError as error:
+            yield run, error.code, error.reason

@@ -8,6 +8,7 @@ was written is kept beside the new one.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,10 +18,11 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from studies.errors import ReportError
 from studies.log.study import StudyState
 from studies.report.content import report_content
 from studies.report.elements import list_drawings
-from studies.report.evidence import gather_rounds, translate_write_errors, write_bytes
+from studies.report.evidence import gather_rounds
 from studies.report.wording import capital
 
 if TYPE_CHECKING:
@@ -74,10 +76,15 @@ def build_report(state: StudyState, folder: Path) -> Report:
     """
     files = {name: text.encode() for name, text in render_report(state, folder).items()}
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    with translate_write_errors(folder):
+    try:
         backups = tuple(_back_up_edited(state.newest_report, hashes, folder))
         for name, data in files.items():
-            write_bytes(folder / name, data)
+            _write(folder / name, data)
+    except OSError as error:
+        raise ReportError(
+            f"could not write the report into {folder}: {error.strerror or error}. Free space or make the folder "
+            "writable, then build the report again"
+        ) from error
     return Report(folder, hashes, backups)
 
 
@@ -102,6 +109,17 @@ def file_hashes(payload: Mapping[str, Any] | None) -> dict[str, str]:
     return {str(entry["path"]): str(entry["sha256"]) for entry in entries}
 
 
+def _write(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(data)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
 def _back_up_edited(payload: Mapping[str, Any] | None, hashes: Mapping[str, str], folder: Path) -> Iterator[str]:
     """Copy pages aside that are neither as `report.built` says nor as in `hashes`, and say so.
 
@@ -115,7 +133,7 @@ def _back_up_edited(payload: Mapping[str, Any] | None, hashes: Mapping[str, str]
         names = (path.with_name(f"{path.stem}.kept-{number}{path.suffix}") for number in count(1))
         copy = next(other for other in names if not other.exists() or other.read_bytes() == data)
         if not copy.exists():
-            write_bytes(copy, data)
+            _write(copy, data)
         edited = f"{path.name} was not as the study's log says it was written"
         yield f"{edited}: it is kept as {copy.name}, beside the new one"
 

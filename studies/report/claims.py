@@ -178,17 +178,8 @@ def protocol_deviations(state: StudyState) -> Iterator[str]:
 
 def code_section(state: StudyState, design: Design, id: str) -> Section | None:
     """Return the reward functions as they were locked, as text that is never run; None where there are none."""
-    blocks = []
-    for name, source in sorted(design.code.items()):
-        arms = ", ".join(arm.name for arm in design.arms if arm.reward == name)
-        blocks.append(
-            Text(f"The reward {name}, trained on by {arms}; sha256 {hashlib.sha256(source.encode()).hexdigest()}:")
-        )
-        blocks.append(Text(source, "source"))
-    return section("Generated code", Text(describe_authorship(state)), *blocks, id=id) if blocks else None
-
-
-def describe_authorship(state: StudyState) -> str:
+    if not design.code:
+        return None
     model = state.planner.get("model")
     author = f"the planner's language model ({model})" if model else "the planner"
     attempts = [attempt for run in state.runs.values() if run.spec.code for attempt in run.attempts]
@@ -198,13 +189,18 @@ def describe_authorship(state: StudyState) -> str:
         where = "It ran in containers only, on training episodes."
     else:
         where = "Where it ran is not recorded."
-    return (
+    blocks = [Text(
         f"Written by {author} before the data, and locked with the design. {where} The verdicts "
         "rest on the environment's own evaluator, which was never given it. Hidden tasks follow from public code, "
         "which it could read: so a sample of the training episodes of each of its runs was played again from what the "
         "server had recorded. A run is invalid (foreign_training) where more than a few of them were no plays of its "
         "training tasks; what is rare may have been missed. A run that it may have ended itself was not tried again."
-    )
+    )]  # fmt: skip
+    for name, source in sorted(design.code.items()):
+        arms = ", ".join(arm.name for arm in design.arms if arm.reward == name)
+        sha256 = hashlib.sha256(source.encode()).hexdigest()
+        blocks += [Text(f"The reward {name}, trained on by {arms}; sha256 {sha256}:"), Text(source, "source")]
+    return section("Generated code", *blocks, id=id)
 
 
 _PLAIN: Final = frozenset({

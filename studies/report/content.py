@@ -155,7 +155,8 @@ def campaign_title(state: StudyState) -> str:
 
 def _study_facts(state: StudyState) -> Iterator[Fact]:
     runs = state.every_run.values()
-    yield "Rounds", f"{_count_locked(state)} of at most {state.most_rounds}"
+    locked = sum(each.locked_design is not None for each in state.rounds)
+    yield "Rounds", f"{locked} of at most {state.most_rounds}"
     yield "Runs that count", str(sum(run.spec.phase == "confirm" and run.status == "collected" for run in runs))
     yield "All runs", str(len(runs))
     yield "Wall clock", duration(state.elapsed_s)
@@ -173,10 +174,6 @@ def _round_facts(state: StudyState) -> Iterator[Fact]:
         yield "Hidden episodes per run", f"{design.metric.episodes:,}"
     if not is_campaign(state):
         yield "Wall clock", duration(state.elapsed_s)
-
-
-def _count_locked(state: StudyState) -> int:
-    return sum(each.locked_design is not None for each in state.rounds)
 
 
 def _body(state: StudyState, heads: Sequence[Headline], evidence: Mapping[int, Evidence]) -> Iterator[Block | None]:
@@ -347,7 +344,7 @@ def _exploration_section(state: StudyState, entry: PlannedExploration) -> Block 
 
 def _ledger_section(state: StudyState) -> Section | None:
     """Return both ledgers of an inquiry, the level of each round that was asked, and what they promise."""
-    ledgers, locked = state.ledgers, _count_locked(state)
+    ledgers, locked = state.ledgers, [each.round for each in state.rounds if each.locked_design is not None]
     ended = state.concluded_reason is not None or state.status == "judged"
     if ended and state.design is not None and ledgers.left > 0:
         ledgers = ledgers.after(state.outcome)
@@ -356,7 +353,7 @@ def _ledger_section(state: StudyState) -> Section | None:
     for kind, ledger in kinds:
         rows = []
         for entry in ledger.entries():
-            yet = "not over" if entry.round <= locked else "not locked: nothing was spent"
+            yet = "not over" if entry.round in locked else "not locked: nothing was spent"
             handed = {True: "yes", False: "no", None: yet}[entry.handed_on]
             if entry.round == ledger.rounds and entry.handed_on is not None:
                 handed = "the last round"

@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from studies.checks.conditions import INITIAL
-from studies.checks.evidence import CollectError, read_collected
+from studies.checks.conditions import INITIAL, CollectError, read_collected
 from studies.errors import ReportError
 from studies.log.event_log import lock_error
 from studies.log.study import RunState, StudyState
@@ -29,31 +27,6 @@ from studies.metrics.base import success_curve
 from studies.metrics.registry import define_metric, kinds, values_of
 from studies.records.design import SUCCESS as HIDDEN_SUCCESS
 from studies.records.design import Metric
-
-
-@contextmanager
-def translate_write_errors(folder: Path) -> Iterator[None]:
-    """Turn the refusal of a disk or folder into a ReportError that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        raise ReportError(
-            f"could not write the report into {folder}: {error.strerror or error}. Free space or make the folder "
-            "writable, then build the report again"
-        ) from error
-
-
-def write_bytes(path: Path, data: bytes) -> Path:
-    """Write a file whole or not at all; return its path. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(data)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-    return path
-
 
 USUAL_THRESHOLD: Final = 0.7
 """Hidden success up to which other measures look, where the design names no threshold."""
@@ -110,7 +83,6 @@ class RunEvidence:
     run_id: str
     files: tuple[tuple[str, str], ...]
     """(path, sha256) of each file read."""
-    steps: int
     curves: Mapping[str, tuple[tuple[int, float], ...]]
     recomputed: Mapping[str, float]
     transcripts: tuple[tuple[str, Mapping[str, Any]], ...] = ()
@@ -193,7 +165,6 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
     return RunEvidence(
         run_id=run.run_id,
         files=tuple((collected[name]["path"], collected[name]["sha256"]) for name in ("snapshot", "evaluation")),
-        steps=max((step for step, _ in history), default=0),
         curves={key: tuple(points) for key, points in sorted(curves.items())},
         recomputed=_recompute(run, results),
         transcripts=tuple((part, kept[part][task]) for task in both for part in kept),

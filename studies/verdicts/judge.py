@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from studies.checks.conditions import pairs_of
+from studies.checks.conditions import CollectError, pairs_of, read_collected
 from studies.checks.confounders import Violation, lint_conditions, lint_jobs
-from studies.checks.evidence import CollectError, read_collected
 from studies.checks.training import detect_collapse
 from studies.log import event_log
 from studies.log.study import RunState, StudyState, VerdictContext

@@ -44,7 +44,7 @@ from tests.research.fakes import (
     create_study,
     read_fake_tracking,
 )
-from tests.studies.raw import append
+from tests.studies.synthetic import append
 
 STUDY = "s1"
 MOST_TICKS = 200

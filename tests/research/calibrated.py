@@ -8,8 +8,7 @@ from studies import EventLog, EventType
 from studies.log.event_log import LOCK_FILE
 from studies.records.procedure import Prediction
 from studies.records.verdict import Verdict, VerdictName
-from tests.studies.raw import append
-from tests.studies.synthetic import design, hypothesis
+from tests.studies.synthetic import append, design, hypothesis
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from swarm.environments.play import rounds
 from swarm.environments.registry import environments
 from swarm.job import Job
 from tests.research.factories import make_claim
-from tests.studies.raw import append
+from tests.studies.synthetic import append
 
 BASE = Job(steps=3, backend="fake")
 PRICING = Pricing(lambda job: 10.0, parallel=2, overhead_s=0.0, basis="made up")

@@ -17,7 +17,7 @@ from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec
 from research.runs.provenance import file_hashes
 from research.runs.wandb_log import find_log, read_log
 from studies import StudyState
-from studies.checks.evidence import CollectError
+from studies.checks.conditions import CollectError
 from studies.records.procedure import Watchdog
 from swarm.training.trackers import WandbTracker
 from tests.research.bench import STUDY, Bench

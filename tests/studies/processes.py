@@ -12,7 +12,7 @@ from pathlib import Path
 
 from studies import EventLog, EventType, LeaseHeld
 from studies.log.locks import ControllerLeases, Holder, SlotRequest, Slots, renew_in_background
-from tests.studies.raw import append
+from tests.studies.synthetic import append
 
 COMMAND = (sys.executable, "-m", "tests.studies.processes")
 

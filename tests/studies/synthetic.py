@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from studies import Event, EventLog, StudyState, fold, judge_hypothesis
+from studies import Event, EventLog, HeadMoved, StudyState, fold, judge_hypothesis
 from studies.log.event import EventType
 from studies.log.event_log import LOCK_FILE, write_lock
 from studies.records.alpha import AlphaAllocation, AlphaLedgers
@@ -28,11 +28,27 @@ from studies.records.runs import Measurement
 from studies.records.verdict import Verdict
 from studies.verdicts.inputs import ArmData
 from studies.verdicts.rules import judge
-from tests.studies.raw import append
 
 STUDY = "s-synthetic"
 TOPIC = "Does a larger group size make GRPO learn the guessing game faster?"
 EPISODES = 512
+
+
+def append(log: EventLog, study: str, type: EventType, payload: Mapping[str, Any], *, actor: str = "system") -> Event:
+    """Append an event after the last one there is; another writer's is waited for."""
+    while True:
+        event = log.compose(study, type, payload, after=log.last(study), actor=actor)
+        try:
+            log.append(event)
+        except HeadMoved:
+            continue
+        return event
+
+
+def event_hash(event: Event) -> str:
+    """Return what `event.hash` must be: sha256 of canonical([study, seq, ts, actor, type, payload, prev_hash])."""
+    values = [event.study, event.seq, event.ts, event.actor, event.type.value, event.payload, event.prev_hash]
+    return hashlib.sha256(canonical(values).encode()).hexdigest()
 
 
 class Ticking:

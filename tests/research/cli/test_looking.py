@@ -22,8 +22,7 @@ from tests.disks import needs_mounts, read_only
 from tests.research.cli.conftest import Ajet, every_command
 from tests.research.factories import make_study
 from tests.research.fakes import create_study
-from tests.studies.raw import append
-from tests.studies.synthetic import SOURCE, STUDY, Synthetic, coded_design
+from tests.studies.synthetic import SOURCE, STUDY, Synthetic, append, coded_design
 
 
 def test_every_command_has_help_and_every_leaf_has_an_example(ajet: Ajet) -> None:

@@ -39,7 +39,7 @@ from tests.research.bench import STUDY, Cut, CutLog, Knows
 from tests.research.calibrated import Came, verdict_on
 from tests.research.factories import make_claim
 from tests.research.fakes import ANSWERED, BASE, PRICING, ManualClock, ScriptedPlanner, create_study
-from tests.studies.raw import append
+from tests.studies.synthetic import append
 
 
 class Counting(ActionCheck):

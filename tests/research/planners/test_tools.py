@@ -12,7 +12,7 @@ import pytest
 
 from research.planners.tools import COLUMNS, DATA, MOST_LINES, ToolError
 from studies import RunState
-from studies.checks.evidence import read_collected
+from studies.checks.conditions import read_collected
 from studies.records.design import SUCCESS, Budget
 from tests.golden import assert_golden
 from tests.research.planners.flights import PLANTED, Landed, landed_study

@@ -21,7 +21,7 @@ from research.runs.attempt import Attempt, main
 from research.runs.files import AttemptFolder, AttemptOutcome, AttemptProgress, AttemptSpec, read_evaluations
 from research.runs.wandb_log import READ_AGAIN_S, TrackedRun, TrainingMonitor
 from studies.checks.alarms import DEFAULT_WATCHDOG
-from studies.checks.evidence import CollectError
+from studies.checks.conditions import CollectError
 from studies.metrics import Asked
 from studies.metrics.builtin import Transfer
 from studies.records.procedure import Watchdog

@@ -66,6 +66,10 @@ def noise(s: Synthetic, **changes: Any) -> Event:
     return s.append(EventType.NOISE_PLANNED, **{"plan": PLAN.model_dump(mode="json"), "hash": PLAN.hash(), **changes})
 
 
+def noise_run(s: Synthetic, seed: int = 5, **changes: Any) -> Event:
+    return plan(s, noise_spec(s.study, PLAN, PLAN.hash(), seed).model_copy(update=changes))
+
+
 def ask(s: Synthetic, *arms: Arm, first: int = 0) -> list[Event]:
     asked = enumerate(arms, start=first)
     return [s.append(EventType.CANDIDATE_ASKED, index=at, arm=arm.model_dump(mode="json")) for at, arm in asked]
@@ -161,13 +165,22 @@ def test_a_veto_and_an_amendment_after_the_end_stand_and_change_nothing_and_the_
     assert len(after.amendments) == 1
 
 
+def search(s: Synthetic, *arms: Arm, first: int = 0) -> None:
+    begun(s, searching())
+    ask(s, *arms, first=first)
+
+
+def measure(s: Synthetic, spec: RunSpec) -> Event:
+    return s.append(EventType.MEASUREMENT_RECORDED, run_id=spec.run_id, key="k", value=1.0, n=1, sha256="")
+
+
 def foreign(s: Synthetic, **changes: Any) -> Event:
     spec = confirm_spec(s.study, s.design, s.design.hash(), s.design.arms[0], s.design.seeds[0])
     return plan(s, spec.model_copy(update=changes))
 
 
-def screening(s: Synthetic, arm: Arm = WIDE, **changes: Any) -> Event:
-    return plan(s, screen_spec(s.study, s.design, s.design.hash(), arm, 5).model_copy(update=changes))
+def screening(s: Synthetic, steps: int = 5, **changes: Any) -> Event:
+    return plan(s, screen_spec(s.study, s.design, s.design.hash(), WIDE, steps).model_copy(update=changes))
 
 
 def replicated(s: Synthetic, **changes: Any) -> list[RunSpec]:
@@ -241,7 +254,9 @@ def test_a_verdict_falls_when_the_data_it_rests_on_change(study: Synthetic) -> N
     assert len(study.state().verdicts) == 1  # a run without data changes no verdict
 
 
-def test_every_prefix_of_a_log_folds_and_a_state_that_somebody_holds_stays_as_it_is(study: Synthetic) -> None:
+def test_every_prefix_of_a_log_folds_but_none_and_a_state_that_somebody_holds_stays_as_it_is(study: Synthetic) -> None:
+    with pytest.raises(StudiesError, match="first event"):
+        fold([])
     study.whole()
     events, state, held = study.log.read(study.study), None, []
     for event in events:
@@ -250,11 +265,6 @@ def test_every_prefix_of_a_log_folds_and_a_state_that_somebody_holds_stays_as_it
     for cut, (state, before) in enumerate(held, start=1):
         assert state == before == fold(events[:cut])
         assert state.event_count == cut
-
-
-def test_a_fold_of_nothing_is_no_study() -> None:
-    with pytest.raises(StudiesError, match="first event"):
-        fold([])
 
 
 def propose(s: Synthetic, name: str = "h1") -> Event:
@@ -298,55 +308,42 @@ UNFIT: dict[str, Step] = {
     "a launch after collection": lambda s: [(s.run(x), s.launch(x, 2)) for x in ready(s)[:1]],
     "a collection of a failed attempt": (
         lambda s: [(s.launch(x), s.end(x, 1, "failed"), s.collect(x)) for x in ready(s)[:1]]),
-    "a measurement of a run not collected": (
-        lambda s: s.append(EventType.MEASUREMENT_RECORDED, run_id=ready(s)[0].run_id, key="k", value=1.0, n=1,
-            sha256="")),
-    "a measurement bound to no file": (
-        lambda s: [(s.run(x), s.append(EventType.MEASUREMENT_RECORDED, run_id=x.run_id, key="k", value=1.0, n=1,
-            sha256="")) for x in ready(s)[:1]]),
-    "an invalidation twice": (
-        lambda s: [s.append(EventType.RUN_INVALIDATED, run_id=x.run_id, code="c",
-            reason="") for x in ready(s)[:1] * 2]),
+    "a measurement of a run not collected": lambda s: measure(s, ready(s)[0]),
+    "a measurement bound to no file": lambda s: [(s.run(x), measure(s, x)) for x in ready(s)[:1]],
+    "an invalidation twice": lambda s: [s.give_up(x, "c") for x in ready(s)[:1] * 2],
     "planning after the conclusion": lambda s: (ready(s), s.conclude(), s.append(EventType.VERDICT_COMPUTED)),
     "a payload without its fields": lambda s: (s.create(), s.append(EventType.DECISION_TAKEN, rule="r")),
     "a noise plan after the design": lambda s: (begun(s), noise(s)),
     "two noise plans": lambda s: (s.create(), noise(s), noise(s)),
     "a noise plan under another's hash": lambda s: (s.create(), noise(s, hash="f" * 64)),
-    "a noise run without a plan": lambda s: (s.create(), plan(s, noise_spec(s.study, PLAN, PLAN.hash(), 5))),
-    "a noise run after the design": (
-        lambda s: (s.create(), noise(s), s.lock(), plan(s, noise_spec(s.study, PLAN, PLAN.hash(), 5)))),
-    "a noise run with a seed of its own": (
-        lambda s: (s.create(), noise(s), plan(s, noise_spec(s.study, PLAN, PLAN.hash(), 7)))),
-    "a noise run of an arm": (
-        lambda s: (s.create(), noise(s), plan(s, noise_spec(s.study, PLAN, PLAN.hash(),
-            5).model_copy(update={"arm": "x"})))),
+    "a noise run without a plan": lambda s: (s.create(), noise_run(s)),
+    "a noise run after the design": lambda s: (s.create(), noise(s), s.lock(), noise_run(s)),
+    "a noise run with a seed of its own": lambda s: (s.create(), noise(s), noise_run(s, seed=7)),
+    "a noise run of an arm": lambda s: (s.create(), noise(s), noise_run(s, arm="x")),
     "a run whose job is not its arm's": lambda s: (begun(s), foreign(s, job={"steps": 1})),
     "a run in another environment": lambda s: (begun(s), foreign(s, environment="arith")),
     "a run measured otherwise": (
         lambda s: (begun(s), foreign(s, metric=s.design.metric.model_copy(update={"episodes": 1})))),
     "a screening run without a screen": lambda s: (begun(s), foreign(s, phase="screen")),
     "a confirming run before the screen was decided": lambda s: (begun(s, searching()), foreign(s)),
-    "a confirming seed in a screening run": (
-        lambda s: (begun(s, searching()), ask(s, WIDE), screening(s, seed=s.design.seeds[0]))),
+    "a confirming seed in a screening run": lambda s: (search(s, WIDE), screening(s, seed=s.design.seeds[0])),
     "the screen's seed in a confirming run": lambda s: (screened(s), foreign(s, seed=SCREEN.seed)),
     "a screening run of nobody that was asked for": lambda s: (begun(s, searching()), screening(s)),
-    "a screening run as long as no rung": (
-        lambda s: (begun(s, searching()), ask(s, WIDE), plan(s, screen_spec(s.study, s.design, s.design.hash(),
-            WIDE, 6)))),
+    "a screening run as long as no rung": lambda s: (search(s, WIDE), screening(s, steps=6)),
     "a candidate without a screen": lambda s: (begun(s), ask(s, WIDE)),
-    "a candidate out of turn": lambda s: (begun(s, searching()), ask(s, WIDE, first=1)),
-    "a candidate twice": lambda s: (begun(s, searching()), ask(s, WIDE, WIDE)),
-    "a candidate off its ladder": lambda s: (begun(s, searching()), ask(s, Arm(name="x", overrides={"group_size": 5}))),
-    "a candidate of another field": lambda s: (begun(s, searching()), ask(s, Arm(name="x", overrides={"steps": 4}))),
+    "a candidate out of turn": lambda s: (search(s, WIDE, first=1)),
+    "a candidate twice": lambda s: (search(s, WIDE, WIDE)),
+    "a candidate off its ladder": lambda s: (search(s, Arm(name="x", overrides={"group_size": 5}))),
+    "a candidate of another field": lambda s: (search(s, Arm(name="x", overrides={"steps": 4}))),
     "a candidate after the decision": lambda s: (screened(s), ask(s, DEEP, first=2)),
     "a screen decided twice": lambda s: (screened(s), keep(s, WIDE)),
     "a screen decided without one": (
         lambda s: (begun(s), s.append(EventType.SCREEN_DECIDED, selection={"kept": ["x"], "scores": {},
             "reason": ""}, arms=[], hypotheses=[]))),
-    "a kept arm that was never asked for": lambda s: (begun(s, searching()), ask(s, WIDE), keep(s, DEEP)),
-    "too many kept": lambda s: (begun(s, searching()), ask(s, WIDE, DEEP), keep(s, WIDE, WIDE)),
-    "arms that were not kept": lambda s: (begun(s, searching()), ask(s, WIDE, DEEP), keep(s, WIDE, arms=[DEEP])),
-    "claims that do not follow": lambda s: (begun(s, searching()), ask(s, WIDE), keep(s, WIDE, hypotheses=[])),
+    "a kept arm that was never asked for": lambda s: (search(s, WIDE), keep(s, DEEP)),
+    "too many kept": lambda s: (search(s, WIDE, DEEP), keep(s, WIDE, WIDE)),
+    "arms that were not kept": lambda s: (search(s, WIDE, DEEP), keep(s, WIDE, arms=[DEEP])),
+    "claims that do not follow": lambda s: (search(s, WIDE), keep(s, WIDE, hypotheses=[])),
     "a verdict of a screen": lambda s: (begun(s), judge(s, phase="screen")),
     "a verdict at a look that there is not": lambda s: (begun(s), judge(s, look=2)),
     "a look twice": lambda s: (begun(s, looked()), judge(s), judge(s)),

@@ -68,11 +68,12 @@ def test_a_denial_stops_the_study_also_a_paused_one(locked: Synthetic) -> None:
     assert_golden(state.stopped_reason)
     locked.append(EventType.STUDY_RESUMED, command=[])
     assert locked.state().denial is None
-    assert ask(locked) != digest, "the same question asked again"
+    assert ask(locked) != digest
 
 
 ASKED: dict[str, tuple[dict[str, Any], str]] = {
     "out of number": ({"number": 2}, "question 1"), "about no lock": ({"lock": "ab" * 32}, "locked"),
+    "of a stopped study": ({}, "stopped"),
     "of another study": ({"study": "another"}, "another"), "under another's digest": ({"digest": "0" * 64}, "digest"),
 }  # fmt: skip
 
@@ -80,15 +81,10 @@ ASKED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", ASKED)
 def test_a_question_that_cannot_be_is_refused(locked: Synthetic, name: str) -> None:
     changes, named = ASKED[name]
+    if named == "stopped":
+        locked.append(EventType.STUDY_STOPPED, reason="enough")
     ask(locked, **changes)
     with refused(LogCorrupt, named):
-        locked.state()
-
-
-def test_a_stopped_study_asks_nothing(locked: Synthetic) -> None:
-    locked.append(EventType.STUDY_STOPPED, reason="enough")
-    ask(locked)
-    with refused(LogCorrupt, "stopped"):
         locked.state()
 
 
@@ -101,11 +97,6 @@ def test_an_answer_is_to_the_question_that_is_open_and_given_once(
     say(locked, digest) if answered else ask(locked, "look 1")
     with pytest.raises(LogCorrupt, match="is not open"):
         say(locked, digest, granted=granted)
-
-
-def test_nobody_else_answers(locked: Synthetic) -> None:
-    with refused(LogCorrupt, "'planner'"):
-        say(locked, ask(locked), by="planner")
 
 
 def test_the_report_says_who_approved_what_and_when_and_of_nothing_asked_no_word(locked: Synthetic) -> None:
@@ -136,7 +127,7 @@ def test_notes_revisions_and_questions_are_kept_in_order_and_quoted_in_both_page
     pages = render_report(study.state(), study.folder)
     for page in (pages["report.md"], pages["report.html"]):
         assert "withdrawn, because “They cost.”" in page
-        assert "question to the user" in page
+        assert "to the user" in page
         assert "<b>groups" not in page
 
 
@@ -147,8 +138,9 @@ def test_notes_revisions_and_questions_are_kept_in_order_and_quoted_in_both_page
         (EventType.PLANNER_NOTED, {"text": "x", "index": 0}, "1/propose/1"),
         (EventType.PLANNER_ASKED, {"text": "x", "index": 0}, "kept before"),
         (EventType.PLANNER_ASKED, {"index": 1}, "text"),
+        (EventType.APPROVAL_GIVEN, {"digest": "0" * 64, "by": "planner"}, "'planner'"),
     ],
-    ids=["about nothing", "a note twice", "a question twice", "without text"],
+    ids=["about nothing", "a note twice", "a question twice", "without text", "an answer of a planner"],
 )
 def test_what_cannot_follow_is_refused(study: Synthetic, kind: EventType, payload: dict[str, Any], named: str) -> None:
     study.create()

@@ -11,7 +11,7 @@ from typing import Any
 
 from studies.log.event import GENESIS, Event, EventType
 from studies.records.base import canonical
-from tests.studies.raw import event_hash
+from tests.studies.synthetic import event_hash
 
 Row = dict[str, Any]
 Path_ = tuple[str | int, ...]

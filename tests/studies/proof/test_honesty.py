@@ -190,15 +190,6 @@ def test_a_head_that_was_kept_names_a_tail_cut_off_or_a_log_written_anew_and_cou
     assert any("2 of 49 events" in sentence for sentence in earlier.notes)
 
 
-@pytest.mark.parametrize("damage", ["removed", "swapped", "doubled"])
-@pytest.mark.parametrize("number", [0, 5, 30])
-def test_events_that_are_gone_or_moved_are_named(kept: Kept, damage: str, number: int) -> None:
-    one, two = kept.rows[number : number + 2]
-    damaged = {"removed": [two], "swapped": [two, one], "doubled": [one, one, two]}[damage]
-    found = places(kept.verified([*kept.rows[:number], *damaged, *kept.rows[number + 2 :]]))
-    assert f"event {number + 1} " in found or f"event {number + 2} " in found
-
-
 def test_a_report_that_says_other_sources_made_it_is_not_compared_and_strange_numbers_are_told(
     kept: Kept, forge: Forge
 ) -> None:

@@ -15,19 +15,22 @@ from hypothesis import strategies as st
 
 from studies import EventType, ReportError, StudyState
 from studies.records.base import canonical
-from studies.records.design import Arm, Design, Metric
+from studies.records.design import CONFIGURATION, Arm, Design, Metric
 from studies.records.procedure import CollapseRule, PowerTarget
+from studies.records.statements import sentences, statement
 from studies.records.verdict import CollapseRate, Verdict
 from studies.report import wording
 from studies.report.claims import rules
-from studies.report.evidence import AFTER, BEFORE, SUCCESS, gather
+from studies.report.evidence import gather
 from studies.report.next_question import in_practice, list_next_questions
 from studies.report.summary import headline
 from studies.report.wording import span
-from studies.verdicts.wording import deciding_interval
+from studies.verdicts.wording import deciding_interval, find_unequal_training, question_of
 from tests.golden import assert_golden, refused
+from tests.studies.measured import MeasuredStudy, measured_design, metric
 from tests.studies.report.pages import missing, pages, section
 from tests.studies.synthetic import Synthetic, coded_design, design, hypothesis, judged
+from tests.studies.synthetic import hypothesis as claim
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -100,14 +103,6 @@ def test_what_was_changed_after_it_was_fixed_is_said_first(study: Synthetic) -> 
     first, _, _ = pages(study)[0].partition("**Asked:**")
     assert edited.warnings[1] in first
     assert_golden("\n".join(edited.warnings))
-
-
-def test_of_several_hypotheses_each_has_an_answer(tmp_path: Path) -> None:
-    claims = (hypothesis("h1", 16), hypothesis("h2", 64))
-    means = {"group_size=4": 0.5, "group_size=16": 0.6, "group_size=64": 0.61}
-    head = headline(Synthetic(tmp_path, means=means).whole(design(claims)))
-    assert "group_size 4 vs 16 on guess" in head.next.command
-    assert [answer.hypothesis for answer in head.answers] == ["h1", "h2"]
 
 
 def test_what_is_asked_next_keeps_equal_episodes_the_aim_and_the_command_where_words_cannot_ask(tmp_path: Path) -> None:
@@ -206,17 +201,6 @@ def rewritten(state: StudyState, folder: Path, name: str, change: Callable[[dict
     return replace(state, runs={**state.runs, run_id: changed})
 
 
-def test_numbers_are_computed_again_from_the_files(finished: tuple[StudyState, Path]) -> None:
-    state = finished[0]
-    evidence = gather(*finished)
-    assert evidence.files == 20
-    assert evidence.curve_key == SUCCESS
-    for run_id, found in evidence.runs.items():
-        measured = {key: known.value for key, known in state.runs[run_id].measurements.items()}
-        assert found.recomputed == {key: measured[key] for key in (AFTER, BEFORE)}
-        assert (found.steps, len(found.curves[SUCCESS])) == (40, 40)
-
-
 def one_episode_flipped(value: dict[str, Any]) -> None:
     episodes = value["final"]["episodes"]
     episodes[0]["success"] = not episodes[0]["success"]
@@ -296,7 +280,35 @@ def test_the_ladder_never_says_more_than_the_verdict(control: list[int], treatme
     assert ("other side" in text) == (verdict.verdict == "refuted")
     assert "no effect" not in text
     other = wording.finding(claim, verdict, METRIC.model_copy(update={"key": "hidden/reward"}), None)
-    assert verdict.verdict == "invalid" or "hidden/reward was" in other, "another metric is called by its key"
+    assert verdict.verdict == "invalid" or "hidden/reward was" in other
     if verdict.verdict in ("supported", "refuted"):
         assert f"difference {wording.format_signed(verdict.estimate)}" in text
         assert f"n = {len(treatment)} + {len(control)}" in text
+
+
+def test_what_is_tested_is_said_by_code_from_the_typed_fields() -> None:
+    decrease, alike = {"direction": "decrease"}, {"sought": "equivalence"}
+    time = metric("episodes", 0.7)
+    said = [
+        *sentences([claim(), claim(**alike)], "guess", 0.1),
+        *sentences([claim(variable="episodes_per_step", matched="episodes")]),
+        *sentences([claim(**decrease)], "guess", 512.0, time),
+        *sentences([claim(**alike)], None, 512.0, time),
+        statement(CONFIGURATION, {"lr": 0.1, "steps": 2}, {"lr": 0.2, "steps": 4}, "decrease"),
+    ]
+    assert_golden("\n".join(said))
+
+
+def test_a_study_knows_what_was_asked_and_what_is_left_out(study: Synthetic, tmp_path: Path) -> None:
+    state = study.whole()
+    question = question_of(state)
+    assert question.asked == state.topic
+    assert len(question.tested) == len(state.hypotheses)
+    assert_golden("\n".join(question.not_tested))
+    assert [find_unequal_training(verdict) for verdict in state.verdicts] == [()]
+    study = MeasuredStudy(tmp_path / "measured")
+    study.create()
+    study.lock(measured_design(metric("episodes", 0.7)))
+    question = question_of(study.state())
+    assert question.not_tested == ()
+    assert_golden("\n".join(question.tested))

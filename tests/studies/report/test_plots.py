@@ -126,6 +126,6 @@ def test_a_figure_of_the_same_data_is_drawn_once_and_one_of_other_data_anew() ->
     assert curve(curves()) == first
     assert plots.render_cached.cache_info().misses == 1
     assert curve(curves(height=0.5)).svg != first.svg
-    assert curve(curves(), "round-2-learning-curves").svg != first.svg, "ids are kept apart by the name"
+    assert curve(curves(), "round-2-learning-curves").svg != first.svg
     plots.render_cached.cache_clear()
-    assert curve(curves()) == first, "drawn once more it is the same"
+    assert curve(curves()) == first

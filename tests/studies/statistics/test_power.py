@@ -123,7 +123,6 @@ def test_looks_that_do_not_grow_are_refused(seeds: list[int]) -> None:
         spend_alpha(seeds)
 
 
-stats = lazy("scipy.stats")
 COUNTS = st.integers(1, 60).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 
 
@@ -157,13 +156,6 @@ def test_the_p_is_twice_the_published_one_sided_p(
     control: tuple[int, int], treatment: tuple[int, int], p: float
 ) -> None:
     assert exact.boschloo(control, treatment) == pytest.approx(2 * p, rel=1e-6)
-
-
-@pytest.mark.slow
-def test_every_table_of_few_runs_has_scipys_p() -> None:
-    for a, b in product(range(3), range(4)):
-        found = stats.boschloo_exact([[a, b], [2 - a, 3 - b]], n=64).pvalue
-        assert exact.boschloo((a, 2), (b, 3)) == pytest.approx(found, abs=1e-6)
 
 
 @pytest.mark.parametrize(("n", "m"), [(2, 7), (4, 4), (6, 3), pytest.param(7, 7, marks=pytest.mark.full)])
