@@ -281,6 +281,12 @@ def copied(s: Synthetic, **wrong: Any) -> None:
     s.append(EventType.ATTEMPT_COPIED, **({"run_id": run_id, "attempt": 1, "url": "-", "standing": "sent"} | wrong))
 
 
+@pytest.mark.parametrize(("word", "stands"), [("same", "sent"), ("differs", "sent"), ("lacking", "failed")])
+def test_a_log_whose_copies_were_compared_is_read(study: Synthetic, word: str, stands: str) -> None:
+    copied(study, standing=word)
+    assert next(iter(study.state().runs.values())).attempts[0].standing == stands
+
+
 Step = Callable[[Synthetic], object]
 UNFIT: dict[str, Step] = {
     "a second creation": lambda s: (ready(s), s.create()),
