@@ -29,6 +29,10 @@ ROOT = Path(__file__).parents[1]
 BUDGET = Path(__file__).parent / "house_budget.json"
 SLACK = 0.01
 """A value that is better than its limit by more than this share is to become the limit."""
+RISING = frozenset({
+    "modules of 150 to 500 lines", "median length of a function", "90th percentile of the length of a function",
+})  # fmt: skip
+"""Measures of which more is better: our functions and modules were shorter than the field's."""
 FIELD: Mapping[str, tuple[float, float, float, float]] = {
     "structlog": (7_300, 4, 20, 0.011), "starlette": (6_700, 5, 24, 0.008), "httpx": (8_800, 6, 31, 0.016),
     "AgentJet": (14_500, 14, 58, 0.086), "median of 17": (14_500, 8, 41, 0.049),
@@ -73,16 +77,16 @@ def _all(rooms: Mapping[str, Source]) -> Source:
 def worse(values: Mapping[str, float], budget: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is worse than its limit."""
     for name, limit in budget["limits"].items():
-        value, rises = values[name], limit["goal"] > limit["limit"]
-        if value < limit["limit"] if rises else value > limit["limit"]:
+        value = values[name]
+        if value < limit["limit"] if name in RISING else value > limit["limit"]:
             yield f"{name}: {value:g}, limit {limit['limit']:g}; make it better, or move the limit with a reason"
 
 
 def better(values: Mapping[str, float], budget: Mapping[str, Any]) -> Iterator[str]:
     """Yield what has become so much better that its limit is to follow."""
     for name, limit in budget["limits"].items():
-        value, now, rises = values[name], limit["limit"], limit["goal"] > limit["limit"]
-        if value > now * (1 + SLACK) if rises else value < now * (1 - SLACK):
+        value, now = values[name], limit["limit"]
+        if value > now * (1 + SLACK) if name in RISING else value < now * (1 - SLACK):
             yield f"{name}: {value:g}, limit {now:g}; lower it: python benchmarks/house.py --write"
 
 
@@ -115,7 +119,7 @@ def table(values: Mapping[str, float], budget: Mapping[str, Any]) -> Iterator[st
 def write(values: Mapping[str, float], budget: dict[str, Any]) -> None:
     """Write values that are better as limits; what is worse is moved by hand, with a reason."""
     for name, limit in budget["limits"].items():
-        choose = max if limit["goal"] > limit["limit"] else min
+        choose = max if name in RISING else min
         limit["limit"] = choose(values[name], limit["limit"])
     BUDGET.write_text(json.dumps(budget, indent=1) + "\n")
 
