@@ -20,6 +20,7 @@ from importlib import import_module
 from importlib.metadata import version
 from inspect import Parameter, Signature, signature
 from io import StringIO
+from os import environ
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Concatenate, Final, NoReturn, ParamSpec, TypeVar
@@ -205,7 +206,9 @@ def run() -> NoReturn:
     except OSError as error:
         from research.installation.home import cause_of
 
-        _fail(f"could not read or write {error.filename or 'a file'}: {cause_of(error)}. Mend it, or set AJET_HOME")
+        name = str(error.filename or "a file")
+        ours = Path(name).absolute().is_relative_to(Path(environ.get("AJET_HOME") or ".ajet").absolute())
+        _fail(f"could not read or write {name}: {cause_of(error)}. Mend it{', or set AJET_HOME' if ours else ''}")
     sys.exit(0)
 
 

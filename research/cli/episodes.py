@@ -301,4 +301,6 @@ def export(
     counts = {**listed.model_dump(), "episodes": lines, "withdrawn": listed.episodes - lines}
     left_out = (f"left out {counts[name]:,} episodes: {why}" for name, why in _LEFT_OUT.items() if counts[name])
     size = to.stat().st_size
-    answer(json, {"file": str(to), "bytes": size, **counts}, f"wrote {to} ({size:,} bytes)", left_out)
+    answer(
+        json, {"file": str(to), "bytes": size, **counts}, f"wrote {to} ({lines:,} episodes, {size:,} bytes)", left_out
+    )

@@ -5,9 +5,11 @@ import shlex
 import threading
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
+from errno import ENOSPC
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -345,3 +347,13 @@ def test_leaving_at_once_says_how_to_go_on(ajet: Ajet, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Session, "plan", interrupt)
     ajet("research", TOPIC_REFUSALS, "--no-prefect").refused("ajet study resume", code=130)
+
+
+@pytest.mark.parametrize(("inside", "last"), [(True, "Mend it, or set AJET_HOME"), (False, "Mend it")])
+def test_a_full_disk_names_the_file_and_the_home_where_it_lies_there(
+    ajet: Ajet, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: bool, last: str
+) -> None:
+    path = (home if inside else tmp_path / "elsewhere") / "file"
+    monkeypatch.setattr("research.cli.app.app", Mock(side_effect=OSError(ENOSPC, "no room", str(path))))
+    ended = ajet("anything")
+    assert (ended.code, str(path) in ended.err, ended.err.strip().endswith(last)) == (2, True, True)
