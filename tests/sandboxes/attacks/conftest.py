@@ -47,7 +47,9 @@ def attempts(module: str) -> dict[str, str]:
         match node:
             case (
                 ast.FunctionDef(name=name, decorator_list=[ast.Call(func=ast.Name(id="attempt"), args=[tried])])
-                | ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name("trying"), args=[tried, *_]))
+                | ast.Assign(
+                    targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name("trying" | "looking"), args=[tried, *_])
+                )
             ):
                 found[name] = ast.literal_eval(tried)
     return found
