@@ -240,6 +240,10 @@ def conditions(order: AttemptSpec, *plays: tuple[str, int]) -> Conditions:
     return build_conditions(order, rows, evaluated(*plays), Conditions(), 0, None)
 
 
+def over(begin: int, end: int | None) -> dict[str, Any]:
+    return {} if end is None else {"status": "finished", "seconds": float(end - begin)}
+
+
 def after(seconds: float) -> datetime:
     return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
 
@@ -257,8 +261,7 @@ def test_neighbours_are_those_at_one_moment_not_those_that_came_one_after_the_ot
     spans: list[tuple[int, int | None]], others: list[tuple[int, int]], count: int
 ) -> None:
     attempts = [
-        AttemptState(1, f"a{n}", after(begin).isoformat(), end and "finished", seconds=end and float(end - begin))
-        for n, (begin, end) in enumerate(spans)
+        AttemptState(1, f"a{n}", after(begin).isoformat(), **over(begin, end)) for n, (begin, end) in enumerate(spans)
     ]
     found = count_neighbours(attempts, attempts[0], after(100), [(after(a), after(b)) for a, b in others])
     assert found == count
