@@ -84,31 +84,23 @@ async def leaves(attempt: FakeAttempt) -> int:
     return 0
 
 
-@pytest.mark.parametrize(
-    ("role", "play", "code", "said"),
-    [
-        ("client", dies, "client_died", "its last words"), ("client", leaves, "client_stopped", "step 0 of 8"),
-        ("initial", dies, "evaluator_died", "its last words"), ("during", dies, "evaluator_died", "its last words"),
-        ("final", dies, "evaluator_died", "its last words"),
-        ("final", leaves, "evaluator_failed", "evaluation-final.json"),
-    ],
-)  # fmt: skip
-async def test_a_worker_that_ends_before_its_work_is_done_fails_the_attempt_by_its_name(
+async def outlives_its_server(attempt: FakeAttempt) -> int:
+    attempt.server.died.set()
+    return 3
+
+
+@pytest.mark.parametrize(("role", "play", "code", "said"), [
+    ("client", dies, "client_died", "its last words"), ("client", leaves, "client_stopped", "step 0 of 8"),
+    ("initial", dies, "evaluator_died", "its last words"), ("during", dies, "evaluator_died", "its last words"),
+    ("final", dies, "evaluator_died", "its last words"), ("final", leaves, "evaluator_failed", "evaluation-final.json"),
+    ("client", outlives_its_server, "server_died", "killed by signal 9"),  # of which its client dies
+])  # fmt: skip
+async def test_what_ends_before_its_work_is_done_fails_the_attempt_by_its_name(
     folder: AttemptFolder, role: str, play: Play, code: str, said: str
 ) -> None:
     attempt = FakeAttempt(folder, SCHEDULED, **{role: play})
     assert said in await refused(attempt, code)
     assert attempt.playing == 0  # nothing is left running
-
-
-async def test_a_server_that_dies_is_the_reason_though_its_client_dies_of_it(folder: AttemptFolder) -> None:
-    async def play(attempt: FakeAttempt) -> int:
-        attempt.server.died.set()
-        return 3
-
-    attempt = FakeAttempt(folder, ORDER, client=play)
-    assert "killed by signal 9" in await refused(attempt, "server_died")
-    assert attempt.playing == 0
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -279,19 +271,14 @@ def test_an_order_that_is_none_is_refused_in_one_line(
     ("script", "how"), [("echo another server runs >&2; exit 2", "exit code 2"), ("kill -KILL $$", "signal 9")]
 )
 async def test_a_server_that_cannot_start_is_a_failed_boot_with_its_last_words(
-    folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch, script: str, how: str
+    folder: AttemptFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, how: str
 ) -> None:
-    monkeypatch.setattr("research.runs.attempt.python_of", lambda backend: program(folder, script))
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o700)
+    monkeypatch.setattr("research.runs.attempt.python_of", lambda backend: str(python))
     reason = await refused(Attempt(folder, ORDER), "boot_failed")
     assert (how in reason, "another server runs" in reason) == (True, "echo" in script)
-
-
-def program(folder: AttemptFolder, script: str) -> str:
-    path = folder.path / "python"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o700)
-    return str(path)
 
 
 async def test_an_attempt_at_a_run_with_code_starts_nothing_without_containers(folder: AttemptFolder) -> None:

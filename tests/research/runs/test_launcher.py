@@ -205,13 +205,10 @@ def test_the_time_that_a_machine_was_off_is_no_time_of_the_attempt_that_it_ended
 THREE_HOURS = 3 * 3600.0
 
 
-@pytest.mark.parametrize(
-    ("run_s", "bounds"),
-    [
-        (40.0, (LEAST_TIME_LIMIT_S, EPISODE_TIMEOUT_S, LEAST_SILENCE_S)),
-        (THREE_HOURS, (TIME_LIMIT_FACTOR * THREE_HOURS, THREE_HOURS, 2 * THREE_HOURS / 3)),
-    ],
-)
+@pytest.mark.parametrize(("run_s", "bounds"), [
+    (40.0, (LEAST_TIME_LIMIT_S, EPISODE_TIMEOUT_S, LEAST_SILENCE_S)),
+    (THREE_HOURS, (TIME_LIMIT_FACTOR * THREE_HOURS, THREE_HOURS, 2 * THREE_HOURS / 3)),
+])  # fmt: skip
 def test_an_attempt_is_waited_for_by_what_a_run_takes(
     tmp_path: Path, run_s: float, bounds: tuple[float, float, float]
 ) -> None:
