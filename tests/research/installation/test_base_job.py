@@ -134,22 +134,20 @@ def test_where_nobody_names_the_environment_of_verl_the_way_to_it_is_said() -> N
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_the_named_python_is_the_one_that_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VERL_PYTHON, make_script(tmp_path / "python", "exit 0"))
-    require_backend("verl")
-    assert python_of("verl") == str(tmp_path / "python")
-
-
-@pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize(
     ("script", "said"),
     [("echo vllm ray", "missing: vllm ray"), ("echo no such >&2; exit 3", "no such"), ("", "python")],
 )
-def test_what_an_environment_lacks(script: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_named_python_runs_it_and_is_refused_by_what_it_lacks(
+    script: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     python = tmp_path / "python"
     monkeypatch.setenv(VERL_PYTHON, make_script(python, script) if script else str(python))
     with pytest.raises(NotReady, match=said):
         require_backend("verl")
+    make_script(python, "exit 0")
+    require_backend("verl")
+    assert python_of("verl") == str(python)
 
 
 def test_a_model_of_the_installation_is_called_by_its_name_alone_and_found_by_it(tmp_path: Path) -> None:

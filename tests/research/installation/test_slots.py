@@ -77,8 +77,7 @@ def test_it_is_said_once_who_is_waited_for_and_what_can_be_done(bench: Bench) ->
 
 
 class Seconds:
-    def __init__(self) -> None:
-        self.now = 0.0
+    now = 0.0
 
     def __call__(self) -> float:
         return self.now
@@ -166,14 +165,14 @@ class Process:
         return 0.0, 1.0 if self.ended else None
 
 
+@dataclass
 class World:
     """The machine: stands in the place of a sandbox, and starts a name once."""
 
-    def __init__(self) -> None:
-        self.started: dict[str, Process] = {}
-        self.clock = Seconds()
-        self.under_way: list[tuple[Process, float]] = []
-        """Launches that outlived their controllers, and when each has started at the latest."""
+    started: dict[str, Process] = field(default_factory=dict)
+    clock: Seconds = field(default_factory=Seconds)
+    under_way: list[tuple[Process, float]] = field(default_factory=list)
+    """Launches that outlived their controllers, and when each has started at the latest."""
 
     def adopt(self, name: str) -> Process | None:
         return self.started.get(name)

@@ -16,14 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research.runs.collect import NOTHING_SAID, ReadTracking, collect, measure
-from research.runs.files import (
-    AttemptFolder,
-    AttemptSpec,
-    EpisodeOutcome,
-    Evaluation,
-    EvaluationName,
-    RunEvaluation,
-)
+from research.runs.files import AttemptFolder, AttemptSpec, EpisodeOutcome, Evaluation, EvaluationName, RunEvaluation
 from research.runs.provenance import build_conditions, count_neighbours
 from research.runs.wandb_log import TrackedRun, parse, read_log
 from studies.checks.evidence import CollectError

@@ -100,12 +100,6 @@ def test_an_engine_that_is_slow_to_take_the_output_is_waited_for() -> None:
 # Which files are results, and in what frames they leave
 
 
-@pytest.fixture
-def workspace(tmp_path: Path) -> Path:
-    (tmp_path / "results").mkdir()
-    return tmp_path
-
-
 def opened(workspace: Path, name: str, most_bytes: int = 100) -> int:
     descriptor = os.open(workspace, os.O_RDONLY)
     try:
