@@ -100,11 +100,10 @@ def test_an_attempt_that_lost_the_engine_costs_its_run_no_try(bench: Bench) -> N
 
 
 class Tracker:
-    """A tracker whose log lacks its end for a while."""
+    """A tracker whose log lacks its end for a minute."""
 
-    def __init__(self, bench: Bench, lag_s: float) -> None:
-        self._shown_at = bench.clock.now + timedelta(seconds=lag_s)
-        self._clock = bench.clock
+    def __init__(self, bench: Bench) -> None:
+        self._clock, self._shown_at = bench.clock, bench.clock.now + timedelta(seconds=60)
         self.reads: list[datetime] = []
 
     def __call__(self, directory: Path, run_id: str) -> TrackedRun:
@@ -118,7 +117,7 @@ class Tracker:
 
 def test_a_tracker_that_is_behind_costs_a_run_no_try_and_is_read_again_after_a_while(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    bench.read_tracking = tracker = Tracker(bench, 60.0)
+    bench.read_tracking = tracker = Tracker(bench)
     state = bench.drive(bench.loop()).state
     assert {(len(run.attempts), run.status) for run in state.runs.values()} == {(1, "collected")}
     first = [read for read in tracker.reads if read < tracker.reads[0] + timedelta(seconds=READ_AGAIN_S)]
@@ -139,29 +138,11 @@ def test_a_training_that_broke_down_gets_no_other_try_because_the_tracker_is_beh
         return "died"
 
     bench.sandbox.script = script
-    bench.read_tracking = Tracker(bench, 60.0)
+    bench.read_tracking = Tracker(bench)
     state = bench.drive(bench.loop()).state
     broken = [run for run in state.runs.values() if run.spec.job["group_size"] == 8]
     assert {run.invalid[0] for run in broken if run.invalid is not None} == {"training_nan"}
     assert {len(run.attempts) for run in broken} == {1}
-
-
-class Leaving:
-    """Attempts of which the first leaves a server's folder behind and is lost; the others say where they found it."""
-
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self.found: dict[str, str] = {}
-
-    def __call__(self, order: AttemptSpec) -> str:
-        folder = folder_of(self._bench, order, order.attempt)
-        if order.attempt == 1:
-            folder.server.mkdir()
-            (folder.server / "store.sqlite3").write_text(order.run_id)
-            folder.evaluation("initial").write_text(json.dumps(evaluation(order.spec, 0, 0.2)))
-            return "lost"
-        self.found[order.run_id] = (folder.server / "store.sqlite3").read_text()
-        return "ok"
 
 
 @pytest.mark.slow
@@ -169,11 +150,23 @@ class Leaving:
 def test_the_server_of_a_lost_attempt_is_taken_over_whenever_its_controller_is_killed(
     tmp_path: Path, written: bool
 ) -> None:
-    bench = Bench(tmp_path)
-    bench.sandbox.script = leaving = Leaving(bench)
+    bench, found = Bench(tmp_path), dict[str, str]()
+
+    def script(order: AttemptSpec) -> str:
+        """The first attempt leaves a server's folder behind and is lost; the others say what they found in it."""
+        folder = folder_of(bench, order, order.attempt)
+        if order.attempt == 1:
+            folder.server.mkdir()
+            (folder.server / "store.sqlite3").write_text(order.run_id)
+            folder.evaluation("initial").write_text(json.dumps(evaluation(order.spec, 0, 0.2)))
+            return "lost"
+        found[order.run_id] = (folder.server / "store.sqlite3").read_text()
+        return "ok"
+
+    bench.sandbox.script = script
     state, killed = bench.drive_by_single_events(written=written)
     assert killed > 20
-    assert leaving.found == {run_id: run_id for run_id in state.runs}
+    assert found == {run_id: run_id for run_id in state.runs}
     for run in state.runs.values():
         assert run.status == "collected"
         assert [(attempt.number, attempt.resumes) for attempt in run.attempts] == [(1, None), (2, 1)]

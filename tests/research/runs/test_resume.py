@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -45,16 +46,18 @@ class Tries:
     def folder(self, number: int) -> AttemptFolder:
         return AttemptFolder(self._path / f"a{number}" / "attempt")
 
-    def begin(self, resumes: int | None = None) -> int:
+    def leave(self, code: str = "lost", evaluation: str | None = None, resumes: int | None = None) -> None:
+        """Have an attempt end whose folder holds what a server keeps; there it is only moved."""
         number = len(self.run.attempts) + 1
-        attempt = AttemptState(number, f"a{number}", "2026-01-01T00:00:00+00:00", resumes=resumes)
-        self.run = dataclasses.replace(self.run, attempts=(*self.run.attempts, attempt))
-        return number
-
-    def ended(self, code: str, status: Any = "failed") -> None:
-        *before, last = self.run.attempts
-        last = dataclasses.replace(last, status=status, code=code, seconds=1.0)
-        self.run = dataclasses.replace(self.run, attempts=(*before, last))
+        began = "2026-01-01T00:00:00+00:00"
+        ended = AttemptState(number, f"a{number}", began, "failed", code, seconds=1.0, resumes=resumes)
+        self.run = dataclasses.replace(self.run, attempts=(*self.run.attempts, ended))
+        folder = self.folder(number)
+        folder.server.mkdir(parents=True)
+        (folder.server / "store.sqlite3").write_text(f"of attempt {number}")
+        write_json(folder.spec, self.order.model_dump(mode="json"))
+        whole = {"environment": "guess", "split": "hidden", "policy_version": 0, "episodes": []}
+        folder.evaluation("initial").write_text(json.dumps(whole) if evaluation is None else evaluation)
 
 
 @pytest.fixture
@@ -62,20 +65,8 @@ def tries(tmp_path: Path) -> Tries:
     return Tries(tmp_path)
 
 
-def leave(tries: Tries, code: str = "lost", evaluation: str | None = None, resumes: int | None = None) -> None:
-    """Have an attempt end whose folder holds what a server keeps; there it is only moved."""
-    number = tries.begin(resumes)
-    folder = tries.folder(number)
-    folder.server.mkdir(parents=True)
-    (folder.server / "store.sqlite3").write_text(f"of attempt {number}")
-    write_json(folder.spec, tries.order.model_dump(mode="json"))
-    whole = {"environment": "guess", "split": "hidden", "policy_version": 0, "episodes": []}
-    folder.evaluation("initial").write_text(json.dumps(whole) if evaluation is None else evaluation)
-    tries.ended(code)
-
-
 def test_taking_over_again_changes_nothing(tries: Tries) -> None:
-    leave(tries)
+    tries.leave()
     for _ in range(2):
         transfer_files(tries.folder(1), tries.folder(2))
         assert not tries.folder(1).server.exists()
@@ -93,7 +84,7 @@ def test_a_server_that_may_have_kept_no_metrics_is_not_gone_on_from(
     tries: Tries, spoil: Callable[[Path], object]
 ) -> None:
     """The next attempt's log would lack the steps that an earlier version's server had made."""
-    leave(tries)
+    tries.leave()
     spoil(tries.folder(1).spec)
     begins = plan_resume(tries.run, tries.folder)
     assert (begins.resumes, "older versions" in begins.why) == (None, True)
@@ -101,7 +92,7 @@ def test_a_server_that_may_have_kept_no_metrics_is_not_gone_on_from(
 
 def test_a_folder_that_a_server_holds_is_left_to_it(tries: Tries, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("research.runs.resume.LETS_GO_S", 0.0)
-    leave(tries, "server_died")
+    tries.leave("server_died")
     with FileLock(tries.folder(1).server / "server.lock"):
         begins = plan_resume(tries.run, tries.folder)
     assert (begins.resumes, "still holds" in begins.why) == (None, True)
@@ -111,7 +102,7 @@ def test_a_folder_that_a_server_holds_is_left_to_it(tries: Tries, monkeypatch: p
 def test_who_did_not_finish_a_first_evaluation_or_stands_still_is_not_gone_on_from(
     tries: Tries, evaluation: str | None
 ) -> None:
-    leave(tries, evaluation=evaluation)
+    tries.leave(evaluation=evaluation)
     if evaluation is None:  # a training that is to stand still is seen from its first step
         assert plan_resume(tries.run, tries.folder).resumes == 1
         still = with_run(tries.order, job={**tries.order.spec.job, "learning_rate": 0}).spec
@@ -127,7 +118,7 @@ def test_a_run_begins_anew_whose_evaluations_before_its_last_sign_of_life_were_l
 ) -> None:
     tries.order = with_schedule(tries.order, every=2)
     tries.run = RunState(tries.order.run_id, tries.order.spec)
-    leave(tries)
+    tries.leave()
     folder = tries.folder(1)
     folder.progress.write_text(AttemptProgress(stage="train", step=4, steps=24, seconds=1.0).model_dump_json())
     if made == "damaged":
@@ -144,10 +135,11 @@ def test_a_run_begins_anew_whose_evaluations_before_its_last_sign_of_life_were_l
 LABELS = {"study": "s1", "run_id": "r1", "attempt": "2"}
 
 
+@dataclass
 class Left:
-    def __init__(self, path: Path, name: str = "ajet-s1-r1-a2-evaluator-during") -> None:
-        self._path, self._name = path, name
-        self.reaped: list[Mapping[str, str]] = []
+    path: Path
+    name: str = "ajet-s1-r1-a2-evaluator-during"
+    reaped: list[Mapping[str, str]] = field(default_factory=list)
 
     def reap(self, labels: Mapping[str, str]) -> list[str]:
         self.reaped.append(labels)
@@ -155,10 +147,10 @@ class Left:
 
     def adopt(self, name: str) -> Left | None:
         assert self.reaped  # it hands over what it has when it ends
-        return self if name == self._name else None
+        return self if name == self.name else None
 
     def results(self) -> dict[str, Path]:
-        return {"evaluation.json": self._path} if self._path.exists() else {}
+        return {"evaluation.json": self.path} if self.path.exists() else {}
 
 
 @pytest.fixture
@@ -215,9 +207,9 @@ IN_DOUBT = ("foreign_training", "server_refused", "server_failed", *WORST_CODES,
 def test_what_lay_beside_the_server_is_gone_on_from_and_what_its_record_may_have_caused_once(
     tries: Tries, code: str
 ) -> None:
-    leave(tries, code)
+    tries.leave(code)
     first = plan_resume(tries.run, tries.folder)
-    leave(tries, code, resumes=1)
+    tries.leave(code, resumes=1)
     again = plan_resume(tries.run, tries.folder)
     assert (first.resumes, again.resumes) == (None if code in IN_DOUBT else 1, 2 if code in BESIDE else None)
     assert (bool(first.why), "attempt 2" in again.why) == (True, code in PERHAPS)

@@ -10,6 +10,7 @@ import socket
 import struct
 import threading
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +63,12 @@ def connecting(target: str | int) -> bytes:
     return f"CONNECT {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
 
 
+@dataclass
 class Proxy:
     """A gateway that is open, and the agent's side of its way out."""
 
-    def __init__(self, gateway: Gateway, folder: Path) -> None:
-        self.gateway = gateway
-        self.folder = folder
+    gateway: Gateway
+    folder: Path
 
     def raw(self) -> contextlib.AbstractAsyncContextManager[Raw]:
         return raw(self.folder / "exchange" / PORTS[3128])
