@@ -29,7 +29,8 @@ from research.environments.reference import client_files, read_reference, record
 from research.errors import BadEnvironment
 from research.installation.home import Home
 from swarm.environments.custom import CodeSource, CustomEnvironment
-from tests.research.environments.written import GENERATE, line_of, sums, wheel_in
+from tests.research.environments.written import GENERATE, line_of, sums
+from tests.research.factories import make_wheel
 
 
 def players(**rewards: float) -> Mapping[str, Player]:
@@ -75,7 +76,7 @@ NAME = "small_need_of_a_test"
 
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = wheel_in(tmp_path / "wheels", NAME)
+    folder = make_wheel(tmp_path / "wheels", NAME, "1.0", {f"{NAME}.py": b"VALUE = 7\n"}).parent
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     return folder

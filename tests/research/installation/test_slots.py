@@ -208,14 +208,16 @@ class Study:
     wants: bool = True
 
 
+@dataclass
 class Driver:
     """One controller: `acts` takes its steps as the shipped one does, and yields wherever it may be killed."""
 
-    def __init__(self, study: Study, world: World, slots: MachineSlots) -> None:
-        self.study = study
-        self.world = world
-        self.slots = slots
-        self.launching: Process | None = None
+    study: Study
+    world: World
+    slots: MachineSlots
+    launching: Process | None = None
+
+    def __post_init__(self) -> None:
         self.acts = self._for_ever()
 
     def _for_ever(self) -> Iterator[None]:
@@ -335,14 +337,12 @@ class SlotMachine(RuleBasedStateMachine):
     def a_study_is_taken_up(self, which: int) -> None:
         self._take_up(which)
 
-    @rule(which=WHICH)
-    def a_controller_is_suspended(self, which: int) -> None:
-        if self.drivers[which] is not None:
+    @rule(which=WHICH, goes_on=st.booleans())
+    def a_controller_is_suspended_or_goes_on(self, which: int, goes_on: bool) -> None:
+        if goes_on:
+            self.controllers.suspended.discard(self.studies[which].name)
+        elif self.drivers[which] is not None:
             self.controllers.suspended.add(self.studies[which].name)
-
-    @rule(which=WHICH)
-    def a_controller_goes_on(self, which: int) -> None:
-        self.controllers.suspended.discard(self.studies[which].name)
 
     @rule(which=st.integers(0, 20))
     def a_run_ends(self, which: int) -> None:
