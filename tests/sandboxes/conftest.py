@@ -16,5 +16,11 @@ def box(docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, tm
 
 
 @pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    (tmp_path / "results").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
 async def clock(monkeypatch: pytest.MonkeyPatch) -> LoopClock:
     return LoopClock(asyncio.get_running_loop(), monkeypatch)

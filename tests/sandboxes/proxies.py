@@ -41,9 +41,9 @@ class Seen:
 
 
 @contextlib.asynccontextmanager
-async def serving(handler: Handler, port: int = 0, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+async def serving(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     made = web.Server(handler, handler_cancellation=True, access_log=None)
-    listener = await asyncio.get_running_loop().create_server(made, "127.0.0.1", port, ssl=tls)
+    listener = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0, ssl=tls)
     try:
         yield listener.sockets[0].getsockname()[1]
     finally:

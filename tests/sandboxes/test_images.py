@@ -36,22 +36,14 @@ MARKERS = {
 }  # fmt: skip
 
 
-def silent(line: str) -> None:
-    pass
-
-
 def never(line: str) -> None:
     raise AssertionError(f"nothing had to be made, yet: {line}")
 
 
 def said(image: Image, engine: ContainerEngine, code: str) -> str:
     """Return what a program prints in a container of the image, as its own user, on a read-only root."""
-    return cast(
-        bytes,
-        engine.client.containers.run(
-            image.id, ["-c", code], entrypoint=["python3"], network_mode="none", read_only=True, remove=True
-        ),
-    ).decode()
+    options = {"entrypoint": ["python3"], "network_mode": "none", "read_only": True, "remove": True}
+    return cast(bytes, engine.client.containers.run(image.id, ["-c", code], **options)).decode()
 
 
 def test_the_packages_are_those_installed_here_with_all_they_need_and_nothing_heavy() -> None:
@@ -184,7 +176,7 @@ def test_a_requirements_txt_adds_its_packages_and_leaves_the_client_s_own(
     image: Image, engine: ContainerEngine, index: Path, tmp_path: Path
 ) -> None:
     assert derive_image(engine, image, "\n# nothing\n", tmp_path, note=never) == image
-    made = derive_image(engine, image, "# an agent's\ngreeter>=1  # the newest\n\n", tmp_path, note=silent)
+    made = derive_image(engine, image, "# an agent's\ngreeter>=1  # the newest\n\n", tmp_path, note=print)
     try:
         assert made.tag.startswith("ajet-client-extra:")
         assert "hello 3." in said(made, engine, "import greeter; print(greeter.WORD)")
@@ -204,7 +196,7 @@ def test_what_pip_cannot_bring_built_and_in_agreement_is_one_line(
     image: Image, engine: ContainerEngine, index: Path, tmp_path: Path, requirements: str, complaint: str
 ) -> None:
     with pytest.raises(SandboxError, match=f"pip could not.*{complaint}") as refused:
-        derive_image(engine, image, requirements, tmp_path, note=silent)
+        derive_image(engine, image, requirements, tmp_path, note=print)
     assert "\n" not in str(refused.value)
 
 

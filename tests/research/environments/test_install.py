@@ -29,7 +29,8 @@ from research.environments.reference import client_files, read_reference, record
 from research.errors import BadEnvironment
 from research.installation.home import Home
 from swarm.environments.custom import CodeSource, CustomEnvironment
-from tests.research.environments.written import GENERATE, line_of, sums, wheel_in
+from tests.research.environments.written import GENERATE, line_of, sums
+from tests.research.factories import make_wheel
 
 
 def players(**rewards: float) -> Mapping[str, Player]:
@@ -38,17 +39,13 @@ def players(**rewards: float) -> Mapping[str, Player]:
     return {name: Player(player=name, reward=reward, success=reward, **same) for name, reward in named}
 
 
-@pytest.mark.parametrize(
-    ("rewards", "success", "least", "said"),
-    [
-        ({"oracle": 1, "demonstrations": 0.4, "empty_answers": 0, "random_answers": 0.1}, None, 0, ""),
-        ({"oracle": 1, "empty_answers": 0.8, "random_answers": 0.1}, None, 0, "an empty answer earns"),
-        ({"empty_answers": 0.5}, 1.0, 0, "an empty answer solves"),
-        ({"empty_answers": 0.5, "random_answers": 0.7}, None, 0, ""),
-        ({"oracle": 1, "empty_answers": 0, "random_answers": 0}, None, -1, ""),
-    ],
-    ids=["sound", "reward for nothing", "success for nothing", "chance", "half of a range below zero"],
-)
+@pytest.mark.parametrize(("rewards", "success", "least", "said"), [
+    ({"oracle": 1, "demonstrations": 0.4, "empty_answers": 0, "random_answers": 0.1}, None, 0, ""),
+    ({"oracle": 1, "empty_answers": 0.8, "random_answers": 0.1}, None, 0, "an empty answer earns"),
+    ({"empty_answers": 0.5}, 1.0, 0, "an empty answer solves"),
+    ({"empty_answers": 0.5, "random_answers": 0.7}, None, 0, ""),
+    ({"oracle": 1, "empty_answers": 0, "random_answers": 0}, None, -1, ""),
+], ids=["sound", "reward for nothing", "success for nothing", "chance", "half of a range below zero"])  # fmt: skip
 def test_rewards_for_nothing_are_faults(
     rewards: dict[str, float], success: float | None, least: float, said: str
 ) -> None:
@@ -65,12 +62,10 @@ def test_an_oracle_is_at_fault_just_where_somebody_earns_more(oracle: float, dem
 
 def test_what_is_missing_is_remarked() -> None:
     said = " ".join(remarks({}, oracle=False, demonstrations=False))
-    assert "no oracle" in said
-    assert "no demonstrations" in said
-    assert list(remarks(players(oracle=1, demonstrations=0.4), oracle=True, demonstrations=True)) == []
+    assert ("no oracle" in said, "no demonstrations" in said) == (True, True)
     for played, words in (
         (players(oracle=0.5), "solves 50%"), (players(demonstrations=0.95), "little left"),
-        (players(demonstrations=0.0), "demonstrations solve 0%"), (players(demonstrations=0.1), ""),
+        (players(demonstrations=0.0), "demonstrations solve 0%"), (players(oracle=1, demonstrations=0.1), ""),
     ):  # fmt: skip
         assert [words in each for each in remarks(played, oracle=True, demonstrations=True)] == [True] * bool(words)
 
@@ -81,7 +76,7 @@ NAME = "small_need_of_a_test"
 
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = wheel_in(tmp_path / "wheels", NAME)
+    folder = make_wheel(tmp_path / "wheels", NAME, "1.0", {f"{NAME}.py": b"VALUE = 7\n"}).parent
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     return folder
@@ -147,44 +142,31 @@ def test_players_that_learn_nothing_show_what_rewards_are_worth(home: Home, tmp_
     assert [message["role"] for message in found.example["messages"]] == ["user", "assistant"]
 
 
+SHORT = PlayBounds(plays=2, play_s=1.0, seconds=120.0)
 HANGS = r"the play did not end within 1 s \(environment.py, line LINE\)"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("part", "code", "bounds", "said"),
-    [
-        ("outcome", "raise ValueError('no such thing')", QUICK, r"ValueError: .* \(environment.py, line LINE\)"),
-        ("outcome", "return Outcome(7.0, right)", QUICK, "reward_range"),
-        ("outcome", "raise SystemExit(3)", QUICK, "SystemExit"),
-        ("answer", "self.all = bytearray(13 << 30)", QUICK, r"MemoryError \(environment.py, line LINE\)"),
-        ("answer", "return [{'role': 'user', 'content': 'once more'}]", QUICK, "200 answers"),
-        ("answer", "import time; time.sleep(600)", PlayBounds(plays=2, play_s=1.0, seconds=120.0), HANGS),
-        (
-            "answer",
-            "import re; re.match('(a+)+$', 60 * 'a' + 'b')",
-            PlayBounds(plays=2, play_s=1.0, seconds=120.0),
-            HANGS,
-        ),
-        ("answer", "import time; time.sleep(600)", PlayBounds(plays=2, play_s=600.0, seconds=5.0), "within 5 s"),
-        (
-            "answer",
-            "import os; print('bye', flush=True); os._exit(2)",
-            QUICK,
-            "exit code 2.*said: bye",
-        ),
-        ("answer", "import ctypes; ctypes.string_at(0)", QUICK, "by signal 11"),
-    ],
-)
+@pytest.mark.parametrize(("part", "code", "bounds", "said"), [
+    ("outcome", "raise ValueError('no such thing')", QUICK, r"ValueError: .* \(environment.py, line LINE\)"),
+    ("outcome", "return Outcome(7.0, right)", QUICK, "reward_range"),
+    ("outcome", "raise SystemExit(3)", QUICK, "SystemExit"),
+    ("answer", "self.all = bytearray(13 << 30)", QUICK, r"MemoryError \(environment.py, line LINE\)"),
+    ("answer", "return [{'role': 'user', 'content': 'once more'}]", QUICK, "200 answers"),
+    ("answer", "import time; time.sleep(600)", SHORT, HANGS),
+    ("answer", "import re; re.match('(a+)+$', 60 * 'a' + 'b')", SHORT, HANGS),
+    ("answer", "import time; time.sleep(600)", PlayBounds(plays=2, play_s=600.0, seconds=5.0), "within 5 s"),
+    ("answer", "import os; print('bye', flush=True); os._exit(2)", QUICK, "exit code 2.*said: bye"),
+    ("answer", "import ctypes; ctypes.string_at(0)", QUICK, "by signal 11"),
+])  # fmt: skip
 def test_a_play_that_fails_is_one_line_with_its_task(
     home: Home, tmp_path: Path, part: str, code: str, bounds: PlayBounds, said: str
 ) -> None:
     folder = sums(tmp_path / "sums", **{part: code if part == "outcome" else f"{code}; return []"})
     found = played(folder, home, bounds)
-    assert len(found.faults) == 1  # the same fault is told once, whoever meets it
-    assert re.match(r"oracle, task 'sum-\d+': ", found.faults[0])
-    assert re.search(said.replace("LINE", str(line_of(folder, code))), found.faults[0])
-    assert "\n" not in found.faults[0]
+    (fault,) = found.faults  # the same fault is told once, whoever meets it
+    assert re.match(rf"oracle, task 'sum-\d+': .*{said.replace('LINE', str(line_of(folder, code)))}", fault)
+    assert "\n" not in fault
 
 
 JUDGE = "def reward(task, messages):\n    return 1.0\n"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.research.factories import make_wheel
-
 SUMS = """
 import os, random, sys
 HEAD
@@ -54,10 +52,6 @@ def sums(folder: Path, **parts: str) -> Path:
         text = text.replace(name.upper(), parts.get(name, usual))
     (folder / "environment.py").write_text(text)
     return folder
-
-
-def wheel_in(folder: Path, name: str) -> Path:
-    return make_wheel(folder, name, "1.0", {f"{name}.py": b"VALUE = 7\n"}).parent
 
 
 def line_of(folder: Path, what: str) -> int:

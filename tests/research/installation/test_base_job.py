@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from research.errors import BadInput, BadModel, DesignRefused, NotReady
+from research.errors import BadInput, BadModel, DesignRefused, ModelFailed, NotReady
 from research.installation.base_job import (
     VERL_PYTHON,
     _require_verl,
@@ -23,6 +25,7 @@ from research.installation.base_job import (
     require_backend,
     require_unchanged,
 )
+from research.installation.tiny_model import WEIGHTS, prepare_model
 from swarm.job import Job, PathModel
 from swarm.models import folder_hash
 from tests.research.model_folders import model_at
@@ -70,13 +73,9 @@ def test_a_folder_beside_a_file_wins_unless_the_file_names_one(tmp_path: Path) -
     assert found.model == base_job(None, str(theirs)).model  # type: ignore[union-attr]
     with pytest.raises(BadInput, match=f"{mine} in {named} .*{theirs}"):
         base_job(named, str(theirs))
-
-
-def test_a_hash_in_the_file_has_to_be_the_folders(tmp_path: Path) -> None:
-    folder = model_at(tmp_path / "m")
-    said = {"kind": "path", "path": str(folder), "sha256": "ab" * 32}
+    hashed = {"kind": "path", "path": str(mine), "sha256": "ab" * 32}  # of other files
     with pytest.raises(BadInput, match="another"):
-        base_job(written(tmp_path / "job.json", model=said), None)
+        base_job(written(tmp_path / "hashed.json", model=hashed), None)
 
 
 @pytest.mark.parametrize(
@@ -121,8 +120,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     _require_verl.cache_clear()
 
 
-def make_python(folder: Path, text: str) -> str:
-    path = folder / "python"
+def make_script(path: Path, text: str) -> str:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return str(path)
@@ -136,21 +134,20 @@ def test_where_nobody_names_the_environment_of_verl_the_way_to_it_is_said() -> N
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_the_named_python_is_the_one_that_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VERL_PYTHON, make_python(tmp_path, "exit 0"))
-    require_backend("verl")
-    assert python_of("verl") == str(tmp_path / "python")
-
-
-@pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize(
     ("script", "said"),
     [("echo vllm ray", "missing: vllm ray"), ("echo no such >&2; exit 3", "no such"), ("", "python")],
 )
-def test_what_an_environment_lacks(script: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VERL_PYTHON, make_python(tmp_path, script) if script else str(tmp_path / "python"))
+def test_the_named_python_runs_it_and_is_refused_by_what_it_lacks(
+    script: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    monkeypatch.setenv(VERL_PYTHON, make_script(python, script) if script else str(python))
     with pytest.raises(NotReady, match=said):
         require_backend("verl")
+    make_script(python, "exit 0")
+    require_backend("verl")
+    assert python_of("verl") == str(python)
 
 
 def test_a_model_of_the_installation_is_called_by_its_name_alone_and_found_by_it(tmp_path: Path) -> None:
@@ -178,3 +175,55 @@ def test_a_folder_that_changed_or_went_is_refused_and_one_that_came_back_is_not(
     folder.rename(tmp_path / "away")
     with pytest.raises(BadModel, match="none there"):
         require_unchanged(model)
+
+
+# A maker of a tiny model that was killed is started again, one that gives up is not, and its words are told
+
+
+Maker = Callable[[str], Path]
+
+
+@pytest.fixture
+def maker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Maker:
+    """Put a shell script in the place of the maker: it finds its try in $n, and returns the file that counts tries."""
+
+    def stand_in(script: str) -> Path:
+        tries, program = tmp_path / "tries", tmp_path / "maker"
+        (tmp_path / WEIGHTS).write_bytes(b"weights")
+        count = f'echo . >> "{tries}"; n=$(wc -l < "{tries}"); model="{tmp_path}"'
+        monkeypatch.setattr(sys, "executable", make_script(program, f"{count}\n{script}"))
+        return tries
+
+    return stand_in
+
+
+def test_a_maker_that_is_killed_is_started_again(maker: Maker, tmp_path: Path) -> None:
+    count = maker('if [ "$n" -lt 3 ]; then echo "warm start 3/4"; kill -KILL $$; fi; echo "$model"')
+    said: list[str] = []
+    assert prepare_model(Job(), tmp_path, said.append)["sha256"]
+    assert len(count.read_text().split()) == 3
+    assert sum("signal 9" in line and "warm start 3/4" in line for line in said) == 2
+
+
+def test_a_maker_that_is_always_killed_is_given_up_with_the_reason_of_each_try(maker: Maker, tmp_path: Path) -> None:
+    count = maker('echo "step $n"; kill -KILL $$')
+    with pytest.raises(ModelFailed) as failed:
+        prepare_model(Job(), tmp_path, lambda line: None)
+    assert len(count.read_text().split()) == 3
+    assert "short of memory" in failed.value.message
+    assert all(f"step {n}" in failed.value.message for n in (1, 2, 3))
+    assert "\n" not in failed.value.message
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo 'cannot write there'; exit 2", "code 2, .*: cannot write there"),
+        ("echo half; kill -TERM $$", "signal 15, .*: half"), ("kill -INT $$", "signal 2, .*: nothing"),
+    ],
+)  # fmt: skip
+def test_a_maker_that_gives_up_is_not_started_again(maker: Maker, tmp_path: Path, script: str, said: str) -> None:
+    count = maker(script)
+    with pytest.raises(ModelFailed, match=said):
+        prepare_model(Job(), tmp_path, lambda line: None)
+    assert len(count.read_text().split()) == 1

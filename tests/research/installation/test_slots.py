@@ -77,8 +77,7 @@ def test_it_is_said_once_who_is_waited_for_and_what_can_be_done(bench: Bench) ->
 
 
 class Seconds:
-    def __init__(self) -> None:
-        self.now = 0.0
+    now = 0.0
 
     def __call__(self) -> float:
         return self.now
@@ -166,14 +165,14 @@ class Process:
         return 0.0, 1.0 if self.ended else None
 
 
+@dataclass
 class World:
     """The machine: stands in the place of a sandbox, and starts a name once."""
 
-    def __init__(self) -> None:
-        self.started: dict[str, Process] = {}
-        self.clock = Seconds()
-        self.under_way: list[tuple[Process, float]] = []
-        """Launches that outlived their controllers, and when each has started at the latest."""
+    started: dict[str, Process] = field(default_factory=dict)
+    clock: Seconds = field(default_factory=Seconds)
+    under_way: list[tuple[Process, float]] = field(default_factory=list)
+    """Launches that outlived their controllers, and when each has started at the latest."""
 
     def adopt(self, name: str) -> Process | None:
         return self.started.get(name)
@@ -209,14 +208,16 @@ class Study:
     wants: bool = True
 
 
+@dataclass
 class Driver:
     """One controller: `acts` takes its steps as the shipped one does, and yields wherever it may be killed."""
 
-    def __init__(self, study: Study, world: World, slots: MachineSlots) -> None:
-        self.study = study
-        self.world = world
-        self.slots = slots
-        self.launching: Process | None = None
+    study: Study
+    world: World
+    slots: MachineSlots
+    launching: Process | None = None
+
+    def __post_init__(self) -> None:
         self.acts = self._for_ever()
 
     def _for_ever(self) -> Iterator[None]:
@@ -336,14 +337,12 @@ class SlotMachine(RuleBasedStateMachine):
     def a_study_is_taken_up(self, which: int) -> None:
         self._take_up(which)
 
-    @rule(which=WHICH)
-    def a_controller_is_suspended(self, which: int) -> None:
-        if self.drivers[which] is not None:
+    @rule(which=WHICH, goes_on=st.booleans())
+    def a_controller_is_suspended_or_goes_on(self, which: int, goes_on: bool) -> None:
+        if goes_on:
+            self.controllers.suspended.discard(self.studies[which].name)
+        elif self.drivers[which] is not None:
             self.controllers.suspended.add(self.studies[which].name)
-
-    @rule(which=WHICH)
-    def a_controller_goes_on(self, which: int) -> None:
-        self.controllers.suspended.discard(self.studies[which].name)
 
     @rule(which=st.integers(0, 20))
     def a_run_ends(self, which: int) -> None:

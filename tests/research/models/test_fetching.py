@@ -111,18 +111,17 @@ def test_a_failed_fetch_leaves_none(
 
 
 @pytest.mark.usefixtures("at_hand")
-def test_a_disk_that_is_full_is_told(offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_is_told_and_what_a_killed_fetch_left_is_removed_by_the_next(
+    offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(fetching, "extract", full)
-    assert "disk is full" in failure(offer("fine"), tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(fetching, "extract", full)
+        assert "disk is full" in failure(offer("fine"), tmp_path)
     assert left(tmp_path / "models") == []
-
-
-@pytest.mark.usefixtures("at_hand")
-def test_what_a_killed_fetch_left_is_removed_by_the_next(offer: Offer, tmp_path: Path) -> None:
-    (tmp_path / "models" / ".small-killed").mkdir(parents=True)
+    (tmp_path / "models" / ".small-killed").mkdir()
     fetch(offer("fine"), tmp_path / "models", lambda line: None)
     assert left(tmp_path / "models") == ["small"]
 
@@ -132,16 +131,20 @@ def test_a_model_that_was_changed_is_damaged(offer: Offer, tmp_path: Path, monke
     model = offer("fine")
     monkeypatch.setattr(catalog, "FETCHABLE", {model.name: model})
     models = tmp_path / "models"
-    assert [(each.state, each.problem) for each in catalog.read_catalog(models)] == [("not fetched", None)]
+
+    def state() -> tuple[str, str]:
+        (one,) = catalog.read_catalog(models)
+        return one.state, str(one.problem)
+
+    assert state() == ("not fetched", "None")
     models.mkdir()
     (models / model.name).write_text("a file")
-    assert [each.state for each in catalog.read_catalog(models)] == ["damaged"]
+    assert state()[0] == "damaged"
     (models / model.name).unlink()
     folder, _ = fetch(model, models, lambda line: None)
-    assert [(each.state, each.problem) for each in catalog.read_catalog(models)] == [("fetched", None)]
+    assert state() == ("fetched", "None")
     (folder / "chat_template.jinja").write_text("another")
-    found = catalog.read_catalog(models)[0]
-    assert (found.state, "not what was" in str(found.problem)) == ("damaged", True)
+    assert (state()[0], "not what was" in state()[1]) == ("damaged", True)
     assert "not what was" in failure(model, tmp_path)
     (folder / RECORD).write_text("{")
     assert "no ajet-model.json" in failure(model, tmp_path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Any, Self
 
 from research.files import write_json
@@ -129,8 +128,7 @@ class FakeAttempt(Attempt):
         self.server = FakeServer(order, step)
         self.started: list[Role] = []
         self._at_work: list[FakeWorker] = []
-        usual = {"client": train, "during": evaluate_during}
-        self._plays = {**usual, **plays}
+        self._plays = {"client": train, "during": evaluate_during, **plays}
 
     async def _start_server(self, *_: object) -> Any:
         return self.server, self.server, {"client": "c", "admin": "a"}  # whoever connects to it has it
@@ -141,9 +139,7 @@ class FakeAttempt(Attempt):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for worker in self._at_work:
             await worker.stop()
             await worker.wait()

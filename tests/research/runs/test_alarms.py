@@ -11,12 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.checks.alarms import (
-    DEFAULT_WATCHDOG,
-    NOT_FINITE,
-    find_abort_alarm,
-    find_alarms,
-)
+from studies.checks.alarms import DEFAULT_WATCHDOG, NOT_FINITE, find_abort_alarm, find_alarms
 from studies.records.procedure import Watchdog
 
 HEALTHY: list[dict[str, Any]] = json.loads((Path(__file__).parent / "healthy_history.json").read_text())
@@ -32,10 +27,6 @@ def rows(count: int = 12, **series: Sequence[float]) -> list[dict[str, Any]]:
         for row, value in zip(changed[-len(values) :], values, strict=True):
             row["metrics"][names.get(short, short)] = value
     return changed
-
-
-def test_a_healthy_real_training_raises_nothing() -> None:
-    assert find_alarms(HEALTHY, DEFAULT_WATCHDOG, 0.328125, 0.671875) == ()
 
 
 @pytest.mark.parametrize(
@@ -69,7 +60,8 @@ def test_a_number_that_is_none_is_named_at_once() -> None:
     assert find_alarms(logged, OFF)[0].sentence == "actor/pg_loss at step 5 is no finite number"
 
 
-def test_a_reward_that_rises_while_hidden_success_falls_is_named() -> None:
+def test_a_healthy_real_training_raises_nothing_and_a_reward_that_rises_while_hidden_success_falls_is_named() -> None:
+    assert find_alarms(HEALTHY, DEFAULT_WATCHDOG, 0.328125, 0.671875) == ()
     assert [alarm.code for alarm in find_alarms(HEALTHY, DEFAULT_WATCHDOG, 0.5, 0.3)] == ["reward_hacking"]
     assert find_alarms(HEALTHY, DEFAULT_WATCHDOG, 0.5, None) == (), "nobody knows yet"
     flat = [{"step": n, "metrics": {"critic/rewards/mean": 0.5}} for n in range(1, 9)]

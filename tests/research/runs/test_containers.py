@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import io
 import json
 import os
@@ -16,18 +15,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import docker.errors
 import pytest
 
 from research.isolation.mode import EngineThread, Sandboxing
 from research.runs.attempt import Attempt
 from research.runs.files import AttemptFolder, AttemptSpec, Role
 from research.runs.resume import reap_command
-from research.runs.workers import (
-    container_spec,
-    engine_failures,
-    store_evaluation,
-    tasks_of,
-)
+from research.runs.workers import container_spec, engine_failures, store_evaluation, tasks_of
 from sandboxes import DockerSandbox, Exit, SandboxError, SandboxSpec
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images.build import Image
@@ -80,15 +75,15 @@ def test_a_client_killed_from_outside_fails_the_attempt_and_leaves_nothing(trial
     trial.engine.client.api.kill(trial.running()["client"], "SIGKILL")
     assert handle.wait(DEADLINE_S) == Exit("error", 1)
     outcome = trial.outcome()
-    assert outcome.code == "client_killed"
-    assert "killed" in outcome.reason
-    assert trial.running() == {}
+    assert (outcome.code, "killed" in outcome.reason, trial.running()) == ("client_killed", True, {})
 
 
 def test_a_killed_attempt_takes_its_containers_along_though_no_controller_looks(trial: ContainedTrial) -> None:
     handle = trial.launch(trial.order(steps=FOREVER))
     eventually(lambda: trial.at("train", step=1), "training has begun")
-    other = trial.containers.run(dataclasses.replace(sleeper(trial), name="other", labels={"study": "s2", "role": "x"}))
+    command, image = ("python3", "-c", "import time; time.sleep(600)"), trial.order(steps=3).sandbox.image
+    sleeper = SandboxSpec("other", command, trial.path, labels={"study": "s2", "role": "x"}, image=image)
+    other = trial.containers.run(sleeper)
     (pid,) = trial.pids("research.runs.attempt")
     os.kill(pid, signal.SIGKILL)
     eventually((trial.path / "sandboxes" / "attempt" / "exit.json").exists, "the shim says that it ended")
@@ -96,11 +91,6 @@ def test_a_killed_attempt_takes_its_containers_along_though_no_controller_looks(
     assert other.poll() is None
     assert handle.poll() == Exit("error", -signal.SIGKILL)
     assert trial.pids("-m") == []
-
-
-def sleeper(trial: ContainedTrial) -> SandboxSpec:
-    image = trial.order(steps=3).sandbox.image
-    return SandboxSpec("sleeper", ("python3", "-c", "import time; time.sleep(600)"), trial.path, image=image)
 
 
 async def test_an_attempt_without_its_engine_says_so(
@@ -140,9 +130,8 @@ def test_a_container_gets_no_token_and_no_folder_of_the_attempt_but_its_exchange
     order: AttemptSpec, role: Role
 ) -> None:
     spec = spec_of(order, role)
-    assert spec.environment == {"AJET_TOKEN": "sandbox"}
+    assert (spec.environment, spec.ports) == ({"AJET_TOKEN": "sandbox"}, {8000: "server.sock"})
     assert spec.exchange == Path("/attempt/exchange") / role
-    assert spec.ports == {8000: "server.sock"}
     assert "/attempt" not in " ".join(spec.command)
     assert spec.labels == {"study": "s1", "run_id": order.run_id, "attempt": "1", "role": role}
     assert set(spec.results) == (set() if role == "client" else {"evaluation.json"})
@@ -151,12 +140,9 @@ def test_a_container_gets_no_token_and_no_folder_of_the_attempt_but_its_exchange
 def test_a_generated_reward_is_given_to_the_client_alone_and_trusted_by_nobody(order: AttemptSpec) -> None:
     coded = with_run(order, code=CODE)
     client, evaluator = spec_of(coded, "client"), spec_of(coded, "evaluator-final")
-    assert files(client)["reward.py"] == CODE
-    assert "/input/reward.py" in client.command
-    assert not client.trusted
-    assert set(files(evaluator)) == {"tasks.json"}
-    assert "--reward" not in evaluator.command
-    assert spec_of(order, "client").trusted
+    assert (files(client)["reward.py"], "/input/reward.py" in client.command) == (CODE, True)
+    assert (set(files(evaluator)), "--reward" in evaluator.command) == ({"tasks.json"}, False)
+    assert (client.trusted, spec_of(order, "client").trusted) == (False, True)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"episodes": []}', '{"environment": 1}', "NaN", "[" * 100_000])
@@ -164,15 +150,12 @@ def test_an_evaluation_that_is_none_is_refused_and_not_put_into_place(tmp_path: 
     (tmp_path / "left").write_text(text)
     with pytest.raises(AttemptFailed) as failed:
         store_evaluation(tmp_path / "left", tmp_path / "evaluation.json", during=False)
-    assert failed.value.code == "evaluator_failed"
-    assert len(failed.value.reason) < 1000
+    assert (failed.value.code, len(failed.value.reason) < 1000) == ("evaluator_failed", True)
     assert not (tmp_path / "evaluation.json").exists()
 
 
 def _silent() -> bool:
-    from docker.errors import DockerException
-
-    raise DockerException("nobody")
+    raise docker.errors.DockerException("nobody")
 
 
 @pytest.mark.parametrize(("answer", "code"), [(lambda: True, "container_refused"), (_silent, ENGINE_GONE)])
@@ -184,5 +167,4 @@ def test_a_refusal_is_told_from_an_engine_that_went_away(answer: Callable[[], bo
     thread = EngineThread(partial(engine_failures, engine))
     with closing(thread), pytest.raises(AttemptFailed) as failed:
         asyncio.run(thread.do(refuse))
-    assert failed.value.code == code
-    assert "\n" not in failed.value.reason
+    assert (failed.value.code, "\n" in failed.value.reason) == (code, False)

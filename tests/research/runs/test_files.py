@@ -33,6 +33,8 @@ from tests.research.runs.fake_attempt import FakeAttempt, Play, evaluate, for_ev
 
 ORDER = make_order(steps=8, episodes_per_step=8, group_size=4)
 SCHEDULED = with_schedule(ORDER, every=2, episodes=8)
+BLOWN, CALM = ({"actor/ppo_kl": kl, "critic/rewards/mean": 0.1} for kl in (5.0, 0.01))
+STRICT = {"watchdog": Watchdog(kl=1.0, patience=1)}
 
 
 @pytest.fixture(autouse=True)
@@ -82,31 +84,23 @@ async def leaves(attempt: FakeAttempt) -> int:
     return 0
 
 
-@pytest.mark.parametrize(
-    ("role", "play", "code", "said"),
-    [
-        ("client", dies, "client_died", "its last words"), ("client", leaves, "client_stopped", "step 0 of 8"),
-        ("initial", dies, "evaluator_died", "its last words"), ("during", dies, "evaluator_died", "its last words"),
-        ("final", dies, "evaluator_died", "its last words"),
-        ("final", leaves, "evaluator_failed", "evaluation-final.json"),
-    ],
-)  # fmt: skip
-async def test_a_worker_that_ends_before_its_work_is_done_fails_the_attempt_by_its_name(
+async def outlives_its_server(attempt: FakeAttempt) -> int:
+    attempt.server.died.set()
+    return 3
+
+
+@pytest.mark.parametrize(("role", "play", "code", "said"), [
+    ("client", dies, "client_died", "its last words"), ("client", leaves, "client_stopped", "step 0 of 8"),
+    ("initial", dies, "evaluator_died", "its last words"), ("during", dies, "evaluator_died", "its last words"),
+    ("final", dies, "evaluator_died", "its last words"), ("final", leaves, "evaluator_failed", "evaluation-final.json"),
+    ("client", outlives_its_server, "server_died", "killed by signal 9"),  # of which its client dies
+])  # fmt: skip
+async def test_what_ends_before_its_work_is_done_fails_the_attempt_by_its_name(
     folder: AttemptFolder, role: str, play: Play, code: str, said: str
 ) -> None:
     attempt = FakeAttempt(folder, SCHEDULED, **{role: play})
     assert said in await refused(attempt, code)
     assert attempt.playing == 0  # nothing is left running
-
-
-async def test_a_server_that_dies_is_the_reason_though_its_client_dies_of_it(folder: AttemptFolder) -> None:
-    async def play(attempt: FakeAttempt) -> int:
-        attempt.server.died.set()
-        return 3
-
-    attempt = FakeAttempt(folder, ORDER, client=play)
-    assert "killed by signal 9" in await refused(attempt, "server_died")
-    assert attempt.playing == 0
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -147,11 +141,10 @@ async def test_an_evaluation_of_which_nothing_ends_fails_the_attempt_by_its_name
 
 
 async def test_a_training_that_a_rule_stops_is_evaluated_once_no_update_is_in_progress(folder: AttemptFolder) -> None:
-    order = SCHEDULED.model_copy(update={"watchdog": Watchdog(kl=1.0, patience=1)})
-    blown, looks = {"actor/ppo_kl": 5.0, "critic/rewards/mean": 0.1}, 0
+    order, looks = SCHEDULED.model_copy(update=STRICT), 0
 
     async def play(attempt: FakeAttempt) -> int:
-        attempt.server.step, attempt.server.facts = 2, {"metrics": blown, "updating": True}
+        attempt.server.step, attempt.server.facts = 2, {"metrics": BLOWN, "updating": True}
         return await for_ever(attempt)
 
     async def final(attempt: FakeAttempt) -> int:
@@ -168,11 +161,14 @@ async def test_a_training_that_a_rule_stops_is_evaluated_once_no_update_is_in_pr
         return await status()
 
     attempt.server.status = learned_after_a_while  # type: ignore[method-assign]
-    read = TrackedRun("ajet", "s1", order.tracking_id, {}, {1: blown, 2: blown})
-    attempt._training = TrainingMonitor(folder, order, lambda *_: read)
+    attempt._training = TrainingMonitor(folder, order, Log(BLOWN, BLOWN))
     outcome = await attempt.run()
     assert (outcome.status, outcome.stopped_by) == ("finished", "kl_blow_up"), outcome.reason
     assert attempt.playing == 0
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @pytest.fixture
@@ -182,24 +178,17 @@ def resumed(folder: AttemptFolder) -> AttemptSpec:
     asyncio.run(first.run())
     write_json(folder.evaluation("initial"), read_json(first.folder.evaluation("initial")))
     write_json(folder.kept, read_json(first.folder.evaluation("during")))
-    hashes = (hashlib.sha256(path.read_bytes()).hexdigest() for path in (folder.evaluation("initial"), folder.kept))
-    return SCHEDULED.model_copy(
-        update=dict(zip(("initial_sha256", "during_sha256"), hashes, strict=True)) | {"resumes": 1}
-    )
+    initial, kept = sha256(folder.evaluation("initial")), sha256(folder.kept)
+    return SCHEDULED.model_copy(update={"initial_sha256": initial, "during_sha256": kept, "resumes": 1})
 
 
 @pytest.mark.parametrize(("step", "kept"), [(8, 3), (5, 2), (4, 1), (2, 0)])
 async def test_an_attempt_that_goes_on_keeps_the_evaluations_before_its_step_and_plays_the_others_again(
     folder: AttemptFolder, resumed: AttemptSpec, step: int, kept: int
 ) -> None:
-    def mark(value: dict[str, list[dict[str, list[dict[str, float]]]]]) -> None:
-        for each in value["evaluations"]:
-            each["episodes"][0]["reward"] = 0.25
-
-    edit(folder.kept, mark)
+    edit(folder.kept, lambda value: [each["episodes"][0].update(reward=0.25) for each in value["evaluations"]])
     before = folder.evaluation("initial").read_bytes()
-    sha256 = hashlib.sha256(folder.kept.read_bytes()).hexdigest()
-    attempt = FakeAttempt(folder, resumed.model_copy(update={"during_sha256": sha256}), step=step)
+    attempt = FakeAttempt(folder, resumed.model_copy(update={"during_sha256": sha256(folder.kept)}), step=step)
     outcome = await attempt.run()
     assert (outcome.status, outcome.resumed_at, "initial" in outcome.stages) == ("finished", step, False)
     assert attempt.started == ["evaluator-during", "client", "evaluator-final"]
@@ -210,10 +199,9 @@ async def test_an_attempt_that_goes_on_keeps_the_evaluations_before_its_step_and
 
 
 async def test_a_training_that_a_rule_stopped_stays_stopped(folder: AttemptFolder, resumed: AttemptSpec) -> None:
-    order = resumed.model_copy(update={"watchdog": Watchdog(kl=1.0, patience=1)})
-    blown = {step: {"actor/ppo_kl": 5.0, "critic/rewards/mean": 0.1} for step in range(1, 6)}
+    order = resumed.model_copy(update=STRICT)
     attempt = FakeAttempt(folder, order, step=5)
-    attempt._training = TrainingMonitor(folder, order, lambda *_: TrackedRun("ajet", "s1", "r", {}, blown))
+    attempt._training = TrainingMonitor(folder, order, Log(*[BLOWN] * 5))
     outcome = await attempt.run()
     assert (outcome.status, outcome.stopped_by, outcome.resumed_at) == ("finished", "kl_blow_up", 5), outcome.reason
     assert (attempt.started, attempt.server.step) == (["evaluator-final"], 5)  # no step was added
@@ -230,7 +218,7 @@ async def test_an_attempt_does_not_go_on_with_evaluations_that_were_changed_or_a
     path.write_text(path.read_text().replace("true", "false"))
     if file == "lost":
         edit(path, lambda value: value["evaluations"].pop(0))
-        resumed = resumed.model_copy(update={"during_sha256": hashlib.sha256(path.read_bytes()).hexdigest()})
+        resumed = resumed.model_copy(update={"during_sha256": sha256(path)})
     attempt = FakeAttempt(folder, resumed, step=5)
     await refused(attempt, code)
     assert attempt.started == []
@@ -283,19 +271,14 @@ def test_an_order_that_is_none_is_refused_in_one_line(
     ("script", "how"), [("echo another server runs >&2; exit 2", "exit code 2"), ("kill -KILL $$", "signal 9")]
 )
 async def test_a_server_that_cannot_start_is_a_failed_boot_with_its_last_words(
-    folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch, script: str, how: str
+    folder: AttemptFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, how: str
 ) -> None:
-    monkeypatch.setattr("research.runs.attempt.python_of", lambda backend: program(folder, script))
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o700)
+    monkeypatch.setattr("research.runs.attempt.python_of", lambda backend: str(python))
     reason = await refused(Attempt(folder, ORDER), "boot_failed")
     assert (how in reason, "another server runs" in reason) == (True, "echo" in script)
-
-
-def program(folder: AttemptFolder, script: str) -> str:
-    path = folder.path / "python"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o700)
-    return str(path)
 
 
 async def test_an_attempt_at_a_run_with_code_starts_nothing_without_containers(folder: AttemptFolder) -> None:
@@ -315,10 +298,6 @@ async def test_an_attempt_trains_no_model_that_changed_since_it_was_named(
     assert not folder.server.exists()
 
 
-BLOWN = {"actor/ppo_kl": 5.0, "critic/rewards/mean": 0.1}
-CALM = {"actor/ppo_kl": 0.01, "critic/rewards/mean": 0.1}
-
-
 class Log:
     def __init__(self, *rows: dict[str, float]) -> None:
         self.history = {step: dict(row) for step, row in enumerate(rows, 1)}
@@ -331,12 +310,11 @@ class Log:
         return TrackedRun("ajet", "s1", run_id, {}, self.history)
 
 
-Clock = partial(SimpleNamespace, now=0.0)
-
-
-def watch(log: Log, clock: SimpleNamespace, limits: Watchdog | None = DEFAULT_WATCHDOG) -> TrainingMonitor:
-    order: AttemptSpec = make_order().model_copy(update={"watchdog": limits})
-    return TrainingMonitor(AttemptFolder(Path("nowhere")), order, log, lambda: clock.now)
+def watch(log: Log) -> tuple[TrainingMonitor, SimpleNamespace]:
+    """Return a monitor by the usual limits, and its clock."""
+    clock = SimpleNamespace(now=0.0)
+    order: AttemptSpec = make_order().model_copy(update={"watchdog": DEFAULT_WATCHDOG})
+    return TrainingMonitor(AttemptFolder(Path("nowhere")), order, log, lambda: clock.now), clock
 
 
 def heard(watching: TrainingMonitor, *rows: dict[str, float], first: int = 1) -> None:
@@ -349,8 +327,7 @@ def heard(watching: TrainingMonitor, *rows: dict[str, float], first: int = 1) ->
 
 @pytest.mark.parametrize("log", [Log(CALM, BLOWN, CALM, BLOWN), Log()])
 def test_what_the_log_does_not_show_stops_nothing_and_is_looked_up_again_after_a_while(log: Log) -> None:
-    clock = Clock()
-    watching = watch(log, clock)
+    watching, clock = watch(log)
     heard(watching, BLOWN, BLOWN, BLOWN, BLOWN)
     assert watching.alarm is None
     assert log.reads == 1
@@ -362,12 +339,12 @@ def test_what_the_log_does_not_show_stops_nothing_and_is_looked_up_again_after_a
 
 
 def test_a_log_that_lacks_earlier_steps_is_waited_for_and_then_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, log = Clock(), Log(CALM)
+    watching, clock = watch(log := Log(CALM))
 
     async def sleep(seconds: float) -> None:
         clock.now += seconds
 
     monkeypatch.setattr("research.runs.wandb_log.asyncio.sleep", sleep)
     with pytest.raises(AttemptFailed, match=r"expected 4 steps .*found 1"):
-        asyncio.run(watch(log, clock).load_history(5))
+        asyncio.run(watching.load_history(5))
     assert log.reads > 100

@@ -12,19 +12,14 @@ import pytest
 
 from research.files import read_json
 from research.isolation.mode import Isolation, Sandboxing
-from research.runs.files import (
-    LEAST_SILENCE_S,
-    AttemptFolder,
-    AttemptProgress,
-    AttemptSpec,
-)
+from research.runs.files import LEAST_SILENCE_S, AttemptFolder, AttemptProgress, AttemptSpec
 from research.runs.launcher import LEAST_TIME_LIMIT_S, READ_AGAIN_S, TIME_LIMIT_FACTOR
 from research.runs.wandb_log import TrackedRun
 from research.runs.workers import play_arguments
 from sandboxes import SandboxError
 from studies import EventType, RunState, StudyState
 from studies.checks.alarms import NOT_FINITE
-from studies.records.design import Design, Price
+from studies.records.design import Price
 from swarm.client.async_client import EPISODE_TIMEOUT_S
 from tests.research.bench import STUDY, Bench
 from tests.research.designs import design
@@ -52,9 +47,12 @@ def labels(run: RunState) -> dict[str, str]:
     return {"study": STUDY, "run_id": run.run_id, "attempt": str(run.active.number)}
 
 
+def folder_of(bench: Bench, run: RunState | AttemptSpec, number: int = 1) -> AttemptFolder:
+    return AttemptFolder(bench.home.attempt(STUDY, run.run_id, number))
+
+
 def order_of(bench: Bench, run: RunState) -> AttemptSpec:
-    folder = AttemptFolder(bench.home.attempt(STUDY, run.run_id, run.attempts[-1].number))
-    return AttemptSpec.model_validate(read_json(folder.spec))
+    return AttemptSpec.model_validate(read_json(folder_of(bench, run, len(run.attempts)).spec))
 
 
 def payloads(bench: Bench, type: EventType) -> list[Mapping[str, Any]]:
@@ -102,11 +100,10 @@ def test_an_attempt_that_lost_the_engine_costs_its_run_no_try(bench: Bench) -> N
 
 
 class Tracker:
-    """A tracker whose log lacks its end for a while."""
+    """A tracker whose log lacks its end for a minute."""
 
-    def __init__(self, bench: Bench, lag_s: float) -> None:
-        self._shown_at = bench.clock.now + timedelta(seconds=lag_s)
-        self._clock = bench.clock
+    def __init__(self, bench: Bench) -> None:
+        self._clock, self._shown_at = bench.clock, bench.clock.now + timedelta(seconds=60)
         self.reads: list[datetime] = []
 
     def __call__(self, directory: Path, run_id: str) -> TrackedRun:
@@ -120,7 +117,7 @@ class Tracker:
 
 def test_a_tracker_that_is_behind_costs_a_run_no_try_and_is_read_again_after_a_while(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    bench.read_tracking = tracker = Tracker(bench, 60.0)
+    bench.read_tracking = tracker = Tracker(bench)
     state = bench.drive(bench.loop()).state
     assert {(len(run.attempts), run.status) for run in state.runs.values()} == {(1, "collected")}
     first = [read for read in tracker.reads if read < tracker.reads[0] + timedelta(seconds=READ_AGAIN_S)]
@@ -134,36 +131,18 @@ def test_a_training_that_broke_down_gets_no_other_try_because_the_tracker_is_beh
     def script(order: AttemptSpec) -> str:
         if order.spec.job["group_size"] != 8:
             return "ok"
-        attempt = AttemptFolder(bench.home.attempt(STUDY, order.run_id, order.attempt))
+        attempt = folder_of(bench, order, order.attempt)
         write_results(attempt, order, 0.5)
         edit(attempt.outcome, lambda value: value.update(status="failed", code="training_nan", reason="it broke down"))
         edit(attempt.path / "tracked.json", lambda value: value["history"].update({"1000": {NOT_FINITE: 1.0}}))
         return "died"
 
     bench.sandbox.script = script
-    bench.read_tracking = Tracker(bench, 60.0)
+    bench.read_tracking = Tracker(bench)
     state = bench.drive(bench.loop()).state
     broken = [run for run in state.runs.values() if run.spec.job["group_size"] == 8]
     assert {run.invalid[0] for run in broken if run.invalid is not None} == {"training_nan"}
     assert {len(run.attempts) for run in broken} == {1}
-
-
-class Leaving:
-    """Attempts of which the first leaves a server's folder behind and is lost; the others say where they found it."""
-
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self.found: dict[str, str] = {}
-
-    def __call__(self, order: AttemptSpec) -> str:
-        folder = AttemptFolder(self._bench.home.attempt(STUDY, order.run_id, order.attempt))
-        if order.attempt == 1:
-            folder.server.mkdir()
-            (folder.server / "store.sqlite3").write_text(order.run_id)
-            folder.evaluation("initial").write_text(json.dumps(evaluation(order.spec, 0, 0.2)))
-            return "lost"
-        self.found[order.run_id] = (folder.server / "store.sqlite3").read_text()
-        return "ok"
 
 
 @pytest.mark.slow
@@ -171,15 +150,27 @@ class Leaving:
 def test_the_server_of_a_lost_attempt_is_taken_over_whenever_its_controller_is_killed(
     tmp_path: Path, written: bool
 ) -> None:
-    bench = Bench(tmp_path)
-    bench.sandbox.script = leaving = Leaving(bench)
+    bench, found = Bench(tmp_path), dict[str, str]()
+
+    def script(order: AttemptSpec) -> str:
+        """The first attempt leaves a server's folder behind and is lost; the others say what they found in it."""
+        folder = folder_of(bench, order, order.attempt)
+        if order.attempt == 1:
+            folder.server.mkdir()
+            (folder.server / "store.sqlite3").write_text(order.run_id)
+            folder.evaluation("initial").write_text(json.dumps(evaluation(order.spec, 0, 0.2)))
+            return "lost"
+        found[order.run_id] = (folder.server / "store.sqlite3").read_text()
+        return "ok"
+
+    bench.sandbox.script = script
     state, killed = bench.drive_by_single_events(written=written)
     assert killed > 20
-    assert leaving.found == {run_id: run_id for run_id in state.runs}
+    assert found == {run_id: run_id for run_id in state.runs}
     for run in state.runs.values():
         assert run.status == "collected"
         assert [(attempt.number, attempt.resumes) for attempt in run.attempts] == [(1, None), (2, 1)]
-        assert not AttemptFolder(bench.home.attempt(STUDY, run.run_id, 1)).server.exists()
+        assert not folder_of(bench, run).server.exists()
         assert order_of(bench, run).resumes == 1
     begins = [payload.get("begins", {}) for payload in payloads(bench, EventType.ATTEMPT_LAUNCHED)]
     assert [begin.get("resumes") for begin in begins].count(1) == len(state.runs)
@@ -195,9 +186,10 @@ def test_the_time_that_a_machine_was_off_is_no_time_of_the_attempt_that_it_ended
     """Seconds until its last sign of life; none that its controller's clock does not bear out."""
     bench = Bench(tmp_path, lambda order: how if order.attempt == 1 else "ok")
     (run, *_) = bench.loop().tick().state.runs.values()
-    folder = AttemptFolder(bench.home.attempt(STUDY, run.run_id, 1))
     if left is not None:
-        folder.progress.write_text(AttemptProgress(stage="train", steps=3, seconds=left).model_dump_json())
+        folder_of(bench, run).progress.write_text(
+            AttemptProgress(stage="train", steps=3, seconds=left).model_dump_json()
+        )
     bench.clock.advance(86_400.0)
     state = bench.drive(bench.loop()).state
     assert state.runs[run.run_id].attempts[0].seconds == worked
@@ -206,30 +198,17 @@ def test_the_time_that_a_machine_was_off_is_no_time_of_the_attempt_that_it_ended
 THREE_HOURS = 3 * 3600.0
 
 
-def priced(seconds: float, **changes: Any) -> Design:
-    price = Price(runs=8, parallel=2, seconds_per_run=seconds, total_s=4 * seconds, basis="made up")
-    return design(16, price=price, **changes)
-
-
-def orders(bench: Bench) -> list[AttemptSpec]:
-    launched = [event.payload for event in bench.events() if event.type is EventType.ATTEMPT_LAUNCHED]
-    folders = (AttemptFolder(bench.home.attempt(STUDY, said["run_id"], said["attempt"])) for said in launched)
-    return [AttemptSpec.model_validate(read_json(folder.spec)) for folder in folders]
-
-
-@pytest.mark.parametrize(
-    ("run_s", "bounds"),
-    [
-        (40.0, (LEAST_TIME_LIMIT_S, EPISODE_TIMEOUT_S, LEAST_SILENCE_S)),
-        (THREE_HOURS, (TIME_LIMIT_FACTOR * THREE_HOURS, THREE_HOURS, 2 * THREE_HOURS / 3)),
-    ],
-)
+@pytest.mark.parametrize(("run_s", "bounds"), [
+    (40.0, (LEAST_TIME_LIMIT_S, EPISODE_TIMEOUT_S, LEAST_SILENCE_S)),
+    (THREE_HOURS, (TIME_LIMIT_FACTOR * THREE_HOURS, THREE_HOURS, 2 * THREE_HOURS / 3)),
+])  # fmt: skip
 def test_an_attempt_is_waited_for_by_what_a_run_takes(
     tmp_path: Path, run_s: float, bounds: tuple[float, float, float]
 ) -> None:
-    bench = Bench(tmp_path, design=priced(run_s), budget_s=1e6)
-    bench.loop().tick()
-    order = orders(bench)[0]
+    price = Price(runs=8, parallel=2, seconds_per_run=run_s, total_s=4 * run_s, basis="made up")
+    bench = Bench(tmp_path, design=design(16, price=price), budget_s=1e6)
+    (run, *_) = bench.loop().tick().state.runs.values()
+    order = order_of(bench, run)
     assert (order.time_limit_s, order.play_s, order.silence_s) == bounds
     for role in ("client", "evaluator-final"):
         played = play_arguments(order, role, server="http://x", out="out")  # type: ignore[arg-type]

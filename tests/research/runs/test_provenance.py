@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -96,59 +96,56 @@ def test_special_tokens_are_no_part_of_an_answer() -> None:
     }
 
 
-async def hidden_content(episode: Episode[Any]) -> Outcome:
-    environment = get_environment("arith")
-    own = str(environment.game(episode.task).opening()[0]["content"])
+SUM = {"role": "user", "content": "7+12"}
+
+
+def opening(episode: Episode[Any], name: str = "arith") -> list[Any]:
+    return [*get_environment(name).game(episode.task).opening()]
+
+
+async def hidden_content(episode: Episode[Any]) -> None:
+    environment, own = get_environment("arith"), str(opening(episode)[0]["content"])
     others = (environment.game(task).opening() for task in environment.tasks("hidden"))
-    await episode.chat(next(opening for opening in others if own not in str(opening[0]["content"])))
-    return Outcome(1.0, True)
+    await episode.chat(next(other for other in others if own not in str(other[0]["content"])))
 
 
-async def more_than_the_game(episode: Episode[Any]) -> Outcome:
-    opening = get_environment("arith").game(episode.task).opening()
-    await episode.chat([{"role": "user", "content": opening[0]["content"] + " or 7+12"}])
-    return Outcome(1.0, True)
+async def more_than_the_game(episode: Episode[Any]) -> None:
+    await episode.chat([{"role": "user", "content": opening(episode)[0]["content"] + " or 7+12"}])
 
 
-async def two_conversations(episode: Episode[Any]) -> Outcome:
-    await episode.chat([{"role": "user", "content": "7+12"}])
-    return await agent_of(get_environment("arith"))(episode)  # type: ignore[return-value]
+async def two_conversations(episode: Episode[Any]) -> None:
+    await episode.chat([SUM])
+    await agent_of(get_environment("arith"))(episode)
 
 
-async def a_turn_too_many(episode: Episode[Any]) -> Outcome:
-    opening = get_environment("arith").game(episode.task).opening()
-    reply = await episode.chat(opening)
-    more = [{"role": "assistant", "content": reply.content}, {"role": "user", "content": "7+12"}]
-    await episode.chat([*opening, *more])
-    return Outcome(1.0, True)
+async def a_turn_too_many(episode: Episode[Any]) -> None:
+    reply = await episode.chat(opening(episode))
+    await episode.chat([*opening(episode), {"role": "assistant", "content": reply.content}, SUM])
 
 
-async def impatient(episode: Episode[Any]) -> Outcome:
-    await episode.chat(get_environment("guess").game(episode.task).opening())
-    return Outcome(1.0, True)
+async def impatient(episode: Episode[Any]) -> None:
+    await episode.chat(opening(episode, "guess"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "agent", "why"),
-    [
-        ("arith", hidden_content, "not show"), ("arith", more_than_the_game, "more than its game"),
-        ("arith", two_conversations, "conversation"), ("arith", a_turn_too_many, "goes on after"),
-        ("guess", impatient, "ends before"),
-    ],
-)  # fmt: skip
-async def test_what_is_no_play_of_its_task_is_found(name: str, agent: Agent, why: str, tmp_path: Path) -> None:
-    result = await found(tmp_path, name, agent)
+@pytest.mark.parametrize(("name", "play", "split", "why"), [
+    ("arith", hidden_content, "train", "not show"), ("arith", more_than_the_game, "train", "more than its game"),
+    ("arith", two_conversations, "train", "conversation"), ("arith", a_turn_too_many, "train", "goes on after"),
+    ("guess", impatient, "train", "ends before"), ("arith", None, "hidden", "not for training"),
+])  # fmt: skip
+async def test_what_is_no_play_of_a_training_task_is_found(
+    name: str, play: Callable[[Episode[Any]], Awaitable[None]] | None, split: Split, why: str, tmp_path: Path
+) -> None:
+    async def agent(episode: Episode[Any]) -> Outcome:
+        assert play is not None
+        await play(episode)
+        return Outcome(1.0, True)
+
+    result = await found(tmp_path, name, agent if play else None, split=split)
     assert result.complaint
     assert result.looked_at == 32
+    assert len(result.foreign) == 32 or play is impatient  # some guess right at once
     assert all(why in said for said in result.foreign.values())
-
-
-@pytest.mark.slow
-async def test_training_on_hidden_tasks_by_their_name_is_found(tmp_path: Path) -> None:
-    result = await found(tmp_path, "arith", split="hidden")
-    assert len(result.foreign) == 32
-    assert all("not for training" in said for said in result.foreign.values())
 
 
 @pytest.mark.slow
@@ -174,11 +171,10 @@ async def test_training_hidden_behind_a_flood_of_episodes_that_were_given_up_is_
 
 @pytest.mark.parametrize(
     ("looked_at", "foreign", "told"),
-    [(64, 0, None), (64, 4, None), (64, 5, "5 of 64"), (8, 1, "1 of 8"), (0, 0, "no training episode")],
+    [(64, 0, "None"), (64, 4, "None"), (64, 5, "5 of 64"), (8, 1, "1 of 8"), (0, 0, "no training episode")],
 )
-def test_a_few_odd_plays_are_forgiven_and_unseen_ones_are_not(looked_at: int, foreign: int, told: str | None) -> None:
-    complaint = ReplayAudit(looked_at, dict.fromkeys(map(str, range(foreign)), "odd")).complaint
-    assert (told is None and complaint is None) or (told is not None and told in str(complaint))
+def test_a_few_odd_plays_are_forgiven_and_unseen_ones_are_not(looked_at: int, foreign: int, told: str) -> None:
+    assert told in str(ReplayAudit(looked_at, dict.fromkeys(map(str, range(foreign)), "odd")).complaint)
 
 
 def summary(task: str, **changed: Any) -> EpisodeSummary:

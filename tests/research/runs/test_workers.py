@@ -111,34 +111,24 @@ def test_an_attempt_is_evaluated_beside_a_client_that_is_handed_no_hidden_task_a
 SEVERAL_BOOTS_S = 400.0
 
 
-class ClusterTrial(Trial):
-    def variables(self) -> dict[str, str]:
-        return variables_of("verl")
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterTrial]:
+@pytest.mark.timeout(SEVERAL_BOOTS_S)
+def test_an_attempt_on_a_cluster_is_trained_measured_and_collected(
+    trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     named = os.environ.get("AJET_TEST_VERL_PYTHON")
     if not named:
         pytest.skip("AJET_TEST_VERL_PYTHON names no environment with verl and vLLM: `make test-verl` makes one")
     monkeypatch.setenv(VERL_PYTHON, named)
-    cluster = ClusterTrial(tmp_path)
-    yield cluster
-    cluster.end()
-
-
-@pytest.mark.timeout(SEVERAL_BOOTS_S)
-def test_an_attempt_on_a_cluster_is_trained_measured_and_collected(cluster: ClusterTrial, tmp_path: Path) -> None:
+    monkeypatch.setattr(trial, "variables", lambda: variables_of("verl"))
     model = {"kind": "tiny", "hidden_size": 32, "layers": 1, "warm_start_steps": 20}
     fields = {"steps": 2, "episodes_per_step": 8, "group_size": 4, "seed": 3, "model": model}
     job = Job.model_validate({"backend": "verl", **fields})
-    order = cluster.order(steps=2)
-    order = with_run(order, job=job.model_dump(mode="json", exclude={"tracking"}))
-    handle = cluster.launch(order)
+    order = with_run(trial.order(steps=2), job=job.model_dump(mode="json", exclude={"tracking"}))
+    handle = trial.launch(order)
     assert handle.wait(SEVERAL_BOOTS_S) == Exit("finished", 0), handle.logs()
-    found = collect(cluster.folder, order, tmp_path / "study", said=cluster.outcome())
+    found = collect(trial.folder, order, tmp_path / "study", said=trial.outcome())
     assert found.payload["snapshot"]["steps"] == 2
     assert {measurement.n for measurement in found.measurements} == {EPISODES}
     conditions = found.payload["conditions"]
     assert (conditions["checkpoint"], len(conditions["initial_policy"])) == ("last", 64)
-    assert (found.payload["alarms"], cluster.pids("-m")) == ([], [])
+    assert (found.payload["alarms"], trial.pids("-m")) == ([], [])

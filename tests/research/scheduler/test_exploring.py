@@ -12,7 +12,7 @@ from simlab.worlds import MainEffect, Planted
 from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.planners.rules import RulesPlanner
 from research.proposals.actions import Constant, Explore, Tried
-from studies import EventType, StudyState
+from studies import EventType, RunState, StudyState
 from studies.errors import StudiesError
 from studies.log.event import Event
 from studies.records.alpha import Exploration
@@ -23,6 +23,10 @@ from swarm.job import Job, tunables
 pytestmark = pytest.mark.slow
 
 FIELDS = [name for name, mark in tunables().items() if name != "steps" and not isinstance(mark.ladder[0], str)]
+
+
+def explorations(state: StudyState) -> list[RunState]:
+    return [run for run in state.every_run.values() if run.spec.phase == "explore"]
 
 
 def flight(**changes: Any) -> Flight:
@@ -36,11 +40,11 @@ def flight(**changes: Any) -> Flight:
     return Flight("explored-1", "learning rate 3e-3 vs 1e-2 on arith", world, asks={"rounds": 2}, **changes)
 
 
-def plan_of(state: StudyState, seed: int = 77) -> Exploration:
+def plan_of(state: StudyState) -> Exploration:
     arms = (Arm(name="group_size=2", overrides={"group_size": 2}), Arm(name="as-it-is", overrides={}))
     return Exploration(
         why="to see", environment=state.design.environment, base_job={**state.design.base_job, "steps": 3},
-        arms=arms, seed=seed, metric=screen_metric(state.design.metric),
+        arms=arms, seed=77, metric=screen_metric(state.design.metric),
     )  # fmt: skip
 
 
@@ -92,7 +96,7 @@ def test_an_exploration_is_run_once_and_no_verdict_follows(whole: tuple[FlightRe
     result, planner, _ = whole
     state = result.state
     assert (state.status, result.refused) == ("concluded", None)
-    runs = [run for run in state.every_run.values() if run.spec.phase == "explore"]
+    runs = explorations(state)
     assert sorted(run.spec.arm for run in runs) == ["as-it-is", "group_size=2"]
     assert {run.status for run in runs} == {"collected"}
     assert {run.spec.metric.split for run in runs} == {"search"}
@@ -111,23 +115,22 @@ def test_an_exploration_is_run_once_and_no_verdict_follows(whole: tuple[FlightRe
 def test_three_explorations_come_before_a_question_at_most() -> None:
     planner = Explorer(times=9)
     result = explored(planner)
-    assert len({run.spec.seed for run in result.state.every_run.values() if run.spec.phase == "explore"}) == 3
+    assert len({run.spec.seed for run in explorations(result.state)}) == 3
     assert "at most 3 explorations" in planner.refused[0]
     assert (result.state.status, result.state.round) == ("concluded", 2)
 
 
 def test_a_wish_that_cannot_be_had_is_refused_with_the_reason() -> None:
+    wrong = [
+        (Tried(settings=(Constant(field=name, value=value),)),) for name, value in (("group_size", 0), ("seed", 1))
+    ]
     planner = Explorer(
-        WISH.model_copy(update={"environment": "chess"}),
-        WISH.model_copy(update={"tried": (Tried(settings=(Constant(field="group_size", value=0),)),)}),
-        WISH.model_copy(update={"tried": (Tried(settings=(Constant(field="seed", value=1),)),)}),
+        WISH.model_copy(update={"environment": "chess"}), *(WISH.model_copy(update={"tried": one}) for one in wrong)
     )
     result = explored(planner)
-    environment, size, seed = planner.refused
-    assert "expected an environment" in environment
-    assert "group_size" in size
-    assert "seeds are drawn" in seed
-    assert not [run for run in result.state.every_run.values() if run.spec.phase == "explore"]
+    words = ("expected an environment", "group_size", "seeds are drawn")
+    assert [word in why for word, why in zip(words, planner.refused, strict=True)] == [True] * 3
+    assert explorations(result.state) == []
 
 
 @pytest.mark.parametrize(
@@ -142,7 +145,7 @@ def test_a_controller_killed_around_an_exploration_makes_it_once(
     result = fly_killed(flight(planner=lambda clock: Explorer()), planned - 2 + after, written=written)
     assert not result.duplicates
     assert [v.verdict for v in result.state.verdicts] == [v.verdict for v in undisturbed.state.verdicts]
-    assert len([run for run in result.state.every_run.values() if run.spec.phase == "explore"]) == 2
+    assert len(explorations(result.state)) == 2
 
 
 def test_an_exploration_that_could_pass_for_evidence_or_comes_while_a_claim_is_open_is_refused() -> None:
@@ -159,7 +162,5 @@ def test_an_exploration_that_could_pass_for_evidence_or_comes_while_a_claim_is_o
             refused.append(str(error.value))
 
     fly(replace(flight(hand=hand, look_s=5.0), asks={"rounds": 1}))
-    another, evidence, early = refused
-    assert "the exploration's hash" in another
-    assert "scored on search" in evidence
-    assert "claims are open" in early
+    words = ("the exploration's hash", "scored on search", "claims are open")
+    assert [word in why for word, why in zip(words, refused, strict=True)] == [True] * 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
@@ -24,22 +24,12 @@ HOUR = 3600.0
 STAGES = ["noise", "screen", "look 1", "look 2", "look 3", "replication"]
 
 
-def plan_bench(path: Path, *script: Any) -> Bench:
-    return Bench(path, *script, design=design(16), approve="plan")
-
-
-def asked(state: StudyState) -> list[str]:
-    return [each.question.stage for each in state.questions]
+def plan_bench(path: Path, approve: str = "plan", **fields: Any) -> Bench:
+    return Bench(path, design=design(16), approve=approve, **fields)
 
 
 def until_asked(bench: Bench) -> StudyState:
     return bench.until(lambda state: state.open_question)
-
-
-def looked_at_again(bench: Bench) -> None:
-    until_asked(bench)
-    bench.answer()
-    until_asked(bench)
 
 
 @pytest.mark.slow
@@ -49,14 +39,14 @@ def test_a_mode_asks_for_what_it_says_and_begins_nothing_before(fast_path: Path,
     bench.approves = True
     state = bench.drive(bench.loop()).state
     assert state.status == "concluded"
-    assert asked(state) == stages
+    assert [each.question.stage for each in state.questions] == stages
     assert [given.asked for given in state.approvals] == list(state.questions)
     unapproved(bench.events())
     assert len(state.runs) == 19  # the same runs as without
 
 
 def test_nothing_of_a_design_begins_while_its_question_is_open_whoever_looks_and_however_long(fast_path: Path) -> None:
-    bench = Bench(fast_path, design=design(16), approve="plan", budget_s=600.0)
+    bench = plan_bench(fast_path, budget_s=600.0)
     state = until_asked(bench)
     for loop in [bench.loop() for _ in range(3)]:
         for _ in range(10):
@@ -73,8 +63,10 @@ def test_nothing_of_a_design_begins_while_its_question_is_open_whoever_looks_and
 
 
 def test_a_denial_stops_the_study_with_a_report_of_what_stands_and_resuming_asks_again(fast_path: Path) -> None:
-    bench = Bench(fast_path, design=design(16), approve="stages")
-    looked_at_again(bench)
+    bench = plan_bench(fast_path, "stages")
+    until_asked(bench)
+    bench.answer()
+    until_asked(bench)
     before = bench.answer(granted=False)
     state = bench.drive(bench.loop()).state
     assert state.status == "stopped"
@@ -119,12 +111,10 @@ def test_of_answers_that_come_at_once_exactly_one_counts(fast_path: Path) -> Non
             record = StudyLog(log, STUDY)
             record.state()
             together.wait()
-            try:
-                return answer_question(record, digest, "command", str(number), granted=number % 2 == 0).note == str(
-                    number
-                )
-            except BadApproval:
-                return False
+            with suppress(BadApproval):
+                note = answer_question(record, digest, "command", str(number), granted=number % 2 == 0).note
+                return note == str(number)
+            return False
 
     with ThreadPoolExecutor(8) as pool:
         assert sorted(pool.map(say, range(8))) == [False] * 7 + [True]
@@ -135,13 +125,10 @@ def test_of_answers_that_come_at_once_exactly_one_counts(fast_path: Path) -> Non
     assert (state.denial is None) == state.approvals[0].granted
 
 
-@pytest.mark.parametrize("mode", ["", "yes", "Plan", "stages "])
-def test_a_mode_that_there_is_not_is_refused(mode: str) -> None:
-    with pytest.raises(BadApproval, match="expected --approve plan, stages"):
-        parse_mode(mode)
-
-
-def test_a_note_is_one_line_of_bounded_length(fast_path: Path) -> None:
+def test_a_mode_that_there_is_not_is_refused_and_a_note_is_one_line_of_bounded_length(fast_path: Path) -> None:
+    for mode in ("", "yes", "Plan", "stages "):
+        with pytest.raises(BadApproval, match="--approve plan"):
+            parse_mode(mode)
     bench = plan_bench(fast_path)
     until_asked(bench)
     record = StudyLog(bench.log, STUDY)

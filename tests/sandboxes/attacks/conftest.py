@@ -9,7 +9,7 @@ import json
 import socket
 import tarfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,7 +47,9 @@ def attempts(module: str) -> dict[str, str]:
         match node:
             case (
                 ast.FunctionDef(name=name, decorator_list=[ast.Call(func=ast.Name(id="attempt"), args=[tried])])
-                | ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name("trying"), args=[tried, *_]))
+                | ast.Assign(
+                    targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name("trying" | "looking"), args=[tried, *_])
+                )
             ):
                 found[name] = ast.literal_eval(tried)
     return found
@@ -64,9 +66,9 @@ class Attack:
     handle: ContainerHandle
     spec: SandboxSpec
 
-    def ended(self, timeout_s: float = WAIT_S) -> Exit:
-        exit_ = self.handle.wait(timeout_s)
-        assert exit_ is not None, f"{self.spec.name} still runs after {timeout_s:g} s:\n{self.handle.logs()[-2000:]}"
+    def ended(self) -> Exit:
+        exit_ = self.handle.wait(WAIT_S)
+        assert exit_ is not None, f"{self.spec.name} still runs after {WAIT_S:g} s:\n{self.handle.logs()[-2000:]}"
         return exit_
 
     def report(self) -> Any:
@@ -126,12 +128,7 @@ class Weak:
         return str(container.attrs["NetworkSettings"]["Networks"][self.network]["IPAddress"])
 
     def run(
-        self,
-        *command: str,
-        facts: Mapping[str, Any],
-        user: str = USER,
-        binds: Mapping[str, str] | None = None,
-        **options: Any,
+        self, *command: str, facts: Mapping[str, Any], user: str = USER, binds: Iterable[str] = (), **options: Any
     ) -> Container:
         """Start the command in a container with these options of the SDK, and of the walls no others."""
         inputs = self.folder / uuid.uuid4().hex
@@ -139,8 +136,7 @@ class Weak:
         for name, content in hostile_files(facts).items():
             (inputs / name).write_bytes(content)
         api = self.engine.client.api
-        bound = {outside: {"bind": inside} for outside, inside in {str(inputs): "/input", **(binds or {})}.items()}
-        host = api.create_host_config(binds=bound, tmpfs={"/workspace": "mode=0777"}, **options)
+        host = api.create_host_config(binds=[f"{inputs}:/input", *binds], tmpfs={"/workspace": "mode=0777"}, **options)
         host |= {"MaskedPaths": [], "ReadonlyPaths": []}
         made = api.create_container(
             self.image.id, [f"/input/{command[0]}", *command[1:]], entrypoint=["python3"], user=user,

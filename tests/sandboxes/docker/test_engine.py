@@ -108,8 +108,7 @@ def test_what_is_no_unix_socket_is_refused_in_a_line(tmp_path: Path, host: str) 
 def test_a_password_is_never_shown(scheme: str, password: str) -> None:
     with pytest.raises(EngineNotFound, match=f"found {scheme}://machine:2376;") as refusal:
         find({"DOCKER_HOST": f"{scheme}://somebody:{password}@machine:2376"})
-    assert password not in str(refusal.value)
-    assert "somebody" not in str(refusal.value)
+    assert not [word for word in (password, "somebody") if word in str(refusal.value)]
 
 
 def test_the_engine_of_this_machine_lacks_nothing(engine: ContainerEngine) -> None:

@@ -50,21 +50,20 @@ def test_a_log_that_ends_early_has_no_half_results() -> None:
     assert read_frames(b"", {"a": 1}).refused == {"a": NOT_COLLECTED}
 
 
-def test_a_result_that_is_larger_other_or_unasked_is_not_taken() -> None:
-    assert read_frames(lines(*result("a", b"123456789")), {"a": 8}).refused == {"a": "too large: more than 8 bytes"}
-    wrong = [*result("a", b"1")[:1], {"result": "a", "sha256": "0" * 64}]
-    assert "its hash" in read_frames(lines(*wrong), {"a": 8}).refused["a"]
-    assert "not base64" in read_frames(lines({"result": "a", "data": "!"}), {"a": 8}).refused["a"]
-    assert read_frames(lines(*result("../b", b"1")), {"a": 8}).results == {}
-    assert read_frames(lines({"result": "a", "refused": "a link"}), {"a": 8}).refused == {"a": "a link"}
+@pytest.mark.parametrize(("frames", "why"), [
+    (result("a", b"123456789"), "too large: more than 8 bytes"),
+    ([*result("a", b"1")[:1], {"result": "a", "sha256": "0" * 64}], "its hash"),
+    ([{"result": "a", "data": "!"}], "not base64"), (result("../b", b"1"), NOT_COLLECTED),
+    ([{"result": "a", "refused": "missing"}, *result("a", b"1")], "missing"),  # the first word is the last
+])  # fmt: skip
+def test_a_result_that_is_larger_other_unasked_or_refused_is_not_taken(frames: list[dict[str, Any]], why: str) -> None:
+    report = read_frames(lines(*frames), {"a": 8})
+    assert (report.results, why in report.refused["a"]) == ({}, True)
 
 
 def test_the_first_word_on_a_result_and_on_the_end_is_the_last() -> None:
     report = read_frames(lines(END, *result("a", b"1"), *result("a", b"2"), {**END, "exit": "finished"}), {"a": 8})
-    assert (report.results, report.refused) == ({"a": b"1"}, {})
-    assert read_frames(lines({"result": "a", "refused": "missing"}, *result("a", b"1")), {"a": 8}).results == {}
-    assert report.ending is not None
-    assert report.ending.reason == "error"
+    assert (report.results, report.refused, report.ending) == ({"a": b"1"}, {}, Ending("error", 3, 5, 1))
 
 
 def test_words_and_counts_that_pid_1_does_not_say_are_not_believed() -> None:

@@ -83,9 +83,8 @@ def test_the_engines_log_holds_the_worst_output_and_the_frames_behind_it(most: i
 
 def test_labels_say_whose_it_is_and_the_specs_own_cannot_stand_in_for_ours() -> None:
     made = launch.labels(replace(SPEC, labels={"installation": "forged", "study": "s"}), "mine", "container")
-    assert made["ajet.installation"] == "mine"
-    assert made["ajet.label.installation"] == "forged"
-    assert made["ajet.label.study"] == "s"
+    said = {"ajet.installation": "mine", "ajet.label.installation": "forged", "ajet.label.study": "s"}
+    assert made.items() >= said.items()
 
 
 @pytest.mark.parametrize(("change", "said"), [

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,8 +23,7 @@ NEW_NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child"]
 
 
 def told(**info: int) -> Any:
-    fields = {"si_signo": signal.SIGTERM, "si_code": 0, "si_pid": 0, **info}
-    return type("Info", (), fields)()
+    return SimpleNamespace(**{"si_signo": signal.SIGTERM, "si_code": 0, "si_pid": 0, **info})
 
 
 @pytest.mark.parametrize(("info", "believed"), [
@@ -48,12 +48,6 @@ def test_the_dead_of_too_little_memory_are_counted_by_either_version_of_control_
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     assert init.oom_kills() == kills
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Path:
-    (tmp_path / "results").mkdir()
-    return tmp_path
 
 
 def test_it_refuses_to_be_anything_but_pid_1_for_it_kills_whatever_it_can() -> None:
@@ -92,16 +86,19 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], list[dict[s
     return frames[0], frames[1:], out.decode()
 
 
+def children(process: subprocess.Popen[bytes]) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
 @pytest.mark.slow
 def test_a_request_from_outside_while_it_waits_for_its_sockets_ends_it(workspace: Path) -> None:
     process = in_namespace(
         workspace, "print('ran')", "init.SOCKET_WAIT_S = 60.0", ports={"0": str(workspace / "none.sock")}
     )
-    children = Path("/proc") / str(process.pid) / "task" / str(process.pid) / "children"
     while process.poll() is None:  # one that comes before it listens is lost
-        for pid in children.read_text().split():
+        for pid in children(process):
             with suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGTERM)
+                os.kill(pid, signal.SIGTERM)
     end, _, output = ended(process)
     assert (end["exit"], end["code"], output) == ("stopped", -signal.SIGTERM, "")
 
@@ -115,8 +112,8 @@ def test_the_command_ignores_no_signal_that_pythons_do(workspace: Path) -> None:
 
 @pytest.mark.slow
 def test_when_memory_is_short_the_command_dies_first(workspace: Path) -> None:
-    own = "init.oom_kills = lambda: int(open('/proc/self/oom_score_adj').read())"
-    end, _, output = ended(in_namespace(workspace, "print(open('/proc/self/oom_score_adj').read())", own))
+    look = "open('/proc/self/oom_score_adj').read()"
+    end, _, output = ended(in_namespace(workspace, f"print({look})", f"init.oom_kills = lambda: int({look})"))
     assert (end["oom_kills"], output.strip()) == (0, "500")
 
 
@@ -128,9 +125,9 @@ def test_a_request_from_outside_ends_it_and_a_second_one_at_once(workspace: Path
     process = in_namespace(workspace, deaf, grace_s=600.0)
     assert process.stdout is not None
     assert process.stdout.readline() == b"up\n"
-    [first] = (Path("/proc") / str(process.pid) / "task" / str(process.pid) / "children").read_text().split()
-    os.kill(int(first), signal.SIGTERM)
-    os.kill(int(first), signal.SIGINT)
+    (first,) = children(process)
+    os.kill(first, signal.SIGTERM)
+    os.kill(first, signal.SIGINT)
     end, _, _ = ended(process)
     assert (end["exit"], end["code"]) == ("stopped", -signal.SIGKILL)
 
@@ -143,21 +140,12 @@ def test_it_is_written_in_the_oldest_python_that_it_promises(module: Path) -> No
 @pytest.mark.slow
 def test_it_ends_with_whoever_holds_its_door(workspace: Path) -> None:
     """The command would sleep for ten minutes; nobody listens any more at the socket it is tied to."""
-    code = "import time; time.sleep(600)"
-    before = "init.GONE_S = 0.2"
-    process = in_namespace(workspace, code, before, tied=str(workspace / "door"))
-    end, _, _ = ended(process)
+    door = str(workspace / "door")
+    end, _, _ = ended(in_namespace(workspace, "import time; time.sleep(600)", "init.GONE_S = 0.2", tied=door))
     assert (end["exit"], end["code"]) == ("stopped", -signal.SIGTERM)
 
 
 # Its tie to whoever holds its door
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def listening(path: Path) -> socket.socket:
@@ -176,8 +164,8 @@ def test_a_door_that_takes_nobody_just_now_is_served_and_one_whose_holder_is_gon
 
 
 def test_a_tie_breaks_only_where_nobody_came_back_in_time(tmp_path: Path) -> None:
-    path, clock = tmp_path / "door", Clock()
-    tie = ParentWatchdog(str(path), clock)
+    path, clock = tmp_path / "door", SimpleNamespace(now=100.0)
+    tie = ParentWatchdog(str(path), lambda: clock.now)
     for _ in range(3):
         clock.now += GONE_S - LOOK_S
         assert not tie.is_parent_gone()

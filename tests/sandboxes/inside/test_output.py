@@ -100,12 +100,6 @@ def test_an_engine_that_is_slow_to_take_the_output_is_waited_for() -> None:
 # Which files are results, and in what frames they leave
 
 
-@pytest.fixture
-def workspace(tmp_path: Path) -> Path:
-    (tmp_path / "results").mkdir()
-    return tmp_path
-
-
 def opened(workspace: Path, name: str, most_bytes: int = 100) -> int:
     descriptor = os.open(workspace, os.O_RDONLY)
     try:
@@ -123,27 +117,26 @@ def test_a_plain_file_is_collected_in_frames_that_the_engine_does_not_cut(worksp
     assert max(len(json.dumps(frame)) for frame in frames) < 16_384 - 1000
 
 
-def test_what_is_no_plain_file_of_one_name_and_of_its_size_is_refused(workspace: Path) -> None:
+REFUSED = {
+    "pipe": "regular", "folder": "regular", "one": "second name", "large": "too large: 101", "link": "a symbolic link",
+    "none": "missing",
+}  # fmt: skip
+
+
+def test_what_is_no_plain_file_of_one_name_of_its_size_and_in_its_place_is_refused_unread(workspace: Path) -> None:
     folder = workspace / "results"
     os.mkfifo(folder / "pipe")
     (folder / "folder").mkdir()
     (folder / "one").write_text("x")
     (folder / "other").hardlink_to(folder / "one")
     (folder / "large").write_bytes(bytes(101))
-    for name, why in {"pipe": "regular", "folder": "regular", "one": "second name", "large": "too large: 101"}.items():
+    (folder / "link").symlink_to("/etc/passwd")
+    for name, why in REFUSED.items():
         with pytest.raises(ValueError, match=why):
             opened(workspace, name)
     (folder / "other").unlink()
     os.close(opened(workspace, "one"))
-
-
-def test_a_device_a_link_and_a_file_elsewhere_are_refused_unread(workspace: Path) -> None:
-    (workspace / "results" / "link").symlink_to("/etc/passwd")
-    with pytest.raises(ValueError, match="a symbolic link"):
-        opened(workspace, "link")
-    with pytest.raises(ValueError, match="missing"):
-        opened(workspace, "none")
-    (workspace / "results").rename(workspace / "away")
+    folder.rename(workspace / "away")
     (workspace / "results").symlink_to("/proc/self")
     with pytest.raises(ValueError, match="its folder is not a folder"):
         opened(workspace, "environ")

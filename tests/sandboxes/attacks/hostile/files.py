@@ -8,20 +8,16 @@ import stat
 from functools import partial
 from itertools import chain
 
-from probing import FACTS, attempt, first, read, syscall, trying
+from probing import FACTS, attempt, first, looking, read, syscall, trying
 
 READ, WRITE = os.O_RDONLY | os.O_NONBLOCK, os.O_WRONLY | os.O_NONBLOCK
 INIT = ("/opt/ajet/init.py", "/opt/ajet/relay.py", "/opt/ajet", os.path.realpath("/proc/self/exe"))
 
 
-@attempt("a secret file of the machine, by its path")
-def secret_by_its_path():
-    return open(FACTS["secret_path"]).read()
-
-
-@attempt("the same through /proc/1/root")
-def secret_through_the_root_of_pid_1():
-    return open("/proc/1/root" + FACTS["secret_path"]).read()
+secret_by_its_path = looking("a secret file of the machine, by its path", lambda: open(FACTS["secret_path"]).read())
+secret_through_the_root_of_pid_1 = looking(
+    "the same through /proc/1/root", lambda: open("/proc/1/root" + FACTS["secret_path"]).read()
+)
 
 
 @attempt("the same through the root and the working folder of every process")
@@ -49,13 +45,7 @@ def file_by_its_inode():
 
 environment_of_pid_1 = trying("the environment of PID 1", partial(read, "/proc/1/environ"))
 memory_of_pid_1 = trying("the memory of PID 1", partial(open, "/proc/1/mem", "rb"))
-
-
-@attempt("the open files of PID 1")
-def open_files_of_pid_1():
-    return os.listdir("/proc/1/fd")
-
-
+open_files_of_pid_1 = looking("the open files of PID 1", partial(os.listdir, "/proc/1/fd"))
 memory_of_the_machine = trying(
     "the machine's memory: /proc/kcore, /dev/mem, /dev/kmem, /dev/port",
     *(partial(read, path) for path in ("/proc/kcore", "/dev/mem", "/dev/kmem", "/dev/port")),
@@ -85,11 +75,11 @@ def block_device():
             pass
 
 
-@attempt("other devices than null, zero, full, random, urandom, tty and terminals")
-def other_devices():
-    usual = {"null", "zero", "full", "random", "urandom", "tty", "ptmx", "console"}
-    return [name for name in os.listdir("/dev") if stat.S_ISCHR(os.lstat(f"/dev/{name}").st_mode)
-            and name not in usual]  # fmt: skip
+USUAL = {"null", "zero", "full", "random", "urandom", "tty", "ptmx", "console"}
+other_devices = looking(
+    "other devices than null, zero, full, random, urandom, tty and terminals",
+    lambda: [name for name in {*os.listdir("/dev")} - USUAL if stat.S_ISCHR(os.lstat(f"/dev/{name}").st_mode)],
+)
 
 
 @attempt("the engine's socket, containerd's, or any other socket but those of the exchange folder")
@@ -181,9 +171,10 @@ change_the_exchange = trying(
 )  # fmt: skip
 
 
-@attempt("other files than sockets in the exchange folder")
-def files_of_the_exchange():
-    return [name for name in os.listdir("/run/ajet") if not stat.S_ISSOCK(os.lstat(f"/run/ajet/{name}").st_mode)]
+files_of_the_exchange = looking(
+    "other files than sockets in the exchange folder",
+    lambda: [name for name in os.listdir("/run/ajet") if not stat.S_ISSOCK(os.lstat(f"/run/ajet/{name}").st_mode)],
+)
 
 
 @attempt("shared memory, System V and POSIX, of the machine")

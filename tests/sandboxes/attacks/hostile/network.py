@@ -7,7 +7,7 @@ import socket
 import struct
 from functools import partial
 
-from probing import FACTS, attempt, first
+from probing import FACTS, attempt, first, looking, trying
 
 REACH_S = 0.5
 
@@ -25,30 +25,31 @@ def _reach_any(places, kinds=(socket.SOCK_STREAM,)):
     return first(*(partial(_reach, host, port, kind) for host, port in places for kind in kinds))
 
 
-@attempt("a port of the machine, over loopback, the engine's bridge and every address of its own")
-def ports_of_the_machine():
-    return _reach_any((host, FACTS["port"]) for host in FACTS["addresses"])
+def _reach_unix(address):
+    with socket.socket(socket.AF_UNIX) as door:
+        door.connect(address)
+    return address
 
 
-@attempt("another container that runs at once, by its address")
-def another_container():
-    return _reach_any((host, port) for host in FACTS["neighbours"] for port in (FACTS["port"], 8000, 3128, 22))
-
-
-@attempt("the Internet, by address (IPv4 and IPv6, TCP and UDP)")
-def internet():
-    places = [("1.1.1.1", 443), ("9.9.9.9", 53), ("2606:4700:4700::1111", 443)]
-    return _reach_any(places, (socket.SOCK_STREAM, socket.SOCK_DGRAM))
-
-
-@attempt("the metadata address of a cloud (169.254.169.254, fd00:ec2::254)")
-def metadata_address():
-    return _reach_any((host, 80) for host in ("169.254.169.254", "169.254.170.2", "100.100.100.200", "fd00:ec2::254"))
-
-
-@attempt("a name, through the resolver")
-def name_through_the_resolver():
-    return socket.getaddrinfo("example.com", 443)
+INTERNET = [("1.1.1.1", 443), ("9.9.9.9", 53), ("2606:4700:4700::1111", 443)]
+METADATA = ("169.254.169.254", "169.254.170.2", "100.100.100.200", "fd00:ec2::254")
+ports_of_the_machine = looking(
+    "a port of the machine, over loopback, the engine's bridge and every address of its own",
+    lambda: _reach_any((host, FACTS["port"]) for host in FACTS["addresses"]),
+)
+another_container = looking(
+    "another container that runs at once, by its address",
+    lambda: _reach_any((host, port) for host in FACTS["neighbours"] for port in (FACTS["port"], 8000, 3128, 22)),
+)
+internet = looking(
+    "the Internet, by address (IPv4 and IPv6, TCP and UDP)",
+    lambda: _reach_any(INTERNET, (socket.SOCK_STREAM, socket.SOCK_DGRAM)),
+)
+metadata_address = looking(
+    "the metadata address of a cloud (169.254.169.254, fd00:ec2::254)",
+    lambda: _reach_any((host, 80) for host in METADATA),
+)
+name_through_the_resolver = looking("a name, through the resolver", partial(socket.getaddrinfo, "example.com", 443))
 
 
 @attempt("a name, asked over UDP of the engine's embedded resolver and of those in /etc/resolv.conf")
@@ -73,20 +74,15 @@ def resolvers_of_the_machine():
     return [word for word in FACTS["resolvers"] + FACTS["search"] if word in told]
 
 
-@attempt("any interface but loopback")
-def interfaces():
-    return [name for _, name in socket.if_nameindex() if name != "lo"]
-
-
-@attempt("raw packets (SOCK_RAW over IPv4 and IPv6)")
-def raw_packets():
-    kinds = ((socket.AF_INET, socket.IPPROTO_ICMP), (socket.AF_INET6, socket.IPPROTO_ICMPV6))
-    return first(*(partial(socket.socket, family, socket.SOCK_RAW, protocol) for family, protocol in kinds))
-
-
-@attempt("frames of the network card (AF_PACKET)")
-def frames_of_the_card():
-    return socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0x300).fileno()
+interfaces = looking("any interface but loopback", lambda: [name for _, name in socket.if_nameindex() if name != "lo"])
+raw_packets = trying(
+    "raw packets (SOCK_RAW over IPv4 and IPv6)",
+    partial(socket.socket, socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP),
+    partial(socket.socket, socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6),
+)
+frames_of_the_card = trying(
+    "frames of the network card (AF_PACKET)", partial(socket.socket, socket.AF_PACKET, socket.SOCK_RAW, 0x300)
+)
 
 
 @attempt("a new interface (AF_NETLINK: RTM_NEWLINK)")
@@ -105,30 +101,16 @@ def new_interface():
     return "pro"
 
 
-@attempt("the hypervisor, over AF_VSOCK (which no network namespace holds)")
-def vsock():
-    return socket.socket(40, socket.SOCK_STREAM).fileno()
-
-
-@attempt("an abstract Unix socket of the machine")
-def abstract_socket_of_the_machine():
-    with socket.socket(socket.AF_UNIX) as door:
-        door.connect("\0" + FACTS["abstract"])
-    return FACTS["abstract"]
-
-
-@attempt("a Unix socket of the machine, by its path")
-def unix_socket_of_the_machine():
-    with socket.socket(socket.AF_UNIX) as door:
-        door.connect(FACTS["unix"])
-    return FACTS["unix"]
-
-
-@attempt("the door of another run, by the path of its socket")
-def door_of_another_run():
-    with socket.socket(socket.AF_UNIX) as door:
-        door.connect(f"{FACTS['other_exchange']}/server.sock")
-    return "connected"
+vsock = trying(
+    "the hypervisor, over AF_VSOCK (which no network namespace holds)", partial(socket.socket, 40, socket.SOCK_STREAM)
+)
+abstract_socket_of_the_machine = looking(
+    "an abstract Unix socket of the machine", lambda: _reach_unix("\0" + FACTS["abstract"])
+)
+unix_socket_of_the_machine = looking("a Unix socket of the machine, by its path", lambda: _reach_unix(FACTS["unix"]))
+door_of_another_run = looking(
+    "the door of another run, by the path of its socket", lambda: _reach_unix(f"{FACTS['other_exchange']}/server.sock")
+)
 
 
 @attempt("a port below 1024 of one's own, to pose as a service")

@@ -10,7 +10,7 @@ import struct
 import subprocess
 import time
 
-from probing import attempt, syscall, trying
+from probing import attempt, looking, syscall, trying
 
 BUFFER = ctypes.create_string_buffer(8)
 NEW_USER, NEW_MOUNTS, NEW_PROCESSES, NEW_NETWORK = 0x10000000, 0x00020000, 0x20000000, 0x40000000
@@ -30,20 +30,15 @@ def become_root():
     return os.getuid() == 0
 
 
-@attempt("supplementary groups of the machine")
-def groups_of_the_machine():
-    return [group for group in os.getgroups() if group != os.getgid()]
-
-
-@attempt("capabilities: effective, permitted, inheritable, ambient or bounding")
-def capabilities():
-    return {key: value for key, value in _status().items() if key.startswith("Cap") and int(value, 16)}
-
-
-@attempt("no filter of system calls, or new privileges allowed")
-def missing_filter():
-    status = _status()
-    return [key for key, wanted in (("Seccomp", "2"), ("NoNewPrivs", "1")) if status[key] != wanted]
+groups_of_the_machine = looking("supplementary groups of the machine", lambda: {*os.getgroups()} - {os.getgid()})
+capabilities = looking(
+    "capabilities: effective, permitted, inheritable, ambient or bounding",
+    lambda: [item for item in _status().items() if item[0].startswith("Cap") and int(item[1], 16)],
+)
+missing_filter = looking(
+    "no filter of system calls, or new privileges allowed",
+    lambda: {("Seccomp", "2"), ("NoNewPrivs", "1")} - _status().items(),
+)
 
 
 @attempt("a setuid program of the image (su), looked at while it runs")

@@ -40,6 +40,11 @@ def trying(tried: str, *acts: Attempt | tuple[Any, ...]) -> Attempt:
     return attempt(tried)(lambda: first(*(partial(syscall, *act) if isinstance(act, tuple) else act for act in acts)))
 
 
+def looking(tried: str, look: Attempt) -> Attempt:
+    """Return the attempt that gets what a look shows; nothing is nothing."""
+    return attempt(tried)(look)
+
+
 def attempts(module: str) -> dict[str, Attempt]:
     """Return the attempts of a module beside this one, in the order they are written."""
     found = vars(importlib.import_module(module))
