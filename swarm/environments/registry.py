@@ -28,7 +28,7 @@ class _Catalogue(Mapping[str, Environment]):
         self.folders: dict[Path, None] = {}
 
     def __getitem__(self, name: str) -> Environment:
-        if name not in self.known and is_custom(name):
+        if isinstance(name, str) and name not in self.known and is_custom(name):  # `in` asks for any object
             for folder in self.folders:  # such a name leads out of none
                 if (folder / name).is_dir():
                     self.known[name] = CustomEnvironment.open(folder / name)

@@ -143,6 +143,7 @@ def test_a_process_that_looks_in_a_folder_finds_what_lies_there_also_of_a_built_
     with refused(InvalidRequest, name):
         get_environment(name)
     assert name not in environments()
+    assert None not in environments()
     add_folder(tmp_path)
     assert name in environments()
     assert get_environment(name).title == "to be found"
