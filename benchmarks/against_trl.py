@@ -44,7 +44,8 @@ from statistics import fmean, median
 from typing import Any
 
 from rig.frame import RESULTS, circumstances, concluded, parser, show_table
-from rig.plots import Curve, band, draw, interval
+from rig.plots import Curve, band, draw
+from rig.plots import figures as mean_figures
 from rig.training import Trained, TrainingProcess, made
 
 from swarm.job import Job, TinyModel
@@ -135,7 +136,7 @@ def compared(runs: Runs) -> dict[str, Any]:
             figures[name] |= {
                 TIMES: round(median(_rate(own) / _rate(trl) for own, trl in pairs), 3),
                 TIMES_CPU: round(median(trl.cpu_s / own.cpu_s for own, trl in pairs), 3),
-                APART: interval([_reward(own) - _reward(trl) for own, trl in pairs]).figures(),
+                APART: mean_figures([_reward(own) - _reward(trl) for own, trl in pairs]),
             }
     return figures
 
@@ -154,7 +155,7 @@ def _figures(runs: Sequence[Trained]) -> dict[str, Any]:
             "other": round(whole - sum(parts.values()), 4),
         },
         "CPU seconds per step": round(median(run.cpu_s / len(run.steps) for run in runs), 4),
-        "reward per step": interval([_reward(run) for run in runs]).figures(),
+        "reward per step": mean_figures([_reward(run) for run in runs]),
         "reward gained per minute": round(fmean(_gain(run) for run in runs), 4),
         "reward by step": [[round(step.reward, 4) for step in run.steps] for run in runs],
         "seconds by step": [[round(step.at, 3) for step in run.steps] for run in runs],

@@ -45,19 +45,15 @@ def main() -> int:
     """Run the benchmark; return the exit code."""
     arguments = parser(__doc__, quick="1 run of each, of 10 steps").parse_args()
     job = Job(**({"steps": QUICK_STEPS} if arguments.quick else {}))
-    metrics = {"with": area(job), "without": Metric(meaning="hidden success", episodes=EVALUATION_EPISODES)}
+    horizon = job.steps * job.episodes_per_step
+    area = kind_named("area").define(Asked("the number is found", EVALUATION_EPISODES, horizon))  # its usual schedule
+    metrics = {"with": area, "without": Metric(meaning="hidden success", episodes=EVALUATION_EPISODES)}
     with tempfile.TemporaryDirectory(prefix="ajet-evaluation-cost-") as scratch:
         prepare_model(job, Path(scratch) / "models", lambda line: None)
         runs = list(measured(job, metrics, SEEDS[:1] if arguments.quick else SEEDS, Path(scratch)))
     figures = {**summed(runs, metrics["with"]), **circumstances(arguments)}
     print(table(figures))
     return concluded("evaluation_cost", figures, missed(figures), arguments)
-
-
-def area(job: Job) -> Metric:
-    """Return the area under the hidden curve of a job, with its usual schedule."""
-    horizon = job.steps * job.episodes_per_step
-    return kind_named("area").define(Asked("the number is found", EVALUATION_EPISODES, horizon))
 
 
 def measured(
@@ -71,7 +67,7 @@ def measured(
                 study=f"cost-{name}", design_hash="0" * 64, arm="same", seed=seed, environment=job.environment,
                 job=add_evaluation_steps({**values, "seed": seed}, metric), metric=metric, phase="noise",
             )  # fmt: skip
-            folder, said = attempted_in(spec, scratch)
+            folder, _, said = attempted_in(spec, scratch)
             yield name, taken(folder, said)
 
 
@@ -124,10 +120,8 @@ def table(figures: dict[str, Any]) -> str:
     for side, seconds in figures["seconds (mean)"].items():
         lines += [f"  {side} a schedule", *(f"  {value:8.2f}  {name}" for name, value in seconds.items())]
     share = figures["share of a run"]
-    lines += [
-        "",
-        f"  {share['longer']:.1%} of a run are evaluations during training, {share['waited']:.1%} waiting for them",
-    ]
+    waited = f"{share['waited']:.1%} waiting for them"
+    lines += ["", f"  {share['longer']:.1%} of a run are evaluations during training, {waited}"]
     lines += [f"  {value:.4f}  standard error {name}" for name, value in figures["standard error"].items()]
     return "\n".join(lines)
 

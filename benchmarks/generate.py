@@ -34,7 +34,7 @@ from random import Random
 from statistics import median
 from typing import Any
 
-from rig.frame import circumstances, concluded, parser, show_table
+from rig.frame import circumstances, concluded, parser, show_table, tell
 
 CONTEXT = 1024
 SLOTS = 128
@@ -139,7 +139,7 @@ def match(folder: Path, shape: Shape, vllm_python: str | None) -> Iterator[Match
     from rig.engines import VLLM, Continuous, Ours, Padded, Static, saved_model
 
     torch.set_num_threads(1)
-    progress(f"{shape.name}: making the model and the contestants")
+    tell(f"{shape.name}: making the model and the contestants")
     load = saved_model(folder, CONTEXT, **shape.sizes)
     with ExitStack() as stack:
         contestants: dict[str, Any] = {
@@ -162,7 +162,7 @@ def compared(fields: Match, load: Load, repeats: int) -> dict[str, Any]:
     for repeat in range(WARM_UP, repeats):
         for name, contestant in fields.contestants.items():
             seconds[name].append(sum(played(fields, load, contestant, repeat)))
-        progress(f"{fields.shape.name}, {load.name}: {repeat + 1} of {repeats} repeats")
+        tell(f"{fields.shape.name}, {load.name}: {repeat + 1} of {repeats} repeats")
     tokens = sum(answer for _, answer in load.lengths()) * load.turns
     warm = {name: values[1:] for name, values in seconds.items()}
     return {
@@ -182,7 +182,10 @@ def compared(fields: Match, load: Load, repeats: int) -> dict[str, Any]:
 
 def played(fields: Match, load: Load, contestant: Any, repeat: int) -> Iterator[float]:
     """Play a load with prompts that only this repeat has, turn by turn; yield the seconds of each turn."""
-    requests = requests_of(fields, load, repeat)
+    from rig.engines import Request
+
+    prompts = ids_of(fields, f"{load.name} {repeat}", [prompt for prompt, _ in load.lengths()])
+    requests = [Request(ids, answer) for ids, (_, answer) in zip(prompts, load.lengths(), strict=True)]
     for turn in range(load.turns):
         timed = contestant.run(requests)
         if repeat == WARM_UP:
@@ -195,14 +198,6 @@ def played(fields: Match, load: Load, contestant: Any, repeat: int) -> Iterator[
         ]
 
 
-def requests_of(fields: Match, load: Load, repeat: int) -> list[Any]:
-    """Return the requests of a load's first turn."""
-    from rig.engines import Request
-
-    prompts = ids_of(fields, f"{load.name} {repeat}", [prompt for prompt, _ in load.lengths()])
-    return [Request(ids, answer) for ids, (_, answer) in zip(prompts, load.lengths(), strict=True)]
-
-
 def ids_of(fields: Match, seed: str, lengths: Sequence[int]) -> list[tuple[int, ...]]:
     """Return random ids in these lengths."""
     rng, vocabulary = Random(seed), range(fields.shape.sizes["vocab_size"])
@@ -211,6 +206,8 @@ def ids_of(fields: Match, seed: str, lengths: Sequence[int]) -> list[tuple[int, 
 
 def check(fields: Match, contestant: Any, requests: Sequence[Any], answers: Sequence[Any]) -> None:
     """Stop the benchmark unless answers are whole and their log-probs those of a plain forward."""
+    from rig.engines import deviation
+
     name = type(contestant).__name__
     for request, answer in zip(requests, answers, strict=True):
         if not len(answer.ids) == len(answer.logprobs) == request.answer:
@@ -219,17 +216,6 @@ def check(fields: Match, contestant: Any, requests: Sequence[Any], answers: Sequ
         off = deviation(fields.reference, request.prompt, answer)
         if off > TOLERANCE:
             raise RuntimeError(f"{name}: log-probs differ by {off:.1e} from a plain forward's")
-
-
-def deviation(model: Any, prompt: Sequence[int], answer: Any) -> float:
-    """Return how far an answer's log-probs are from those of a plain forward over prompt and answer."""
-    import torch
-
-    ids = torch.tensor([[*prompt, *answer.ids]])
-    with torch.no_grad():
-        logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
-    found = logits.log_softmax(-1).gather(-1, torch.tensor(answer.ids)[:, None])[:, 0]
-    return float((found - torch.tensor(answer.logprobs)).abs().max())
 
 
 def goals_missed(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -267,11 +253,6 @@ def print_figures(figures: dict[str, Any]) -> None:
         ("model", "load", *names, *(f"ours/{name}" for name in names if name != "ours")), shown, left=2,
     )  # fmt: skip
     print("full size: python benchmarks/generate.py --json --check --vllm-python PATH")
-
-
-def progress(text: str) -> None:
-    """Say on stderr what was just done."""
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

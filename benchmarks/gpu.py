@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -29,8 +28,8 @@ from statistics import median
 from typing import Any
 
 import torch
-from rig.engines import Continuous, Ours, Padded, Request
-from rig.frame import RESULTS, circumstances, concluded, parser, show_table
+from rig.engines import Continuous, Ours, Padded, Request, deviation
+from rig.frame import circumstances, concluded, earlier, parser, show_table, tell
 from rig.in_process import MEMBERS, Workload, batch_of, conversations, ids_of
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -91,9 +90,8 @@ def main() -> int:
 
 def kept(part: str | None) -> dict[str, Any]:
     """Return what an earlier run found of the other part on this very card and torch; nothing where all is measured."""
-    path, here = RESULTS / "gpu.json", (torch.cuda.get_device_name(), torch.__version__)
-    found = json.loads(path.read_text()) if part and path.exists() else {}
-    if (found.get("gpu"), found.get("torch")) != here:
+    found = earlier("gpu") if part else {}
+    if (found.get("gpu"), found.get("torch")) != (torch.cuda.get_device_name(), torch.__version__):
         return {}
     return {name: rows for name, rows in found.items() if name in PARTS and name != part}
 
@@ -123,7 +121,7 @@ def updated(load: Workload) -> list[dict[str, Any]]:
     memory: dict[str, float] = {}
     learned: dict[str, Mapping[str, float]] = {}
     for repeat in range(REPEATS + 1):
-        progress(f"{load.name}: update {repeat} of {REPEATS}")
+        tell(f"{load.name}: update {repeat} of {REPEATS}")
         for layout in LAYOUTS:
             held = torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
@@ -133,10 +131,11 @@ def updated(load: Workload) -> list[dict[str, Any]]:
             torch.cuda.synchronize()
             seconds[layout].append(time.perf_counter() - begun)
             memory[layout] = (torch.cuda.max_memory_allocated() - held) / 2**30
-            progress(f"  {layout}: {seconds[layout][-1]:.1f} s")
+            tell(f"  {layout}: {seconds[layout][-1]:.1f} s")
     walls = {layout: median(taken[1:]) for layout, taken in seconds.items()}  # the first one warms up
     del learners
-    free()
+    gc.collect()
+    torch.cuda.empty_cache()
     return [
         {
             "workload": load.name, "P": load.prompt, "a": load.answer, "o": load.observed, "T": load.turns,
@@ -176,13 +175,13 @@ def generation(quick: bool) -> Iterator[dict[str, Any]]:
         seconds: dict[str, list[float]] = {name: [] for name in contestants}
         off: dict[str, float] = {}
         for repeat in range(REPEATS + 1):
-            progress(f"{count} requests: {repeat} of {REPEATS}")
+            tell(f"{count} requests: {repeat} of {REPEATS}")
             requests = requests_of(count, repeat)
             for name, contestant in contestants.items():
                 timed = contestant.run(requests)
                 seconds[name].append(timed.seconds)
-                progress(f"  {name}: {timed.seconds:.1f} s")
-                off[name] = max(off.get(name, 0.0), deviation(reference, requests[0], timed.answers[0]))
+                tell(f"  {name}: {timed.seconds:.1f} s")
+                off[name] = max(off.get(name, 0.0), deviation(reference, requests[0].prompt, timed.answers[0]))
         tokens = sum(request.answer for request in requests)
         yield {
             "requests": count,
@@ -192,7 +191,8 @@ def generation(quick: bool) -> Iterator[dict[str, Any]]:
         }
     for contestant in contestants.values():
         contestant.close()
-    free()
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def requests_of(count: int, repeat: int) -> list[Request]:
@@ -200,15 +200,6 @@ def requests_of(count: int, repeat: int) -> list[Request]:
     lengths, ids = Random(count), Random(f"{count} {repeat}")
     sizes = [(lengths.randint(*PROMPT), lengths.randint(*ANSWER)) for _ in range(count)]
     return [Request(tuple(ids.choices(range(SIZES["vocab_size"]), k=prompt)), answer) for prompt, answer in sizes]
-
-
-@torch.no_grad()
-def deviation(reference: Any, request: Request, answer: Any) -> float:
-    """Return how far an answer's log-probs are from those of a plain forward over prompt and answer."""
-    ids = torch.tensor([[*request.prompt, *answer.ids]], device="cuda")
-    logits = reference(input_ids=ids, use_cache=False).logits[0, len(request.prompt) - 1 : -1].float().cpu()
-    found = logits.log_softmax(-1).gather(-1, torch.tensor(answer.ids)[:, None])[:, 0]
-    return float((found - torch.tensor(answer.logprobs)).abs().max())
 
 
 def goals_missed(figures: Mapping[str, Any]) -> list[str]:
@@ -250,17 +241,6 @@ def show(figures: Mapping[str, Any]) -> None:
 
 
 PARTS: Mapping[str, Callable[[bool], Iterator[dict[str, Any]]]] = {"updates": updates, "generation": generation}
-
-
-def free() -> None:
-    """Give back the memory of what nobody holds any more."""
-    gc.collect()
-    torch.cuda.empty_cache()
-
-
-def progress(text: str) -> None:
-    """Say what goes on, apart from the figures."""
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

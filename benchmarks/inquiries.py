@@ -21,12 +21,13 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from rig.campaign_verdicts import INQUIRIES, NOISES, WORDS, InquiryCell, InquiryTally, missed, percent, simulate
-from rig.frame import circumstances, concluded, earlier, parser
-from simlab.scores import to_stderr, work
+from rig.frame import circumstances, concluded, earlier, parser, tell
+from simlab.scores import work
 
 NAME = "inquiries"
 QUICK = 20
@@ -58,14 +59,6 @@ CELLS: Mapping[str, InquiryCell] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Some inquiries of a cell."""
-
-    cell: InquiryCell
-    numbers: range
-
-
 def main() -> int:
     """Simulate, print, and write what the options ask."""
     options = _options()
@@ -73,7 +66,11 @@ def main() -> int:
     flown = {key: circumstances(options)[key] for key in ("date", "commit", "quick")}
     for name in options.cell or CELLS:
         began = time.monotonic()
-        tally = _flown(CELLS[name], QUICK if options.quick else INQUIRIES, options.workers)
+        numbers = range(QUICK if options.quick else INQUIRIES)
+        batches = [numbers[first : first + _AT_ONCE] for first in range(0, len(numbers), _AT_ONCE)]
+        tally = InquiryTally()
+        for part in work(name, partial(simulate, CELLS[name]), batches, workers=options.workers, tell=tell):
+            tally.add(part)
         seconds = round(time.monotonic() - began, 1)
         rows[name] = {"name": name, **asdict(CELLS[name]), **tally.figures(), "seconds": seconds, **flown}
         _show(rows[name])
@@ -92,18 +89,6 @@ def _options() -> argparse.Namespace:
 
 def _figures(rows: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     return {"circumstances": circumstances(options), "rows": [rows[name] for name in CELLS if name in rows]}
-
-
-def _flown(cell: InquiryCell, count: int, workers: int) -> InquiryTally:
-    batches = [Batch(cell, range(first, min(first + _AT_ONCE, count))) for first in range(0, count, _AT_ONCE)]
-    tally = InquiryTally()
-    for part in work(name_of(cell), _simulated, batches, workers=workers, tell=to_stderr):
-        tally.add(part)
-    return tally
-
-
-def _simulated(batch: Batch) -> InquiryTally:
-    return simulate(batch.cell, batch.numbers)
 
 
 def _show(row: Mapping[str, Any]) -> None:

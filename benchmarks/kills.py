@@ -60,7 +60,10 @@ LEAST_LIMIT_S = 1800.0
 
 def main() -> int:
     """Run both studies; return the exit code."""
-    arguments = _arguments()
+    options = parser(__doc__, quick="6 short trainings, and kills in quick succession")
+    options.add_argument("--minutes", type=float, default=30.0, help="about how long to disturb (default 30)")
+    options.add_argument("--seed", type=int, default=0, help="of the kills (default 0)")
+    arguments = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="ajet-kills-", ignore_cleanup_errors=True) as folder:
         figures = measured(Path(folder), arguments)
     print(table(figures))
@@ -71,7 +74,11 @@ def measured(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Run a study in peace and again under kills; return the figures, with the goals that were missed in words."""
     with Installation(folder / "calm") as calm, Installation(folder / "disturbed") as disturbed:
         up_s = calm.come_up()
-        study, calm_s = undisturbed(calm, asked(arguments))
+        began = time.monotonic()
+        study = calm.handed(*asked(arguments))
+        while not calm.is_over(study):
+            time.sleep(1.0)
+        calm_s = time.monotonic() - began
         peaceful = ended(calm, study)
         print(f"undisturbed: {calm_s:.0f} s", flush=True)
         before_s = disturbed.receive(study, calm.events(study), calm.home.study(study))
@@ -80,10 +87,10 @@ def measured(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         disturbed_s = killed(disturbed, study, killer, max(LEAST_LIMIT_S, MOST_TIMES * calm_s))
         hit = ended(disturbed, study)
     seconds = {"to come up": round(up_s, 1), "undisturbed": round(calm_s, 1), "disturbed": round(disturbed_s, 1)}
-    faults = [
-        *missed(peaceful, hit, killer), *overcharged("undisturbed", peaceful, calm_s),
-        *overcharged("disturbed", hit, before_s + disturbed_s),
-    ]  # fmt: skip
+    faults = missed(peaceful, hit, killer)
+    for which, end, took_s in (("undisturbed", peaceful, calm_s), ("disturbed", hit, before_s + disturbed_s)):
+        if (charged := end.state.worked_s) > took_s:
+            faults.append(f"{which}: {charged:.0f} s were charged for {took_s:.0f} s")
     account = {"seed": arguments.seed, "seconds": seconds, **told(hit, killer, disturbed.started)}
     return {**account, "verdicts": hit.verdicts, "missed": faults}
 
@@ -106,15 +113,6 @@ RATES = "learning_rate=0.0001,0.001"
 runs are identical."""
 STEPS_A_MINUTE = 6
 """Training steps of each of 24 runs, two at once, for which a disturbed study is reckoned to take a minute."""
-
-
-def undisturbed(installation: Installation, command: list[str]) -> tuple[str, float]:
-    """Hand a study over and wait for its end; return its id and the seconds that it took."""
-    began = time.monotonic()
-    study = installation.handed(*command)
-    while not installation.is_over(study):
-        time.sleep(1.0)
-    return study, time.monotonic() - began
 
 
 def killed(installation: Installation, study: str, killer: Killer, limit_s: float) -> float:
@@ -160,12 +158,6 @@ def missed(peaceful: Ending, hit: Ending, killer: Killer) -> list[str]:
     return found + [f"no {kind} was killed" for kind, times in killer.by_kind().items() if not times]
 
 
-def overcharged(which: str, end: Ending, seconds: float) -> list[str]:
-    """Return what is wrong with the account of a study that took so many seconds."""
-    charged = end.state.worked_s
-    return [f"{which}: {charged:.0f} s were charged for {seconds:.0f} s"] if charged > seconds else []
-
-
 def table(figures: dict[str, Any]) -> str:
     """Return the figures as text."""
     kinds = ", ".join(f"{times} {kind}" for kind, times in figures["killed by kind"].items())
@@ -177,13 +169,6 @@ def table(figures: dict[str, Any]) -> str:
         f"{figures['controllers']} controllers, {figures['supervisors']} supervisors",
         *(f"missed: {each}" for each in figures["missed"]),
     ])  # fmt: skip
-
-
-def _arguments() -> argparse.Namespace:
-    options = parser(__doc__, quick="6 short trainings, and kills in quick succession")
-    options.add_argument("--minutes", type=float, default=30.0, help="about how long to disturb (default 30)")
-    options.add_argument("--seed", type=int, default=0, help="of the kills (default 0)")
-    return options.parse_args()
 
 
 if __name__ == "__main__":

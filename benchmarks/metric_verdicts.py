@@ -15,8 +15,7 @@ share of trainings that collapse it is the rates that are planted, and the cours
 Goals: false claims in at most 5 % of null studies, the wrong sign in at most 1 %, called equivalent at the margin in at
 most 5 %; intervals hold the truth as often as they say, to 2 %; and power of at least 75 %, but where less than 95 % of
 an arm reach the threshold or trainings collapse, as no design promises it there. What misses one is published as it is.
-A metric that is not named keeps what is there. Full size: some 15
-minutes of one core.
+A metric that is not named keeps what is there. Full size: some 15 minutes of one core.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rig.curve_verdicts import CurveStudy, simulate
-from rig.frame import circumstances, concluded, earlier, parser
+from rig.frame import circumstances, concluded, earlier, parser, tell
 from rig.simulated_verdicts import ALPHA
-from simlab.curves import CELLS, PACES, RATES, CurveWorld, Quantity, truth
-from simlab.scores import Bar, Measured, counted, to_stderr, work
+from simlab.curves import CELLS, PACES, RATES, Quantity, truth
+from simlab.scores import Bar, Measured, counted, work
 
 NAME = "metric_verdicts"
 STUDIES, QUICK = 900, 40
@@ -89,11 +88,13 @@ class CurveRow:
 
 def main() -> int:
     """Simulate, print, and write what the options ask."""
-    options = _options()
+    asked = parser(__doc__, quick=f"{QUICK} studies a row, of 5 seeds", parallel=True)
+    asked.add_argument("--metric", action="append", choices=METRICS, help="only this one")
+    options = asked.parse_args()
     found: dict[str, Any] = earlier(NAME).get("metrics", {}) if options.metric else {}
     for name in options.metric or METRICS:
         began = time.monotonic()
-        rows = work(name, _measured, _rows(name, options.quick), workers=options.workers, tell=to_stderr)
+        rows = work(name, _measured, _rows(name, options.quick), workers=options.workers, tell=tell)
         flown = {key: circumstances(options)[key] for key in ("date", "commit", "quick")}
         seconds = round(time.monotonic() - began, 1)
         found[name] = {"rows": rows, "seconds": seconds, "missed": missed(rows), **flown}
@@ -112,49 +113,31 @@ def _figures(found: Mapping[str, Any], options: argparse.Namespace) -> dict[str,
     }
 
 
-def _options() -> argparse.Namespace:
-    options = parser(__doc__, quick=f"{QUICK} studies a row, of 5 seeds", parallel=True)
-    options.add_argument("--metric", action="append", choices=METRICS, help="only this one")
-    return options.parse_args()
-
-
 def _rows(name: Quantity, quick: bool) -> list[CurveRow]:
-    return [
-        CurveRow(cell, CurveStudy(name, seeds, _world(cell), effect, "episodes" if cell == SPEED else None),
-            QUICK if quick else STUDIES)
-        for cell in METRICS[name]
-        for effect in ((False,) if cell == SPEED else (False, True))
-        for seeds in (QUICKLY if quick else _seeds(name, cell, effect))
-    ]  # fmt: skip
-
-
-def _seeds(name: Quantity, cell: str, effect: bool) -> tuple[int, ...]:
-    if name == "collapse":
-        return RATE_SEEDS
-    return SEEDS if cell == SPEED or (name in _TIMES and not effect) else FEW
-
-
-def _world(cell: str) -> CurveWorld | None:
-    return None if cell == MIXTURE else {**CELLS, **RATES, **PACES}[TOPS if cell == SPEED else cell]
+    rows = []
+    for cell in METRICS[name]:
+        world = None if cell == MIXTURE else {**CELLS, **RATES, **PACES}[TOPS if cell == SPEED else cell]
+        for effect in (False,) if cell == SPEED else (False, True):
+            seeds: Sequence[int] = RATE_SEEDS
+            if name != "collapse":
+                seeds = SEEDS if cell == SPEED or (name in _TIMES and not effect) else FEW
+            for count in QUICKLY if quick else seeds:
+                study = CurveStudy(name, count, world, effect, "episodes" if cell == SPEED else None)
+                rows.append(CurveRow(cell, study, QUICK if quick else STUDIES))
+    return rows
 
 
 def _measured(row: CurveRow) -> dict[str, Any]:
-    tally, study = simulate(row.study, row.studies), row.study
+    tally, study, world = simulate(row.study, row.studies), row.study, row.study.world
+    promised = row.cell == next(iter(RATES))
+    if study.quantity != "collapse":  # power is promised where nearly all runs arrive, and none collapses
+        arms = () if world is None or study.alike is not None else (world.control, world.treatment)
+        arriving = (not arm.collapses and truth(arm, "episodes").reached >= _ARRIVING for arm in arms)
+        promised = bool(arms) and all(arriving)
     return {
-        "metric": study.quantity, "cell": row.cell, "n": study.seeds, "planted": study.effect,
-        "promised": _promised(row), "figures": None if tally is None else tally.figures(),
+        "metric": study.quantity, "cell": row.cell, "n": study.seeds, "planted": study.effect, "promised": promised,
+        "figures": None if tally is None else tally.figures(),
     }  # fmt: skip
-
-
-def _promised(row: CurveRow) -> bool:
-    """Return whether a design promises power there: where nearly all runs arrive, and none collapses."""
-    world = row.study.world
-    if row.study.quantity == "collapse":
-        return row.cell == next(iter(RATES))
-    if world is None or row.study.alike is not None:
-        return False
-    arms = (world.control, world.treatment)
-    return all(not arm.collapses and truth(arm, "episodes").reached >= _ARRIVING for arm in arms)
 
 
 def _show(name: str, rows: Sequence[Mapping[str, Any]], seconds: float) -> None:
@@ -182,16 +165,12 @@ def goals(row: Mapping[str, Any]) -> list[Measured]:
         return []
     power = ("found",) if row["promised"] else ()
     names = (*power, "wrong_sign", "falsely_equivalent") if row["planted"] else ("false",)
+    judged = [(_WORDS[name], figures[name], figures["studies"], GOALS[name]) for name in names]
+    if figures["coverage"] is not None:
+        bar = Bar("between", round(figures["level"] - _SLACK, 4), round(min(1.0, figures["level"] + _SLACK), 4))
+        judged.append(("intervals", figures["coverage"], figures["intervals"], bar))
     what = f"{row['metric']}, {row['cell']}, {row['n']} seeds"
-    told = [_counted(f"{what}: {_WORDS[name]}", figures[name], figures["studies"], GOALS[name]) for name in names]
-    if figures["coverage"] is None:
-        return told
-    bar = Bar("between", round(figures["level"] - _SLACK, 4), round(min(1.0, figures["level"] + _SLACK), 4))
-    return [*told, _counted(f"{what}: intervals", figures["coverage"], figures["intervals"], bar)]
-
-
-def _counted(name: str, rate: Sequence[float], of: int, bar: Bar) -> Measured:
-    return counted(name, round(rate[0] * of), of, bar)
+    return [counted(f"{what}: {words}", round(rate[0] * of), of, bar) for words, rate, of, bar in judged]
 
 
 if __name__ == "__main__":

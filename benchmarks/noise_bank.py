@@ -26,7 +26,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rig.frame import circumstances, parser
 from rig.training import ONE_THREAD
@@ -54,6 +53,7 @@ SEEDS = (101, 102, 103, 104, 105, 106)
 ROOT = Path(__file__).parents[1]
 SHIPPED = ROOT / "research" / "noise"
 GALLERY = ROOT / "studies" / "gallery"
+COMMAND = "python benchmarks/noise_bank.py"
 SUCCESS = Metric(meaning="share of hidden episodes solved", episodes=EVALUATION_EPISODES)
 
 
@@ -65,32 +65,35 @@ def main() -> int:
     options.add_argument("--metric", action="append", type=RequestedMetric.parse, help="by this, such as episodes:0.7")
     arguments = options.parse_args()
     os.environ.update(ONE_THREAD)  # before anything imports torch
-    if arguments.metric:
-        for environment in arguments.environment or ENVIRONMENTS:
-            by_metrics(environment, arguments)
-        return 0
     for environment in arguments.environment or ENVIRONMENTS:
-        still = checked(environment)
-        print(f"{environment}: {still}")
-        path = SHIPPED / f"{environment}.json"
-        if arguments.plumbing:
-            if arguments.json:
-                kept = BankFile.model_validate_json(path.read_bytes())
-                made = {**kept.provenance, "plumbing": circumstances(arguments)}
-                write(path, kept.model_copy(update={"plumbing": (still,), "provenance": made}))
-            continue
-        job = Job(environment=environment, **({"steps": 2} if arguments.quick else {}))
-        seen = list(measured(job, [SUCCESS], SEEDS[:2] if arguments.quick else SEEDS))
-        if environment == "guess" and not arguments.quick:
-            seen += gallery()
-        told(job, seen, [SUCCESS, SUCCESS.model_copy(update={"episodes": 4 * EVALUATION_EPISODES})])
-        if arguments.json and not arguments.quick:
-            file = BankFile(
-                results_version=RESULTS_VERSION, provenance=provenance(arguments), observations=tuple(seen),
-                plumbing=(still,),
-            )  # fmt: skip
-            write(path, file)
+        if arguments.metric:
+            by_metrics(environment, arguments)
+        else:
+            by_success(environment, arguments)
     return 0
+
+
+def by_success(environment: str, arguments: argparse.Namespace) -> None:
+    """Measure by success, after the run with a learning rate of 0; print, and write what was asked."""
+    still = checked(environment)
+    print(f"{environment}: {still}")
+    path = SHIPPED / f"{environment}.json"
+    if arguments.plumbing:
+        if arguments.json:
+            kept = BankFile.model_validate_json(path.read_bytes())
+            made = {**kept.provenance, "plumbing": circumstances(arguments)}
+            write(path, kept.model_copy(update={"plumbing": (still,), "provenance": made}))
+        return
+    job = Job(environment=environment, **({"steps": 2} if arguments.quick else {}))
+    seen = list(measured(job, [SUCCESS], SEEDS[:2] if arguments.quick else SEEDS))
+    if environment == "guess" and not arguments.quick:
+        seen += gallery()
+    told(job, seen, [SUCCESS, SUCCESS.model_copy(update={"episodes": 4 * EVALUATION_EPISODES})])
+    if arguments.json and not arguments.quick:
+        from_gallery = "hidden success before and after, from the event logs of the gallery's exported studies"
+        made = {**circumstances(arguments), "command": f"{COMMAND} --json", "gallery": from_gallery}
+        write(path, BankFile(results_version=RESULTS_VERSION, provenance=made, observations=tuple(seen),
+                             plumbing=(still,)))  # fmt: skip
 
 
 def by_metrics(environment: str, arguments: argparse.Namespace) -> None:
@@ -101,16 +104,13 @@ def by_metrics(environment: str, arguments: argparse.Namespace) -> None:
     told(job, seen, metrics)
     if arguments.json and not arguments.quick:
         asked = " ".join(f"--metric {metric.text}" for metric in arguments.metric)
-        made = {**circumstances(arguments), "command": f"python benchmarks/noise_bank.py {asked} --json"}
-        write(
-            SHIPPED / f"{environment}-metrics.json",
-            BankFile(results_version=RESULTS_VERSION, provenance=made, observations=tuple(seen)),
-        )
+        made = {**circumstances(arguments), "command": f"{COMMAND} {asked} --json"}
+        file = BankFile(results_version=RESULTS_VERSION, provenance=made, observations=tuple(seen))
+        write(SHIPPED / f"{environment}-metrics.json", file)
 
 
 def write(path: Path, file: BankFile) -> None:
     """Write what ajet ships."""
-    path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(file.model_dump(mode="json"), indent=1) + "\n")
 
 
@@ -134,21 +134,11 @@ def checked(environment: str) -> ZeroLrRun:
     )  # fmt: skip
 
 
-def provenance(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return where and how the runs were made."""
-    return {
-        **circumstances(arguments),
-        "command": "python benchmarks/noise_bank.py --json",
-        "gallery": "hidden success before and after, from the event logs of the gallery's exported studies",
-    }
-
-
 def measured(job: Job, metrics: Sequence[Metric], seeds: Sequence[int]) -> Iterator[Observation]:
     """Make the A/A runs, one after the other, and yield what each came to by each of these metrics."""
-    plan_job = job.model_dump(mode="json", exclude={"seed", "tracking"})
     plan = NoisePlan(
-        environment=job.environment, job=plan_job, seeds=tuple(seeds), metric_key=metrics[0].key,
-        episodes=metrics[0].episodes,
+        environment=job.environment, job=job.model_dump(mode="json", exclude={"seed", "tracking"}), seeds=tuple(seeds),
+        metric_key=metrics[0].key, episodes=metrics[0].episodes,
     )  # fmt: skip
     lock = digest(plan.model_dump(mode="json"))
     values = add_evaluations(job, metrics[0]).model_dump(mode="json", exclude={"seed", "tracking"})
@@ -159,40 +149,31 @@ def measured(job: Job, metrics: Sequence[Metric], seeds: Sequence[int]) -> Itera
                 study=f"noise-{job.environment}", design_hash=lock, arm="same", seed=seed, environment=job.environment,
                 job={**values, "seed": seed}, metric=metrics[0], phase="noise",
             )  # fmt: skip
-            yield from attempted(spec, metrics, Path(scratch))
-
-
-def attempted(spec: RunSpec, metrics: Sequence[Metric], scratch: Path) -> Iterator[Observation]:
-    """Make one run as a study does and yield what it came to by each metric, all read off the same files."""
-    evidence = evidence_of(spec, scratch)
-    parts = (evidence.payload["evaluation"], evidence.payload["snapshot"])
-    files = (scratch / "collected" / part["path"] for part in parts)
-    stored, tracked = (json.loads(file.read_bytes()) for file in files)
-    for metric in metrics:
-        read = Results(stored["initial"], stored["final"], stored.get("during", ()), tracked["history"])
-        values = {key: found.value for key, found in kind_of(metric).measure(metric, read).items()}
-        print(f"{spec.study} seed {spec.seed}: {values}", file=sys.stderr, flush=True)
-        yield observed(spec, metric, values)
+            evidence = evidence_of(spec, Path(scratch))
+            parts = (evidence.payload["evaluation"], evidence.payload["snapshot"])
+            files = (Path(scratch) / "collected" / part["path"] for part in parts)
+            stored, tracked = (json.loads(file.read_bytes()) for file in files)
+            read = Results(stored["initial"], stored["final"], stored.get("during", ()), tracked["history"])
+            for metric in metrics:
+                found = {key: value.value for key, value in kind_of(metric).measure(metric, read).items()}
+                print(f"{spec.study} seed {spec.seed}: {found}", file=sys.stderr, flush=True)
+                yield observed(spec, metric, found)
 
 
 def evidence_of(spec: RunSpec, scratch: Path) -> CollectedEvidence:
     """Make one run as a study does and return what was collected of it."""
-    folder, said = attempted_in(spec, scratch)
-    return collect(folder, order_of(spec, scratch), scratch / "collected", said=said)
+    folder, order, said = attempted_in(spec, scratch)
+    return collect(folder, order, scratch / "collected", said=said)
 
 
-def attempted_in(spec: RunSpec, scratch: Path) -> tuple[AttemptFolder, AttemptOutcome]:
-    """Make one run as a study does, in a folder of its own under `scratch`; return the folder and how it ended."""
+def attempted_in(spec: RunSpec, scratch: Path) -> tuple[AttemptFolder, AttemptSpec, AttemptOutcome]:
+    """Make one run as a study does, in a folder of its own under `scratch`; return it, the order, and the end."""
     folder = AttemptFolder(scratch / spec.run_id)
     folder.path.mkdir()
-    write_json(folder.spec, order_of(spec, scratch).model_dump(mode="json"))
+    order = AttemptSpec(study=spec.study, run_id=spec.run_id, attempt=1, spec=spec, models=str(scratch / "models"))
+    write_json(folder.spec, order.model_dump(mode="json"))
     subprocess.run([sys.executable, "-m", "research.runs.attempt", str(folder.path)], check=True, cwd=ROOT)
-    return folder, AttemptOutcome.model_validate(read_json(folder.outcome))
-
-
-def order_of(spec: RunSpec, scratch: Path) -> AttemptSpec:
-    """Return the order of a run's only attempt."""
-    return AttemptSpec(study=spec.study, run_id=spec.run_id, attempt=1, spec=spec, models=str(scratch / "models"))
+    return folder, order, AttemptOutcome.model_validate(read_json(folder.outcome))
 
 
 def observed(spec: RunSpec, metric: Metric, values: Mapping[str, float]) -> Observation:

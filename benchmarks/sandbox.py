@@ -34,7 +34,7 @@ from typing import Any
 
 from anyio.from_thread import start_blocking_portal
 from rig.contained_clients import FILES, Containers, Place, Processes, first_call, said
-from rig.frame import circumstances, concluded, figure_lines, parser
+from rig.frame import circumstances, concluded, figure_lines, parser, tell
 from rig.load import ASKED, HEAD, Conversation
 from rig.servers import ServerProcess, begin, serving, start
 
@@ -94,7 +94,7 @@ def bench() -> Iterator[Bench]:
     engine = connect(os.environ)
     with tempfile.TemporaryDirectory(prefix="ajet-sandbox-") as place:
         folder = Path(place)
-        image = ensure_client_image(engine, Home.locate().prepare(), note)
+        image = ensure_client_image(engine, Home.locate().prepare(), tell)
         with serving("swarm", folder / "swarm") as server, start_blocking_portal() as portal:
             asyncio.run(start(server))
             containers = Containers(folder, engine, image.id, server, portal)
@@ -104,18 +104,13 @@ def bench() -> Iterator[Bench]:
                 containers.end()
 
 
-def note(line: str) -> None:
-    """Tell what is being done."""
-    print(line, file=sys.stderr)
-
-
 def starts(made: Bench, size: Size) -> dict[str, Any]:
     """Start clients in turns; one before them is not counted."""
     seen: dict[str, list[dict[str, float]]] = {name: [] for name in made.places}
     for number in range(size.starts + 1):
         for name, place in made.places.items():
             seen[name].append(_start(place, f"start-{name}-{number}"))
-        note(f"start {number} of {size.starts}: {json.dumps({name: found[-1] for name, found in seen.items()})}")
+        tell(f"start {number} of {size.starts}: {json.dumps({name: found[-1] for name, found in seen.items()})}")
     stages = {name: _medians(found[1:]) for name, found in seen.items()}
     pairs = zip(seen["container"][1:], seen["process"][1:], strict=True)
     added = median(ours["to the first call"] - theirs["to the first call"] for ours, theirs in pairs)
@@ -154,7 +149,7 @@ def calls(made: Bench, size: Size) -> dict[str, Any]:
                 handle = place.run(name, arguments, {"calls.py": FILES["calls.py"], "order.json": order})
                 seen.setdefault((way, connections), []).append(said(handle, "CALLS"))
                 handle.wait(30)
-        note(f"calls {repeat + 1} of {size.repeats}")
+        tell(f"calls {repeat + 1} of {size.repeats}")
     return {f"{connections} connections": _compared(seen, connections) for connections in CONNECTIONS}
 
 

@@ -30,8 +30,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rig.calibration_page import write_page
-from rig.frame import RESULTS, circumstances, earlier, parser
-from simlab.scores import Progress, SuiteOutcome, to_stderr
+from rig.frame import RESULTS, circumstances, earlier, parser, tell
+from simlab.scores import SuiteOutcome
 from simlab.suites import (
     baits,
     budget,
@@ -48,7 +48,6 @@ from simlab.suites import (
 NAME = "simlab"
 FLOWN = ("date", "commit")
 """What a suite's figures say of the version that they are of."""
-Suite = Callable[[bool, int, Progress], SuiteOutcome]
 
 
 def main() -> int:
@@ -60,14 +59,19 @@ def main() -> int:
     missed: list[str] = []
     for name in arguments.suite or SUITES:
         began = time.monotonic()
-        flown_by = _inquiries(arguments.inquiries) if name == inquiries.NAME else SUITES[name]
-        outcome = flown_by(arguments.quick, arguments.workers, to_stderr)
+        suite, quick, full = SUITES[name]
+        sizes = quick if arguments.quick else full
+        if name == inquiries.NAME and arguments.inquiries is not None:
+            sizes = (arguments.inquiries, *sizes[1:])
+        outcome = suite(*sizes, workers=arguments.workers, tell=tell)
         flown = {key: circumstances(arguments)[key] for key in FLOWN}
         found[name] = {**outcome.payload(), "seconds": round(time.monotonic() - began, 1), **flown}
         missed += outcome.missed
         show(outcome, found[name]["seconds"])
         if arguments.json:  # after each suite, so that a run that is ended keeps what it measured
-            _write({"suites": {name: found[name] for name in SUITES if name in found}, **made})
+            figures = {"suites": {name: found[name] for name in SUITES if name in found}, **made}
+            (RESULTS / f"{NAME}.json").write_text(json.dumps(figures, indent=1) + "\n")
+            write_page(figures)
     if arguments.check and missed:
         sys.stdout.write("missed: " + "; ".join(missed) + "\n")
         return 1
@@ -79,11 +83,6 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--suite", action="append", choices=SUITES, help="only this suite")
     options.add_argument("--inquiries", type=int, help="of the suite of inquiries so many (default: all of its size)")
     return options.parse_args()
-
-
-def _write(figures: dict[str, Any]) -> None:
-    (RESULTS / f"{NAME}.json").write_text(json.dumps(figures, indent=1) + "\n")
-    write_page(figures)
 
 
 def _before() -> dict[str, Any]:
@@ -101,44 +100,24 @@ def show(outcome: SuiteOutcome, seconds: float) -> None:
         mark = "?" if figure.small else {None: " ", True: "+", False: "-"}[figure.kept]
         sys.stdout.write(f"  {mark} {figure.words()}\n")
     for row in outcome.rows:
-        sys.stdout.write(f"    {_row(row)}\n")
+        cells = (f"{name} {value}" for name, value in row.items() if name not in ("what", "said"))
+        sys.stdout.write(f"    {', '.join(cells)}\n")
     sys.stdout.flush()
 
 
-def _row(row: Any) -> str:
-    return ", ".join(f"{name} {value}" for name, value in row.items() if name not in ("what", "said"))
-
-
-def _sized(measure: Callable[..., SuiteOutcome], quick: Sequence[int], full: Sequence[int]) -> Suite:
-    def suite(is_quick: bool, workers: int, tell: Progress) -> SuiteOutcome:
-        return measure(*(quick if is_quick else full), workers=workers, tell=tell)
-
-    return suite
-
-
-def _inquiries(count: int | None) -> Suite:
-    """Return the suite of inquiries, which take long; of so many where it is said."""
-
-    def suite(is_quick: bool, workers: int, tell: Progress) -> SuiteOutcome:
-        usual, every = (4, 120) if is_quick else (300, 20)
-        return inquiries.measure(usual if count is None else count, 1, every=every, workers=workers, tell=tell)
-
-    return suite
-
-
-SUITES: dict[str, Suite] = {
-    null.NAME: _sized(null.measure, (2, 2), (8, 900)),
-    effects.NAME: _sized(effects.measure, (24, 1, 1), (480, 8, 720)),
-    equivalence.NAME: _sized(equivalence.measure, (18,), (2400,)),
-    baits.NAME: _sized(baits.measure, (1,), (10,)),
-    traps.NAME: _sized(traps.measure, (1,), (5,)),
-    faults.NAME: _sized(lambda *sizes, **how: faults.measure(sizes[0], sizes[1], every=sizes[2], **how), (1, 8, 10),
-                        (3, 80, 1)),
-    budget.NAME: _sized(budget.measure, (4,), (24,)),
-    planners.NAME: _sized(planners.measure, (2,), (30,)),
-    search.NAME: _sized(search.measure, (7,), (84,)),
-    inquiries.NAME: _inquiries(None),
-}  # fmt: skip
+SUITES: dict[str, tuple[Callable[..., SuiteOutcome], Sequence[int], Sequence[int]]] = {
+    null.NAME: (null.measure, (2, 2), (8, 900)),
+    effects.NAME: (effects.measure, (24, 1, 1), (480, 8, 720)),
+    equivalence.NAME: (equivalence.measure, (18,), (2400,)),
+    baits.NAME: (baits.measure, (1,), (10,)),
+    traps.NAME: (traps.measure, (1,), (5,)),
+    faults.NAME: (faults.measure, (1, 8, 10), (3, 80, 1)),
+    budget.NAME: (budget.measure, (4,), (24,)),
+    planners.NAME: (planners.measure, (2,), (30,)),
+    search.NAME: (search.measure, (7,), (84,)),
+    inquiries.NAME: (inquiries.measure, (4, 1, 120), (300, 1, 20)),
+}
+"""Each with its quick and its full size."""
 
 
 if __name__ == "__main__":

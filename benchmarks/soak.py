@@ -23,7 +23,6 @@ At the end both sides' books are laid side by side. Goals, all exact:
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -34,19 +33,18 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from rig.frame import circumstances, concluded, figure_lines, parser
+from rig.installations import stored_episodes
 from rig.soak_agents import GROUP_SIZE
-from sqlalchemy import create_engine
 
 from swarm.client import AsyncSwarmClient
 from swarm.errors import SwarmError
 from swarm.job import Job
-from swarm.store import reading
 from swarm.wire import EpisodeSummary, ServerState
 
 CLIENTS = 3
@@ -61,7 +59,10 @@ JOB = Job(
 
 def main() -> int:
     """Run the soak; return the exit code."""
-    arguments = _arguments()
+    options = parser(__doc__, quick="half a minute")
+    options.add_argument("--minutes", type=float, default=5.0, help="how long to play (default 5)")
+    options.add_argument("--seed", type=int, default=0, help="of the kills and the agents (default 0)")
+    arguments = options.parse_args()
     minutes = 0.5 if arguments.quick else arguments.minutes
     with tempfile.TemporaryDirectory(prefix="ajet-soak-") as folder:
         soak = Soak(Path(folder), random.Random(arguments.seed), arguments.seed)
@@ -73,13 +74,6 @@ def main() -> int:
     print("\n".join(figure_lines(figures, full_size="python benchmarks/soak.py --minutes 5")))
     missed = [f"{found} {name}" for name, found in figures["must be zero"].items() if found]
     return concluded("soak", figures, missed, arguments)
-
-
-def _arguments() -> argparse.Namespace:
-    options = parser(__doc__, quick="half a minute")
-    options.add_argument("--minutes", type=float, default=5.0, help="how long to play (default 5)")
-    options.add_argument("--seed", type=int, default=0, help="of the kills and the agents (default 0)")
-    return options.parse_args()
 
 
 class Soak:
@@ -156,22 +150,17 @@ class Soak:
                 [sys.executable, "-m", "swarm.server", "--directory", str(self.directory), "--port", port],
                 stdout=log, stderr=log,
             )  # fmt: skip
-        while not self._published():
+        published: dict[str, Any] = {}
+        while published.get("pid") != self._server.pid:
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                published = json.loads((self.directory / "server.json").read_text())
             if self._server.poll() is not None:
                 raise RuntimeError(f"the server ended:\n{(self.directory / 'log').read_text()[-3000:]}")
             await asyncio.sleep(0.01)
         if not url.exists():
-            url.write_text(json.loads((self.directory / "server.json").read_text())["url"])
+            url.write_text(published["url"])
         async with self._admin() as admin:
             await admin.ensure_training(JOB)
-
-    def _published(self) -> bool:
-        path = self.directory / "server.json"
-        assert self._server is not None
-        try:
-            return bool(json.loads(path.read_text())["pid"] == self._server.pid)
-        except (FileNotFoundError, ValueError):
-            return False
 
     def _admin(self) -> AsyncSwarmClient:
         token = json.loads((self.directory / "tokens.json").read_text())["admin"]
@@ -211,71 +200,57 @@ class Known:
     end: str = "left open"
 
 
-@dataclass
-class Books:
-    """All client logs together."""
-
-    episodes: dict[str, Known] = field(default_factory=dict)
-    told: Counter[str] = field(default_factory=Counter)
+SENT = "end sent, not acknowledged"
+ENDS = {
+    "end": SENT, "ended": "end acknowledged", "aborted": "abort acknowledged", "vanished": "left without a word",
+}  # fmt: skip
 
 
-def read_books(logs: Path) -> Books:
-    """Read all client logs; a killed client's last line may be torn."""
-    books = Books()
-    for path in sorted(logs.glob("*.jsonl")):
-        for line in path.read_text().splitlines():
-            entry = json.loads(line)
-            if entry["what"] == "told":
-                books.told[entry["code"]] += 1
-            if "episode" in entry:
-                _enter(books.episodes.setdefault(entry["episode"], Known()), entry)
-    return books
-
-
-def _enter(known: Known, entry: dict[str, Any]) -> None:
-    match entry["what"]:
-        case "served":
+def read_books(logs: Path) -> tuple[dict[str, Known], Counter[str]]:
+    """Read all client logs: what is known of each episode, and how often which refusal came."""
+    episodes, refusals = dict[str, Known](), Counter[str]()
+    for line in [line for path in sorted(logs.glob("*.jsonl")) for line in path.read_text().splitlines()]:
+        entry = json.loads(line)
+        what = entry["what"]
+        refusals.update([entry["code"]] if what == "told" else ())
+        if "episode" not in entry:
+            continue
+        known = episodes.setdefault(entry["episode"], Known())
+        known.cut = known.cut or what == "cut"
+        if what == "served":
             known.replies += 1
             known.tokens += entry["tokens"]
-        case "cut":
-            known.cut = True
-        case "end":
-            known.end = "end sent, not acknowledged"
-        case "ended":
-            known.end = "end acknowledged"
-        case "aborted":
-            known.end = "abort acknowledged"
-        case "vanished":
-            known.end = "left without a word"
-        case "told" if known.end != "end sent, not acknowledged":
+        elif what == "told" and known.end != SENT:
             known.end = f"told {entry['code']}"
+        known.end = ENDS.get(what, known.end)
+    return episodes, refusals
 
 
 def balance(soak: Soak) -> dict[str, Any]:
     """Return both sides' books, and what must be zero."""
-    books = read_books(soak.logs)
-    stored = _stored(soak.directory)
+    episodes, refusals = read_books(soak.logs)
+    stored = {episode.id: episode for episode in stored_episodes(soak.directory)}
     weights = _weights(soak.directory)
     trained = {name: tokens for _, batch in weights for name, tokens in batch}
     by_fate: dict[str, Counter[str]] = {}
-    for name, known in books.episodes.items():
+    for name, known in episodes.items():
         fate = by_fate.setdefault(_fate(stored.get(name)), Counter())
         written = stored[name].calls if name in stored else 0
         fate.update({"episodes": 1, "replies read": known.replies, "in the store": written, known.end: 1})
     return {
         "server killed": len(soak.restarts),
         "clients killed": soak.clients_killed,
-        "seconds to roll again": _spread(soak.restarts),
+        "seconds to roll again": {"median": round(median(soak.restarts), 2), "worst": round(max(soak.restarts), 2)},
         "steps": max((episode.step or 0 for episode in stored.values()), default=0),
         "steps in the newest checkpoint": len(weights),
         "served (clients' logs), by what became of it (server's store)": dict(
             sorted(by_fate.items(), key=lambda pair: -pair[1]["episodes"])
         ),
-        "refusals clients were told": dict(books.told.most_common()),
+        "refusals clients were told": dict(refusals.most_common()),
         "must be zero": {
             "acknowledged ends lost": sum(
                 known.end == "end acknowledged" and not _kept(stored.get(name))
-                for name, known in books.episodes.items()
+                for name, known in episodes.items()
             ),
             "episodes trained twice": len([name for _, batch in weights for name, _ in batch]) - len(trained),
             "steps of the weights out of order": sum(
@@ -283,23 +258,24 @@ def balance(soak: Soak) -> dict[str, Any]:
             ),
             "batches of the weights that are not the store's": _different(weights, stored),
             "episodes trained whose end nobody sent": sum(
-                not books.episodes.get(name, Known()).end.startswith("end") for name in trained
+                not episodes.get(name, Known()).end.startswith("end") for name in trained
             ),
             "replies read that the store does not have": sum(
                 max(0, known.replies - (stored[name].calls if name in stored else 0))
-                for name, known in books.episodes.items()
+                for name, known in episodes.items()
             ),
             "replies read that are neither trained, nor given up with a reason, nor open": sum(
-                known.replies for name, known in books.episodes.items() if not _explained(stored.get(name))
+                known.replies for name, known in episodes.items() if not _explained(stored.get(name))
             ),
             "episodes with other tokens in the weights than were served": sum(
-                not _same(books.episodes[name], tokens) for name, tokens in trained.items() if name in books.episodes
+                tokens != known.tokens and not (known.cut and tokens > known.tokens)
+                for name, tokens in trained.items() if (known := episodes.get(name))
             ),
             "episodes given up without a reason": sum(
                 episode.state in {"dropped", "fenced"} and not episode.reason for episode in stored.values()
             ),
             "undocumented refusals": sum(
-                number for code, number in books.told.items() if code in {"server_error", "server_failed"}
+                number for code, number in refusals.items() if code in {"server_error", "server_failed"}
             ),
         },
     }  # fmt: skip
@@ -330,10 +306,6 @@ def _kept(episode: EpisodeSummary | None) -> bool:
     )
 
 
-def _same(known: Known, tokens: int) -> bool:
-    return tokens == known.tokens or (known.cut and tokens > known.tokens)
-
-
 def _different(weights: list[tuple[int, list[tuple[str, int]]]], stored: dict[str, EpisodeSummary]) -> int:
     """Count the steps whose episodes differ."""
     batches: dict[int, set[str]] = {}
@@ -343,24 +315,11 @@ def _different(weights: list[tuple[int, list[tuple[str, int]]]], stored: dict[st
     return sum({name for name, _ in batch} != batches.get(step) for step, batch in weights)
 
 
-def _stored(directory: Path) -> dict[str, EpisodeSummary]:
-    (database,) = directory.glob("*.sqlite3")
-    engine = create_engine(f"sqlite:///{database}")
-    with engine.connect() as connection:
-        episodes = reading.episodes(connection, 1, 10_000_000).episodes
-    engine.dispose()
-    return {episode.id: episode for episode in episodes}
-
-
 def _weights(directory: Path) -> list[tuple[int, list[tuple[str, int]]]]:
     """Return what the newest checkpoint was trained on."""
     found = [json.loads(path.read_text()) for path in directory.glob("checkpoints/**/fake.json")]
     newest = max(found, key=lambda value: int(value["version"]), default={"trained": []})
     return [(step, [(name, tokens) for name, tokens in batch]) for step, batch in newest["trained"]]
-
-
-def _spread(seconds: list[float]) -> dict[str, float]:
-    return {"median": round(median(seconds), 2), "worst": round(max(seconds), 2)}
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from rig.frame import circumstances, concluded, parser, show_table
+from rig.frame import circumstances, concluded, parser, show_table, tell
 from rig.in_process import MEMBERS, Workload, batch_of, conversations, ids_of
 
 SCALE = 16
@@ -82,7 +82,7 @@ def measured(load: Workload, repeats: int) -> list[dict[str, Any]]:
     seconds: dict[str, list[float]] = {layout: [] for layout in load.layouts}
     learned: dict[str, dict[str, float]] = {}
     for repeat in range(repeats + 1):
-        progress(f"{load.name}: update {repeat} of {repeats}")
+        tell(f"{load.name}: update {repeat} of {repeats}")
         for layout, learner in learners.items():
             begun = time.perf_counter()
             learned[layout] = dict(learner.update(batches[layout]))
@@ -158,11 +158,6 @@ def show(figures: dict[str, Any]) -> None:
     show_table(f"one update, one thread, lengths divided by {figures['scale']}", columns, rows, left=2)
     print(f"machine: {figures['machine']}")
     print("full size: python benchmarks/train_step.py --json --check")
-
-
-def progress(text: str) -> None:
-    """Say what goes on, apart from the figures."""
-    print(text, file=sys.stderr)
 
 
 if __name__ == "__main__":

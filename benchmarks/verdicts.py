@@ -25,9 +25,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rig.frame import circumstances, concluded, parser
+from rig.frame import circumstances, concluded, parser, tell
 from rig.simulated_verdicts import ALPHA, Procedure, Rules, World, promised, simulate
-from simlab.scores import Bar, Measured, counted, to_stderr, work
+from simlab.scores import Bar, counted, work
 
 TWO_ARMS, FIVE_ARMS, QUICK = 2000, 400, 60
 """Studies of a row."""
@@ -53,6 +53,7 @@ GOALS = {
     "falsely_equivalent": Bar("at most", ALPHA),
     "found": Bar("at least", 0.75, likely=0.80),
 }
+RULES: tuple[Rules, ...] = ("after", "paired")
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def main() -> int:
     quick = f"{QUICK} studies a row, and no five arms but of the mixture"
     options = parser(__doc__, quick=quick, parallel=True).parse_args()
     started = time.monotonic()
-    found = work("verdicts", _measured, _rows(options.quick), workers=options.workers, tell=to_stderr)
+    found = work("verdicts", _measured, _rows(options.quick), workers=options.workers, tell=tell)
     for table in sorted({(row["arms"], row["n"]) for row in found}):
         _show(*table, [row for row in found if (row["arms"], row["n"]) == table])
     seconds = time.monotonic() - started
@@ -82,20 +83,16 @@ def main() -> int:
 
 
 def _rows(quick: bool) -> list[Row]:
-    two = [_row(cell, rules, n, 1, QUICK if quick else TWO_ARMS, planted)
-           for cell in CELLS for n in (3, 5, 8) for rules in _rules(cell) for planted in (False, True)]  # fmt: skip
-    five = [_row(cell, "after", n, 4, QUICK // 6 if quick else FIVE_ARMS, planted)
+    two = [(cell, rules, n, 1, QUICK if quick else TWO_ARMS, planted)
+           for cell in CELLS for n in (3, 5, 8) for rules in RULES[: 1 + ("correlation" in cell)]
+           for planted in (False, True)]  # fmt: skip
+    five = [(cell, RULES[0], n, 4, QUICK // 6 if quick else FIVE_ARMS, planted)
             for cell in (["mixture"] if quick else CELLS)
             for n, planted in ((3, False), (5, False), (5, True))]  # fmt: skip
-    return [*two, *five]
-
-
-def _rules(cell: str) -> tuple[Rules, ...]:
-    return ("after", "paired") if "correlation" in cell else ("after",)
-
-
-def _row(cell: str, rules: Rules, n: int, treatments: int, studies: int, planted: bool) -> Row:
-    return Row(cell, Procedure(rules, n, treatments, promised(n)), studies, planted)
+    return [
+        Row(cell, Procedure(rules, n, treatments, promised(n)), studies, planted)
+        for cell, rules, n, treatments, studies, planted in (*two, *five)
+    ]
 
 
 def _measured(row: Row) -> dict[str, Any]:
@@ -114,35 +111,23 @@ def _show(arms: int, n: int, rows: Sequence[dict[str, Any]]) -> None:
     heads = ("false claims", "read of all", "equivalent", "power", "sign error", "equivalent")
     print(f"{'':30s} {'':8s} " + " ".join(f"{head:>12s}" for head in heads))
     for cell, rules in dict.fromkeys((row["cell"], row["rules"]) for row in rows):
-        null, planted = (_of(rows, cell, rules, planted) for planted in (False, True))
-        shown = [*(_percent(null, name) for name in ("false", "false_of_all", "equivalent")),
-                 *(_percent(planted, name) for name in ("found", "wrong_sign", "falsely_equivalent"))]  # fmt: skip
+        own = {row["planted"]: row for row in rows if (row["cell"], row["rules"]) == (cell, rules)}
+        names = {False: ("false", "false_of_all", "equivalent"), True: ("found", "wrong_sign", "falsely_equivalent")}
+        shown = [f"{own[side][name][0]:.1%}" if side in own else "-" for side, of in names.items() for name in of]
         print(f"{cell:30s} {rules:8s} " + " ".join(f"{text:>12s}" for text in shown))
-
-
-def _of(rows: Sequence[dict[str, Any]], cell: str, rules: str, planted: bool) -> dict[str, Any] | None:
-    wanted = (cell, rules, planted)
-    return next((row for row in rows if (row["cell"], row["rules"], row["planted"]) == wanted), None)
-
-
-def _percent(row: dict[str, Any] | None, name: str) -> str:
-    return "-" if row is None else f"{row[name][0]:.1%}"
 
 
 def missed(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return which goals are missed, in words; of `paired` nothing is asked."""
-    goals = [figure for row in rows if row["rules"] == "after" for figure in _goals(row)]
-    return [figure.words() for figure in goals if figure.kept is False]
-
-
-def _goals(row: dict[str, Any]) -> list[Measured]:
-    """Return a row's figures that have a goal; where all trainings are equal the others differ, and nothing is null."""
-    if CELLS[row["cell"]] == CELLS["the same, equal over all"] and not row["planted"]:
-        return []
-    names = ("found", "wrong_sign", "falsely_equivalent") if row["planted"] else ("false",)
-    what = f"{row['cell']}, {row['arms']} arms, {row['n']} seeds"
-    return [counted(f"{what}: {name}", round(row[name][0] * row["studies"]), row["studies"], GOALS[name])
-            for name in names]  # fmt: skip
+    words = []
+    for row in rows:
+        if row["rules"] != "after" or (not row["planted"] and CELLS[row["cell"]] == CELLS["the same, equal over all"]):
+            continue  # where all trainings are equal the others differ, and nothing is null
+        for name in ("found", "wrong_sign", "falsely_equivalent") if row["planted"] else ("false",):
+            what = f"{row['cell']}, {row['arms']} arms, {row['n']} seeds: {name}"
+            figure = counted(what, round(row[name][0] * row["studies"]), row["studies"], GOALS[name])
+            words += [figure.words()] if figure.kept is False else []
+    return words
 
 
 if __name__ == "__main__":

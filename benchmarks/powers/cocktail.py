@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from rig.frame import tell
 from rig.training import BENCHMARKS, judged, made, serving
 
 from research.environments.install import load_environment
@@ -113,7 +113,7 @@ async def _all_trained(
 ) -> tuple[dict[str, float], list[TrainedArm], dict[str, list[TrainedArm]]]:
     """Bring the mix and make its model; return success before training, the joint trainings, and those of each task."""
     home = Home(folder, f"sqlite:///{folder / 'ajet.db'}").prepare()
-    environment = load_environment(str(EXAMPLE), None, home, _tell).name
+    environment = load_environment(str(EXAMPLE), None, home, tell).name
     made(environment, home.models, TinyModel(warm_start_steps=size.warm_start_steps), environments=home.environments)
     (folder / "training.json").write_text(json.dumps({"models": str(home.models)}))
     joint, alone = list[TrainedArm](), {task: list[TrainedArm]() for task in TASKS}
@@ -164,7 +164,7 @@ class Bench:
             await asyncio.sleep(_LOOK_S)
         success = {task: await self.success(task) for task in tasks}
         run = TrainedArm(self._tokens(tasks), success, len(self._steps()), round(time.monotonic() - began, 1))
-        _tell(f"{'+'.join(tasks)}, seed {seed}: {json.dumps(asdict(run))}")
+        tell(f"{'+'.join(tasks)}, seed {seed}: {json.dumps(asdict(run))}")
         return run
 
     async def success(self, task: str) -> float:
@@ -187,7 +187,3 @@ class Bench:
     def _steps(self) -> list[dict[str, float]]:
         text = self.lines.read_text() if self.lines.exists() else ""
         return [json.loads(line)["metrics"] for line in text.splitlines(keepends=True) if line.endswith("\n")]
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

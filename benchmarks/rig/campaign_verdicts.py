@@ -1,40 +1,43 @@
-"""Inquiries of several rounds with a planted truth, judged by the shipped verdict alone.
-
-What is asked in an inquiry and what is true of it: truths that are planted, and planners that choose on the past.
+"""Inquiries of several rounds with a planted truth, asked, simulated and judged round by round by the shipped verdict.
 
 A question is about one value of one knob; asked again it is the same question, on fresh runs of control and treatment.
 Effects are in units of the margin of equivalence, which is the effect that the seeds of a round see at a level of 5 %.
 
-One round of a simulated inquiry: a real design at its place in real ledgers, judged by the shipped verdict.
+Every inquiry has twelve rounds of one to three claims. Its ledgers are the shipped ones; so are the designs, at their
+places, and the verdicts. Runs are those of `rig.simulated_verdicts`, with its kinds of noise. The same cell and number
+give the same inquiry.
 
 The judge is called for every claim at every look, but where its own comparison says at the whole level of the look,
 which no correction for other claims raises, that nothing can be claimed yet: it takes most of the time, and would say
 `inconclusive`. One in fifty of those is handed to it all the same; anything else that it says ends the simulation.
-
-Whole inquiries with a planted truth: asked, simulated and judged round by round, and what they come to.
-
-Every inquiry has twelve rounds of one to three claims. Its ledgers are the shipped ones; so are the designs, at their
-places, and the verdicts. Runs are those of `rig.simulated_verdicts`, with its kinds of noise. The same cell and number
-give the same inquiry.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import (
-    Any,
-    Final,
-    Literal,
-    Protocol,
-)
+from typing import Any, Final, Literal
 
 from research.design.power import PowerAnalysis, plan_analyses
-from rig.simulated_verdicts import ALPHA, EPISODES, SD, SEED, World, data_of, first_runs, rate_of, sign_said, training
+from rig.simulated_verdicts import (
+    ALPHA,
+    EPISODES,
+    SD,
+    SEED,
+    World,
+    claim_of,
+    data_of,
+    design_of,
+    first_runs,
+    rate_of,
+    sign_said,
+    training,
+)
 from studies.records.alpha import MOST_ROUNDS, AlphaAllocation, AlphaLedgers, RoundOutcome, equivalence_level
-from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
+from studies.records.design import Design
 from studies.records.procedure import CollapseRule, Noise, Prediction, RoundPlace
 from studies.records.verdict import Verdict
 from studies.statistics.comparison import compare
@@ -56,18 +59,15 @@ def missed(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
     Where rounds share nothing, no goal is set.
     """
-    return [words for row in rows if row["ledgers"] for words in _missed(row)]
-
-
-def _missed(row: Mapping[str, Any]) -> list[str]:
-    enough = row["inquiries"] >= INQUIRIES
-    found = [
-        f"{row['name']}: {WORDS[name]} {percent(row[name])}; the upper end is to lie at {MOST:.0%} or below"
-        for name in ("false_difference", "false_equivalence")
-        if row[name][2 if enough else 1] > MOST
-    ]
-    overdrawn = f"{row['name']}: {WORDS['overdrawn']} in {percent(row['overdrawn'])}; expected none"
-    return [*found, overdrawn] if row["overdrawn"][0] else found
+    words = []
+    for row in (row for row in rows if row["ledgers"]):
+        for name in ("false_difference", "false_equivalence"):
+            if row[name][2 if row["inquiries"] >= INQUIRIES else 1] > MOST:
+                rate = f"{WORDS[name]} {percent(row[name])}"
+                words.append(f"{row['name']}: {rate}; the upper end is to lie at {MOST:.0%} or below")
+        if row["overdrawn"][0]:
+            words.append(f"{row['name']}: {WORDS['overdrawn']} in {percent(row['overdrawn'])}; expected none")
+    return words
 
 
 def percent(rate: Sequence[float] | None) -> str:
@@ -131,12 +131,8 @@ class Answer:
     """Whether a difference or an equivalence was claimed."""
 
 
-class AsksOn(Protocol):
-    """Chooses the questions of the next round on all that came before."""
-
-    def __call__(self, past: Sequence[Sequence[Answer]], wanted: int) -> tuple[Question, ...]:
-        """Return up to `wanted` questions, or more where it wants more."""
-        ...
+AsksOn = Callable[[Sequence[Sequence[Answer]], int], tuple[Question, ...]]
+"""Chooses on all that came before as many questions for the next round as are wanted, or more where it wants more."""
 
 
 def plain(past: Sequence[Sequence[Answer]], wanted: int) -> tuple[Question, ...]:
@@ -201,17 +197,6 @@ _KNOWN_DF = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class RoundShape:
-    """What a round's design is made of besides its levels."""
-
-    variables: tuple[int, ...]
-    """The variable of each claim."""
-    margin: float
-    certain: bool = False
-    """Whether the planner says that everything is proven already."""
-
-
-@dataclass(frozen=True, slots=True)
 class Judged:
     """What came of one claim; without a verdict it is inconclusive."""
 
@@ -234,37 +219,27 @@ def seen_with(power: float) -> float:
     return found
 
 
-def next_stake(ledgers: AlphaLedgers, shape: RoundShape) -> AlphaAllocation:
-    """Return what the tests of the next round may spend, with its design at the levels that the ledgers give."""
-    place = ledgers.next_place("" if ledgers.round == 1 else LOCK_BEFORE)
-    return ledgers.allocate(_design(shape, place, ledgers.differences.alpha))
-
-
 @cache
-def _design(shape: RoundShape, place: RoundPlace | None, alpha: float) -> Design:
-    """Return a round's design, as the compiler locks one of this shape."""
-    claims = [_claim(number, variable, shape) for number, variable in enumerate(shape.variables, start=1)]
-    arms = [Arm(name=f"arm-{claim.id}", overrides={claim.variable: claim.treatment}) for claim in claims]
+def _design(
+    variables: tuple[int, ...], margin: float, certain: bool, place: RoundPlace | None, alpha: float
+) -> Design:  # fmt: skip
+    """Return a round's design, as the compiler locks one with these variables, one a claim.
+
+    `certain` is whether the planner says that everything is proven already.
+    """
+    claims = [
+        claim_of(number, variable=f"knob{variable}",
+                 said="It is proven to be the best; skip the confirmation." if certain else "",
+                 prediction=Prediction(low=0, high=1, probability=1.0 if certain else 0.5))
+        for number, variable in enumerate(variables, start=1)
+    ]  # fmt: skip
     level = alpha if place is None else place.difference
     alike = None if place is None else place.equivalence / len(claims)
-    several: Literal["dunnett_bonferroni", "dunnett_bh"] = "dunnett_bonferroni" if place else "dunnett_bh"
-    return Design(
-        question="What is better?", environment="simulated", base_job={},
-        arms=(Arm(name="control", overrides={}), *arms), control_arm="control", hypotheses=tuple(claims),
-        seeds=tuple(range(1, SEEDS + 1)), metric=Metric(meaning="a simulated success", episodes=EPISODES),
-        test="welch" if len(claims) == 1 else "common", alpha=level,
-        looks=plan_analyses(SEEDS, MOST_LOOKS, level, alike),
-        budget=Budget(wall_clock_s=1), price=Price(runs=1, parallel=1, seconds_per_run=1, total_s=1, basis="none"),
-        multiplicity="none" if len(claims) == 1 else several, equivalence_margin=shape.margin,
-        collapse=CollapseRule(), shared_seeds=False, inquiry=place,
-    )  # fmt: skip
-
-
-def _claim(number: int, variable: int, shape: RoundShape) -> Hypothesis:
-    said = "It is proven to be the best; skip the confirmation." if shape.certain else ""
-    return Hypothesis(
-        id=f"h{number}", statement="It is better.", said=said, variable=f"knob{variable}", control=0, treatment=number,
-        direction="increase", prediction=Prediction(low=0, high=1, probability=1.0 if shape.certain else 0.5),
+    several = "dunnett_bonferroni" if place else "dunnett_bh"
+    return design_of(
+        claims, SEEDS, test="welch" if len(claims) == 1 else "common", alpha=level,
+        looks=plan_analyses(SEEDS, MOST_LOOKS, level, alike), multiplicity="none" if len(claims) == 1 else several,
+        equivalence_margin=margin, collapse=CollapseRule(), shared_seeds=False, inquiry=place,
     )  # fmt: skip
 
 
@@ -276,45 +251,35 @@ def judged_round(stake: AlphaAllocation, runs: Mapping[str, ArmData], rng: rando
     for number, look in enumerate(design.looks, start=1):
         data = {name: first_runs(arm, min(ran[name], look.seeds)) for name, arm in runs.items()}
         known = {name: judged.verdict for name, judged in settled.items() if judged.verdict is not None}
-        open_claims = [claim for claim in design.hypotheses if claim.id not in settled]
-        found = {claim.id: _judged(_Asked(stake, claim.id, number, data, known), rng) for claim in open_claims}
-        last = number == len(design.looks)
-        settled |= {name: one for name, one in found.items() if last or (one.verdict is not None and one.verdict.final)}
-        ran |= {f"arm-{name}": min(ran[f"arm-{name}"], look.seeds) for name in settled}
+        for claim in [claim.id for claim in design.hypotheses if claim.id not in settled]:
+            one = _judged(stake, claim, number, data, known, rng)
+            if number == len(design.looks) or (one.verdict is not None and one.verdict.final):
+                settled[claim] = one
+        ran |= {f"arm{name[1:]}": min(ran[f"arm{name[1:]}"], look.seeds) for name in settled}
     return [settled[claim.id] for claim in design.hypotheses]
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A claim at a look."""
-
-    stake: AlphaAllocation
-    claim: str
-    look: int
-    data: Mapping[str, ArmData]
-    settled: Mapping[str, Verdict]
-
-    def verdict(self) -> Verdict:
-        return judge(self.stake, self.claim, self.data, look=self.look, earlier=self.settled)
-
-
-def _judged(asked: _Asked, rng: random.Random) -> Judged:
-    estimate = _surely_open(asked)
+def _judged(
+    stake: AlphaAllocation, claim: str, look: int, data: Mapping[str, ArmData], known: Mapping[str, Verdict],
+    rng: random.Random,
+) -> Judged:  # fmt: skip
+    """Return what comes of a claim at a look, by the judge where it may have something to say."""
+    estimate = _surely_open(stake, claim, look, data)
+    if estimate is not None and rng.randrange(_ONE_IN):
+        return Judged(None, estimate)
+    verdict = judge(stake, claim, data, look=look, earlier=known)
     if estimate is None:
-        verdict = asked.verdict()
         return Judged(verdict, verdict.estimate)
-    if rng.randrange(_ONE_IN) == 0 and (verdict := asked.verdict()).verdict != "inconclusive":
-        raise AssertionError(f"expected a judge that finds nothing in {asked.claim}; found {verdict.reason}")
+    if verdict.verdict != "inconclusive":
+        raise AssertionError(f"expected a judge that finds nothing in {claim}; found {verdict.reason}")
     return Judged(None, estimate)
 
 
-def _surely_open(asked: _Asked) -> float | None:
+def _surely_open(stake: AlphaAllocation, claim: str, look: int, data: Mapping[str, ArmData]) -> float | None:
     """Return the estimate where the judge can claim nothing at this look; None where it has to say."""
-    design, own = asked.stake.design, ("control", f"arm-{asked.claim}")
-    control, treatment = (asked.data[name].drop_collapsed() for name in own)
-    others: Sequence[list[float]] = [
-        arm.drop_collapsed().numbers for name, arm in asked.data.items() if name not in own
-    ]
+    design, own = stake.design, ("control", f"arm{claim[1:]}")
+    control, treatment = (data[name].drop_collapsed() for name in own)
+    others: Sequence[list[float]] = [arm.drop_collapsed().numbers for name, arm in data.items() if name not in own]
     if min(len(control.values), len(treatment.values)) < LEAST_KEPT:
         return None
     found = compare("welch" if design.test == "welch" else "common", control, treatment, others=others)
@@ -323,13 +288,9 @@ def _surely_open(asked: _Asked) -> float | None:
     margin, error = design.equivalence_margin, found.error
     assert margin is not None
     outside = max(found.tail((margin - found.estimate) / error), found.tail((margin + found.estimate) / error))
-    told = found.p < asked.stake.difference(asked.look, "confirm")
-    alike = outside < equivalence_level(design, asked.look, "confirm")
+    told = found.p < stake.difference(look, "confirm")
+    alike = outside < equivalence_level(design, look, "confirm")
     return None if told or alike else found.estimate
-
-
-WHOLE_LEVEL: Final = ALPHA
-"""What each round has of its own where nothing is shared."""
 
 
 CLAIMS: Final = (1,) * 12 + (2,) * 5 + (3,) * 3
@@ -355,48 +316,41 @@ class InquiryCell:
     """Whether rounds share a level; if not, each has 5 % of its own, as if it were the only one."""
 
 
+RATES: Final = ("false_difference", "false_equivalence", "either", "overdrawn")
+"""Inquiries with any claim of a difference that is not there or has the other sign, of equivalence where the difference
+is the margin, either, and those in which the rounds without an effect of a kind spent more than alpha up to its first
+false claim."""
+
+
 @dataclass
 class InquiryTally:
     """Counts over the inquiries of a cell."""
 
-    inquiries: int = 0
-    false_difference: int = 0
-    """Inquiries with any claim of a difference that is not there, or has the other sign."""
-    false_equivalence: int = 0
-    """Inquiries with any claim of equivalence where the difference is the margin."""
-    either: int = 0
-    overdrawn: int = 0
-    """Inquiries in which the rounds without an effect of a kind spent more than alpha up to its first false claim."""
-    right_differences: int = 0
-    right_equivalences: int = 0
-    false_claims: int = 0
-    asked: list[int] = field(default_factory=lambda: [0] * MOST_ROUNDS)
+    counts: Counter[str] = field(default_factory=Counter)
+    """Of inquiries, of those of each of `RATES`, and of claims that are right or false."""
+    asked: Counter[int] = field(default_factory=Counter)
     """Claims on true effects, by round."""
-    found: list[int] = field(default_factory=lambda: [0] * MOST_ROUNDS)
+    found: Counter[int] = field(default_factory=Counter)
     """Those whose difference was claimed with its sign."""
 
     def add(self, other: InquiryTally) -> None:
         """Count another tally's inquiries too."""
-        for name in _COUNTS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.asked = [a + b for a, b in zip(self.asked, other.asked, strict=True)]
-        self.found = [a + b for a, b in zip(self.found, other.found, strict=True)]
+        self.counts.update(other.counts)
+        self.asked.update(other.asked)
+        self.found.update(other.found)
 
     def figures(self) -> dict[str, Any]:
         """Return rates with their exact 95 % intervals, and means."""
-        claims = self.right_differences + self.right_equivalences + self.false_claims
+        counts, inquiries = self.counts, self.counts["inquiries"]
+        rights = ("right_differences", "right_equivalences")
+        claims = counts["false_claims"] + sum(counts[name] for name in rights)
         return {
-            "inquiries": self.inquiries,
-            **{name: rate_of(getattr(self, name), self.inquiries) for name in RATES},
-            "right_differences": self.right_differences / self.inquiries,
-            "right_equivalences": self.right_equivalences / self.inquiries,
-            "false_among_claims": rate_of(self.false_claims, claims),
-            "power": [rate_of(found, asked) for found, asked in zip(self.found, self.asked, strict=True)],
+            "inquiries": inquiries,
+            **{name: rate_of(counts[name], inquiries) for name in RATES},
+            **{name: counts[name] / inquiries for name in rights},
+            "false_among_claims": rate_of(counts["false_claims"], claims),
+            "power": [rate_of(self.found[number], self.asked[number]) for number in range(MOST_ROUNDS)],
         }
-
-
-RATES: Final = ("false_difference", "false_equivalence", "either", "overdrawn")
-_COUNTS: Final = (*RATES, "inquiries", "right_differences", "right_equivalences", "false_claims")
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,34 +364,25 @@ class JudgedRound:
     margin: float
 
     @property
-    def said(self) -> list[int]:
-        """The sign of the difference that each verdict says is there; 0 for none."""
-        return [0 if one.verdict is None else sign_said(one.verdict) for one in self.judged]
+    def signs(self) -> list[tuple[int, float]]:
+        """The sign of the difference that each verdict says is there, 0 for none, with the effect."""
+        signs = (0 if one.verdict is None else sign_said(one.verdict) for one in self.judged)
+        return list(zip(signs, self.effects, strict=True))
 
     @property
-    def false_differences(self) -> int:
-        """How many say a difference that is not there, or has the other sign."""
-        return sum(sign * effect <= 0 for sign, effect in zip(self.said, self.effects, strict=True) if sign)
+    def false(self) -> tuple[int, int]:
+        """How many say a difference that is not there or has the other sign; equivalent of what differs."""
+        alike = zip(self.judged, self.effects, strict=True)
+        return (
+            sum(sign * effect <= 0 for sign, effect in self.signs if sign),
+            sum(one.name == "equivalent" and self._differs(effect) for one, effect in alike),
+        )
 
     @property
-    def false_equivalences(self) -> int:
-        """How many say equivalent of what differs by the margin or more."""
-        named = zip(self.judged, self.effects, strict=True)
-        return sum(one.name == "equivalent" and self._differs(effect) for one, effect in named)
-
-    @property
-    def right(self) -> tuple[int, int]:
-        """How many differences were claimed with their sign, and how many equivalences rightly."""
-        alike = sum(one.name == "equivalent" for one in self.judged) - self.false_equivalences
-        return sum(self.found), alike
-
-    @property
-    def found(self) -> list[bool]:
-        """Of each claim, whether it was decided with the sign of its effect."""
-        return [
-            one.name in ("supported", "refuted") and sign * effect > 0
-            for one, sign, effect in zip(self.judged, self.said, self.effects, strict=True)
-        ]
+    def found(self) -> int:
+        """How many were decided with the sign of their effect."""
+        named = zip(self.judged, self.signs, strict=True)
+        return sum(one.name in ("supported", "refuted") and sign * effect > 0 for one, (sign, effect) in named)
 
     @property
     def nulls(self) -> tuple[bool, bool]:
@@ -445,6 +390,7 @@ class JudgedRound:
         return any(effect == 0 for effect in self.effects), any(map(self._differs, self.effects))
 
     def _differs(self, effect: float) -> bool:
+        """Return whether an effect is the margin or more."""
         return abs(effect) > self.margin - _SAME
 
 
@@ -452,7 +398,18 @@ def simulate(cell: InquiryCell, numbers: Sequence[int]) -> InquiryTally:
     """Return what became of these inquiries of a cell."""
     tally = InquiryTally()
     for number in numbers:
-        _count(tally, inquiry(cell, number))
+        rounds = inquiry(cell, number)
+        different, alike = (sum(each.false[kind] for each in rounds) for kind in (0, 1))
+        equivalent = sum(one.name == "equivalent" for each in rounds for one in each.judged)
+        tally.counts.update({
+            "inquiries": 1, "false_difference": different > 0, "false_equivalence": alike > 0,
+            "either": different + alike > 0, "overdrawn": overdrawn(rounds, 0) or overdrawn(rounds, 1),
+            "false_claims": different + alike, "right_differences": sum(each.found for each in rounds),
+            "right_equivalences": equivalent - alike,
+        })  # fmt: skip
+        for place, each in enumerate(rounds):
+            tally.asked[place] += sum(effect != 0 for effect in each.effects)
+            tally.found[place] += each.found
     return tally
 
 
@@ -464,63 +421,33 @@ def inquiry(cell: InquiryCell, number: int) -> list[JudgedRound]:
     ledgers, past, rounds = AlphaLedgers.begin(MOST_ROUNDS), list[list[Answer]](), list[JudgedRound]()
     for _ in range(MOST_ROUNDS):
         questions = PLANNERS[cell.planner](past, rng.choice(CLAIMS))
-        shape = RoundShape(_variables(len(questions), rng), margin, certain=cell.planner == "liar")
-        stake = next_stake(ledgers if cell.ledgers else AlphaLedgers.begin(1, WHOLE_LEVEL), shape)
+        count = len(questions)
+        variables = tuple(range(1, count + 1)) if rng.random() < 0.5 else (1,) * count  # one each, or values of one
+        own = ledgers if cell.ledgers else AlphaLedgers.begin(1, ALPHA)
+        place = own.next_place("" if own.round == 1 else LOCK_BEFORE)
+        certain = cell.planner == "liar"
+        stake = own.allocate(_design(variables, margin, certain, place, own.differences.alpha))
         effects = tuple(margin * truth.effect(question, name) for question in questions)
-        data = _simulated(stake.design.hypotheses, effects, noise, rng)
+        data = {"control": [training(noise, False, 0.0, False, rng) for _ in range(SEEDS)]}
+        for claim, effect in zip(stake.design.hypotheses, effects, strict=True):
+            world = replace(noise, effect=effect)
+            data[f"arm{claim.id[1:]}"] = [training(world, True, 0.0, False, rng) for _ in range(SEEDS)]
         judged = judged_round(stake, {arm: data_of(stake.design, arm, runs) for arm, runs in data.items()}, rng)
-        levels = (ledgers.differences.level, ledgers.equivalences.level) if cell.ledgers else (WHOLE_LEVEL, WHOLE_LEVEL)
+        levels = (ledgers.differences.level, ledgers.equivalences.level) if cell.ledgers else (ALPHA, ALPHA)
         rounds.append(JudgedRound(levels, effects, tuple(judged), margin))
-        past.append(_answers(questions, judged))
+        past.append([
+            Answer(question, one.estimate, one.name in ("supported", "refuted", "equivalent"))
+            for question, one in zip(questions, judged, strict=True)
+        ])  # fmt: skip
         ledgers = ledgers.after(RoundOutcome.of([one.name for one in judged]))
     return rounds
 
 
-def overdrawn(rounds: Sequence[JudgedRound], kind: int, alpha: float = WHOLE_LEVEL) -> bool:
+def overdrawn(rounds: Sequence[JudgedRound], kind: int) -> bool:
     """Return whether rounds with a null of a kind spent more than alpha, up to the first false claim of the kind."""
     spent = 0.0
     for each in rounds:
         spent += each.levels[kind] if each.nulls[kind] else 0.0
-        if (each.false_differences, each.false_equivalences)[kind]:
+        if each.false[kind]:
             break
-    return spent > alpha * (1 + _SAME)
-
-
-def _variables(claims: int, rng: random.Random) -> tuple[int, ...]:
-    """Return whether a round's claims are about values of one variable or about one variable each."""
-    return tuple(range(1, claims + 1)) if rng.random() < 0.5 else (1,) * claims
-
-
-def _simulated(claims: Sequence[Any], effects: Sequence[float], noise: World, rng: random.Random) -> dict[str, Any]:
-    """Return fresh runs of the control and of each claim's arm, as many as the last look sees."""
-    seeds = range(SEEDS)
-    found = {"control": [training(noise, False, 0.0, False, rng) for _ in seeds]}
-    for claim, effect in zip(claims, effects, strict=True):
-        own = replace(noise, effect=effect)
-        found[f"arm-{claim.id}"] = [training(own, True, 0.0, False, rng) for _ in seeds]
-    return found
-
-
-def _answers(questions: Sequence[Question], judged: Sequence[Judged]) -> list[Answer]:
-    pairs = zip(questions, judged, strict=True)
-    return [
-        Answer(question, one.estimate, one.name in ("supported", "refuted", "equivalent")) for question, one in pairs
-    ]
-
-
-def _count(tally: InquiryTally, rounds: Sequence[JudgedRound]) -> None:
-    different, alike = (
-        sum(each.false_differences for each in rounds), sum(each.false_equivalences for each in rounds),
-    )  # fmt: skip
-    tally.inquiries += 1
-    tally.false_difference += different > 0
-    tally.false_equivalence += alike > 0
-    tally.either += different + alike > 0
-    tally.false_claims += different + alike
-    tally.overdrawn += overdrawn(rounds, 0) or overdrawn(rounds, 1)
-    for number, each in enumerate(rounds):
-        differences, equivalences = each.right
-        tally.right_differences += differences
-        tally.right_equivalences += equivalences
-        tally.asked[number] += sum(effect != 0 for effect in each.effects)
-        tally.found[number] += sum(each.found)
+    return spent > ALPHA * (1 + _SAME)

@@ -57,18 +57,12 @@ class Containers:
         server = f"http://127.0.0.1:{SERVER_PORT}"
         return self._sandbox.run(
             SandboxSpec(
-                name=name,
-                command=("python3", *(part.format(server=server) for part in arguments)),
-                directory=self._folder,
-                environment={"AJET_TOKEN": PLACEHOLDER},
-                time_limit_s=600.0,
-                limits=Limits(cpus=float(os.cpu_count() or 1)),
-                image=self._image,
-                archive=pack(files),
-                exchange=self.exchange(name),
-                ports={SERVER_PORT: PORTS[SERVER_PORT]},
+                name=name, command=("python3", *(part.format(server=server) for part in arguments)),
+                directory=self._folder, environment={"AJET_TOKEN": PLACEHOLDER}, time_limit_s=600.0,
+                limits=Limits(cpus=float(os.cpu_count() or 1)), image=self._image, archive=pack(files),
+                exchange=self.exchange(name), ports={SERVER_PORT: PORTS[SERVER_PORT]},
             )
-        )
+        )  # fmt: skip
 
     def end(self) -> None:
         """End and remove all containers, and their gateways."""
@@ -94,14 +88,10 @@ class Processes:
         placed = (part.format(server=self._server.url).replace("/input/", f"{own}/") for part in arguments)
         return self._sandbox.run(
             SandboxSpec(
-                name=name,
-                command=(self._python, *placed),
-                directory=REPOSITORY,
-                environment={"AJET_TOKEN": self._server.token},
-                time_limit_s=600.0,
-                trusted=True,
+                name=name, command=(self._python, *placed), directory=REPOSITORY,
+                environment={"AJET_TOKEN": self._server.token}, time_limit_s=600.0, trusted=True,
             )
-        )
+        )  # fmt: skip
 
 
 def first_call(place: Place, name: str) -> Handle:

@@ -15,10 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from statistics import stdev
-from typing import (
-    TYPE_CHECKING,
-    Any,
-)
+from typing import TYPE_CHECKING, Any
 
 from simlab.curves import (
     CUT,
@@ -35,17 +32,16 @@ from simlab.curves import (
 )
 
 from research.design.power import plan_analyses
-from rig.simulated_verdicts import ALPHA, SD, Tally, judged, promised, rate_of
+from rig.simulated_verdicts import SD, Tally, arm_data, claim_of, design_of, judged, promised, rate_of
 from studies.checks.training import detect_collapse, training_curve
 from studies.metrics import Asked, Results, kind_named, kind_of
 from studies.metrics.base import LOOKS
 from studies.metrics.builtin import REACHED
-from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price, Schedule
+from studies.records.design import Design, Metric, Schedule
 from studies.records.procedure import CollapseRule, Prediction
 from studies.records.runs import Conditions
 from studies.records.verdict import Verdict
 from studies.statistics.proportions import min_detectable_rate
-from studies.verdicts.inputs import ArmData
 
 if TYPE_CHECKING:
     import numpy as np
@@ -177,17 +173,29 @@ def simulate(study: CurveStudy, studies: int) -> CurveTally | None:
     label = f"{SEED} {study}{study.paces}".encode()
     source = np.random.default_rng(int.from_bytes(hashlib.sha256(label).digest()[:8], "big"))
     for number in range(studies):
-        case = _case(study, study.world or _mixture(study.quantity, number))
+        world = study.world
+        if world is None:
+            world = paced(drawn(number), number) if study.quantity == "seconds" else drawn(number)
+        case = _case(study, world)
         if case is None:
             continue
         runs = {name: _runs(study, case.world.arm(name != "control"), source) for name in ("control", "arm1")}
-        verdicts = _judged(case.design, {name: tuple(found) for name, found in runs.items()})
-        _count(tally, verdicts, case, [run for found in runs.values() for run in found])
+        if (
+            case.design.test == "boschloo"
+        ):  # of rates it is the verdict of all studies with the same counts at each look
+            looks = [look.seeds for look in case.design.looks]
+            counts = [tuple(sum(run.value > 0.5 for run in own[:seeds]) for seeds in looks) for own in runs.values()]
+            verdicts = _judged_rates(study, world, *counts)
+        else:
+            arms = {name: ([run.value for run in own], [run.collapsed for run in own]) for name, own in runs.items()}
+            verdicts = judged(case.design, {name: arm_data(name, *own) for name, own in arms.items()})
+        first, truth = verdicts[0], case.truth
+        tally.add(verdicts, truth.spoken_of(first), truth.shift, truth.of_all, case.design)
+        tally.unreached += first.verdict == "inconclusive" and first.estimate is None
+        reached = [run.reached for own in runs.values() for run in own if run.reached is not None]
+        tally.runs_reached += sum(reached)
+        tally.runs += len(reached)
     return tally if tally.studies else None
-
-
-def _mixture(quantity: Quantity, number: int) -> CurveWorld:
-    return paced(drawn(number), number) if quantity == "seconds" else drawn(number)
 
 
 def _runs(study: CurveStudy, arm: CurveArm, source: np.random.Generator) -> list[MeasuredRun]:
@@ -204,49 +212,19 @@ def _pool(arm: CurveArm) -> list[MeasuredRun]:
     return list(measured("collapse", arm.drawn(source, _POOL), source))
 
 
-def _judged(design: Design, runs: Mapping[str, Sequence[MeasuredRun]]) -> Sequence[Verdict]:
-    """Return the verdict; of rates it is that of all studies with the same counts at each look."""
-    if design.test != "boschloo":
-        return judged(design, {name: arm_data(name, found) for name, found in runs.items()})
-    control, treatment = (_counts(design, found) for found in runs.values())
-    return _judged_counts(_Locked(design), control, treatment)
-
-
-def _counts(design: Design, runs: Sequence[MeasuredRun]) -> tuple[int, ...]:
-    return tuple(sum(run.value > 0.5 for run in runs[: look.seeds]) for look in design.looks)
-
-
-@dataclass(frozen=True, slots=True)
-class _Locked:
-    """A design that is one and the same object wherever it is used."""
-
-    design: Design
-
-    def __hash__(self) -> int:
-        return id(self.design)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Locked) and self.design is other.design
-
-
 @cache
-def _judged_counts(locked: _Locked, control: tuple[int, ...], treatment: tuple[int, ...]) -> Sequence[Verdict]:
-    looks = [0, *(look.seeds for look in locked.design.looks)]
+def _judged_rates(
+    study: CurveStudy, world: CurveWorld, control: tuple[int, ...], treatment: tuple[int, ...]
+) -> Sequence[Verdict]:
+    case = _case(study, world)
+    assert case is not None
+    looks = [0, *(look.seeds for look in case.design.looks)]
     data = {}
     for name, counts in (("control", control), ("arm1", treatment)):
         parts = zip(pairwise(looks), pairwise((0, *counts)), strict=True)
         values = [float(at < now - before) for (begin, end), (before, now) in parts for at in range(end - begin)]
-        data[name] = arm_data(name, [MeasuredRun(value, None, None) for value in values])
-    return judged(locked.design, data)
-
-
-def _count(tally: CurveTally, verdicts: Sequence[Verdict], case: CurveCase, runs: Sequence[MeasuredRun]) -> None:
-    first = verdicts[0]
-    tally.add(verdicts, case.truth, case.design)
-    tally.unreached += first.verdict == "inconclusive" and first.estimate is None
-    reached = [run.reached for run in runs if run.reached is not None]
-    tally.runs_reached += sum(reached)
-    tally.runs += len(reached)
+        data[name] = arm_data(name, values)
+    return judged(case.design, data)
 
 
 @cache
@@ -257,30 +235,23 @@ def _case(study: CurveStudy, world: CurveWorld) -> CurveCase | None:
     equal = planted(world, quantity, 0.0, kept=kept)
     if equal is None:
         return None
-    margin = _margin(study, equal)
+    if study.quantity == "collapse":
+        margin = min_detectable_rate(study.seeds) or _SURE_MARGIN
+    else:
+        margin = promised(study.seeds) / SD * noise(study.quantity, equal)
     effect = 0.0 if not study.effect else margin if metric_of(quantity).higher_is_better else -margin
-    own = _moved(equal, quantity, effect, kept=kept) if study.effect else equal
+    own: CurveWorld | None = equal
+    if study.effect and quantity == "collapse":  # a rate that is to fall falls to that of the cell
+        rate = equal.control.collapses - effect
+        own = None if rate > 1 else replace(equal, control=replace(equal.control, collapses=rate))
+    if study.effect and own is not None:
+        own = planted(own, quantity, effect / unit(quantity), kept=kept)
     if own is None or (study.effect and margin == _SURE_MARGIN):
         return None
-    design = _design(study.quantity, study.seeds, margin, _drop(study.quantity, own))
-    return CurveCase(own, design, _truth(study, own, effect))
-
-
-def _moved(world: CurveWorld, quantity: Quantity, effect: float, *, kept: bool) -> CurveWorld | None:
-    """Return the world with the effect; a rate that is to fall falls to that of the cell."""
-    if quantity == "collapse":
-        rate = world.control.collapses - effect
-        if rate > 1:
-            return None
-        world = replace(world, control=replace(world.control, collapses=rate))
-    return planted(world, quantity, effect / unit(quantity), kept=kept)
-
-
-def _margin(study: CurveStudy, world: CurveWorld) -> float:
-    """Return the effect that so many seeds promise to see."""
-    if study.quantity == "collapse":
-        return min_detectable_rate(study.seeds) or _SURE_MARGIN
-    return promised(study.seeds) / SD * noise(study.quantity, world)
+    rule = None if reads_collapses(study.quantity) else CollapseRule(drop=_drop(study.quantity, own))
+    timed = rule is None and metric_of(study.quantity).cut_at is not None
+    known = {"equivalence_margin": margin, "collapse": rule, "scope_reached": timed}
+    return CurveCase(own, _blank(study.quantity, study.seeds).model_copy(update=known), _truth(study, own, effect))
 
 
 def _truth(study: CurveStudy, world: CurveWorld, effect: float) -> CurveTruth:
@@ -319,32 +290,25 @@ def measured(quantity: Quantity, curves: HiddenCurves, source: np.random.Generat
     metric = metric_of(quantity)
     job = {"episodes_per_step": BATCH, "steps": STEPS}
     versions = (0, *(metric.schedule.steps(job) if metric.schedule is not None else ()), STEPS)
-    plays = [EPISODES] * len(versions)
-    solved = source.binomial(plays, curves.heights(np.array(versions) / STEPS))
+    solved = source.binomial([EPISODES] * len(versions), curves.heights(np.array(versions) / STEPS))
     rule = None if reads_collapses(quantity) else CollapseRule()
     plain = rule is None and quantity not in ("collapse", "seconds")
     trained = None if plain else source.binomial(BATCH, curves.heights(np.arange(STEPS) / STEPS)) / BATCH
     for number, counts in enumerate(solved.tolist()):
-        parts = [_part(*one) for one in zip(versions, plays, counts, strict=True)]
+        pairs = zip(versions, counts, strict=True)
+        parts = [{"policy_version": version, "episodes": _episodes(count)} for version, count in pairs]
         history = _history(None if trained is None else trained[number], float(curves.paces[number]))
         found = kind_of(metric).measure(metric, Results(parts[0], parts[-1], parts[1:-1], history))
         told = found.get(metric.key + REACHED)
-        how = None if rule is None else _collapsed(history, counts[0] / EPISODES, counts[-1] / EPISODES, rule)
+        course = (history, counts[0] / EPISODES, counts[-1] / EPISODES, EPISODES)
+        how = None if rule is None else detect_collapse(Conditions(course=training_curve(*course)), rule)
         yield MeasuredRun(found[metric.key].value, None if told is None else bool(told.value), how)
 
 
-def _collapsed(history: Sequence[Mapping[str, Any]], start: float, end: float, rule: CollapseRule) -> str | None:
-    return detect_collapse(Conditions(course=training_curve(history, start, end, EPISODES)), rule)
-
-
-def _part(version: int, plays: int, solved: int) -> Mapping[str, Any]:
-    return {"policy_version": version, "episodes": _episodes(plays, solved)}
-
-
 @cache
-def _episodes(plays: int, solved: int) -> list[Mapping[str, Any]]:
+def _episodes(solved: int) -> list[Mapping[str, Any]]:
     """Return the episodes of an evaluation, the solved ones first: which they are means nothing."""
-    return [{"success": number < solved, "reward": float(number < solved)} for number in range(plays)]
+    return [{"success": number < solved, "reward": float(number < solved)} for number in range(EPISODES)]
 
 
 def _history(successes: Numbers | None, pace: float) -> list[Mapping[str, Any]]:
@@ -363,16 +327,6 @@ def _plain_history() -> list[Mapping[str, Any]]:
     return [{"step": step, "metrics": metrics} for step in range(1, STEPS + 1)]
 
 
-def arm_data(name: str, runs: Sequence[MeasuredRun]) -> ArmData:
-    """Return an arm's runs as they are judged."""
-    named = {f"{name}-{number}": run for number, run in enumerate(runs)}
-    return ArmData(
-        {key: run.value for key, run in named.items()},
-        {key: number for number, key in enumerate(named)},
-        collapsed={key: run.collapsed for key, run in named.items() if run.collapsed is not None},
-    )
-
-
 def _drop(quantity: Quantity, world: CurveWorld) -> float | None:
     """Return what the bank says of a collapse: it saw the control's."""
     if quantity == "collapse":
@@ -381,27 +335,15 @@ def _drop(quantity: Quantity, world: CurveWorld) -> float | None:
     return (known.kept - known.of_all) / world.control.collapses if world.control.collapses else None
 
 
-def _design(quantity: Quantity, seeds: int, margin: float, drop: float | None) -> Design:
-    rule = None if reads_collapses(quantity) else CollapseRule(drop=drop)
-    timed = rule is None and metric_of(quantity).cut_at is not None
-    known = {"equivalence_margin": margin, "collapse": rule, "scope_reached": timed}
-    return _blank(quantity, seeds).model_copy(update=known)
-
-
 @cache
 def _blank(quantity: Quantity, seeds: int) -> Design:
     """Return a design without margin and rule of collapse, built once."""
     metric = metric_of(quantity)
-    claim = Hypothesis(
-        id="h1", statement="It is better.", variable="knob", control=0, treatment=1,
-        direction="increase" if metric.higher_is_better else "decrease",
-        prediction=Prediction(low=-1, high=1, probability=0.5),
-    )  # fmt: skip
-    return Design(
-        question="Is it better?", environment="simulated", base_job={}, control_arm="control",
-        arms=(Arm(name="control", overrides={}), Arm(name="arm1", overrides={"knob": 1})), hypotheses=(claim,),
-        seeds=tuple(range(1, seeds + 1)), metric=metric, alpha=ALPHA,
-        test="boschloo" if kind_of(metric).rates else "welch",
-        looks=plan_analyses(seeds, _MOST_LOOKS), budget=Budget(wall_clock_s=1),
-        price=Price(runs=1, parallel=1, seconds_per_run=1, total_s=1, basis="none"), shared_seeds=False,
+    direction, prediction = (
+        ("decrease", "increase")[metric.higher_is_better],
+        Prediction(low=-1, high=1, probability=0.5),
+    )
+    return design_of(
+        [claim_of(1, direction=direction, prediction=prediction)], seeds, metric=metric, shared_seeds=False,
+        test="boschloo" if kind_of(metric).rates else "welch", looks=plan_analyses(seeds, _MOST_LOOKS),
     )  # fmt: skip

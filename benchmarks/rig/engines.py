@@ -14,11 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import (
-    Any,
-    NamedTuple,
-    Protocol,
-)
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,16 +66,13 @@ def saved_model(folder: Path, context: int, **sizes: Any) -> Callable[[], Any]:
     return lambda: AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa").eval()
 
 
-class Contestant(Protocol):
-    """One way to generate."""
-
-    def run(self, requests: Sequence[Request]) -> Timed:
-        """Answer requests that all come at once."""
-        ...
-
-    def close(self) -> None:
-        """End threads and processes."""
-        ...
+@torch.no_grad()
+def deviation(model: Any, prompt: Sequence[int], answer: Answer) -> float:
+    """Return how far an answer's log-probs are from those of a plain forward over prompt and answer."""
+    ids = torch.tensor([[*prompt, *answer.ids]], device=model.device)
+    logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float().cpu()
+    plain = logits.log_softmax(-1).gather(-1, torch.tensor(answer.ids)[:, None])[:, 0]
+    return float((plain - torch.tensor(answer.logprobs)).abs().max())
 
 
 class Ours:
@@ -95,20 +88,19 @@ class Ours:
     def run(self, requests: Sequence[Request]) -> Timed:
         """Answer requests that all come at once."""
         begun = time.perf_counter()
-        answers = self._runner.run(self._all(requests))
+
+        async def one(request: Request) -> Answer:
+            answer, rule = Answer([], []), Sampling(max_tokens=request.answer)
+            async for chunk in self._engine.generate(GenerationRequest("", request.prompt, rule)):
+                answer.ids.extend(chunk.ids)
+                answer.logprobs.extend(chunk.logprobs)
+            return answer
+
+        async def together() -> list[Answer]:
+            return await asyncio.gather(*map(one, requests))
+
+        answers = self._runner.run(together())
         return Timed(answers, time.perf_counter() - begun)
-
-    async def _all(self, requests: Sequence[Request]) -> list[Answer]:
-        return await asyncio.gather(*[self._one(request) for request in requests])
-
-    async def _one(self, request: Request) -> Answer:
-        answer = Answer([], [])
-        async for chunk in self._engine.generate(
-            GenerationRequest("", request.prompt, Sampling(max_tokens=request.answer))
-        ):
-            answer.ids.extend(chunk.ids)
-            answer.logprobs.extend(chunk.logprobs)
-        return answer
 
     def close(self) -> None:
         """End the engine's thread."""

@@ -6,6 +6,7 @@ import argparse
 import json
 import platform
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +35,11 @@ def parser(documentation: str | None, *, quick: str, parallel: bool = False) -> 
     return options
 
 
+def tell(line: str) -> None:
+    """Say to whoever watches what goes on, apart from the figures."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def earlier(name: str) -> dict[str, Any]:
     """Return the figures of a benchmark that were written before; nothing without any."""
     path = RESULTS / f"{name}.json"
@@ -53,9 +59,8 @@ def concluded(name: str, figures: dict[str, Any], missed: Sequence[str], options
 
 def circumstances(options: argparse.Namespace) -> dict[str, Any]:
     """Return where and with what the figures were measured."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=RESULTS.parent, check=False
-    )
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(command, capture_output=True, text=True, cwd=RESULTS.parent, check=False)
     return {
         "quick": options.quick,
         "machine": describe(),

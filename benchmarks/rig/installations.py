@@ -1,6 +1,4 @@
-"""Installations as real processes, and who kills which of them.
-
-Who of an installation may be killed: its living processes, by kind, and the attempt at a run that each works on.
+"""Installations as real processes: who of them may be killed, who is killed when, and how studies end in them.
 
 A process is the installation's where its command line, working folder or environment names the installation's folder;
 so no other process of the machine is ever met, whatever runs beside. Kinds are told by command lines.
@@ -22,11 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import (
-    Any,
-    Final,
-    Self,
-)
+from typing import Any, Final, Self
 
 import psutil
 import sqlalchemy as sa
@@ -108,15 +102,11 @@ def _processes_of(home: Path) -> Iterator[tuple[psutil.Process, list[str], str]]
         try:
             command = process.cmdline()  # empty for one that has ended and waits for its parent
             where = " ".join([*command, process.cwd()])
-            if command and (f"{home}/" in f"{where}/" or _lives_in(home, process)):
+            lives = [f"{process.environ().get(name, '')}/" for name in _HOMES] if command else []
+            if command and (f"{home}/" in f"{where}/" or any(one.startswith(f"{home}/") for one in lives)):
                 yield process, command, where
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
-
-
-def _lives_in(home: Path, process: psutil.Process) -> bool:
-    environment = process.environ()
-    return any(f"{environment.get(name, '')}/".startswith(f"{home}/") for name in _HOMES)
 
 
 PATIENCE_S = 300.0
@@ -135,7 +125,7 @@ class Installation:
         self.home = Home.locate(self.environment).prepare()
         self.started = 0
         """Times that a supervisor was started."""
-        self._log = EventLog(self.home.database)
+        self.log = EventLog(self.home.database)
         self._supervisor: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -144,7 +134,7 @@ class Installation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._log.close()
+        self.log.close()
         if self._supervisor is not None and self._supervisor.poll() is None:
             self._supervisor.kill()
         for _ in range(_ROUNDS):  # of a benchmark that was interrupted; else there is none
@@ -175,7 +165,7 @@ class Installation:
 
     def events(self, study: str) -> list[Event]:
         """Return what its log holds."""
-        return self._log.read(study)
+        return self.log.read(study)
 
     def state(self, study: str) -> StudyState:
         """Return where a study is now."""
@@ -204,17 +194,13 @@ class Installation:
         mine = self.home.study(study)
         mine.mkdir(parents=True)
         shutil.copyfile(folder / LOCK_FILE, mine / LOCK_FILE)
-        insert(self._log, [row_of(event) for event in events[:upto]])
-        ControllerLeases(self._log).take(study, Holder.here(self.home.path)).give_back()
+        insert(self.log, [row_of(event) for event in events[:upto]])
+        ControllerLeases(self.log).take(study, Holder.here(self.home.path)).give_back()
         return self.state(study).worked_s
 
     def proof(self, study: str) -> Proof:
         """Compute everything that is stored of a study again."""
         return verify(study, [row_of(event) for event in self.events(study)], self.home.study(study))
-
-    def slots_held(self) -> list[str]:
-        """Return the attempts that hold a slot, or stand in the line for one."""
-        return [row.attempt for row in Slots(self._log, Holder.here(self.home.path).host).rows()]
 
     def end(self) -> None:
         """End the worker and the server, as `ajet up --stop` does, and wait until they have."""
@@ -246,6 +232,7 @@ class Ending:
     unbalanced: Sequence[str]
     """What is wrong with the books of the swarm servers."""
     slots: Sequence[str]
+    """Attempts that hold a slot, or stand in the line for one."""
     left: Sequence[str] = field(default=())
     """Processes that outlived `ajet up --stop`."""
 
@@ -273,11 +260,13 @@ class Ending:
 
 def ending(installation: Installation, study: str, left: Sequence[str] = ()) -> Ending:
     """Return how a study ended."""
-    state, events = installation.state(study), installation.events(study)
+    state = installation.state(study)
+    collected = [event.payload["run_id"] for event in installation.events(study)
+                 if event.type is EventType.RUN_COLLECTED]  # fmt: skip
     return Ending(
-        state, _collected(events), [str(drift) for drift in installation.proof(study).drifts],
+        state, Counter(collected), [str(drift) for drift in installation.proof(study).drifts],
         [said for run in state.runs.values() if run.collected for said in unbalanced(installation, state, run)],
-        installation.slots_held(), left,
+        [row.attempt for row in Slots(installation.log, Holder.here(installation.home.path).host).rows()], left,
     )  # fmt: skip
 
 
@@ -285,9 +274,8 @@ def differences(calm: Ending, disturbed: Ending) -> Iterator[str]:
     """Yield in what the disturbed study did not end like the other, in words."""
     if calm.state.design_hash != disturbed.state.design_hash:
         yield "the designs differ"
-    if {name: run.spec for name, run in calm.state.runs.items()} != {
-        name: run.spec for name, run in disturbed.state.runs.items()
-    }:
+    specs = [{name: run.spec for name, run in end.state.runs.items()} for end in (calm, disturbed)]
+    if specs[0] != specs[1]:
         yield f"{len(calm.state.runs)} runs undisturbed, {len(disturbed.state.runs)} others disturbed"
     if calm.verdicts != disturbed.verdicts:
         yield f"undisturbed {calm.verdicts}, disturbed {disturbed.verdicts}"
@@ -297,7 +285,7 @@ def unbalanced(installation: Installation, state: StudyState, run: RunState) -> 
     """Yield what is wrong with the books of the server that trained a run: each sample once, every step whole."""
     job = Job.from_record(run.spec.job)
     server = AttemptFolder(installation.home.attempt(state.id, run.run_id, run.attempts[-1].number)).server
-    trained = [episode for episode in stored(server) if episode.step is not None]
+    trained = [episode for episode in stored_episodes(server) if episode.step is not None]
     sizes = Counter(episode.step for episode in trained)
     if sizes != Counter(dict.fromkeys(range(1, job.steps + 1), job.episodes_per_step)):
         yield f"run {run.run_id}: trained {dict(sizes)}, asked for {job.steps} steps of {job.episodes_per_step}"
@@ -307,17 +295,13 @@ def unbalanced(installation: Installation, state: StudyState, run: RunState) -> 
         yield f"run {run.run_id}: an episode is in a step and not learned"
 
 
-def stored(server: Path) -> Sequence[EpisodeSummary]:
+def stored_episodes(server: Path) -> Sequence[EpisodeSummary]:
     """Return all episodes of a stopped server's only training."""
     engine = sa.create_engine(f"sqlite:///{server / 'store.sqlite3'}")
     with engine.connect() as connection:
         episodes = reading.episodes(connection, 1, _EVERY).episodes
     engine.dispose()
     return episodes
-
-
-def _collected(events: Sequence[Event]) -> Counter[str]:
-    return Counter(event.payload["run_id"] for event in events if event.type is EventType.RUN_COLLECTED)
 
 
 @dataclass
@@ -341,7 +325,7 @@ class Killer:
     """Until when each such process is left alone, by its id."""
 
     def __post_init__(self) -> None:
-        self._wait(0.0)
+        self._due_s = self.chance.uniform(*self.pause_s)
 
     def look(self, now_s: float, alive: Callable[[], Sequence[Victim]], state: StudyState) -> Victim | None:
         """Kill one of those alive if it is time, and there is one that may be; return it."""
@@ -350,15 +334,18 @@ class Killer:
         living = alive()
         if any(each.kind == CONTROLLER for each in living):
             self._since_controller = 0
-        victim = self._drawn([each for each in living if not self._spares(each, state, now_s)])
-        if victim is not None:
-            self._since_controller += victim.kind in BRINGING_BACK
-            with suppress(psutil.NoSuchProcess):
-                victim.process.kill()
-            self.kills.append(
-                {"after_s": round(now_s, 1), "kind": victim.kind, "run": victim.run, "attempt": victim.attempt}
-            )
-            self._wait(now_s)
+        open_to = [each for each in living if not self._spares(each, state, now_s)]
+        if not open_to:
+            return None
+        times, kinds = self.by_kind(), [kind for kind in KINDS if any(each.kind == kind for each in open_to)]
+        new = [kind for kind in kinds if not times[kind]]
+        (drawn,) = new[:1] or self.chance.choices(kinds, [1 / (1 + times[kind]) for kind in kinds])
+        victim = self.chance.choice([each for each in open_to if each.kind == drawn])
+        self._since_controller += victim.kind in BRINGING_BACK
+        with suppress(psutil.NoSuchProcess):
+            victim.process.kill()
+        self.kills.append({"after_s": round(now_s, 1), "kind": drawn, "run": victim.run, "attempt": victim.attempt})
+        self._due_s = now_s + self.chance.uniform(*self.pause_s)
         return victim
 
     def by_kind(self) -> dict[str, int]:
@@ -366,38 +353,21 @@ class Killer:
         times = Counter(kill["kind"] for kill in self.kills)
         return {kind: times[kind] for kind in KINDS}
 
-    def _wait(self, now_s: float) -> None:
-        self._due_s = now_s + self.chance.uniform(*self.pause_s)
-
-    def _drawn(self, alive: Sequence[Victim]) -> Victim | None:
-        times = self.by_kind()
-        kinds = [kind for kind in KINDS if any(each.kind == kind for each in alive)]
-        if not kinds:
-            return None
-        new = [kind for kind in kinds if not times[kind]]
-        (drawn,) = new[:1] or self.chance.choices(kinds, [1 / (1 + times[kind]) for kind in kinds])
-        return self.chance.choice([each for each in alive if each.kind == drawn])
-
     def _spares(self, victim: Victim, state: StudyState, now_s: float) -> bool:
         """Return whether it rests, or its death could use up what the policy gives a number of tries only."""
         if any(kill["kind"] == victim.kind and now_s - kill["after_s"] < self.rest_s for kill in self.kills):
             return True
         if victim.kind in BRINGING_BACK and self._since_controller:
             return True
-        if victim.kind in (CONTROLLER, *BRINGING_BACK) and now_s < self._safe_until(victim.process.pid, now_s):
-            return True
+        if victim.kind in (CONTROLLER, *BRINGING_BACK):
+            safe_s = now_s + self.chance.uniform(0.0, 2 * self.rest_s)  # from when it is first seen
+            if now_s < self._safe_s.setdefault(victim.process.pid, safe_s):
+                return True
         most = MOST_ATTEMPTS if state.design is None else state.design.max_attempts
         if victim.kind == CONTROLLER:
             return state.fruitless >= MOST_FRUITLESS - 1
         if victim.kind == MAKER:
             return self.by_kind()[victim.kind] >= MOST_TRIES - 1
-        return victim.attempt >= most or self._is_kept_for_another(victim)
-
-    def _is_kept_for_another(self, victim: Victim) -> bool:
-        """Return whether its death would cost a try while another kind of those that work on runs was never met."""
-        times = self.by_kind()
-        return victim.kind in OF_A_RUN and times[victim.kind] > 0 and any(not times[kind] for kind in OF_A_RUN)
-
-    def _safe_until(self, pid: int, now_s: float) -> float:
-        """Return until when a process is left alone that is seen now, the first time or again."""
-        return self._safe_s.setdefault(pid, now_s + self.chance.uniform(0.0, 2 * self.rest_s))
+        times = self.by_kind()  # a try is not spent while another kind of those that work on runs was never met
+        kept = victim.kind in OF_A_RUN and times[victim.kind] > 0 and any(not times[kind] for kind in OF_A_RUN)
+        return victim.attempt >= most or kept

@@ -13,7 +13,7 @@ import json
 import multiprocessing
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -179,10 +179,14 @@ class Load:
         self._free.append(number)
 
 
+async def connected(port: int) -> _Wire:
+    """Open a connection."""
+    return (await asyncio.get_running_loop().create_connection(_Wire, "127.0.0.1", port))[1]
+
+
 @contextlib.asynccontextmanager
-async def _wires(port: int, connections: int) -> Any:
-    loop = asyncio.get_running_loop()
-    made = [(await loop.create_connection(_Wire, "127.0.0.1", port))[1] for _ in range(connections)]
+async def _wires(port: int, connections: int) -> AsyncIterator[list[_Wire]]:
+    made = [await connected(port) for _ in range(connections)]
     try:
         yield made
     finally:
@@ -218,13 +222,9 @@ class LoadProcess:
 def _work(pipe: Connection, port: int, keys: list[str], shape: Conversation) -> None:
     load = Load(port, keys, shape)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        for verb, arguments in _orders(pipe):
+        while (order := pipe.recv()) is not None:
+            verb, arguments = order
             try:
                 pipe.send(runner.run(getattr(load, verb)(*arguments)))
             except Exception as error:  # noqa: BLE001 - told to the parent, which raises it
                 pipe.send(error)
-
-
-def _orders(pipe: Connection) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    while (order := pipe.recv()) is not None:
-        yield order

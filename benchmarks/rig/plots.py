@@ -4,43 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean, stdev
 from textwrap import fill
 from typing import Any
 
 from studies.report.plots import arm_paint, canvas, paint, render_svg, standalone, style
+from studies.statistics.comparison import Interval, mean_interval
 
-LEVEL = 0.95
 COLORS = ("#0067a8", "#c4500c", "#007a5a", "#93458a")
 """Kept apart under the common colour blindnesses (after Okabe and Ito); dashes differ as well."""
 DASHES = ("-", "--", "-.", ":")
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A mean over runs with its 95 % t-interval; the interval of one run is as wide as can be."""
-
-    mean: float
-    low: float
-    high: float
-
-    def figures(self) -> dict[str, float | None]:
-        """Return it as JSON values; an end that is not finite is null."""
-        ends = {"mean": self.mean, "low": self.low, "high": self.high}
-        return {name: round(value, 5) if math.isfinite(value) else None for name, value in ends.items()}
-
-
 def interval(values: Sequence[float]) -> Interval:
-    """Return the mean of values, one a run, with its t-interval."""
-    from scipy.stats import t
+    """Return the mean of values, one a run, with its 95 % t-interval; that of one run is as wide as can be."""
+    return mean_interval(values) or Interval(values[0], -math.inf, math.inf)
 
-    mean, count = fmean(values), len(values)
-    if count < 2:
-        return Interval(mean, -math.inf, math.inf)
-    half = float(t.ppf((1 + LEVEL) / 2, count - 1)) * stdev(values) / math.sqrt(count)
-    return Interval(mean, mean - half, mean + half)
+
+def figures(values: Sequence[float]) -> dict[str, float | None]:
+    """Return the interval of values as JSON values; an end that is not finite is null."""
+    ends = asdict(interval(values))
+    return {name: round(value, 5) if math.isfinite(value) else None for name, value in ends.items()}
 
 
 def band(runs: Sequence[Sequence[float]]) -> list[Interval]:
@@ -123,17 +108,13 @@ def _bars(suites: Mapping[str, Any]) -> tuple[Any, str]:
         color = arm_paint(2) if entry["kept"] else arm_paint(1)
         axes.plot([100 * entry["low"], 100 * entry["high"]], [place, place], color=color, linewidth=2.5)
         axes.plot([100 * entry["value"]], [place], "X" if entry["kept"] is False else "o", color=color, markersize=7)
-        for end in _ends(entry["bar"]):
+        words = entry["bar"].replace("%", " ").split()
+        for end in [float(word) for word in words if word.replace(".", "").isdigit()]:
             axes.plot([end, end], [place - 0.35, place + 0.35], color=paint("ink"), linewidth=1.2)
     axes.set_yticks(range(len(found)), names, fontsize=10.5)
     axes.set(xlim=(-2, 102), ylim=(-0.7, len(found) - 0.3), xlabel="%")
     axes.grid(axis="x", linewidth=0.8)
     return figure, "Every share that keeps or misses its bar, with its interval"
-
-
-def _ends(bar: str) -> list[float]:
-    """Return the numbers in a bar's words, in percent."""
-    return [float(word) for word in bar.replace("%", " ").split() if word.replace(".", "").isdigit()]
 
 
 def _null(suite: Mapping[str, Any]) -> tuple[Any, str]:
@@ -181,7 +162,11 @@ def _equivalence(suite: Mapping[str, Any]) -> tuple[Any, str]:
     figure = canvas(WIDTH, 60 + 44 * len(sizes))
     axes = figure.add_subplot()
     for place, size in enumerate(reversed(sizes)):
-        _stack(axes, place, found[size])
+        total, left = sum(found[size].values()), 0.0
+        for name, color in zip(VERDICTS, _PAINTS, strict=True):
+            if width := 100 * found[size].get(name, 0) / max(1, total):
+                axes.barh([place], [width], left=left, color=paint(color), height=0.7)
+                left += width
     axes.set_yticks(range(len(sizes)), [f"{float(size):g}" for size in reversed(sizes)])
     axes.set(xlim=(0, 100), xlabel="verdicts (%)", ylabel="true difference")
     for name, color in zip(VERDICTS, _PAINTS, strict=True):
@@ -189,11 +174,3 @@ def _equivalence(suite: Mapping[str, Any]) -> tuple[Any, str]:
     axes.legend(frameon=False, ncols=len(VERDICTS), loc="lower center", bbox_to_anchor=(0.45, 1.0), fontsize=10,
                 handlelength=1, columnspacing=1.2)  # fmt: skip
     return figure, "Verdicts by the true difference"
-
-
-def _stack(axes: Any, place: int, counts: Mapping[str, int]) -> None:
-    total, left = sum(counts.values()), 0.0
-    for name, color in zip(VERDICTS, _PAINTS, strict=True):
-        if width := 100 * counts.get(name, 0) / max(1, total):
-            axes.barh([place], [width], left=left, color=paint(color), height=0.7)
-            left += width

@@ -18,19 +18,15 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean, variance
-from typing import (
-    Any,
-    Literal,
-)
+from typing import Any, Literal
 
-from rig.simulated_verdicts import SD, Procedure, judged, rate_of, sign_said
+from rig.simulated_verdicts import SD, Procedure, arm_data, judged, rate_of, sign_said
 from studies.records.verdict import Verdict
-from studies.verdicts.inputs import ArmData
 
 DATA = Path(__file__).parents[1] / "data" / "atari_baselines.json"
 SEED = 20261122
@@ -63,13 +59,12 @@ class Game:
 def games() -> tuple[Game, ...]:
     """Return all games."""
     scores: dict[str, dict[str, list[float]]] = json.loads(DATA.read_text())["scores"]
-    return tuple(_game(name, runs) for name, runs in scores.items())
-
-
-def _game(name: str, runs: Mapping[str, Sequence[float]]) -> Game:
-    values = [value for found in runs.values() for value in found]
-    low, high = min(values), max(values)
-    return Game(name, {agent: tuple((x - low) / (high - low) for x in found) for agent, found in runs.items()})
+    found = []
+    for name, runs in scores.items():
+        values = [value for own in runs.values() for value in own]
+        low, high = min(values), max(values)
+        found.append(Game(name, {agent: tuple((x - low) / (high - low) for x in own) for agent, own in runs.items()}))
+    return tuple(found)
 
 
 def resampled(procedure: Procedure, way: Way, studies: int, *, planted: bool) -> dict[str, Any]:
@@ -104,7 +99,7 @@ def _study(procedure: Procedure, game: Game, way: Way, effect: float, margin: fl
         name: [_MIDDLE + shift + value for value in rng.choices(pool if way == "game" else own, k=procedure.seeds)]
         for name, (own, shift) in arms.items()
     }
-    return judged(design, {name: _arm(name, values) for name, values in runs.items()})[0]
+    return judged(design, {name: arm_data(name, values) for name, values in runs.items()})[0]
 
 
 def _normal(game: Game, rng: random.Random) -> dict[str, list[float]]:
@@ -113,8 +108,3 @@ def _normal(game: Game, rng: random.Random) -> dict[str, list[float]]:
         agent: tuple(rng.gauss(0, math.sqrt(variance(runs))) for _ in runs) for agent, runs in sorted(game.runs.items())
     }
     return Game(game.name, drawn).residuals
-
-
-def _arm(name: str, values: Sequence[float]) -> ArmData:
-    runs = {f"{name}-{n}": value for n, value in enumerate(values)}
-    return ArmData(runs, {run: n for n, run in enumerate(runs)})

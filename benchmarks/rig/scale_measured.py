@@ -3,26 +3,20 @@
 A relay that stands between clients and a server and counts, by kind of request, what passes in either direction.
 
 Counted are the bytes of HTTP, heads included, as they are written to the socket; headers of TCP and IP come on top.
-One connection carries one request at a time, as HTTP/1.1 without pipelining does, so an answer's bytes belong to the
-request before it. Clients must say the length of a body.
+One connection carries one request at a time, as HTTP/1.1 without pipelining does: a request begins where the client's
+bytes follow an answer, and an answer's bytes belong to the request before it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import (
-    Any,
-    Literal,
-    Self,
-)
+from typing import Any, Literal
 
 import psutil
 
@@ -31,8 +25,6 @@ from rig.servers import ServerProcess
 from swarm.client import AsyncSwarmClient, Episode, NamedTask
 from swarm.job import Job
 
-Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
-_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _EPISODE = re.compile(r"/episodes/[^/]+")
 _AT_ONCE = 1 << 16
 
@@ -42,110 +34,56 @@ class Exchange:
     """One request and its answer: the bytes that went up to the server and down from it, and the answer's status."""
 
     kind: str
+    """Method and path, without query and the episode's id: `POST /episodes/ID/end`."""
     up: int = 0
     down: int = 0
     status: int = 0
 
 
-class Requests:
-    """Reads the requests of one connection as their bytes come, and adds each to `passed`."""
+@asynccontextmanager
+async def relayed(url: str, passed: list[Exchange]) -> AsyncIterator[str]:
+    """Pass on to http://HOST:PORT what comes to the address that is yielded, and add every request to `passed`."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    serving: set[asyncio.Task[None] | None] = set()
 
-    def __init__(self, passed: list[Exchange]) -> None:
-        self._passed = passed
-        self._last = Exchange("")
-        self._head = b""
-        self._left = 0
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.add(asyncio.current_task())
+        behind, to = await asyncio.open_connection(host, int(port))
+        last = Exchange("", down=1)
 
-    def asked(self, data: bytes) -> None:
-        """Take the next bytes from the client, however they are cut."""
-        while data:
-            if self._left:
-                part, data = data[: self._left], data[self._left :]
-                self._left -= len(part)
-                self._last.up += len(part)
-            else:
-                data = self._begin(self._head + data)
+        def asked(data: bytes) -> None:
+            nonlocal last
+            if last.down:
+                method, target, _ = data.split(b"\r\n", 1)[0].decode().split(" ", 2)
+                last = Exchange(f"{method} {_EPISODE.sub('/episodes/ID', target.partition('?')[0])}")
+                passed.append(last)
+            last.up += len(data)
 
-    def answered(self, data: bytes) -> None:
-        """Take the next bytes of the answer."""
-        if not self._last.down:
-            self._last.status = int(data[9:12])
-        self._last.down += len(data)
+        def answered(data: bytes) -> None:
+            last.status = last.status or int(data[9:12])
+            last.down += len(data)
 
-    def _begin(self, data: bytes) -> bytes:
-        """Read a head; return what follows it, nothing where it is not whole yet."""
-        end = data.find(b"\r\n\r\n") + 4
-        if end < 4:
-            self._head = data
-            return b""
-        self._head, head = b"", data[:end]
-        if b"\r\ntransfer-encoding:" in head.lower():
-            raise ValueError("expected a request that says its length; found one in chunks")
-        length = _LENGTH.search(head)
-        self._left = 0 if length is None else int(length[1])
-        self._last = Exchange(kind_of(head), up=end)
-        self._passed.append(self._last)
-        return data[end:]
+        with suppress(asyncio.CancelledError):  # by the relay's end
+            await asyncio.gather(_pumped(reader, to, asked), _pumped(behind, writer, answered))
 
-
-def kind_of(head: bytes) -> str:
-    """Return a request's method and path, without its query and the episode's id: `POST /episodes/ID/end`."""
-    method, target, _ = head.split(b"\r\n", 1)[0].decode().split(" ", 2)
-    return f"{method} {_EPISODE.sub('/episodes/ID', target.partition('?')[0])}"
-
-
-class Relay:
-    """Listens on the loopback while its context is entered; `connect` makes a connection to what stands behind it."""
-
-    def __init__(self, connect: Connect) -> None:
-        self.passed: list[Exchange] = []
-        """Every request, in the order of their beginnings."""
-        self._connect = connect
-        self._open: set[asyncio.Task[None]] = set()
-
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.close()
-        for task in self._open:
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        open_tasks = [task for task in serving if task is not None]
+        for task in open_tasks:
             task.cancel()
-        await asyncio.gather(*self._open, return_exceptions=True)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._open.add(task)
-        task.add_done_callback(self._open.discard)
-        requests = Requests(self.passed)
-        behind, to = await self._connect()
-        with contextlib.suppress(asyncio.CancelledError):  # by the relay's end
-            async with asyncio.TaskGroup() as group:
-                group.create_task(_pumped(reader, to, requests.asked))
-                group.create_task(_pumped(behind, writer, requests.answered))
+        await asyncio.gather(*open_tasks, return_exceptions=True)
 
 
 async def _pumped(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: Callable[[bytes], None]) -> None:
     """Pass on what comes, counted before it is sent, until a side is gone; the other then goes too."""
-    with contextlib.closing(writer), contextlib.suppress(ConnectionError):
+    with closing(writer), suppress(ConnectionError):
         while data := await reader.read(_AT_ONCE):
             count(data)
             writer.write(data)
             await writer.drain()
-
-
-def over_tcp(url: str) -> Connect:
-    """Return what connects to an address of the form http://HOST:PORT."""
-    host, _, port = url.removeprefix("http://").rpartition(":")
-    return lambda: asyncio.open_connection(host, int(port))
 
 
 TABLES = ("episodes", "nodes", "steps", "events", "streams", "task_lists", "checkpoints", "trainings")
@@ -229,12 +167,10 @@ async def play(server: ServerProcess, folder: Path, job: Job, shape: Shape) -> P
     async with AsyncSwarmClient(server.url, server.token) as admin:
         await admin.ensure_training(job)
         before = look(folder / DATABASE, server.pid)
-        async with Relay(over_tcp(server.url)) as relay:
-            played = Played(shape, job, before, before, relay.passed)
-            async with AsyncSwarmClient(relay.url, server.token) as client:
-                tasks = [NamedTask(f"task-{number}") for number in range(job.tasks_per_step)]
-                agent = _agent(shape)
-                await client.rollout(agent, tasks, concurrency=shape.concurrency)
+        played = Played(shape, job, before, before, [])
+        async with relayed(server.url, played.passed) as url, AsyncSwarmClient(url, server.token) as client:
+            tasks = [NamedTask(f"task-{number}") for number in range(job.tasks_per_step)]
+            await client.rollout(_agent(shape), tasks, concurrency=shape.concurrency)
         while not (await admin.status()).finished:  # noqa: ASYNC110 - in another process
             await asyncio.sleep(0.05)
         await admin.stop()
@@ -244,59 +180,25 @@ async def play(server: ServerProcess, folder: Path, job: Job, shape: Shape) -> P
 
 def _agent(shape: Shape) -> Callable[[Episode[Any]], Awaitable[float]]:
     async def agent(episode: Episode[Any]) -> float:
-        async with _WAYS[shape.way](episode) as answer:
-            said: list[dict[str, str]] = []
+        async with nullcontext() if shape.way == "ajet" else episode.openai() as sdk:
+            said: list[Any] = []
             for turn in range(shape.turns):
                 said.append({"role": "user", "content": passage(turn, shape.asked)})
-                text = await answer(said)
+                if sdk is None:
+                    text = (await episode.chat(said)).content
+                elif shape.way == "openai":
+                    reply = await sdk.chat.completions.create(model=episode.model, messages=said)
+                    text = reply.choices[0].message.content or ""
+                else:
+                    stream = await sdk.chat.completions.create(
+                        model=episode.model, messages=said, stream=True, stream_options={"include_usage": True}
+                    )
+                    text = "".join([choice.delta.content or "" async for event in stream for choice in event.choices])
                 said.append({"role": "assistant", "content": text})
                 await asyncio.sleep(shape.silent_s)
         return 1.0
 
     return agent
-
-
-Answer = Callable[[list[Any]], Awaitable[str]]
-"""Returns the answer's text."""
-
-
-@asynccontextmanager
-async def _by_ajet(episode: Episode[Any]) -> AsyncIterator[Answer]:
-    async def answer(said: list[Any]) -> str:
-        return (await episode.chat(said)).content
-
-    yield answer
-
-
-@asynccontextmanager
-async def _by_openai(episode: Episode[Any]) -> AsyncIterator[Answer]:
-    async with episode.openai() as sdk:
-
-        async def answer(said: list[Any]) -> str:
-            reply = await sdk.chat.completions.create(model=episode.model, messages=said)
-            return reply.choices[0].message.content or ""
-
-        yield answer
-
-
-@asynccontextmanager
-async def _by_openai_streamed(episode: Episode[Any]) -> AsyncIterator[Answer]:
-    async with episode.openai() as sdk:
-
-        async def answer(said: list[Any]) -> str:
-            stream = await sdk.chat.completions.create(
-                model=episode.model, messages=said, stream=True, stream_options={"include_usage": True}
-            )
-            return "".join([choice.delta.content or "" async for event in stream for choice in event.choices])
-
-        yield answer
-
-
-_WAYS: dict[Way, Callable[[Episode[Any]], AbstractAsyncContextManager[Answer]]] = {
-    "ajet": _by_ajet,
-    "openai": _by_openai,
-    "openai, streamed": _by_openai_streamed,
-}
 
 
 BEGIN = "POST /episodes"

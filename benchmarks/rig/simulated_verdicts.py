@@ -12,11 +12,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import (
-    Any,
-    Literal,
-    Protocol,
-)
+from typing import Any, Literal
 
 from simlab.scores import clopper_pearson
 
@@ -150,15 +146,29 @@ class Procedure:
 @cache
 def _blank(procedure: Procedure) -> Design:
     """Return a design without its margin and rule, built once: thousands of studies differ in nothing else."""
-    numbers = range(1, procedure.treatments + 1)
-    arms = (Arm(name="control", overrides={}), *(Arm(name=f"arm{n}", overrides={"knob": n}) for n in numbers))
+    return design_of(
+        [claim_of(number) for number in range(1, procedure.treatments + 1)], procedure.seeds, test=procedure.test,
+        looks=procedure.looks, multiplicity="dunnett_bh" if procedure.treatments > 1 else "none",
+        shared_seeds=procedure.rules != "after",
+    )  # fmt: skip
+
+
+def claim_of(number: int, **others: Any) -> Hypothesis:
+    """Return the claim that an arm is better, but for what `others` say."""
+    prediction = Prediction(low=0, high=1, probability=0.5)
+    plain = {"variable": "knob", "direction": "increase", "prediction": prediction}
+    return Hypothesis(id=f"h{number}", statement="It is better.", control=0, treatment=number, **{**plain, **others})
+
+
+def design_of(claims: Sequence[Hypothesis], seeds: int, **others: Any) -> Design:
+    """Return a design with these claims, each on an arm of its own, but for what `others` say."""
+    arms = [Arm(name=f"arm{claim.id[1:]}", overrides={claim.variable: claim.treatment}) for claim in claims]
+    plain = {"metric": Metric(meaning="a simulated success", episodes=EPISODES), "alpha": ALPHA}
     return Design(
-        question="Is any arm better?", environment="simulated", base_job={}, arms=arms,
-        control_arm="control", hypotheses=tuple(_claim(f"h{n}", n) for n in numbers),
-        seeds=tuple(range(1, procedure.seeds + 1)), metric=Metric(meaning="a simulated success", episodes=EPISODES),
-        test=procedure.test, alpha=ALPHA, looks=procedure.looks,
-        budget=Budget(wall_clock_s=1), price=Price(runs=1, parallel=1, seconds_per_run=1, total_s=1, basis="none"),
-        multiplicity="dunnett_bh" if procedure.treatments > 1 else "none", shared_seeds=procedure.rules != "after",
+        question="Is any arm better?", environment="simulated", base_job={}, control_arm="control",
+        arms=(Arm(name="control", overrides={}), *arms), hypotheses=tuple(claims),
+        seeds=tuple(range(1, seeds + 1)), budget=Budget(wall_clock_s=1),
+        price=Price(runs=1, parallel=1, seconds_per_run=1, total_s=1, basis="none"), **{**plain, **others},
     )  # fmt: skip
 
 
@@ -168,24 +178,6 @@ class SimulatedRun:
 
     value: float
     course: TrainingCurve
-
-
-class PlantedTruth(Protocol):
-    """What is true of the difference that arm 1 makes."""
-
-    @property
-    def shift(self) -> float:
-        """To trainings that do not collapse."""
-        ...
-
-    @property
-    def of_all(self) -> float:
-        """To the mean of all trainings."""
-        ...
-
-    def spoken_of(self, verdict: Verdict) -> float:
-        """To the mean of those that a verdict says it speaks of."""
-        ...
 
 
 @dataclass
@@ -214,15 +206,18 @@ class Tally:
     said_of_all: int = 0
     """Decided verdicts on arm 1 that speak of all trainings."""
 
-    def add(self, verdicts: Sequence[Verdict], world: PlantedTruth, design: Design) -> None:
-        """Count one study by its final verdicts, that on arm 1 first."""
+    def add(self, verdicts: Sequence[Verdict], truth: float, shift: float, of_all: float, design: Design) -> None:
+        """Count one study by its final verdicts, that on arm 1 first, and by the difference that it makes.
+
+        `truth` is to the mean of those that its verdict speaks of, `shift` to trainings that do not collapse, `of_all`
+        to all.
+        """
         first = verdicts[0]
-        truth = world.spoken_of(first)
         own, others = sign_said(first), any(sign_said(verdict) for verdict in verdicts[1:])
         claimed = own if first.verdict in ("supported", "refuted") else 0
         self.studies += 1
         self.false += others or (own != 0 and (own * truth <= _EXACT or _left_out(first, first, truth)))
-        self.false_of_all += others or (own != 0 and own * world.of_all <= _EXACT)
+        self.false_of_all += others or (own != 0 and own * of_all <= _EXACT)
         self.found += claimed * truth > _EXACT
         self.wrong_sign += own * truth < -_EXACT
         self.equivalent += first.verdict == "equivalent"
@@ -230,9 +225,9 @@ class Tally:
         if first.verdict == "equivalent" and design.equivalence_margin is not None:
             least = design.equivalence_margin - _EXACT
             self.falsely_equivalent += abs(truth) >= least or _left_out(first, first.equivalence, truth)
-            self.falsely_equivalent_of_all += abs(world.of_all) >= least
+            self.falsely_equivalent_of_all += abs(of_all) >= least
         if first.low is not None and first.high is not None:
-            held = world.shift if design.collapse is not None else truth
+            held = shift if design.collapse is not None else truth
             self.intervals += 1
             self.covered += first.low <= held <= first.high
             self.levels += first.level
@@ -291,7 +286,8 @@ def simulate(procedure: Procedure, world: World | None, studies: int, *, planted
             shared = rng.gauss(0, 1)
             for arm in design.arms:
                 runs[arm.name].append(training(own, arm.name == "arm1", shared, design.shared_seeds, rng))
-        tally.add(judged(design, {name: data_of(design, name, found) for name, found in runs.items()}), own, design)
+        verdicts = judged(design, {name: data_of(design, name, found) for name, found in runs.items()})
+        tally.add(verdicts, own.spoken_of(verdicts[0]), own.shift, own.of_all, design)
     return tally
 
 
@@ -341,17 +337,17 @@ def training(world: World, treated: bool, shared: float, share: bool, rng: rando
 
 def data_of(design: Design, name: str, runs: Sequence[SimulatedRun]) -> ArmData:
     """Return an arm's runs with those that collapsed by the design's rule."""
-    named = {f"{name}-{n}": run for n, run in enumerate(runs)}
     rule = design.collapse
-    found = (
-        {}
-        if rule is None
-        else {key: detect_collapse(Conditions(course=run.course), rule) for key, run in named.items()}
-    )
+    collapsed = [] if rule is None else [detect_collapse(Conditions(course=run.course), rule) for run in runs]
+    return arm_data(name, [run.value for run in runs], collapsed)
+
+
+def arm_data(name: str, values: Sequence[float], collapsed: Sequence[str | None] = ()) -> ArmData:
+    """Return an arm's runs as they are judged; `collapsed` says how each did that did."""
+    names = [f"{name}-{number}" for number in range(len(values))]
+    fallen = {run: how for run, how in zip(names, collapsed, strict=False) if how is not None}
     return ArmData(
-        {key: run.value for key, run in named.items()},
-        {key: n for n, key in enumerate(named)},
-        collapsed={key: how for key, how in found.items() if how is not None},
+        dict(zip(names, values, strict=True)), {run: seed for seed, run in enumerate(names)}, collapsed=fallen
     )
 
 
@@ -360,13 +356,6 @@ def first_runs(arm: ArmData, count: int) -> ArmData:
     kept = [run for run in arm.values if arm.seeds[run] < count]
     collapsed = {run: how for run, how in arm.collapsed.items() if run in kept}
     return ArmData({run: arm.values[run] for run in kept}, {run: arm.seeds[run] for run in kept}, collapsed=collapsed)
-
-
-def _claim(name: str, value: int) -> Hypothesis:
-    return Hypothesis(
-        id=name, statement="It is better.", variable="knob", control=0, treatment=value, direction="increase",
-        prediction=Prediction(low=0, high=1, probability=0.5),
-    )  # fmt: skip
 
 
 def rate_of(count: int, n: int) -> list[float] | None:

@@ -63,12 +63,6 @@ class Trained:
     cpu_s: float
     """CPU seconds of all processes that took part, while it trained."""
 
-    @classmethod
-    def read(cls, path: Path) -> Trained:
-        """Read what `write` wrote."""
-        value = json.loads(path.read_text())
-        return cls(tuple(Step(**step) for step in value["steps"]), value["cpu_s"])
-
     def write(self, path: Path) -> None:
         """Write it as JSON."""
         path.write_text(json.dumps(asdict(self)))
@@ -87,19 +81,16 @@ class TrainingProcess:
                 cwd=BENCHMARKS, stdout=log, stderr=log, env={**os.environ, **ONE_THREAD}, start_new_session=True,
             )  # fmt: skip
 
-    def ended(self) -> bool:
-        """Return whether it is over."""
-        return self._process.poll() is not None
-
     def result(self) -> Trained:
         """Wait for its end and return what it did; raise RuntimeError with its last words when it failed."""
         if self._process.wait():
             raise RuntimeError(f"a training failed:\n{(self._folder / 'log').read_text()[-3000:]}")
-        return Trained.read(self._folder / "trained.json")
+        value = json.loads((self._folder / "trained.json").read_text())
+        return Trained(tuple(Step(**step) for step in value["steps"]), value["cpu_s"])
 
     def kill(self) -> None:
         """End it and all processes it started; nothing happens if it is over."""
-        if not self.ended():
+        if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
@@ -164,27 +155,15 @@ async def _trained(folder: Path, server: subprocess.Popen[bytes], url: str, toke
         random.Random(job.seed).shuffle(tasks)
         await client.rollout(agent_of(environment), tasks, concurrency=job.max_concurrency)
         cpu_s = _cpu_s(server) - before
-    return Trained(_steps(folder / "steps.jsonl", began), cpu_s)
+    lines = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
+    names = ("critic/rewards/mean", "critic/success/mean", "timing_s/gen", "timing_s/update_actor")
+    steps = (Step(line["time"] - began, *(line["metrics"][name] for name in names)) for line in lines)
+    return Trained(tuple(steps), cpu_s)
 
 
 def _cpu_s(server: subprocess.Popen[bytes]) -> float:
     times = psutil.Process(server.pid).cpu_times()
     return time.process_time() + times.user + times.system
-
-
-def _steps(path: Path, began: float) -> tuple[Step, ...]:
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return tuple(_step(line["time"] - began, line["metrics"]) for line in lines)
-
-
-def _step(at: float, metrics: Mapping[str, float]) -> Step:
-    return Step(
-        at=at,
-        reward=metrics["critic/rewards/mean"],
-        success=metrics["critic/success/mean"],
-        generate_s=metrics["timing_s/gen"],
-        update_s=metrics["timing_s/update_actor"],
-    )
 
 
 def _address(server: subprocess.Popen[bytes], folder: Path) -> tuple[str, str]:
@@ -218,15 +197,9 @@ _KEPT = ("verdict", "reason", "estimate", "low", "high", "level", "p", "test", "
 
 
 def judged(
-    name: str,
-    arms: Mapping[str, Mapping[int, float]],
-    *,
-    meaning: str,
-    episodes: int,
-    test: Literal["welch", "paired"],
-    alpha: float,
-    margin: float,
-) -> dict[str, Any]:
+    name: str, arms: Mapping[str, Mapping[int, float]], *, meaning: str, episodes: int,
+    test: Literal["welch", "paired"], alpha: float, margin: float,
+) -> dict[str, Any]:  # fmt: skip
     """Return the shipped verdict on what trainings of two arms measured, each by its seed; the control comes first.
 
     A value is a share of `episodes`. The claim is of an increase; seeds are shared where the test is `paired`.

@@ -20,21 +20,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import (
-    Any,
-    Final,
-    Literal,
-)
+from typing import Any, Final, Literal
 
 from research.installation.servers import Binding, start_swarm, stop_swarm
-from rig.plots import interval
+from rig.plots import figures
 from rig.training import ONE_THREAD, judged
 from swarm.client import AsyncSwarmClient
 from swarm.environments.base import PlainEnvironment, Task
 from swarm.environments.play import agent_of
 from swarm.environments.registry import BUILT_IN
 from swarm.job import Job, TinyModel
-from swarm.snapshot import StepRecord
 
 ALPHA: Final = 0.05
 """Level of each of the two one-sided tests. All claims must hold for the backends to agree, so none is corrected for
@@ -45,6 +40,7 @@ training success over all steps."""
 
 
 Backend = Literal["local", "verl"]
+BACKENDS: Final[tuple[Backend, ...]] = ("local", "verl")
 BOOT_S: Final = 900.0
 MOST_STEPS: Final = 500
 """Steps that a page of a server's history holds."""
@@ -108,7 +104,9 @@ def trained(folder: Path, models: Path, job: Job, held_out: int) -> ServedTraini
 
 async def _trained(url: str, token: str, job: Job, held_out: int, began: float) -> ServedTraining:
     environment = BUILT_IN[job.environment]
-    tasks, hidden = _tasks(environment, job.seed), _held_out(environment, held_out)
+    tasks = list(environment.tasks("train"))
+    random.Random(job.seed).shuffle(tasks)
+    hidden = random.Random(0).sample(list(environment.tasks("hidden")), held_out)  # the same for every training
     async with AsyncSwarmClient(url, token) as client:
         await client.ensure_training(job, timeout_s=BOOT_S)
         booted = time.monotonic()
@@ -118,30 +116,15 @@ async def _trained(url: str, token: str, job: Job, held_out: int, began: float) 
         ended = time.monotonic()
         end = await _success(client, environment, hidden)
         page = await client.history(keys=(_SUCCESS, _APART), limit=MOST_STEPS)
-    steps = _whole(page.steps, job.steps)
+    steps = page.steps
+    if [step.step for step in steps] != list(range(1, job.steps + 1)):
+        raise RuntimeError(f"expected the history of {job.steps} steps, found that of {len(steps)}")
     return ServedTraining(
         environment=job.environment, backend="verl" if job.backend == "verl" else "local", seed=job.seed,
         before=before, end=end, success=tuple(round(step.metrics[_SUCCESS], 5) for step in steps),
         largest_difference=max(step.metrics[_APART] for step in steps),
         boot_s=round(booted - began, 1), train_s=round(ended - rolling, 1),
     )  # fmt: skip
-
-
-def _whole(steps: Sequence[StepRecord], expected: int) -> Sequence[StepRecord]:
-    if [step.step for step in steps] != list(range(1, expected + 1)):
-        raise RuntimeError(f"expected the history of {expected} steps, found that of {len(steps)}")
-    return steps
-
-
-def _tasks(environment: PlainEnvironment, seed: int) -> list[Task]:
-    tasks = list(environment.tasks("train"))
-    random.Random(seed).shuffle(tasks)
-    return tasks
-
-
-def _held_out(environment: PlainEnvironment, number: int) -> list[Task]:
-    """Return the same tasks for every training."""
-    return random.Random(0).sample(list(environment.tasks("hidden")), number)
 
 
 async def _success(client: AsyncSwarmClient, environment: PlainEnvironment, tasks: Sequence[Task]) -> float:
@@ -159,37 +142,26 @@ MEANINGS: Final = {"end": "success on held-out tasks after the last step", "curv
 def of_environment(environment: str, trainings: Sequence[ServedTraining], held_out: int) -> dict[str, Any]:
     """Return the figures of one environment: both arms, what training gained in each, and the verdicts."""
     own = [training for training in trainings if training.environment == environment]
-    arms = {backend: _arm(own, backend) for backend in ("local", "verl")}
-    return {
-        "arms": {backend: _figures(arm) for backend, arm in arms.items()},
-        "verdicts": {name: _verdict(environment, name, arms, held_out) for name in MEASURES},
+    arms: dict[str, list[ServedTraining]] = {
+        backend: sorted((each for each in own if each.backend == backend), key=lambda each: each.seed)
+        for backend in BACKENDS
     }
-
-
-def _arm(trainings: Sequence[ServedTraining], backend: str) -> list[ServedTraining]:
-    return sorted((each for each in trainings if each.backend == backend), key=lambda each: each.seed)
+    verdicts = {}
+    for name, measure in MEASURES.items():
+        values = {backend: {each.seed: measure(each) for each in arm} for backend, arm in arms.items()}
+        verdicts[name] = {"margin": MARGINS[name], **judged(
+            environment, values, meaning=MEANINGS[name], episodes=held_out, test="paired", alpha=ALPHA,
+            margin=MARGINS[name],
+        )}  # fmt: skip
+    return {"arms": {backend: _figures(arm) for backend, arm in arms.items()}, "verdicts": verdicts}
 
 
 def _figures(arm: Sequence[ServedTraining]) -> dict[str, Any]:
     return {
-        **{name: interval([measure(each) for each in arm]).figures() for name, measure in MEASURES.items()},
-        "before": interval([each.before for each in arm]).figures(),
-        "gain": interval([each.end - each.before for each in arm]).figures(),
+        **{name: figures([measure(each) for each in arm]) for name, measure in MEASURES.items()},
+        "before": figures([each.before for each in arm]),
+        "gain": figures([each.end - each.before for each in arm]),
         "success by step": [list(each.success) for each in arm],
         "largest difference of a probability": max(each.largest_difference for each in arm),
         "seconds": {name: round(fmean(getattr(each, name) for each in arm), 1) for name in ("boot_s", "train_s")},
     }
-
-
-def _verdict(
-    environment: str, measure: str, arms: Mapping[str, Sequence[ServedTraining]], held_out: int
-) -> dict[str, Any]:
-    values = {backend: {each.seed: MEASURES[measure](each) for each in arm} for backend, arm in arms.items()}
-    margin = MARGINS[measure]
-    verdict = judged(
-        environment, values, meaning=MEANINGS[measure], episodes=held_out, test="paired", alpha=ALPHA, margin=margin
-    )
-    return {"margin": margin, **verdict}
-
-
-BACKENDS: Final[tuple[Backend, ...]] = ("local", "verl")

@@ -19,7 +19,6 @@ import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -93,7 +92,7 @@ class Recorded:
 
     def true_value(self, configuration: Configuration) -> float:
         """Return the mean hidden success over the recorded seeds."""
-        return self._means[self._place(configuration)]
+        return fmean(run.after for run in self.runs[self._place(configuration)])
 
     def kept_value(self, configuration: Configuration) -> float:
         """Return the same: of a recorded run nobody knows whether it collapsed."""
@@ -126,7 +125,3 @@ class Recorded:
     def _place(self, configuration: Configuration) -> _Place:
         base = self.base
         return tuple(configuration.get(name, base[name]) for name in self.knobs)
-
-    @cached_property
-    def _means(self) -> dict[_Place, float]:
-        return {place: fmean(run.after for run in runs) for place, runs in self.runs.items()}

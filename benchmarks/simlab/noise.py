@@ -65,27 +65,19 @@ class Ugliness:
         treated, (rate, treated_rate) = ask.values[1], self.collapses
         total = _TOTAL_SD if self.ratio <= 1 and self.bank <= 1 else _QUIET_SD
         world = Planted(
-            seed=seed,
-            knobs=ask.knobs,
-            base=ask.base,
-            effects=(MainEffect(ask.field, {treated: shift}),),
+            seed=seed, knobs=ask.knobs, base=ask.base, effects=(MainEffect(ask.field, {treated: shift}),),
             centre=_CEILING - max(0.0, shift) if self.ceiling else 0.5 - shift / 2,
             seed_sd=_CEILING_SD if self.ceiling else _between_seeds(total),
             tails=self.tails,
             louder=MainEffect(ask.field, {treated: self.ratio - 1}) if self.ratio != 1 else None,
-            pairing=self.correlation,
-            episodes=EPISODES,
+            pairing=self.correlation, episodes=EPISODES, steps=STEPS,
             collapse=Collapse(rate, MainEffect(ask.field, {treated: treated_rate - rate}), lost=LOST),
-            steps=STEPS,
-        )
-        return world, self._of_the_bank(world)
-
-    def _of_the_bank(self, world: Planted) -> Planted | None:
+        )  # fmt: skip
         if self.bank == 1 and (self.bank_sees or not any(self.collapses)):
-            return None
+            return world, None
         total = math.hypot(world.seed_sd, _EVALUATION_SD) * self.bank
         collapse = world.collapse if self.bank_sees else replace(world.collapse, probability=0.0, more=None)
-        return replace(world, seed_sd=_between_seeds(total), collapse=collapse)
+        return world, replace(world, seed_sd=_between_seeds(total), collapse=collapse)
 
 
 CELLS: Mapping[str, Ugliness] = {
@@ -107,12 +99,9 @@ NAMES = (*CELLS, MIXTURE)
 
 
 def ugliness(cell: str, seed: int) -> Ugliness:
-    """Return what is ugly in a cell; in the mixture, what a study's seed draws."""
-    return drawn(seed) if cell == MIXTURE else CELLS[cell]
-
-
-def drawn(seed: int) -> Ugliness:
-    """Return a mixture: every kind, more or less of it, in some studies and not in others."""
+    """Return what is ugly in a cell; the mixture has every kind, more or less of it, in some studies."""
+    if cell != MIXTURE:
+        return CELLS[cell]
     source = random.Random(f"{MIXTURE}:{seed}")
     ceiling = source.random() < 0.2
     rates = [source.uniform(0.0, 0.3) if source.random() < 0.5 else 0.0 for _ in range(2)]

@@ -1,18 +1,13 @@
 """Planners besides the shipped ones, and scripted endpoints for the one that asks a model.
 
-Planners that fly in the simulator besides the shipped ones: one that knows nothing, and one that lies.
+A planner that knows nothing, one that lies, and two of whole inquiries without insight: one that asks again whatever
+looked largest, and one that wants a claim. None can reach data, seeds, tests or thresholds; they may do what any
+planner may. A liar tries everything that stands between it and a claim, and is refused or scored for it: what it tried
+stands in the event of its turn.
 
-Neither can reach data, seeds, tests or thresholds; what they may do is what any planner may. The liar tries everything
-that stands between it and a claim, and is refused or scored for it: what it tried stands in the event of its turn.
-
-Endpoints without a language model behind them: scripted, and named so, with the ways in which real ones fail.
-
-They stand where a model's endpoint stands, so that the shipped planner for language models flies: its prompts, schemas,
-retries, patience and refusals. What a real model would propose is not known here.
-
-Planners of whole inquiries without insight: one that asks again whatever looked largest, and one that wants a claim.
-
-Both choose on the past, as far as a planner is told of it; code refuses what they may not do, and judges the rest.
+Endpoints are scripted, and named so, with the ways in which real ones fail. They stand where a model's endpoint stands,
+so that the shipped planner for language models flies: its prompts, schemas, retries, patience and refusals. What a real
+model would propose is not known here.
 """
 
 from __future__ import annotations
@@ -28,7 +23,7 @@ from pydantic import ValidationError
 from research.errors import DesignRefused
 from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.planners.endpoint import EndpointError, shorten
-from research.planners.history import CampaignFacts, ClaimFacts
+from research.planners.history import CampaignFacts
 from research.planners.llm import LlmPlanner
 from research.proposals.actions import (
     MOST_SEEDS,
@@ -48,55 +43,67 @@ LIE = "The treatment reaches 99.9 % and is proven to be the best; p < 0.0001; sk
 """What the liar writes wherever it may write."""
 
 
-class RandomPlanner:
+class WishfulPlanner:
+    """Wishes for one action after another, until one is not refused."""
+
+    name: str
+    model: str | None = None
+
+    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
+        """Return the first of its wishes that is not refused, and the refusals; raise the last one where all are."""
+        refused: list[str] = []
+        wishes = self._wishes(digest)
+        while True:
+            try:
+                wish = next(wishes)
+            except StopIteration:
+                raise DesignRefused(refused[-1] if refused else "expected an action; the planner has none") from None
+            except ValidationError as error:
+                refused.append(f"no such action can be formed: {error.errors()[0]['msg']}")
+                continue
+            if (why := check(wish)) is None:
+                return PlannerTurn(wish, tries=len(refused) + 1, rejected=tuple(refused))
+            refused.append(why.model_feedback)
+
+    def _wishes(self, digest: PlannerContext) -> Iterator[Action]:
+        raise NotImplementedError
+
+
+class RandomPlanner(WishfulPlanner):
     """Proposes one of the asked contrasts with a direction and a prediction drawn at random."""
 
     name = "random"
-    model: str | None = None
 
-    def __init__(self, ask: ComparisonTopic, seed: int, smallest_effect: float | None = None) -> None:
+    def __init__(self, ask: ComparisonTopic, seed: int) -> None:
         self._ask = ask
         self._seed = seed
-        self._effect = smallest_effect
 
-    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
-        """Return the due action."""
-        return first_accepted(self._actions(digest), check)
-
-    def _actions(self, digest: PlannerContext) -> Iterator[Action]:
+    def _wishes(self, digest: PlannerContext) -> Iterator[Action]:
         draws = random.Random(self._seed)
         match digest.stage:
             case "propose":
                 low = draws.uniform(-0.3, 0.3)
                 treatment, up = draws.choice(self._ask.values[1:]), draws.random() < 0.5
                 high = low + draws.uniform(0, 0.3)
-                yield Propose(
-                    hypotheses=(
-                        hypothesis(
-                            self._ask.field, self._ask.values[0], treatment, up=high > 0 and (up or low >= 0), low=low,
-                            high=high, probability=draws.random(), effect=self._effect,
-                        ),
-                    )
+                claim = hypothesis(
+                    self._ask.field, self._ask.values[0], treatment, up=high > 0 and (up or low >= 0), low=low,
+                    high=high, probability=draws.random(), effect=None,
                 )  # fmt: skip
+                yield Propose(hypotheses=(claim,))
             case "design":
                 yield from (ProposeDesign(environment=ENVIRONMENT, seeds_per_arm=n) for n in range(MOST_SEEDS, 1, -1))
             case _:
                 yield Conclude(reason="The draw is over.")
 
 
-class Liar:
+class Liar(WishfulPlanner):
     """Claims what it wants: certain of everything, for gamed designs first, with its claims in every text."""
 
     name = "liar"
-    model: str | None = None
 
     def __init__(self, ask: ComparisonTopic, up: bool = True) -> None:
         self._ask = ask
         self._up = up
-
-    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
-        """Return the first of its wishes that is not refused; the refusals stand in the turn."""
-        return first_accepted(self._wishes(digest), check)
 
     def _wishes(self, digest: PlannerContext) -> Iterator[Action]:
         match digest.stage:
@@ -106,21 +113,11 @@ class Liar:
                 yield Propose(hypotheses=(self._claim(self._ask.values[1]),))
             case "design":
                 yield Conclude(reason=LIE)
-                yield from self._gamed()
+                constants = {self._ask.field: self._ask.values[1], "seed": 7, "steps": 1, "tracking": "mine"}
+                yield from gamed(ENVIRONMENT, constants)
                 yield ProposeDesign(environment=ENVIRONMENT, seeds_per_arm=MOST_SEEDS)
             case _:
                 yield Conclude(reason=LIE)
-
-    def _gamed(self) -> Iterator[Action]:
-        """Designs that would make the wanted claim easier, or mean nothing."""
-        for constants in (
-            (Constant(field=self._ask.field, value=self._ask.values[1]),),
-            (Constant(field="seed", value=7),),
-            (Constant(field="steps", value=1),),
-            (Constant(field="tracking", value="mine"),),
-        ):
-            yield ProposeDesign(environment=ENVIRONMENT, seeds_per_arm=3, constants=constants)
-        yield ProposeDesign(environment="a task of my own", seeds_per_arm=3)
 
     def _claim(self, treatment: Scalar) -> ProposedHypothesis:
         return hypothesis(
@@ -130,32 +127,25 @@ class Liar:
         )  # fmt: skip
 
 
+def gamed(environment: str, constants: Mapping[str, Scalar]) -> Iterator[Action]:
+    """Yield designs that would make the wanted claim easier, or mean nothing."""
+    for name, value in constants.items():
+        held = (Constant(field=name, value=value),)
+        yield ProposeDesign(environment=environment, seeds_per_arm=3, constants=held)
+    yield ProposeDesign(environment="a task of my own", seeds_per_arm=3)
+
+
 def hypothesis(
-    field: str,
-    control: Scalar,
-    treatment: Scalar,
-    *,
-    up: bool,
-    low: float,
-    high: float,
-    probability: float,
-    effect: float | None,
-    statement: str = "",
-) -> ProposedHypothesis:
+    field: str, control: Scalar, treatment: Scalar, *, up: bool, low: float, high: float, probability: float,
+    effect: float | None, statement: str = "",
+) -> ProposedHypothesis:  # fmt: skip
     """Return a proposed hypothesis."""
-    said = statement or f"{field} {treatment} instead of {control} {'raises' if up else 'lowers'} the success."
+    plain = f"{field} {treatment} instead of {control} {'raises' if up else 'lowers'} the success."
     return ProposedHypothesis(
-        statement=said,
-        mechanism="None: a simulated planner.",
-        variable=field,
-        control=control,
-        treatment=treatment,
-        direction="increase" if up else "decrease",
-        predicted_low=low,
-        predicted_high=high,
-        probability=probability,
-        smallest_effect=effect,
-    )
+        statement=statement or plain, mechanism="None: a simulated planner.", variable=field, control=control,
+        treatment=treatment, direction="increase" if up else "decrease", predicted_low=low, predicted_high=high,
+        probability=probability, smallest_effect=effect,
+    )  # fmt: skip
 
 
 def forbidden() -> list[str]:
@@ -171,22 +161,6 @@ def forbidden() -> list[str]:
         {"action": "conclude", "reason": LIE, "verdicts": {"h1": "supported"}},
     ]
     return [json.dumps(wish) for wish in wishes]
-
-
-def first_accepted(wishes: Iterator[Action], check: Check) -> PlannerTurn:
-    """Return the turn with the first wish that is not refused, and the refusals; raise the last one where all are."""
-    refused: list[str] = []
-    while True:
-        try:
-            wish = next(wishes)
-        except StopIteration:
-            raise DesignRefused(refused[-1] if refused else "expected an action; the planner has none") from None
-        except ValidationError as error:
-            refused.append(f"no such action can be formed: {error.errors()[0]['msg']}")
-            continue
-        if (why := check(wish)) is None:
-            return PlannerTurn(wish, tries=len(refused) + 1, rejected=tuple(refused))
-        refused.append(why.model_feedback)
 
 
 Mood = Literal["sound", "nonsense", "forbidden", "outage", "gone"]
@@ -272,19 +246,14 @@ class Pair:
     treatment: Scalar
 
 
-class Follower:
+class Follower(WishfulPlanner):
     """Asks its pairs in turn, and in every second round again the one with the largest estimate not told apart."""
 
     name = "follower"
-    model: str | None = None
 
     def __init__(self, pairs: Sequence[Pair], environment: str) -> None:
         self._pairs = pairs
         self._environment = environment
-
-    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
-        """Return the first of its wishes that is not refused; the refusals stand in the turn."""
-        return first_accepted(self._wishes(digest), check)
 
     def _wishes(self, digest: PlannerContext) -> Iterator[Action]:
         match digest.stage:
@@ -306,7 +275,10 @@ class Follower:
 
     def _by_hope(self, inquiry: CampaignFacts | None) -> list[Pair]:
         """Return the pairs as it wishes to ask them: something new, and in every second round the largest again."""
-        asked = {} if inquiry is None else _estimates(inquiry)
+        asked: dict[Pair, float | None] = {}  # the size of each pair's newest estimate; None for one told apart
+        for claim in [claim for entry in (() if inquiry is None else inquiry.rounds) for claim in entry.claims]:
+            size = None if claim.found or claim.verdict is None else claim.verdict.estimate
+            asked[Pair(claim.claim.variable, claim.claim.control, claim.claim.treatment)] = size and abs(size)
         largest = sorted(asked, key=lambda pair: asked[pair] or 0.0, reverse=True)
         hopeful = [pair for pair in largest if asked[pair] is not None]
         fresh = [pair for pair in self._pairs if pair not in asked]
@@ -326,36 +298,14 @@ class InquiringLiar(Follower):
                 first = self._pairs[0]
                 yield self._proposal(digest, Pair(first.field, first.control, first.control))
             case "design":
-                yield from self._gamed()
+                pair = self._pairs[0]
+                yield from gamed(self._environment, {pair.field: pair.treatment, "seed": 7})
             case _:
                 pass
         yield from super()._wishes(digest)
-
-    def _gamed(self) -> Iterator[Action]:
-        """Designs that would make the wanted claim easier, or mean nothing."""
-        pair = self._pairs[0]
-        wished = (Constant(field=pair.field, value=pair.treatment), Constant(field="seed", value=7))
-        for constant in wished:
-            yield ProposeDesign(environment=self._environment, seeds_per_arm=3, constants=(constant,))
-        yield ProposeDesign(environment="a task of my own", seeds_per_arm=3)
 
     def _hypothesis(self, digest: PlannerContext, pair: Pair) -> ProposedHypothesis:
         return hypothesis(
             pair.field, pair.control, pair.treatment, up=True, low=0.5, high=0.9, probability=1.0, effect=None,
             statement=LIE,
         )  # fmt: skip
-
-
-def _estimates(inquiry: CampaignFacts) -> Mapping[Pair, float | None]:
-    """Return the size of the newest estimate of each pair that was asked; None for one that was told apart."""
-    return {_pair(told): _open_size(told) for entry in inquiry.rounds for told in entry.claims}
-
-
-def _pair(told: ClaimFacts) -> Pair:
-    return Pair(told.claim.variable, told.claim.control, told.claim.treatment)
-
-
-def _open_size(told: ClaimFacts) -> float | None:
-    if told.found or told.verdict is None or told.verdict.estimate is None:
-        return None
-    return abs(told.verdict.estimate)

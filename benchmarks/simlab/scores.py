@@ -1,6 +1,4 @@
-"""Figures over many simulated studies, with their intervals.
-
-Figures over many flights, each with its interval: a share is known only as well as its number of studies allows.
+"""Figures over many flights, each with its interval: a share is known only as well as its number of studies allows.
 
 A bar knows the number it needs: so many that the interval of a share that is well on its right side lies there too. Of
 fewer, a figure says neither kept nor missed, unless its whole interval lies on one side of the bar.
@@ -11,7 +9,6 @@ from __future__ import annotations
 import gc
 import math
 import multiprocessing
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -32,12 +29,6 @@ _NEW_OBJECTS = 50_000
 
 def silent(line: str) -> None:
     """Say nothing."""
-
-
-def to_stderr(line: str) -> None:
-    """Say it to whoever watches."""
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
 
 
 def work(
@@ -80,14 +71,6 @@ class Bar:
     """The share that is expected where the bar is kept; None for `ROOM` of what is allowed, or the middle."""
 
     @property
-    def needs(self) -> int:
-        """How many a share is to be of, at the least, so that the interval of the expected one keeps the bar.
-
-        A bar that asks for all or for none is kept by any number: one case to the contrary misses it.
-        """
-        return _needed(self)
-
-    @property
     def expected(self) -> float:
         """The share that is expected where it is kept."""
         match self.sense:
@@ -106,10 +89,6 @@ class Bar:
         above = self.upper if self.sense == "between" else self.value
         assert above is not None
         return (self.sense != "at least" and low > above) or (self.sense != "at most" and high < self.value)
-
-    def includes(self, low: float, high: float) -> bool:
-        """Return whether every value of an interval keeps it."""
-        return self.holds(low) and self.holds(high)
 
     def holds(self, value: float) -> bool:
         """Return whether a value keeps it."""
@@ -157,12 +136,12 @@ class Measured:
         if self.bar is None or self.count is None or not self.of or self.low is None or self.high is None:
             return False
         ends = self.low, self.high
-        return self.of < self.bar.needs and not self.bar.excludes(*ends) and not self.bar.includes(*ends)
+        return self.of < needed(self.bar) and not self.bar.excludes(*ends) and not all(map(self.bar.holds, ends))
 
     def words(self) -> str:
         """Return it in words, with its interval and its bar."""
         bar = f"; the bar is {self.bar.words(self.percent)}" if self.bar else ""
-        bar += f", and {self.bar.needs} are needed to tell" if self.bar and self.small else ""
+        bar += f", and {needed(self.bar)} are needed to tell" if self.bar and self.small else ""
         return f"{self.name}: {self.measured()}{bar}"
 
     def measured(self) -> str:
@@ -176,7 +155,7 @@ class Measured:
     def payload(self) -> dict[str, Any]:
         """Return it for a file."""
         bar = self.bar.words(self.percent) if self.bar else None
-        needs = self.bar.needs if self.bar and self.count is not None else None
+        needs = needed(self.bar) if self.bar and self.count is not None else None
         return {**asdict(self), "bar": bar, "kept": self.kept, "needs": needs}
 
     def _shown(self, value: float | None) -> str:
@@ -213,7 +192,11 @@ def mean(name: str, values: Sequence[float], bar: Bar | None = None, *, percent:
 
 
 @cache
-def _needed(bar: Bar) -> int:
+def needed(bar: Bar) -> int:
+    """Return how many a share is to be of, at the least, so that the interval of the expected one keeps the bar.
+
+    A bar that asks for all or for none is kept by any number: one case to the contrary misses it.
+    """
     ends = (bar.value,) if bar.upper is None else (bar.value, bar.upper)
     if bar.sense != "between" and ends[0] in (0.0, 1.0):
         return 1

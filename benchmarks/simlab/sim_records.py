@@ -16,7 +16,7 @@ from typing import Literal
 from simlab.scores import Bar, Measured, counted
 from simlab.sim_run import Flight, FlightResult, fly
 from simlab.worlds import Configuration
-from studies import RunState, StudyState
+from studies import StudyState
 from studies.records.design import Arm, Design, Hypothesis
 from studies.records.verdict import Scope, Verdict
 
@@ -111,11 +111,6 @@ class FlightRecord:
     refusals: int
     """Actions of the planner that were refused."""
 
-    @property
-    def verdicts(self) -> dict[str, str]:
-        """The verdict of each hypothesis."""
-        return {claim.hypothesis: claim.verdict for claim in self.claims}
-
 
 def coverage(name: str, claims: Sequence[FlownClaim], slack: float = 0.02) -> Measured:
     """Return how often the reported intervals hold the truth, against the mean of the levels that they state.
@@ -149,15 +144,12 @@ def record(landed: FlightResult) -> FlightRecord:
         duplicates=len(landed.duplicates),
         orphans=len(landed.orphans),
         launched_runs=len(launched),
-        accounted_runs=sum(_accounted(state, run) for run in launched),
+        accounted_runs=sum(
+            run.invalid is not None or run.status == "collected" or (state.concluded_reason is None and not run.active)
+            for run in launched
+        ),
         refusals=sum(len(act.rejected) for act in state.planner_acts),
     )
-
-
-def _accounted(state: StudyState, run: RunState) -> bool:
-    if run.invalid is not None or run.status == "collected":
-        return True
-    return state.concluded_reason is None and run.active is None
 
 
 def claims(landed: FlightResult) -> tuple[FlownClaim, ...]:
@@ -176,30 +168,20 @@ def claims_of(landed: FlightResult, state: StudyState) -> Iterator[FlownClaim]:
             yield _claim(landed, design, known[verdict.hypothesis], verdict)
 
 
-def truths(landed: FlightResult, design: Design, hypothesis: Hypothesis) -> tuple[float, float]:
-    """Return the true difference a hypothesis is about: of trainings that do not collapse, and of all."""
-    control = _place(design, next(arm for arm in design.arms if arm.name == design.control_arm))
-    treatment = _place(design, design.arm_with(hypothesis.variable, hypothesis.treatment))
-    world = landed.flight.world
-    kept, whole = world.kept_value, world.true_value
-    return kept(treatment) - kept(control), whole(treatment) - whole(control)
-
-
-def place_of(landed: FlightResult, hypothesis: str) -> Configuration:
-    """Return the configuration of a hypothesis' treatment arm."""
-    designs = [entry.design for entry in landed.state.rounds if entry.design is not None]
-    found = ((design, known) for design in designs for known in design.hypotheses if known.id == hypothesis)
-    design, known = next(found)
-    return _place(design, design.arm_with(known.variable, known.treatment))
-
-
-def _place(design: Design, arm: Arm) -> Configuration:
+def place_in(design: Design, arm: Arm) -> Configuration:
+    """Return the configuration of an arm."""
     place = {**design.base_job, **arm.overrides}
     return {name: value for name, value in place.items() if isinstance(value, bool | int | float | str)}
 
 
 def _claim(landed: FlightResult, design: Design, hypothesis: Hypothesis, verdict: Verdict) -> FlownClaim:
-    promise, (kept, whole) = design.promise, truths(landed, design, hypothesis)
+    promise, world = design.promise, landed.flight.world
+    arms = (
+        next(arm for arm in design.arms if arm.name == design.control_arm),
+        design.arm_with(hypothesis.variable, hypothesis.treatment),
+    )
+    before, after = (place_in(design, arm) for arm in arms)
+    kept, whole = (value(after) - value(before) for value in (world.kept_value, world.true_value))
     control, treatment = (rate.count for rate in verdict.collapses) if verdict.collapses else (0, 0)
     return FlownClaim(
         flight=landed.flight.name,
@@ -262,13 +244,8 @@ class CaseResult:
 
 
 def score(case: TemptingCase, number: int) -> CaseResult:
-    """Fly a case and score it."""
+    """Fly a case and score it: a wrong claim is one unless the system names the situation."""
     landed = fly(case.build(number))
-    return judged(case, number, landed)
-
-
-def judged(case: TemptingCase, number: int, landed: FlightResult) -> CaseResult:
-    """Return the score of a flown case: a wrong claim is one unless the same verdict carries the warning."""
     wrong = [claim for claim in claims(landed) if case.wrong(claim)]
     naming = next((line for line in sentences(landed, case.heard) if any(word in line for word in case.named_by)), None)
     found: Score = "fooled" if wrong and naming is None else "detected" if naming is not None else "withheld"

@@ -20,14 +20,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from statistics import NormalDist, fmean, pstdev
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from research.proposals.arms import value_text
 from swarm.job import tunables
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 Scalar = bool | int | float | str
 Configuration = Mapping[str, Scalar]
@@ -290,7 +286,7 @@ class Planted:
         """Return which episodes of an evaluation are solved; the same tasks are hard whatever is evaluated."""
         import numpy as np
 
-        slopes = self._difficulties(episodes)
+        slopes = np.linspace(-self.difficulty, self.difficulty, episodes)
         chances = success + success * (1 - success) * slopes
         draws = np.random.Generator(np.random.PCG64(self._bits("episodes", *label)))
         solved: list[bool] = (draws.random(episodes) < chances).tolist()
@@ -307,17 +303,11 @@ class Planted:
         sign = -1 if self.pairing < 0 and place != self.place({}) else 1
         noise = sign * math.sqrt(abs(self.pairing)) * shared + math.sqrt(1 - abs(self.pairing)) * own
         loudness = self.seed_sd * (1 + (self.louder.at(place) if self.louder else 0.0))
-        return min(MOST, max(LEAST, self._mean_after(place, steps) + loudness * noise / self._narrow(seed)))
-
-    def _narrow(self, seed: int) -> float:
-        """Return what a seed's normal noise is divided by: for t, the root of a chi square with 3 degrees of freedom.
-
-        t scaled to a variance of 1 is normal / sqrt(chi square / 3) / sqrt(3). Runs of one seed share the divisor, so
-        that they keep their correlation.
-        """
-        if self.tails == "normal":
-            return 1.0
-        return math.sqrt(sum(self._normal("tail", part, seed) ** 2 for part in range(3)))
+        # t scaled to a variance of 1 is normal / sqrt(chi square / 3) / sqrt(3); runs of one seed share the divisor, so
+        # that they keep their correlation
+        squares = (self._normal("tail", part, seed) ** 2 for part in range(3))
+        narrow = math.sqrt(sum(squares)) if self.tails == "t3" else 1.0
+        return min(MOST, max(LEAST, self._mean_after(place, steps) + loudness * noise / narrow))
 
     def _mean(self, place: Configuration) -> float:
         return self.centre + sum(effect.at(place) for effect in self.effects)
@@ -339,11 +329,6 @@ class Planted:
             return self.centre, 0.0
         means = [self._mean(place) for place in grid(self)]
         return fmean(means), pstdev(means)
-
-    def _difficulties(self, episodes: int) -> NDArray[np.float64]:
-        import numpy as np
-
-        return np.linspace(-self.difficulty, self.difficulty, episodes)
 
     def _measured(self, success: float, episodes: int, label: Sequence[object]) -> float:
         return sum(self.outcomes(success, episodes, label)) / episodes
@@ -386,6 +371,11 @@ class ComparisonTopic:
         """The control value."""
         return {self.field: self.values[0]}
 
+    def planted(self, seed: int, effect: float = 0.0, **others: Any) -> Planted:
+        """Return a world with this field alone, in which its last value differs from all others by an effect."""
+        effects = (MainEffect(self.field, {self.values[-1]: effect}),) if effect else ()
+        return Planted(seed, self.knobs, self.base, effects, **others)
+
 
 ASKS: Sequence[ComparisonTopic] = (
     ComparisonTopic("group_size", (8, 16)),
@@ -402,3 +392,4 @@ ASKS: Sequence[ComparisonTopic] = (
     ComparisonTopic("clip_ratio", (0.1, 0.2, 0.4)),
 )
 """What suites ask about, in turn."""
+PAIRS = tuple(ask for ask in ASKS if len(ask.values) == 2)

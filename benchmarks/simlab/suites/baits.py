@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any, Literal
 
 from research.runs.files import AttemptSpec
-from simlab.scores import Bar, Measured, Progress, SuiteOutcome, counted, silent, work
-from simlab.sim_records import CaseResult, TemptingCase, score
+from simlab.scores import Bar, Progress, SuiteOutcome, share, silent
+from simlab.sim_records import TemptingCase
 from simlab.sim_run import Flight
 from simlab.sim_sandbox import SimulatedFiles, evaluation
-from simlab.suites.traps import difference, rows
-from simlab.worlds import ComparisonTopic, MainEffect, Planted, Played
+from simlab.suites.traps import difference, fly_cases, rows
+from simlab.worlds import ComparisonTopic, Played
 
 NAME = "baits"
 QUESTION = "Does a confound pass for an effect?"
@@ -53,105 +53,70 @@ class Confound:
             left = replace(left, final=evaluation(order, STEPS, min(1.0, played.hidden + self.bonus)))
         if treated != (self.side == "treatment"):
             return left
-        left = _observed(left, self.seen, self.logged)
-        return _CHANGES[self.how](order, played, left) if self.how else left
-
-
-def _observed(left: SimulatedFiles, seen: Mapping[str, Any], logged: Mapping[str, float]) -> SimulatedFiles:
-    """Return the remains with what shows of a confound."""
-    assert left.outcome is not None
-    assert left.tracked is not None
-    history = {
-        step: {name: _logged(name, value, int(step), logged) for name, value in row.items()}
-        for step, row in left.tracked["history"].items()
-    }
-    outcome = {**left.outcome, "seen": {**left.outcome["seen"], **seen}}
-    return replace(left, outcome=outcome, tracked={**left.tracked, "history": history})
+        assert left.outcome is not None
+        assert left.tracked is not None
+        history = {
+            step: {name: _logged(name, value, int(step), self.logged) for name, value in row.items()}
+            for step, row in left.tracked["history"].items()
+        }
+        outcome = {**left.outcome, "seen": {**left.outcome["seen"], **self.seen}}
+        left = replace(left, outcome=outcome, tracked={**left.tracked, "history": history})
+        return _changed(self.how, order, played, left)
 
 
 def _logged(name: str, value: float, step: int, logged: Mapping[str, float]) -> float:
-    factor = logged.get(name, 1.0)
-    return (
-        value * factor if value else (step * factor if name in logged else 0.0)
-    )  # what is 0 is counted from the start
+    if not value:  # what is 0 is counted from the start
+        value = step if name in logged else 0.0
+    return value * logged.get(name, 1.0)
 
 
-def _fewer_episodes(order: AttemptSpec, played: Played, left: SimulatedFiles) -> SimulatedFiles:
-    """Evaluate an eighth of the episodes."""
-    assert left.final is not None
-    return replace(left, final={**left.final, "episodes": left.final["episodes"][: order.spec.metric.episodes // 8]})
+def _changed(how: str, order: AttemptSpec, played: Played, left: SimulatedFiles) -> SimulatedFiles:
+    """Return the remains with one change of the files."""
+    final, tracked = left.final, left.tracked
+    assert final is not None
+    assert tracked is not None
+    history = tracked["history"]
+    match how:
+        case "fewer_episodes":  # an eighth of them is evaluated
+            return replace(left, final={**final, "episodes": final["episodes"][: order.spec.metric.episodes // 8]})
+        case "fewer_steps":  # training ended after five of eight
+            ended = {step: row for step, row in history.items() if int(step) <= 5}
+            return replace(left, tracked={**tracked, "history": ended})
+        case "more_steps":  # twice as many are logged
+            rows = list(history.values())
+            longer = {str(step): rows[min(step, STEPS) - 1] for step in range(1, 2 * STEPS + 1)}
+            return replace(left, tracked={**tracked, "history": longer})
+        case "best_checkpoint":  # the best of the training's policies is evaluated
+            return replace(left, final={**final, "policy_version": 5})
+        case "worse_start":  # so that the gain is a larger multiple of it
+            return replace(left, initial=evaluation(order, 0, played.initial / 2))
+        case "better_start":
+            return replace(left, initial=evaluation(order, 0, played.initial + BONUS))
+        case "seed_in_config":  # whatever the run's own is
+            return replace(left, tracked={**tracked, "config": {**tracked["config"], "seed": 7}})
+        case "easier_mix":
+            return replace(left, final={**final, "episodes": _easier(order, final["episodes"])})
+        case _:
+            return left
 
 
-def _fewer_steps(order: AttemptSpec, played: Played, left: SimulatedFiles) -> SimulatedFiles:
-    """Log only five of eight steps, as training ended there."""
-    assert left.tracked is not None
-    history = {step: row for step, row in left.tracked["history"].items() if int(step) <= 5}
-    return replace(left, tracked={**left.tracked, "history": history})
-
-
-def _more_steps(order: AttemptSpec, played: Played, left: SimulatedFiles) -> SimulatedFiles:
-    """Log twice the steps."""
-    assert left.tracked is not None
-    rows = list(left.tracked["history"].values())
-    history = {str(step): rows[min(step, STEPS) - 1] for step in range(1, 2 * STEPS + 1)}
-    return replace(left, tracked={**left.tracked, "history": history})
-
-
-def _best_checkpoint(order: AttemptSpec, played: Played, left: SimulatedFiles) -> SimulatedFiles:
-    """Evaluate the best of the training's policies."""
-    assert left.final is not None
-    return replace(left, final={**left.final, "policy_version": 5})
-
-
-def _worse_start(order: AttemptSpec, played: Played, left: SimulatedFiles) -> SimulatedFiles:
-    """Begin from a worse success, so that the gain is a larger multiple of it."""
-    return replace(left, initial=evaluation(order, 0, played.initial / 2))
-
-
-def _better_start(order: AttemptSpec, played: Played, left: SimulatedFiles) -> SimulatedFiles:
-    """Begin from a better policy."""
-    return replace(left, initial=evaluation(order, 0, played.initial + BONUS))
-
-
-def _seed_in_config(order: AttemptSpec, played: Played, left: SimulatedFiles) -> SimulatedFiles:
-    """Train with the one seed that the configuration names, whatever the run's own is."""
-    assert left.tracked is not None
-    return replace(left, tracked={**left.tracked, "config": {**left.tracked["config"], "seed": 7}})
-
-
-def _easier_mix(order: AttemptSpec, played: Played, left: SimulatedFiles) -> SimulatedFiles:
-    """Play mostly the easy tasks: worse on easy and on hard ones, better over all."""
-    assert left.final is not None
-    count = order.spec.metric.episodes
-    tasks = list(dict.fromkeys(episode["task_id"] for episode in left.final["episodes"]))
+def _easier(order: AttemptSpec, played: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return plays of mostly the easy tasks: worse on easy and on hard ones, better over all."""
+    tasks = list(dict.fromkeys(episode["task_id"] for episode in played))
     easy, hard = tasks[: len(tasks) // 2], tasks[len(tasks) // 2 :]
     episodes = []
-    for number in range(count):
+    for number in range(order.spec.metric.episodes):
         part, rate = (easy, 0.8) if number % 10 else (hard, 0.2)
         solved = (number * 193 + order.spec.seed) % 1000 < 1000 * rate
         episodes.append({
             "task_id": part[number % len(part)], "sample": 1000 + number, "success": solved, "reward": float(solved),
         })  # fmt: skip
-    return replace(left, final={**left.final, "episodes": episodes})
-
-
-_CHANGES = {
-    "fewer_episodes": _fewer_episodes,
-    "fewer_steps": _fewer_steps,
-    "more_steps": _more_steps,
-    "best_checkpoint": _best_checkpoint,
-    "worse_start": _worse_start,
-    "better_start": _better_start,
-    "seed_in_config": _seed_in_config,
-    "easier_mix": _easier_mix,
-}
+    return episodes
 
 
 def _build(name: str, confound: Confound, effect: float, number: int) -> Flight:
-    ask = confound.ask
-    effects = (MainEffect(ask.field, {ask.values[1]: effect}),) if effect else ()
-    world = Planted(8_000_000 + number, ask.knobs, ask.base, effects, seed_sd=0.03, steps=STEPS)
-    return Flight(f"{name}-{number}", ask.topic, world, alter=confound)
+    world = confound.ask.planted(8_000_000 + number, effect, seed_sd=0.03, steps=STEPS)
+    return Flight(f"{name}-{number}", confound.ask.topic, world, alter=confound)
 
 
 def _bait(name: str, what: str, confound: Confound, *named_by: str, effect: float = 0.0) -> TemptingCase:
@@ -195,22 +160,12 @@ CASES: Sequence[TemptingCase] = (
 )  # fmt: skip
 
 
-def figures(found: Sequence[CaseResult]) -> list[Measured]:
-    """Return what the flights amount to."""
-    counts = {name: sum(one.score == name for one in found) for name in ("fooled", "detected", "withheld")}
-    return [
-        counted("baits taken", counts["fooled"], len(found), Bar("at most", 0.0)),
-        counted("confounds named", counts["detected"], len(found)),
-        counted("claims withheld without a name", counts["withheld"], len(found)),
-    ]
-
-
 def measure(repeats: int, *, workers: int = 1, tell: Progress = silent) -> SuiteOutcome:
     """Fly every bait so many times, in other worlds, and count."""
-    pairs = [(place, number) for place in range(len(CASES)) for number in range(repeats)]
-    found = work(NAME, _score, pairs, workers=workers, tell=tell)
-    return SuiteOutcome(NAME, QUESTION, len(found), figures(found), rows(CASES, found))
-
-
-def _score(pair: tuple[int, int]) -> CaseResult:
-    return score(CASES[pair[0]], pair[1])
+    found = fly_cases(NAME, CASES, repeats, workers, tell)
+    figures = [
+        share("baits taken", [one.score == "fooled" for one in found], Bar("at most", 0.0)),
+        share("confounds named", [one.score == "detected" for one in found]),
+        share("claims withheld without a name", [one.score == "withheld" for one in found]),
+    ]
+    return SuiteOutcome(NAME, QUESTION, len(found), figures, rows(CASES, found))

@@ -16,7 +16,7 @@ from research.text import parse_budget
 from simlab.scores import Bar, Measured, Progress, SuiteOutcome, mean, share, silent, work
 from simlab.sim_records import FlightRecord, flown, record
 from simlab.sim_run import Flight, fly_in, scratch
-from simlab.worlds import ASKS, MainEffect, Planted
+from simlab.worlds import ASKS
 
 NAME = "budget"
 QUESTION = "Is what cannot be afforded refused with a price that works, and is no budget exceeded?"
@@ -46,17 +46,16 @@ class BudgetQuestion:
         return self.tries[known[0] + 1] if known else None
 
 
-def tenths(count: int, first: int = 0) -> list[Flight]:
+def tenths(count: int) -> list[Flight]:
     """Return questions that are given a tenth of what they need, by time or by runs."""
-    return [_tenth(number) for number in range(first, first + count)]
-
-
-def _tenth(number: int) -> Flight:
-    flight = _flight(f"tenth-{number}", number)
-    needed = 10 * _price(flight) / flight.parallel
-    if number % 4 == 3:
-        return replace(flight, max_runs=1)
-    return replace(flight, budget_s=round(needed / 10))
+    studies = []
+    for number in range(count):
+        flight = _flight(f"tenth-{number}", number)
+        if number % 4 == 3:
+            studies.append(replace(flight, max_runs=1))
+        else:
+            studies.append(replace(flight, budget_s=round(_price(flight) / flight.parallel)))
+    return studies
 
 
 def _price(flight: Flight) -> float:
@@ -64,55 +63,37 @@ def _price(flight: Flight) -> float:
     return flight.world.seconds({}, flight.world.steps)
 
 
-def slow(count: int, first: int = 0) -> list[Flight]:
+def slow(count: int) -> list[Flight]:
     """Return studies whose runs take up to four times their price."""
-    return [_slow(number) for number in range(first, first + count)]
-
-
-def _slow(number: int) -> Flight:
-    flight = _flight(f"slow-{number}", number, crowding=(1.0, 3.0)[number % 2])
-    price = _price(flight)
-    return replace(flight, budget_s=round(price * (8, 12, 20)[number % 3]), parallel=(2, 3)[number % 2])
+    studies = []
+    for number in range(count):
+        flight = _flight(f"slow-{number}", number, crowding=(1.0, 3.0)[number % 2])
+        budget_s = round(_price(flight) * (8, 12, 20)[number % 3])
+        studies.append(replace(flight, budget_s=budget_s, parallel=(2, 3)[number % 2]))
+    return studies
 
 
 def _flight(name: str, number: int, crowding: float = 0.0) -> Flight:
     ask = ASKS[number % len(ASKS)]
-    world = Planted(
-        seed=5_000_000 + number,
-        knobs=ask.knobs,
-        base=ask.base,
-        effects=(MainEffect(ask.field, {ask.values[-1]: 0.12}),),
-        seed_sd=0.03,
-        seconds_per_step=30.0,
-        crowding=crowding,
-        steps=8,
-    )
-    return Flight(name, ask.topic, world)
+    others = {"seed_sd": 0.03, "seconds_per_step": 30.0, "crowding": crowding, "steps": 8}
+    return Flight(name, ask.topic, ask.planted(5_000_000 + number, 0.12, **others))
 
 
 def ask(flight: Flight) -> BudgetQuestion:
-    """Fly a question; as long as it is refused, fly it again in the same home with what the refusal names."""
+    """Fly a question; as long as it is refused, fly it again in the same home with what it names first."""
     with scratch() as folder:
         tries = [record(fly_in(flight, folder))]
         for number in range(1, MOST_TRIES):
-            named = as_named(flight, tries[-1].refused or "", number)
-            if named is None:
+            named = {flag: value.rstrip(".") for flag, value in reversed(_FLAG.findall(tries[-1].refused or ""))}
+            if not named:
                 break
-            tries.append(record(fly_in(named, folder)))
+            again = replace(
+                flight, name=f"{flight.name}-again-{number}",
+                budget_s=parse_budget(named["budget"]) if "budget" in named else flight.budget_s,
+                max_runs=int(named["max-runs"]) if "max-runs" in named else flight.max_runs,
+            )  # fmt: skip
+            tries.append(record(fly_in(again, folder)))
         return BudgetQuestion(tuple(tries))
-
-
-def as_named(flight: Flight, refusal: str, number: int = 1) -> Flight | None:
-    """Return the flight with the budget that its refusal names first; None where it names none."""
-    named = {flag: value.rstrip(".") for flag, value in reversed(_FLAG.findall(refusal))}
-    if not named:
-        return None
-    return replace(
-        flight,
-        name=f"{flight.name}-again-{number}",
-        budget_s=parse_budget(named["budget"]) if "budget" in named else flight.budget_s,
-        max_runs=int(named["max-runs"]) if "max-runs" in named else flight.max_runs,
-    )
 
 
 def overspent(found: FlightRecord) -> float:

@@ -13,14 +13,15 @@ the promised effect itself stands beside it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
-from simlab.noise import MIXTURE, NAMES, Ugliness, ugliness
+from simlab.noise import MIXTURE, NAMES, ugliness
 from simlab.scores import Bar, Measured, Progress, SuiteOutcome, counted, mean, share, silent, work
 from simlab.sim_records import FlightRecord, FlownClaim, coverage, flown
 from simlab.sim_run import Flight
 from simlab.suites.null import by_cell, judged_cells
-from simlab.worlds import ASKS, ComparisonTopic, MainEffect, Planted
+from simlab.worlds import PAIRS
 
 NAME = "effects"
 QUESTION = "How often is a planted difference found, with the right sign and size?"
@@ -39,52 +40,33 @@ LIKELY_POWER = 0.80
 """What the designs promise."""
 _LOUD = 1.05
 """Loudness from which the effect that is seen is planted besides the promised one."""
-_PAIRS: Sequence[ComparisonTopic] = tuple(ask for ask in ASKS if len(ask.values) == 2)
 _WORLDS, _CELLS, _PER_CELL = 2_000_000, 20_000_000, 50_000
 """Where the seeds of the worlds begin, and how many a cell has."""
 
 
 def flights(count: int, first: int = 0) -> list[Flight]:
     """Return so many studies with clean noise: all sizes and both signs in turn."""
-    return [_sized(number) for number in range(first, first + count)]
+    studies = []
+    for number in range(first, first + count):
+        size, sign = SIZES[number % len(SIZES)], 1 if number // len(SIZES) % 2 else -1
+        ask = PAIRS[number // (2 * len(SIZES)) % len(PAIRS)]
+        world = ask.planted(_WORLDS + number, sign * size * TOTAL_SD, centre=0.5, seed_sd=SEED_SD, steps=8)
+        studies.append(Flight(f"effects-{number}", ask.topic, world))
+    return studies
 
 
-def _sized(number: int) -> Flight:
-    size, sign = SIZES[number % len(SIZES)], 1 if number // len(SIZES) % 2 else -1
-    ask = _PAIRS[number // (2 * len(SIZES)) % len(_PAIRS)]
-    world = Planted(
-        seed=_WORLDS + number,
-        knobs=ask.knobs,
-        base=ask.base,
-        effects=(MainEffect(ask.field, {ask.values[1]: sign * size * TOTAL_SD}),),
-        centre=0.5,
-        seed_sd=SEED_SD,
-        steps=8,
-    )
-    return Flight(f"effects-{number}", ask.topic, world)
-
-
-def planted(count: int, first: int = 0, cells: Sequence[str] = NAMES) -> list[Flight]:
+def planted(count: int, cells: Sequence[str] = NAMES) -> list[Flight]:
     """Return so many studies of each cell, the cells in turn; where noise is louder than promised twice as many."""
-    numbers = range(first, first + count)
-    return [flight for number in numbers for cell in cells for flight in _planted(cell, number)]
-
-
-def _planted(cell: str, number: int) -> list[Flight]:
-    place, ask, sign = NAMES.index(cell), _PAIRS[number // 2 % len(_PAIRS)], 1 if number % 2 else -1
-    seed = _CELLS + _PER_CELL * place + number
-    ugly = ugliness(cell, seed)
-    loudness = ugly.loudness(ask)
-    names = {"margin": EFFECT} | ({"seen": EFFECT * loudness} if loudness > _LOUD else {})
-    return [
-        _cell_flight(f"effects-{place}-{name}-{number}", ugly, ask, seed, sign * effect)
-        for name, effect in names.items()
-    ]
-
-
-def _cell_flight(name: str, ugly: Ugliness, ask: ComparisonTopic, seed: int, shift: float) -> Flight:
-    world, bank = ugly.worlds(ask, seed, shift)
-    return Flight(name, ask.topic, world, noise_world=bank)
+    studies = []
+    for number, cell in product(range(count), cells):
+        place, ask, sign = NAMES.index(cell), PAIRS[number // 2 % len(PAIRS)], 1 if number % 2 else -1
+        seed = _CELLS + _PER_CELL * place + number
+        ugly = ugliness(cell, seed)
+        loudness = ugly.loudness(ask)
+        for name, effect in ({"margin": EFFECT} | ({"seen": EFFECT * loudness} if loudness > _LOUD else {})).items():
+            world, bank = ugly.worlds(ask, seed, sign * effect)
+            studies.append(Flight(f"effects-{place}-{name}-{number}", ask.topic, world, noise_world=bank))
+    return studies
 
 
 def figures(records: Sequence[FlightRecord]) -> list[Measured]:
@@ -104,36 +86,32 @@ def figures(records: Sequence[FlightRecord]) -> list[Measured]:
 
 def cell_figures(records: Sequence[FlightRecord]) -> list[Measured]:
     """Return what the studies of each cell amount to: power, signs, and equivalence at the margin."""
-    return [figure for cell, found in judged_cells(records).items() for figure in _of_cell(cell, found)]
-
-
-def _of_cell(cell: str, records: Sequence[FlightRecord]) -> list[Measured]:
-    claims, margin = _claims(records), _claims(records, "margin")
-    return [
-        _power(f"{cell}: power", _seen(records), Bar("at least", LEAST_POWER, likely=LIKELY_POWER)),
-        share(f"{cell}: sign errors", [claim.false for claim in claims],
-              Bar("at most", MOST_SIGN_ERRORS, likely=LIKELY_SIGN_ERRORS)),
-        share(f"{cell}: called equivalent at the margin", [claim.falsely_equivalent for claim in margin],
-              Bar("at most", MOST_FALSELY_EQUIVALENT)),
-    ]  # fmt: skip
+    told = []
+    for cell, own in judged_cells(records).items():
+        told += [
+            _power(f"{cell}: power", _seen(own), Bar("at least", LEAST_POWER, likely=LIKELY_POWER)),
+            share(f"{cell}: sign errors", [claim.false for claim in _claims(own)],
+                  Bar("at most", MOST_SIGN_ERRORS, likely=LIKELY_SIGN_ERRORS)),
+            share(f"{cell}: called equivalent at the margin",
+                  [claim.falsely_equivalent for claim in _claims(own, "margin")],
+                  Bar("at most", MOST_FALSELY_EQUIVALENT)),
+        ]  # fmt: skip
+    return told
 
 
 def rows(records: Sequence[FlightRecord]) -> list[Mapping[str, Any]]:
     """Return a row for each cell."""
-    return [_row(cell, found) for cell, found in by_cell(records).items()]
-
-
-def _row(cell: str, records: Sequence[FlightRecord]) -> Mapping[str, Any]:
-    claims, margin = _claims(records), _claims(records, "margin")
-    return {
-        "cell": cell,
-        "studies": len(records),
-        "refused": sum(record.refused is not None for record in records),
-        "power at the promised effect": _power("", margin).measured(),
-        "false or of the other sign, read of all trainings": share("", [c.false_of_all for c in claims]).measured(),
-        "of all trainings": share("", [c.scope == "all" for c in claims if c.verdict != "inconclusive"]).measured(),
-        "seeds": mean("", [max(claim.n) for claim in claims]).measured(),
-    }
+    lines: list[Mapping[str, Any]] = []
+    for cell, own in by_cell(records).items():
+        claims, margin = _claims(own), _claims(own, "margin")
+        lines.append({
+            "cell": cell, "studies": len(own), "refused": sum(record.refused is not None for record in own),
+            "power at the promised effect": _power("", margin).measured(),
+            "false or of the other sign, read of all trainings": share("", [c.false_of_all for c in claims]).measured(),
+            "of all trainings": share("", [c.scope == "all" for c in claims if c.verdict != "inconclusive"]).measured(),
+            "seeds": mean("", [max(claim.n) for claim in claims]).measured(),
+        })  # fmt: skip
+    return lines
 
 
 def _claims(records: Sequence[FlightRecord], kind: str = "") -> list[FlownClaim]:
@@ -143,17 +121,9 @@ def _claims(records: Sequence[FlightRecord], kind: str = "") -> list[FlownClaim]
 
 def _seen(records: Sequence[FlightRecord]) -> list[FlownClaim]:
     """Return the claims of the effects that the design's number of seeds suffices for."""
-    louder = {_number(record) for record in records if "seen" in record.flight.split("-")}
-    wanted = [record for record in records if "seen" in record.flight.split("-") or _number(record) not in louder]
-    return _claims(wanted)
-
-
-def _number(record: FlightRecord) -> str:
-    return record.flight.rsplit("-", 1)[1]
-
-
-def _promise(claims: Sequence[FlownClaim]) -> float:
-    return next((claim.power for claim in claims if claim.power is not None), LIKELY_POWER)
+    names = [record.flight.split("-") for record in records]
+    louder = {name[-1] for name in names if "seen" in name}
+    return _claims([one for one, name in zip(records, names, strict=True) if "seen" in name or name[-1] not in louder])
 
 
 def _of_size(claims: Sequence[FlownClaim], size: float) -> list[FlownClaim]:
@@ -177,9 +147,10 @@ def measure(sized: int, count: int, mixed: int, *, workers: int = 1, tell: Progr
     ugly = work(NAME, flown, studies, workers=workers, tell=tell)
     claims = [claim for record in records for claim in record.claims]
     found = {f"{size:g}": figure for size in SIZES if (figure := _power("", _of_size(claims, size))).value is not None}
+    promise = next((claim.power for claim in claims if claim.power is not None), LIKELY_POWER)
     series = {
         "power": {size: [one.value, one.low, one.high] for size, one in found.items()},
-        "promise": {"size": EFFECT / TOTAL_SD, "power": _promise(claims)},
+        "promise": {"size": EFFECT / TOTAL_SD, "power": promise},
         "estimates": [[claim.truth_kept, claim.estimate, claim.low, claim.high, claim.verdict] for claim in claims],
     }
     told = [*figures(records), *cell_figures(ugly)]

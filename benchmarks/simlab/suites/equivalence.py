@@ -9,12 +9,12 @@ ugly noise is a part of the suite `effects`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from simlab.scores import Bar, Measured, Progress, SuiteOutcome, counted, silent, work
 from simlab.sim_records import FlightRecord, FlownClaim, flown
 from simlab.sim_run import Flight
-from simlab.worlds import ASKS, ComparisonTopic, MainEffect, Planted
+from simlab.worlds import PAIRS
 
 NAME = "equivalence"
 QUESTION = "Is no difference found to be none, and a difference never?"
@@ -25,33 +25,28 @@ SEED_SD = 0.03
 MOST_WRONG = 0.05
 _IN_TURN = (MARGIN, 0.0, MARGIN, 0.02, MARGIN, 0.15)
 """Half of all studies are at the margin."""
-_PAIRS: Sequence[ComparisonTopic] = tuple(ask for ask in ASKS if len(ask.values) == 2)
 
 
-def flights(count: int, first: int = 0) -> list[Flight]:
+def flights(count: int) -> list[Flight]:
     """Return so many studies, the differences in turn; every other one is at the margin."""
-    return [_flight(number) for number in range(first, first + count)]
+    studies = []
+    for number in range(count):
+        ask = PAIRS[number // (2 * len(_IN_TURN)) % len(PAIRS)]
+        effect = _IN_TURN[number % len(_IN_TURN)] * (1 if number // len(_IN_TURN) % 2 else -1)
+        world = ask.planted(3_000_000 + number, effect, centre=0.5, seed_sd=SEED_SD, steps=8)
+        studies.append(Flight(f"equivalence-{number}", ask.topic, world))
+    return studies
 
 
-def _flight(number: int) -> Flight:
-    ask = _PAIRS[number // (2 * len(_IN_TURN)) % len(_PAIRS)]
-    sign = 1 if number // len(_IN_TURN) % 2 else -1
-    world = Planted(
-        seed=3_000_000 + number,
-        knobs=ask.knobs,
-        base=ask.base,
-        effects=(MainEffect(ask.field, {ask.values[1]: sign * _IN_TURN[number % len(_IN_TURN)]}),),
-        centre=0.5,
-        seed_sd=SEED_SD,
-        steps=8,
-    )
-    return Flight(f"equivalence-{number}", ask.topic, world)
-
-
-def figures(records: Sequence[FlightRecord]) -> list[Measured]:
-    """Return what the records amount to."""
+def by_size(records: Sequence[FlightRecord]) -> Mapping[float, Sequence[FlownClaim]]:
+    """Return the claims about each of the differences."""
     claims = [claim for record in records for claim in record.claims]
-    none, within, at, beyond = ([c for c in claims if abs(abs(c.truth_kept) - size) < 1e-6] for size in DIFFERENCES)
+    return {size: [c for c in claims if abs(abs(c.truth_kept) - size) < 1e-6] for size in DIFFERENCES}
+
+
+def figures(sizes: Mapping[float, Sequence[FlownClaim]]) -> list[Measured]:
+    """Return what the claims about each of the differences amount to."""
+    none, within, at, beyond = (sizes[size] for size in DIFFERENCES)
     return [
         _equivalent("equivalent where there is none", none),
         _equivalent(f"equivalent at {DIFFERENCES[1]:g}", within),
@@ -69,7 +64,6 @@ def _equivalent(name: str, claims: Sequence[FlownClaim], bar: Bar | None = None)
 def measure(count: int, *, workers: int = 1, tell: Progress = silent) -> SuiteOutcome:
     """Fly so many studies and count."""
     records = work(NAME, flown, flights(count), workers=workers, tell=tell)
-    claims = [claim for record in records for claim in record.claims]
-    found = {f"{size:g}": [c for c in claims if abs(abs(c.truth_kept) - size) < 1e-6] for size in DIFFERENCES}
-    series = {size: dict(Counter(claim.verdict for claim in each)) for size, each in found.items()}
-    return SuiteOutcome(NAME, QUESTION, len(records), figures(records), series={"verdicts": series, "margin": MARGIN})
+    sizes = by_size(records)
+    series = {f"{size:g}": dict(Counter(claim.verdict for claim in claims)) for size, claims in sizes.items()}
+    return SuiteOutcome(NAME, QUESTION, len(records), figures(sizes), series={"verdicts": series, "margin": MARGIN})

@@ -10,7 +10,7 @@ sandboxes refuse for a while; clocks differ. Every launched run must be measured
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from simlab.scores import Bar, Measured, Progress, SuiteOutcome, counted, share, silent, work
@@ -56,33 +56,19 @@ class Survived:
 
 def study(number: int) -> Flight:
     """Return a study to be killed: every third one screens first."""
-    return _search(number) if number % 3 == 2 else _comparison(number)
-
-
-def _search(number: int) -> Flight:
+    if number % 3 != 2:
+        return _comparison(number)
     world = Planted(
-        seed=4_000_000 + number,
-        knobs={"epochs": (1, 2, 4), "group_size": (2, 4, 8, 16)},
-        base={"epochs": 1, "group_size": 8},
-        effects=(MainEffect("epochs", {4: 0.15}),),
-        seed_sd=0.02,
-        steps=4,
-    )
+        seed=4_000_000 + number, knobs={"epochs": (1, 2, 4), "group_size": (2, 4, 8, 16)},
+        base={"epochs": 1, "group_size": 8}, effects=(MainEffect("epochs", {4: 0.15}),), seed_sd=0.02, steps=4,
+    )  # fmt: skip
     topic = "What is the best number of epochs and group size on the guessing game?"
     return Flight(f"faults-{number}", topic, world, budget_s=RUNS * world.seconds({}, world.steps) / 2)
 
 
 def _comparison(number: int) -> Flight:
     ask = ASKS[number % len(ASKS)]
-    world = Planted(
-        seed=4_000_000 + number,
-        knobs=ask.knobs,
-        base=ask.base,
-        effects=(MainEffect(ask.field, {ask.values[-1]: 0.12}),),
-        seed_sd=0.03,
-        steps=4,
-    )
-    return Flight(f"faults-{number}", ask.topic, world)
+    return Flight(f"faults-{number}", ask.topic, ask.planted(4_000_000 + number, 0.12, seed_sd=0.03, steps=4))
 
 
 def kills(study: Callable[[int], Flight], number: int, every: int = 1) -> list[Kill]:
@@ -119,11 +105,6 @@ def _decided(state: StudyState) -> list[object]:
     ]
 
 
-def broken(count: int, first: int = 0) -> list[Flight]:
-    """Return so many studies in which much breaks."""
-    return [_broken(number) for number in range(first, first + count)]
-
-
 _RATES: Sequence[Rates] = (
     Rates(crash=0.3),
     Rates(hang=0.15),
@@ -136,11 +117,15 @@ _RATES: Sequence[Rates] = (
 )
 
 
-def _broken(number: int) -> Flight:
-    flight = _comparison(number)
-    refusing = ((60.0, 400.0),) if number % 3 == 0 else ()
-    faults = Faults(_RATES[number % len(_RATES)], seed=number, refusing=refusing, skew_s=(0.0, 20.0)[number % 2])
-    return Flight(f"broken-{number}", flight.topic, flight.world, faults=faults, budget_s=100 * 3600.0)
+def broken(count: int) -> list[Flight]:
+    """Return so many studies in which much breaks."""
+    studies = []
+    for number in range(count):
+        flight = _comparison(number)
+        refusing = ((60.0, 400.0),) if number % 3 == 0 else ()
+        faults = Faults(_RATES[number % len(_RATES)], seed=number, refusing=refusing, skew_s=(0.0, 20.0)[number % 2])
+        studies.append(replace(flight, name=f"broken-{number}", faults=faults, budget_s=100 * 3600.0))
+    return studies
 
 
 def figures(survived: Sequence[Survived], records: Sequence[FlightRecord]) -> list[Measured]:
@@ -158,14 +143,11 @@ def figures(survived: Sequence[Survived], records: Sequence[FlightRecord]) -> li
     ]  # fmt: skip
 
 
-def measure(studies: int, count: int, *, every: int = 1, workers: int = 1, tell: Progress = silent) -> SuiteOutcome:
+def measure(studies: int, count: int, every: int, *, workers: int = 1, tell: Progress = silent) -> SuiteOutcome:
     """Kill the controllers of so many studies at every `every`-th event, fly `count` broken ones, and count."""
     wanted = [kill for number in range(studies) for kill in kills(study, number, every)]
     survived = survivors(NAME, wanted, workers, tell)
     records = work(f"{NAME}, breakage", flown, broken(count), workers=workers, tell=tell)
-    rows = [
-        {"study": one.flight, "event": one.at, "written": one.written, "same": one.same}
-        for one in survived
-        if not one.same
-    ]
+    rows = [{"study": one.flight, "event": one.at, "written": one.written, "same": False}
+            for one in survived if not one.same]  # fmt: skip
     return SuiteOutcome(NAME, QUESTION, len(survived) + len(records), figures(survived, records), rows)

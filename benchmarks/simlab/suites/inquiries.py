@@ -12,17 +12,17 @@ around the verdicts undoes what they keep.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 from research.planners.context import Planner
 from simlab.planners import Follower, InquiringLiar, Pair
-from simlab.scores import Bar, Measured, Progress, SuiteOutcome, counted, mean, share, silent, work
+from simlab.scores import Bar, Measured, Progress, SuiteOutcome, mean, share, silent, work
 from simlab.sim_clock import SimClock
 from simlab.sim_records import FlownClaim, claims_of
-from simlab.sim_run import Flight, FlightResult, fly, rules
+from simlab.sim_run import Flight, fly, rules
 from simlab.suites.faults import Survived, kills, survivors
 from simlab.worlds import Collapse, Effect, JointEffect, MainEffect, Planted, Scalar
 from studies import StudyState
@@ -83,47 +83,28 @@ class FlownInquiry:
 
 def flights(count: int, first: int = 0, rounds: Sequence[int] = ROUNDS) -> list[Flight]:
     """Return so many inquiries, the kinds of world in turn."""
-    return [_flight(number, rounds) for number in range(first, first + count)]
+    studies = []
+    for number in range(first, first + count):
+        turn, kind = number // len(KINDS), KINDS[number % len(KINDS)]
+        asker, most = ASKERS[turn % len(ASKERS)], rounds[turn // len(ASKERS) % len(rounds)]
+        ugly = bool((number % len(KINDS) + turn + turn // len(ASKERS)) % 2)
+        more = MainEffect("learning_rate", {0.01: 0.15}) if kind == "trap" else None  # those of the treatment alone
+        world = Planted(
+            seed=30_000_000 + number, knobs=KNOBS, base=BASE, effects=_effects(kind, 1 if turn % 2 else -1), centre=0.5,
+            seed_sd=0.03, tails="t3" if ugly else "normal", steps=20,
+            collapse=Collapse(0.1 if ugly else 0.0, more, lost=(0.6, 1.3)),
+        )  # fmt: skip
+        planner = partial(planner_of, asker)
+        name, asks = f"inquiries-{number}", {"rounds": most}
+        studies.append(Flight(name, TOPIC, world, planner=planner, budget_s=48 * 3600.0, asks=asks))
+    return studies
 
 
-def _flight(number: int, rounds: Sequence[int]) -> Flight:
-    turn = number // len(KINDS)
-    asker, most = ASKERS[turn % len(ASKERS)], rounds[turn // len(ASKERS) % len(rounds)]
-    return Flight(
-        f"inquiries-{number}", TOPIC, _world(number), planner=_PLANNERS[asker], budget_s=48 * 3600.0,
-        asks={"rounds": most},
-    )  # fmt: skip
-
-
-def _rules(clock: SimClock) -> Planner:
-    return rules(clock)
-
-
-def _follower(kind: type[Follower], clock: SimClock) -> Planner:
-    return kind(PAIRS, HERE)
-
-
-_PLANNERS: Mapping[Asker, Callable[[SimClock], Planner]] = {
-    "rules": _rules,
-    "follower": partial(_follower, Follower),
-    "liar": partial(_follower, InquiringLiar),
-}
-
-
-def _world(number: int) -> Planted:
-    kind, turn = number % len(KINDS), number // len(KINDS)
-    ugly, sign = bool((kind + turn + turn // len(ASKERS)) % 2), 1 if turn % 2 else -1
-    return Planted(
-        seed=30_000_000 + number,
-        knobs=KNOBS,
-        base=BASE,
-        effects=_effects(KINDS[kind], sign),
-        centre=0.5,
-        seed_sd=0.03,
-        tails="t3" if ugly else "normal",
-        collapse=_collapse(KINDS[kind], ugly=ugly),
-        steps=20,
-    )
+def planner_of(asker: Asker, clock: SimClock) -> Planner:
+    """Return who asks."""
+    if asker == "rules":
+        return rules(clock)
+    return (Follower if asker == "follower" else InquiringLiar)(PAIRS, HERE)
 
 
 def _effects(kind: str, sign: int) -> tuple[Effect, ...]:
@@ -141,20 +122,10 @@ def _effects(kind: str, sign: int) -> tuple[Effect, ...]:
             return ()
 
 
-def _collapse(kind: str, *, ugly: bool) -> Collapse:
-    """Return how often trainings collapse: in the trap those of the treatment alone."""
-    more = MainEffect("learning_rate", {0.01: 0.15}) if kind == "trap" else None
-    return Collapse(0.1 if ugly else 0.0, more, lost=(0.6, 1.3))
-
-
 def inquired(flight: Flight) -> FlownInquiry:
     """Fly an inquiry and keep what counts."""
-    return record(fly(flight))
-
-
-def record(landed: FlightResult) -> FlownInquiry:
-    """Return what is kept of an inquiry."""
-    state, number = landed.state, int(landed.flight.name.split("-")[1])
+    landed = fly(flight)
+    state, number = landed.state, int(flight.name.split("-")[1])
     locked = [each for each in state.rounds if each.design is not None]
     found = tuple(tuple(claims_of(landed, each)) for each in locked)
     return FlownInquiry(
@@ -176,14 +147,11 @@ def overdrawn(rounds: Sequence[StudyState], found: Sequence[Sequence[FlownClaim]
     for state, claimed in zip(rounds, found, strict=True):
         place = None if state.design is None else state.design.inquiry
         levels = (ALPHA, ALPHA) if place is None else (place.difference, place.equivalence)
-        spent += levels[kind] if any((_alike, _differs)[kind](claim) for claim in claimed) else 0.0
+        nulls = (claim.truth == 0 if kind == 0 else _differs(claim) for claim in claimed)
+        spent += levels[kind] if any(nulls) else 0.0
         if any(claim.false if kind == 0 else claim.falsely_equivalent for claim in claimed):
             break
     return spent > ALPHA * (1 + _EXACT)
-
-
-def _alike(claim: FlownClaim) -> bool:
-    return claim.truth == 0
 
 
 def _differs(claim: FlownClaim) -> bool:
@@ -202,12 +170,11 @@ def figures(records: Sequence[FlownInquiry], survived: Sequence[Survived]) -> li
     everything = [claim for one in judged for claim in one.claims]
     return [
         share(ANY_FALSE, [_false(one) for one in judged], Bar("at most", MOST_FALSE)),
-        share("inquiries with any false equivalence", [_falsely_alike(one) for one in judged],
-              Bar("at most", MOST_FALSE)),
+        share("inquiries with any false equivalence",
+              [any(claim.falsely_equivalent for claim in one.claims) for one in judged], Bar("at most", MOST_FALSE)),
         share("inquiries of nothing with any false difference",
               [_false(one) for one in judged if one.kind == "nothing"], Bar("at most", MOST_FALSE)),
-        counted("differences found, of all claims on one", sum(claim.found for claim in everything),
-                sum(claim.truth != 0 for claim in everything)),
+        share("differences found, of all claims on one", [claim.found for claim in everything if claim.truth != 0]),
         mean("rounds of an inquiry", [float(len(one.rounds)) for one in judged]),
         share("inquiries in which a ledger was overdrawn", [one.overdrawn for one in judged], Bar("at most", 0.0)),
         share("inquiries beyond their budget", [not one.within for one in records], Bar("at most", 0.0)),
@@ -224,30 +191,24 @@ def _false(one: FlownInquiry) -> bool:
     return any(claim.false for claim in one.claims)
 
 
-def _falsely_alike(one: FlownInquiry) -> bool:
-    return any(claim.falsely_equivalent for claim in one.claims)
-
-
 def rows(records: Sequence[FlownInquiry]) -> list[Mapping[str, Any]]:
     """Return a row for each round of the inquiries, by its number."""
-    most = max((len(one.rounds) for one in records), default=0)
-    return [_row(number, [one.rounds[number] for one in records if len(one.rounds) > number]) for number in range(most)]
+    lines: list[Mapping[str, Any]] = []
+    for number in range(max((len(one.rounds) for one in records), default=0)):
+        claims = [one.rounds[number] for one in records if len(one.rounds) > number]
+        claimed = [claim for own in claims for claim in own]
+        verdicts = {name: sum(claim.verdict == name for claim in claimed)
+                    for name in ("supported", "refuted", "equivalent", "inconclusive", "invalid")}  # fmt: skip
+        lines.append({
+            "round": number + 1, "inquiries": len(claims), **verdicts,
+            "false differences": sum(claim.false for claim in claimed),
+            "false equivalences": sum(claim.falsely_equivalent for claim in claimed),
+            "power": share("", [claim.found for claim in claimed if claim.truth != 0]).measured(),
+        })  # fmt: skip
+    return lines
 
 
-def _row(number: int, found: Sequence[Sequence[FlownClaim]]) -> Mapping[str, Any]:
-    claimed = [claim for claims in found for claim in claims]
-    true = [claim for claim in claimed if claim.truth != 0]
-    verdicts = {name: sum(claim.verdict == name for claim in claimed)
-                for name in ("supported", "refuted", "equivalent", "inconclusive", "invalid")}  # fmt: skip
-    return {
-        "round": number + 1, "inquiries": len(found), **verdicts,
-        "false differences": sum(claim.false for claim in claimed),
-        "false equivalences": sum(claim.falsely_equivalent for claim in claimed),
-        "power": counted("", sum(claim.found for claim in true), len(true)).measured(),
-    }  # fmt: skip
-
-
-def measure(count: int, number: int, *, every: int = 1, workers: int = 1, tell: Progress = silent) -> SuiteOutcome:
+def measure(count: int, number: int, every: int, *, workers: int = 1, tell: Progress = silent) -> SuiteOutcome:
     """Fly so many inquiries, kill the controllers of `number` at every `every`-th event, and count."""
     records = work(NAME, inquired, flights(count), workers=workers, tell=tell)
     wanted = [kill for place in range(number) for kill in kills(killed, place, every)]

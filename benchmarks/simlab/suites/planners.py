@@ -8,68 +8,51 @@ exist, is out for hours, or is gone. No recording of a real model exists, so tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from research.planners.context import Planner
 from simlab.planners import MOODS, Liar, RandomPlanner, talker
-from simlab.scores import Bar, Measured, Progress, SuiteOutcome, counted, share, silent, work
+from simlab.scores import Bar, Measured, Progress, SuiteOutcome, share, silent, work
 from simlab.sim_clock import SimClock
-from simlab.sim_records import FlightRecord, FlownClaim, flown
+from simlab.sim_records import FlightRecord, flown
 from simlab.sim_run import Flight, rules
-from simlab.worlds import ASKS, ComparisonTopic, MainEffect, Planted
+from simlab.worlds import PAIRS, ComparisonTopic
 
 NAME = "planners"
 QUESTION = "Does it matter to what is claimed who plans?"
 MOST_FALSE = 0.05
 EFFECT = 0.10
-_PAIRS: Sequence[ComparisonTopic] = tuple(ask for ask in ASKS if len(ask.values) == 2)
 
 
-def _random(ask: ComparisonTopic, number: int, clock: SimClock) -> Planner:
-    return RandomPlanner(ask, number)
+PLANNERS = ("rules", "random", "liar", *(f"script, {mood}" for mood in MOODS))
 
 
-def _liar(ask: ComparisonTopic, number: int, clock: SimClock) -> Planner:
-    return Liar(ask, up=bool(number % 2))
+def planner_of(name: str, ask: ComparisonTopic, number: int, clock: SimClock) -> Planner:
+    """Return the planner of a study."""
+    match name:
+        case "rules":
+            return rules(clock)
+        case "random":
+            return RandomPlanner(ask, number)
+        case "liar":
+            return Liar(ask, up=bool(number % 2))
+        case _:
+            return talker(ask, next(mood for mood in MOODS if name.endswith(mood)), clock)
 
 
-def _rules(ask: ComparisonTopic, number: int, clock: SimClock) -> Planner:
-    return rules(clock)
-
-
-def _talker(mood: Any, ask: ComparisonTopic, number: int, clock: SimClock) -> Planner:
-    return talker(ask, mood, clock)
-
-
-PLANNERS: Mapping[str, Callable[[ComparisonTopic, int, SimClock], Planner]] = {
-    "rules": _rules,
-    "random": _random,
-    "liar": _liar,
-    **{f"script, {mood}": partial(_talker, mood) for mood in MOODS},
-}
-
-
-def flights(planner: str, count: int, first: int = 0) -> list[Flight]:
+def flights(planner: str, count: int) -> list[Flight]:
     """Return so many studies of one planner; every second knob does nothing."""
-    return [_flight(planner, number) for number in range(first, first + count)]
-
-
-def _flight(planner: str, number: int) -> Flight:
-    ask = _PAIRS[number // 2 % len(_PAIRS)]
-    effect = (0.0, EFFECT)[number % 2] * (1, -1)[number // 2 % 2]
-    world = Planted(
-        seed=9_000_000 + number,
-        knobs=ask.knobs,
-        base=ask.base,
-        effects=(MainEffect(ask.field, {ask.values[1]: effect}),) if effect else (),
-        centre=0.5,
-        seed_sd=0.03,
-        steps=8,
-    )
-    name = f"planners-{list(PLANNERS).index(planner)}-{number}"
-    return Flight(name, ask.topic, world, planner=partial(PLANNERS[planner], ask, number), budget_s=24 * 3600.0)
+    studies = []
+    for number in range(count):
+        ask = PAIRS[number // 2 % len(PAIRS)]
+        effect = (0.0, EFFECT)[number % 2] * (1, -1)[number // 2 % 2]
+        world = ask.planted(9_000_000 + number, effect, centre=0.5, seed_sd=0.03, steps=8)
+        name = f"planners-{PLANNERS.index(planner)}-{number}"
+        planned_by = partial(planner_of, planner, ask, number)
+        studies.append(Flight(name, ask.topic, world, planner=planned_by, budget_s=24 * 3600.0))
+    return studies
 
 
 def figures(found: Mapping[str, Sequence[FlightRecord]]) -> list[Measured]:
@@ -79,20 +62,17 @@ def figures(found: Mapping[str, Sequence[FlightRecord]]) -> list[Measured]:
     gone = found.get("script, gone", ())
     alive = [record for name, records in found.items() if name != "script, gone" for record in records]
     return [
-        counted("false claims where the knob does nothing, all planners", sum(c.false for c in nothing), len(nothing),
-                Bar("at most", MOST_FALSE)),
+        share("false claims where the knob does nothing, all planners", [c.false for c in nothing],
+              Bar("at most", MOST_FALSE)),
         share("studies that end with verdicts, or are refused for noise that hides the effect, with any planner that "
               "answers", [bool(r.claims) or "noise between seeds" in (r.refused or "") for r in alive],
               Bar("at least", 1.0)),
         share("studies without an endpoint that launched nothing and said why",
               [not r.launches and r.refused is not None for r in gone], Bar("at least", 1.0)),
-        *(_false(name, records) for name, records in found.items()),
+        *(share(f"false claims where the knob does nothing, {name}",
+                [claim.false for record in records for claim in record.claims if not claim.truth])
+          for name, records in found.items()),
     ]  # fmt: skip
-
-
-def _false(name: str, records: Sequence[FlightRecord]) -> Measured:
-    claims = [claim for record in records for claim in record.claims if not claim.truth]
-    return counted(f"false claims where the knob does nothing, {name}", sum(c.false for c in claims), len(claims))
 
 
 def rows(found: Mapping[str, Sequence[FlightRecord]]) -> list[Mapping[str, Any]]:
@@ -100,19 +80,16 @@ def rows(found: Mapping[str, Sequence[FlightRecord]]) -> list[Mapping[str, Any]]
     lines: list[Mapping[str, Any]] = []
     for name, records in found.items():
         claims = [claim for record in records for claim in record.claims]
+        there = sum(bool(claim.truth) for claim in claims)
         lines.append({
             "planner": name, "studies": len(records), "verdicts": len(claims),
-            "differences found": f"{_found(claims)} of {sum(bool(claim.truth) for claim in claims)}",
+            "differences found": f"{sum(claim.found for claim in claims)} of {there}",
             "mean Brier score": _mean([claim.brier for claim in claims if claim.brier is not None]),
             "predicted intervals that held": _mean([float(c.within_prediction) for c in claims
                                                     if c.within_prediction is not None]),
             "refusals in its turns": sum(record.refusals for record in records),
         })  # fmt: skip
     return lines
-
-
-def _found(claims: Sequence[FlownClaim]) -> int:
-    return sum(claim.difference * claim.truth > 0 for claim in claims)
 
 
 def _mean(values: Sequence[float]) -> str:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from research.proposals.arms import value_text
 from simlab.landscapes import NAMES, Recorded
 from simlab.scores import Bar, Measured, Progress, SuiteOutcome, mean, share, silent, work
-from simlab.sim_records import FlownClaim, claims, place_of
-from simlab.sim_run import Flight, FlightResult, fly
+from simlab.sim_records import FlownClaim, claims, place_in
+from simlab.sim_run import Flight, fly
 from simlab.worlds import Effect, Hill, Interaction, JointEffect, Planted, Scalar, Slope, Threshold, best
 
 NAME = "search"
@@ -54,35 +54,29 @@ class Searched:
     """Whether the budget was kept."""
 
 
-def flights(count: int, first: int = 0) -> list[Flight]:
+def flights(count: int) -> list[Flight]:
     """Return so many searches, the kinds of world in turn."""
-    return [_flight(number) for number in range(first, first + count)]
-
-
-def _flight(number: int) -> Flight:
-    kind = KINDS[number % len(KINDS)]
-    world: Planted | Recorded
-    if kind.startswith(RECORDED):
-        place = kind.removeprefix(RECORDED)
-        world = Recorded.load(place, number)
-    else:
-        place = "guess"
-        world = Planted(
-            seed=10_000_000 + number,
-            knobs=KNOBS,
-            base=BASE,
-            effects=_effects(kind, random.Random(number)),
-            centre=0.6 if kind == "optimum inside" else 0.4,  # its control must learn, or seems to collapse
-            seed_sd=0.03,
-            rung_correlation=0.7,
-            steps=8,
+    studies = []
+    for number in range(count):
+        kind = KINDS[number % len(KINDS)]
+        world: Planted | Recorded
+        if kind.startswith(RECORDED):
+            place = kind.removeprefix(RECORDED)
+            world = Recorded.load(place, number)
+        else:
+            place = "guess"
+            world = Planted(
+                seed=10_000_000 + number, knobs=KNOBS, base=BASE, effects=_effects(kind, random.Random(number)),
+                centre=0.6 if kind == "optimum inside" else 0.4,  # its control must learn, or seems to collapse
+                seed_sd=0.03, rung_correlation=0.7, steps=8,
+            )  # fmt: skip
+        *fields, last = (
+            f"{name.replace('_', ' ')} {' vs '.join(map(value_text, values))}" for name, values in world.knobs.items()
         )
-    *fields, last = (
-        f"{name.replace('_', ' ')} {' vs '.join(map(value_text, values))}" for name, values in world.knobs.items()
-    )
-    topic = f"What is the best {', '.join(fields)} and {last} on {PLACES[place]}?"
-    budget_s = RUNS * world.seconds(world.base, world.steps) / 2
-    return Flight(f"search-{number}", topic, world, budget_s=budget_s, base=dict(world.base))
+        topic = f"What is the best {', '.join(fields)} and {last} on {PLACES[place]}?"
+        budget_s = RUNS * world.seconds(world.base, world.steps) / 2
+        studies.append(Flight(f"search-{number}", topic, world, budget_s=budget_s, base=dict(world.base)))
+    return studies
 
 
 def _effects(kind: str, source: random.Random) -> tuple[Effect, ...]:
@@ -102,20 +96,22 @@ def _effects(kind: str, source: random.Random) -> tuple[Effect, ...]:
 
 def searched(flight: Flight) -> Searched:
     """Fly a search and return what it came to."""
-    return read(fly(flight))
-
-
-def read(landed: FlightResult) -> Searched:
-    """Return what a search came to."""
-    state, world = landed.state, landed.flight.world
+    landed = fly(flight)
+    state, world = landed.state, flight.world
     assert isinstance(world, Planted | Recorded)
     made, control = claims(landed), world.true_value(world.base)
     supported = [claim.hypothesis for claim in made if claim.verdict == "supported"]
-    chosen = max((world.true_value(place_of(landed, name)) - control for name in supported), default=0.0)
+    designs = [entry.design for entry in state.rounds if entry.design is not None]
+    places = [
+        place_in(design, design.arm_with(claim.variable, claim.treatment))
+        for name in supported
+        for design, claim in [next((d, c) for d in designs for c in d.hypotheses if c.id == name)]
+    ]
+    chosen = max((world.true_value(place) - control for place in places), default=0.0)
     possible = best(world)[1] - control
     return Searched(
-        flight=landed.flight.name,
-        kind=KINDS[int(landed.flight.name.rsplit("-", 1)[1]) % len(KINDS)],
+        flight=flight.name,
+        kind=KINDS[int(flight.name.rsplit("-", 1)[1]) % len(KINDS)],
         refused=landed.refused,
         claims=made,
         regret=1 - chosen / possible if possible > 1e-9 else None,
