@@ -115,13 +115,13 @@ def parse(body: bytes, model: str) -> CompletionRequest:
 
 def _schema(found: Fields) -> Mapping[str, Any] | None:
     """Return the schema an answer must follow, {} for any object, None for free text."""
-    if found.empty:
+    if found.absent:
         return None
     kind = found.required_choice("type", ("text", "json_object", "json_schema"), "text, json_object or json_schema")
     schema: Mapping[str, Any] | None = {} if kind == "json_object" else None
     if kind == "json_schema":
         inner = found.inner("json_schema")
-        if inner.empty:
+        if inner.absent:
             raise field_error(inner.where, "expected an object, found none")
         schema = inner.object("schema") or {}
         inner.ignore("name", "description", "strict")

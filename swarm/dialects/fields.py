@@ -37,6 +37,9 @@ def field_error(where: str, message: str) -> InvalidRequest:
 class Fields:
     """One JSON object at the path `where` ("" for the body); read it, then `close` it."""
 
+    absent = False
+    """There is no such object, not even one that says nothing."""
+
     def __init__(self, value: Any, where: str = "") -> None:
         if not isinstance(value, dict):
             raise field_error(where, f"expected an object, found {abbreviate(value)}")
@@ -79,7 +82,9 @@ class Fields:
     def inner(self, name: str) -> Fields:
         """Return the fields of an object; none where it is absent."""
         found = self.take(name)
-        return Fields({} if found is None else found, self.at(name))
+        fields = Fields({} if found is None else found, self.at(name))
+        fields.absent = found is None
+        return fields
 
     def integer(self, name: str, least: int, most: int | None = None) -> int | None:
         found = self.take(name)

@@ -99,7 +99,7 @@ def _parse_shared(fields: Fields, model: str) -> CompletionRequest:
     fields.ignore(*_NO_INFLUENCE)
     fields.require_neutral(**_NEUTRAL)
     thread = fields.inner("thread")
-    if not thread.empty:
+    if not thread.absent:
         made_elsewhere = thread.choice("type", ("create", "continue")) == "continue"
         raise NoThreads("thread_not_found" if made_elsewhere else "thread_unsupported_request")
     fields.require_model(model)
@@ -107,14 +107,14 @@ def _parse_shared(fields: Fields, model: str) -> CompletionRequest:
     tools, left_out = read_tools(fields.items("tools") or [], "tools", _tool, _LEFT_OUT)
     choice, parallel = _tool_choice(fields.inner("tool_choice"))
     thinking, output = fields.inner("thinking"), fields.inner("output_config")
-    if not thinking.empty:
+    if not thinking.absent:
         kinds = ("enabled", "disabled", "adaptive", "between_tools")
         thinking.required_choice("type", kinds, "enabled, disabled or adaptive")
     thinking.integer("budget_tokens", 1)
     display = thinking.choice("display", ("summarized", "omitted"))
     form, effort = output.inner("format"), output.text("effort")
     schema = None
-    if not form.empty:
+    if not form.absent:
         form.required_choice("type", ("json_schema",), "json_schema")
         schema = form.object("schema") or {}
     for read in (thinking, form, output, fields):
@@ -145,7 +145,7 @@ def _tool(fields: Fields) -> Tool:
 
 
 def _tool_choice(found: Fields) -> tuple[ToolChoice, bool]:
-    if found.empty:
+    if found.absent:
         return ToolChoice(), True
     kind = found.required_choice("type", ("auto", "any", "tool", "none"), "auto, any, tool or none")
     name = found.required_text("name") if kind == "tool" else None

@@ -212,7 +212,7 @@ def parse(body: bytes, model: str) -> CompletionRequest:
 
 
 def _format(found: Fields) -> Mapping[str, Any]:
-    if found.empty:
+    if found.absent:
         return {"type": "text"}
     kinds = ("text", "json_object", "json_schema")
     kind = found.required_choice("type", kinds, f"one of {', '.join(kinds)}")

@@ -111,6 +111,13 @@ def add(retries: RetryCache, key: str, call: Standing) -> Standing:
     return call
 
 
+def test_one_that_goes_on_is_found_before_one_that_was_served() -> None:
+    retries = RetryCache(Clock())
+    add(retries, "k", Standing(state=CallState.SERVED, over_at=1000.0))
+    goes_on: Any = add(retries, "k", Standing())
+    assert retries.find("k") is goes_on
+
+
 @given(lasting=st.lists(st.floats(0, 3 * KEPT_S), max_size=30))
 def test_nothing_is_remembered_for_ever(lasting: list[float]) -> None:
     clock = Clock()

@@ -50,6 +50,7 @@ def test_every_honoured_field_is_read() -> None:
     assert (wishes.max_tokens, wishes.temperature, wishes.top_p, wishes.top_k, wishes.seed) == (7, 0.5, 0.9, 4, -7)
     others = {"logit_bias": {"5": 1}, "frequency_penalty": 0.5, "presence_penalty": 0.4, "min_tokens": 4}
     assert (wishes.stop, wishes.json_schema, wishes.others) == (("a", "b"), {"type": "array"}, others)
+    assert parse(response_format={"type": "json_schema", "json_schema": {}}).sampling.json_schema == {}
 
 
 def test_messages_are_read_as_templates_want_them() -> None:

@@ -249,10 +249,10 @@ def test_tools_that_the_provider_would_run_are_left_out_and_told_once_a_kind() -
 @pytest.mark.parametrize(
     ("thread", "code"),
     [
-        ({"type": "create"}, "thread_unsupported_request"),
+        ({}, "thread_unsupported_request"), ({"type": "create"}, "thread_unsupported_request"),
         ({"type": "continue", "previous_message_id": "msg_1"}, "thread_not_found"),
     ],
-)
+)  # fmt: skip
 def test_a_thread_is_refused_in_the_protocols_own_words(thread: dict[str, Any], code: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         parse(thread=thread)

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from swarm.errors import InvalidRequest
 from swarm.rollout.groups import Groups
+from swarm.rollout.staleness import BatchSelection
 from swarm.rollout.streams import DeficitRoundRobin, Streams
 from swarm.rollout.task_sampler import Group, bytes_of
 from swarm.store.tables import Sample, StreamRow
@@ -268,6 +269,13 @@ class Overlap(RuleBasedStateMachine):
 
 TestOverlap = Overlap.TestCase
 TestOverlap.settings = settings(stateful_step_count=40)
+
+
+def test_a_batch_leaves_room_for_what_later_batches_could_not_all_take() -> None:
+    """Four places have one batch after this one, which takes two."""
+    found = BatchSelection([Counter(s=2)] * 3, 2, [("s", slack) for slack in (1, 1, 1, 1, 2, 2)])
+    assert [found.take("s", slack) for slack in (2, 1, 1, 1)] == [False, True, True, False]
+    assert found.whole
 
 
 def test_a_stream_without_a_share_is_refused_where_streams_have_shares() -> None:

@@ -34,6 +34,7 @@ async def test_a_whole_training_trains_what_was_sampled_and_ends(tmp_path: Path)
         status = await served.until(state="ROLLING", finished=True)
         assert (status["step"], status["policy_version"], status["needed_episodes"]) == (3, 3, 0)
         assert status["stillness"] is None
+        assert (await served.chat(await served.begin("a", kind="eval"), "hi")).status == 200
         batches, seen = served.backend.learner.batches, served.backend.engine.seen
     check_batches(batches, [prompt + sampled for prompt, sampled in seen])
     assert {path.name for path in (tmp_path / "checkpoints").glob("*/*")} == {"step-000002", "step-000003"}
