@@ -32,7 +32,6 @@ from research.errors import (
     NotReady,
     PlannerFailed,
     ResearchError,
-    StudyBusy,
 )
 from research.installation.base_job import base_settings
 from research.installation.home import Home
@@ -44,7 +43,7 @@ from research.planners.context import Planner
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.scheduler.approvals import MODE, ApprovalMode
 from sandboxes import ProcessSandbox
-from studies import EventLog, EventType, LeaseHeld, StudyLog, StudyState
+from studies import EventLog, EventType, StudyLog, StudyState
 from studies.log.fold import SERVED, WORKED
 from studies.log.locks import ControllerLease, ControllerLeases, Holder, renew_in_background
 from swarm.errors import InvalidRequest
@@ -53,12 +52,8 @@ from swarm.job import Job
 
 @contextmanager
 def hold_lease(home: Home, log: EventLog, study: str, note: Note) -> Iterator[ControllerLease]:
-    """Hold a study's lease; raises StudyBusy, naming the other. `note` is told of waiting for a dead controller."""
-    try:
-        lease = ControllerLeases(log).take(study, Holder.here(home.path), note)
-    except LeaseHeld as error:
-        raise StudyBusy(str(error)) from error
-    with renew_in_background(lease):
+    """Hold a study's lease; raises LeaseHeld, naming the other. `note` is told of waiting for a dead controller."""
+    with renew_in_background(ControllerLeases(log).take(study, Holder.here(home.path), note)) as lease:
         yield lease
 
 

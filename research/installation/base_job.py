@@ -30,7 +30,7 @@ from studies.records.statements import setting
 from swarm.errors import InvalidRequest, to_invalid_request
 from swarm.job import Job, PathModel, TinyModel, default_learning_rate
 from swarm.models import folder_hash, model_place, require_model_folder
-from swarm.plugins import BACKENDS, BUILT_IN_BACKENDS, BrokenEntryPoint, backend_names, load
+from swarm.plugins import BACKENDS, BUILT_IN_BACKENDS, backend_names, load
 
 _SET_FOR_EACH_RUN: Final = {"seed", "tracking"}
 """Fields that a study sets for each run."""
@@ -282,7 +282,7 @@ def require_backend(backend: str) -> None:
     if backend not in BUILT_IN_BACKENDS:
         try:
             load(BACKENDS, backend)
-        except BrokenEntryPoint as error:
+        except InvalidRequest as error:
             raise NotReady(str(error)) from error
     if backend == "verl":
         _require_verl(python_of(backend))
