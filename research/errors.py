@@ -77,7 +77,3 @@ class TopicDeclined(ResearchError):
 
 class ModelFailed(ResearchError):
     """A model could not be made, fetched or checked; the message ends with the last words of who tried."""
-
-
-class BadModel(ResearchError):
-    """A folder that holds no model that can be trained, or not the one that the study began with."""

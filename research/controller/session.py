@@ -26,7 +26,6 @@ from research.design.comparison import StatisticalRequirements
 from research.design.pricing import KnownCheck, runs_at_once
 from research.errors import (
     BadEnvironment,
-    BadModel,
     BadTopic,
     DesignRefused,
     NotReady,
@@ -215,7 +214,7 @@ class Session:
         with catch_interrupts() as interrupted, self._stop_on(BadTopic, DesignRefused, PlannerFailed):
             try:
                 return drive(self._controller, self._observers, interrupted, interruption=self._interruption)
-            except (BadModel, BadEnvironment, InvalidRequest) as error:  # what trains now may train what nobody named
+            except (BadEnvironment, InvalidRequest) as error:  # what trains now may train what nobody named
                 self._controller.stop(error.message, "system")
                 raise
 

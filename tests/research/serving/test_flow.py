@@ -24,7 +24,6 @@ from prefect.states import AwaitingRetry, Running, Scheduled
 from research.controller.interventions import answer_question, request_pause, request_stop
 from research.controller.options import ResearchOptions, begin_study, make_request
 from research.controller.session import hold_lease
-from research.errors import ResearchError
 from research.installation.home import Home
 from research.orchestration import deployment, flow, prefect_api, prefect_command
 from research.orchestration.deployment import hand_over
@@ -46,6 +45,7 @@ from studies.log.fold import SERVED, WORKED
 from studies.log.locks import ControllerLeases, Holder
 from studies.records.design import NoisePlan
 from studies.records.verdict import ApprovalRequest
+from swarm.errors import InvalidRequest
 from tests.research.orchestration.shown import artifacts_of, state_of
 from tests.studies.synthetic import Synthetic, base_job
 
@@ -305,7 +305,7 @@ def test_a_flow_run_goes_on_with_its_own_study_only_though_the_model_that_it_ask
     if resumed:
         assert execution.work(gone) == SessionEnd("concluded", begun)
         return
-    with pytest.raises(ResearchError, match="/gone/since"):
+    with pytest.raises(InvalidRequest, match="/gone/since"):
         execution.work(gone)
 
 
