@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from studies.records.verdict import PlannerMessage
 
 _FLAG: Final = re.compile(r"(?:,|:|; use|; leave)? --[a-z][a-z-]*(?:[ =][^\s,;:)]+)?| \(--[a-z][a-z-]*(?: [^\s)]+)?\)")
 """A flag with its value, as messages name and advise them: a planner has none."""
@@ -22,7 +25,7 @@ class ResearchError(Exception):
 
 
 class BadInput(ResearchError):
-    """What a person gave cannot be taken: an option, a file, a name of something that is not here."""
+    """What a person gave cannot be taken: an option, a file, an answer, a name of something that is not here."""
 
 
 class NotReady(ResearchError):
@@ -43,13 +46,10 @@ class PlannerFailed(ResearchError):
     spent: Mapping[str, Any] | None = None
     """What the turn had taken until then, as `planner.acted` tells it; None where nobody counted."""
 
-
-class NoDesignAccepted(PlannerFailed):
-    """The planner answers, and none of its designs for a proposal is accepted; `reason` says why of the last one."""
-
-    def __init__(self, message: str, reason: str) -> None:
+    def __init__(self, message: str, reason: str | None = None) -> None:
         super().__init__(message)
         self.reason = reason
+        """Why the last design was refused of a planner that answers; None where it gave none."""
 
 
 class DesignRefused(ResearchError):
@@ -68,29 +68,12 @@ class Unmeasurable(DesignRefused):
 
 
 class TopicDeclined(ResearchError):
-    """The planner declines the topic; `said` is its reason, in its words."""
+    """The planner declines the topic, or has no further question; `said` is its reason, in its words."""
 
-    def __init__(self, said: str, by: str) -> None:
-        super().__init__(f'{by}: "{said}"')
-        self.by = by
+    def __init__(self, said: PlannerMessage) -> None:
+        super().__init__(f'{said.by}: "{said.text}"')
         self.said = said
 
 
 class ModelFailed(ResearchError):
     """A model could not be made, fetched or checked; the message ends with the last words of who tried."""
-
-
-class BadModel(ResearchError):
-    """A folder that holds no model that can be trained, or not the one that the study began with."""
-
-
-class StudyBusy(ResearchError):
-    """Another process drives the study, maybe on another host."""
-
-
-class BadApproval(ResearchError):
-    """An answer where nothing is asked, or to a question that was answered; or a mode of approval that there is not."""
-
-
-class HomeError(ResearchError):
-    """The installation's folder cannot be made, read or written."""

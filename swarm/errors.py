@@ -40,6 +40,9 @@ class SwarmError(Exception):
         if code and cls.status:
             _BY_CODE[code] = cls
 
+    details: Mapping[str, str] | None = None
+    """What Anthropic's form of the error says beside it."""
+
     def __init__(self, message: str, *, param: str | None = None, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.message = message

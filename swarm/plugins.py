@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
+from swarm.errors import InvalidRequest
+
 
 def seconds(text: str) -> float:
     try:
@@ -29,10 +31,6 @@ PLANNERS: Final = "ajet.planners"
 BUILT_IN_BACKENDS: Final = ("local", "fake", "verl")
 
 
-class BrokenEntryPoint(Exception):
-    """An installed name cannot be used; the message is one line that says why, and of which package."""
-
-
 def list_known(group: str, built_in: Sequence[str]) -> tuple[str, ...]:
     return (*built_in, *sorted({found.name for found in entry_points(group=group)} - set(built_in)))
 
@@ -42,11 +40,11 @@ def backend_names() -> tuple[str, ...]:
 
 
 def load(group: str, name: str) -> Any:
-    """Import and return what a package brings under a name; raise EntryPointBroken for what cannot be had."""
+    """Import and return what a package brings under a name; raise InvalidRequest for what cannot be had."""
     found = {f"{_package(entry)} ({entry.value})": entry for entry in entry_points(group=group, name=name)}
     if len(found) != 1:
         packages = " and ".join(sorted(found)) or "none"
-        raise BrokenEntryPoint(
+        raise InvalidRequest(
             f"expected one package that brings {name!r} in {group}; found {packages}; install one of them"
         )
     entry = next(iter(found.values()))
@@ -54,7 +52,7 @@ def load(group: str, name: str) -> Any:
         return entry.load()
     except Exception as error:  # somebody's module may raise anything when it is imported
         said = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise BrokenEntryPoint(
+        raise InvalidRequest(
             f"expected {name!r} of {group} to be imported ({entry.value}, of {_package(entry)}); found {said}; mend or "
             "remove that package"
         ) from error

@@ -54,7 +54,7 @@ _OURS = ("environment", "model", "tracking")
 def parse_trial(
     file: Path | None, model_path: str | None, tiny: bool, groups: int, held: Sequence[str], models: Path
 ) -> ModelTrial | None:
-    """Return what options ask for, None for no model. Raises BadEnvironment, BadInput, or BadModel for its folder."""
+    """Return what options ask for, None for no model. Raises BadEnvironment, BadInput, InvalidRequest (its folder)."""
     if tiny and (model_path is not None or file is not None):
         other = "--model-path" if model_path is not None else "--job (it names its model)"
         raise BadEnvironment(f"expected --tiny or {other}; found both; choose one")

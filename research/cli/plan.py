@@ -83,7 +83,7 @@ def plan(asked: ResearchOptions, planner_timeout: options.PlannerTimeout = None,
         try:
             seen = preview(context, chosen)
         except TopicDeclined as end:
-            message = {"by": end.by, "reason": end.said}
+            message = {"by": end.said.by, "reason": end.said.text}
             answer(json, {"accepted": False, "declined": message}, Text(f"declined  {end.message}"))
             return
     answer(json, as_json(seen), screen(seen))

@@ -15,7 +15,7 @@ from research.cli.studies import answer_json, render_ending, render_question, su
 from research.controller import interventions
 from research.controller.options import Detach, reopen_isolation, reopen_planner
 from research.controller.session import has_controller, hold_lease
-from research.errors import BadApproval, BadInput, StudyBusy
+from research.errors import BadInput
 from research.installation.home import Home
 from research.installation.studies import find_study
 from research.orchestration.deployment import worker_scheduler
@@ -23,7 +23,7 @@ from research.scheduler.next_step import is_done
 from research.scheduler.required_runs import attempts_running
 from research.terminal import warn
 from research.text import format_seconds, parse_budget
-from studies import Event, EventLog, EventType, StudyLog, StudyState, fold
+from studies import Event, EventLog, EventType, LeaseHeld, StudyLog, StudyState, fold
 from studies.log.fold import SERVED, WORKED
 
 Reason = Annotated[str | None, typer.Option("--reason", help="Why, for the report.")]
@@ -166,7 +166,7 @@ def _answer_question(
         several = [line.summary["study"] for line in read_listing(home, log) if line.summary["asks"] is not None]
         if len(several) > 1:
             found = ", ".join(several)
-            raise BadApproval(f"expected the name of one of the studies that wait for approval; found {found}")
+            raise BadInput(f"expected the name of one of the studies that wait for approval; found {found}")
         name = several[0] if several else None
     record = StudyLog(log, find_study(log, name))
     asked = interventions.require_question(state := record.state())
@@ -253,7 +253,7 @@ def resume(
             said = {"command": command, WORKED: 0.0, SERVED: False}
             StudyLog(log, state.id).change(lambda state: (EventType.STUDY_RESUMED, said), actor="user")
             conduct(home, log, state.id, planner, lease=lease, isolation=isolation, prefect=prefect, json=json)
-    except StudyBusy:
+    except LeaseHeld:
         if not interventions.request_continue(log, state.id, command):
             raise
         _show_end(home, log, state.id, json, ongoing)

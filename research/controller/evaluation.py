@@ -40,7 +40,7 @@ from research.text import did_you_mean
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import REWARD, Design, Hypothesis, Metric, NoisePlan
 from studies.records.procedure import Noise
-from studies.records.verdict import planner_label
+from studies.records.verdict import PlannerMessage, planner_label
 from swarm.environments.registry import environments
 from swarm.job import Job
 
@@ -329,7 +329,8 @@ def dry_run(inputs: PlanningInputs, planner: Planner) -> EvaluatedDesign:
     def take(context: PlannerContext, check: ActionCheck) -> TurnResult:
         turn = ask_planner(planner, context, check)
         if isinstance(turn.action, Decline):
-            raise TopicDeclined(turn.action.reason, planner_label(planner.name, planner.model))
+            by = planner_label(planner.name, planner.model)
+            raise TopicDeclined(PlannerMessage(by=by, text=turn.action.reason))
         return TurnResult(turn.action, secrets.token_bytes(32), turn.note, turn.not_tested, turn.refused)
 
     return design_topic(inputs, take)

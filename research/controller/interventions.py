@@ -12,7 +12,7 @@ from functools import partial
 
 from research.controller.controller import build_stop_event, now
 from research.controller.session import hold_lease
-from research.errors import BadApproval, BadInput, StudyBusy
+from research.errors import BadInput
 from research.installation.home import Home
 from research.installation.machine import MachineSlots
 from research.installation.tiny_model import Note
@@ -21,7 +21,7 @@ from research.runs.launcher import AttemptLauncher
 from research.scheduler.required_runs import attempts_running
 from research.text import format_seconds
 from sandboxes import ProcessSandbox, SandboxError
-from studies import Event, EventLog, EventType, HeadMoved, StudyLog, StudyState
+from studies import Event, EventLog, EventType, HeadMoved, LeaseHeld, StudyLog, StudyState
 from studies.checks.confounders import VIOLATION_CODES
 from studies.log.event_log import Change
 from studies.log.study import ApprovalAnswer, LoggedApprovalRequest
@@ -159,7 +159,7 @@ def end_attempts(home: Home, log: EventLog, record: StudyLog, note: Note = lambd
                 state = record.state()
             if failed is not None:
                 raise failed
-    except StudyBusy:
+    except LeaseHeld:
         return False
     return True
 
@@ -184,25 +184,25 @@ def request_continue(log: EventLog, study: str, command: Sequence[str] = ()) -> 
 
 
 def require_question(state: StudyState) -> LoggedApprovalRequest:
-    """Return what a study waits to have approved; raise BadApproval where nothing is asked, with what was answered."""
+    """Return what a study waits to have approved; raise BadInput where nothing is asked, with what was answered."""
     if (asked := state.open_question) is not None:
         return asked
     last = f"; the last question was answered: {state.approvals[-1].describe()}" if state.approvals else ""
-    raise BadApproval(f"expected a study that waits for approval; {state.id} is {state.status} and asks nothing{last}")
+    raise BadInput(f"expected a study that waits for approval; {state.id} is {state.status} and asks nothing{last}")
 
 
 def answer_question(record: StudyLog, digest: str, by: Origin, note: str = "", *, granted: bool) -> ApprovalAnswer:
-    """Answer the question with this digest; of several answers one counts, and the others raise BadApproval.
+    """Answer the question with this digest; of several answers one counts, and the others raise BadInput.
 
     A denial stops the study; what runs is ended by its controller's next tick, or by `end_attempts`.
     """
     said = " ".join(note.split())
     if len(said) > MOST_NOTE:
-        raise BadApproval(f"expected a note of at most {MOST_NOTE} characters; found {len(said)}")
+        raise BadInput(f"expected a note of at most {MOST_NOTE} characters; found {len(said)}")
 
     def make_change(state: StudyState) -> Change:
         if (found := require_question(state)).digest != digest:
-            raise BadApproval(
+            raise BadInput(
                 f"study {state.id} asks something else by now: {found.question.would}; see: ajet study show {state.id}"
             )
         type = EventType.APPROVAL_GIVEN if granted else EventType.APPROVAL_DENIED

@@ -20,7 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from research.controller.wandb import OnlineLogging, WandbClient, WandbProcess, WandbUnavailable
+from research.controller.wandb import OnlineLogging, WandbClient, WandbProcess
+from research.errors import NotReady
 from research.files import ignore_disk_full
 from research.installation.home import Home
 from research.installation.tiny_model import Note
@@ -116,7 +117,7 @@ class AttemptCopy:
         self._pause_s = FIRST_S
 
     def advance(self, *, over: bool, may_send: bool) -> CopyState | None:
-        """Do what can be done now; return how the copy stands where that is news. Raises WandbUnavailable."""
+        """Do what can be done now; return how the copy stands where that is news. Raises NotReady."""
         now = self._now()
         if over and self._over_at is None:
             self._over_at = now
@@ -169,7 +170,7 @@ class AttemptCopy:
             return None
         try:
             shown = self._client.last_step(self.tracking_id)
-        except WandbUnavailable as error:
+        except NotReady as error:
             self.reason = str(error)
             raise
         if shown is not None and shown >= logged:
@@ -282,7 +283,7 @@ class WandbMirror:
                     while not self._over.wait(AGAIN_S if self._trouble.lasts else LOOK_S):
                         # The event log's server starts again, or a disk is full for a while.
                         look = partial(self._check_copies, client, study)
-                        self._trouble.attempt(look, (WandbUnavailable, StoreError, OSError))
+                        self._trouble.attempt(look, (NotReady, StoreError, OSError))
                         if self._trouble.lasts:
                             self._at_rest.set()
                 finally:
@@ -319,6 +320,6 @@ class WandbMirror:
 
 def _describe_trouble(error: Exception) -> str:
     why = f"sending to W&B waits ({type(error).__name__}: {error})"
-    if isinstance(error, WandbUnavailable):
+    if isinstance(error, NotReady):
         why = f"W&B does not answer as it should ({error})"
     return f"{why}; the study goes on, and logs here"

@@ -284,7 +284,7 @@ _FULL_NAME = re.compile(rf"(?<![\w.{MARK}-])([a-z0-9][a-z0-9._-]*){MARK}[\w.-]*\
 def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     """Return the request that options make; an environment is brought, and hashes of models' files are written.
 
-    Raises BadApproval, BadInput, BadTopic, BadEnvironment, DesignRefused or BadModel.
+    Raises BadInput, BadTopic, BadEnvironment, DesignRefused or InvalidRequest.
     """
     approve, topic = parse_mode(asked.approve), asked.topic or ""
     metric = RequestedMetric.parse_flags(asked.metric)

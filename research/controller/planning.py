@@ -35,7 +35,7 @@ from research.design.comparison import StatisticalRequirements
 from research.design.compiler import DesignCompiler, seed_source
 from research.design.noise_bank import NoiseBank, has_collapsed, model_key
 from research.design.pricing import Pricing
-from research.errors import BadTopic, DesignRefused, HomeError, NoDesignAccepted, PlannerFailed, ResearchError
+from research.errors import BadTopic, DesignRefused, NotReady, PlannerFailed, ResearchError, TopicDeclined
 from research.files import read_json, write_json
 from research.installation.base_job import describe_unusual_rate
 from research.installation.home import Home
@@ -144,14 +144,6 @@ class _ExplorationRequest(Exception):
         self.action, self.place, self.secret = action, place, secret
 
 
-class _EndOfPlanning(Exception):
-    """The planner declines, or has no further question."""
-
-    def __init__(self, final_message: PlannerMessage) -> None:
-        super().__init__(final_message.text)
-        self.final_message = final_message
-
-
 class Planning:
     """Asks the planner of one study and writes what comes of it; prices and noise are read at each compilation."""
 
@@ -187,8 +179,8 @@ class Planning:
         """
         try:
             self._plan(state, seconds_left)
-        except _EndOfPlanning as end:
-            said = end.final_message.model_dump(mode="json")
+        except TopicDeclined as end:
+            said = end.said.model_dump(mode="json")
             if state.round == 1:
                 payload = {"reason": DECLINED, "said": said, "declined": True}
             else:
@@ -226,16 +218,13 @@ class Planning:
                 except DesignRefused as error:  # the time went by
                     last = str(error)
                     refused.append(last)
-            except _EndOfPlanning as end:
+            except TopicDeclined as end:
                 if not (refused and planner.name == RulesPlanner.name):  # which has then asked all that it can
-                    last, refused = f"{IN_WORDS}{quote_message(end.final_message)}", []
+                    last, refused = f"{IN_WORDS}{quote_message(end.said)}", []
                 break
-            except NoDesignAccepted as error:
-                last = error.reason
-                refused.append(last)
             except PlannerFailed as error:
-                last = str(error)
-                if planner is not self._planner:
+                last = error.reason or str(error)
+                if error.reason is not None or planner is not self._planner:
                     refused.append(last)
                     continue
                 planner, refused, tries = RulesPlanner(), [], number + _TRIES
@@ -429,10 +418,10 @@ class Planning:
             if proposing and isinstance(action, Explore):
                 raise _ExplorationRequest(action, place, secret)
             if isinstance(action, Conclude | Decline) and (message := self._parse_final_message(turn)) is not None:
-                raise _EndOfPlanning(message)
+                raise TopicDeclined(message)
             kind = Propose if proposing else ProposeDesign
             if not isinstance(action, kind) and not (proposing and isinstance(action, Replicate)):
-                raise HomeError(
+                raise NotReady(
                     f"expected the planner's turns in {self._folder} as they were taken; found {action.action!r} where "
                     f"{kind.__name__} belongs; restore them from a backup"
                 )
@@ -530,12 +519,12 @@ def summarize_arms(state: StudyState) -> Iterator[ArmSummary]:
 
 
 def _read_turn(path: Path) -> RecordedTurn | None:
-    """Return a turn that was taken before, None if none was; raise HomeError for a spoilt file."""
+    """Return a turn that was taken before, None if none was; raise NotReady for a spoilt file."""
     try:
         turn = read_json(path)
         return None if turn is None else RecordedTurn.model_validate(turn)
     except ValueError as error:
-        raise HomeError(
+        raise NotReady(
             f"expected a planner's turn in {path}; found something else; restore it from a backup, or remove it to "
             "have the planner asked again"
         ) from error

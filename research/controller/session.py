@@ -26,13 +26,11 @@ from research.design.comparison import StatisticalRequirements
 from research.design.pricing import KnownCheck, runs_at_once
 from research.errors import (
     BadEnvironment,
-    BadModel,
     BadTopic,
     DesignRefused,
     NotReady,
     PlannerFailed,
     ResearchError,
-    StudyBusy,
 )
 from research.installation.base_job import base_settings
 from research.installation.home import Home
@@ -44,7 +42,7 @@ from research.planners.context import Planner
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.scheduler.approvals import MODE, ApprovalMode
 from sandboxes import ProcessSandbox
-from studies import EventLog, EventType, LeaseHeld, StudyLog, StudyState
+from studies import EventLog, EventType, StudyLog, StudyState
 from studies.log.fold import SERVED, WORKED
 from studies.log.locks import ControllerLease, ControllerLeases, Holder, renew_in_background
 from swarm.errors import InvalidRequest
@@ -53,12 +51,8 @@ from swarm.job import Job
 
 @contextmanager
 def hold_lease(home: Home, log: EventLog, study: str, note: Note) -> Iterator[ControllerLease]:
-    """Hold a study's lease; raises StudyBusy, naming the other. `note` is told of waiting for a dead controller."""
-    try:
-        lease = ControllerLeases(log).take(study, Holder.here(home.path), note)
-    except LeaseHeld as error:
-        raise StudyBusy(str(error)) from error
-    with renew_in_background(lease):
+    """Hold a study's lease; raises LeaseHeld, naming the other. `note` is told of waiting for a dead controller."""
+    with renew_in_background(ControllerLeases(log).take(study, Holder.here(home.path), note)) as lease:
         yield lease
 
 
@@ -220,7 +214,7 @@ class Session:
         with catch_interrupts() as interrupted, self._stop_on(BadTopic, DesignRefused, PlannerFailed):
             try:
                 return drive(self._controller, self._observers, interrupted, interruption=self._interruption)
-            except (BadModel, BadEnvironment, InvalidRequest) as error:  # what trains now may train what nobody named
+            except (BadEnvironment, InvalidRequest) as error:  # what trains now may train what nobody named
                 self._controller.stop(error.message, "system")
                 raise
 

@@ -31,6 +31,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict
 
+from research.errors import NotReady
 from research.runs.wandb_log import WRITTEN_NOT_FINITE, read_rows
 
 CLOUD_HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")
@@ -145,10 +146,6 @@ _QUIET = {
 _FOLDERS = ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR")
 
 
-class WandbUnavailable(Exception):
-    """W&B's client did not do what it was asked; the message says so in one line."""
-
-
 class WandbProcess(subprocess.Popen[bytes]):
     """One call of W&B's client under way, which prints to the end of a file."""
 
@@ -213,7 +210,7 @@ class WandbClient:
         return None if step is None else max(0, int(step))
 
     def ask(self, command: str, **given: Any) -> dict[str, Any]:
-        """Return the answer of a short call; raise WandbUnavailable where there is none."""
+        """Return the answer of a short call; raise NotReady where there is none."""
         output = Path(self._folder.name) / f"{command}.txt"
         output.unlink(missing_ok=True)
         process = self.start(command, output, **given)
@@ -221,13 +218,13 @@ class WandbClient:
             code = process.wait(ANSWER_S)
         except subprocess.TimeoutExpired:
             process.end()
-            raise WandbUnavailable(f"{self.server} did not answer within {ANSWER_S:g} s") from None
+            raise NotReady(f"{self.server} did not answer within {ANSWER_S:g} s") from None
         if code:
-            raise WandbUnavailable(process.last_line())
+            raise NotReady(process.last_line())
         try:
             answer: dict[str, Any] = json.loads(process.last_line())
         except ValueError as error:  # on a full disk, say, its answer was cut
-            raise WandbUnavailable(f"expected an answer of W&B's client; found {process.last_line()[:80]!r}") from error
+            raise NotReady(f"expected an answer of W&B's client; found {process.last_line()[:80]!r}") from error
         return answer
 
     def start(self, command: str, output: Path, **given: Any) -> WandbProcess:

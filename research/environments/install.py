@@ -66,7 +66,7 @@ _ABANDONED_S: Final = 24 * 3600.0
 
 @contextmanager
 def create_draft(parent: Path, home: Home) -> Iterator[Path]:
-    """Yield a fresh folder in `parent`, which is gone afterwards unless it was placed; HomeError where none can be."""
+    """Yield a fresh folder in `parent`, which is gone afterwards unless it was placed; NotReady where none can be."""
     try:
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in parent.glob(f"{_PREFIX}*"):
@@ -89,7 +89,7 @@ def publish_draft(draft: Path, folder: Path) -> None:
 
 
 def remove_folder(folder: Path, home: Home) -> None:
-    """Remove a folder that was placed: it is gone at once, and whole until then; raises HomeError."""
+    """Remove a folder that was placed: it is gone at once, and whole until then; raises NotReady."""
     try:
         gone = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder.parent))
         folder.rename(gone)

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from research.errors import BadInput, BadModel, DesignRefused, NotReady
+from research.errors import BadInput, DesignRefused, NotReady
 from research.text import did_you_mean
 from studies import StudyState
 from studies.records.design import MODEL
@@ -30,7 +30,7 @@ from studies.records.statements import setting
 from swarm.errors import InvalidRequest, to_invalid_request
 from swarm.job import Job, PathModel, TinyModel, default_learning_rate
 from swarm.models import folder_hash, model_place, require_model_folder
-from swarm.plugins import BACKENDS, BUILT_IN_BACKENDS, BrokenEntryPoint, backend_names, load
+from swarm.plugins import BACKENDS, BUILT_IN_BACKENDS, backend_names, load
 
 _SET_FOR_EACH_RUN: Final = {"seed", "tracking"}
 """Fields that a study sets for each run."""
@@ -77,39 +77,36 @@ def require_agreement(base: Job | None, named: Mapping[str, Iterable[Any]]) -> N
 
 
 def hash_model_folder(folder: Path, kept: Path | None = None) -> str:
-    """Return the hash of a model folder, raising BadModel; in the folder `kept` hashes of files are remembered."""
+    """Return the hash of a model folder, or raise InvalidRequest; in the folder `kept` files' hashes are remembered."""
     try:
         return folder_hash(folder, kept)
     except OSError as error:
-        raise BadModel(
+        raise InvalidRequest(
             f"expected a model folder that can be read at {folder}; {error.strerror}; bring it back"
         ) from error
 
 
 def model_folder(text: str, kept: Path | None = None) -> PathModel:
-    """Return the model in the folder that `text` names, with its hash; raise BadModel for what is no such folder.
+    """Return the model in the folder that `text` names, with its hash; raise InvalidRequest for what is no such folder.
 
     One in `kept`, the installation's models, is called by its name alone, as a study's log has to hold on any machine.
     """
     named = Path(text).expanduser()
     folder = (named if kept is None or named.exists() else model_place(text, kept)).absolute()
-    try:
-        require_model_folder(text if not folder.exists() else folder)
-    except InvalidRequest as error:
-        raise BadModel(str(error)) from error
+    require_model_folder(text if not folder.exists() else folder)
     shelved = kept is not None and folder.parent.resolve() == kept.resolve()
     return PathModel(path=folder.name if shelved else str(folder), sha256=hash_model_folder(folder, kept))
 
 
 def require_unchanged(model: PathModel, kept: Path | None = None) -> None:
-    """Raise BadModel unless a model's folder holds what it held when it was named; a model without hash passes."""
+    """Raise InvalidRequest unless a model's folder holds what it held when it was named; one without hash passes."""
     if model.sha256 is None:
         return
     folder = Path(model.path) if kept is None else model_place(model.path, kept)
     if not folder.is_dir():
-        raise BadModel(f"expected the model folder {folder}, which is trained; found none there; bring it back")
+        raise InvalidRequest(f"expected the model folder {folder}, which is trained; found none there; bring it back")
     if (found := hash_model_folder(folder, kept)) != model.sha256:
-        raise BadModel(
+        raise InvalidRequest(
             f"expected the model folder {folder} as it was named (sha256 {model.sha256[:12]}); found it changed "
             f"({found[:12]}); restore it, or train the new one in a study of its own"
         )
@@ -188,7 +185,7 @@ def base_job(
 ) -> Job | None:
     """Return the job under all arms that a file, a model's folder and a backend's name say; None where nobody says any.
 
-    Hashes of the model's files are kept in the folder `hashes`. Raises BadInput, also for two models, and BadModel.
+    Hashes of its files are kept in the folder `hashes`. Raises BadInput, also for two models, or InvalidRequest.
     """
     if file is None and folder is None and backend is None:
         return None
@@ -282,7 +279,7 @@ def require_backend(backend: str) -> None:
     if backend not in BUILT_IN_BACKENDS:
         try:
             load(BACKENDS, backend)
-        except BrokenEntryPoint as error:
+        except InvalidRequest as error:
             raise NotReady(str(error)) from error
     if backend == "verl":
         _require_verl(python_of(backend))

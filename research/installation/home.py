@@ -16,7 +16,7 @@ from typing import Final
 
 from filelock import FileLock, Timeout
 
-from research.errors import HomeError
+from research.errors import NotReady
 from swarm.environments.registry import add_folder
 
 BEGINNING_S: Final = 30.0
@@ -54,11 +54,11 @@ class Home:
         path = Path(environment.get("AJET_HOME") or ".ajet").expanduser().absolute()
         database = environment.get("AJET_DATABASE_URL")
         if "?" in str(path) and not database:  # it would end the path in the database's URL: another file's
-            raise HomeError(f"expected a home (AJET_HOME) without ? in its path, found {path}; give it another name")
+            raise NotReady(f"expected a home (AJET_HOME) without ? in its path, found {path}; give it another name")
         return cls(path, database or f"sqlite:///{path / 'ajet.db'}")
 
     def prepare(self) -> Home:
-        """Make the folder and see that it can be written; raises HomeError with the reason."""
+        """Make the folder and see that it can be written; raises NotReady with the reason."""
         probe = self.path / f".probe.{os.getpid()}"
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -84,13 +84,13 @@ class Home:
 
     @contextmanager
     def creation_lock(self) -> Iterator[None]:
-        """Be the one that begins a study here, or removes what one may need; HomeError where others take long."""
+        """Be the one that begins a study here, or removes what one may need; NotReady where others take long."""
         lock = FileLock(self.path / "beginning.lock", timeout=BEGINNING_S, mode=0o600, fallback_to_soft=False)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock.acquire()
         except Timeout as error:
-            raise HomeError(
+            raise NotReady(
                 f"expected to begin within {BEGINNING_S:g} s; another process holds {lock.lock_file}; is it stopped?"
             ) from error
         except OSError as error:
@@ -109,6 +109,6 @@ def cause_of(error: OSError) -> str:
     return _ADVICE.get(error.errno or 0, error.strerror or str(error))
 
 
-def home_error(path: Path, error: OSError) -> HomeError:
+def home_error(path: Path, error: OSError) -> NotReady:
     expected = f"expected a folder that can be written at {path}"
-    return HomeError(f"{expected}; {cause_of(error)}. Mend it, or set AJET_HOME to another")
+    return NotReady(f"{expected}; {cause_of(error)}. Mend it, or set AJET_HOME to another")

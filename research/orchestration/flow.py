@@ -45,7 +45,7 @@ from research.controller.options import (
 from research.controller.session import Session, hold_lease, new_study_id
 from research.controller.wandb import wandb_login
 from research.environments.reference import requirements_of
-from research.errors import BadInput, HomeError, ResearchError, StudyBusy
+from research.errors import BadInput, NotReady, ResearchError
 from research.files import ignore_disk_full
 from research.installation.home import Home
 from research.installation.studies import find_study
@@ -81,7 +81,7 @@ from research.scheduler.next_step import is_done
 from research.scheduler.required_runs import attempts_running
 from research.text import describe
 from sandboxes import SandboxError
-from studies import EventLog, EventType, StoreError, StudiesError, StudyLog, StudyState, fold
+from studies import EventLog, EventType, LeaseHeld, StoreError, StudiesError, StudyLog, StudyState, fold
 from studies.log.event_log import Change
 from studies.log.fold import SERVED, WORKED
 from studies.log.locks import ControllerLease
@@ -98,10 +98,6 @@ _EXPECTED = (ResearchError, StudiesError, SwarmError, SandboxError, OSError)
 
 class Resting(Exception):
     """Nothing of the study is under way, and nothing begins until a person acts."""
-
-
-class Elsewhere(Exception):
-    """The study goes on under another controller, which shows it in this flow run."""
 
 
 class _FlowObserver:
@@ -134,8 +130,11 @@ class FlowRunExecution:
     terminated: bool = False
     """Whether SIGTERM ended the work, so that whoever sent it says what becomes of the flow run."""
 
-    def work(self, parameters: Mapping[str, Any]) -> SessionEnd:
-        """Do what is asked for until it is over; return how it ended. Raises Elsewhere, or what a person is to read."""
+    def work(self, parameters: Mapping[str, Any]) -> SessionEnd | None:
+        """Do what is asked for until it is over; return how it ended. Raises what a person is to read.
+
+        None: the study goes on under another controller, which shows it in this flow run.
+        """
         given = {name: value for name, value in parameters.items() if value not in ("", None)}  # as a form says none
         try:
             options = FlowParameters.model_validate(given)
@@ -160,7 +159,7 @@ class FlowRunExecution:
             self._adopt(study)
             return self._drive(study, planner, isolation, lease)
 
-    def _resume(self, study: str) -> SessionEnd:
+    def _resume(self, study: str) -> SessionEnd | None:
         """Go on with a study; a stop or pause since it was wished stays, without a wish any, and a terminal's study."""
         state = self._state(study)
         if state.status == "concluded" and is_done(state):
@@ -171,13 +170,13 @@ class FlowRunExecution:
         with ExitStack() as leases:
             try:
                 lease = self._take_lease(study, leases)
-            except StudyBusy as busy:
+            except LeaseHeld as busy:
                 if self._state(study).stopped_reason is not None:
                     raise
                 if overrides_stop(self.log, study, asked):
                     request_continue(self.log, study, ["ajet", "study", "resume", study])
                 if read_note(self.home, study) in (None, self.flow_run.id):
-                    raise Elsewhere from busy
+                    return None
                 return SessionEnd("concluded", f"study {study} goes on in its own flow run: {busy}")
             self._adopt(study)
             retry(lambda: take_answer(self.flow_run, StudyLog(self.log, study)), _note)
@@ -195,12 +194,12 @@ class FlowRunExecution:
             return self._drive(study, planner, isolation, lease)
 
     def _take_lease(self, study: str, leases: ExitStack) -> ControllerLease:
-        """Take the study's lease, once a controller that ends has given it back; raises StudyBusy."""
+        """Take the study's lease, once a controller that ends has given it back; raises LeaseHeld."""
         began = time.monotonic()
         while True:
             try:
                 return leases.enter_context(hold_lease(self.home, self.log, study, _note))
-            except StudyBusy:
+            except LeaseHeld:
                 most = STOPPING_S if self._state(study).stopped_reason is not None else ENDING_S
                 if time.monotonic() - began >= most:
                     raise
@@ -289,12 +288,12 @@ def _run_flow(**parameters: Any) -> None:
                 execution = FlowRunExecution(home, log, flow_run)
                 end = _work(execution, parameters)
                 flow_run, terminated = execution.flow_run, execution.terminated
-        except Elsewhere:
-            raise Pause(state=begun.state) from None
-        except (HomeError, OSError) as error:  # a full disk, say
+        except (NotReady, OSError) as error:  # a full disk, say
             end = SessionEnd("left", f"nothing was begun: {' '.join(str(error).split())}")
         except StoreError as error:
             end = SessionEnd("failed", " ".join(str(error).split()))
+        if end is None:
+            raise Pause(state=begun.state)
         _note(f"{end.how}: {end.message}")
         _report_end(flow_run, begun, end, terminated=terminated)
 
@@ -304,11 +303,9 @@ def _open_log(home: Home) -> EventLog:
     return retry(lambda: EventLog(home.database), _note, RETRY_TIMEOUT_S)
 
 
-def _work(execution: FlowRunExecution, parameters: Mapping[str, Any]) -> SessionEnd:
+def _work(execution: FlowRunExecution, parameters: Mapping[str, Any]) -> SessionEnd | None:
     try:
         return execution.work(parameters)
-    except Elsewhere:
-        raise
     except httpx.TransportError as error:  # it was waited for; whoever is left goes on, one that failed does not
         return SessionEnd("left", f"Prefect did not answer: {describe_error(error)}")
     except _EXPECTED as error:

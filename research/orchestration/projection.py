@@ -31,7 +31,7 @@ from prefect.states import Running
 from research.controller.interventions import answer_question, request_continue, request_pause, request_stop
 from research.controller.mirror import Trouble, describe_error
 from research.controller.progress import progress_lines
-from research.errors import BadApproval
+from research.errors import BadInput
 from research.files import ignore_disk_full
 from research.installation.home import Home, attempt_in
 from research.installation.tiny_model import Note
@@ -91,7 +91,7 @@ def take_answer(flow_run: FlowRun, record: StudyLog) -> None:
     if (question := question_of(record.state())) is None:
         return
     if (answer := flow_run.read_answer(question)) is not None:
-        with suppress(BadApproval):  # somebody was faster elsewhere
+        with suppress(BadInput):  # somebody was faster elsewhere
             answer_question(record, question.digest, "Prefect", answer.note, granted=answer.answer == "approve")
 
 

@@ -35,6 +35,7 @@ import sqlalchemy as sa
 from filelock import FileLock, Timeout
 from sqlalchemy.exc import ArgumentError
 
+from research.errors import NotReady
 from research.files import read_json, write_bytes, write_json
 from research.installation.base_job import PREFECT_REMEDY
 from studies.log.locks import Holder
@@ -48,7 +49,7 @@ _LONGEST: Final = 300
 _RAISED: Final = re.compile(r"^[\w.]*(?:Error|Exception|Refused|Timeout)\b.*", re.MULTILINE)
 
 
-class PrefectUnavailable(Exception):
+class PrefectUnavailable(NotReady):
     """No Prefect server could be reached or started; the message says why."""
 
 

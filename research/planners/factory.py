@@ -30,7 +30,8 @@ from studies.records.verdict import Verdict
 from studies.statistics.comparison import Interval
 from studies.statistics.proportions import rate_interval
 from studies.verdicts.forecasts import Calibration, calibration
-from swarm.plugins import PLANNERS, BrokenEntryPoint, load
+from swarm.errors import InvalidRequest
+from swarm.plugins import PLANNERS, load
 from swarm.plugins import list_known as known_names
 
 BUILT_IN = ("rules", "llm")
@@ -113,11 +114,13 @@ def planner_names() -> tuple[str, ...]:
 
 def _load_plugin(name: str, model: str | None, environ: Mapping[str, str]) -> Planner:
     try:
-        planner: Planner = load(PLANNERS, name)(model, environ)
+        make = load(PLANNERS, name)
+    except InvalidRequest as error:
+        raise NotReady(str(error)) from error
+    try:
+        planner: Planner = make(model, environ)
     except ResearchError:
         raise
-    except BrokenEntryPoint as error:
-        raise NotReady(str(error)) from error
     except Exception as error:
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         raise NotReady(

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from research.errors import BadTopic, NoDesignAccepted, PlannerFailed
+from research.errors import BadTopic, PlannerFailed
 from research.planners.context import NO_REWARD_NOW, Check, PlannerContext, PlannerTurn, ToolResult
 from research.planners.endpoint import Endpoint, EndpointError, RetryingEndpoint, shorten
 from research.planners.history import redact_secrets, sanitize_line
@@ -197,7 +197,7 @@ class ActionConversation:
                 f"expected a usable '{self._context.stage}' answer of model {self._model!r}; found "
                 f"{len(self._rejected)} refused: {tries}; try another --planner-model, or --planner rules"
             )
-            raise PlannerFailed(message) if self._refused is None else NoDesignAccepted(message, self._refused)
+            raise PlannerFailed(message, self._refused)
         except PlannerFailed as error:
             error.spent = replace(self._make_turn(Conclude(reason=FAILED), len(self._rejected)), note="").payload() | {
                 "action": FAILED, "looks": [look.payload() for look in self._looks],

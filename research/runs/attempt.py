@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from research.errors import BadModel, NotReady
+from research.errors import NotReady
 from research.files import FULL_EXIT, has_room, is_full, read_json, write_json
 from research.installation.base_job import python_of, require_unchanged
 from research.isolation.mode import one_line, require_isolation
@@ -58,7 +58,7 @@ from sandboxes.docker.engine import ContainerEngine, connect
 from studies.records.runs import DISK_FULL, ENGINE_GONE, MODEL_CHANGED, TRAINING_NAN, AttemptFailed, Conditions
 from swarm.client import AsyncSwarmClient
 from swarm.environments.registry import add_folder, get_environment
-from swarm.errors import SwarmError, Unreachable
+from swarm.errors import InvalidRequest, SwarmError, Unreachable
 from swarm.job import PathModel
 from swarm.wire import ServerState, Status
 
@@ -120,7 +120,7 @@ class Attempt:
             if isinstance(model := self._job.model, PathModel):  # holds it, at the last moment, what was named?
                 try:
                     await asyncio.to_thread(require_unchanged, model, Path(self._spec.models))
-                except BadModel as error:
+                except InvalidRequest as error:
                     raise AttemptFailed(MODEL_CHANGED, error.message) from error
             engine = await self._connect_engine()
             server, url, tokens = await self._start_server(processes)

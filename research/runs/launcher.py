@@ -79,7 +79,7 @@ class AttemptLauncher:
     def launch(self, state: StudyState, run: RunState, number: int) -> None:
         """Launch attempt `number` at a run, for which a slot was taken: its spec, the event, then the sandbox.
 
-        Raises BadModel or InvalidRequest where the folder of its model or environment has changed since the study named
+        Raises InvalidRequest where the folder of its model or environment has changed since the study named
         it; BadEnvironment where packages cannot be had; SandboxError when the machine cannot start it now, which costs
         it no try; NotReady for a design with code that a planner wrote, without containers.
         """

@@ -48,10 +48,6 @@ Frame = tuple[bool, str]
 """Whether it is of a first call, and what stands around the messages."""
 
 
-class ForeignPlay(Exception):
-    """An episode is no play of its task; the message says why."""
-
-
 _CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 
 
@@ -94,20 +90,19 @@ async def replay(client: AsyncSwarmClient, environment: Environment, rng: random
     for record in await _fetch_sample(client, evaluated, rng):
         spans = (span for call in record.record for span in (call.context, call.sampled))
         if record.task_id in hidden and all(span.texts for span in spans if span.ids):  # else no texts are kept
-            with suppress(ForeignPlay):  # one that was given up half-way teaches nothing
-                frames |= extract_frames(record, environment, hidden[record.task_id])
+            shown = extract_frames(record, environment, hidden[record.task_id])
+            frames |= shown if isinstance(shown, set) else set()  # one that was given up half-way teaches nothing
     if not frames:
         return ReplayAudit(0, {})
     records, foreign = await _fetch_sample(client, trained, rng), {}
     tasks = {task.id: task for task in environment.tasks("train")}
     for record in records:
-        try:
-            if record.task_id not in tasks:
-                raise ForeignPlay("its task is not for training")
-            if not extract_frames(record, environment, tasks[record.task_id]) <= frames:
-                raise ForeignPlay("it shows the policy more than its game says")
-        except ForeignPlay as error:
-            foreign[record.id] = str(error)
+        if record.task_id not in tasks:
+            foreign[record.id] = "its task is not for training"
+        elif isinstance(shown := extract_frames(record, environment, tasks[record.task_id]), str):
+            foreign[record.id] = shown
+        elif not shown <= frames:
+            foreign[record.id] = "it shows the policy more than its game says"
     return ReplayAudit(len(records), foreign)
 
 
@@ -124,11 +119,14 @@ async def _fetch_sample(
     return [found for found in await asyncio.gather(*(fetch(entry.id) for entry in chosen)) if found.record]
 
 
-def extract_frames(record: EpisodeRecord, environment: Environment, task: Task) -> set[Frame]:
-    """Play a task again with the answers of an episode; return what its calls put around the game's messages."""
+def extract_frames(record: EpisodeRecord, environment: Environment, task: Task) -> set[Frame] | str:
+    """Play a task again with the answers of an episode; return what its calls put around the game's messages.
+
+    A text says why the episode is no play of the task.
+    """
     game = environment.game(task)
     if not isinstance(game, PlainGame):
-        raise ForeignPlay("its environment's games cannot be played again")
+        return "its environment's games cannot be played again"
     due, mark = game.opening(), ""
     frames: set[Frame] = set()
     # The one conversation of the episode, from its first call; a call that was made twice counts once.
@@ -140,15 +138,15 @@ def extract_frames(record: EpisodeRecord, environment: Environment, task: Task) 
         at = by_index[at].parent
     prefixes = {(call.parent, call.context.ids) for call in path}
     if any((call.parent, call.context.ids) not in prefixes for call in record.record):
-        raise ForeignPlay("it holds more than one conversation")
+        return "it holds more than one conversation"
     for place, call in enumerate(path):
         if not due:
-            raise ForeignPlay("it goes on after its game is over")
+            return "it goes on after its game is over"
         text, around = mark + "".join(call.context.texts), []
         for message in due:
             before, shown, text = text.partition(str(message["content"]))
             if not shown:
-                raise ForeignPlay("it does not show the policy what its game says")
+                return "it does not show the policy what its game says"
             around.append(before)
         frames.add((place == 0, "\0".join([*around, text])))
         texts, special = call.sampled.texts, frozenset(call.sampled.special)
@@ -156,7 +154,7 @@ def extract_frames(record: EpisodeRecord, environment: Environment, task: Task) 
         answer = "".join(text for at, text in enumerate(texts) if at not in special)
         due = game.answer(_parse_message(answer))
     if due:
-        raise ForeignPlay("it ends before its game does")
+        return "it ends before its game does"
     return frames
 
 

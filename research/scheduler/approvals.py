@@ -16,7 +16,7 @@ import math
 from typing import Final, Literal, get_args
 
 from research.design.pricing import price_of
-from research.errors import BadApproval
+from research.errors import BadInput
 from research.scheduler.budget import StepLimits
 from research.scheduler.required_runs import (
     confirmation_runs,
@@ -45,7 +45,7 @@ def parse_mode(text: str) -> ApprovalMode:
     for mode in get_args(ApprovalMode):
         if text == mode:
             return mode  # type: ignore[no-any-return]
-    raise BadApproval(f"expected --approve plan, stages or none; found {text[:40]!r}")
+    raise BadInput(f"expected --approve plan, stages or none; found {text[:40]!r}")
 
 
 def require_approval(state: StudyState, step: Step | None, limits: StepLimits) -> Step | None:

@@ -43,20 +43,8 @@ from swarm.dialects.fields import (
     read_call_id,
     read_tools,
 )
-from swarm.errors import ContextExceeded, InvalidRequest, SwarmError
+from swarm.errors import ContextExceeded, SwarmError
 from swarm.rendering.messages import Message, Piece, Reasoning, Tool, ToolCall, Words
-
-
-class NoThreads(InvalidRequest):
-    """A request that wants its conversation held here; `details` says in the protocol's words what is the matter."""
-
-    def __init__(self, error_code: str) -> None:
-        super().__init__(
-            "thread: this server holds no conversations; send the whole one as `messages`, without `thread`",
-            param="thread",
-        )
-        self.details: Mapping[str, Any] = {"type": "invalid_request_error", "error_code": error_code}
-
 
 _NO_INFLUENCE = (
     "metadata", "service_tier", "cache_control", "inference_geo", "diagnostics", "user_profile_id", "workspace_id",
@@ -101,7 +89,12 @@ def _parse_shared(fields: Fields, model: str) -> CompletionRequest:
     thread = fields.inner("thread")
     if not thread.absent:
         made_elsewhere = thread.choice("type", ("create", "continue")) == "continue"
-        raise NoThreads("thread_not_found" if made_elsewhere else "thread_unsupported_request")
+        refusal = field_error(
+            "thread", "this server holds no conversations; send the whole one as `messages`, without `thread`"
+        )
+        code = "thread_not_found" if made_elsewhere else "thread_unsupported_request"
+        refusal.details = {"type": "invalid_request_error", "error_code": code}
+        raise refusal
     fields.require_model(model)
     system, turns = _system(fields.take("system"), "system"), fields.items("messages")
     tools, left_out = read_tools(fields.items("tools") or [], "tools", _tool, _LEFT_OUT)
@@ -325,7 +318,7 @@ def error_object(error: SwarmError) -> Block:
     told = {**error.to_wire()["error"], "type": _KINDS.get(error.status, "api_error")}
     if isinstance(error, ContextExceeded):
         told["message"] = f"prompt is too long: {error.message}"
-    if isinstance(error, NoThreads):
+    if error.details is not None:
         told["details"] = error.details
     return {"type": "error", "error": told}
 

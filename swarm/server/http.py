@@ -21,7 +21,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -49,10 +49,6 @@ Tell = Callable[[SwarmError], bytes]
 """Returns an error's JSON body, in a protocol's own form."""
 
 
-class ClientGone(Exception):
-    """The client went away; nobody is left to answer."""
-
-
 MAX_BODY_BYTES = 16 * 1024 * 1024
 BODY_BYTES, TOKEN_BYTES = 1 << 20, 64
 """A request may be so large, and so much larger for each token of the context: a token is 4 bytes of prose, 12 where
@@ -76,13 +72,13 @@ def authorization(scope: Scope, key_header: bytes | None = None) -> str | None:
 
 
 async def read_body(receive: Receive) -> bytes:
-    """Return the request's body; ClientGone if the client goes away."""
+    """Return the request's body; ClientDisconnect if the client goes away."""
     parts: list[bytes] = []
     more = True
     while more:
         event = await receive()
         if event["type"] == "http.disconnect":
-            raise ClientGone
+            raise ClientDisconnect
         parts.append(event.get("body", b""))
         more = event.get("more_body", False)
     return b"".join(parts)
@@ -140,7 +136,9 @@ async def on_refusal(request: Request, error: Exception) -> Response:
     return Response(status_code=499)
 
 
-REFUSALS: Mapping[Any, Any] = dict.fromkeys((SwarmError, RequestValidationError, HTTPException, ClientGone), on_refusal)
+REFUSALS: Mapping[Any, Any] = dict.fromkeys(
+    (SwarmError, RequestValidationError, HTTPException, ClientDisconnect), on_refusal
+)
 """The handler of each kind of refusal."""
 
 
@@ -153,8 +151,8 @@ async def on_any_error(request: Request, error: Exception, *, tell: Tell = opena
 
 @contextlib.contextmanager
 def cancel_on_disconnect(receive: Receive) -> Iterator[None]:
-    """Cancel the current task if the client goes away inside the block, which then raises ClientGone. It reads from
-    `receive`, so the body must have been read before."""
+    """Cancel the current task if the client goes away inside the block, which then raises ClientDisconnect. It reads
+    from `receive`, so the body must have been read before."""
     task = asyncio.current_task()
 
     async def watch() -> None:
@@ -168,7 +166,7 @@ def cancel_on_disconnect(receive: Receive) -> Iterator[None]:
         yield
     except asyncio.CancelledError:
         if watcher.done():
-            raise ClientGone from None
+            raise ClientDisconnect from None
         raise
     finally:
         watcher.cancel()

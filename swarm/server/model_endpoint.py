@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 
 from pydantic_core import to_json
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from swarm.calls.call import Call, RetryCache
@@ -30,7 +31,6 @@ from swarm.job import LONGEST_AGENT
 from swarm.rendering.messages import BackendError
 from swarm.rollout.keys import Claims
 from swarm.server.http import (
-    ClientGone,
     authorize,
     cancel_on_disconnect,
     error_response,
@@ -92,7 +92,7 @@ class ModelEndpoint:
         self._retries = RetryCache(lambda: asyncio.get_running_loop().time())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with contextlib.suppress(ClientGone):
+        with contextlib.suppress(ClientDisconnect):
             try:
                 claims = authorize(scope, uses=("model",))
                 try:

@@ -12,7 +12,7 @@ from typing import Any
 from swarm.backends.protocols import Backend
 from swarm.errors import EngineUnavailable, InvalidRequest, JobConflict, NotFound, ServerFailed
 from swarm.job import Job
-from swarm.plugins import BACKENDS, BUILT_IN_BACKENDS, BrokenEntryPoint, backend_names, load
+from swarm.plugins import BACKENDS, BUILT_IN_BACKENDS, backend_names, load
 from swarm.rendering.messages import BackendError
 from swarm.rollout.episodes import RETRY_AFTER_S
 from swarm.rollout.keys import Keys, ServerDirectory
@@ -63,7 +63,7 @@ def make_backend(job: Job, models: Path) -> Backend:
     try:
         require_backend(job.backend)
         made: Backend = load(BACKENDS, job.backend)(job, models)
-    except (InvalidRequest, BrokenEntryPoint) as error:
+    except InvalidRequest as error:
         raise BackendError(str(error)) from error
     except Exception as error:
         said = f"{type(error).__name__}: {error}".splitlines()[0]

@@ -29,7 +29,7 @@ from research.controller.interventions import (
     request_pause,
     require_question,
 )
-from research.errors import BadApproval, BadInput
+from research.errors import BadInput
 from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.proposals.actions import AskUser, Note
 from research.runs.files import AttemptSpec
@@ -256,7 +256,7 @@ class StudyMachine(RuleBasedStateMachine):
         state = self.state()
         for asked in state.questions:
             if asked != state.open_question:
-                with pytest.raises(BadApproval):
+                with pytest.raises(BadInput):
                     answer_question(self.record, asked.digest, "command", granted=True)
         assert self.state().event_count == state.event_count, "what is refused leaves nothing"
 

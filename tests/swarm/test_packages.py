@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 
 from swarm.errors import InvalidRequest
 from swarm.job import Job
-from swarm.plugins import BACKENDS, PLANNERS, BrokenEntryPoint, backend_names, list_known, load
+from swarm.plugins import BACKENDS, PLANNERS, backend_names, list_known, load
 from swarm.rendering.messages import BackendError
 from swarm.server.service import make_backend, require_backend
 from tests.outside import install
@@ -138,5 +138,5 @@ def test_two_packages_that_bring_one_name_are_both_named(
 ) -> None:
     other = install(tmp_path / "other", {BACKENDS: {"outside": "outside_of_ajet:failing"}}, "another")
     monkeypatch.syspath_prepend(str(other))
-    with pytest.raises(BrokenEntryPoint, match=r"another \(outside_of_ajet:failing\) and outside \("):
+    with pytest.raises(InvalidRequest, match=r"another \(outside_of_ajet:failing\) and outside \("):
         load(BACKENDS, "outside")

@@ -16,12 +16,13 @@ import pytest
 
 from research.controller.controller import INTERRUPTED
 from research.controller.session import Session, StudyRequest, create_study, hold_lease, require_files, require_here
-from research.errors import BadModel, NotReady, StudyBusy
+from research.errors import NotReady
 from research.installation.base_job import base_job_of, model_folder
 from research.installation.home import Home
 from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.planners.rules import RulesPlanner
-from studies import ControllerLeaseLost, EventLog, fold
+from studies import ControllerLeaseLost, EventLog, LeaseHeld, fold
+from swarm.errors import InvalidRequest
 from swarm.job import Job
 from tests.research.bench import STUDY, Bench
 from tests.research.controller.test_driver import Notes
@@ -73,7 +74,7 @@ def second(tmp_path: Path, first: Home) -> Home:
 def test_a_second_installation_drives_no_study_whose_controller_lives(first: Home, second: Home) -> None:
     with closing(EventLog(first.database)) as log, controller(first) as holder:
         with (
-            pytest.raises(StudyBusy, match=rf"study {STUDY}; process {holder.pid} on \S+ drives it, in {first.path}"),
+            pytest.raises(LeaseHeld, match=rf"study {STUDY}; process {holder.pid} on \S+ drives it, in {first.path}"),
             hold_lease(second, log, STUDY, unexpected),
         ):
             raise AssertionError("two controllers")
@@ -175,7 +176,7 @@ def test_a_base_job_outlives_its_controller_and_a_model_that_changed_stops_the_s
         job = Job.from_record(state.noise_plan.job)
         assert (job.backend, job.steps, job.model) == ("fake", 3, base.model)
         model_at(folder, b"others")
-        with pytest.raises(BadModel, match="found it changed"):
+        with pytest.raises(InvalidRequest, match="found it changed"):
             Session(home, log, STUDY, RulesPlanner()).run(Notes())
         state = fold(log.read(STUDY))
         assert state.status == "stopped"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from research.errors import BadInput, BadModel, DesignRefused, ModelFailed, NotReady
+from research.errors import BadInput, DesignRefused, ModelFailed, NotReady
 from research.installation.base_job import (
     VERL_PYTHON,
     _require_verl,
@@ -26,6 +26,7 @@ from research.installation.base_job import (
     require_unchanged,
 )
 from research.installation.tiny_model import WEIGHTS, prepare_model
+from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel
 from swarm.models import folder_hash
 from tests.research.model_folders import model_at
@@ -159,7 +160,7 @@ def test_a_model_of_the_installation_is_called_by_its_name_alone_and_found_by_it
         assert (found.path, found.sha256) == ("mine", folder_hash(folder))
     require_unchanged(found, models)
     model_at(folder, b"v")
-    with pytest.raises(BadModel, match=str(folder)):
+    with pytest.raises(InvalidRequest, match=str(folder)):
         require_unchanged(found, models)
 
 
@@ -168,12 +169,12 @@ def test_a_folder_that_changed_or_went_is_refused_and_one_that_came_back_is_not(
     model = model_folder(str(folder))
     require_unchanged(model)
     model_at(folder, b"v")
-    with pytest.raises(BadModel, match="changed"):
+    with pytest.raises(InvalidRequest, match="changed"):
         require_unchanged(model)
     model_at(folder)
     require_unchanged(model)
     folder.rename(tmp_path / "away")
-    with pytest.raises(BadModel, match="none there"):
+    with pytest.raises(InvalidRequest, match="none there"):
         require_unchanged(model)
 
 

@@ -13,7 +13,7 @@ from urllib.request import proxy_bypass
 
 import pytest
 
-from research.errors import HomeError
+from research.errors import NotReady
 from research.files import FULL_EXIT, read_json, write_json
 from research.installation.home import Home
 from research.own_process import begin_process, bypass_proxy
@@ -57,9 +57,9 @@ def test_a_proxy_is_not_asked_for_what_is_on_this_machine(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("place", ["file", "/sys/ajet"])
 def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("")  # and not even root may make a folder in /sys
-    with pytest.raises(HomeError):  # a path that would open another database
+    with pytest.raises(NotReady):  # a path that would open another database
         Home.locate({"AJET_HOME": str(tmp_path / "a?b")})
-    with refused(HomeError, "AJET_HOME"):
+    with refused(NotReady, "AJET_HOME"):
         Home.locate({"AJET_HOME": str(tmp_path / place)}).prepare()
 
 
@@ -83,7 +83,7 @@ def test_who_begins_waits_for_another_but_no_dead_one(tmp_path: Path, monkeypatc
         assert holder.stdout.readline() == b"held\n"
         with monkeypatch.context() as patch:
             patch.setattr("research.installation.home.BEGINNING_S", 0.2)
-            with pytest.raises(HomeError, match=r"0\.2 s; .*beginning\.lock"):
+            with pytest.raises(NotReady, match=r"0\.2 s; .*beginning\.lock"):
                 home.creation_lock().__enter__()
     finally:
         holder.kill()

@@ -21,7 +21,7 @@ from research.design.compiler import DesignCompiler
 from research.design.noise_bank import NoiseBank
 from research.design.power import plan_analyses
 from research.design.pricing import make_pricing
-from research.errors import DesignRefused, HomeError, PlannerFailed, ResearchError
+from research.errors import DesignRefused, NotReady, PlannerFailed, ResearchError
 from research.installation.home import Home
 from research.planners.context import Check, PlannerContext, PlannerTurn, ToolResult
 from research.proposals.actions import Action, AskUser, Constant, Note, Propose, ProposeDesign
@@ -245,7 +245,7 @@ def test_turns_whose_files_were_exchanged_are_refused_in_one_line(home: Home, lo
     plan(home, log, ScriptedPlanner())
     folder = home.study(STUDY) / "planning"
     shutil.copy(folder / "design.json", folder / "propose.json")
-    with pytest.raises(HomeError, match="'design' where Propose"):
+    with pytest.raises(NotReady, match="'design' where Propose"):
         plan(home, log, ScriptedPlanner())
 
 

@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research.design.compiler import accept_hypotheses
-from research.errors import BadModel, BadTopic, DesignRefused
+from research.errors import BadTopic, DesignRefused
 from research.installation.base_job import model_folder
 from research.planners.context import field_specs
 from research.proposals.actions import Propose
 from research.proposals.arms import NO_MODELS, ComparedModels, compare, field_value, is_job, lint_arms
 from research.proposals.flags import RequestedComparison
 from studies.records.design import MODEL, Hypothesis
+from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel, TinyModel, tunables
 from tests.research import designs
 from tests.research.factories import make_claim
@@ -170,5 +171,5 @@ def test_two_folders_that_cannot_be_told_apart_are_refused(place: Path) -> None:
     model_at(place / "models" / "copy", b"a")
     with pytest.raises(BadTopic, match="content in models/SmolLM2-135M and models/copy"):
         found("models/SmolLM2-135M", "models/copy")
-    with pytest.raises(BadModel, match="no such folder"):
+    with pytest.raises(InvalidRequest, match="no such folder"):
         found("models/qwen.v2", "models/nothing")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from research.controller.interventions import answer_question, require_question
-from research.errors import BadApproval
+from research.errors import BadInput
 from research.scheduler.approvals import parse_mode
 from research.scheduler.next_step import next_step
 from research.scheduler.steps import Collect
@@ -80,7 +80,7 @@ def test_a_denial_stops_the_study_with_a_report_of_what_stands_and_resuming_asks
     again = require_question(until_asked(bench))
     assert (again.question.stage, again.question.number) == ("look 2", 3)
     assert again.digest != before.asked.digest
-    with pytest.raises(BadApproval, match="asks something else"):
+    with pytest.raises(BadInput, match="asks something else"):
         answer_question(StudyLog(bench.log, STUDY), before.asked.digest, "Prefect", granted=True)
     bench.approves = True
     assert bench.drive(bench.loop()).state.status == "concluded"
@@ -111,7 +111,7 @@ def test_of_answers_that_come_at_once_exactly_one_counts(fast_path: Path) -> Non
             record = StudyLog(log, STUDY)
             record.state()
             together.wait()
-            with suppress(BadApproval):
+            with suppress(BadInput):
                 note = answer_question(record, digest, "command", str(number), granted=number % 2 == 0).note
                 return note == str(number)
             return False
@@ -120,20 +120,20 @@ def test_of_answers_that_come_at_once_exactly_one_counts(fast_path: Path) -> Non
         assert sorted(pool.map(say, range(8))) == [False] * 7 + [True]
     state = fold(bench.events())
     assert len(state.approvals) == 1
-    with pytest.raises(BadApproval, match="question was answered: "):
+    with pytest.raises(BadInput, match="question was answered: "):
         require_question(state)
     assert (state.denial is None) == state.approvals[0].granted
 
 
 def test_a_mode_that_there_is_not_is_refused_and_a_note_is_one_line_of_bounded_length(fast_path: Path) -> None:
     for mode in ("", "yes", "Plan", "stages "):
-        with pytest.raises(BadApproval, match="--approve plan"):
+        with pytest.raises(BadInput, match="--approve plan"):
             parse_mode(mode)
     bench = plan_bench(fast_path)
     until_asked(bench)
     record = StudyLog(bench.log, STUDY)
     digest = require_question(record.state()).digest
-    with pytest.raises(BadApproval, match="at most 1000 characters; found 1001"):
+    with pytest.raises(BadInput, match="at most 1000 characters; found 1001"):
         answer_question(record, digest, "command", "x" * 1001, granted=True)
     assert answer_question(record, digest, "command", "in\nsteps", granted=True).note == "in steps"
 

@@ -24,11 +24,10 @@ from prefect.states import AwaitingRetry, Running, Scheduled
 from research.controller.interventions import answer_question, request_pause, request_stop
 from research.controller.options import ResearchOptions, begin_study, make_request
 from research.controller.session import hold_lease
-from research.errors import ResearchError, StudyBusy
 from research.installation.home import Home
 from research.orchestration import deployment, flow, prefect_api, prefect_command
 from research.orchestration.deployment import hand_over
-from research.orchestration.flow import Elsewhere, FlowRunExecution
+from research.orchestration.flow import FlowRunExecution
 from research.orchestration.prefect_api import (
     LEFT,
     RESCHEDULED,
@@ -41,11 +40,12 @@ from research.orchestration.prefect_api import (
     read_note,
 )
 from research.orchestration.projection import ControllerSession, question_of
-from studies import EventLog, EventType, StoreError, StudyLog, StudyState, fold
+from studies import EventLog, EventType, LeaseHeld, StoreError, StudyLog, StudyState, fold
 from studies.log.fold import SERVED, WORKED
 from studies.log.locks import ControllerLeases, Holder
 from studies.records.design import NoisePlan
 from studies.records.verdict import ApprovalRequest
+from swarm.errors import InvalidRequest
 from tests.research.orchestration.shown import artifacts_of, state_of
 from tests.studies.synthetic import Synthetic, base_job
 
@@ -91,7 +91,7 @@ class Line:
         self.client.set_flow_run_state(run.id, again, force=True)
         return run.id
 
-    def work(self) -> SessionEnd:
+    def work(self) -> SessionEnd | None:
         run = find_flow_run(self.client, self.home, STUDY)
         assert run is not None
         return FlowRunExecution(self.home, self.log, FlowRun(self.client, run.id)).work(run.parameters)
@@ -221,8 +221,8 @@ def test_a_worker_that_leaves_lifts_no_pause(line: Line) -> None:
 def test_a_study_that_another_controller_drives_is_its_and_a_wish_lifts_its_pause(line: Line, by: str) -> None:
     request_pause(line.log, STUDY, "lunch")
     line.put(by)
-    with hold_lease(line.home, line.log, STUDY, print), pytest.raises(Elsewhere):
-        line.work()
+    with hold_lease(line.home, line.log, STUDY, print):
+        assert line.work() is None
     assert line.state().paused_reason == (None if by == "person" else "lunch")
 
 
@@ -261,7 +261,7 @@ def test_a_stop_that_takes_too_long_is_said(line: Line, monkeypatch: pytest.Monk
     with hold_lease(line.home, line.log, STUDY, print):
         request_stop(line.home, line.log, STUDY)
         line.put("person")
-        with pytest.raises(StudyBusy, match="drives it"):
+        with pytest.raises(LeaseHeld, match="drives it"):
             line.work()
 
 
@@ -305,7 +305,7 @@ def test_a_flow_run_goes_on_with_its_own_study_only_though_the_model_that_it_ask
     if resumed:
         assert execution.work(gone) == SessionEnd("concluded", begun)
         return
-    with pytest.raises(ResearchError, match="/gone/since"):
+    with pytest.raises(InvalidRequest, match="/gone/since"):
         execution.work(gone)
 
 

@@ -14,7 +14,8 @@ import pytest
 
 from research.controller import wandb as calling
 from research.controller.mirror import AttemptCopy, CopyState
-from research.controller.wandb import OnlineLogging, WandbClient, WandbUnavailable
+from research.controller.wandb import OnlineLogging, WandbClient
+from research.errors import NotReady
 from research.runs.files import AttemptFolder
 from research.runs.wandb_log import find_log
 from tests.research.tracking.logs import Writing, write
@@ -152,7 +153,7 @@ def test_a_server_that_is_gone_is_said_and_the_log_sent_once_it_is_back(
     followed(whole, clock, until=lambda: standin.holds("r1-a1"))
     standin.fail("Run", times=1000)
     monkeypatch.setattr(calling, "ANSWER_S", 4.0)
-    with pytest.raises(WandbUnavailable, match=r"not answer|50\d"):
+    with pytest.raises(NotReady, match=r"not answer|50\d"):
         settled(whole, clock)
     standin.faults.clear()
     monkeypatch.undo()
