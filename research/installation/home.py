@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +31,9 @@ _ADVICE = {
     errno.ENOTDIR: "a part of its path is a file",
     errno.EEXIST: "a file has its name",
 }
+
+_LEFT_OPEN = ("ajet.db", "ajet.db-wal", "ajet.db-shm", "studies", "models", "environments", "plans", "prefect")
+"""What earlier versions left open to others in a folder that somebody else had made."""
 
 
 class Home:
@@ -62,7 +65,10 @@ class Home:
         probe = self.path / f".probe.{os.getpid()}"
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-
+            for path in map(self.path.joinpath, _LEFT_OPEN):
+                with suppress(OSError):  # it is not there, or is somebody else's
+                    if not path.is_symlink() and (mode := path.stat().st_mode) & 0o077:
+                        path.chmod(mode & 0o700)
             # A page, because a disk can be full and still take an empty file.
             probe.write_bytes(b"\0" * 4096)
             probe.unlink(missing_ok=True)  # another thread's has the same name

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 from swarm.backends.local.backend import ModelBackend, Parts
 from swarm.backends.verl.engine import SeedSequence
 from swarm.job import Job
+from swarm.rendering.messages import BackendError
 from swarm.verl_config import VerlFields
 
 _log = logging.getLogger(__name__)
@@ -124,7 +125,10 @@ def _prepare(job: Job, models: Path) -> tuple[Path, HFRenderer, Cluster]:
 def _learner(job: Job, folder: Path, cluster: Cluster, draws: SeedSequence | None) -> VerlLearner:
     from swarm.backends.verl.learner import TrainerGroup, VerlLearner
 
-    group = TrainerGroup(folder, job, cluster.fields.trainers, cluster.device, cluster.rank_options)
+    try:
+        group = TrainerGroup(folder, job, cluster.fields.trainers, cluster.device, cluster.rank_options)
+    except SystemExit as error:  # what Ray raises in who waits as it is left; out of a task it would end the process
+        raise BackendError("Ray was left while the learner's ranks came up") from error
     return VerlLearner(job, group, draws)
 
 

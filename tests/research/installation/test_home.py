@@ -29,6 +29,7 @@ from tests.research.factories import make_home
 def test_its_files_are_its_owners(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
+    (tmp_path / "studies").mkdir(mode=0o755)  # of an earlier version
     (tmp_path / "of somebody").mkdir(mode=0o755)
     monkeypatch.setattr(os, "environ", {})
     request.addfinalizer(partial(os.umask, os.umask(0o022)))

@@ -20,9 +20,11 @@ from swarm.algorithms.objective import Objective, UpdateSums
 from swarm.algorithms.rows import Row, flatten_tokens, train_rows
 from swarm.backends.protocols import TrainEpisode
 from swarm.job import Job
+from swarm.rendering.messages import BackendError
 from swarm.timelines.node import TrainRow
 
 pytest.importorskip("tensordict", reason="tensordict comes with verl, which is not installed here")
+from swarm.backends.verl.backend import _learner
 from swarm.backends.verl.learner import RowPartition
 from swarm.backends.verl.losses import ObjectiveLoss, batch_tokens, verl_batch
 
@@ -227,3 +229,10 @@ def test_moves_to_the_host_are_waited_for(adapter: Any, monkeypatch: pytest.Monk
     state = {"exp_avg": moment, "step": count}
     engines.offload_fsdp_optimizer(Mock(state={"w": state}))
     assert state == {"exp_avg": moment.cpu.return_value, "step": count}
+
+
+def test_ranks_that_wait_as_ray_is_left_end_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it is where a replica does not boot: out of a task SystemExit would end the server, with code 0."""
+    monkeypatch.setattr("swarm.backends.verl.learner.TrainerGroup", Mock(side_effect=SystemExit(0)))
+    with pytest.raises(BackendError, match="Ray was left"):
+        _learner(Job(backend="verl"), Path(), Mock(), None)
