@@ -50,8 +50,10 @@ WORKED: Final = "worked_s"
 """Key of a payload, of any type of event: seconds that its controller worked since its last event."""
 SERVED: Final = "served"
 """Key of the payload of an event that begins work on a study: whether a worker does it."""
-STANDINGS: Final = ("sending", "sent", "failed")
-"""How a copy may stand."""
+STANDINGS: Final = {
+    "sending": "sending", "sent": "sent", "failed": "failed", "same": "sent", "differs": "sent", "lacking": "failed",
+}  # fmt: skip
+"""How a copy stands, by the word for it in the log: the last three are of logs whose copies were compared."""
 _AFTER_CONCLUSION: Final = frozenset({
     EventType.REPORT_BUILT, EventType.STUDY_RESUMED, EventType.STUDY_STOPPED, EventType.DECISION_TAKEN,
     EventType.ATTEMPT_ENDED, EventType.ATTEMPT_COPIED, EventType.DESIGN_AMENDED, EventType.HYPOTHESIS_VETOED,
@@ -447,7 +449,7 @@ def _copy_attempt(
     if attempt not in [one.number for one in run.attempts]:
         raise ImpossibleEvent(f"there is no attempt {attempt} of run {run_id}; nothing to copy")
     attempts = tuple(
-        replace(one, url=url, standing=standing, standing_reason=reason) if one.number == attempt else one
+        replace(one, url=url, standing=STANDINGS[standing], standing_reason=reason) if one.number == attempt else one
         for one in run.attempts
     )
 

@@ -112,7 +112,7 @@ def _check_verdict(event: Event, state: StudyState, findings: Findings) -> None:
     blames_lock = stored.verdict == "invalid" and stored.reason.startswith(f"the lock {lock_name(state.round)} ")
     outside = stored.reason if blames_lock else None
     name, look, phase = stored.hypothesis, stored.look, stored.phase
-    again = judge_hypothesis(state, name, look=look, phase=phase, lock_error=outside)
+    again = judge_hypothesis(state, name, look=look, phase=phase, lock_error=outside, stored=stored)
     differences = list(_differences(stored.model_dump(mode="json"), again.model_dump(mode="json")))
     if not differences:
         findings.held["verdict"] += 1

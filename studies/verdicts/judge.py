@@ -27,15 +27,19 @@ from studies.verdicts.rules import find_claim, invalid, judge
 
 NO_RESULT = "no_result"
 """Stands for the code of a run that was launched and has neither a value nor a code: no lock excludes it."""
+_TURNED: Final = "subgroup"
+"""Code of a rule that is gone: the effect turns around in every kind of task. What it found in older logs stands."""
 
 
 def judge_hypothesis(
-    state: StudyState, hypothesis: str, *, look: int, phase: Phase = "confirm", lock_error: str | None = None
-) -> Verdict:
+    state: StudyState, hypothesis: str, *, look: int, phase: Phase = "confirm", lock_error: str | None = None,
+    stored: Verdict | None = None,
+) -> Verdict:  # fmt: skip
     """Return the verdict on `hypothesis` from the runs of the state up to `look`.
 
-    `lock_error` is a sentence about a lock or evidence that was changed: the verdict is then invalid. Raise ValueError
-    for a state without a design, or a hypothesis, look or phase that it does not have.
+    `lock_error` is a sentence about a lock or evidence that was changed: the verdict is then invalid. `stored` is the
+    verdict that is computed anew. Raise ValueError for a state without a design, or a hypothesis, look or phase that it
+    does not have.
     """
     design = state.design
     if design is None:
@@ -43,7 +47,11 @@ def judge_hypothesis(
     data = gather(state, look=look, phase=phase)
     if lock_error is not None:
         return invalid(state.alpha_allocation, hypothesis, lock_error, data=data, look=look, phase=phase)
-    found = find_violations(state, hypothesis, data)
+    turned = (line.partition(": ") for line in (stored.violations if stored is not None else ()))
+    found = (
+        *find_violations(state, hypothesis, data),
+        *(Violation(code, sentence, blocks=True) for code, _, sentence in turned if code == _TURNED),
+    )
     arms = [data[name] for name in design.contrast_of(find_claim(design, hypothesis))]
     codes = {code for arm in arms for code in (*arm.excluded.values(), *arm.cut.values())}
     obstacles = {v.code for v in found if v.blocks} | (codes - set(design.exclusions))
@@ -181,8 +189,9 @@ def verdict_follows(state: StudyState, verdict: Verdict) -> bool:
     """Return whether computing `verdict` anew gives the same inputs and numbers; if invalid, also with its reason."""
     if state.design is None:
         return False
+    name, look, phase = verdict.hypothesis, verdict.look, verdict.phase
     for reason in (None, verdict.reason) if verdict.verdict == "invalid" else (None,):
-        found = judge_hypothesis(state, verdict.hypothesis, look=verdict.look, phase=verdict.phase, lock_error=reason)
+        found = judge_hypothesis(state, name, look=look, phase=phase, lock_error=reason, stored=verdict)
         pairs = [(getattr(verdict, name), getattr(found, name)) for name in _NUMBERS]
         close = all(x is y if None in (x, y) else math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-9) for x, y in pairs)
         if close and (verdict.verdict, verdict.inputs_sha256) == (found.verdict, found.inputs_sha256):

@@ -271,6 +271,12 @@ def copied(s: Synthetic, **wrong: Any) -> None:
     s.append(EventType.ATTEMPT_COPIED, **({"run_id": run_id, "attempt": 1, "url": "-", "standing": "sent"} | wrong))
 
 
+@pytest.mark.parametrize(("word", "stands"), [("same", "sent"), ("differs", "sent"), ("lacking", "failed")])
+def test_a_copy_that_an_earlier_version_compared_with_its_log_stands(study: Synthetic, word: str, stands: str) -> None:
+    copied(study, standing=word)
+    assert next(iter(study.state().runs.values())).attempts[0].standing == stands
+
+
 Step = Callable[[Synthetic], object]
 UNFIT: dict[str, Step] = {
     "a second creation": lambda s: (ready(s), s.create()),

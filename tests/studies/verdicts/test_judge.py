@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from studies import Event, EventType, StudyState
+from studies.checks.confounders import Violation
+from studies.proof import verify
 from studies.records.design import Arm, Design, RunSpec
 from studies.records.procedure import Amendment, InterimAnalysis
 from studies.records.runs import Conditions
 from studies.records.verdict import Verdict
 from studies.statistics.sequential import spend_alpha
-from studies.verdicts.judge import NO_RESULT, find_violations, gather, judge_hypothesis
+from studies.verdicts.judge import NO_RESULT, find_violations, gather, judge_hypothesis, verdict_follows
 from tests.golden import assert_golden
 from tests.studies.synthetic import Synthetic, design, hypothesis
 
@@ -104,6 +106,26 @@ def test_runs_that_the_study_cut_short_are_told_and_are_no_selection(
     verdict = judge_hypothesis(study.state(), "h1", look=1)
     assert (verdict.verdict, verdict.n_control, verdict.n_treatment) == (expected, 3, 3)
     assert sum(verdict.excluded.values()) == 2
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+def test_a_verdict_of_an_earlier_version_follows_though_its_rule_is_gone(
+    study: Synthetic, monkeypatch: pytest.MonkeyPatch, accepted: bool
+) -> None:
+    """One in 200 studies of nothing came to it, and its log is no forged one today."""
+    run(study, study.begin(locked()))
+    if accepted:
+        amend(study, "subgroup")
+    turned = Violation("subgroup", "B differs by +0.001 over all tasks but by -0.004 in easy", blocks=True)
+    with monkeypatch.context() as earlier:
+        earlier.setattr("studies.verdicts.judge.find_violations", lambda *_: (turned,))
+        (found,) = say(study, "h1", look=2)
+    assert (found.verdict, found.violations, found.exploratory) == (
+        "supported" if accepted else "invalid", (turned.line,), accepted,
+    )  # fmt: skip
+    assert verdict_follows(study.state(), found)
+    proof = verify(study.study, study.log.read_unverified(study.study), study.folder)
+    assert not any("verdict" in str(drift) for drift in proof.drifts)
 
 
 def test_an_edited_lock_makes_the_verdict_invalid(study: Synthetic) -> None:
