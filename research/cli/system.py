@@ -24,7 +24,7 @@ from sqlalchemy.engine import make_url
 
 from research.cli.app import Json, answer, console, make_table
 from research.controller.wandb import wandb_login
-from research.errors import BadInput, NotReady, ResearchError
+from research.errors import BadInput, ResearchError
 from research.installation.base_job import LOCAL_PACKAGES, LOCAL_REMEDY, PREFECT_REMEDY
 from research.installation.home import Home
 from research.installation.machine import cores, max_parallel_runs
@@ -216,16 +216,13 @@ def up(
         ajet up --stop
     """
     from research.controller.session import catch_interrupts
-    from research.orchestration.server import PrefectUnavailable, client_environment, ensure_server, stop_server
+    from research.orchestration.server import client_environment, ensure_server, stop_server
     from research.orchestration.supervision import become_supervisor, end_worker
 
     home = Home.locate().prepare()
 
     def find_server() -> None:
-        try:
-            server = ensure_server(home.prefect)
-        except PrefectUnavailable as error:
-            raise NotReady(str(error)) from error
+        server = ensure_server(home.prefect)
         password = str(server.password) if server.password else None
         told = {"url": server.url, "reused": server.reused, "note": server.note, "password_file": password}
         answer(json, told, server.line)

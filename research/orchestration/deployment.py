@@ -62,7 +62,7 @@ from research.orchestration.prefect_api import (
     installation_name,
 )
 from research.orchestration.projection import question_of
-from research.orchestration.server import PrefectUnavailable, client_environment, ensure_server
+from research.orchestration.server import client_environment, ensure_server
 from research.orchestration.supervision import PREFECT_COMMAND, is_flow_run_alive, require_worker
 from research.scheduler.next_step import is_done
 from research.scheduler.required_runs import attempts_running
@@ -451,10 +451,7 @@ ScheduleStudy = Callable[[str], str]
 def worker_scheduler(home: Home) -> ScheduleStudy:
     """Return the way to the worker of an installation; raise NotReady where none runs or its server is silent."""
     require_worker(home)
-    try:
-        server = ensure_server(home.prefect)
-    except PrefectUnavailable as error:
-        raise NotReady(str(error)) from error
+    server = ensure_server(home.prefect)
     os.environ.update(client_environment(home.prefect))
 
     def schedule(study: str) -> str:
