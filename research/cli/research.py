@@ -34,6 +34,7 @@ from research.installation.base_job import describe_unusual_rate, require_job
 from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.isolation.mode import UNISOLATED, Isolation, choose
+from research.orchestration.server import PrefectUnavailable, client_settings, require_prefect
 from research.planners.context import Planner
 from research.runs.files import AttemptFolder, read_progress
 from research.scheduler.required_runs import is_stopped_by_budget
@@ -44,6 +45,7 @@ from studies.proof import verdict_fault
 
 if TYPE_CHECKING:
     from research.orchestration.deployment import ScheduleStudy
+    from research.orchestration.projection import PrefectView
 
 BUDGET_ENDED = 3
 INTERRUPTED = 130
@@ -63,9 +65,16 @@ def conduct(
     """Drive a study to its end, showing its progress; raise typer.Exit unless it was concluded."""
     say = warn if json else console().print
     begun = fold(log.read(study))
-    from research.orchestration import PrefectView  # imports Prefect
+    view: PrefectView | None = None
+    if prefect:
+        try:
+            prepare_prefect(home)
+        except PrefectUnavailable as error:
+            warn(f"{error}; the study goes on without Prefect's view")
+        else:
+            from research.orchestration.projection import PrefectView
 
-    view = PrefectView(home, begun, say, warn) if prefect else None
+            view = PrefectView(home, begun, say, warn)
     mirror = make_mirror(home, begun, say, warn)
     session = Session(home, log, study, planner, isolation, lease.check, mirror)
     try:
@@ -112,6 +121,20 @@ def require_detachable(planner_timeout: float | None = None, *, prefect: bool) -
             "expected --detach without --planner-timeout, as the worker plans in its own process; leave it out, or set "
             "AJET_PLANNER_TIMEOUT where the worker is started"
         )
+
+
+def prepare_prefect(home: Home) -> None:
+    """Set what Prefect reads once, when it is first imported; raise PrefectUnavailable where it is not installed."""
+    require_prefect()
+    os.environ.update(client_settings(home.prefect))
+
+
+def find_worker(home: Home) -> ScheduleStudy:
+    """Return the way to the worker; raise NotReady where there is none."""
+    prepare_prefect(home)
+    from research.orchestration.deployment import worker_scheduler
+
+    return worker_scheduler(home)
 
 
 def hand_to_worker(give: ScheduleStudy, study: str, json: bool) -> None:
@@ -209,10 +232,8 @@ def research(
     planner = require_planner(request, warn, planner_timeout, ask=ask_on_terminal, asked=asked)
     if detach:
         require_detachable(planner_timeout, prefect=prefect)
-    from research.orchestration.deployment import worker_scheduler  # imports Prefect
-
     home = Home.locate().prepare()
-    give = worker_scheduler(home) if detach else None
+    give = find_worker(home) if detach else None
     log = EventLog(home.database)
     needs = requirements_of(request.requested.custom_environments)
     isolation = choose_isolation(json, lambda note: choose(asked.sandbox, os.environ, home, note, needs))

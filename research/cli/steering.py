@@ -10,7 +10,14 @@ import typer
 
 from research.cli.app import Json, Name, answer, console, open_study, print_json
 from research.cli.listing import read_listing
-from research.cli.research import choose_isolation, conduct, hand_to_worker, make_observer, require_detachable
+from research.cli.research import (
+    choose_isolation,
+    conduct,
+    find_worker,
+    hand_to_worker,
+    make_observer,
+    require_detachable,
+)
 from research.cli.studies import answer_json, render_ending, render_question, summary
 from research.controller import interventions
 from research.controller.options import Detach, reopen_isolation, reopen_planner
@@ -18,7 +25,6 @@ from research.controller.session import has_controller, hold_lease
 from research.errors import BadInput
 from research.installation.home import Home
 from research.installation.studies import find_study
-from research.orchestration.deployment import worker_scheduler
 from research.scheduler.next_step import is_done
 from research.scheduler.required_runs import attempts_running
 from research.terminal import warn
@@ -244,7 +250,7 @@ def resume(
             interventions.request_continue(log, state.id, command)
             _show_end(home, log, state.id, json, ongoing)
         else:
-            hand_to_worker(worker_scheduler(home), state.id, json)
+            hand_to_worker(find_worker(home), state.id, json)
         return
     planner = reopen_planner(home, log, state)
     isolation = choose_isolation(json, lambda note: reopen_isolation(home, state, note))

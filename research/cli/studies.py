@@ -235,7 +235,7 @@ def show(name: Name = None, json: Json = False) -> None:
     out.print(Text.assemble((state.id, "bold"), f"  {state.status}{now}"))
     for line in render_opening(state):
         out.print(line)
-    codes: dict[str, str] = {}
+    codes: dict[tuple[str, str], None] = {}  # a name may stand for another source in another round
     for one_round in state.rounds:
         if (design := one_round.design) is not None:
             arms, most = " vs ".join(arm.name for arm in design.arms), "at most " if len(design.looks) > 1 else ""
@@ -243,8 +243,8 @@ def show(name: Name = None, json: Json = False) -> None:
             out.print(
                 f"design{round_suffix(one_round)}  {arms}, {most}{len(design.seeds)} seeds each, locked as {lock}"
             )
-            codes |= design.code
-    for name, source in codes.items():
+            codes |= dict.fromkeys(design.code.items())
+    for name, source in codes:
         digest = sha256(source.encode()).hexdigest()[:16]
         about = f"written by the planner's model, {len(source.splitlines())} lines, sha256 {digest}"
         out.print(Text(f"reward {name}  {about}; runs in containers only"))

@@ -257,8 +257,8 @@ class NoiseBank:
         if metric.threshold is None or cut_at is None:
             return seen, seen
         groups = _group_by(seen, lambda entry: entry.group).values()
-        reached = (group for group in groups if 2 * sum(entry.value >= cut_at for entry in group) <= len(group))
-        return seen, [entry for group in reached for entry in group]
+        late = {group[0].group for group in groups if 2 * sum(entry.value >= cut_at for entry in group) > len(group)}
+        return seen, [entry for entry in seen if entry.group not in late]
 
 
 class ZeroLrRun(Record):

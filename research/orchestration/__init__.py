@@ -1,6 +1,1 @@
-"""Prefect: native flow, task rows projected."""
-
-from research.orchestration.projection import PrefectView
-from research.orchestration.server import PrefectServer, PrefectUnavailable, ensure_server, stop_server
-
-__all__ = ["PrefectServer", "PrefectUnavailable", "PrefectView", "ensure_server", "stop_server"]
+"""Prefect: native flow, task rows projected. All but `server` and `supervision` import it, which may not be here."""

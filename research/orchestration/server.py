@@ -53,6 +53,12 @@ class PrefectUnavailable(NotReady):
     """No Prefect server could be reached or started; the message says why."""
 
 
+def require_prefect() -> None:
+    """Raise PrefectUnavailable where the package is not installed: it is an extra, as vLLM cannot live beside it."""
+    if find_spec("prefect") is None:
+        raise PrefectUnavailable(f"expected the package prefect; found it not installed; {PREFECT_REMEDY}")
+
+
 def find_named_server(environment: Mapping[str, str] = os.environ) -> str | None:
     """Return the address of the server that is named, None for none; PrefectUnavailable unless it lets us in."""
     chosen = environment.get(SERVER)
@@ -177,8 +183,7 @@ class PrefectServer:
 
 def ensure_server(folder: Path, *, port: int = DEFAULT_PORT) -> PrefectServer:
     """Return a server that answers: the user's, this installation's, or a new one. Raises PrefectUnavailable."""
-    if find_spec("prefect") is None:  # an extra, as vLLM cannot live beside it
-        raise PrefectUnavailable(f"expected the package prefect; found it not installed; {PREFECT_REMEDY}")
+    require_prefect()
     if (url := find_named_server()) is not None:
         return PrefectServer(url, reused=True, note="named by PREFECT_API_URL")
     folder.mkdir(parents=True, exist_ok=True)
@@ -208,9 +213,14 @@ def ensure_server(folder: Path, *, port: int = DEFAULT_PORT) -> PrefectServer:
 
 
 def client_environment(folder: Path) -> dict[str, str]:
-    """Return the environment Prefect's client needs beside an address; it is read when prefect is first imported."""
+    """Return the environment Prefect's client needs beside an address, once there is a server."""
+    auth = {} if os.environ.get(SERVER) else {AUTH: read_password(folder) or ensure_password(folder)}
+    return auth | client_settings(folder)
+
+
+def client_settings(folder: Path) -> dict[str, str]:
+    """Return what is read when prefect is first imported."""
     return {
-        **({} if os.environ.get(SERVER) else {AUTH: read_password(folder) or ensure_password(folder)}),
         **_QUIET,
         "PREFECT_HOME": str(folder),
         # A server that is gone must not hold up the next try: by default a call is tried for two minutes and more.

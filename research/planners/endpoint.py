@@ -257,7 +257,7 @@ class Replay:
     def __init__(self, file: Path) -> None:
         what, made = f"expected a recording of a planner at {file}", "name a file made with AJET_PLANNER_RECORD"
         try:
-            texts = file.read_text(encoding="utf-8").splitlines()
+            texts = file.read_text(encoding="utf-8").split("\n")  # not at what JSON leaves in a text, such as U+2028
             lines = [_Exchange.model_validate_json(text) for text in texts if text.strip()]
         except OSError as error:
             raise NotReady(f"{what}; found {cause_of(error)}; {made}") from error

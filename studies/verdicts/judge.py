@@ -188,10 +188,9 @@ def verdict_follows(state: StudyState, verdict: Verdict) -> bool:
     """Return whether computing `verdict` anew gives the same inputs and numbers; if invalid, also with its reason."""
     if state.design is None:
         return False
+    name, look, phase = verdict.hypothesis, verdict.look, verdict.phase
     for reason in (None, verdict.reason) if verdict.verdict == "invalid" else (None,):
-        found = judge_hypothesis(
-            state, verdict.hypothesis, look=verdict.look, phase=verdict.phase, lock_error=reason, stored=verdict
-        )
+        found = judge_hypothesis(state, name, look=look, phase=phase, lock_error=reason, stored=verdict)
         pairs = [(getattr(verdict, name), getattr(found, name)) for name in _NUMBERS]
         close = all(x is y if None in (x, y) else math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-9) for x, y in pairs)
         if close and (verdict.verdict, verdict.inputs_sha256) == (found.verdict, found.inputs_sha256):

@@ -95,7 +95,7 @@ def test_a_study_that_is_driven_is_handed_to_nobody_else(ajet: Ajet, driven: Syn
 
 def test_a_study_of_an_earlier_boot_is_given_on(ajet: Ajet, driven: Synthetic, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[str] = []
-    monkeypatch.setattr(steering, "worker_scheduler", lambda home: lambda study: given.append(study) or "address")
+    monkeypatch.setattr(steering, "find_worker", lambda home: lambda study: given.append(study) or "address")
     later = replace(Holder.here(Home.locate().path), boot="the boot after")
     monkeypatch.setattr(Holder, "here", lambda home: later)
     assert ajet("study", "resume", "--detach").code == 0

@@ -49,6 +49,12 @@ def taken() -> Iterator[int]:
         yield holder.getsockname()[1]
 
 
+def test_what_begins_and_steers_studies_is_there_without_prefect_which_reads_its_settings_at_import() -> None:
+    modules = "research.cli.research, research.cli.steering, research.cli.system, research.orchestration.supervision"
+    script = f"import sys, {modules}; sys.exit('prefect' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False, timeout=120).returncode == 0
+
+
 @pytest.mark.parametrize("address", ["", "http://127.0.0.1:1"], ids=["of one's own", "named"])
 def test_where_prefect_is_not_installed_a_line_says_how_to_have_it(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

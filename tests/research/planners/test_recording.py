@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +41,8 @@ def replayed(file: Path, *digests: PlannerContext) -> list[PlannerTurn]:
 
 def test_a_conversation_is_replayed_turn_by_turn(digest: MakeDigest, tmp_path: Path) -> None:
     file, due = tmp_path / "said.jsonl", (digest(TOPIC), digest(TOPIC, hypotheses=RECORDS))
-    replies = [says("nonsense"), says(PROPOSAL), says(DESIGN)]
+    raw = json.dumps(says("non\u2028sense").body, ensure_ascii=False).encode()  # as many servers send it
+    replies = [Reply(body=raw), says(PROPOSAL), says(DESIGN)]
     first = recorded(replies, file, *due)
     assert [turn.tries for turn in first] == [2, 1]
     assert replayed(file, *due) == first

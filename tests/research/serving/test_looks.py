@@ -18,8 +18,9 @@ from research import files
 from research.cli.research import research
 from research.controller.options import ResearchOptions
 from research.installation.home import Home
-from research.orchestration import PrefectServer, prefect_api, worker
+from research.orchestration import prefect_api, worker
 from research.orchestration.deployment import FlowParameters, ProcessPool, form_schema
+from research.orchestration.server import PrefectServer
 from research.orchestration.worker import StudyWorker
 from sandboxes import SandboxError
 from studies import StoreError, StudyState
