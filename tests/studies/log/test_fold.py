@@ -287,12 +287,6 @@ def test_a_copy_that_an_earlier_version_compared_with_its_log_stands(study: Synt
     assert next(iter(study.state().runs.values())).attempts[0].standing == stands
 
 
-@pytest.mark.parametrize(("word", "stands"), [("same", "sent"), ("differs", "sent"), ("lacking", "failed")])
-def test_a_log_whose_copies_were_compared_is_read(study: Synthetic, word: str, stands: str) -> None:
-    copied(study, standing=word)
-    assert next(iter(study.state().runs.values())).attempts[0].standing == stands
-
-
 Step = Callable[[Synthetic], object]
 UNFIT: dict[str, Step] = {
     "a second creation": lambda s: (ready(s), s.create()),

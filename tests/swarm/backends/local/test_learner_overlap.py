@@ -251,6 +251,26 @@ def test_the_gradient_is_clipped_over_all_parameters_together() -> None:
 _NAMES = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
 
 
+def test_what_was_kept_undoes_every_step_since() -> None:
+    for start in (_START, _START.float()):
+        (parameter, optimizer), (twin, straight) = both = _optimizer(start), _optimizer(start)
+        first, second, third = _gradients(3)
+        fresh = optimizer.snapshot()
+        _step(parameter, optimizer, [second.to(start.dtype)])
+        optimizer.load(*fresh)
+        assert torch.equal(parameter, start)
+        assert not optimizer.moments()
+        for each, its in both:
+            _step(each, its, [first.to(start.dtype)])
+        kept = optimizer.snapshot()
+        _step(parameter, optimizer, [second.to(start.dtype)])
+        optimizer.load(*kept)
+        for each, its in both:
+            _step(each, its, [third.to(start.dtype)])
+        assert torch.equal(parameter, twin)
+        assert torch.equal(optimizer.masters["w"], straight.masters["w"])
+
+
 def _theirs(name: str, steps: int, warmup: int, **specific: Any) -> list[float]:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.25)
     scheduler = transformers.get_scheduler(name, optimizer, warmup, steps, scheduler_specific_kwargs=specific)
