@@ -26,9 +26,10 @@ class ListedStudy(NamedTuple):
 
 def read_listing(home: Home, log: EventLog) -> list[ListedStudy]:
     """Return all studies, newest first."""
-    from research.cli.studies import list_row, summary  # what is told of a study, and reads reports for it
 
     def content(state: StudyState) -> dict[str, Any]:
+        from research.cli.studies import list_row, summary  # what is told of a study, and reads reports for it
+
         folder = home.study(state.id)
         return {"row": list_row(state, folder), "summary": summary(state, folder)}
 
