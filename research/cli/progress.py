@@ -100,10 +100,12 @@ class LineLog:
         self._paused = False
 
     def observe(self, state: StudyState) -> None:
+        before = not self._seen and any(run.attempts for run in state.every_run.values())  # the study is not new
+        when = "earlier" if before else f"{format_seconds(self._budget_left(state))} left"
         for key, line in progress_lines(state, self._doubts):
             if key not in self._seen:
                 self._seen.add(key)
-                self._write(f"[{format_seconds(self._budget_left(state))} left] {line}")
+                self._write(f"[{when}] {line}")
         if self._paused != (now := state.status == "paused"):
             self._paused = now
             self._write(describe_pause(state) if now else f"study {state.id} is paused no more")

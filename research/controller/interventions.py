@@ -19,6 +19,7 @@ from research.installation.tiny_model import Note
 from research.isolation.mode import supervise
 from research.runs.launcher import AttemptLauncher
 from research.scheduler.required_runs import attempts_running
+from research.terminal import strip_control_chars
 from research.text import format_seconds
 from sandboxes import ProcessSandbox, SandboxError
 from studies import Event, EventLog, EventType, HeadMoved, LeaseHeld, StudyLog, StudyState
@@ -94,7 +95,13 @@ def _make_amendment(
     if kind != "note":
         _require_open(state, f"an amendment of the {'lock' if kind == 'accept' else 'budget'}")
     lowers = value is not None and value < state.budget_s
-    values = {"kind": kind, "target": target, "value": value, "reason": _check_reason(reason), "lowers": lowers}
+    values = {
+        "kind": kind,
+        "target": target,
+        "value": value,
+        "reason": _check_reason(reason),
+        "lowers": lowers,
+    }
     amendment = Amendment.model_validate(values)
     return EventType.DESIGN_AMENDED, {"amendment": amendment.model_dump(mode="json")}
 
@@ -105,7 +112,7 @@ def _require_open(state: StudyState, what: str) -> None:
 
 
 def _check_reason(text: str | None) -> str:
-    said = (text or "").strip()
+    said = strip_control_chars(text or "").strip()
     if not 1 <= len(said) <= MOST_REASON:
         found = f"{len(said)} characters" if said else "none"
         raise BadInput(f"expected a reason of 1 to {MOST_REASON} characters, for the report; found {found}")

@@ -181,6 +181,8 @@ def read_example() -> str:
 def write_example(folder: Path) -> Path:
     """Write the example into a folder, making it; return the file. Raises BadEnvironment where there is one already."""
     path = folder / FILE
+    if not str(folder).isprintable():
+        raise BadEnvironment(f"expected a folder's name that can be printed; found {str(folder)!r}; name another")
     if path.exists():
         raise BadEnvironment(
             f"expected a folder without {FILE}; found {path}, which is left as it is; name another folder"

@@ -306,11 +306,14 @@ def ensure_server(
         known, running, path = load_binding(folder), find_swarm(folder), folder / KEPT
         wanted = replace(known, **{"store": os.environ.get(STORE) or known.store, **changes})
         if running is not None:
-            if changes and wanted != known:
+            others = [field for field in changes if getattr(wanted, field) != getattr(known, field)]
+            if port and not running.url.endswith(f":{port}"):
+                others.append("port")
+            if others:
                 stop = "ajet swarm stop" if name is None else f"ajet swarm stop --server {name}"
                 raise BadInput(
                     f"expected options (and a job's backend) that the server at {running.url} was started with; found "
-                    f"others; stop it first (`{stop}`), and start it with them"
+                    f"others ({', '.join(others)}); stop it first (`{stop}`), and start it with them"
                 )
             return running, True
         if wanted.host not in LOCAL and wanted.token_file is None:

@@ -20,7 +20,7 @@ from simlab.scores import Bar, Progress, SuiteOutcome, share, silent, work
 from simlab.sim_records import CaseResult, FlownClaim, TemptingCase, score
 from simlab.sim_run import Desk, Flight
 from simlab.sim_sandbox import Faults, Rates, SimulatedFiles, evaluation, sha256, text_of
-from simlab.worlds import ComparisonTopic, Played
+from simlab.worlds import ComparisonTopic, Planted, Played
 from studies import EventType
 
 NAME = "traps"
@@ -34,9 +34,13 @@ INJECTION = (
 )
 
 
+def world(number: int, effect: float = 0.0) -> Planted:
+    """Return the world of a trap."""
+    return ASK.planted(7_000_000 + number, effect, seed_sd=0.03, steps=8)
+
+
 def _flight(name: str, changes: Mapping[str, Any], effect: float, number: int) -> Flight:
-    world = ASK.planted(7_000_000 + number, effect, seed_sd=0.03, steps=8)
-    return replace(Flight(f"{name}-{number}", ASK.topic, world, report=True), **changes)
+    return replace(Flight(f"{name}-{number}", ASK.topic, world(number, effect), report=True), **changes)
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,9 @@ def test_lines_tell_each_thing_once(locked: Synthetic) -> None:
     text = "\n".join(told)
     for words in ("design locked", "try 1 failed: killed from outside", "try 2 started", "hidden success", "50 %"):
         assert words in text
+    again: list[str] = []
+    LineLog(again.append, lambda state: 300.0).observe(locked.state())
+    assert {line.split("] ")[0] for line in again} == {"[earlier"}
 
 
 USED_UP = "900 s of work are used up"

@@ -272,6 +272,7 @@ OTHERS = (
     "env check guess --set max_tokens=9", "env check guess --tiny --model-path .", "env check guess --tiny --job .",
     "env check guess --job none.json", "env check guess --tiny --set max_tocens=9",
     "env check guess --tiny --set max_tokens=none", "env check none.jsonl", "env init held.json/folder",
+    "env init '\x1b[31mred'",
     "env remove guess", "env remove shop@123456789abc", "env remove ../home",
 )  # fmt: skip
 

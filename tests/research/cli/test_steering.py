@@ -167,6 +167,12 @@ WRONG = (
 )  # fmt: skip
 
 
+def test_an_empty_name_is_no_beginning_of_every_name(ajet: Ajet, locked: Synthetic) -> None:
+    for command in ("show", "stop", "watch"):
+        ajet("study", command, "").refused("''", "none")
+    assert locked.state().stopped_reason is None
+
+
 @pytest.mark.parametrize("wrong", WRONG)
 def test_wrong_input_changes_nothing(ajet: Ajet, locked: Synthetic, wrong: str) -> None:
     before = locked.state().event_count
@@ -182,5 +188,5 @@ def test_a_judged_study_takes_no_veto_and_a_concluded_one_only_notes(ajet: Ajet,
     locked.conclude()
     for change in (("amend", STUDY, "--accept", "overlap"), ("amend", STUDY, "--budget", "2h"), ("veto", STUDY, "h1")):
         ajet("study", *change, "--reason", "x").refused("is concluded")
-    assert ajet("study", "amend", STUDY, "--note", "machine was moved").code == 0
+    assert ajet("study", "amend", STUDY, "--note", "machine\x1b was moved").code == 0
     assert locked.state().amendments[0].amendment.reason == "machine was moved"

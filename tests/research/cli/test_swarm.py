@@ -157,7 +157,8 @@ def test_a_server_starts_again_as_it_was_and_its_secrets_are_in_no_process_list_
     assert "http://127.0.0.1:7" in command
     for path in (tokens, home / "swarm" / "start.json"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    ajet("swarm", "start", "--store", f"sqlite:///{tmp_path / 'other.db'}").refused("`ajet swarm stop`")
+    ajet("swarm", "start", "--store", f"sqlite:///{tmp_path / 'other.db'}").refused("(store)", "`ajet swarm stop`")
+    ajet("swarm", "start", "--port", "1").refused("(port)")
     assert ajet("swarm", "stop").code == 0
     (home / "swarm" / "store.sqlite3").unlink(missing_ok=True)
     assert ajet("swarm", "start", "--port", "0").code == 0
