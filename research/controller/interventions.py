@@ -95,13 +95,7 @@ def _make_amendment(
     if kind != "note":
         _require_open(state, f"an amendment of the {'lock' if kind == 'accept' else 'budget'}")
     lowers = value is not None and value < state.budget_s
-    values = {
-        "kind": kind,
-        "target": target,
-        "value": value,
-        "reason": _check_reason(reason),
-        "lowers": lowers,
-    }
+    values = {"kind": kind, "target": target, "value": value, "reason": _check_reason(reason), "lowers": lowers}
     amendment = Amendment.model_validate(values)
     return EventType.DESIGN_AMENDED, {"amendment": amendment.model_dump(mode="json")}
 

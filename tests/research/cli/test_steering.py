@@ -168,8 +168,8 @@ WRONG = (
 
 
 def test_an_empty_name_is_no_beginning_of_every_name(ajet: Ajet, locked: Synthetic) -> None:
-    for command in ("show", "stop", "watch"):
-        ajet("study", command, "").refused("''", "none")
+    for verb in ("show", "stop", "watch"):
+        ajet("study", verb, "").refused("''", "none")
     assert locked.state().stopped_reason is None
 
 
