@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final, Literal
 
-from research.design.power import PowerAnalysis, plan_analyses
+from research.design.power import PowerAnalysis
 from rig.simulated_verdicts import (
     ALPHA,
     EPISODES,
@@ -41,6 +41,7 @@ from studies.records.design import Design
 from studies.records.procedure import CollapseRule, Noise, Prediction, RoundPlace
 from studies.records.verdict import Verdict
 from studies.statistics.comparison import compare
+from studies.statistics.sizing import plan_analyses
 from studies.verdicts.inputs import ArmData
 from studies.verdicts.rules import LEAST_KEPT, judge
 

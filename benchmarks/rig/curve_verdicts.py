@@ -31,7 +31,6 @@ from simlab.curves import (
     truth,
 )
 
-from research.design.power import plan_analyses
 from rig.simulated_verdicts import SD, Tally, arm_data, claim_of, design_of, judged, promised, rate_of
 from studies.checks.training import detect_collapse, training_curve
 from studies.metrics import Asked, Results, kind_named, kind_of
@@ -42,6 +41,7 @@ from studies.records.procedure import CollapseRule, Prediction
 from studies.records.runs import Conditions
 from studies.records.verdict import Verdict
 from studies.statistics.proportions import min_detectable_rate
+from studies.statistics.sizing import plan_analyses
 
 if TYPE_CHECKING:
     import numpy as np

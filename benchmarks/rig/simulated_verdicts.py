@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from simlab.scores import clopper_pearson
 
-from research.design.power import PowerAnalysis, plan_analyses
+from research.design.power import PowerAnalysis
 from studies.checks.training import detect_collapse
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
@@ -24,6 +24,7 @@ from studies.records.procedure import CollapseRule, InterimAnalysis, Noise, Pred
 from studies.records.runs import Conditions, TrainingCurve
 from studies.records.verdict import Equivalence, Verdict
 from studies.statistics.comparison import Test
+from studies.statistics.sizing import plan_analyses
 from studies.verdicts.inputs import ArmData
 from studies.verdicts.rules import judge
 

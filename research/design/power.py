@@ -18,14 +18,13 @@ from typing import Literal
 from research.proposals.actions import LEAST_SEEDS
 from studies.records.alpha import ALPHA
 from studies.records.procedure import InterimAnalysis, Noise
+from studies.statistics.sizing import FIRST_ANALYSIS, plan_analyses
 
 _OfMeans = Literal["welch", "common", "paired", "contrast"]
 Test = _OfMeans | Literal["boschloo"]
 
 MOST_SEEDS = 20
 """Most seeds of an arm: beyond, another evaluation or a larger effect is the better buy."""
-FIRST_ANALYSIS = 3
-"""Fewest seeds of an arm that are looked at: where trainings collapse, a look at 2 brings nearly all false claims."""
 _LEAST_PAIRS = 20
 """Fewest pairs of runs behind a correlation that seeds are shared for."""
 _SURE = 1.6449
@@ -155,27 +154,6 @@ def _compute_power(analysis: PowerAnalysis, seeds: int, effect: float, test: _Of
         known, analysis.weights,
     )  # fmt: skip
     return power(power_design, effect, noise.sd, sd_df=noise.df)
-
-
-@lru_cache(maxsize=256)
-def plan_analyses(
-    seeds: int, most: int, level: float = ALPHA, alike: float | None = None
-) -> tuple[InterimAnalysis, ...]:
-    """Return up to `most` looks at `seeds` seeds with their levels, from half of them on; up to 5 seeds two are enough.
-
-    `level` is that of all looks together, `alike` that of a claim of no difference with a ledger of its own.
-    """
-    from studies.statistics.sequential import spend_alpha
-
-    first, count = max(FIRST_ANALYSIS, math.ceil(seeds / 2)), min(most, 2 if seeds <= 5 else most)
-    if count == 1 or seeds <= FIRST_ANALYSIS:
-        return (InterimAnalysis(seeds=seeds, alpha=level, equivalence=alike),)
-    stops = sorted({first + round((seeds - first) * look / (count - 1)) for look in range(count)})
-    analyses = spend_alpha(stops, level)
-    if alike is None:
-        return analyses
-    levels = [look.alpha for look in spend_alpha(stops, alike)]
-    return tuple(look.model_copy(update={"equivalence": own}) for look, own in zip(analyses, levels, strict=True))
 
 
 def least_correlation(noise: Noise) -> float:

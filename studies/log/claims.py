@@ -26,8 +26,15 @@ from studies.log.study import (
 )
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Arm, Design, Hypothesis, NoisePlan
-from studies.records.procedure import Act, Amendment, Selection
-from studies.records.statements import apply_selection, claims, claims_in_old_words, select_arms
+from studies.records.procedure import Act, Amendment, Selection, Sizing
+from studies.records.statements import (
+    apply_pilot,
+    apply_selection,
+    apply_sizing,
+    claims,
+    claims_in_old_words,
+    select_arms,
+)
 from studies.records.verdict import ApprovalRequest, Origin, Verdict
 
 
@@ -112,7 +119,7 @@ def _lock(study: StudyState, event: Event, design: Design, hash: str, file: str)
             ) from error
     study.locked_design, study.design_hash, study.lock_file = design, found, file
     study.locked = Stamp(event.seq, event.ts)
-    _set_design(study, design)
+    _set_design(study, apply_pilot(design))
 
 
 def _set_design(study: StudyState, design: Design) -> None:
@@ -178,6 +185,19 @@ def _decide_screen(
     study.selection = selection
     study.hypotheses = tuple(({h.id: h for h in study.hypotheses} | {h.id: h for h in hypotheses}).values())
     _set_design(study, apply_selection(study.design, arms, hypotheses))
+
+
+@rule(EventType.DESIGN_SIZED)
+def _size(study: StudyState, event: Event, /, **payload: Any) -> None:
+    """The pilot is over and the design has its size; `studies.proof.verify` computes it again from the runs."""
+    sizing, locked, design = Sizing.model_validate(payload), study.locked_design, study.design
+    if not study.awaits_sizing or locked is None or design is None or (pilot := design.pilot) is None:
+        raise ImpossibleEvent("there is no pilot that sizes the design now")
+    stops = [look.seeds for look in sizing.looks]
+    if not pilot.seeds <= sizing.seeds <= pilot.most or sizing.seeds != stops[-1] or stops != sorted(set(stops)):
+        raise ImpossibleEvent(f"expected {pilot.seeds} to {pilot.most} seeds, looked at up to all; found {stops}")
+    _set_design(study, apply_sizing(locked, design, sizing))
+    study.sizing = sizing
 
 
 @rule(EventType.VERDICT_COMPUTED)

@@ -36,6 +36,7 @@ class EventType(StrEnum):
     EXPLORATION_PLANNED = "exploration.planned"
     DESIGN_LOCKED = "design.locked"
     DESIGN_AMENDED = "design.amended"
+    DESIGN_SIZED = "design.sized"
     HYPOTHESIS_VETOED = "hypothesis.vetoed"
     CANDIDATE_ASKED = "candidate.asked"
     SCREEN_DECIDED = "screen.decided"

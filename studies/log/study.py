@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 from studies.log.event import EventType
 from studies.records.alpha import ALPHA, AlphaAllocation, AlphaLedgers, Exploration, RoundOutcome
 from studies.records.design import Arm, Design, Hypothesis, NoisePlan, RunSpec
-from studies.records.procedure import Amendment, Phase, Selection
+from studies.records.procedure import Amendment, Phase, Selection, Sizing
 from studies.records.runs import Conditions, Measurement
 from studies.records.verdict import ORIGINS, ApprovalRequest, Origin, PlannerMessage, Verdict
 
@@ -262,7 +262,8 @@ class RoundState:
     """What was tried without a claim since this round began, in order."""
     locked_design: Design | None = None
     design: Design | None = None
-    """The effective design: after a screen, with the arms it kept and the claims on them, and without the screen."""
+    """The effective design: after a screen, with the arms it kept and the claims on them, and without the screen;
+    with a pilot, as large as that until it is sized."""
     design_hash: str | None = None
     """The lock's hash, which every run carries."""
     lock_file: str | None = None
@@ -273,6 +274,8 @@ class RoundState:
     candidates: Mapping[str, Arm] = field(default_factory=dict)
     """What the screen was asked to try, by name, in order."""
     selection: Selection | None = None
+    sizing: Sizing | None = None
+    """What the pilot of the design led to."""
     model: Mapping[str, Any] | None = None
     """Hash and seconds of the model that the confirmation begins with."""
     prepared: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -465,6 +468,12 @@ class StudyState(RoundState):
         if not verdicts or next(measured, None) is None:
             return RoundOutcome.of(())
         return RoundOutcome.of(["inconclusive" if v is None or v.exploratory else v.verdict for v in verdicts])
+
+    @property
+    def awaits_sizing(self) -> bool:
+        """Whether the design's first runs have yet to say how many there are to be."""
+        design = self.design
+        return design is not None and design.pilot is not None and design.screen is None and self.sizing is None
 
     def verdict_on(self, hypothesis: str) -> Verdict | None:
         return next((verdict for verdict in self.verdicts if verdict.hypothesis == hypothesis), None)

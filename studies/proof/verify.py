@@ -2,8 +2,8 @@
 
 Nothing is written. The fold (`studies.log.fold`) refuses events that cannot follow (a design unlike its hash, a run
 that the lock does not lead to, an unlocked seed, a run id that is not its spec's hash); what it takes on faith is
-computed again here: verdicts from runs, ledger levels from verdicts, and that the looks of a round together spend its
-level.
+computed again here: verdicts from runs, a design's size from its pilot's, ledger levels from verdicts, and that the
+looks of a round together spend its level.
 
 The log holds the hash of each file of a report; both pages name the log's head that they were built from; and where the
 report's maker is this one (the same sources), it is built again and compared word by word. A report of another version
@@ -33,10 +33,11 @@ from studies.log.study import StudyState
 from studies.proof.evidence import FILES, Discrepancy, Findings, check_files
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Design
+from studies.records.procedure import Sizing
 from studies.records.verdict import Verdict
 from studies.report.build import MARKDOWN, PAGES, file_hashes, generator_info, render_report
 from studies.statistics.sequential import spend_alpha
-from studies.verdicts.judge import judge_hypothesis
+from studies.verdicts.judge import judge_hypothesis, size_study
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -124,6 +125,18 @@ def _check_verdict(event: Event, state: StudyState, findings: Findings) -> None:
             findings.note(said)
         else:
             findings.drift(place, f"{name} is {before!r} in the log, {after!r} computed from the runs")
+
+
+def _check_sizing(event: Event, state: StudyState, findings: Findings) -> None:
+    """Compute what a pilot led to again from the events before it; what the budget carried only the harness saw."""
+    stored = Sizing.model_validate({name: event.payload[name] for name in event.payload if name != WORKED})
+    both = [sizing.model_dump(mode="json") for sizing in (stored, size_study(state, stored.affordable))]
+    differences = list(_differences(*({**one, "looks": dict(enumerate(one["looks"]))} for one in both)))
+    if not differences:
+        findings.held["sizing"] += 1
+    for name, before, after in differences:
+        said = f"{name} is {before!r} in the log, {after!r} computed from the pilot's runs"
+        findings.drift(f"sizing of the design (event {event.seq})", said)
 
 
 def _differences(stored: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
@@ -299,6 +312,9 @@ def verify(
             if event.type is EventType.VERDICT_COMPUTED:
                 with findings.catch_unreadable(f"verdict of event {event.seq}"):
                     _check_verdict(event, before, findings)
+            elif event.type is EventType.DESIGN_SIZED:
+                with findings.catch_unreadable(f"sizing of event {event.seq}"):
+                    _check_sizing(event, before, findings)
             before = fold([event], before)
         with findings.catch_unreadable("report"):
             check_report(events, folder, findings)

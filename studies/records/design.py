@@ -20,6 +20,7 @@ from studies.records.procedure import (
     InterimAnalysis,
     Noise,
     Phase,
+    Pilot,
     PowerTarget,
     Prediction,
     Replication,
@@ -266,7 +267,7 @@ class Design(EvolvingRecord):
     added_fields: ClassVar = frozenset({
         "code", "promise", "noise", "looks", "equivalence_margin", "multiplicity", "screen", "replication", "watchdog",
         "decision_table", "counted_as_worst", "most_excluded", "collapse", "scope_reached", "shared_seeds",
-        "environments", "inquiry",
+        "environments", "inquiry", "pilot",
     })  # fmt: skip
 
     question: str
@@ -324,6 +325,8 @@ class Design(EvolvingRecord):
     """Whether the runs of all arms have the seeds as they stand; if not, each arm derives its own from them."""
     inquiry: RoundPlace | None = None
     """Which round of an inquiry it is; None for a study of one round."""
+    pilot: Pilot | None = None
+    """How its first runs size it, where the bank did not know the noise; None for a design of a locked size."""
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
@@ -351,7 +354,7 @@ class Design(EvolvingRecord):
                 raise ValueError(f"the claims of a round share its level; found {claims} of which each has all of it")
             over = [look for look in self.looks if look.alpha > self.inquiry.difference or look.equivalence is None]
             spent = [look.equivalence for look in self.looks if look.equivalence is not None]
-            alike = claims * max(spent, default=1.0)
+            alike = claims * max(spent, default=0.0 if self.pilot else 1.0)
             if self.alpha != self.inquiry.difference or over or alike > self.inquiry.equivalence * (1 + _ROUNDING):
                 raise ValueError("a round's tests have its level, and no more; found others")
         if any(claim.kind != "difference" for claim in self.hypotheses) != (self.test == "contrast"):
@@ -360,6 +363,12 @@ class Design(EvolvingRecord):
             raise ValueError("a contrast is the one claim of its design")
         if (named := {arm.reward for arm in self.arms} - {BUILT_IN}) != self.code.keys():
             raise ValueError(f"code must hold the rewards that arms name, {sorted(named)}; found {sorted(self.code)}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_pilot(self) -> Self:
+        if self.pilot is not None and not self.looks and (len(self.seeds) != self.pilot.most or self.promise is None):
+            raise ValueError(f"a pilot sizes for a promise, on {self.pilot.most} seeds; found {len(self.seeds)}")
         return self
 
     def seeds_of(self, arm: str, drawn: Sequence[int]) -> tuple[int, ...]:

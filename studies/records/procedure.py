@@ -102,6 +102,46 @@ class InterimAnalysis(EvolvingRecord):
     """The level of each of the two one-sided tests; None for `alpha`, as in a study of one round."""
 
 
+class Pilot(Record):
+    """How a design whose noise nobody knew is sized: by its own first runs, blind to which arm is which."""
+
+    seeds: int = Field(ge=3)
+    """Of each arm: the runs that are made first."""
+    most: int = Field(ge=3)
+    """Most seeds of an arm: so many are drawn."""
+    analyses: int = Field(default=3, ge=1)
+    """Most looks at the data."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.seeds > self.most:
+            raise ValueError(f"expected a pilot of at most {self.most} seeds; found {self.seeds}")
+        return self
+
+
+class Sizing(Record):
+    """What a pilot led to, by `studies.statistics.sizing`: how many seeds, and when they are looked at."""
+
+    seeds: int = Field(ge=3)
+    """Of each arm, the pilot's included: what is needed, or as many as the budget carried."""
+    looks: tuple[InterimAnalysis, ...] = Field(min_length=1)
+    sd: float | None = Field(gt=0)
+    """Standard deviation between runs of one arm, blind to the arms' means; None where too few runs were measured, or
+    they did not vary at all."""
+    df: int = Field(ge=0)
+    """Degrees of freedom behind it: runs less arms."""
+    runs: int = Field(ge=0)
+    """Runs of the pilot with a value, or that broke down."""
+    collapsed: int = Field(default=0, ge=0)
+    """Those of them that collapsed, which are no part of `sd`."""
+    needed: int | None = Field(ge=3)
+    """Seeds of each arm that keep the promise; None where the most do not, or `sd` is not known."""
+    affordable: int = Field(ge=3)
+    """Most seeds of each arm that the budget carried at that moment, by time and runs alone."""
+    power: float | None = Field(ge=0, le=1)
+    """With which the promised effect is seen on `seeds`; None where `sd` is not known."""
+
+
 class RoundPlace(Record):
     """Which round of an inquiry a design is, and what its tests may spend, as the ledgers stood when it was locked."""
 

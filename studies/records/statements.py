@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from studies.records.base import JsonValue
 from studies.records.design import CONFIGURATION, GAIN, MODEL, SUCCESS, Arm, Design, Direction, Hypothesis, Metric
-from studies.records.procedure import Prediction, Selection
+from studies.records.procedure import InterimAnalysis, Noise, Prediction, Selection, Sizing
 
 _VERBS: Final = {"increase": "raises", "decrease": "lowers"}
 _AMOUNTS: Final = {"increase": "more", "decrease": "fewer"}
@@ -194,6 +194,32 @@ def apply_selection(design: Design, arms: Sequence[Arm], hypotheses: Sequence[Hy
     # With no arm left to confirm there are no claims, which only a design without data may be.
     changes = {"arms": (*design.arms, *arms), "hypotheses": tuple(hypotheses), "screen": None}
     return design.model_copy(update=changes)
+
+
+def apply_pilot(design: Design) -> Design:
+    """Return what a locked design with a pilot is until it is sized: as many seeds as the pilot, looked at once."""
+    pilot, place = design.pilot, design.inquiry
+    if pilot is None:
+        return design
+    claims = len(design.hypotheses) if design.screen is None else design.screen.confirmed
+    alike = None if place is None else place.equivalence / claims
+    return _with_seeds(design, design, (InterimAnalysis(seeds=pilot.seeds, alpha=design.alpha, equivalence=alike),))
+
+
+def apply_sizing(locked: Design, design: Design, sizing: Sizing) -> Design:
+    """Return a design with the seeds of its lock that it was sized to, its looks, and the noise that it met."""
+    noise = None if sizing.sd is None else Noise(
+        sd=sizing.sd, df=sizing.df, episodes=design.metric.episodes, collapsed=sizing.collapsed, runs=sizing.runs,
+        basis=f"the first {sizing.runs} runs of this study, whichever their arms",
+    )  # fmt: skip
+    return _with_seeds(locked, design, sizing.looks).model_copy(update={"noise": noise})
+
+
+def _with_seeds(locked: Design, design: Design, looks: tuple[InterimAnalysis, ...]) -> Design:
+    seeds, again = looks[-1].seeds, design.replication
+    if again is not None and locked.replication is not None:
+        again = again.model_copy(update={"seeds": locked.replication.seeds[:seeds]})
+    return design.model_copy(update={"seeds": locked.seeds[:seeds], "looks": looks, "replication": again})
 
 
 def claims(design: Design, arms: Sequence[Arm]) -> tuple[Hypothesis, ...]:

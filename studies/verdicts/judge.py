@@ -18,9 +18,10 @@ from studies.checks.training import detect_collapse
 from studies.log import event_log
 from studies.log.study import RunState, StudyState, VerdictContext
 from studies.records.design import Design
-from studies.records.procedure import Phase
+from studies.records.procedure import Phase, Sizing
 from studies.records.runs import Conditions
 from studies.records.verdict import Verdict
+from studies.statistics.sizing import size_design
 from studies.verdicts.inputs import ArmData
 from studies.verdicts.rules import find_claim, invalid, judge
 
@@ -92,6 +93,21 @@ def gather(state: StudyState, *, look: int, phase: Phase = "confirm") -> dict[st
         arm.name: _arm(design, [run for run in state.runs_of(arm.name, phase) if run.spec.seed in seeds[arm.name]])
         for arm in design.arms
     }
+
+
+def size_study(state: StudyState, affordable: int) -> Sizing:
+    """Return the size that a study's pilot leads to; `affordable` is what the budget carries of each arm.
+
+    Its runs count as a verdict's mean would have them; those that collapsed by the locked rule are counted apart.
+    """
+    design = state.design
+    if design is None:
+        raise ValueError(f"study {state.id} has no design to size")
+    arms = gather(state, look=1).values()
+    if design.collapse is None:
+        return size_design(design, [arm.runs(design.metric.worst).numbers for arm in arms], affordable)
+    kept = [arm.drop_collapsed().numbers for arm in arms]
+    return size_design(design, kept, affordable, sum(arm.broken for arm in arms))
 
 
 def find_collapsed_runs(state: StudyState) -> Mapping[str, str]:

@@ -18,7 +18,6 @@ from research.controller.controller import ReportBuilder, StudyController, TickR
 from research.controller.interventions import answer_question, require_question
 from research.controller.planning import Planning
 from research.design.noise_bank import NoiseBank
-from research.design.power import plan_analyses
 from research.installation.home import Home
 from research.isolation.mode import UNISOLATED
 from research.proposals.actions import DEFAULT_TABLE as SETTLING_TABLE
@@ -32,6 +31,7 @@ from studies.records.design import Design, Metric, NoisePlan
 from studies.records.procedure import Noise
 from studies.report import Report
 from studies.report.next_question import list_next_questions
+from studies.statistics.sizing import plan_analyses
 from swarm.job import Job
 from tests.research.designs import rate
 from tests.research.fakes import (

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.design.power import MOST_SEEDS, PowerAnalysis, RatePower, least_correlation, plan_analyses, rate_noise
+from research.design.power import MOST_SEEDS, PowerAnalysis, RatePower, least_correlation, rate_noise
 from research.design.pricing import BudgetCheck, Pricing, Stage
 from research.text import parse_budget
 from studies.records.alpha import ALPHA
@@ -17,6 +17,7 @@ from studies.records.design import Budget
 from studies.records.procedure import Noise
 from studies.statistics.comparison import effective_level
 from studies.statistics.proportions import boschloo
+from studies.statistics.sizing import plan_analyses
 
 
 def noise(sd: float = 0.03, df: int = 16, correlation: float | None = None, pairs: int = 0) -> Noise:

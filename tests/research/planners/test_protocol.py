@@ -19,7 +19,6 @@ from research.controller.preview import average_sample_size, preview
 from research.design.comparison import StatisticalRequirements
 from research.design.compiler import DesignCompiler
 from research.design.noise_bank import NoiseBank
-from research.design.power import plan_analyses
 from research.design.pricing import make_pricing
 from research.errors import DesignRefused, NotReady, PlannerFailed, ResearchError
 from research.installation.home import Home
@@ -34,6 +33,7 @@ from studies.records.procedure import InterimAnalysis
 from studies.records.runs import noise_spec
 from studies.records.verdict import PlannerMessage
 from studies.report.next_question import NextQuestion, ProposedStudy
+from studies.statistics.sizing import plan_analyses
 from tests.lazily import lazy
 from tests.research.bench import STUDY, Cut, CutLog, Knows
 from tests.research.calibrated import Came, verdict_on

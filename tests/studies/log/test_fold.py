@@ -12,12 +12,14 @@ from studies.records.design import CONFIGURATION, Arm, Design, Hypothesis, Noise
 from studies.records.procedure import (
     InterimAnalysis,
     Knob,
+    Pilot,
     PowerTarget,
     Prediction,
     Replication,
     Rung,
     Screen,
     Selection,
+    Sizing,
 )
 from studies.records.runs import confirm_spec, noise_spec, replicate_spec, screen_spec
 from studies.records.statements import claims
@@ -126,6 +128,47 @@ def test_a_screen_leads_to_arms_and_claims(study: Synthetic) -> None:
     assert state.design.arm_with(first.variable, first.treatment) == DEEP
     assert (first.smallest_effect, first.prediction) == (0.1, SCREEN.prediction)
     assert [h.id for h in state.hypotheses] == ["s1", "s2"]
+
+
+def piloted(**changes: Any) -> Design:
+    setting = Replication(environment="arith", seeds=tuple(range(71, 79)))
+    promise = PowerTarget(power=0.8, effect=0.1)
+    return design(pilot=Pilot(seeds=3, most=8), promise=promise, seeds=8, replication=setting, **changes)
+
+
+def size(s: Synthetic, *stops: int, seeds: int | None = None) -> Event:
+    looks = tuple(InterimAnalysis(seeds=stop, alpha=0.03) for stop in stops)
+    sized = Sizing(
+        seeds=seeds or stops[-1], looks=looks, sd=0.05, df=4, runs=6, needed=6, affordable=8, power=0.8
+    )  # fmt: skip
+    return s.append(EventType.DESIGN_SIZED, **sized.model_dump(mode="json"))
+
+
+def test_a_pilot_is_as_large_as_its_first_runs_until_they_size_it_and_its_hash_stays(study: Synthetic) -> None:
+    begun(study, piloted())
+    before = study.state()
+    assert before.awaits_sizing
+    assert before.design.looks == (InterimAnalysis(seeds=3, alpha=0.05),)
+    size(study, 4, 6)
+    after = study.state()
+    assert (after.awaits_sizing, after.design_hash, after.locked_design) == (False, study.design.hash(), study.design)
+    assert [look.seeds for look in after.design.looks] == [4, 6]
+    for state, seeds in ((before, 3), (after, 6)):
+        assert state.design.seeds == study.design.seeds[:seeds]
+        assert state.design.replication.seeds == study.design.replication.seeds[:seeds]
+        assert {len(own) for own in state.arm_seeds.values()} == {seeds}
+    assert after.design.noise.sd == 0.05
+
+
+def test_after_a_screen_its_arms_make_the_pilot(study: Synthetic) -> None:
+    screen = {"pilot": Pilot(seeds=3, most=5), "screen": SCREEN}
+    begun(study, Design(**{**searching().model_dump(), **screen}))
+    ask(study, WIDE, DEEP)
+    assert not study.state().awaits_sizing
+    keep(study, DEEP)
+    assert study.state().awaits_sizing
+    size(study, 4)
+    assert [len(study.state().design.arms), len(study.state().design.seeds)] == [2, 4]
 
 
 def test_later_looks_replace_earlier_ones_in_the_open(study: Synthetic) -> None:
@@ -355,6 +398,12 @@ UNFIT: dict[str, Step] = {
     "a look twice": lambda s: (begun(s, looked()), judge(s), judge(s)),
     "a final verdict replaced": lambda s: (begun(s, looked()), judge(s, final=True), judge(s, look=2)),
     "a verdict after it was settled": lambda s: (begun(s, looked()), judge(s), decide(s, "settle"), judge(s, look=2)),
+    "a size of no pilot": lambda s: (begun(s), size(s, 5)),
+    "a size twice": lambda s: (begun(s, piloted()), size(s, 4), size(s, 4)),
+    "a size beyond the lock's seeds": lambda s: (begun(s, piloted()), size(s, 9)),
+    "a size that its looks do not reach": lambda s: (begun(s, piloted()), size(s, 3, 4, seeds=6)),
+    "a run beyond the pilot": (
+        lambda s: (begun(s, piloted()), plan(s, s.spec(s.design.arms[0].name, s.design.seeds[5])))),
     "a decision without a verdict": lambda s: (begun(s, looked()), decide(s)),
     "a decision twice": lambda s: (begun(s, looked()), judge(s), decide(s), decide(s)),
     "a decision that is none": lambda s: (begun(s, looked()), judge(s), decide(s, "stop")),

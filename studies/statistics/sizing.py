@@ -1,0 +1,112 @@
+"""When data are looked at, and how many seeds a pilot leads to.
+
+A design whose noise nobody knew makes its first runs and is sized by them (an internal pilot: Wittes & Brittain 1990,
+Stat Med 9:65), blind to what is compared. Of two arms all runs are taken together, arms not told apart, less what the
+promised effect would add to their variance (Gould & Shih 1992, Commun Stat 21:2833), and no less than a tenth of the
+whole; of three and more the variance within arms is pooled. Power is averaged over what so few runs leave open of the
+noise. The verdict's test takes all runs, those of the pilot too: sized so, Welch's keeps its level (`benchmarks/`
+measures it). The variance within two arms would not: where it happens to be small, few runs are added to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from statistics import variance
+from typing import Final
+
+from studies.records.alpha import ALPHA
+from studies.records.design import Design
+from studies.records.procedure import InterimAnalysis, Sizing
+from studies.statistics.power import power, power_design
+from studies.statistics.sequential import spend_alpha
+
+FIRST_ANALYSIS: Final = 3
+"""Fewest seeds of an arm that are looked at: where trainings collapse, a look at 2 brings nearly all false claims."""
+_LEAST_SHARE: Final = 0.1
+"""Of the variance of two arms' runs, what is left to chance at the least, however large the effect."""
+_NOTHING: Final = 1e-12
+"""Variance below which runs do not vary."""
+
+
+@lru_cache(maxsize=256)
+def plan_analyses(
+    seeds: int, most: int, level: float = ALPHA, alike: float | None = None, first: int = FIRST_ANALYSIS
+) -> tuple[InterimAnalysis, ...]:
+    """Return up to `most` looks at `seeds` seeds with their levels, from half of them on; up to 5 seeds two are enough.
+
+    `level` is that of all looks together, `alike` that of a claim of no difference with a ledger of its own, `first`
+    the fewest seeds that are looked at.
+    """
+    begin, count = max(first, math.ceil(seeds / 2)), min(most, 2 if seeds <= 5 else most)
+    if count == 1 or seeds <= begin:
+        return (InterimAnalysis(seeds=seeds, alpha=level, equivalence=alike),)
+    stops = sorted({begin + round((seeds - begin) * look / (count - 1)) for look in range(count)})
+    analyses = spend_alpha(stops, level)
+    if alike is None:
+        return analyses
+    levels = [look.alpha for look in spend_alpha(stops, alike)]
+    return tuple(look.model_copy(update={"equivalence": own}) for look, own in zip(analyses, levels, strict=True))
+
+
+def blinded_variance(arms: Sequence[Sequence[float]], effect: float) -> tuple[float, int]:
+    """Return the variance between runs of one arm, as far as it is told without comparing arms, and its df.
+
+    `effect` is what is looked for: the promised one, or 0 where none is. The df are 0 where too few runs, or runs of
+    one arm alone, say nothing.
+    """
+    known = [values for values in arms if values]
+    sizes, count = [len(values) for values in known], sum(map(len, known))
+    df = count - len(known)
+    if len(known) < 2 or df < 1:
+        return 0.0, 0
+    if len(known) > 2:
+        return sum(variance(values) * (len(values) - 1) for values in known if len(values) > 1) / df, df
+    whole = variance([value for values in known for value in values])
+    return max(whole - effect**2 * sizes[0] * sizes[1] / (count * (count - 1)), _LEAST_SHARE * whole), df
+
+
+def power_at(design: Design, looks: Sequence[InterimAnalysis], sd: float, df: int, lost: float) -> float:
+    """Return the power at a design's promised effect of the claim that is hardest to make.
+
+    `lost` is the share of trainings that collapse: those that are left say something.
+    """
+    kept = math.floor(looks[-1].seeds * (1 - lost) + 1e-9)
+    if design.promise is None or kept < FIRST_ANALYSIS:
+        return 0.0
+    last = (looks[-1].model_copy(update={"seeds": kept}),)
+    shapes = dict.fromkeys(replace(power_design(design, claim), analyses=last) for claim in design.hypotheses)
+    return min((power(shape, design.promise.effect, sd, sd_df=df) for shape in shapes), default=0.0)
+
+
+def size_design(design: Design, arms: Sequence[Sequence[float]], affordable: int, collapsed: int = 0) -> Sizing:
+    """Return the size of a design that has its pilot alone: the seeds that keep its promise, or that are affordable.
+
+    `arms` are the values of the pilot's runs that did not collapse, `collapsed` counts the others. Runs that do not
+    vary need no more of them, and where too few were measured no more would heal it. Raise ValueError without a pilot.
+    """
+    pilot, promise = design.pilot, design.promise
+    if pilot is None or promise is None:
+        raise ValueError("expected a design with a pilot and a promise")
+    runs = sum(map(len, arms)) + collapsed
+    alike_sought = any(claim.sought == "equivalence" for claim in design.hypotheses)
+    spread, df = blinded_variance(arms, 0.0 if alike_sought else promise.effect)
+    sd = math.sqrt(spread) if df and spread > _NOTHING else None
+    lost, alike = collapsed / max(1, runs), design.looks[-1].equivalence if design.looks else None
+
+    def analyses(seeds: int) -> tuple[InterimAnalysis, ...]:
+        return plan_analyses(seeds, pilot.analyses, design.alpha, alike, pilot.seeds)
+
+    def seen(seeds: int) -> float:
+        return 0.0 if sd is None else power_at(design, analyses(seeds), sd, df, lost)
+
+    most, needed = min(max(affordable, pilot.seeds), pilot.most), None
+    if sd is not None:
+        needed = next((n for n in range(pilot.seeds, pilot.most + 1) if seen(n) >= promise.power), None)
+    seeds = pilot.seeds if sd is None else min(needed or most, most)
+    return Sizing(
+        seeds=seeds, looks=analyses(seeds), sd=sd, df=df if sd is not None else 0, runs=runs, collapsed=collapsed,
+        needed=needed, affordable=most, power=None if sd is None else seen(seeds),
+    )  # fmt: skip
