@@ -19,7 +19,6 @@ from research.cli.app import make_table
 from research.cli.studies import describe_pause, render_opening, render_question
 from research.controller.progress import NONE_DOUBTED, format_success, progress_lines, progress_of, verdict_key
 from research.scheduler.budget import GIVEN_UP
-from research.scheduler.required_runs import last_budget_amendment
 from research.scheduler.steps import SHRINK_RULE
 from research.text import format_seconds
 from studies import RunState, StudyState
@@ -134,7 +133,7 @@ def screen(
     ]
     if state.most_rounds > 1:
         rounds.append(Text(f"round {state.round} of at most {state.most_rounds}", "bold"))
-    amended = last_budget_amendment(state)  # what was foreseen before is shown no more, but a cut screen is
+    amended = state.budget_amended  # what was foreseen before is shown no more, but a cut screen is
     given_up = [
         Text(f"{d.action}: {d.reason}", "yellow")
         for d in state.decisions

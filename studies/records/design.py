@@ -266,7 +266,7 @@ class Design(EvolvingRecord):
     added_fields: ClassVar = frozenset({
         "code", "promise", "noise", "looks", "equivalence_margin", "multiplicity", "screen", "replication", "watchdog",
         "decision_table", "counted_as_worst", "most_excluded", "collapse", "scope_reached", "shared_seeds",
-        "environments", "inquiry",
+        "environments", "inquiry", "spending",
     })  # fmt: skip
 
     question: str
@@ -324,6 +324,9 @@ class Design(EvolvingRecord):
     """Whether the runs of all arms have the seeds as they stand; if not, each arm derives its own from them."""
     inquiry: RoundPlace | None = None
     """Which round of an inquiry it is; None for a study of one round."""
+    spending: Literal["planned", "reached"] = "planned"
+    """The level of a look that the budget or a hand cuts short: as planned for its seeds, as in designs from before
+    there was a choice, or by what was `reached` (`studies.statistics.sequential.last_level`)."""
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
