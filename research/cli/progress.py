@@ -125,7 +125,10 @@ def screen(
 
     spent, left = format_seconds(state.budget_s - budget_left_s), format_seconds(budget_left_s)
     analyses = len(state.design.looks) if state.design else 0
-    verdicts = [verdict_line(f"{v.hypothesis}  look {v.look} of {analyses}", v) for v in state.verdicts]
+    verdicts = [
+        verdict_line(f"{v.hypothesis}  {f'look {v.look} of {analyses}' if v.last is None else 'last look'}", v)
+        for v in state.verdicts
+    ]
     rounds = [
         verdict_line(f"round {each.round}  {verdict.hypothesis}", verdict)
         for each in state.rounds_before

@@ -526,6 +526,11 @@ class StudyState(RoundState):
         made = (d for d in reversed(self.decisions) if d.rule == BUDGET_RULE and d.seq > self.budget_amended)
         return next(made, None)
 
+    def is_judged_short(self, hypothesis: str, look: int, phase: Phase) -> bool:
+        """Return whether the level of a look was spent before, on fewer runs; a last look spends that of all later."""
+        short = self.judged_short.get((hypothesis, phase))
+        return short == look or (short is not None and self.design is not None and self.design.spending == "reached")
+
     def ended_by(self, hypothesis: str) -> Ended | None:
         """Return what ended the runs of a hypothesis before a look of `reached` spending had them all, if anything."""
         if self.design is None or self.design.spending == "planned":

@@ -150,7 +150,8 @@ def last_level(looks: tuple[tuple[int, float], ...], made: tuple[float, ...], co
     what their spending function gives at the part that was reached (for an end that somebody chose). A look at the same
     runs is not another one: the last one takes its place.
     """
-    alpha = sum(map(sum, crossings([_bound(level) for _, level in looks], [n / looks[-1][0] for n, _ in looks])))
+    spent = crossings([_bound(level) for _, level in looks], [n / looks[-1][0] for n, _ in looks])
+    alpha = round(sum(map(sum, spent)), 12)
     due = alpha if whole else _spent(min(1.0, count / looks[-1][0]), alpha)
     earlier = [(n, _bound(level)) for n, (_, level) in zip(made, looks, strict=False) if 0 < n < count]
     if not earlier:

@@ -194,6 +194,10 @@ class JudgeInput:
     def runs(self) -> list[Runs]:
         return [self.select_runs(arm) for arm in self.arms.values()]
 
+    @property
+    def counts(self) -> list[int]:
+        return [len(arm.values) for arm in self.runs()]
+
     def select_runs(self, arm: ArmData) -> Runs:
         """Return what enters a mean: with a rule of collapse the runs that did not, else all of them."""
         return arm.runs(self.design.metric.worst) if self.design.collapse is None else arm.drop_collapsed()

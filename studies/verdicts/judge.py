@@ -153,11 +153,9 @@ def _is_chosen_moment(
     state: StudyState, hypothesis: str, look: int, phase: Phase, known: VerdictContext | None
 ) -> bool:
     """Return whether who saw results may have chosen the look's moment: by a lowered budget, or judged before."""
-    short = state.judged_short.get((hypothesis, phase))
-    if state.design is not None and state.design.spending == "reached":  # what the moment costs is in the level
-        return short is not None
-    if short == look:
-        return True
+    short = state.is_judged_short(hypothesis, look, phase)
+    if short or (state.design is not None and state.design.spending == "reached"):  # then the level pays for the moment
+        return short
     since, until = state.locked.seq if state.locked else 0, known.seq if known else state.event_count + 1
     lowered = any(a.amendment.lowers and a.after_data and since < a.seq < until for a in state.amendments)
     return lowered and (phase != "confirm" or bool(state.missing_runs(hypothesis, look)))

@@ -136,7 +136,8 @@ def _find(case: JudgeInput) -> Finding:
     margin = case.design.equivalence_margin
     same = None if margin is None else two_one_sided(result, margin, alike)
     unit, kind = case.design.metric.unit, case.claim.kind
-    how = wording.TestUsed(result.test, result.instead, len(family), _claims(case), wording.name_look(case), unit, kind)
+    look = wording.name_look(case.design, case, case.counts)
+    how = wording.TestUsed(result.test, result.instead, len(family), _claims(case), look, unit, kind)
     verdict, reason = _by_intervals(case.claim, (low, high), 1 - level, same, alike, how)
     if verdict in ("supported", "refuted"):
         reason = wording.describe_effect(case.claim, result.estimate, case.design.metric) + reason

@@ -16,7 +16,7 @@ from studies.metrics.registry import kinds
 from studies.records.alpha import equivalence_level, planned_looks
 from studies.records.design import GAIN, Design, Hypothesis, Kind, Metric
 from studies.records.statements import effect_of, format_setting_value, list_tests, metric_name, setting
-from studies.records.verdict import CollapseRate, Equivalence, LastLook, ReachedRate, Scope, Verdict
+from studies.records.verdict import CollapseRate, Equivalence, ReachedRate, Scope, Verdict
 from studies.statistics.comparison import Test
 from studies.verdicts.inputs import JudgeInput, UnobservedMiss
 
@@ -133,19 +133,20 @@ class TestUsed:
         return ", ".join(parts)
 
 
-def name_look(case: JudgeInput) -> str:
-    """Return which look of how many it is, or where the study ended; empty for the only one."""
-    looks = planned_looks(case.design, case.phase)
-    if (last := case.last) is not None:
-        return describe_last(last, sum(len(arm.values) for arm in case.runs()), looks[-1].seeds * len(case.arms))
-    return f"look {case.look} of {len(looks)}" if len(looks) > 1 else ""
-
-
-def describe_last(last: LastLook, runs: int, planned: int) -> str:
+def name_look(design: Design, at: JudgeInput | Verdict, counts: Sequence[int]) -> str:
+    """Return which look of how many it is, or where `counts` runs of each arm are the last; empty for the only one."""
+    looks = planned_looks(design, at.phase)
+    if at.last is None:
+        return f"look {at.look} of {len(looks)}" if len(looks) > 1 else ""
     where, level = "", "of the part that was reached"
-    if last.ended == "budget":
+    if at.last.ended == "budget":
         where, level = ", where the budget ended", "that was left"
-    return f"last look{where}, at {runs} of {planned} runs, with the level {level}"
+    return f"last look{where}, at {sum(counts)} of {looks[-1].seeds * len(counts)} runs, with the level {level}"
+
+
+def name_judged_look(design: Design, verdict: Verdict) -> str:
+    """Return the same of a verdict, as reports tell it."""
+    return name_look(design, verdict, [arm.n for arm in verdict.arms] or [verdict.n_control, verdict.n_treatment])
 
 
 def describe_effect(claim: Hypothesis, estimate: float, metric: Metric) -> str:
