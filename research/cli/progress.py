@@ -19,7 +19,6 @@ from research.cli.app import make_table
 from research.cli.studies import describe_pause, render_opening, render_question
 from research.controller.progress import NONE_DOUBTED, format_success, progress_lines, progress_of, verdict_key
 from research.scheduler.budget import GIVEN_UP
-from research.scheduler.required_runs import last_budget_amendment
 from research.scheduler.steps import SHRINK_RULE
 from research.text import format_seconds
 from studies import RunState, StudyState
@@ -126,7 +125,10 @@ def screen(
 
     spent, left = format_seconds(state.budget_s - budget_left_s), format_seconds(budget_left_s)
     analyses = len(state.design.looks) if state.design else 0
-    verdicts = [verdict_line(f"{v.hypothesis}  look {v.look} of {analyses}", v) for v in state.verdicts]
+    verdicts = [
+        verdict_line(f"{v.hypothesis}  {f'look {v.look} of {analyses}' if v.last is None else 'last look'}", v)
+        for v in state.verdicts
+    ]
     rounds = [
         verdict_line(f"round {each.round}  {verdict.hypothesis}", verdict)
         for each in state.rounds_before
@@ -134,7 +136,7 @@ def screen(
     ]
     if state.most_rounds > 1:
         rounds.append(Text(f"round {state.round} of at most {state.most_rounds}", "bold"))
-    amended = last_budget_amendment(state)  # what was foreseen before is shown no more, but a cut screen is
+    amended = state.budget_amended  # what was foreseen before is shown no more, but a cut screen is
     given_up = [
         Text(f"{d.action}: {d.reason}", "yellow")
         for d in state.decisions

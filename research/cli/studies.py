@@ -15,7 +15,7 @@ from research.controller.progress import progress_of
 from research.isolation.mode import read_sandboxing
 from research.planners.history import sanitize_line
 from research.scheduler.approvals import describe_cost, how_to_answer
-from research.scheduler.required_runs import budget_decision, open_hypotheses, runs_left
+from research.scheduler.required_runs import open_hypotheses, runs_left
 from research.text import format_flag
 from studies import RunState, StudyState
 from studies.log.event_log import lock_error
@@ -179,7 +179,7 @@ def _describe_resume(state: StudyState) -> str:
     """Say what makes more runs: a study whose budget is used up only concludes when it is resumed as it is."""
     resume = f"ajet study resume {state.id}"
     more = format_flag(2 * state.budget_s)
-    if budget_decision(state) is None:
+    if state.budget_decision is None:
         if state.design is None and state.noise_plan is None:
             return (
                 f"plan again with: {resume}; where time was missing, give it more before: "

@@ -207,6 +207,7 @@ class CompiledDesign:
             shared_seeds=test == "paired",
             environments=records_of([draft.job.environment, *([other.environment] if other else [])]),
             inquiry=place,
+            spending="reached",
         )
 
     def noise_plan(self, draw_seed: Callable[[], int]) -> NoisePlan | None:

@@ -29,7 +29,6 @@ from research.runs.files import AttemptFolder, AttemptOutcome, AttemptProgress, 
 from research.scheduler.next_step import MOST_ATTEMPTS
 from research.scheduler.required_runs import (
     RequiredRun,
-    budget_decision,
     confirmation_runs,
     count_seeds,
     find_failure,
@@ -213,7 +212,7 @@ def _next_analysis_rows(state: StudyState) -> Iterator[TaskRow]:
     design = state.design
     if design is None or design.screen is not None or state.locked is None:
         return
-    if state.status not in ("running", "paused") or budget_decision(state) is not None:
+    if state.status not in ("running", "paused") or state.budget_decision is not None:
         return
     analysis = max((next_analysis(state, claim.id) for claim in open_hypotheses(state, design)), default=0) + 1
     if not 1 < analysis <= len(design.looks):

@@ -25,7 +25,6 @@ from research.scheduler.required_runs import (
     attempts_running,
     confirmation_runs,
     is_over,
-    last_budget_amendment,
     planned_runs,
     replication_hypotheses,
     replication_runs,
@@ -82,7 +81,7 @@ def foresee_cuts(state: StudyState, design: Design, limits: StepLimits) -> Itera
         level = 1
     else:
         level = 2 if state.interim or state.verdicts or _fits(state, [*least, look], limits) else 3
-    since = last_budget_amendment(state)
+    since = state.budget_amended
     cuts = [d.action for d in state.decisions if d.rule == SHRINK_RULE and d.seq > since and d.action in GIVEN_UP]
     if level <= max(map(GIVEN_UP.index, cuts), default=-1):
         return

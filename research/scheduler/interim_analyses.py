@@ -22,7 +22,6 @@ from research.scheduler.budget import StepLimits, end_candidates
 from research.scheduler.required_runs import (
     RequiredRun,
     attempts_running,
-    budget_decision,
     confirmation_runs,
     count_seeds,
     is_over,
@@ -84,7 +83,9 @@ def last_judgements(state: StudyState, design: Design) -> Iterator[Judge]:
         analysis = next_analysis(state, hypothesis.id)
         if state.is_settled(hypothesis.id):
             continue
-        if state.verdict_on(hypothesis.id) is None or _has_new_runs(state, design, hypothesis, analysis):
+        rest = state.ended_by(hypothesis.id) == "budget" and analysis <= len(design.looks)
+        verdict = state.verdict_on(hypothesis.id)
+        if verdict is None or (rest and verdict.last is None) or _has_new_runs(state, design, hypothesis, analysis):
             yield Judge(hypothesis.id, analysis)
     launched = {run.spec.arm for run in state.runs_in("replicate") if run.attempts}
     for hypothesis in replication_hypotheses(state, design):
@@ -94,7 +95,7 @@ def last_judgements(state: StudyState, design: Design) -> Iterator[Judge]:
 
 def conclusion(state: StudyState, design: Design) -> Iterator[Step]:
     """Yield the decision to conclude, then the conclusion."""
-    if design.screen is not None and budget_decision(state) is not None:
+    if design.screen is not None and state.budget_decision is not None:
         reason = "the budget was used up before the screen was decided: there is no claim to judge"
     elif design.screen is not None:
         reason = "no candidate of the screen could be measured to its end: there is no claim to judge"

@@ -29,7 +29,6 @@ from research.scheduler.interim_analyses import (
 from research.scheduler.required_runs import (
     RequiredRun,
     attempts_running,
-    budget_decision,
     budget_stop_reason,
     confirmation_runs,
     exploration_runs,
@@ -47,7 +46,6 @@ from research.scheduler.required_runs import (
 )
 from research.scheduler.steps import (
     BUDGET_CODE,
-    BUDGET_RULE,
     UNLOCKED,
     VETO_CODE,
     AskCandidate,
@@ -68,7 +66,7 @@ from research.scheduler.steps import (
 )
 from research.text import format_seconds, memoize_last
 from studies import RunState, StudyState
-from studies.log.study import Decision
+from studies.log.study import BUDGET_RULE, Decision
 from studies.records.design import Design
 from studies.records.procedure import Phase
 from studies.records.runs import PLUMBING_ARM
@@ -85,7 +83,7 @@ def next_step(state: StudyState, seconds_left: float, parallel: int) -> Step | N
         return BuildReport() if state.report is None else None
     if state.stopped_reason is not None:
         return next(_when_stopped(state), None)
-    used_up = budget_decision(state)
+    used_up = state.budget_decision
     if used_up is not None and (not _has_design(state) or state.stopped_seq < used_up.seq):
         return StopStudy(budget_stop_reason(used_up))
     limits = StepLimits(seconds_left, parallel)
@@ -250,7 +248,7 @@ def _budget_end_reason(state: StudyState, step: Step | None, limits: StepLimits)
 
 def _when_stopped(state: StudyState) -> Iterator[Step]:
     """End what runs; after the budget, judge what was collected, and report that, or a denial."""
-    used_up = budget_decision(state) is not None
+    used_up = state.budget_decision is not None
     code = BUDGET_CODE if used_up else "stopped"
     yield from (StopAttempt(run.run_id, code) for run in attempts_running(state))
     if used_up and state.design is not None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from research.scheduler.steps import BUDGET_RULE, FAILURES, SHRINK_RULE
+from research.scheduler.steps import FAILURES, SHRINK_RULE
 from research.text import memoize_last
 from studies import RunState, StudyState
 from studies.log.study import ASK_RULE, Decision
@@ -234,12 +234,6 @@ def runs_left(state: StudyState) -> int | None:
     return None if most is None else max(0, int(most) - len(state.every_run))
 
 
-def budget_decision(state: StudyState) -> Decision | None:
-    """Return the decision that the budget is used up, unless the budget was amended after it."""
-    since = last_budget_amendment(state)
-    return next((d for d in reversed(state.decisions) if d.rule == BUDGET_RULE and d.seq > since), None)
-
-
 def budget_stop_reason(decision: Decision) -> str:
     """Return the reason by which a study stops after the decision that its budget is used up."""
     return f"budget: {decision.reason}"
@@ -247,13 +241,8 @@ def budget_stop_reason(decision: Decision) -> str:
 
 def is_stopped_by_budget(state: StudyState) -> bool:
     """Return whether it was the budget that stopped a study; somebody may do so, too, after it was used up."""
-    used_up = budget_decision(state)
+    used_up = state.budget_decision
     return used_up is not None and state.stopped_reason == budget_stop_reason(used_up)
-
-
-def last_budget_amendment(state: StudyState) -> int:
-    """Return the number of the event that amended the budget last; 0 if none did."""
-    return max((a.seq for a in state.amendments if a.amendment.kind == "budget"), default=0)
 
 
 def was_cut(state: StudyState, action: str) -> bool:
@@ -264,7 +253,7 @@ def was_cut(state: StudyState, action: str) -> bool:
 def may_continue(state: StudyState) -> bool:
     """Return whether another round may follow: the inquiry has some left, and nobody said that there is none to ask."""
     answered = any(decision.rule == ASK_RULE for decision in state.decisions)
-    return state.round < state.most_rounds and not answered and budget_decision(state) is None
+    return state.round < state.most_rounds and not answered and state.budget_decision is None
 
 
 def is_complete(state: StudyState) -> bool:
@@ -272,7 +261,7 @@ def is_complete(state: StudyState) -> bool:
     design = state.design
     if may_continue(state) or design is None or design.screen is not None:
         return False
-    if budget_decision(state) is not None:
+    if state.budget_decision is not None:
         return True
     settled = all(state.is_settled(h.id) or h.id in state.vetoed for h in design.hypotheses)
     if not all(is_over(run) for run in state.runs.values()) or (design.looks and not settled):

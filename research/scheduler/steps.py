@@ -15,7 +15,6 @@ from studies.records.design import Arm, RunSpec
 from studies.records.procedure import Phase, Selection
 from studies.records.verdict import ApprovalRequest
 
-BUDGET_RULE: Final = "stop when the wall-clock budget is used up"
 SHRINK_RULE: Final = "keep the confirmation within the budget"
 NO_MORE_CANDIDATES: Final = "ask for no more candidates"
 END_SCREEN: Final = "end the screen"

@@ -207,7 +207,7 @@ def _judge(study: StudyState, event: Event, /, **payload: Any) -> None:
     name, design = verdict.hypothesis, study.design
     if design is None or name not in {claim.id for claim in design.hypotheses}:
         raise ImpossibleEvent(f"the locked design has no hypothesis {name!r}")
-    earlier: dict[str, Verdict] = {}
+    earlier, ended = dict[str, Verdict](), study.ended_by(name)
     if verdict.phase == "replicate":
         if name not in study.decided or study.decided[name].action != "replicate":
             raise ImpossibleEvent(f"nothing was decided that replicates {name}")
@@ -231,7 +231,7 @@ def _judge(study: StudyState, event: Event, /, **payload: Any) -> None:
         study.verdicts = (*study.verdicts, verdict)
     else:
         raise ImpossibleEvent(f"runs of the phase {verdict.phase} allow no verdict")
-    study.contexts = {**study.contexts, (name, verdict.phase): VerdictContext(event.seq, earlier)}
+    study.contexts = {**study.contexts, (name, verdict.phase): VerdictContext(event.seq, earlier, ended)}
 
 
 @rule(EventType.DECISION_TAKEN)

@@ -21,7 +21,7 @@ from studies.records.alpha import ALPHA, AlphaAllocation, AlphaLedgers, Explorat
 from studies.records.design import Arm, Design, Hypothesis, NoisePlan, RunSpec
 from studies.records.procedure import Amendment, Phase, Selection, Sizing
 from studies.records.runs import Conditions, Measurement
-from studies.records.verdict import ORIGINS, ApprovalRequest, Origin, PlannerMessage, Verdict
+from studies.records.verdict import ORIGINS, ApprovalRequest, Ended, Origin, PlannerMessage, Verdict
 
 StudyStatus = Literal["planning", "running", "waiting", "paused", "judged", "concluded", "stopped"]
 """A study that is `waiting` waits for a person's approval."""
@@ -31,6 +31,8 @@ AttemptStatus = Literal["finished", "failed", "timeout", "stopped", "lost"]
 
 ASK_RULE: Final = "ask on while level and budget tell something"
 """The rule of the decision that no further question is asked."""
+BUDGET_RULE: Final = "stop when the wall-clock budget is used up"
+"""The rule of the decision that no more runs begin."""
 BUDGET_EXHAUSTED: Final = "budget_exhausted"
 """Code of a run that the study's budget did not carry to its end."""
 
@@ -246,6 +248,8 @@ class VerdictContext:
     """Number of the verdict's event: amendments before it were known."""
     earlier: Mapping[str, Verdict]
     """Verdicts on other hypotheses that were settled at an earlier look, by hypothesis."""
+    ended: Ended | None = None
+    """What had ended the runs of the hypothesis."""
 
 
 @dataclass
@@ -519,6 +523,32 @@ class StudyState(RoundState):
             run for run in found
             if run is None or (run.collected is None and (run.cut or run.code in ("", BUDGET_EXHAUSTED)))
         ]  # fmt: skip
+
+    @property
+    def budget_amended(self) -> int:
+        """Number of the event that amended the budget last; 0 if none did."""
+        return max((a.seq for a in self.amendments if a.amendment.kind == "budget"), default=0)
+
+    @property
+    def budget_decision(self) -> Decision | None:
+        """The decision that the budget is used up, unless the budget was amended after it."""
+        made = (d for d in reversed(self.decisions) if d.rule == BUDGET_RULE and d.seq > self.budget_amended)
+        return next(made, None)
+
+    def is_judged_short(self, hypothesis: str, look: int, phase: Phase) -> bool:
+        """Return whether the level of a look was spent before, on fewer runs; a last look spends that of all later."""
+        short = self.judged_short.get((hypothesis, phase))
+        return short == look or (short is not None and self.design is not None and self.design.spending == "reached")
+
+    def ended_by(self, hypothesis: str) -> Ended | None:
+        """Return what ended the runs of a hypothesis before a look of `reached` spending had them all, if anything."""
+        if self.design is None or self.design.spending == "planned":
+            return None
+        if hypothesis in self.vetoed:
+            return "hand"
+        if self.budget_decision is None:
+            return None
+        return "hand" if self.first_launch is not None and self.budget_amended > self.first_launch.seq else "budget"
 
     def context_of(self, hypothesis: str, look: int, phase: Phase) -> VerdictContext | None:
         """Return what the current verdict was computed with; None where it is not of this look, or there is none."""

@@ -24,7 +24,7 @@ from pydantic import Field
 
 from studies.records.base import JsonValue, Record
 from studies.records.design import Arm, Design, Metric, RunSpec
-from studies.records.procedure import Phase, RoundPlace
+from studies.records.procedure import InterimAnalysis, Phase, RoundPlace
 from studies.records.runs import add_evaluation_steps
 
 MOST_ARMS: Final = 6
@@ -203,13 +203,17 @@ class AlphaAllocation:
 
     def difference(self, look: int, phase: Phase) -> float:
         """Return the two-sided level at which a look tells two arms apart."""
-        analyses = self.design.looks if phase == "confirm" else ()
-        return analyses[look - 1].alpha if analyses else self.design.alpha
+        return planned_looks(self.design, phase)[look - 1].alpha
+
+
+def planned_looks(design: Design, phase: Phase) -> tuple[InterimAnalysis, ...]:
+    """Return the looks of a phase; where the lock names none, one at all of its seeds with the whole level."""
+    if phase == "confirm" and design.looks:
+        return design.looks
+    again = design.replication.seeds if phase == "replicate" and design.replication is not None else design.seeds
+    return (InterimAnalysis(seeds=len(again), alpha=design.alpha),)
 
 
 def equivalence_level(design: Design, look: int, phase: Phase) -> float:
     """Return the level of each of the two one-sided tests by which a look finds no difference."""
-    if phase != "confirm" or not design.looks:
-        return design.alpha
-    analysis = design.looks[look - 1]
-    return analysis.alpha if analysis.equivalence is None else analysis.equivalence
+    return planned_looks(design, phase)[look - 1].alike

@@ -267,7 +267,7 @@ class Design(EvolvingRecord):
     added_fields: ClassVar = frozenset({
         "code", "promise", "noise", "looks", "equivalence_margin", "multiplicity", "screen", "replication", "watchdog",
         "decision_table", "counted_as_worst", "most_excluded", "collapse", "scope_reached", "shared_seeds",
-        "environments", "inquiry", "pilot",
+        "environments", "inquiry", "pilot", "spending",
     })  # fmt: skip
 
     question: str
@@ -327,6 +327,9 @@ class Design(EvolvingRecord):
     """Which round of an inquiry it is; None for a study of one round."""
     pilot: Pilot | None = None
     """How its first runs size it, where the bank did not know the noise; None for a design of a locked size."""
+    spending: Literal["planned", "reached"] = "planned"
+    """The level of a look that the budget or a hand cuts short: as planned for its seeds, as in designs from before
+    there was a choice, or by what was `reached` (`studies.statistics.sequential.last_level`)."""
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:

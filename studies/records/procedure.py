@@ -101,6 +101,11 @@ class InterimAnalysis(EvolvingRecord):
     equivalence: float | None = Field(default=None, gt=0, lt=1)
     """The level of each of the two one-sided tests; None for `alpha`, as in a study of one round."""
 
+    @property
+    def alike(self) -> float:
+        """The level of each of the two one-sided tests."""
+        return self.alpha if self.equivalence is None else self.equivalence
+
 
 class Pilot(Record):
     """How a design whose noise nobody knew is sized: by its own first runs, blind to which arm is which."""

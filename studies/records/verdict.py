@@ -93,10 +93,26 @@ class ArmMean(Record):
     sd: float | None
 
 
+Ended = Literal["budget", "hand"]
+"""What ended the runs of a claim between two looks: a budget that was set before any of them and not touched since, or
+somebody who may have seen data, by another budget or a veto."""
+
+
+class LastLook(Record):
+    """The look that a study comes to where it ends before all its runs are made (`Design.spending`)."""
+
+    ended: Ended
+    alpha: float
+    """Two-sided level of a difference, before claims share it: after a budget's end all that earlier looks left, after
+    a hand's what is due at the part that was reached."""
+    equivalence: float
+    """Level of each of the two one-sided tests, by the same rule."""
+
+
 class Verdict(EvolvingRecord):
     """What the data say about one hypothesis, computed by code under the locked design."""
 
-    added_fields: ClassVar = frozenset({"scope", "collapses", "reached", "arms"})
+    added_fields: ClassVar = frozenset({"scope", "collapses", "reached", "arms", "last"})
 
     hypothesis: str
     verdict: VerdictName
@@ -150,6 +166,8 @@ class Verdict(EvolvingRecord):
     arms: tuple[ArmMean, ...] = ()
     """Of an interaction or a trend, all its arms, the control first: the estimate is their weighted sum, and no
     difference of the first and the last, which stand as control and treatment. Empty for a difference."""
+    last: LastLook | None = None
+    """Set where the study ended before the look had its runs; None for a look that was reached."""
 
     @property
     def nonzero(self) -> bool:

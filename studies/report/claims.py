@@ -35,7 +35,7 @@ from studies.report.wording import (
     span,
     true_minus,
 )
-from studies.verdicts.wording import deciding_interval
+from studies.verdicts.wording import deciding_interval, name_judged_look
 
 _SIDE = re.compile(", (the predicted side|against the prediction)")
 """What a rule says of a prediction's side, which an open question has none of."""
@@ -112,7 +112,7 @@ def verdict_cell(state: StudyState, verdict: Verdict | None) -> Cell | str:
 
 def numbers_table(state: StudyState) -> Table | None:
     """Return what each verdict was computed to, down to the hash of its inputs; those of replications come last."""
-    unit, looks = unit_of(state), len(state.design.looks) if state.design else 0
+    unit = unit_of(state)
     shown = [(c.id, state.verdict_on(c.id), percent(c.prediction.probability)) for c in claims(state)]
     shown += [(f"{verdict.hypothesis} again", verdict, NONE) for verdict in state.replications]
     rows = list[list[Cell | str]]()
@@ -123,7 +123,7 @@ def numbers_table(state: StudyState) -> Table | None:
         same, adjusted = verdict.equivalence, verdict.p_adjusted
         rows.append([
             name,
-            f"{verdict.test}, look {verdict.look} of {looks}" if looks > 1 else verdict.test,
+            ", ".join(filter(None, (verdict.test, name_judged_look(state.design, verdict) if state.design else ""))),
             span(verdict.low, verdict.high, unit=unit),
             percent(round(verdict.level, 4)),
             p_value(verdict.p) + ("" if adjusted is None else f" ({p_value(adjusted)} adjusted)"),
@@ -171,7 +171,7 @@ def protocol_deviations(state: StudyState) -> Iterator[str]:
             "an amendment made after the first result let pass what the locked rules would have stopped, or cut the "
             "budget so that its look came early."
         )
-        if state.judged_short.get((verdict.hypothesis, verdict.phase)) == verdict.look:
+        if state.is_judged_short(verdict.hypothesis, verdict.look, verdict.phase):
             why = "its look was judged before, on what a budget had carried, and its level was spent then."
         yield f"The verdict on {verdict.hypothesis} is exploratory: {why}"
 

@@ -33,7 +33,13 @@ from studies.report.wording import (
     setting,
 )
 from studies.verdicts.recipe import BetterValue, find_untested_pairs, format_fields, recipes
-from studies.verdicts.wording import StudyQuestion, deciding_interval, find_unequal_training, question_of
+from studies.verdicts.wording import (
+    StudyQuestion,
+    deciding_interval,
+    find_unequal_training,
+    name_judged_look,
+    question_of,
+)
 
 IN_WORDS: Final = "nothing more is asked, in the words of "
 """How its reason begins where a planner ends the inquiry; what follows is the planner's."""
@@ -100,7 +106,9 @@ def _answer(state: StudyState, design: Design, claim: Hypothesis) -> HeadlineAns
         return HeadlineAnswer(claim.id, "none", "No verdict", sentence, yet)
     said = finding(claim, verdict, design.metric, deciding_interval(design, verdict)) + describe_scope(verdict)
     said += describe_reached(verdict, design.metric) + differ
-    if not state.is_settled(claim.id):
+    if verdict.last is not None:
+        said += f" This is the {name_judged_look(design, verdict)}."
+    elif not state.is_settled(claim.id):
         over = "ended before the next" if state.status in ("stopped", "concluded") else "goes on"
         said += f" This is look {verdict.look}; the study {over}."
     if claim.id in state.vetoed:

@@ -99,6 +99,9 @@ class Runs:
     def numbers(self) -> list[float]:
         return [self.values[run] for run in sorted(self.values)]
 
+    def of_seeds(self, seeds: Sequence[int]) -> Runs:
+        return Runs({run: value for run, value in self.values.items() if self.seeds[run] in seeds}, self.seeds)
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:

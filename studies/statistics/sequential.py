@@ -96,6 +96,8 @@ _NODES: Final = 120
 """Points of the quadrature over the values at which a look does not stop: six digits of a bound."""
 _HIGHEST_BOUND: Final = 38.0
 """Largest bound in standard errors: beyond it a normal tail is zero."""
+_LEAST_LEVEL: Final = 1e-12
+"""Of a last look, so that its interval has ends: as good as nothing."""
 
 
 class Crossing(NamedTuple):
@@ -129,18 +131,53 @@ def crossings(bounds: Sequence[float], shares: Sequence[float], drift: float = 0
 
 @lru_cache(maxsize=512)
 def _levels(seeds: tuple[int, ...], alpha: float) -> tuple[float, ...]:
-    walk, levels, before = _Walk(0.0), [], 0.0
+    walk, levels, before = _Walk(0.0), list[float](), 0.0
     for share in (n / seeds[-1] for n in seeds):
-        now = float(4 * special.ndtr(special.ndtri(alpha / 4) / math.sqrt(share)))  # spent when this share is in
-
-        def excess(bound: float, share: float = share, wanted: float = now - before) -> float:
-            return sum(walk.exit_probability(bound, share)) - wanted
-
-        bound = optimize.brentq(excess, 0.0, _HIGHEST_BOUND, xtol=1e-12)
+        now = _spent(share, alpha)
+        bound = _solve_bound(walk, share, now - before)
         walk.step(bound, share)
         levels.append(max(2 * float(special.ndtr(-bound)), 1e-300))
         before = now
     return tuple(levels)
+
+
+@lru_cache(maxsize=4096)
+def last_level(looks: tuple[tuple[int, float], ...], made: tuple[float, ...], count: float, *, whole: bool) -> float:
+    """Return the two-sided level of a last look at `count` runs of each arm, before all that were planned.
+
+    `looks` are the planned numbers of runs and levels, `made` what the first of them had of runs. Their bounds stand;
+    together with the last look's they spend all that the looks do (`whole`: for an end that no data brought about), or
+    what their spending function gives at the part that was reached (for an end that somebody chose). A look at the same
+    runs is not another one: the last one takes its place.
+    """
+    spent = crossings([_bound(level) for _, level in looks], [n / looks[-1][0] for n, _ in looks])
+    alpha = round(sum(map(sum, spent)), 12)
+    due = alpha if whole else _spent(min(1.0, count / looks[-1][0]), alpha)
+    earlier = [(n, _bound(level)) for n, (_, level) in zip(made, looks, strict=False) if 0 < n < count]
+    if not earlier:
+        return max(due, _LEAST_LEVEL)
+    shares = [n / count for n, _ in earlier]
+    walk = _Walk(0.0)
+    left = due - sum(sum(walk.step(bound, share)) for (_, bound), share in zip(earlier, shares, strict=True))
+    return max(2 * float(special.ndtr(-_solve_bound(walk, 1.0, max(left, _LEAST_LEVEL)))), _LEAST_LEVEL)
+
+
+def _bound(level: float) -> float:
+    return -float(special.ndtri(level / 2))
+
+
+def _spent(share: float, alpha: float) -> float:
+    """Return what may be spent by the time this share of the runs is in."""
+    return float(4 * special.ndtr(special.ndtri(alpha / 4) / math.sqrt(share)))
+
+
+def _solve_bound(walk: _Walk, share: float, left: float) -> float:
+    """Return the bound that a walk leaves at `share` for the first time with the probability `left`."""
+
+    def excess(bound: float) -> float:
+        return sum(walk.exit_probability(bound, share)) - left
+
+    return float(optimize.brentq(excess, 0.0, _HIGHEST_BOUND, xtol=1e-12))
 
 
 class _Walk:

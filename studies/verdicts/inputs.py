@@ -11,15 +11,17 @@ Does not know. Why a run has its code: the harness gave it, and the lock says wh
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from studies.records.alpha import AlphaAllocation, equivalence_level
+from studies.records.alpha import AlphaAllocation, equivalence_level, planned_looks
 from studies.records.design import Design, Hypothesis
 from studies.records.procedure import Phase
-from studies.records.verdict import Equivalence, Scope, Verdict, VerdictName
-from studies.statistics.comparison import Comparison, Runs
+from studies.records.verdict import Ended, Equivalence, LastLook, Scope, Verdict, VerdictName
+from studies.statistics.comparison import Comparison, Runs, differences
+from studies.statistics.sequential import last_level
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,8 @@ class JudgeInput:
     """Other claims that the linter forbids: none of them can be made."""
     phase: Phase = "confirm"
     exploratory: bool = False
+    ended: Ended | None = None
+    """What ended the claim's runs before the look had them all, if anything."""
 
     @property
     def design(self) -> Design:
@@ -141,15 +145,38 @@ class JudgeInput:
 
     @property
     def alpha(self) -> float:
-        return self.allocation.difference(self.look, self.phase)
+        return self.allocation.difference(self.look, self.phase) if self.last is None else self.last.alpha
 
     @property
     def alpha_alike(self) -> float:
-        return equivalence_level(self.design, self.look, self.phase)
+        return equivalence_level(self.design, self.look, self.phase) if self.last is None else self.last.equivalence
 
     @property
-    def looks(self) -> int:
-        return len(self.design.looks) if self.phase == "confirm" else 1
+    def last(self) -> LastLook | None:
+        """The last look that this one is, as the runs that are there make it; None for a planned one, or of no runs."""
+        if self.ended is None or not (count := self._count_runs()):
+            return None
+        looks = planned_looks(self.design, self.phase)
+        made, whole = tuple(self._count_runs(look.seeds) for look in looks[: self.look - 1]), self.ended == "budget"
+        plans = (tuple((look.seeds, look.alpha) for look in looks), tuple((look.seeds, look.alike) for look in looks))
+        alpha, alike = (last_level(plan, made, count, whole=whole) for plan in plans)
+        return LastLook(ended=self.ended, alpha=alpha, equivalence=alike)
+
+    def _count_runs(self, seeds: int | None = None) -> float:
+        """Return how many runs of each arm, all alike, tell as much as those of the first `seeds` (or all) that enter.
+
+        Of two arms the harmonic mean of their numbers; pairs, where runs are paired.
+        """
+        runs, design = self.runs(), self.design
+        if seeds is not None:
+            own = [design.seeds_of(name, design.seeds[:seeds]) for name in self.arms]
+            runs = [arm.of_seeds(drawn) for arm, drawn in zip(runs, own, strict=True)]
+        if design.test == "paired":
+            return len(differences(*runs))
+        counts = [(weight * weight, len(arm.values)) for weight, arm in zip(self.weights, runs, strict=True) if weight]
+        if not all(count for _, count in counts):
+            return 0.0
+        return math.fsum(square for square, _ in counts) / math.fsum(square / count for square, count in counts)
 
     @property
     def shares_level(self) -> bool:
@@ -166,6 +193,10 @@ class JudgeInput:
 
     def runs(self) -> list[Runs]:
         return [self.select_runs(arm) for arm in self.arms.values()]
+
+    @property
+    def counts(self) -> list[int]:
+        return [len(arm.values) for arm in self.runs()]
 
     def select_runs(self, arm: ArmData) -> Runs:
         """Return what enters a mean: with a rule of collapse the runs that did not, else all of them."""

@@ -70,6 +70,7 @@ def judge_hypothesis(
         violations=[v.line for v in blocking], threats=[v.line for v in found if v not in blocking],
         accepted=sorted(accepted), earlier=_earlier(state, hypothesis, look, phase),
         barred=_find_barred(state, hypothesis, data, phase),
+        ended=state.ended_by(hypothesis) if known is None else known.ended,
         exploratory=bool(accepted - before_data) or _is_chosen_moment(state, hypothesis, look, phase, known),
     )  # fmt: skip
 
@@ -168,8 +169,9 @@ def _is_chosen_moment(
     state: StudyState, hypothesis: str, look: int, phase: Phase, known: VerdictContext | None
 ) -> bool:
     """Return whether who saw results may have chosen the look's moment: by a lowered budget, or judged before."""
-    if state.judged_short.get((hypothesis, phase)) == look:
-        return True
+    short = state.is_judged_short(hypothesis, look, phase)
+    if short or (state.design is not None and state.design.spending == "reached"):  # then the level pays for the moment
+        return short
     since, until = state.locked.seq if state.locked else 0, known.seq if known else state.event_count + 1
     lowered = any(a.amendment.lowers and a.after_data and since < a.seq < until for a in state.amendments)
     return lowered and (phase != "confirm" or bool(state.missing_runs(hypothesis, look)))

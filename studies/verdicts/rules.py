@@ -27,7 +27,7 @@ from studies.records.alpha import AlphaAllocation
 from studies.records.base import digest
 from studies.records.design import Design, Hypothesis
 from studies.records.procedure import Phase
-from studies.records.verdict import ArmMean, Equivalence, Verdict, VerdictName
+from studies.records.verdict import ArmMean, Ended, Equivalence, Verdict, VerdictName
 from studies.statistics import sequential
 from studies.statistics.comparison import (
     SAME,
@@ -66,18 +66,19 @@ def judge(
     barred: Collection[str] = (),
     phase: Phase = "confirm",
     exploratory: bool = False,
+    ended: Ended | None = None,
 ) -> Verdict:
     """Return the verdict on `hypothesis` from the runs of each arm of a design up to `look`.
 
     `allocation` holds the design and what its tests may spend: no test is run without a draw on the inquiry's ledgers.
     `violations` (`CODE: SENTENCE`) forbid a claim, `threats` are told beside it; `accepted` are the codes of runs that
     an amendment leaves out. `earlier` holds the verdicts on hypotheses that were settled at an earlier look; `barred`
-    are other hypotheses that the linter forbids a claim on. Raise ValueError for a look or a hypothesis that the design
-    does not have, a value that is not finite, or a run in two places.
+    are other hypotheses that the linter forbids a claim on; `ended` is what made this the last look. Raise ValueError
+    for a look or a hypothesis that the design does not have, a value that is not finite, or a run in two places.
     """
     case = JudgeInput(
         allocation, find_claim(allocation.design, hypothesis), data, look, tuple(violations), tuple(threats),
-        tuple(accepted), earlier or {}, frozenset(barred), phase, exploratory,
+        tuple(accepted), earlier or {}, frozenset(barred), phase, exploratory, ended,
     )  # fmt: skip
     looks = max(1, len(case.design.looks)) if case.phase == "confirm" else 1
     if not 1 <= case.look <= looks:
@@ -135,7 +136,8 @@ def _find(case: JudgeInput) -> Finding:
     margin = case.design.equivalence_margin
     same = None if margin is None else two_one_sided(result, margin, alike)
     unit, kind = case.design.metric.unit, case.claim.kind
-    how = wording.TestUsed(result.test, result.instead, len(family), _claims(case), case.look, case.looks, unit, kind)
+    look = wording.name_look(case.design, case, case.counts)
+    how = wording.TestUsed(result.test, result.instead, len(family), _claims(case), look, unit, kind)
     verdict, reason = _by_intervals(case.claim, (low, high), 1 - level, same, alike, how)
     if verdict in ("supported", "refuted"):
         reason = wording.describe_effect(case.claim, result.estimate, case.design.metric) + reason
@@ -291,7 +293,7 @@ def _verdict(case: JudgeInput, finding: Finding, *, outside: str = "") -> Verdic
         excluded=count_codes(case.arms, "excluded") | count_codes(case.arms, "cut"),
         counted_as_worst=count_codes(case.arms, "worst"),
         violations=(*case.violations, *case.threats), exploratory=case.exploratory,
-        scope=finding.scope, collapses=collapse_rates(case), reached=scope.reached_rates(case),
+        scope=finding.scope, last=case.last, collapses=collapse_rates(case), reached=scope.reached_rates(case),
         arms=() if case.claim.kind == "difference" else tuple(
             ArmMean(
                 arm=name, weight=weight, n=len(arm.values), mean=mean(arm.numbers),
@@ -335,6 +337,8 @@ def _inputs(case: JudgeInput, outside: str) -> str:
         "violations": sorted(line.partition(":")[0] for line in case.violations), "accepted": sorted(case.accepted),
         "earlier": earlier, "exploratory": case.exploratory, "outside": outside,
     }  # fmt: skip
+    if case.design.spending != "planned":
+        value |= {"spending": case.design.spending, "ended": case.ended}
     if case.barred:
         value["barred"] = sorted(case.barred)
     return digest(value)

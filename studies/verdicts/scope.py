@@ -38,7 +38,8 @@ def judge_exactly(case: JudgeInput, level: float, tests: int) -> Finding:
     p = proportions.boschloo(control, treatment)
     adjusted = min(1.0, p * tests)
     low, high = proportions.difference(control, treatment, 1 - level / tests)
-    how = wording.TestUsed("boschloo", "", tests, 1, case.look, case.looks, case.design.metric.unit)
+    look = wording.name_look(case.design, case, case.counts)
+    how = wording.TestUsed("boschloo", "", tests, 1, look, case.design.metric.unit)
     same, margin, alike = None, case.design.equivalence_margin, 1 - 2 * case.alpha_alike
     if margin is not None:
         ends = proportions.difference(control, treatment, alike)

@@ -13,12 +13,12 @@ from typing import Final, Literal
 
 from studies.log.study import StudyState
 from studies.metrics.registry import kinds
-from studies.records.alpha import equivalence_level
+from studies.records.alpha import equivalence_level, planned_looks
 from studies.records.design import GAIN, Design, Hypothesis, Kind, Metric
 from studies.records.statements import effect_of, format_setting_value, list_tests, metric_name, setting
 from studies.records.verdict import CollapseRate, Equivalence, ReachedRate, Scope, Verdict
 from studies.statistics.comparison import Test
-from studies.verdicts.inputs import UnobservedMiss
+from studies.verdicts.inputs import JudgeInput, UnobservedMiss
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,8 @@ class DecidingInterval:
 def deciding_interval(design: Design, verdict: Verdict) -> DecidingInterval | None:
     found = verdict.equivalence
     if verdict.verdict == "equivalent" and found is not None:
-        alike = equivalence_level(design, verdict.look, verdict.phase)
+        last, planned = verdict.last, equivalence_level(design, verdict.look, verdict.phase)
+        alike = planned if last is None else last.equivalence
         return DecidingInterval(found.low, found.high, round(1 - 2 * alike, 4))
     if verdict.low is None or verdict.high is None:
         return None
@@ -110,8 +111,8 @@ class TestUsed:
     """Arms that the control was compared with, of the claim's variable."""
     claims: int
     """Variables that the study makes claims about."""
-    look: int
-    looks: int
+    look: str
+    """Which look it is; empty for the only one."""
     unit: str = ""
     kind: Kind = "difference"
 
@@ -128,8 +129,24 @@ class TestUsed:
         parts = [TESTS[self.test] + (f" as {self.instead}" if self.instead else "")]
         parts += [f"corrected for {self.arms} arms"] if corrected and self.arms > 1 else []
         parts += [f"shared among {self.claims} variables"] if corrected and self.claims > 1 else []
-        parts += [f"look {self.look} of {self.looks}"] if self.looks > 1 else []
+        parts += [self.look] if self.look else []
         return ", ".join(parts)
+
+
+def name_look(design: Design, at: JudgeInput | Verdict, counts: Sequence[int]) -> str:
+    """Return which look of how many it is, or where `counts` runs of each arm are the last; empty for the only one."""
+    looks = planned_looks(design, at.phase)
+    if at.last is None:
+        return f"look {at.look} of {len(looks)}" if len(looks) > 1 else ""
+    where, level = "", "of the part that was reached"
+    if at.last.ended == "budget":
+        where, level = ", where the budget ended", "that was left"
+    return f"last look{where}, at {sum(counts)} of {looks[-1].seeds * len(counts)} runs, with the level {level}"
+
+
+def name_judged_look(design: Design, verdict: Verdict) -> str:
+    """Return the same of a verdict, as reports tell it."""
+    return name_look(design, verdict, [arm.n for arm in verdict.arms] or [verdict.n_control, verdict.n_treatment])
 
 
 def describe_effect(claim: Hypothesis, estimate: float, metric: Metric) -> str:

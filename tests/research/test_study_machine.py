@@ -34,8 +34,8 @@ from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.proposals.actions import AskUser, Note
 from research.runs.files import AttemptSpec
 from research.scheduler.next_step import is_done
-from research.scheduler.steps import BUDGET_RULE
 from studies import EventType, StudyLog, StudyState, fold
+from studies.log.study import BUDGET_RULE
 from studies.report.content import report_content
 from studies.report.evidence import gather_rounds
 from tests.research.bench import STUDY, Bench, Cut, check_whole, examples, scratch, unapproved

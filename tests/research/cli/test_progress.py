@@ -16,9 +16,9 @@ from rich.text import Text
 from research.cli.app import console
 from research.cli.progress import LineLog, LiveScreen, screen
 from research.cli.studies import render_ending, render_opening
-from research.scheduler.steps import BUDGET_RULE
 from research.terminal import warn
 from studies import EventType
+from studies.log.study import BUDGET_RULE
 from studies.records.design import Design
 from studies.records.verdict import ApprovalRequest
 from studies.report import build_report

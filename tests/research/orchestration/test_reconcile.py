@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from research.orchestration.prefect_api import Activity, SessionEnd, UserAction, describe_end, reconcile
-from research.scheduler.steps import BUDGET_RULE
 from studies.log.event import EventType
+from studies.log.study import BUDGET_RULE
 from tests.studies.synthetic import Synthetic
 
 RUNNING, PAUSED, ASKING = Activity

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research.controller.progress import progress_lines
+from research.design.power import plan_analyses
 from research.scheduler.required_runs import find_failure
 from research.scheduler.steps import BUDGET_CODE, END_SCREEN, NO_MORE_CANDIDATES, SHRINK_RULE
 from studies import EventType, StudyState
 from studies.log.study import AttemptState, AttemptStatus, RunState
 from studies.records.design import Design, Metric, RunSpec
-from studies.records.procedure import Knob, Replication, Rung, Screen
+from studies.records.procedure import Amendment, Knob, Replication, Rung, Screen
 from studies.records.runs import EXCLUDED_CODES, GENERATED_CODE_FAILED, INVALID_CODES, WITHIN_REACH_OF_CODE, WORST_CODES
 from tests.research.bench import Bench, Cut
 from tests.research.designs import design, rate, screened
@@ -165,3 +166,35 @@ def test_a_replication_that_is_not_affordable_is_not_begun_and_made_with_more_bu
     bench.append(EventType.STUDY_RESUMED, command=[])
     state = bench.drive(bench.loop()).state
     assert (state.status, len(state.replications)) == ("concluded", 1)
+
+
+def ending(path: Path, budget_s: float, *, amended_at: int = 99, value: float = 1.0) -> StudyState:
+    """Return where a study of three looks at 4, 6 and 8 seeds ends; `amended_at` results a person sets its budget."""
+    own = {"test": "welch", "seeds": tuple(range(101, 109)), "looks": plan_analyses(8, 3), "noise": None}
+    bench = slow(path, design(16, spending="reached", **own), budget_s=budget_s)
+    bench.sandbox.rate = lambda spec: (13 + spec.seed * 7 % 5 + 2 * (spec.arm != "group_size=8")) / 32
+    loop = bench.loop()
+    bench.until(lambda state: state.stopped_reason or len(state.values("group_size=16")) == amended_at, loop)
+    if amended_at < 99:
+        amendment = Amendment(kind="budget", value=value, reason="enough", lowers=value < budget_s)
+        bench.append(EventType.DESIGN_AMENDED, amendment=amendment.model_dump(mode="json"))
+    return bench.drive(loop).state
+
+
+@pytest.mark.parametrize(("budget_s", "amended", "looks"), [
+    (250, {}, [(1, 4, None), (2, 4, "budget")]), (310, {}, [(1, 4, None), (2, 5, "budget")]),
+    (370, {}, [(1, 4, None), (2, 6, None), (3, 6, "budget")]), (190, {}, [(1, 3, "budget")]),
+    (2000, {"amended_at": 5}, [(1, 4, None), (2, 5, "hand")]), (2000, {"amended_at": 3}, [(1, 3, "hand")]),
+    (300, {"amended_at": 3, "value": 400}, [(1, 4, None), (2, 6, None)]),
+])  # fmt: skip
+def test_where_the_budget_ends_all_that_is_there_has_a_last_look_and_what_a_hand_ended_none_at_the_same_runs(
+    fast_path: Path, budget_s: float, amended: dict[str, Any], looks: list[tuple[int, int, str | None]]
+) -> None:
+    state = ending(fast_path, budget_s, **amended)
+    found = (*state.interim, *state.verdicts)
+    assert [(v.look, v.n_treatment, v.last and v.last.ended) for v in found] == looks
+    assert (state.status, any(v.exploratory for v in found)) == ("stopped", False)
+    if looks[-1][2] == "budget":
+        assert found[-1].level < 0.957
+    elif looks[-1][2] == "hand":
+        assert found[-1].level > 0.99

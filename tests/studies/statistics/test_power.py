@@ -13,7 +13,7 @@ from studies.statistics import proportions as exact
 from studies.statistics.comparison import Runs, compare
 from studies.statistics.power import PowerDesign, analyses_at_shares, min_detectable_effect, power, seeds_needed
 from studies.statistics.proportions import rate_interval
-from studies.statistics.sequential import crossings, spend_alpha
+from studies.statistics.sequential import crossings, last_level, spend_alpha
 from tests.lazily import lazy
 from tests.studies.synthetic import studies
 
@@ -109,6 +109,35 @@ def test_all_looks_together_spend_alpha(seeds: list[int], alpha: float) -> None:
         so_far += sum(look)
         assert so_far == pytest.approx(4 * stats.norm.sf(stats.norm.isf(alpha / 4) / share**0.5), rel=1e-4, abs=1e-9)
         assert look.above == pytest.approx(look.below)
+
+
+@given(SCHEDULES, st.data(), st.sampled_from([0.01, 0.05, 0.2]), st.booleans())
+def test_a_last_look_spends_what_is_due_with_those_made_and_no_more(
+    seeds: list[int], draw: st.DataObject, alpha: float, whole: bool
+) -> None:
+    plan = tuple((look.seeds, look.alpha) for look in spend_alpha(seeds, alpha))
+    looks = draw.draw(st.integers(0, len(plan) - 1))
+    made = tuple(n - draw.draw(st.floats(0, 1)) for n, _ in plan[:looks])
+    counts = sorted(draw.draw(st.floats(made[-1] if made else 1, seeds[-1])) for _ in range(2))
+    fewer, level = (last_level(plan, made, count, whole=whole) for count in counts)
+    due = alpha if whole else 4 * stats.norm.sf(stats.norm.isf(alpha / 4) / (counts[1] / seeds[-1]) ** 0.5)
+    before = [(n, own) for n, (_, own) in zip(made, plan, strict=False) if n < counts[1]]
+    bounds = [float(stats.norm.isf(own / 2)) for own in (*(own for _, own in before), level)]
+    spent = sum(map(sum, crossings(bounds, [n / counts[1] for n in (*(n for n, _ in before), counts[1])])))
+    assert spent == pytest.approx(due, rel=1e-4, abs=1e-9) or (level == 1e-12 and spent >= due)
+    assert level <= due * (1 + 1e-6) + 1e-12
+    assert last_level(plan, made, counts[1], whole=False) <= last_level(plan, made, counts[1], whole=True) * (1 + 1e-6)
+    if not made:
+        assert fewer == pytest.approx(alpha) if whole else fewer <= level
+    elif whole:
+        assert fewer >= level * (1 - 1e-6)
+
+
+@given(SCHEDULES, st.booleans())
+def test_a_last_look_at_all_that_was_planned_is_the_planned_one(seeds: list[int], whole: bool) -> None:
+    plan = tuple((look.seeds, look.alpha) for look in spend_alpha(seeds))
+    made = tuple(float(n) for n in seeds[:-1])
+    assert last_level(plan, made, float(seeds[-1]), whole=whole) == pytest.approx(plan[-1][1], rel=1e-6)
 
 
 def test_a_drift_is_found_on_its_side_with_the_power_of_a_normal_test() -> None:
