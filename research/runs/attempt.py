@@ -35,6 +35,7 @@ from research.runs.files import (
     AttemptOutcome,
     AttemptProgress,
     AttemptSpec,
+    EvaluationName,
     Role,
     Stage,
     evaluations_before,
@@ -55,7 +56,15 @@ from research.runs.workers import (
 )
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, connect
-from studies.records.runs import DISK_FULL, ENGINE_GONE, MODEL_CHANGED, TRAINING_NAN, AttemptFailed, Conditions
+from studies.records.runs import (
+    DISK_FULL,
+    ENGINE_GONE,
+    MODEL_CHANGED,
+    TRAINING_NAN,
+    AttemptFailed,
+    Conditions,
+    is_untrained_run,
+)
 from swarm.client import AsyncSwarmClient
 from swarm.environments.registry import add_folder, get_environment
 from swarm.errors import InvalidRequest, SwarmError, Unreachable
@@ -175,7 +184,7 @@ class Attempt:
     async def _work(self, workers: Workers, client: AsyncSwarmClient) -> None:
         with self._stage("boot"):
             await self._serve(client)
-        if self._spec.resumes is None:
+        if not self._spec.initial_sha256:
             with self._stage("initial"):
                 await self._evaluate(workers, "evaluator-initial")
         with self._stage("train"):
@@ -184,7 +193,8 @@ class Attempt:
             with self._stage("other"):
                 await self._evaluate(workers, "evaluator-other")
         with self._stage("final"):
-            await self._evaluate(workers, "evaluator-final")
+            if not is_untrained_run(self._spec.run):  # whose policy is the one that was evaluated
+                await self._evaluate(workers, "evaluator-final")
             if self._spec.run.code is not None:
                 environment = get_environment(self._spec.run.environment)
                 audit = await _call_server(replay(client, environment, random.SystemRandom()))
@@ -195,14 +205,17 @@ class Attempt:
             await _call_server(client.stop())
 
     async def _serve(self, client: AsyncSwarmClient) -> None:
-        resumes, kept = self._spec.resumes, self._folder.kept
+        resumes, kept, shared = self._spec.resumes, self._folder.kept, self._spec.initial_of
+        if expected := self._spec.initial_sha256:
+            if file_hash(self._folder.evaluation("initial")) != expected:
+                source = f"run {shared}" if shared else f"attempt {resumes}"
+                reason = f"expected the evaluation before training of {source}; it is gone, or was changed"
+                raise AttemptFailed("evaluation_unreadable", reason)
+            self._report_success("initial")
         if resumes is None:
             limit = self._spec.time_limit_s or BIND_TIMEOUT_S
             await _call_server(client.ensure_training(self._job, timeout_s=limit))
             return
-        if file_hash(self._folder.evaluation("initial")) != self._spec.initial_sha256:
-            reason = f"expected the evaluation before training of attempt {resumes}; it is gone, or was changed"
-            raise AttemptFailed("evaluation_unreadable", reason)
         status = await _call_server(client.ensure_training(self._job, timeout_s=REPLAYS_S))
         self._resumed_at = status.step
         if self._spec.evaluate_after:
@@ -219,10 +232,13 @@ class Attempt:
     async def _evaluate(self, workers: Workers, role: Role) -> None:
         worker = await workers.start(role)
         self._require_good_end(role, worker, await worker.wait())
-        out = self._folder.evaluation(evaluation_of(role))
+        self._report_success(evaluation_of(role))
+
+    def _report_success(self, which: EvaluationName) -> None:
+        out = self._folder.evaluation(which)
         if not (episodes := (read_json(out) or {}).get("episodes")):
             raise AttemptFailed("evaluator_failed", f"expected the evaluator to write {out.name}; found none")
-        if role != "evaluator-other":  # which is of other tasks
+        if which != "other":  # which is of other tasks
             self._report(hidden_success=sum(bool(episode["success"]) for episode in episodes) / len(episodes))
 
     async def _train(self, workers: Workers, client: AsyncSwarmClient) -> None:

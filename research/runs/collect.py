@@ -34,12 +34,12 @@ from research.runs.provenance import build_conditions
 from research.runs.wandb_log import ReadTracking, TrackedRun, history_of, read_tracking
 from research.text import describe
 from studies.checks.alarms import Alarm, find_abort_alarm, find_alarms
-from studies.checks.conditions import CollectError, Row, mean_facts, read_collected, read_unchanged
+from studies.checks.conditions import CollectError, Row, mean_facts, play_variance, read_collected, read_unchanged
 from studies.metrics import Refused, Results, Value
 from studies.metrics.registry import values_of
 from studies.records.design import Metric, RunSpec
 from studies.records.procedure import Watchdog
-from studies.records.runs import EVIDENCE_CHANGED, NOT_MEASURABLE, TRAINING_NAN, Measurement
+from studies.records.runs import EVIDENCE_CHANGED, NOT_MEASURABLE, TRAINING_NAN, Measurement, is_untrained_run
 from swarm.environments.play import rounds
 from swarm.environments.registry import get_environment
 
@@ -51,7 +51,7 @@ class CollectedEvidence(NamedTuple):
     """What `run.collected` says about the files, and what they amount to."""
 
     payload: Mapping[str, Any]
-    """`snapshot`, `evaluation`, `conditions`, `alarms`; `kinds`: evaluation episodes [solved, played] after training by
+    """`snapshot`, `evaluation`, `conditions`, `alarms`, `play_variance` (of success after training); `kinds`: evaluation episodes [solved, played] after training by
     kind of task, where there are several; `facts`: means of what the environment said of them, where it says any."""
     measurements: tuple[Measurement, ...]
 
@@ -70,23 +70,26 @@ def collect(
     `said` is the outcome that the attempt wrote, `neighbours` how many others ran beside it (`Conditions`).
     """
     expected_hashes = dict(said.files)
-    if spec.resumes is not None:  # what it took over
+    if spec.initial_sha256:  # what it took over
         expected_hashes[folder.evaluation("initial").name] = spec.initial_sha256
         expected_hashes |= {folder.kept.name: spec.during_sha256} if spec.during_sha256 else {}
     for name, expected in expected_hashes.items():
         read_unchanged(folder.path / name, name, expected)
     tracked = _read_run(folder, spec, read or read_tracking)
     history, run = history_of(tracked), spec.run
-    stopped, steps = _find_stop_rule(spec, history, whole=tracked.ended), len(history)
+    stopped, steps, once = _find_stop_rule(spec, history, whole=tracked.ended), len(history), is_untrained_run(run)
     there = run.model_copy(update={"environment": spec.other_environment})
     evaluation = RunEvaluation(
         study=run.study,
         run_id=spec.run_id,
         attempt=spec.attempt,
-        initial=(initial := _read_evaluation(folder.evaluation("initial"), run, 0)),
+        initial=(initial := _read_initial(folder, spec)),
         during=_during_evaluations(folder, spec, steps=steps, resumed_at=said.resumed_at),
-        final=(final := _read_evaluation(folder.evaluation("final"), run, steps)),
-        other=_read_evaluation(folder.evaluation("other"), there, steps, run.seed) if spec.other_environment else None,
+        # A run that only evaluates the untrained policy does so once, before its steps.
+        final=(final := initial if once else _read_evaluation(folder.evaluation("final"), run, steps)),
+        other=_read_evaluation(folder.evaluation("other"), there, steps, run.task_seed)
+        if spec.other_environment
+        else None,
     )
     dumped = evaluation.model_dump(mode="json")
     values = _compute_metrics(dumped, history, run.metric, stopped)  # before anything is written: it may be refused
@@ -107,13 +110,15 @@ def collect(
     kinds = {task.id: task.kind for task in get_environment(run.environment).tasks(run.metric.split)}
     played = Counter(kinds[episode.task_id] for episode in final.episodes)
     solved = Counter(kinds[episode.task_id] for episode in final.episodes if episode.success)
-    episodes, facts = len(initial.episodes) + len(final.episodes), mean_facts(dumped["final"])
+    own = [final] if once or spec.initial_of else [initial, final]
+    episodes, facts = sum(len(part.episodes) for part in own), mean_facts(dumped["final"])
     conditions = build_conditions(spec, history, dumped, said.seen, neighbours, stopped)
     payload = {
         "snapshot": {"path": str(where / "snapshot.json"), "sha256": snapshot_sha, "steps": steps},
         "evaluation": {"path": str(where / "evaluation.json"), "sha256": evaluation_sha, "episodes": episodes},
         "conditions": conditions.model_dump(mode="json"),
         "alarms": [asdict(alarm) for alarm in alarms],
+        "play_variance": play_variance(dumped["final"]),
         "kinds": {kind: [solved[kind], played[kind]] for kind in sorted(played)} if len(played) > 1 else {},
         **({"facts": dict(facts)} if facts else {}),
     }
@@ -185,13 +190,21 @@ def _read_run(folder: AttemptFolder, spec: AttemptSpec, read: ReadTracking) -> T
     return run
 
 
-def _read_evaluation(path: Path, run: RunSpec, version: int, seed: int | None = None) -> Evaluation:
+def _read_initial(folder: AttemptFolder, spec: AttemptSpec) -> Evaluation:
+    path, run = folder.evaluation("initial"), spec.run
+    shared = spec.initial_episodes if spec.initial_of else None
+    return _read_evaluation(path, run, 0, None if shared is None else run.task_seed, episodes=shared)
+
+
+def _read_evaluation(
+    path: Path, run: RunSpec, version: int, seed: int | None = None, episodes: int | None = None
+) -> Evaluation:
     """Return the evaluator's outcomes, after checking that they are complete and of this run's tasks and weights."""
     try:
         evaluation = Evaluation.model_validate(read_json(path))
     except ValueError as error:
         raise _unreadable(path, error) from error
-    _check_evaluation(path.name, evaluation, run, version, run.metric.episodes, seed)
+    _check_evaluation(path.name, evaluation, run, version, episodes or run.metric.episodes, seed)
     return evaluation
 
 
@@ -243,7 +256,7 @@ def _during_evaluations(
     if any(made.get(earlier.policy_version) != earlier for earlier in kept):
         raise CollectError(EVIDENCE_CHANGED, f"{path.name} holds another evaluation than the one that was kept")
     for version in due:
-        _check_evaluation(path.name, made[version], run, version, schedule.episodes, run.seed + version)
+        _check_evaluation(path.name, made[version], run, version, schedule.episodes, run.task_seed + version)
     return [made[version] for version in due]
 
 

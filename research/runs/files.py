@@ -78,7 +78,11 @@ class AttemptSpec(Record):
     resumes: int | None = None
     """The attempt whose training it goes on with: its server's folder was moved here; None: it begins from nothing."""
     initial_sha256: str = ""
-    """Of the evaluation before training that was copied from there."""
+    """Of the evaluation before training that was copied here; empty where it makes its own."""
+    initial_of: str = ""
+    """The run whose evaluation of the untrained policy that is; empty where it is of this run's own attempt before."""
+    initial_episodes: int | None = None
+    """Plays of it, where it is of another run."""
     during_sha256: str = ""
     """Of the evaluations during training that were copied from there; empty where there were none."""
 

@@ -24,16 +24,17 @@ from research.installation.machine import MachineSlots
 from research.isolation.mode import ENGINE_VARIABLES, UNISOLATED, Isolation, require_isolation
 from research.own_process import thread_variables
 from research.runs.collect import NOTHING_SAID, CollectedEvidence, collect, find_breakdown, measure
-from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec, read_progress
+from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec, RunEvaluation, read_progress
 from research.runs.provenance import count_neighbours
-from research.runs.resume import end_containers, plan_resume, reap_command, transfer_files
+from research.runs.resume import ResumePlan, end_containers, plan_resume, reap_command, transfer_files
 from research.runs.wandb_log import ReadTracking
 from sandboxes import Exit, Handle, Sandbox, SandboxSpec
 from studies import AttemptState, EventType, RunState, StudyLog, StudyState
 from studies.checks.alarms import max_silence
-from studies.checks.conditions import CollectError
+from studies.checks.conditions import CollectError, read_collected
+from studies.checks.training import find_untrained_run
 from studies.log.event_log import Clock
-from studies.metrics import other_environment
+from studies.metrics import kind_of, other_environment
 from studies.records.runs import BLAMELESS_CODES, DISK_FULL, WORST_CODES
 from swarm.client.async_client import EPISODE_TIMEOUT_S
 from swarm.errors import InvalidRequest
@@ -91,16 +92,19 @@ class AttemptLauncher:
         for custom in find_custom_environments(_environments(run)):
             custom.require_unchanged()
         plan = plan_resume(run, lambda earlier: self._folder(run, earlier))
+        if plan.resumes is None:
+            plan = self._share_untrained(state, run, number)._replace(why=plan.why)
         attempt = AttemptState(
-            number, self.attempt_name(run, number), "",
-            resumes=plan.resumes, initial_sha256=plan.initial_sha256, during_sha256=plan.during_sha256,
+            number, self.attempt_name(run, number), "", resumes=plan.resumes, initial_sha256=plan.initial_sha256,
+            initial_of=plan.initial_of, during_sha256=plan.during_sha256,
         )  # fmt: skip
         self._reap(run, attempt)  # there is nothing: it shows that the engine answers
         require_room(self._home.path, LAUNCH_ROOM)
         self._write_spec(state, run, attempt)
         chosen = self._isolation.sandboxing
         sandbox = {"kind": chosen.kind, **chosen.model_dump(mode="json", exclude_defaults=True)}
-        said = {"begins": {name: value for name, value in plan._asdict().items() if value}} if run.attempts else {}
+        begins = {name: value for name, value in plan._asdict().items() if value}
+        said = {"begins": begins} if run.attempts or begins else {}
         self._append(EventType.ATTEMPT_LAUNCHED, run, attempt=number, name=attempt.name, sandbox=sandbox, **said)
         self._start(state, run, attempt)
 
@@ -183,6 +187,23 @@ class AttemptLauncher:
 
     def invalidate(self, run: RunState, code: str, reason: str) -> None:
         self._append(EventType.RUN_INVALIDATED, run, code=code, reason=reason)
+
+    def _share_untrained(self, state: StudyState, run: RunState, number: int) -> ResumePlan:
+        """Copy the evaluation of the untrained policy that a run may share into an attempt's folder.
+
+        Where there is none (`studies.records.runs.shares_untrained`), where what is measured is what a run adds to its
+        own, or where its evidence was spoilt since, the run makes its own.
+        """
+        source = None if kind_of(run.spec.metric).reads_initial else find_untrained_run(state, run.spec)
+        if source is None or source.collected is None:
+            return ResumePlan()
+        try:
+            data = read_collected(self._home.study(self._study), source.collected["evaluation"])
+        except CollectError:
+            return ResumePlan()
+        initial = RunEvaluation.model_validate_json(data).initial.model_dump(mode="json", exclude_defaults=True)
+        sha256 = write_json(self._folder(run, number).evaluation("initial"), initial)
+        return ResumePlan(initial_sha256=sha256, initial_of=source.run_id)
 
     def _start(self, state: StudyState, run: RunState, attempt: AttemptState) -> Handle:
         if attempt.resumes is not None:
@@ -304,6 +325,8 @@ class AttemptLauncher:
             watchdog=None if state.design is None else state.design.watchdog,
             resumes=attempt.resumes,
             initial_sha256=attempt.initial_sha256,
+            initial_of=attempt.initial_of,
+            initial_episodes=state.every_run[attempt.initial_of].spec.metric.episodes if attempt.initial_of else None,
             during_sha256=attempt.during_sha256,
         )
 

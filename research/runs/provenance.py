@@ -184,7 +184,7 @@ async def observe_conditions(client: AsyncSwarmClient, folder: AttemptFolder, sp
     with suppress(SwarmError):
         status = await client.status()
         loaded, still = status.provenance, status.stillness
-    final = read_json(folder.evaluation("final")) or {"episodes": []}
+    final = read_json(folder.evaluation("final")) or read_json(folder.evaluation("initial")) or {"episodes": []}
     during = read_json(folder.evaluation("during")) or {"evaluations": []}
     evaluated = {str(episode["task_id"]) for part in (final, *during["evaluations"]) for episode in part["episodes"]}
     with suppress(SwarmError):
@@ -253,13 +253,14 @@ def build_conditions(
     known = spec.job.backend in ("local", "verl")  # which make all optimiser steps of a training step, or none
     run = spec.run
     tasks = get_environment(run.environment).tasks("search" if run.metric.split == "search" else "hidden")
-    drawn = enumerate(rounds(tasks, run.metric.episodes, run.seed))
+    drawn = enumerate(rounds(tasks, run.metric.episodes, run.task_seed))
     by_files = {
         **extract_conditions(history, evaluations["initial"], evaluations["final"]),
         "drawn_tasks": tasks_hash((task.id, sample) for sample, part in drawn for task in part),
         "optimiser_steps": len(history) * spec.job.epochs * spec.job.minibatches if known else None,
         "image": spec.sandbox.image or spec.sandbox.kind,
         "neighbours": neighbours,
+        "untrained": spec.initial_of or None,
         "stopped_by": stopped_by,
     }
     return Conditions.model_validate({**dict(seen), **by_files})

@@ -118,7 +118,9 @@ class ResumePlan(NamedTuple):
 
     resumes: int | None = None
     initial_sha256: str = ""
-    """Of the evaluation before training that is kept."""
+    """Of the evaluation before training that is kept, or that is shared."""
+    initial_of: str = ""
+    """The run that evaluated the untrained policy for it; empty where the evaluation is the run's own."""
     during_sha256: str = ""
     """Of the evaluations during training that are kept; empty where there are none."""
     why: str = ""
@@ -159,7 +161,8 @@ def plan_resume(run: RunState, folder_of: FolderOf) -> ResumePlan:
         return ResumePlan(why="its evaluations during training were lost with what made them")
     try:  # a server holds this lock for as long as it lives
         with FileLock(folder.server / "server.lock", timeout=LETS_GO_S):
-            return ResumePlan(number, hashlib.sha256(initial).hexdigest(), during, why)
+            shared = next(attempt.initial_of for attempt in run.attempts if attempt.number == number)
+            return ResumePlan(number, hashlib.sha256(initial).hexdigest(), shared, during, why)
     except Timeout:
         return ResumePlan(why="a server still holds its folder")
 

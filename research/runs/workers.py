@@ -189,7 +189,8 @@ def evaluation_of(role: Role) -> EvaluationName:
 def play_arguments(spec: AttemptSpec, role: Role, *, server: str, out: str) -> tuple[str, ...]:
     """Return the arguments with which `swarm.environments` plays a role; an evaluator writes to `out`."""
     run = spec.run
-    bounds = ("--seed", str(run.seed), "--timeout", f"{spec.play_s:g}")
+    seed = run.seed if role == "client" else run.task_seed
+    bounds = ("--seed", str(seed), "--timeout", f"{spec.play_s:g}")
     common = ("--environment", environment_of(spec, role), "--server", server, *bounds)
     if role == "client":
         return ("play", *common, "--concurrency", str(spec.job.max_concurrency))

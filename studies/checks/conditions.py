@@ -16,6 +16,7 @@ changed is given up, with a code that no design excludes, so that its verdict is
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -109,7 +110,7 @@ def extract_conditions(history: Sequence[Row], initial: Part, final: Part) -> di
     """Return the conditions that the files hold, by their names in `Conditions`; None where a metric is missing."""
     version, plays = final["policy_version"], len(final["episodes"])
     last = history[-1]["metrics"] if history else {}
-    course = training_curve(history, success_rate(initial), success_rate(final), plays)
+    course = training_curve(history, success_rate(initial), success_rate(final), plays_of_both(initial, final))
     return {
         "steps": len(history),
         "episodes": _whole(_reduce(sum, history, "batch/episodes")),
@@ -137,6 +138,30 @@ def success_rate(part: Part) -> float:
     if not episodes:
         raise ValueError("an evaluation without episodes has no share of solved ones")
     return sum(bool(episode["success"]) for episode in episodes) / len(episodes)
+
+
+def plays_of_both(initial: Part, final: Part) -> int:
+    """Return the plays of each of two evaluations, by which the error of their difference is told: the harmonic mean."""
+    before, after = len(initial["episodes"]), len(final["episodes"])
+    return 2 * before * after // (before + after)
+
+
+LEAST_REPEATED: Final = 16
+"""Tasks that are played again, from which on they say what plays of one task differ by."""
+
+
+def play_variance(part: Part) -> float:
+    """Return the variance of success between plays of one task: its mean over the tasks that were played twice or more.
+
+    Where they are few, p (1 - p) stands for it, which is larger by what tasks differ among themselves.
+    """
+    played = Counter(episode["task_id"] for episode in part["episodes"])
+    solved = Counter(episode["task_id"] for episode in part["episodes"] if episode["success"])
+    repeated = {task: count for task, count in played.items() if count > 1}
+    if len(repeated) >= LEAST_REPEATED:
+        return fmean(solved[task] * (count - solved[task]) / (count * (count - 1)) for task, count in repeated.items())
+    share = success_rate(part)
+    return share * (1 - share)
 
 
 def mean_facts(part: Part) -> dict[str, float]:

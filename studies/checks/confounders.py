@@ -191,7 +191,7 @@ def _check_same(pair: _Pair, rule: _SameRule) -> Violation | None:
 def _check_beginnings(pair: _Pair) -> Iterator[Violation]:
     """Find runs that were evaluated on other tasks than their seeds draw, and arms that were unlike before training.
 
-    Of compared models, which begin as they are, both beginnings are told.
+    Of compared models, which begin as they are, both beginnings are told; arms that share an evaluation begin alike.
     """
     strays = [
         sum(None not in (run.evaluation_tasks, run.drawn_tasks) and run.evaluation_tasks != run.drawn_tasks
@@ -203,7 +203,10 @@ def _check_beginnings(pair: _Pair) -> Iterator[Violation]:
         sentence = f"runs were evaluated on other tasks than their seeds draw: {pair.describe(*counts)}"
         yield Violation("evaluation_tasks", sentence, blocks=True)
     means, sizes = pair.means("initial_success"), pair.known_values("evaluation_episodes")
-    played = [sum(arm.values()) for arm in sizes]
+    played = [  # an evaluation that runs share counts once
+        sum({conditions[run].untrained or run: count for run, count in arm.items()}.values())
+        for conditions, arm in zip(pair.arms, sizes, strict=True)
+    ]
     if means is None:
         return
     began = f"{pair.describe(f'{means[0]:.3f}', f'{means[1]:.3f}')} as its success before training"

@@ -22,9 +22,9 @@ from statistics import fmean
 from typing import Any, Final
 
 from studies.log.study import RunState, StudyState
-from studies.records.design import Hypothesis
+from studies.records.design import Hypothesis, RunSpec
 from studies.records.procedure import CollapseRule
-from studies.records.runs import PLUMBING_ARM, Conditions, TrainingCurve
+from studies.records.runs import PLUMBING_ARM, Conditions, TrainingCurve, shares_untrained
 from studies.records.verdict import CollapseRate
 from studies.statistics.proportions import one_sided_limits
 
@@ -89,6 +89,12 @@ PLUMBING: Final = "plumbing"
 
 def find_zero_lr_run(state: StudyState) -> RunState | None:
     return next((run for run in state.runs_in("noise") if run.spec.arm == PLUMBING_ARM), None)
+
+
+def find_untrained_run(state: StudyState, spec: RunSpec) -> RunState | None:
+    """Return the run that evaluated the policy which a run begins with, on the same tasks; None where none did."""
+    runs = (run for run in state.every_run.values() if run.status == "collected")
+    return next((run for run in runs if shares_untrained(spec, run.spec)), None)
 
 
 def find_fault(seen: Conditions | None) -> str | None:

@@ -42,6 +42,7 @@ from studies.records.runs import (
     noise_spec,
     replicate_spec,
     screen_spec,
+    shares_untrained,
     zero_lr_spec,
 )
 from studies.records.verdict import PlannerMessage, Verdict
@@ -379,10 +380,14 @@ def _launch(
     resumes = begins.get("resumes")
     if resumes is not None and int(resumes) not in [one.number for one in run.attempts]:
         raise ImpossibleEvent(f"expected it to go on from an earlier attempt of run {run_id}; found {resumes}")
-    kept, during, why = (str(begins.get(key, "")) for key in ("initial_sha256", "during_sha256", "why"))
+    names = ("initial_sha256", "initial_of", "during_sha256", "why")
+    kept, untrained, during, why = (str(begins.get(key, "")) for key in names)
+    if untrained and not ((source := study.every_run.get(untrained)) is not None and source.collected is not None
+                          and shares_untrained(run.spec, source.spec)):  # fmt: skip
+        raise ImpossibleEvent(f"run {run_id} does not begin with the policy that run {untrained} was evaluated with")
     state = AttemptState(
         attempt, name, event.ts, sandbox=sandbox, resumes=None if resumes is None else int(resumes),
-        initial_sha256=kept, during_sha256=during, why=why,
+        initial_sha256=kept, initial_of=untrained, during_sha256=during, why=why,
     )  # fmt: skip
     _put(study, replace(run, attempts=(*run.attempts, state)))
     # the run is to be accounted for: claims that were judged without it are open again, and a test made is spent

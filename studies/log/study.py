@@ -65,7 +65,9 @@ class AttemptState:
     resumes: int | None = None
     """Number of the attempt whose training it went on with; None where it began from nothing."""
     initial_sha256: str = ""
-    """Of the evaluation before training that it kept of that one."""
+    """Of the evaluation before training that was copied for it; empty where it makes its own."""
+    initial_of: str = ""
+    """The run that evaluated the untrained policy for it; empty where the evaluation is its run's own."""
     during_sha256: str = ""
     """Of the evaluations during training that it kept of that one; empty where there were none."""
     why: str = ""
@@ -108,6 +110,11 @@ class RunState:
         if self.active is not None:
             return "running"
         return "ended" if self.attempts else "planned"
+
+    @property
+    def untrained(self) -> str:
+        """The run whose evaluation before training it has; empty where it was evaluated itself."""
+        return self.attempts[-1].initial_of if self.attempts else ""
 
     @property
     def cut(self) -> bool:

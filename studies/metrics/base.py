@@ -101,6 +101,9 @@ class MetricKind(ABC):
     """Whether it is of another environment, `of`, whose hidden tasks are played after training."""
     reads_collapses: ClassVar[bool] = False
     """Whether a training that collapsed counts with its value, as what is asked is told by it."""
+    reads_initial: ClassVar[bool] = False
+    """Whether a run's value is what it added to its own beginning, which is then measured for each run anew; else runs
+    that begin with one policy share one evaluation of it."""
     rates: ClassVar[bool] = False
     """Whether every run has 1 or 0, so that two arms are two rates: a design then locks the test `boschloo`."""
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import ClassVar, Final
 
-from studies.checks.conditions import INITIAL, Part, success_rate
+from studies.checks.conditions import INITIAL, Part, plays_of_both, success_rate
 from studies.checks.training import LEAST_EPISODES, detect_collapse, training_curve
 from studies.metrics.base import (
     BY_EPISODES,
@@ -57,6 +57,7 @@ class Gain(MetricKind):
     title = "share of hidden tasks solved after the last step, less the share before the first"
     words = ("success gained", "improvement over its own beginning")
     effect = 0.05
+    reads_initial = True
 
     def define(self, asked: Asked) -> Metric:
         meaning = (
@@ -284,7 +285,7 @@ class Collapse(MetricKind):
         )  # fmt: skip
 
     def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
-        plays = len(run.final["episodes"])
+        plays = plays_of_both(run.initial, run.final)
         course = training_curve(run.history, success_rate(run.initial), success_rate(run.final), plays)
         how = detect_collapse(Conditions(course=course, stopped_by=run.stopped_by), CollapseRule())
         if how is None and course.peak is None:
@@ -292,7 +293,8 @@ class Collapse(MetricKind):
                 f"expected the success and number of {LEAST_EPISODES} training episodes or more, to see whether a "
                 f"training collapsed; found {len(run.history)} steps that do not tell it"
             )
-        return {**before_and_after(metric, run), metric.key: Value(float(how is not None), plays)}
+        both = before_and_after(metric, run)
+        return {**both, metric.key: Value(float(how is not None), len(run.final["episodes"]))}
 
 
 class MeanFact(_OfPlays):

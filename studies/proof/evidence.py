@@ -14,12 +14,12 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from studies.checks.conditions import extract_conditions, mean_facts
+from studies.checks.conditions import CollectError, extract_conditions, mean_facts, play_variance, read_collected
 from studies.log.study import RunState, StudyState
 from studies.metrics import Refused, Results, other_environment
 from studies.metrics.registry import values_of
@@ -88,7 +88,8 @@ def check_files(state: StudyState, folder: Path, findings: Findings) -> None:
             continue
         snapshot, evaluation = (_load_collected(run, run.collected[kind], folder, findings) for kind in FILES)
         if snapshot is not None and evaluation is not None:
-            whole = _CollectedRun(run, run.collected, snapshot, evaluation, findings)
+            untrained = _read_untrained(state, run, folder)
+            whole = _CollectedRun(run, run.collected, snapshot, evaluation, findings, untrained)
             with findings.catch_unreadable(f"the files of run {run.run_id}"):
                 whole.check_snapshot()
                 whole.check_evaluation()
@@ -104,6 +105,17 @@ def check_files(state: StudyState, folder: Path, findings: Findings) -> None:
             steps, planned, by = recorded.get("steps"), run.spec.job["steps"], recorded.get("stopped_by")
             if steps is not None and (by is None) != (steps == planned):
                 findings.drift(place, f"stopped_by is {by!r}, of a run of {steps} steps where {planned} were planned")
+
+
+def _read_untrained(state: StudyState, run: RunState, folder: Path) -> Mapping[str, Any] | None:
+    """Return the evaluation that a run shares with others; None for none, or where its own run's check says why not."""
+    source = state.every_run.get(run.untrained)
+    if source is None or source.collected is None:
+        return None
+    with suppress(CollectError, *UNREADABLE):
+        initial: Mapping[str, Any] = json.loads(read_collected(folder, source.collected["evaluation"]))["initial"]
+        return initial
+    return None
 
 
 def _load_collected(
@@ -151,6 +163,8 @@ class _CollectedRun:
     snapshot: Mapping[str, Any]
     evaluation: Mapping[str, Any]
     findings: Findings
+    untrained: Mapping[str, Any] | None
+    """The evaluation of the untrained policy that it has as its own before training."""
 
     def check_snapshot(self) -> None:
         run, snapshot, wandb = self.run, self.snapshot, self.snapshot["wandb"]
@@ -182,7 +196,10 @@ class _CollectedRun:
         if evaluation.get("study") is None:
             self.findings.note("Evaluations of an earlier version name their run, not their study.")
         for name in ("initial", "final"):
-            self._check_part(f"{place}, {name}", evaluation[name], metric.episodes)
+            episodes = metric.episodes if name == "final" or self.untrained is None else len(self.untrained["episodes"])
+            self._check_part(f"{place}, {name}", evaluation[name], episodes)
+        if self.untrained is not None and evaluation["initial"] != self.untrained:
+            self.findings.drift(f"{place}, initial", f"it is not the evaluation before training of {run.untrained}")
         schedule, during = metric.schedule, evaluation.get("during", ())
         steps, last = () if schedule is None else schedule.steps(run.spec.job), evaluation["final"]["policy_version"]
         versions = [part["policy_version"] for part in during]
@@ -238,7 +255,10 @@ class _CollectedRun:
         recorded = self.record.get("conditions") or {}
         computed = extract_conditions(self.snapshot["history"], initial, final)
         both = {name: (recorded[name], value) for name, value in computed.items() if recorded.get(name) is not None}
+        both["untrained"] = recorded.get("untrained"), self.run.untrained or None
         self._compare(f"{place}, conditions", both)
+        if (known := self.record.get("play_variance")) is not None:
+            self._compare(place, {"play_variance": (known, play_variance(final))})
         stored, facts = self.record.get("facts", {}), mean_facts(final)
         names = stored.keys() | facts.keys() if stored else ()
         self._compare(f"{place}, facts", {name: (stored.get(name), facts.get(name)) for name in names})

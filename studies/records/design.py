@@ -185,6 +185,7 @@ class Metric(EvolvingRecord):
 
     added_fields: ClassVar = frozenset({
         "reducer", "checkpoint", "worst", "kind", "name", "unit", "best", "threshold", "horizon", "schedule", "of",
+        "task_seed",
     })  # fmt: skip
 
     key: str = SUCCESS
@@ -216,6 +217,9 @@ class Metric(EvolvingRecord):
     """When it looks during training; None for what is read off the evaluations before and after."""
     of: str = ""
     """What else it is of: the name of a fact, or of another environment."""
+    task_seed: int | None = None
+    """Seed that draws the evaluated tasks, the same for all runs of a study; None in designs whose runs each drew their
+    own by their seeds. How plays are sampled follows from the run's seed in any case."""
 
     @property
     def cut_at(self) -> float | None:
@@ -423,6 +427,11 @@ class RunSpec(EvolvingRecord):
         """Name of the run: the first 16 hex digits of the sha256 of spec and seed."""
         return self.hash()[:16]
 
+    @property
+    def task_seed(self) -> int:
+        """Seed that draws its evaluated tasks."""
+        return self.seed if self.metric.task_seed is None else self.metric.task_seed
+
 
 @lru_cache(maxsize=1 << 16)
 def _seed_of(arm: str, seed: int) -> int:
@@ -430,9 +439,15 @@ def _seed_of(arm: str, seed: int) -> int:
     return int(digest([seed, arm])[:8], 16) >> 1
 
 
+def task_seed_of(study: str, environment: str) -> int:
+    """Return the seed of the tasks on which all runs of a study in an environment are evaluated."""
+    return int(digest(["tasks", study, environment])[:8], 16) >> 1
+
+
 class NoisePlan(EvolvingRecord):
     """What is run before a design, locked before its runs: A/A runs, of one job with several seeds, to learn what seeds
-    alone do; and one run with a learning rate of 0, to see that the machinery then does nothing."""
+    alone do; and one run with a learning rate of 0, to see that the machinery then does nothing, and to evaluate the
+    untrained policy for all runs that begin with it."""
 
     added_fields: ClassVar = frozenset({"plumbing", "metric"})
 
@@ -446,7 +461,8 @@ class NoisePlan(EvolvingRecord):
     episodes: int = Field(ge=1)
     """Evaluation episodes of each, before training and after it."""
     plumbing: int | None = None
-    """Seed of the run with a learning rate of 0; None where the machinery was seen before."""
+    """Seed of the run with a learning rate of 0; None where there is none: its evaluation was made before, or, in older
+    plans, the machinery was seen before."""
     metric: Metric | None = None
     """What they are judged by; None in plans that knew success and its gain alone, which the key names."""
 

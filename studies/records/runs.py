@@ -16,7 +16,7 @@ from typing import Final
 
 from pydantic import Field
 
-from studies.records.base import JsonValue, Record
+from studies.records.base import JsonValue, Record, canonical
 from studies.records.design import SUCCESS, Arm, Design, Metric, NoisePlan, RunSpec
 from studies.records.procedure import Phase
 
@@ -116,7 +116,7 @@ class TrainingCurve(Record):
     end: float
     """Of the evaluation after training."""
     plays: int = Field(ge=1)
-    """Episodes of each of the two."""
+    """Episodes of each of the two: their harmonic mean, where they have different numbers."""
     first: float | None = None
     """Of the training episodes of the first steps; None, like the next three, for a training too short to say."""
     peak: float | None = None
@@ -158,10 +158,12 @@ class Conditions(Record):
     """Hash of the weights that training began with."""
     initial_success: float | None = None
     """What the evaluation before training came to."""
+    untrained: str | None = None
+    """The run whose evaluation before training it has; None where it was evaluated itself."""
     evaluation_tasks: str | None = None
     """Hash of the evaluated tasks' ids."""
     drawn_tasks: str | None = None
-    """The same hash of the tasks that the run's seed draws; None where it was not recorded."""
+    """The same hash of the tasks that its task seed draws; None where it was not recorded."""
     evaluation_episodes: int | None = None
     decoding: str | None = None
     """Sampling of the evaluation: temperature, top_p, token limit."""
@@ -197,7 +199,7 @@ PLUMBING_ARM: Final = "zero-lr"
 PLUMBING_STEPS: Final = 3
 """Its training steps: what a first one may spare, such as an optimiser without moments, a second does not."""
 PLUMBING_EPISODES: Final = 32
-"""Most hidden episodes of its evaluations, which nothing is read off."""
+"""Most hidden episodes of its evaluations under a plan without a task seed, of which nothing is read off."""
 EVALUATED: Final = ("evaluate_after", "evaluation_episodes")
 """Job fields that follow from a run's metric: what is evaluated during training, which changes no step of it."""
 AREA: Final = "area"
@@ -214,14 +216,54 @@ def noise_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
     )  # fmt: skip
 
 
+TRAINING_FIELDS: Final = frozenset({
+    "seed", "algorithm", "steps", "episodes_per_step", "group_size", "learning_rate", "lr_schedule", "lr_warmup_steps",
+    "lr_final_fraction", "epochs", "minibatches", "clip_ratio", "clip_ratio_high", "dual_clip", "kl_coef",
+    "kl_estimator", "entropy_coef", "normalize_advantage", "weight_decay", "max_grad_norm", "batch_rule",
+    "surplus_groups", "pool_bytes", "streams", "missing_stream", "missing_stream_s", "loss_weighting", "merging",
+    "micro_batch_tokens", "gradient_checkpointing", "lora_rank", "lora_alpha", "max_staleness", "rollout_correction",
+    "correction_cap", "mismatch_limit", "foreign_sampling", "mask_truncated", "train_agents", "checkpoint_every",
+    "checkpoints_kept", "evaluate_after", "eval_every", "evaluation_episodes",
+})  # fmt: skip
+"""Job fields that concern training alone, so that jobs which differ in nothing else begin with one policy and are
+evaluated alike (an adapter begins as nothing). A field that is not listed, such as a new one, counts as more."""
+
+
+def begins_alike(job: Mapping[str, JsonValue], other: Mapping[str, JsonValue]) -> bool:
+    """Return whether two jobs provably begin with the same policy, sampled in the same way."""
+    names = (job.keys() | other.keys()) - TRAINING_FIELDS
+    return all(canonical(job.get(name)) == canonical(other.get(name)) for name in names)
+
+
+def is_untrained_run(spec: RunSpec) -> bool:
+    """Return whether it is the run that evaluates the untrained policy for others: once, before its steps."""
+    return spec.arm == PLUMBING_ARM and spec.metric.task_seed is not None
+
+
+def shares_untrained(spec: RunSpec, untrained: RunSpec) -> bool:
+    """Return whether a run of the same study may have the evaluation of an untrained policy as its own before training:
+    it provably begins with that policy and is evaluated on the same tasks; how many plays it takes may differ."""
+    one, other = spec.metric, untrained.metric
+    alike = (spec.environment, one.split, one.task_seed) == (untrained.environment, other.split, other.task_seed)
+    return (
+        is_untrained_run(untrained) and spec.arm != PLUMBING_ARM and alike and begins_alike(spec.job, untrained.job)
+    )
+
+
 def zero_lr_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
-    """Return the run with a learning rate of 0, of which success is measured: it is too short for anything else."""
-    episodes = min(plan.episodes, PLUMBING_EPISODES)
+    """Return the run with a learning rate of 0, of which success is measured: it is too short for anything else.
+
+    Under a plan with a task seed its evaluation is that of the untrained policy, as large as any other.
+    """
+    task_seed = plan.judged.task_seed
+    episodes = min(plan.episodes, PLUMBING_EPISODES) if task_seed is None else plan.episodes
     key = plan.metric_key if plan.metric is None else SUCCESS
     return RunSpec(
         study=study, design_hash=lock, arm=PLUMBING_ARM, seed=seed, environment=plan.environment,
         job={**plan.job, "seed": seed, **PLUMBING_JOB}, phase="noise",
-        metric=Metric(key=key, meaning=f"share of {episodes} hidden episodes solved", episodes=episodes),
+        metric=Metric(
+            key=key, meaning=f"share of {episodes} hidden episodes solved", episodes=episodes, task_seed=task_seed,
+        ),
     )  # fmt: skip
 
 
