@@ -39,6 +39,7 @@ from simlab.sim_clock import BEGIN, SimClock
 from simlab.worlds import Configuration, Played, World
 from studies.checks.conditions import CollectError
 from studies.log.event_log import Clock
+from studies.records.runs import is_untrained_run
 from swarm.environments.play import rounds
 from swarm.environments.registry import environments
 
@@ -137,8 +138,8 @@ def remains(world: World, order: AttemptSpec, seconds: float) -> tuple[Played, S
     played = world.run(configuration(order), spec.seed, steps)
     final = played.search if spec.metric.split == "search" else played.hidden
     return played, SimulatedFiles(
-        initial=evaluation(order, 0, played.initial),
-        final=evaluation(order, steps, final),
+        initial=None if order.initial_sha256 else evaluation(order, 0, played.initial),  # else it was copied there
+        final=None if is_untrained_run(spec) else evaluation(order, steps, final),
         tracked=_tracked(order, played, steps),
         outcome={
             "status": "finished",
@@ -155,7 +156,7 @@ def evaluation(order: AttemptSpec, version: int, share: float) -> dict[str, Any]
     """Return an evaluator's answer in which a share of all episodes is solved."""
     spec, count = order.spec, order.spec.metric.episodes
     solved, episodes = round(share * count), []
-    for number, (task, sample) in enumerate(_plays(spec.environment, spec.metric.split, count, spec.seed)):
+    for number, (task, sample) in enumerate(_plays(spec.environment, spec.metric.split, count, spec.task_seed)):
         success = (number * _STRIDE + spec.seed) % count < solved
         episodes.append({"task_id": task, "sample": sample, "success": success, "reward": float(success)})
     return {

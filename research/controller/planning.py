@@ -51,7 +51,7 @@ from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import RequestedMetric
 from research.scheduler.steps import UNLOCKED
 from studies import EventLog, EventType, StudyLog, StudyState
-from studies.checks.training import find_zero_lr_run
+from studies.checks.training import find_zero_lr_run, list_untrained_runs
 from studies.errors import ReportError
 from studies.log.event_log import lock_name, write_lock
 from studies.log.study import ASK_RULE
@@ -264,7 +264,10 @@ class Planning:
     def _set_round(self, inputs: PlanningInputs, state: StudyState, campaign: CampaignFacts) -> PlanningInputs:
         last = state if state.design_hash is not None else state.rounds_before[-1]
         used = frozenset(seed for before in (*last.rounds, *last.given_up) for seed in before.seeds_used)
-        compiler = replace(inputs.compiler, ledgers=campaign.ledgers, previous=str(last.design_hash), used=used)
+        compiler = replace(
+            inputs.compiler, ledgers=campaign.ledgers, previous=str(last.design_hash), used=used,
+            tried=inputs.compiler.tried and campaign.round == state.round,
+        )  # fmt: skip
         return replace(inputs, compiler=compiler, campaign=campaign, locked=None)
 
     def _plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
@@ -286,7 +289,7 @@ class Planning:
 
         designed = design_topic(inputs, taking, announce)
         if state.noise_plan is None and (plan := designed.noise_plan(self._seed_scope(state))) is not None:
-            job, price = Job.from_record(plan.job), inputs.compiler.price
+            job, price = Job.from_record(plan.job), designed.get_compiled().price
             seconds = price.run_with_evaluations(job, plan.judged) if plan.seeds else price.plumbing(job, plan.episodes)
             payload = {"plan": plan.model_dump(mode="json"), "hash": plan.hash(), "seconds_per_run": seconds}
             self._append(EventType.NOISE_PLANNED, payload)
@@ -364,6 +367,9 @@ class Planning:
             ledgers=AlphaLedgers.begin(requirements.rounds or 1),
             models=requested.models,
             measured_by=state.noise_plan.metric if state.noise_plan is not None else None,
+            study=self._study,
+            untrained=tuple(run.spec for run in list_untrained_runs(state)),
+            tried=state.noise_plan is not None,
         )
         notes = tuple(
             quote_latest((f"note-{a.seq}", a.amendment.reason) for a in state.amendments if a.amendment.kind == "note")
@@ -387,11 +393,12 @@ class Planning:
 
     def _lock(self, state: StudyState, inputs: PlanningInputs, designed: EvaluatedDesign) -> None:
         plan = state.noise_plan
-        due = None if plan is None else designed.noise_plan(self._seed_scope(state))
-        if plan is not None and due is not None:
-            alike = [(one.environment, model_key(Job.from_record(one.job))) for one in (plan, due)]
-            legacy = plan.plumbing is None and alike[0] == alike[1]  # plans once asked for no run at a rate of 0
-            if due.seeds or not legacy:
+        if plan is not None:  # its run with a learning rate of 0 may be lost: runs are then evaluated for themselves
+            compiled = designed.get_compiled()
+            alike = plan.environment, model_key(Job.from_record(plan.job))
+            # plans once asked for no run at a rate of 0
+            legacy = plan.plumbing is None and alike == (compiled.job.environment, model_key(compiled.job))
+            if compiled.analysis is None or (compiled.unchecked and not legacy):
                 raise _refuse_unknown_noise(state)
         locked = plan_rounds(inputs, designed).build_lock(self._seed_scope(state))
         name = lock_name(state.round)

@@ -256,13 +256,14 @@ class DesignDraft:
     def stages(self, seeds: int, price: Pricing, metric: Metric) -> tuple[Stage, ...]:
         """Return what is run with so many seeds, at the worst."""
 
-        def stage(name: str, runs: int, jobs: Sequence[Job]) -> Stage:
+        def stage(name: str, runs: int, jobs: Sequence[Job], metric: Metric = metric) -> Stage:
             return Stage(name, runs, max(price.run_with_evaluations(job, metric) for job in jobs))
 
         stages, entering = [], 0 if self.screen is None else self.screen.candidates
         for rung in () if self.screen is None else self.screen.rungs:
             short = self.job.model_copy(update={"steps": rung.steps})
-            stages.append(stage(f"screen, {rung.steps} steps", entering, [short]))
+            on_search = metric.model_copy(update={"split": "search"})
+            stages.append(stage(f"screen, {rung.steps} steps", entering, [short], on_search))
             entering = rung.keep
         stages.append(stage("confirm", seeds * self.arms, self.comparison.jobs))
         if self.replication:

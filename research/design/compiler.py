@@ -30,7 +30,7 @@ from research.design.headroom import (
 )
 from research.design.noise_bank import NOISE_SEEDS
 from research.design.power import PowerAnalysis
-from research.design.pricing import Stage, describe_basis
+from research.design.pricing import Pricing, Stage, describe_basis
 from research.design.sample_size import SampleSizeCalculator, Unaffordable
 from research.environments.reference import records_of
 from research.errors import DesignRefused
@@ -149,8 +149,12 @@ class CompiledDesign:
 
     @property
     def unchecked(self) -> bool:
-        """Whether a training with a learning rate of 0 comes first, as none was seen of this environment and model."""
+        """Whether no training with a learning rate of 0 was seen of this environment and model."""
         return self.compiler.bank.needs_zero_lr_check(self.job)
+
+    @property
+    def price(self) -> Pricing:
+        return self.compiler.price_with(self.job)
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -213,12 +217,13 @@ class CompiledDesign:
     def noise_plan(self, draw_seed: Callable[[], int]) -> NoisePlan | None:
         """Return the runs that the design must wait for, on seeds of their own; None where there are none.
 
-        They are A/A runs of the control's job where the noise is not known, and one of it with a learning rate of 0.
+        They are one of the control's job with a learning rate of 0, whose evaluation is that of the untrained policy
+        for all runs that begin with it, and A/A runs of it where the noise is not known.
         """
-        count = NOISE_SEEDS if self.analysis is None else 0
-        if not count and not self.unchecked:
+        count, first = NOISE_SEEDS if self.analysis is None else 0, self.compiler.makes_zero_lr_run(self.job)
+        if not count and not first:
             return None
-        seeds = _draw_distinct(draw_seed, count + self.unchecked, self.compiler.used)
+        seeds = _draw_distinct(draw_seed, count + first, self.compiler.used)
         metric = self.compiler.metric(self.draft)
         return NoisePlan(
             environment=self.job.environment,
@@ -226,7 +231,7 @@ class CompiledDesign:
             seeds=seeds[:count],
             metric_key=metric.key,
             episodes=metric.episodes,
-            plumbing=seeds[-1] if self.unchecked else None,
+            plumbing=seeds[-1] if first else None,
             metric=metric,
         )
 

@@ -1,6 +1,7 @@
 """The price in seconds of a run and of a design, and what a study may still spend.
 
-Before any run: start-up, plays, updates and the two evaluations, as measured for this environment and model
+Before any run: start-up, plays, updates and the evaluations (one after training, and one before it unless the run
+shares that of the untrained policy), as measured for this environment and model
 (`research.environments.catalog`, `ajet model check`), else estimated for 2 cores that make 2 runs at once, with P
 parameters:
 
@@ -9,10 +10,11 @@ parameters:
     an update's episode  UPDATE_SECONDS_PER_EPISODE and 6 P x tokens of its calls / RATES[device]
     start-up             STARTUP_S and 4 P bytes / LOADED_PER_S
 
-A run of the same job observed here beats it, if it had as many episodes and ran where this study runs. From its first
-ended run on a study goes by its own times: `price_of` is the locked price times what its newest runs took of theirs; it
-follows from the log and from times alone, so no result moves it. A design is priced at its worst: every seed, the whole
-screen, the replication, in waves of as many runs as the machine makes at once.
+A run of the same job observed here beats it, if it ran where this study runs; evaluations that it had more or less are
+counted off by estimate. From its first ended run on a study goes by its own times: `price_of` is the locked price times
+what its newest runs took of theirs; it follows from the log and from times alone, so no result moves it. A design is
+priced at its worst: every seed, the whole screen, the replication, in waves of as many runs as the machine makes at
+once.
 """
 
 from __future__ import annotations
@@ -34,10 +36,11 @@ from research.installation.studies import readable_studies
 from research.proposals.metric_choice import add_evaluations, remove_evaluations
 from research.text import format_flag, format_seconds, memoize_last
 from studies import AttemptState, EventLog, RunState, StudyState
-from studies.metrics.registry import other_environment
+from studies.checks.training import find_zero_lr_run
+from studies.metrics.registry import kind_of, other_environment
 from studies.records.design import Budget, Metric
 from studies.records.procedure import Phase
-from studies.records.runs import PLUMBING_ARM, PLUMBING_EPISODES, PLUMBING_JOB
+from studies.records.runs import PLUMBING_ARM, PLUMBING_JOB, begins_alike, is_untrained_run
 from studies.records.statements import model_name
 from swarm.job import Job, PathModel
 from swarm.models import ModelCheck, model_place
@@ -53,7 +56,9 @@ UPDATE_SECONDS_PER_EPISODE: Final = 0.16 / 128
 CALLS_PER_EPISODE: Final[Mapping[str, float]] = {"guess": 3.1, "arith": 1.0, "market": 2.0}
 _UNKNOWN_CALLS_PER_EPISODE = 4.0
 EVALUATION_EPISODES: Final = 512
-"""Hidden episodes per evaluation, unless a study asks for others; one evaluation before training, one after."""
+"""Hidden episodes per evaluation, unless a study asks for others."""
+BOTH_EVALUATIONS: Final = 2 * EVALUATION_EPISODES
+"""Of one evaluation before training and one after, as the price list has them."""
 FED_PROMPT: Final = 8
 """Tokens of a call's prompt that are new to the engine."""
 RATES: Final[Mapping[str, float]] = {"cpu": 5e10, "mps": 1e12, "cuda": 1e13}
@@ -93,8 +98,9 @@ class Estimates:
     def during(self, job: Job) -> float:
         return len(job.evaluate_after) * job.evaluation_episodes * self._episode_seconds(job)
 
-    def evaluations(self, job: Job, episodes: int = EVALUATION_EPISODES) -> float:
-        return 2 * episodes * self._episode_seconds(job)
+    def evaluations(self, job: Job, episodes: int = BOTH_EVALUATIONS) -> float:
+        """Return the seconds of evaluations with so many episodes in all."""
+        return episodes * self._episode_seconds(job)
 
     def describe_basis(self, job: Job) -> str:
         """Return what a price of this job rests on besides the usual constants, in words; empty for nothing else."""
@@ -227,18 +233,29 @@ class Pricing:
     """How many times their listed seconds runs take at present."""
     estimates: Estimates = field(default_factory=Estimates)
     """What the parts of runs are taken to cost."""
+    untrained: Job | None = None
+    """The job whose untrained policy is evaluated once for all runs that begin with it; None where each run does."""
 
-    def run(self, job: Job, episodes: int = EVALUATION_EPISODES) -> float:
+    def run(self, job: Job, episodes: int = BOTH_EVALUATIONS) -> float:
+        """Return the seconds of a run with so many episodes in its evaluations before and after training."""
         more = self.estimates.evaluations(job, episodes) - self.estimates.evaluations(job)
         listed = max(1.0, self.seconds_per_run(job) + more) if more else self.seconds_per_run(job)
         return self.times * listed
 
-    def run_with_evaluations(self, job: Job, metric: Metric) -> float:
-        of_run = self.run(add_evaluations(job, metric), metric.episodes)
+    def run_with_evaluations(self, job: Job, metric: Metric, *, shares: bool | None = None) -> float:
+        """Return the seconds of a run with all evaluations of its metric; `shares`: without one before training."""
+        shares = self.shares(job, metric) if shares is None else shares
+        of_run = self.run(add_evaluations(job, metric), metric.episodes * (1 if shares else 2))
         if (other := other_environment(metric)) is None:
             return of_run
         there = job.model_copy(update={"environment": other})
-        return of_run + self.times * self.estimates.evaluations(there, metric.episodes) / 2
+        return of_run + self.times * self.estimates.evaluations(there, metric.episodes)
+
+    def shares(self, job: Job, metric: Metric) -> bool:
+        """Return whether a run of a job needs no evaluation before training, as one of its policy is there."""
+        if self.untrained is None or metric.split != "hidden" or kind_of(metric).reads_initial:
+            return False
+        return begins_alike(job.model_dump(mode="json"), self.untrained.model_dump(mode="json"))
 
     def training(self, job: Job) -> float:
         """Return the seconds that the training of a job takes, without its evaluations; with its start where that was
@@ -248,27 +265,44 @@ class Pricing:
         return max(self.estimates.training(bare), self.seconds_per_run(bare) - self.estimates.evaluations(bare))
 
     def plumbing(self, job: Job, episodes: int = EVALUATION_EPISODES) -> float:
-        still = Job.model_validate({**job.model_dump(mode="json"), **PLUMBING_JOB})
-        return self.run(still, min(episodes, PLUMBING_EPISODES))
+        """Return the seconds of a run with a learning rate of 0, which is evaluated once."""
+        bare = remove_evaluations(job)
+        still = Job.model_validate({**bare.model_dump(mode="json"), **PLUMBING_JOB})
+        if self.seconds_per_run(still) != self.estimates.run(still):
+            return self.run(still, episodes)
+        # none was seen here: as runs of the job itself stand to their estimate
+        return self.run(still, episodes) * self.seconds_per_run(bare) / self.estimates.run(bare)
 
     def after_noise(self, state: StudyState) -> Pricing:
         """Return the price list with every price times what the study's own A/A (else newest) runs took of theirs.
 
-        All prices: what slows one job, such as a loaded machine, is not known to spare another.
+        All prices: what slows one job, such as a loaded machine, is not known to spare another. Before any of them
+        ended the run with a learning rate of 0 says it, but never less than 1: it had the machine to itself.
         """
         plan, asks_on = state.noise_plan, state.most_rounds > 1 and state.design is not None
-        if not asks_on and plan is not None and _find_durations(state, "noise"):
-            times = price_of(state, "noise") / self.run_with_evaluations(Job.from_record(plan.job), plan.judged)
-            return replace(self, times=times, basis=f"{self.basis}, times {times:.2g}, as this study's A/A runs took")
-        whole = [] if state.most_rounds == 1 else _list_whole_attempts(state.every_run.values())
-        known = [(attempt, run, job) for run, attempt in whole if (job := parse_job(run.spec.job)) is not None]
-        if not known:
+        every = [] if state.most_rounds == 1 else state.every_run.values()
+        for runs, what in ((() if asks_on else state.runs_in("noise"), "A/A runs"), (every, "runs so far")):
+            whole = _list_whole_attempts(runs)
+            known = [(attempt, run, job) for run, attempt in whole if (job := parse_job(run.spec.job)) is not None]
+            if known:
+                newest = sorted(known, key=lambda entry: entry[0].launched)[-NEWEST_RUNS:]
+                return self._times(
+                    median(
+                        (attempt.seconds or 0.0)
+                        / self.run_with_evaluations(job, run.spec.metric, shares=bool(attempt.initial_of))
+                        for attempt, run, job in newest
+                    ),
+                    f"{what} took",
+                )
+        still = find_zero_lr_run(state)
+        took = [attempt.seconds or 0.0 for attempt in (() if still is None else still.attempts) if _is_whole(attempt)]
+        if plan is None or still is None or not took or not is_untrained_run(still.spec):
             return self
-        newest = sorted(known, key=lambda entry: entry[0].launched)[-NEWEST_RUNS:]
-        times = median(
-            (attempt.seconds or 0.0) / self.run_with_evaluations(job, run.spec.metric) for attempt, run, job in newest
-        )
-        return replace(self, times=times, basis=f"{self.basis}, times {times:.2g}, as this study's runs so far took")
+        times = median(took) / self.plumbing(Job.from_record(plan.job), plan.episodes)
+        return self._times(max(1.0, times), "run with a learning rate of 0 took")
+
+    def _times(self, times: float, whose: str) -> Pricing:
+        return replace(self, times=times, basis=f"{self.basis}, times {times:.2g}, as this study's {whose}")
 
 
 def describe_basis(pricing: Pricing, jobs: Sequence[Job]) -> str:
@@ -283,41 +317,55 @@ def price_key(job: Job, sandbox: str = PROCESSES) -> str:
     return digest if sandbox == PROCESSES else f"{sandbox}:{digest}"
 
 
+class ObservedRun(NamedTuple):
+    """What a run of a job took, with so many episodes in its evaluations before and after training."""
+
+    seconds: float
+    episodes: int = BOTH_EVALUATIONS
+
+
 def make_pricing(
     parallel: int,
-    observed: Mapping[str, float] | None = None,
+    observed: Mapping[str, ObservedRun] | None = None,
     sandbox: str = PROCESSES,
     measured: Sequence[MeasuredEnvironment] = (),
     check_of: KnownCheck = lambda job: None,
 ) -> Pricing:
-    """Return the price list; `observed` maps `price_key(job, sandbox)` to the seconds that a run of it took here."""
+    """Return the price list; `observed` maps `price_key(job, sandbox)` to what a run of it took here."""
     seen, estimates = dict(observed or {}), Estimates(measured, check_of, max(1, cores() // parallel))
 
     def seconds(job: Job) -> float:
-        if (known := seen.get(price_key(job, sandbox))) is None and job.evaluate_after:
-            known = seen.get(price_key(remove_evaluations(job), sandbox))
-            return estimates.run(job) if known is None else known + estimates.during(job)
-        return known or estimates.run(job)
+        known, more = seen.get(price_key(job, sandbox)), 0.0
+        if known is None and job.evaluate_after:
+            known, more = seen.get(price_key(remove_evaluations(job), sandbox)), estimates.during(job)
+        if known is None:
+            return estimates.run(job)
+        return known.seconds + more + estimates.evaluations(job, BOTH_EVALUATIONS - known.episodes)
 
     return Pricing(seconds, parallel, OVERHEAD_S, _OBSERVED if seen else _ESTIMATED, estimates=estimates)
 
 
-def median_seconds(log: EventLog, exclude: str = "") -> dict[str, float]:
+def median_seconds(log: EventLog, exclude: str = "") -> dict[str, ObservedRun]:
     """Return the median seconds of the newest studies' attempts at each job, by price key, but for study `exclude`.
 
-    Only runs whose evaluations had the usual number of episodes count: the price of others is computed from theirs.
+    Only runs with as many evaluation episodes as the newest one count, so that with and without an evaluation before
+    training are not mixed: the price of others is computed from theirs.
     """
     seconds: defaultdict[str, list[float]] = defaultdict(list)
+    played: dict[str, int] = {}
     others = (study for study in readable_studies(log) if study.id != exclude)
     for study in islice(others, NEWEST_STUDIES):
         for run in study.every_run.values():
-            if (job := parse_job(run.spec.job)) is None or run.spec.metric.episodes != EVALUATION_EPISODES:
+            if (job := parse_job(run.spec.job)) is None:
                 continue
             for attempt in run.attempts:
                 if _is_whole(attempt):
                     key = price_key(job, str(attempt.sandbox.get("kind", PROCESSES)))
-                    seconds[key].append(attempt.seconds or 0.0)
-    return {key: median(values) for key, values in seconds.items()}
+                    once = bool(attempt.initial_of) or is_untrained_run(run.spec)
+                    episodes = run.spec.metric.episodes * (1 if once else 2)
+                    if played.setdefault(key, episodes) == episodes:
+                        seconds[key].append(attempt.seconds or 0.0)
+    return {key: ObservedRun(median(values), played[key]) for key, values in seconds.items()}
 
 
 def find_locked_price(state: StudyState, phase: Phase, steps: int | None = None) -> float:

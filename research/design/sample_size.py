@@ -10,20 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from research.design.comparison import DesignDraft, StatisticalRequirements
 from research.design.headroom import require_schedule
 from research.design.noise_bank import NOISE_SEEDS, NoiseBank, load_shipped_bank
 from research.design.power import MOST_SEEDS, PowerAnalysis, RatePower, rate_noise
-from research.design.pricing import BudgetCheck, Stage
+from research.design.pricing import BudgetCheck, Pricing, Stage
 from research.errors import DesignRefused
 from research.proposals.actions import LEAST_SEEDS
 from research.proposals.metric_choice import MetricChoice, format_amount, format_difference, metric_range
 from studies.metrics import kind_of
 from studies.records.alpha import ALPHA, AlphaLedgers
-from studies.records.design import Metric
+from studies.records.design import Metric, RunSpec
 from studies.records.procedure import RoundPlace
+from studies.records.runs import begins_alike
+from swarm.job import Job
 
 LEAST_RATE = 0.05
 """Of a few runs none or all do not say that no other will."""
@@ -48,6 +50,12 @@ class SampleSizeCalculator(BudgetCheck):
     bank: NoiseBank = field(default_factory=load_shipped_bank)
     measured_by: Metric | None = None
     """What A/A runs of this study were judged by, where it made any."""
+    study: str = ""
+    """The study that is designed; empty where nothing is run."""
+    untrained: tuple[RunSpec, ...] = ()
+    """Its runs that evaluated an untrained policy for others."""
+    tried: bool = False
+    """Whether the present round made such a run, or gave it up: no other follows."""
     ledgers: AlphaLedgers = field(default_factory=lambda: AlphaLedgers.begin(1))
     """The inquiry's error ledgers, as they stand before the round that is designed."""
     previous: str = ""
@@ -60,7 +68,7 @@ class SampleSizeCalculator(BudgetCheck):
 
     @property
     def judge(self) -> MetricChoice:
-        return MetricChoice(self.requirements.metric, self.price.training, self.measured_by)
+        return MetricChoice(self.requirements.metric, self.price.training, self.measured_by, self.study)
 
     def size(self, draft: DesignDraft, wanted: int) -> tuple[DesignDraft, int, PowerAnalysis]:
         """Return the widest screen, and the seeds that are needed, or more if they are wanted and affordable.
@@ -105,18 +113,33 @@ class SampleSizeCalculator(BudgetCheck):
         """Return what the runs of a design are judged by."""
         return draft.metric(self.judge, self.requirements.episodes)
 
+    def has_untrained(self, job: Job) -> bool:
+        """Return whether the policy that a job begins with was evaluated for all runs that begin with it."""
+        return any(begins_alike(job.model_dump(mode="json"), run.job) for run in self.untrained)
+
+    def makes_zero_lr_run(self, job: Job) -> bool:
+        """Return whether a training with a learning rate of 0 comes first: in every study, where the bank asks for any.
+
+        It shows that the machinery does nothing then, and evaluates the untrained policy for all runs.
+        """
+        return self.bank.checked is not None and not self.tried and not self.has_untrained(job)
+
+    def price_with(self, job: Job) -> Pricing:
+        """Return the price list of a study of a control's job, whose untrained policy may be evaluated once for all."""
+        return replace(self.price, untrained=job if self.makes_zero_lr_run(job) or self.has_untrained(job) else None)
+
     def stages(self, draft: DesignDraft, seeds: int) -> tuple[Stage, ...]:
         job, metric = draft.job, self.metric(draft)
         plumbing = self.price.plumbing(job, metric.episodes)
-        still = (Stage("zero-lr", 1, plumbing),) if self.bank.needs_zero_lr_check(job) else ()
-        return (*still, *draft.stages(seeds, self.price, metric))
+        still = (Stage("zero-lr", 1, plumbing),) if self.makes_zero_lr_run(job) else ()
+        return (*still, *draft.stages(seeds, self.price_with(job), metric))
 
     def require_noise_stages(self, draft: DesignDraft) -> tuple[Stage, ...]:
         """Return the A/A runs and the least that has to follow; raise Unaffordable where they are not."""
         stages = self.noise_stages(draft)
         if self.affords(stages):
             return stages
-        still = "One run with a learning rate of 0 and " if self.bank.needs_zero_lr_check(draft.job) else ""
+        still = "One run with a learning rate of 0 and " if self.makes_zero_lr_run(draft.job) else ""
         why = (
             f"{self.explain_unknown_noise(draft)} {still}{NOISE_SEEDS} A/A runs first, and then {_AFTER_NOISE_SEEDS} "
             f"seeds x {draft.arms} arms: {self.describe_cost(stages)}; {self.describe_budget()}"
@@ -138,7 +161,7 @@ class SampleSizeCalculator(BudgetCheck):
 
     def noise_stages(self, draft: DesignDraft) -> tuple[Stage, ...]:
         metric = self.metric(draft)
-        runs = Stage("A/A", NOISE_SEEDS, self.price.run_with_evaluations(draft.job, metric))
+        runs = Stage("A/A", NOISE_SEEDS, self.price_with(draft.job).run_with_evaluations(draft.job, metric))
         return (runs, *self.stages(draft, _AFTER_NOISE_SEEDS))
 
     def widen_screen(self, draft: DesignDraft, seeds: int) -> DesignDraft:

@@ -16,7 +16,7 @@ from research.text import did_you_mean
 from studies.metrics import Asked, MetricKind, Refused, kind_named, kind_of, kinds
 from studies.metrics.builtin import Gain, Success
 from studies.metrics.registry import define_metric, faults
-from studies.records.design import Metric
+from studies.records.design import Metric, task_seed_of
 from swarm.environments.registry import environments
 from swarm.job import Job
 
@@ -125,6 +125,8 @@ class MetricChoice:
     """Seconds that the training of a job is taken to last."""
     measured_by: Metric | None = None
     """What runs of this study are judged by already: seconds are cut where theirs are."""
+    study: str = ""
+    """The study, whose runs are all evaluated on the same tasks; empty where nothing is run."""
 
     def metric(self, jobs: Sequence[Job], episodes: int, *, models: bool = False) -> Metric:
         """Return the metric of a comparison of jobs, or of `models`; raise DesignRefused where it cannot be had."""
@@ -137,7 +139,7 @@ class MetricChoice:
                 f"{asked.of or 'no name'}; name one (--metric {asked.kind}:{others[0]})"
             )
         try:
-            return define_metric(
+            metric = define_metric(
                 find_kind(asked.kind),
                 Asked(
                     measures=environment.measures,
@@ -153,6 +155,8 @@ class MetricChoice:
             )
         except Refused as error:
             raise DesignRefused(str(error)) from error
+        seed = task_seed_of(self.study, environment.name) if self.study else None
+        return metric.model_copy(update={"task_seed": seed})
 
     def _horizon_s(self, jobs: Sequence[Job]) -> float:
         if self.measured_by is not None and self.measured_by.unit == "seconds" and self.measured_by.horizon is not None:

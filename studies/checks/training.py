@@ -24,7 +24,7 @@ from typing import Any, Final
 from studies.log.study import RunState, StudyState
 from studies.records.design import Hypothesis, RunSpec
 from studies.records.procedure import CollapseRule
-from studies.records.runs import PLUMBING_ARM, Conditions, TrainingCurve, shares_untrained
+from studies.records.runs import PLUMBING_ARM, Conditions, TrainingCurve, is_untrained_run, shares_untrained
 from studies.records.verdict import CollapseRate
 from studies.statistics.proportions import one_sided_limits
 
@@ -91,10 +91,14 @@ def find_zero_lr_run(state: StudyState) -> RunState | None:
     return next((run for run in state.runs_in("noise") if run.spec.arm == PLUMBING_ARM), None)
 
 
+def list_untrained_runs(state: StudyState) -> list[RunState]:
+    """Return the runs of all rounds that evaluated an untrained policy for others."""
+    return [run for run in state.every_run.values() if is_untrained_run(run.spec) and run.status == "collected"]
+
+
 def find_untrained_run(state: StudyState, spec: RunSpec) -> RunState | None:
     """Return the run that evaluated the policy which a run begins with, on the same tasks; None where none did."""
-    runs = (run for run in state.every_run.values() if run.status == "collected")
-    return next((run for run in runs if shares_untrained(spec, run.spec)), None)
+    return next((run for run in list_untrained_runs(state) if shares_untrained(spec, run.spec)), None)
 
 
 def find_fault(seen: Conditions | None) -> str | None:

@@ -109,7 +109,7 @@ def check_files(state: StudyState, folder: Path, findings: Findings) -> None:
 
 def _read_untrained(state: StudyState, run: RunState, folder: Path) -> Mapping[str, Any] | None:
     """Return the evaluation that a run shares with others; None for none, or where its own run's check says why not."""
-    source = state.every_run.get(run.untrained)
+    source = state.every_run.get(run.untrained) if run.untrained else None
     if source is None or source.collected is None:
         return None
     with suppress(CollectError, *UNREADABLE):

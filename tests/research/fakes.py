@@ -21,7 +21,7 @@ from research.runs.wandb_log import TrackedRun
 from sandboxes import Exit, Handle, SandboxError, SandboxSpec
 from studies import EventLog, EventType
 from studies.records.design import RunSpec
-from studies.records.runs import ENGINE_GONE
+from studies.records.runs import ENGINE_GONE, is_untrained_run
 from swarm.environments.play import rounds
 from swarm.environments.registry import environments
 from swarm.job import Job
@@ -114,7 +114,7 @@ def evaluation(
     """Return an evaluator's answer in which the first `success` of all episodes are solved."""
     count = count or spec.metric.episodes
     tasks = environments()[spec.environment].tasks(spec.metric.split)
-    chosen = rounds(tasks, count, spec.seed if seed is None else seed)
+    chosen = rounds(tasks, count, spec.task_seed if seed is None else seed)
     plays = [(task.id, sample) for sample, part in enumerate(chosen) for task in part]
     episodes = [
         {"task_id": task, "sample": sample, "success": solved, "reward": float(solved)}
@@ -129,7 +129,7 @@ def evaluation(
 def during(spec: RunSpec, before: float, success: float) -> dict[str, Any]:
     rise, count = (success - before) / spec.job["steps"], spec.metric.schedule.episodes
     made = [
-        evaluation(spec, step, before + rise * step, count, spec.seed + step) for step in spec.job["evaluate_after"]
+        evaluation(spec, step, before + rise * step, count, spec.task_seed + step) for step in spec.job["evaluate_after"]
     ]
     return {"evaluations": made}
 
@@ -140,8 +140,10 @@ def write_results(
     """Leave behind what a finished attempt leaves behind; it says that it took so many seconds."""
     spec = order.spec
     folder.path.mkdir(parents=True, exist_ok=True)
-    folder.evaluation("initial").write_text(json.dumps(evaluation(spec, 0, before)))
-    folder.evaluation("final").write_text(json.dumps(evaluation(spec, spec.job["steps"], success)))
+    if not order.initial_sha256 or order.resumes is not None:  # else it was copied here
+        folder.evaluation("initial").write_text(json.dumps(evaluation(spec, 0, before)))
+    if not is_untrained_run(spec):
+        folder.evaluation("final").write_text(json.dumps(evaluation(spec, spec.job["steps"], success)))
     counted = {"batch/episodes": spec.job["episodes_per_step"], "timing_s/step": 1.0} if spec.metric.schedule else {}
     history = {
         step: {"critic/rewards/mean": 0.1 * step, "critic/success/mean": 0.1 * step, **counted}

@@ -16,6 +16,7 @@ from research.design.pricing import (
     FED_PROMPT,
     SECONDS_PER_CALL,
     Estimates,
+    ObservedRun,
     describe_basis,
     make_pricing,
     median_seconds,
@@ -55,14 +56,14 @@ def test_what_was_measured_is_the_price_part_by_part(brought: Job) -> None:
     whole = measured(brought, seconds_per_episode=0.5, seconds_per_trained_episode=0.75, startup_s=30.0)
     trained = brought.steps * brought.episodes_per_step
     assert whole.run(brought) == pytest.approx(30 + trained * 0.75 + 2 * EVALUATION_EPISODES * 0.5)
-    assert whole.evaluations(brought, 10) == pytest.approx(10.0)
+    assert whole.evaluations(brought, 20) == pytest.approx(10.0)
 
 
 def test_what_a_play_alone_takes_is_known_without_a_model() -> None:
     job = Job(environment="shop@1")
     alone = known(job, NO_MODEL, calls_per_episode=2.0, environment_seconds_per_episode=0.5)
     one, usual = Estimates((alone,)), Estimates()
-    assert one.evaluations(job, 10) == pytest.approx(usual.evaluations(job, 10) / 2 + 10.0)
+    assert one.evaluations(job, 20) == pytest.approx(usual.evaluations(job, 20) / 2 + 10.0)
 
 
 DECIDING: dict[str, Any] = {
@@ -106,7 +107,7 @@ def test_a_check_of_the_model_prices_what_nobody_measured_in_the_environment(bro
         return Estimates(check_of=lambda job: checked(job, **figures), threads=threads)
 
     call = SECONDS_PER_CALL + FED_PROMPT * 0.001 + brought.max_tokens / 2 * 0.01
-    assert price().evaluations(brought, 1) == pytest.approx(2 * CALLS_PER_EPISODE["guess"] * call)
+    assert price().evaluations(brought, 2) == pytest.approx(2 * CALLS_PER_EPISODE["guess"] * call)
     for name in ("load_s", "seconds_per_prompt_token", "seconds_per_generated_token", "seconds_per_learned_token"):
         assert price(**{name: 100.0}).run(brought) > price().run(brought), name
     assert price(threads=4).run(brought) == price().run(brought)
@@ -135,7 +136,7 @@ def test_runs_at_once_fit_the_memory_of_the_largest_model(brought: Job, monkeypa
 def test_an_observed_job_costs_what_it_took_in_such_a_sandbox_whatever_its_seed(
     job: Job, sandbox: str, seconds: float | None
 ) -> None:
-    observed = {price_key(Job(seed=5)): 33.0, price_key(Job(), "docker"): 90.0}
+    observed = {price_key(Job(seed=5)): ObservedRun(33.0), price_key(Job(), "docker"): ObservedRun(90.0)}
     pricing = make_pricing(2, observed, sandbox)
     assert pricing.seconds_per_run(job) == (Estimates().run(job) if seconds is None else seconds)
     assert make_pricing(2).basis != pricing.basis

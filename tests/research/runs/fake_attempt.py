@@ -96,7 +96,7 @@ async def evaluate_during(attempt: FakeAttempt) -> int:
     for version in attempt.order.evaluate_after:
         await server.reach(version)
         if server.step == version:
-            made = evaluation(spec, version, 0.5, spec.metric.schedule.episodes, spec.seed + version)
+            made = evaluation(spec, version, 0.5, spec.metric.schedule.episodes, spec.task_seed + version)
             write_json(path, file.add(made))
             server.evaluated.add(version)
     return 0
