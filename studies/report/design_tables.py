@@ -117,7 +117,8 @@ def _measure_facts(design: Design) -> Iterator[Fact]:
             if digest := getattr(brought, part):
                 yield f"sha256 of the {part} of {brought.name}", digest
     yield "Metric", f"{metric.key}: {metric.meaning}"
-    yield "Measured on", f"{plural(metric.episodes, 'episode')} of the {metric.split} split, by the harness"
+    same = "" if metric.task_seed is None else ", the same tasks in every run"
+    yield "Measured on", f"{plural(metric.episodes, 'episode')} of the {metric.split} split, by the harness{same}"
     if metric.kind:
         best = in_unit(f"{metric.best:g}", metric)
         yield "From worst to best", f"{number(metric.worst, unit=metric.unit)} to {best}"

@@ -67,7 +67,9 @@ from studies.verdicts.scope import find_unobserved_misses
 SMALL_ARM: Final = 10
 """Runs per arm below which a report says that the sample is small."""
 _CEILING: Final = 0.95
-_NOT_COMPARED: Final = frozenset({"stopped_by", "drawn_tasks", "course", "signal_steps", "probs_diff", "stillness"})
+_NOT_COMPARED: Final = frozenset({
+    "stopped_by", "drawn_tasks", "untrained", "course", "signal_steps", "probs_diff", "stillness",
+})  # fmt: skip
 """Conditions that say how a run went, and are no terms of a comparison."""
 
 
@@ -129,7 +131,21 @@ def _check_numbers(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         again = f"{plural(judged, 'verdict')} computed again from the runs listed here came out the same."
         yield Remark("passed", again)
     arms = state.design.arms if state.design is not None else ()
-    before = {arm.name: list(state.values(arm.name, BEFORE).values()) for arm in arms}
+    confirmed = [run for run in state.runs_in("confirm") if run.status == "collected"]
+    sharing = Counter(run.untrained for run in confirmed if run.untrained)
+    for source, count in sharing.items():
+        untrained = state.every_run[source].measurements.get(BEFORE)
+        if untrained is not None:
+            yield note(
+                f"The untrained policy was evaluated once, by run {source}: hidden success {number(untrained.value)} "
+                f"on {plural(untrained.n, 'episode')}. It stands before training in {count} of "
+                f"{plural(len(confirmed), 'run')}, so that what chance there is in it is the same for all of them."
+            )
+    before = {
+        arm.name: [value for run, value in state.values(arm.name, BEFORE).items() if not state.runs[run].untrained]
+        for arm in arms
+    }
+    before = {arm: values for arm, values in before.items() if values or not sharing}
     if before and all(before.values()):
         ranges = "; ".join(f"{arm} {number(min(vs))} to {number(max(vs))}" for arm, vs in before.items())
         yield note(f"Before training, hidden success of the arms' runs stood at: {ranges}.")

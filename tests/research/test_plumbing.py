@@ -6,7 +6,9 @@ And a study whose variable is the model: judged by what each run gains, told so 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,10 +25,12 @@ from research.runs.attempt import Attempt
 from research.runs.files import AttemptFolder, AttemptSpec
 from research.runs.wandb_log import read_tracking
 from research.runs.workers import ManagedProcess, ProcessGroup
-from studies import StudyState
+from studies import RunState, StudyState
 from studies.checks.training import find_zero_lr_run
+from studies.log.event import row_of
+from studies.proof import verify
 from studies.records.design import GAIN, MODEL, SUCCESS, Arm, Design, Metric, NoisePlan, RunSpec
-from studies.records.runs import PLUMBING_ARM
+from studies.records.runs import EVIDENCE_CHANGED, PLUMBING_ARM
 from studies.records.statements import statement
 from studies.report import build_report
 from swarm.job import Job, TinyModel
@@ -34,7 +38,9 @@ from tests.golden import assert_golden
 from tests.research import fakes
 from tests.research.bench import STUDY, Bench, scratch
 from tests.research.designs import EPISODES, base_job, claim, design, noise_plan
+from tests.research.factories import edit
 from tests.research.model_folders import model_at
+from tests.studies.proof.forging import rehashed
 
 ROOT = Path(__file__).parents[2]
 KEPT = {"before": "a" * 64, "after": "a" * 64, "probs_tolerance": 1e-3}
@@ -225,3 +231,92 @@ def test_the_report_says_first_that_gains_are_compared_and_where_both_began(stud
     assert "hidden success by 0.1 or more, compared" in head
     assert "mean gain in hidden success was" in head
     assert "model=small has 0.125, model=large has 0.500 as its success before training" in head
+
+
+def shared_plan(**changes: Any) -> NoisePlan:
+    judged = Metric(meaning="share of hidden episodes solved", episodes=EPISODES, task_seed=9)
+    return plan(metric=judged, **changes)
+
+
+def shared_design(*treatments: int, **changes: Any) -> Design:
+    planned = design(*treatments, **changes)
+    return planned.model_copy(update={"metric": planned.metric.model_copy(update={"task_seed": 9})})
+
+
+def initial_of(bench: Bench, run: RunState) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((bench.home.study(STUDY) / run.collected["evaluation"]["path"]).read_text())
+    return found["initial"]  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def sharing(tmp_path_factory: pytest.TempPathFactory) -> Driven:
+    """A study of which one arm samples colder, and so begins with another policy than the control."""
+    arms = (
+        *design(16).arms, Arm(name="temperature=0.7", overrides={"temperature": 0.7}),
+    )  # fmt: skip
+    claims = (claim(), claim(name="h2", variable="temperature", control=1.0, treatment=0.7))
+    planned = shared_design(16, arms=arms, hypotheses=claims)
+    bench = Bench(tmp_path_factory.mktemp("home"), design=planned, noise=shared_plan(seeds=()))
+    bench.sandbox.begins = lambda spec: 0.25 if spec.arm == PLUMBING_ARM else 0.5
+    bench.build_report = build_report
+    return bench, bench.drive(bench.loop()).state
+
+
+def test_the_untrained_policy_is_evaluated_once_for_all_runs_that_provably_begin_with_it(sharing: Driven) -> None:
+    bench, state = sharing
+    still = find_zero_lr_run(state)
+    assert still is not None
+    assert {key: (found.value, found.n) for key, found in still.measurements.items()} == {
+        SUCCESS + "/initial": (0.25, EPISODES), SUCCESS: (0.25, EPISODES)
+    }  # fmt: skip
+    assert still.collected["evaluation"]["episodes"] == EPISODES
+    once = initial_of(bench, still)
+    for run in state.runs_in("confirm"):
+        shares = run.spec.arm != "temperature=0.7"
+        begins = run.measurements[SUCCESS + "/initial"].value
+        assert (run.untrained, begins) == ((still.run_id, 0.25) if shares else ("", 0.5))
+        assert (initial_of(bench, run) == once) == shares
+        assert run.conditions.untrained == (still.run_id if shares else None)
+        assert run.conditions.course.start == begins
+        assert run.collected["evaluation"]["episodes"] == (1 if shares else 2) * EPISODES
+    assert len({run.conditions.evaluation_tasks for run in state.runs_in("confirm")}) == 1
+    assert {run.conditions.evaluation_tasks for run in state.runs.values()} == {still.conditions.drawn_tasks}
+    assert verify(STUDY, [row_of(event) for event in bench.events()], bench.home.study(STUDY)).drifts == ()
+    text = report(bench)
+    assert f"evaluated once, by run {still.run_id}: hidden success 0.250 on 32 episodes" in text
+    assert "the same tasks in every run" in text
+
+
+def test_another_evaluation_in_the_place_of_the_shared_one_is_found(sharing: Driven, tmp_path: Path) -> None:
+    bench, state = sharing
+    folder = tmp_path / "study"
+    shutil.copytree(bench.home.study(STUDY), folder)
+    run = next(run for run in state.runs_in("confirm") if run.untrained)
+    path = folder / run.collected["evaluation"]["path"]
+    stored = json.loads(path.read_text())
+    solved = next(play for play in stored["initial"]["episodes"] if play["success"])
+    other = next(play for play in stored["initial"]["episodes"] if not play["success"])
+    for play in (solved, other):  # as many are solved
+        play["success"] = not play["success"]
+    path.write_text(json.dumps(stored))
+    before, after = run.collected["evaluation"]["sha256"], hashlib.sha256(path.read_bytes()).hexdigest()
+    rows = [row_of(event) for event in bench.events()]
+    rows = rehashed([{**row, "payload": row["payload"].replace(before, after)} for row in rows])
+    told = "\n".join(map(str, verify(STUDY, rows, folder).drifts))
+    assert f"initial: it is not the evaluation before training of {run.untrained}" in told
+
+
+def test_a_copy_that_is_changed_while_its_run_trains_is_found_and_the_run_given_up(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=shared_design(16), noise=shared_plan(seeds=()))
+
+    def script(order: AttemptSpec) -> str:
+        if order.initial_of and order.attempt == 1:
+            folder = AttemptFolder(bench.home.attempt(STUDY, order.run_id, 1))
+            edit(folder.evaluation("initial"), lambda value: value["episodes"][0].update(success=True))
+        return "ok"
+
+    bench.sandbox.script = script
+    state = bench.drive(bench.loop()).state
+    runs = state.runs_in("confirm")
+    assert {run.attempts[0].code for run in runs} == {EVIDENCE_CHANGED}
+    assert {run.invalid[0] for run in runs if run.invalid is not None} == {EVIDENCE_CHANGED}
