@@ -140,7 +140,7 @@ def write_results(
     """Leave behind what a finished attempt leaves behind; it says that it took so many seconds."""
     spec = order.spec
     folder.path.mkdir(parents=True, exist_ok=True)
-    if not order.initial_sha256 or order.resumes is not None:  # else it was copied here
+    if not order.initial_sha256:  # else it was copied here
         folder.evaluation("initial").write_text(json.dumps(evaluation(spec, 0, before)))
     if not is_untrained_run(spec):
         folder.evaluation("final").write_text(json.dumps(evaluation(spec, spec.job["steps"], success)))

@@ -1,0 +1,71 @@
+"""A study in real processes with a tiny model: its untrained policy is evaluated once, and all runs play one set of
+hidden tasks, each with draws of its own."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from research.controller.controller import StudyController
+from research.design.noise_bank import NoiseBank, model_key
+from research.installation.home import Home
+from research.runs.files import AttemptFolder, AttemptOutcome
+from sandboxes import ProcessSandbox
+from studies import EventLog, RunState, fold
+from studies.log.event import row_of
+from studies.proof import verify
+from studies.records.runs import PLUMBING_ARM
+from swarm.job import Job, TinyModel
+from tests.end_to_end.controller import EPISODES, PRICING, STUDY, home_with_study
+from tests.research.banks import bank
+from tests.research.fakes import ScriptedPlanner
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+SMALL = Job(
+    model=TinyModel(hidden_size=16, layers=1, warm_start_steps=20), steps=4, episodes_per_step=16, device="cpu"
+)
+KNOWN = NoiseBank(
+    bank(0.01, job=SMALL.model_copy(update={"environment": "arith"}), episodes=EPISODES).observations,
+    checked=frozenset({("arith", model_key(SMALL))}),
+)
+
+
+def evaluation_of(home: Home, run: RunState) -> dict[str, Any]:
+    assert run.collected is not None
+    found: dict[str, Any] = json.loads((home.study(STUDY) / run.collected["evaluation"]["path"]).read_text())
+    return found
+
+
+def test_a_study_evaluates_its_untrained_policy_once_and_all_runs_on_the_same_hidden_tasks(tmp_path: Path) -> None:
+    with home_with_study(tmp_path) as home, closing(EventLog(home.database)) as log:
+        loop = StudyController(
+            home=home, log=log, study=STUDY, planner=ScriptedPlanner(environment="arith"),
+            sandbox=ProcessSandbox(home.sandboxes), pricing=PRICING, base=SMALL, noise_bank=lambda log: KNOWN,
+        )  # fmt: skip
+        while not loop.tick().done:
+            pass
+        events = log.read(STUDY)
+        state = fold(events)
+        assert verify(STUDY, [row_of(event) for event in events], home.study(STUDY)).drifts == ()
+        still, *runs = sorted(state.runs.values(), key=lambda run: run.attempts[0].launched)
+        assert (still.spec.arm, {run.spec.phase for run in runs}) == (PLUMBING_ARM, {"confirm"})
+        assert all(run.status == "collected" for run in state.runs.values())
+        stages = {
+            run.run_id: AttemptOutcome.model_validate_json(
+                AttemptFolder(home.attempt(STUDY, run.run_id, 1)).outcome.read_bytes()
+            ).stages
+            for run in state.runs.values()
+        }
+        assert [run_id for run_id, found in stages.items() if "initial" in found] == [still.run_id]
+        parts = {run.run_id: evaluation_of(home, run) for run in state.runs.values()}
+        assert {run.untrained for run in runs} == {still.run_id}
+        assert all(part["initial"] == parts[still.run_id]["initial"] for part in parts.values())
+        plays = [[(play["task_id"], play["sample"]) for play in part["final"]["episodes"]] for part in parts.values()]
+        assert len(plays[0]) == EPISODES
+        assert all(sorted(played) == sorted(plays[0]) for played in plays)
+        tokens = {str([play["tokens"] for play in parts[run.run_id]["final"]["episodes"]]) for run in runs}
+        assert len(tokens) == len(runs)  # the plays themselves are each run's own
