@@ -245,9 +245,7 @@ def shares_untrained(spec: RunSpec, untrained: RunSpec) -> bool:
     it provably begins with that policy and is evaluated on the same tasks; how many plays it takes may differ."""
     one, other = spec.metric, untrained.metric
     alike = (spec.environment, one.split, one.task_seed) == (untrained.environment, other.split, other.task_seed)
-    return (
-        is_untrained_run(untrained) and spec.arm != PLUMBING_ARM and alike and begins_alike(spec.job, untrained.job)
-    )
+    return is_untrained_run(untrained) and spec.arm != PLUMBING_ARM and alike and begins_alike(spec.job, untrained.job)
 
 
 def zero_lr_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:

@@ -25,9 +25,7 @@ from tests.research.banks import bank
 from tests.research.fakes import ScriptedPlanner
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-SMALL = Job(
-    model=TinyModel(hidden_size=16, layers=1, warm_start_steps=20), steps=4, episodes_per_step=16, device="cpu"
-)
+SMALL = Job(model=TinyModel(hidden_size=16, layers=1, warm_start_steps=20), steps=4, episodes_per_step=16, device="cpu")
 KNOWN = NoiseBank(
     bank(0.01, job=SMALL.model_copy(update={"environment": "arith"}), episodes=EPISODES).observations,
     checked=frozenset({("arith", model_key(SMALL))}),

@@ -129,7 +129,8 @@ def evaluation(
 def during(spec: RunSpec, before: float, success: float) -> dict[str, Any]:
     rise, count = (success - before) / spec.job["steps"], spec.metric.schedule.episodes
     made = [
-        evaluation(spec, step, before + rise * step, count, spec.task_seed + step) for step in spec.job["evaluate_after"]
+        evaluation(spec, step, before + rise * step, count, spec.task_seed + step)
+        for step in spec.job["evaluate_after"]
     ]
     return {"evaluations": made}
 

@@ -35,7 +35,15 @@ from studies.records.runs import (
 from swarm.job import Job
 from tests.research.bench import STUDY, Bench, Knows
 from tests.research.factories import edit, make_order, with_run
-from tests.research.fakes import BASE, PRICING, ScriptedPlanner, create_study, evaluation, read_fake_tracking, write_results
+from tests.research.fakes import (
+    BASE,
+    PRICING,
+    ScriptedPlanner,
+    create_study,
+    evaluation,
+    read_fake_tracking,
+    write_results,
+)
 from tests.research.runs.fake_attempt import FakeAttempt
 from tests.research.test_plumbing import shared_design, shared_plan
 from tests.studies.synthetic import append
@@ -265,7 +273,9 @@ def test_a_run_that_shares_an_evaluation_is_priced_with_one() -> None:
     shared = replace(listed, untrained=job)
     one = listed.estimates.evaluations(job, metric.episodes)
     both = listed.run_with_evaluations(job, metric)
-    assert shared.run_with_evaluations(job.model_copy(update={"learning_rate": 0.5}), metric) == pytest.approx(both - one)
+    assert shared.run_with_evaluations(job.model_copy(update={"learning_rate": 0.5}), metric) == pytest.approx(
+        both - one
+    )
     assert shared.run_with_evaluations(job.model_copy(update={"temperature": 0.5}), metric) == pytest.approx(both)
     on_search = metric.model_copy(update={"split": "search"})
     assert shared.run_with_evaluations(job, on_search) == pytest.approx(both)
