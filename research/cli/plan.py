@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import Any
+from typing import Any, Final
 
 from rich.table import Table
 from rich.text import Text
@@ -167,10 +167,13 @@ def _format_search(seen: PlanPreview) -> str:
     return f" vs {best} of {found.candidates} candidates over {knobs}"
 
 
+_FIRST: Final = "one training with a learning rate of 0, which must change nothing and evaluates the untrained model"
+
+
 def _design(seen: PlanPreview) -> Iterator[Text]:
     if seen.design is None:
         alike = f"{seen.noise_runs_first} A/A runs: one job, another seed each" if seen.noise_runs_first else ""
-        still = "one training with a learning rate of 0, which must change nothing" if seen.plumbing_run_first else ""
+        still = _FIRST if seen.plumbing_run_first else ""
         if alike or still:
             yield Text(f"first  {'; '.join(filter(None, (still, alike)))}; the design follows")
         return

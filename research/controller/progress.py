@@ -123,7 +123,9 @@ def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> Iterator[tuple
     yield from ((claim.id, f"hypothesis {claim.id}: {claim.statement}") for claim in state.hypotheses)
     yield from ((f"not-tested-{left}", f"not tested: {left}") for left in question.not_tested)
     if (plan := state.noise_plan) is not None:
-        still = "a training with a learning rate of 0, to see that it changes nothing"
+        still = (
+            "a training with a learning rate of 0, to see that it changes nothing and to evaluate the untrained model"
+        )
         alike = f"A/A runs first: {len(plan.seeds)} seeds of one job, to learn what seeds alone do"
         first = alike if plan.plumbing is None else f"{alike}; before them {still}"
         yield f"{later}noise", first if plan.seeds else f"first {still}"

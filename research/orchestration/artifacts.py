@@ -130,7 +130,7 @@ def _plan(state: StudyState) -> str:
     if state.noise_plan is not None and state.locked_design is None:
         seeds = len(state.noise_plan.seeds)
         lines += _section("First", [f"A/A runs with {seeds} seeds, to learn what seeds alone do." if seeds else
-                                    "A training with a learning rate of 0, which must change nothing."])  # fmt: skip
+                                    "A training with a learning rate of 0, which must change nothing and evaluates the untrained model."])  # fmt: skip
     if state.design is not None:
         lines += _section("Design", _design(state, state.design))
     lines += _list("Amended", [f"{each.amendment.reason} ({each.actor})" for each in state.amendments])

@@ -137,7 +137,9 @@ def _describe_effect(state: StudyState, stage: str) -> str:
         return f"an exploration, which makes no claim: {tried}, one run each"
     if design is None:
         assert state.noise_plan is not None
-        still = "a training with a learning rate of 0, to see that it changes nothing"
+        still = (
+            "a training with a learning rate of 0, to see that it changes nothing and to evaluate the untrained model"
+        )
         alike = len(state.noise_plan.seeds)
         runs = f"{alike} A/A runs, to learn what seeds alone do"
         what = runs if state.noise_plan.plumbing is None else f"{still}, and {runs}" if alike else still
