@@ -171,11 +171,12 @@ _FIRST: Final = "one training with a learning rate of 0, which must change nothi
 
 
 def _design(seen: PlanPreview) -> Iterator[Text]:
+    alike = f"{seen.noise_runs_first} A/A runs: one job, another seed each" if seen.noise_runs_first else ""
+    still = _FIRST if seen.plumbing_run_first else ""
+    if alike or still:
+        follows = "; the design follows" if seen.design is None else ""
+        yield Text(f"first  {'; '.join(filter(None, (still, alike)))}{follows}")
     if seen.design is None:
-        alike = f"{seen.noise_runs_first} A/A runs: one job, another seed each" if seen.noise_runs_first else ""
-        still = _FIRST if seen.plumbing_run_first else ""
-        if alike or still:
-            yield Text(f"first  {'; '.join(filter(None, (still, alike)))}; the design follows")
         return
     analyses = ", ".join(f"{look.seeds} seeds (level {look.alpha:.2g})" for look in seen.design.looks)
     test = {

@@ -53,7 +53,7 @@ def test_a_study_in_containers_survives_its_attempt_and_its_controller_and_leave
 ) -> None:
     home = contained_home
     held = Containers(engine, home)
-    controller = start(environment, "research", TOPIC, "--max-runs", "6", *LARGE, "--sandbox", "docker", "--no-prefect")
+    controller = start(environment, "research", TOPIC, "--max-runs", "7", *LARGE, "--sandbox", "docker", "--no-prefect")
     eventually(lambda: bool(held.names("attempt=1")), controller)
     state = state_of(environment)
     assert state is not None
@@ -198,7 +198,7 @@ def studied(environment: dict[str, str], code: str) -> tuple[StudyState, dict[st
     with scripted_endpoint(planned(code)) as endpoint:
         settings = {**environment, "OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": "sk-hush"}
         llm = ("--planner", "llm", "--planner-model", "scripted")
-        options = (*llm, "--no-prefect", "--max-runs", "6", "--json", *LARGE)
+        options = (*llm, "--no-prefect", "--max-runs", "7", "--json", *LARGE)
         ended = ajet(settings, "research", REWARD_TOPIC, *options)
     assert "sk-hush" not in ended.stdout + ended.stderr + Path(environment["AJET_HOME"], "ajet.db").read_text("latin-1")
     assert ended.returncode == 0, ended.stderr
@@ -217,7 +217,7 @@ def test_a_generated_reward_is_trained_on_in_containers_and_reported(
     state, result = studied(contained, code)
     assert not trace.exists()
     assert state.design is not None
-    assert (state.design.code, result["runs"]) == ({"last-digit": code}, {"planned": 6, "collected": 6})
+    assert (state.design.code, result["runs"]) == ({"last-digit": code}, {"planned": 7, "collected": 7})
     assert result["verdicts"][0]["verdict"] in {"supported", "refuted", "equivalent", "inconclusive"}
 
     evidence = gather(state, Home(Path(contained["AJET_HOME"]), "").study(state.id))

@@ -28,7 +28,7 @@ def flow_runs(url: str, home: Path) -> list[dict[str, Any]]:
 
 
 def test_a_killed_study_is_resumed_to_a_trustworthy_report(environment: dict[str, str]) -> None:
-    controller = start(environment, "research", TOPIC, "--max-runs", "6", *LARGE)
+    controller = start(environment, "research", TOPIC, "--max-runs", "7", *LARGE)
     wait_until(controller, environment, lambda state: any(run.status == "collected" for run in state.runs.values()))
     os.kill(controller.pid, signal.SIGKILL)
     controller.communicate()
@@ -37,7 +37,7 @@ def test_a_killed_study_is_resumed_to_a_trustworthy_report(environment: dict[str
     assert resumed.returncode == 0, resumed.stderr
     result = json.loads(resumed.stdout)
     state = check_whole(state_of(environment))
-    assert result["runs"] == {"planned": 6, "collected": 6}
+    assert result["runs"] == {"planned": 7, "collected": 7}
     assert all(len(run.attempts) == 1 for run in state.runs.values())  # what ran when it was killed was adopted
     assert state.planner["name"] == "rules"
     assert state.model is not None
