@@ -40,7 +40,7 @@ from tests.research.bench import STUDY, Bench, scratch
 from tests.research.designs import EPISODES, base_job, claim, design, noise_plan
 from tests.research.factories import edit
 from tests.research.model_folders import model_at
-from tests.studies.proof.forging import rehashed
+from tests.studies.proof.forging import payload_of, rehashed, with_payload
 
 ROOT = Path(__file__).parents[2]
 KEPT = {"before": "a" * 64, "after": "a" * 64, "probs_tolerance": 1e-3}
@@ -304,6 +304,24 @@ def test_another_evaluation_in_the_place_of_the_shared_one_is_found(sharing: Dri
     rows = rehashed([{**row, "payload": row["payload"].replace(before, after)} for row in rows])
     told = "\n".join(map(str, verify(STUDY, rows, folder).drifts))
     assert f"initial: it is not the evaluation before training of {run.untrained}" in told
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    (lambda payload: payload.update(play_variance=0.5), "play_variance is 0.5"),
+    (lambda payload: payload["conditions"].update(untrained=None), "untrained is None"),
+])  # fmt: skip
+def test_what_is_said_of_a_shared_evaluation_or_of_plays_is_held_to_the_files(
+    sharing: Driven, change: Callable[[Any], object], said: str
+) -> None:
+    bench, state = sharing
+    run = next(run for run in state.runs_in("confirm") if run.untrained)
+    rows = [row_of(event) for event in bench.events()]
+    for number, row in enumerate(rows):
+        payload = payload_of(row)
+        if row["type"] == "run.collected" and payload["run_id"] == run.run_id:
+            change(payload)
+            rows[number] = with_payload(row, payload)
+    assert said in "\n".join(map(str, verify(STUDY, rehashed(rows), bench.home.study(STUDY)).drifts))
 
 
 def test_a_copy_that_is_changed_while_its_run_trains_is_found_and_the_run_given_up(fast_path: Path) -> None:

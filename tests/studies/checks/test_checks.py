@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies import StudyState
+from studies.checks.conditions import play_variance, plays_of_both
 from studies.checks.confounders import Violation, lint_conditions, lint_jobs
 from studies.checks.training import (
     collapse_rate,
@@ -168,6 +169,41 @@ def test_tasks_are_held_to_what_the_runs_own_seeds_draw() -> None:
     assert (found.code, found.blocks) == ("evaluation_tasks", True)
     assert "0 of 3" in found.sentence
     assert "1 of 3" in found.sentence
+
+
+def test_an_evaluation_that_an_arms_runs_share_counts_once_where_the_other_arm_makes_its_own() -> None:
+    left, right = arm("c", initial_success=0.2), arm("t", initial_success=0.28)
+    assert [found.code for found in lint_conditions(design(), "h1", left, right)] == ["warm_start"]
+    shared = arm("c", initial_success=0.2, untrained="z")
+    assert lint_conditions(design(), "h1", shared, right) == ()
+
+
+@pytest.mark.parametrize(("solved", "expected"), [
+    ([2, 1, 0] * 6, 1 / 6), ([2, 0] * 9, 0.0), ([1] * 18, 0.5),  # of 18 tasks, each played twice
+    ([2, 1, 0] * 5, 0.25),  # too few of them
+])  # fmt: skip
+def test_plays_of_one_task_vary_by_what_they_differ_within_tasks(solved: list[int], expected: float) -> None:
+    plays = [
+        {"task_id": f"t{task}", "success": sample < count} for task, count in enumerate(solved) for sample in (0, 1)
+    ]
+    assert play_variance({"episodes": plays}) == pytest.approx(expected)
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5)), min_size=1, max_size=60))
+def test_the_variance_of_plays_is_that_of_a_rate_at_the_most(tasks: list[tuple[int, int]]) -> None:
+    plays = [
+        {"task_id": str(task), "success": sample < solved}
+        for task, (count, solved) in enumerate(tasks) for sample in range(count)
+    ]  # fmt: skip
+    assert 0 <= play_variance({"episodes": plays}) <= 0.5
+
+
+@pytest.mark.parametrize(("before", "after", "plays"), [(512, 512, 512), (64, 512, 113), (1, 1, 1)])
+def test_an_error_between_evaluations_of_unlike_size_goes_by_their_harmonic_mean(
+    before: int, after: int, plays: int
+) -> None:
+    parts = ({"episodes": range(count)} for count in (before, after))
+    assert plays_of_both(*parts) == plays
 
 
 def test_both_arms_evaluated_by_another_rule_than_the_locks_is_found() -> None:
