@@ -1,8 +1,7 @@
-"""How many seeds a comparison gets, and how many episodes an evaluation, or a refusal with its prices.
+"""How many seeds a comparison gets, or a refusal with its prices.
 
 A promise can be bought with seeds or with episodes: where the bank knows what of the noise is evaluation, the pair that
-costs least is taken, unless somebody fixed the episodes. A study that measured before its lock keeps what it measured
-by. More seeds than the promise needs are never bought.
+costs least is taken, unless somebody fixed the episodes. More seeds than the promise needs are never bought.
 
 Each alternative in a refusal is computed by the same rules that refuse: whoever takes one gets a design. They are more
 seeds (the budget they cost), a larger effect and, where time is short, shorter runs. Pairing seeds needs no
@@ -99,8 +98,6 @@ class SampleSizeCalculator(BudgetCheck):
         options = self.list_evaluations(draft)
         if self.requirements.episodes is not None or not options:
             return self.with_episodes(self.requirements.hidden_episodes)
-        if self.measured_by is not None and self.ledgers.round == 1:
-            return self.with_episodes(self.measured_by.episodes)
         affordable = [option for option in options if option.affordable]
         most = min(option.seconds for option in affordable or options) * (_NEARLY if affordable else 1.0)
         near = (option.episodes for option in affordable or options if option.seconds <= most)
