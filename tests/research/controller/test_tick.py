@@ -34,8 +34,6 @@ def test_a_study_runs_from_topic_to_report(bench: Bench) -> None:
     check_whole(bench)
     runs = len(state.runs_in("confirm"))
     assert runs == 2 * len({run.spec.seed for run in state.runs.values()}) == 6, "arms share them"
-        "arms share them"
-    )
     assert all(set(run.measurements) == {"hidden/success", "hidden/success/initial"} for run in state.runs.values())
     assert loop.tick().done
     assert len(bench.events()) == state.event_count  # a tick after the end does nothing
