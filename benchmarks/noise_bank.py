@@ -3,22 +3,28 @@
     python benchmarks/noise_bank.py                      6 runs of `guess` and of `arith`: about 10 minutes of one core
     python benchmarks/noise_bank.py --quick              2 runs of 2 steps each, kept nowhere
     python benchmarks/noise_bank.py --plumbing           only the run with a learning rate of 0, of each
-    python benchmarks/noise_bank.py --json               also writes research/noise/{guess,arith}.json, which ajet ships
+    python benchmarks/noise_bank.py --gallery            only the gallery's runs, as they are exported: seconds
+    python benchmarks/noise_bank.py --landscape          only simlab's recorded landscape of `arith`: seconds
+    python benchmarks/noise_bank.py --json               also writes {guess,arith}.json of research/design, shipped
     python benchmarks/noise_bank.py --metric episodes:0.7 --metric area:0.7 --json
-                                                         by these, in research/noise/{guess,arith}-metrics.json
+                                                         by these, in {guess,arith}-metrics.json
 
 Each run is a whole attempt (`research.runs.attempt`: server, client, both evaluations of 512 hidden episodes),
 collected and hashed as a study's runs are; one at a time, with the default job, which is GRPO on the tiny model. With
 `--metric` they are evaluated during training as the first of them asks, and all of them are read off the same files.
 Before the runs by success comes one with a learning rate of 0, which has to change nothing; `--plumbing --json` writes
-its figures alone anew, beside the observations that are there. What is written joins the measured values with those of
-the gallery's studies, each with its provenance, and is read by `research.design.noise_bank`. There is no goal: the
-figures are what designs are computed from.
+its figures alone anew, beside the observations that are there, and `--gallery --json` adds the gallery's runs that are
+not. `--landscape --json` writes arith-landscape.json: 36 settings with 6 seeds each, without those of a learning rate
+of 0.01, at which most trainings fall below their beginning; `guess` was recorded with half the default's batch. What is
+written has its provenance and is read by `research.design.noise_bank`. There is no goal: the figures are what designs
+are computed from.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
+import itertools
 import json
 import os
 import subprocess
@@ -26,11 +32,23 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, variance
+from typing import Any
 
 from rig.frame import circumstances, parser
 from rig.training import ONE_THREAD
 
-from research.design.noise_bank import BankFile, NoiseBank, Observation, ZeroLrRun, job_key, metric_key, model_key
+from research.design.noise_bank import (
+    BankFile,
+    NoiseBank,
+    Observation,
+    ZeroLrRun,
+    job_key,
+    load_shipped_bank,
+    metric_key,
+    model_key,
+    setting_key,
+)
 from research.design.pricing import EVALUATION_EPISODES
 from research.files import read_json, write_json
 from research.installation.studies import RESULTS_VERSION
@@ -51,10 +69,15 @@ from swarm.job import Job
 ENVIRONMENTS = ("guess", "arith")
 SEEDS = (101, 102, 103, 104, 105, 106)
 ROOT = Path(__file__).parents[1]
-SHIPPED = ROOT / "research" / "noise"
+SHIPPED = ROOT / "research" / "design"
 GALLERY = ROOT / "studies" / "gallery"
+LANDSCAPES = ROOT / "benchmarks" / "simlab" / "landscape_data"
+LANDSCAPE = "hidden success before and after, each task played once, of a grid of trainings with the same six seeds"
+HIGHEST_RATE = 0.003
 COMMAND = "python benchmarks/noise_bank.py"
 SUCCESS = Metric(meaning="share of hidden episodes solved", episodes=EVALUATION_EPISODES)
+EVALUATIONS = (SUCCESS, SUCCESS.model_copy(update={"episodes": 4 * EVALUATION_EPISODES}))
+FROM_GALLERY = "hidden success before and after, and the variance of a play, from the gallery's exported studies"
 
 
 def main() -> int:
@@ -62,11 +85,16 @@ def main() -> int:
     options = parser(__doc__, quick="2 runs of 2 steps")
     options.add_argument("--environment", action="append", choices=ENVIRONMENTS, help="only this one")
     options.add_argument("--plumbing", action="store_true", help="only the run with a learning rate of 0")
+    options.add_argument("--gallery", action="store_true", help="only the runs of the gallery's studies")
+    options.add_argument("--landscape", action="store_true", help="only the recorded landscape of arith")
     options.add_argument("--metric", action="append", type=RequestedMetric.parse, help="by this, such as episodes:0.7")
     arguments = options.parse_args()
     os.environ.update(ONE_THREAD)  # before anything imports torch
     for environment in arguments.environment or ENVIRONMENTS:
-        if arguments.metric:
+        if arguments.landscape:
+            if environment == "arith":
+                by_landscape(environment, arguments)
+        elif arguments.metric:
             by_metrics(environment, arguments)
         else:
             by_success(environment, arguments)
@@ -75,9 +103,17 @@ def main() -> int:
 
 def by_success(environment: str, arguments: argparse.Namespace) -> None:
     """Measure by success, after the run with a learning rate of 0; print, and write what was asked."""
+    path, job = SHIPPED / f"{environment}.json", Job(environment=environment)
+    if arguments.gallery:
+        kept = BankFile.model_validate_json(path.read_bytes())
+        seen = [*kept.observations, *(run for run in gallery(environment) if run not in kept.observations)]
+        told(job, seen, EVALUATIONS)
+        if arguments.json:
+            made = {**kept.provenance, "gallery": {**circumstances(arguments), "runs": FROM_GALLERY}}
+            write(path, kept.model_copy(update={"observations": tuple(seen), "provenance": made}))
+        return
     still = checked(environment)
     print(f"{environment}: {still}")
-    path = SHIPPED / f"{environment}.json"
     if arguments.plumbing:
         if arguments.json:
             kept = BankFile.model_validate_json(path.read_bytes())
@@ -86,12 +122,11 @@ def by_success(environment: str, arguments: argparse.Namespace) -> None:
         return
     job = Job(environment=environment, **({"steps": 2} if arguments.quick else {}))
     seen = list(measured(job, [SUCCESS], SEEDS[:2] if arguments.quick else SEEDS))
-    if environment == "guess" and not arguments.quick:
-        seen += gallery()
-    told(job, seen, [SUCCESS, SUCCESS.model_copy(update={"episodes": 4 * EVALUATION_EPISODES})])
+    if not arguments.quick:
+        seen += gallery(environment)
+    told(job, seen, EVALUATIONS)
     if arguments.json and not arguments.quick:
-        from_gallery = "hidden success before and after, from the event logs of the gallery's exported studies"
-        made = {**circumstances(arguments), "command": f"{COMMAND} --json", "gallery": from_gallery}
+        made = {**circumstances(arguments), "command": f"{COMMAND} --json", "gallery": {"runs": FROM_GALLERY}}
         write(path, BankFile(results_version=RESULTS_VERSION, provenance=made, observations=tuple(seen),
                              plumbing=(still,)))  # fmt: skip
 
@@ -109,9 +144,39 @@ def by_metrics(environment: str, arguments: argparse.Namespace) -> None:
         write(SHIPPED / f"{environment}-metrics.json", file)
 
 
+def by_landscape(environment: str, arguments: argparse.Namespace) -> None:
+    """Read the recorded landscape as observations, print, and write what was asked."""
+    recorded = json.loads(gzip.decompress((LANDSCAPES / f"{environment}.json.gz").read_bytes()))
+    episodes, seeds, columns = recorded["plays"]["hidden"], recorded["seeds"], recorded["runs"]
+    metric, runs = (
+        SUCCESS.model_copy(update={"episodes": episodes}),
+        zip(columns["before"], columns["after"], strict=True),
+    )
+    lock, seen = digest(recorded["provenance"]), []
+    for place in itertools.product(*recorded["knobs"].values()):
+        varied = dict(zip(recorded["knobs"], place, strict=True))
+        job = {**Job.model_validate(recorded["job"]).model_dump(mode="json"), **varied}
+        for seed, (before, after) in zip(seeds, itertools.islice(runs, len(seeds)), strict=True):
+            spec = RunSpec(
+                study=f"landscape-{environment}", design_hash=lock, arm="/".join(map(str, place)), seed=seed,
+                environment=environment, job={**job, "seed": seed}, metric=metric,
+            )  # fmt: skip
+            shares = {metric.key: after / episodes, f"{metric.key}/initial": before / episodes}
+            if job["learning_rate"] <= HIGHEST_RATE:
+                seen.append(observed(spec, metric, shares, None))
+    known = [*load_shipped_bank().observations, *seen]
+    told(Job(environment=environment), known, EVALUATIONS)
+    if arguments.json:
+        made = {**recorded["provenance"], "read_by": f"{COMMAND} --landscape --json", "of": LANDSCAPE}
+        file = BankFile(results_version=RESULTS_VERSION, provenance=made, observations=tuple(seen))
+        write(SHIPPED / f"{environment}-landscape.json", file)
+
+
 def write(path: Path, file: BankFile) -> None:
-    """Write what ajet ships."""
-    path.write_text(json.dumps(file.model_dump(mode="json"), indent=1) + "\n")
+    """Write what ajet ships, an observation a line."""
+    value = file.model_dump(mode="json", exclude_none=True)
+    lines = ",\n".join(json.dumps(entry) for entry in value.pop("observations"))
+    path.write_text(f'{json.dumps(value, indent=1)[:-2]},\n "observations": [\n{lines}\n]}}\n')
 
 
 def checked(environment: str) -> ZeroLrRun:
@@ -157,7 +222,7 @@ def measured(job: Job, metrics: Sequence[Metric], seeds: Sequence[int]) -> Itera
             for metric in metrics:
                 found = {key: value.value for key, value in kind_of(metric).measure(metric, read).items()}
                 print(f"{spec.study} seed {spec.seed}: {found}", file=sys.stderr, flush=True)
-                yield observed(spec, metric, found)
+                yield observed(spec, metric, found, evidence.payload.get("play_variance"))
 
 
 def evidence_of(spec: RunSpec, scratch: Path) -> CollectedEvidence:
@@ -176,7 +241,7 @@ def attempted_in(spec: RunSpec, scratch: Path) -> tuple[AttemptFolder, AttemptSp
     return folder, order, AttemptOutcome.model_validate(read_json(folder.outcome))
 
 
-def observed(spec: RunSpec, metric: Metric, values: Mapping[str, float]) -> Observation:
+def observed(spec: RunSpec, metric: Metric, values: Mapping[str, float], of_play: float | None) -> Observation:
     """Return a run's value of a metric as the bank holds it."""
     job = Job.model_validate(spec.job)
     shared = {name: value for name, value in spec.job.items() if name != "seed"}
@@ -186,20 +251,33 @@ def observed(spec: RunSpec, metric: Metric, values: Mapping[str, float]) -> Obse
         pairing=digest([spec.study, spec.design_hash, spec.phase])[:16],
         decoding=f"temperature {job.temperature:g}, {job.max_tokens} tokens", seed=spec.seed, steps=job.steps,
         metric=metric_key(metric), episodes=metric.episodes, value=values[metric.key],
-        initial=values.get(f"{metric.key}/initial"), job=job_key(job),
+        initial=values.get(f"{metric.key}/initial"), play_variance=of_play, job=job_key(job),
+        setting=setting_key(job),
     )  # fmt: skip
 
 
-def gallery() -> Iterator[Observation]:
-    """Yield the runs of the gallery's studies that were collected."""
+def gallery(environment: str) -> Iterator[Observation]:
+    """Yield the runs of an environment that the gallery's studies collected, judged by success."""
     for folder in sorted(GALLERY.iterdir()):
         if not is_export(folder):
             continue
         study, rows, _ = read_export(folder)
         for run in fold(find_corruption(study, rows)[0]).runs.values():
+            if run.status != "collected" or (run.spec.environment, run.spec.metric.key) != (environment, SUCCESS.key):
+                continue
             values = {key: found.value for key, found in run.measurements.items()}
-            if run.status == "collected":
-                yield observed(run.spec, run.spec.metric, values)
+            plays = read_json(folder / "runs" / run.run_id / "evaluation.json")["final"]["episodes"]
+            yield observed(run.spec, run.spec.metric, values, variance_of_play(plays))
+
+
+def variance_of_play(plays: Sequence[Mapping[str, Any]]) -> float:
+    """Return the variance of one play within its task: over tasks that were played twice or more, else p (1 - p)."""
+    tasks: dict[str, list[float]] = {}
+    for play in plays:
+        tasks.setdefault(play["task_id"], []).append(float(play["success"]))
+    repeated = [variance(values) for values in tasks.values() if len(values) > 1]
+    share = fmean(value for values in tasks.values() for value in values)
+    return fmean(repeated) if repeated else share * (1 - share)
 
 
 def told(job: Job, seen: Sequence[Observation], metrics: Sequence[Metric]) -> None:

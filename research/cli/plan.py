@@ -119,6 +119,7 @@ def screen(seen: PlanPreview) -> Iterator[Text | Table]:
     yield from _metric(seen)
     yield Text(f"arms  {' vs '.join(seen.arms)}{_format_search(seen)}")
     yield from _design(seen)
+    yield from _evaluations(seen)
     yield Text(f"noise  {_noise(seen)}")
     if seen.power_curve:
         effect, power = format_difference(seen.metric, seen.smallest_effect), seen.promised_power
@@ -194,6 +195,21 @@ def _design(seen: PlanPreview) -> Iterator[Text]:
     yield Text(f"test  {test[seen.design.test]}{also}; {inside}")
 
 
+def _evaluations(seen: PlanPreview) -> Iterator[Text]:
+    """Yield how many episodes an evaluation has, why, and what the design would be with others."""
+    if not seen.evaluations:
+        return
+    priced = {
+        option.episodes: f"{option.seeds} seeds, {format_seconds(option.seconds)}"
+        f"{'' if option.affordable else ', not affordable'}" if option.seeds else "too few for any number of seeds"
+        for option in seen.evaluations
+    }  # fmt: skip
+    why = "as asked" if seen.requested_episodes else "the cheapest, or nearly"
+    chosen = seen.metric.episodes
+    yield Text(f"episodes  {chosen:,} of each evaluation, {why}: {priced.pop(chosen)}")
+    yield Text("  instead  " + "; ".join(f"{episodes:,}: {price}" for episodes, price in priced.items()))
+
+
 _SEVERAL = {
     "none": "", "dunnett_bh": ", Dunnett and Benjamini-Hochberg", "dunnett_bonferroni": ", Dunnett; variables share it",
 }  # fmt: skip
@@ -251,7 +267,7 @@ def _expected_lines(seen: PlanPreview) -> Iterator[str]:
             yield f"      about {format_seconds(entry.seconds)} and {entry.runs:.0f} runs {name}, as looks may end it"
 
 
-_FOR_PEOPLE = ("requested_metric", "budget")
+_FOR_PEOPLE = ("requested_metric", "requested_episodes", "budget")
 _THROWN_AWAY: Any = {"seeds": True, "screen": {"seed"}, "replication": {"seeds"}}
 """Seeds that a plan's design was compiled with: a study draws its own."""
 

@@ -25,7 +25,7 @@ from research.design.comparison import (
     MOST_EPISODES,
     StatisticalRequirements,
 )
-from research.design.pricing import EVALUATION_EPISODES, Estimates
+from research.design.pricing import Estimates
 from research.environments.install import load_environment
 from research.environments.reference import HOW, find_custom_environments, find_entry_points, requirements_of
 from research.errors import BadEnvironment, BadInput, BadTopic
@@ -183,12 +183,13 @@ class ResearchOptions(BaseModel):
         ),
     ] = None
     episodes: Annotated[
-        int,
+        int | None,
         *_option(
             "Hidden episodes of each evaluation; more make less noise and cost time.",
             form={"minimum": LEAST_EPISODES, "maximum": MOST_EPISODES},
+            show_default="as many as make the study cheapest",
         ),
-    ] = EVALUATION_EPISODES
+    ] = None
     approve: Annotated[
         str,
         *_option(
@@ -314,7 +315,7 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     if requirements.metric is not None:
         played = (parsed and parsed.environment) or find_environment(topic, comparison)
         job = (base or Job()).model_copy(update={"environment": played})
-        MetricChoice(requirements.metric, Estimates().training).metric((job,), requirements.episodes)
+        MetricChoice(requirements.metric, Estimates().training).metric((job,), requirements.hidden_episodes)
     question = resolve_topic(asked.topic, comparison)
     if comparison.vary and requirements.metric is not None:
         question = f"{question} --metric {requirements.metric.text}"

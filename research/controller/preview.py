@@ -18,7 +18,7 @@ from research.design.comparison import draft_design
 from research.design.compiler import LEAST_POWER
 from research.design.power import MOST_SEEDS, PowerAnalysis
 from research.design.pricing import Stage, describe_basis
-from research.design.sample_size import Unaffordable
+from research.design.sample_size import EvaluationOption, Unaffordable
 from research.environments.reference import records_of
 from research.errors import DesignRefused, Unmeasurable
 from research.installation.base_job import describe_trained_weights, describe_unusual_rate, find_fixed_fields
@@ -118,6 +118,8 @@ class PlanPreview:
     design: Design | None
     seeds: int | None
     """Of each arm of the design."""
+    evaluations: tuple[EvaluationOption, ...]
+    """What the design would be with so many episodes of an evaluation; empty where only the usual number is known."""
     power_curve: tuple[PowerRow, ...]
     rounds: tuple[RoundRow, ...]
     """The rounds that there may be, the first one first; empty for a study of one."""
@@ -127,6 +129,7 @@ class PlanPreview:
     """Where the prices come from, in words."""
     expected: tuple[ExpectedCost, ...]
     requested_metric: RequestedMetric | None
+    requested_episodes: int | None
     budget: str
 
 
@@ -163,6 +166,8 @@ class _Preview:
         self._draft = draft_design(
             self._hypotheses, designed.action, inputs.compiler.base, self._requirements, self._calculator.judge
         )
+        if refused is not None:  # with the evaluation that the refusal speaks of
+            self._calculator = self._calculator.choose_episodes(self._draft)
 
     def build(self) -> PlanPreview:
         analysis: PowerAnalysis | None = None
@@ -212,6 +217,7 @@ class _Preview:
             plumbing_run_first=first is not None and first.plumbing is not None,
             design=locked,
             seeds=len(locked.seeds) if locked else None,
+            evaluations=self._calculator.list_evaluations(self._draft),
             power_curve=tuple(self._build_power_curve(analysis, effect, locked)) if analysis else (),
             rounds=tuple(self._list_rounds(locked, analysis)) if locked and analysis else (),
             stages=tuple(PricedStage(s.name, s.runs, s.seconds_per_run, run_hours([s])) for s in stages),
@@ -219,6 +225,7 @@ class _Preview:
             priced_by=describe_basis(self._inputs.compiler.price, comparison.jobs),
             expected=tuple(self._expect_cost(locked, true) for true in (0.0, effect)) if locked else (),
             requested_metric=requirements.metric,
+            requested_episodes=self._requirements.episodes,
             budget=self._calculator.describe_budget(),
         )
 

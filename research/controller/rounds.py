@@ -69,7 +69,7 @@ def price_exploration(compiler: DesignCompiler, campaign: CampaignFacts, action:
             jobs.append(Job.model_validate(values))
         except ValidationError as error:
             raise DesignRefused(f"{arm.name}: {describe(error)}; try other values") from error
-    episodes = compiler.requirements.episodes
+    episodes = compiler.requirements.hidden_episodes
     metric = Metric(meaning=f"share of {episodes} hidden tasks solved after the last step", episodes=episodes)
     seconds = max(compiler.price.run_with_evaluations(variant, metric) for variant in jobs)
     runs = len(arms)

@@ -77,8 +77,8 @@ class StatisticalRequirements:
     """Probability of a claim in the right direction, if the true difference is the effect."""
     analyses: int = DEFAULT_ANALYSES
     """Most times the data are analysed."""
-    episodes: int = EVALUATION_EPISODES
-    """Hidden episodes of each evaluation before and after training."""
+    episodes: int | None = None
+    """Hidden episodes of an evaluation; None for as many as make a design cheapest."""
     metric: RequestedMetric | None = None
     """What somebody asks runs to be judged by; None for success, or its gain where models are compared."""
     rounds: int | None = 1
@@ -100,11 +100,16 @@ class StatisticalRequirements:
             )
         if self.rounds is not None and not 1 <= self.rounds <= MOST_ROUNDS:
             raise DesignRefused(f"expected 1 to {MOST_ROUNDS} rounds; found {self.rounds}; leave --rounds out")
-        if not LEAST_EPISODES <= self.episodes <= MOST_EPISODES:
+        if self.episodes is not None and not LEAST_EPISODES <= self.episodes <= MOST_EPISODES:
             raise DesignRefused(
                 f"expected {LEAST_EPISODES} to {MOST_EPISODES} evaluation episodes; found {self.episodes}; "
                 f"use --episodes {EVALUATION_EPISODES}"
             )
+
+    @property
+    def hidden_episodes(self) -> int:
+        """How many an evaluation has before any are chosen."""
+        return self.episodes or EVALUATION_EPISODES
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
@@ -113,7 +118,7 @@ class StatisticalRequirements:
             effect=None if effect is None else float(effect),
             power=float(settings.get("power", DEFAULT_POWER)),
             analyses=int(settings.get("looks", DEFAULT_ANALYSES)),
-            episodes=int(settings.get("episodes", EVALUATION_EPISODES)),
+            episodes=settings.get("episodes", EVALUATION_EPISODES),
             metric=RequestedMetric.from_settings(settings),
             rounds=settings.get("rounds", 1),
         )
@@ -300,7 +305,7 @@ def draft_design(
         _require_environment(job, {name for claim in hypotheses for name in claim.varied})
     claim = hypotheses[0]
     draft = DesignDraft(comparison, 0.0, len({claim.variable for claim in hypotheses}), replication=replication)
-    metric = draft.metric(judge, requirements.episodes)
+    metric = draft.metric(judge, requirements.hidden_episodes)
     if claim.kind != "difference":
         if kind_of(metric).rates:
             raise DesignRefused(
@@ -343,7 +348,7 @@ def _draft_search(
     _require_environment(job, ())
     control = Arm(name=CONTROL, overrides={knob.field: getattr(job, knob.field) for knob in knobs})
     comparison = ResolvedArms(job, (control,), (job,))
-    metric = judge.metric((job,), requirements.episodes)
+    metric = judge.metric((job,), requirements.hidden_episodes)
     better = "increase" if metric.higher_is_better else "decrease"
     check_prediction(better, proposed.predicted_low, proposed.predicted_high, metric)
     effect = requirements.choose_effect(proposed.smallest_effect, metric)

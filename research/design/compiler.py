@@ -4,7 +4,7 @@ A compiled design is sound (every arm is a valid job that differs from the contr
 smallest effect of interest with the promised power by the noise bank's estimate (`research.design.sample_size`), and is
 affordable by its own price at the worst. Everything that decides a verdict is in it before there are data: seeds,
 looks, test, noise, margin, exclusions, collapse, decision table, screen and replication. Seeds come from the caller's
-source; no planner sees them, and no two runs share one unless they are paired. The compiler is pure: it runs nothing.
+source; no planner sees them, and all arms of a comparison run the same. The compiler is pure: it runs nothing.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class CompiledDesign:
             most_excluded=MOST_EXCLUDED,
             collapse=None if reads_collapses else CollapseRule(drop=noise.drop),
             scope_reached=reads_collapses and metric.cut_at is not None,
-            shared_seeds=test == "paired",
+            shared_seeds=analysis.shares_seeds,
             environments=records_of([draft.job.environment, *([other.environment] if other else [])]),
             inquiry=place,
             spending="reached",
@@ -251,7 +251,7 @@ class DesignCompiler(SampleSizeCalculator):
         """Return what the base job's runs would be judged by in an environment; raise DesignRefused."""
         base = self.base or Job()
         job = base if environment is None else base.model_copy(update={"environment": environment})
-        return self.judge.metric((job,), self.requirements.episodes, models=bool(self.models.by_name))
+        return self.judge.metric((job,), self.requirements.hidden_episodes, models=bool(self.models.by_name))
 
     def compile(self, hypotheses: Sequence[Hypothesis], proposal: ProposeDesign) -> CompiledDesign:
         """Return the design that tests `hypotheses` (or runs the proposal's screen) and keeps the promise.
@@ -280,9 +280,9 @@ class DesignCompiler(SampleSizeCalculator):
             return CompiledDesign(tuple(hypotheses), proposal, draft, self)
         lower = [power for power in _LESS_POWER if self.ledgers.round > 1 and power < self.requirements.power]
         for power in [self.requirements.power, *lower]:
-            compiler = replace(self, requirements=replace(self.requirements, power=power))
+            compiler = replace(self, requirements=replace(self.requirements, power=power)).choose_episodes(draft)
             try:
-                draft, seeds, analysis = compiler.size(draft, proposal.seeds_per_arm)
+                draft, seeds, analysis = compiler.size(draft)
             except Unaffordable:
                 if power == [self.requirements.power, *lower][-1]:
                     raise

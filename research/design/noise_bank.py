@@ -5,10 +5,11 @@ with its group of runs that differ in their seed alone. Banks merge as sets do. 
 algorithm) and pools over other fields, machines and lengths. Corrupt logs, other results versions, own rewards and
 unknown jobs are left out and counted with a reason.
 
-Sums of squares are pooled over groups, each around its own mean. The evaluation part is the spread of one untrained
-policy's evaluations and falls with the number of episodes; where it is unknown, a figure stands for its own number of
-episodes and, cautiously, larger ones. The correlation is that of residuals of one seed's runs. Collapsed runs are no
-noise: they are counted apart.
+Sums of squares are pooled over groups, each around its own mean; where runs of all arms' very settings are known, of
+whatever length, over theirs alone, and the arms' variances are averaged. The evaluation part falls with the number of
+episodes: it is the variance of a play within its task, or, of runs that did not count that, the spread of the untrained
+policy's own evaluations; where it is unknown, a figure stands for its own number of episodes and, cautiously, larger
+ones. The correlation is that of residuals of one seed's runs. Collapsed runs are no noise: they are counted apart.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from swarm.job import TINY_CONTEXT, Job, TinyModel
 LEAST_DF = 4
 """Fewest degrees of freedom that a figure is stated with: below, a spread is uncertain by a factor of 4 and more."""
 LEAST_PAIRS = 10
-"""Fewest pairs that a correlation is stated from: below, its 95 % interval is wider than 1.2."""
+"""Fewest pairs that a correlation is stated from: below, its 95 % interval is wider than 1.2. A pair is a degree of
+freedom of two arms; many arms on the same few seeds count as less than each two of them."""
 _NOTHING = 1e-9
 """A standard deviation that is none: far under one episode in any evaluation."""
 _K = TypeVar("_K")
@@ -67,9 +69,14 @@ class Observation(Record):
     episodes: int = Field(ge=1)
     value: float = Field(allow_inf_nan=False)
     initial: float | None = Field(default=None, allow_inf_nan=False)
-    """The same metric of the untrained policy; None where it was not measured."""
+    """The same metric of the untrained policy; None where it was not measured. Where `play_variance` is known it may be
+    an evaluation that other runs share."""
+    play_variance: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Variance of one play of the trained policy within its task; None where plays were not counted so."""
     job: str | None = None
     """Digest of the whole job without its seed; None where nobody wrote it down."""
+    setting: str | None = None
+    """Digest of the job without seed, length and machine; None where nobody wrote it down."""
     collapsed: bool = False
     """Whether training is known to have collapsed, by its course."""
 
@@ -94,18 +101,33 @@ def _group_by(entries: Iterable[Observation], key: Callable[[Observation], _K]) 
 
 
 def _evaluation_variance(entries: Iterable[Observation]) -> float | None:
-    """Return the variance of one policy's evaluations, times their episodes; None where too few of shares are known."""
-    shares = (entry for entry in entries if entry.initial is not None and entry.is_share)
+    """Return the variance of one policy's evaluations, times their episodes; None where too few of shares are known.
+
+    It is that of plays, where runs counted them: an untrained evaluation may be one that runs share.
+    """
+    shares = [entry for entry in entries if entry.is_share]
+    if plays := [entry.play_variance for entry in shares if entry.play_variance is not None]:
+        return fmean(plays)
+    shares = [entry for entry in shares if entry.initial is not None]
     squares, df = 0.0, 0
     for (_, episodes), group in _group_by(shares, lambda entry: (entry.decoding, entry.episodes)).items():
         squares += episodes * _sum_of_squares([entry.initial for entry in group if entry.initial is not None])
         df += len(group) - 1
-    return squares / df if df >= LEAST_DF else None
+    if df < LEAST_DF:
+        return None
+    # by chance they spread by more than plays of one rate ever do
+    return min(
+        squares / df, fmean(entry.initial * (1 - entry.initial) for entry in shares if entry.initial is not None)
+    )
 
 
 def _seed_correlation(groups: Sequence[Sequence[Observation]]) -> tuple[float | None, int]:
-    """Return the correlation of residuals of two groups' runs with one seed, and the number of pairs."""
-    products, left, right, pairs = 0.0, 0.0, 0.0, 0
+    """Return the correlation of residuals of two groups' runs with one seed, and the number of pairs (`LEAST_PAIRS`).
+
+    By the large-sample variance of an intraclass correlation, n seeds that k arms share say as much of it as
+    (n - 1) k (k - 1) / 2 pairs times ((1 + r) / (1 + (k - 1) r))^2.
+    """
+    products, left, right, free = 0.0, 0.0, 0.0, Counter[int]()
     for together in _group_by((entry for group in groups for entry in group), lambda entry: entry.pairing).values():
         values = [
             {entry.seed: entry.value for entry in group}
@@ -116,10 +138,48 @@ def _seed_correlation(groups: Sequence[Sequence[Observation]]) -> tuple[float | 
             if len(seeds) > 1:
                 a, b = _residuals([first[seed] for seed in seeds]), _residuals([second[seed] for seed in seeds])
                 products += sum(x * y for x, y in zip(a, b, strict=True))
-                left, right, pairs = left + sum(x * x for x in a), right + sum(y * y for y in b), pairs + len(seeds)
-    if pairs < LEAST_PAIRS or left <= _NOTHING**2 or right <= _NOTHING**2:
+                left, right = left + sum(x * x for x in a), right + sum(y * y for y in b)
+                free[len(values)] += len(seeds) - 1
+    if left <= _NOTHING**2 or right <= _NOTHING**2:
         return None, 0
-    return max(-1.0, min(1.0, products / math.sqrt(left * right))), pairs
+    correlation = max(-1.0, min(1.0, products / math.sqrt(left * right)))
+    alike = max(0.0, correlation)
+    pairs = round(sum(count * ((1 + alike) / (1 + (arms - 1) * alike)) ** 2 for arms, count in free.items()))
+    return (correlation, pairs) if pairs >= LEAST_PAIRS else (None, 0)
+
+
+def _split_by_arm(alike: Sequence[Observation], jobs: Sequence[Job]) -> list[list[Observation]]:
+    """Return the runs of each arm's setting, where those say enough of every one; else all runs as one part."""
+    keys = dict.fromkeys(map(setting_key, jobs))
+    arms = [[entry for entry in alike if entry.setting == key] for key in keys]
+    enough = (sum(len(group) - 1 for group in _list_groups(arm)) >= LEAST_DF for arm in arms)
+    return arms if len(jobs) > 1 and all(enough) else [list(alike)]
+
+
+def _list_groups(entries: Iterable[Observation]) -> list[list[Observation]]:
+    """Return the runs that did not collapse by what they share but for their seed, where there are two or more."""
+    alive = _group_by((entry for entry in entries if not entry.lost), lambda entry: (entry.group, entry.episodes))
+    return [group for group in alive.values() if len(group) > 1]
+
+
+def _mean_drop(entries: Sequence[Observation]) -> float:
+    """Return what collapsed runs lack of the mean of their groups' other runs, on average; 0 where none did."""
+    lacking = []
+    for group in _group_by(entries, lambda entry: (entry.group, entry.episodes)).values():
+        kept = [entry.value for entry in group if not entry.lost]
+        lacking += [fmean(kept) - entry.value for entry in group if kept and entry.lost]
+    return fmean(lacking) if lacking else 0.0
+
+
+def _pool_variance(
+    groups: Sequence[Sequence[Observation]], per_episode: float | None, episodes: int
+) -> tuple[float, int]:
+    """Return the variance of a run that is evaluated on so many episodes, and its degrees of freedom."""
+    squares, df = 0.0, sum(len(group) - 1 for group in groups)
+    for group in groups:
+        shift = 0.0 if per_episode is None else per_episode * (1 / episodes - 1 / group[0].episodes)
+        squares += _sum_of_squares([entry.value for entry in group]) + shift * (len(group) - 1)
+    return (max(0.0, squares / df) if df else 0.0), df
 
 
 def _residuals(values: Sequence[float]) -> list[float]:
@@ -187,21 +247,20 @@ class NoiseBank:
     def needs_zero_lr_check(self, job: Job) -> bool:
         return self.checked is not None and (job.environment, model_key(job)) not in self.checked
 
-    def find(self, environment: str, job: Job, metric: Metric) -> Noise | str:
+    def find(self, environment: str, job: Job, metric: Metric, others: Sequence[Job] = ()) -> Noise | str:
         """Return the noise of a metric with so many evaluation episodes, or in a sentence why nothing is known of it.
 
         Sums of squares are pooled over groups that were evaluated on as many episodes, those with most degrees of
-        freedom; over all groups where it is known what of the spread is evaluation.
+        freedom; over all groups where it is known what of the spread is evaluation. Where the very settings of all arms
+        (`others` beside `job`) are known, it is the mean of their variances.
         """
-        seen, known = self._select(environment, job, metric)
+        seen, alike = self._select(environment, job, metric)
+        arms = _split_by_arm(alike, (job, *others))
+        known = [entry for arm in arms for entry in arm]
         about = f"{environment}, this model and {job.algorithm}"
         left_out = ", ".join(f"{count} of {reason}" for reason, count in sorted(self.left_out.items()))
         left_out = f"; left out: {left_out}" if left_out else ""
-        alive, groups, lacking = [entry for entry in known if not entry.lost], list[list[Observation]](), list[float]()
-        for every in _group_by(known, lambda entry: (entry.group, entry.episodes)).values():
-            kept = [entry for entry in every if not entry.lost]
-            lacking += [fmean(other.value for other in kept) - entry.value for entry in every if kept and entry.lost]
-            groups += [kept] if len(kept) > 1 else []
+        alive, groups = [entry for entry in known if not entry.lost], _list_groups(known)
         if not groups and seen and metric.threshold is not None:
             return f"Most of the {len(seen)} runs of {about} in the noise bank never reached {metric.threshold:g}."
         if not groups:
@@ -211,11 +270,12 @@ class NoiseBank:
             by_episodes[group[0].episodes] += len(group) - 1
         episodes = min(by_episodes, key=lambda count: (-by_episodes[count], count))
         used = [group for group in groups if per_episode is not None or group[0].episodes == episodes]
-        squares, df, runs = 0.0, sum(len(group) - 1 for group in used), sum(map(len, used))
-        for group in used:
-            shift = 0.0 if per_episode is None else per_episode * (1 / episodes - 1 / group[0].episodes)
-            squares += _sum_of_squares([entry.value for entry in group]) + shift * (len(group) - 1)
-        variance = max(0.0, squares / df)
+        variance, df = _pool_variance(used, per_episode, episodes)
+        parts = [_pool_variance([group for group in used if group[0] in arm], per_episode, episodes) for arm in arms]
+        if len(parts) > 1 and variance > 0 and min(free for _, free in parts) >= LEAST_DF:
+            variance = fmean(part for part, _ in parts)  # with Satterthwaite's degrees of freedom
+            df = int((len(parts) * variance) ** 2 / sum(part**2 / free for part, free in parts))
+        runs = sum(map(len, used))
         where = f"{len(used)} {'group' if len(used) == 1 else 'groups'}"
         if df < LEAST_DF:
             return (
@@ -229,23 +289,28 @@ class NoiseBank:
                 f"The noise bank has runs of {about} with {episodes} evaluation episodes and does not know what of "
                 f"their spread is evaluation, so that it says nothing about {metric.episodes}."
             )
-        evaluation = None
+        evaluation, measured = None, variance
         if per_episode is not None:
-            there = min(variance, per_episode / episodes)
+            there = per_episode / episodes
+            if not any(entry.play_variance is not None for entry in alive):
+                there = min(variance, there)  # of few evaluations of another policy
             evaluation = there * episodes / metric.episodes
-            variance = variance - there + evaluation
+            variance = max(0.0, variance - there) + evaluation
         steps = sorted({entry.steps for group in used for entry in group})
         lengths = str(steps[0]) if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
         lengths = "" if steps == [job.steps] else f", of {lengths} training steps"
         studies, collapsed = len({entry.study for group in used for entry in group}), len(known) - len(alive)
         more = f"; {collapsed} more collapsed" if collapsed else ""
-        correlation, pairs = _seed_correlation(used)
+        correlation, pairs = _seed_correlation(_list_groups(alike))
+        drop = _mean_drop(known)
         return Noise(
             sd=math.sqrt(max(variance, _NOTHING**2)), df=df, episodes=metric.episodes, correlation=correlation,
             evaluation_sd=None if evaluation is None else math.sqrt(evaluation), pairs=pairs,
             basis=f"{runs} runs in {where} that differ in their seed alone{lengths}, from {studies} "
             f"{'study' if studies == 1 else 'studies'}; results version {RESULTS_VERSION}{more}{left_out}",
-            collapsed=collapsed, runs=len(known), drop=fmean(lacking) if lacking and fmean(lacking) > 0 else None,
+            collapsed=collapsed, runs=len(known), drop=drop if drop > 0 else None,
+            measured_sd=None if evaluation is None else math.sqrt(measured),
+            measured_episodes=None if evaluation is None else episodes,
         )  # fmt: skip
 
     def _select(self, environment: str, job: Job, metric: Metric) -> tuple[list[Observation], list[Observation]]:
@@ -312,6 +377,11 @@ def job_key(job: Job) -> str:
     return digest(_drop_seed(job))[:16]
 
 
+def setting_key(job: Job) -> str:
+    """Return the key of a job whatever its seed, its length and its machine."""
+    return digest({**_drop_seed(job), "steps": None, "device": None})[:16]
+
+
 def _drop_seed(job: Job) -> dict[str, Any]:
     fields = {name: content for name, content in without_model_path(job).value().items() if name not in APART}
     if isinstance(job.model, TinyModel) and job.max_context == TINY_CONTEXT:
@@ -348,8 +418,10 @@ def _observe(run: RunState) -> Observation | str:
         episodes=measured.n if metric.schedule is None else metric.episodes,
         value=measured.value,
         initial=initial.value if initial is not None else None,
+        play_variance=(run.collected or {}).get("play_variance"),
         collapsed=not counted and has_collapsed(run),
         job=job_key(job),
+        setting=setting_key(job),
     )
 
 

@@ -2,10 +2,11 @@
 
 Everything follows from the noise bank's estimate, by `studies.statistics.power`: a lower bound, of the last look
 alone, averaged over what the bank's degrees of freedom leave open of the noise. The bank sizes designs and never enters
-a test. Every run has a seed of its own, and two arms are compared by Welch's test, more by the variance of all of them.
-Seeds are shared and paired only where the lower limit of their correlation is above the break-even: where the paired
-test then sees more than the other one on as many runs. Of trainings that collapse as often as the bank's did, only
-those that are left see anything.
+a test. Arms share their seeds. Two are compared by Welch's test, more by the variance of all of them, which a positive
+correlation of runs with one seed makes cautious; paired where the correlation is surely positive, by its lower limit,
+and the paired test sees more on as many runs, averaged over what the pairs leave open of it. Where runs with one seed
+surely lie apart, each arm has seeds of its own. Of trainings that collapse as often as the bank's did, only those that
+are left see anything.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import fmean
 from typing import Literal
 
 from research.proposals.actions import LEAST_SEEDS
@@ -26,9 +28,11 @@ Test = _OfMeans | Literal["boschloo"]
 MOST_SEEDS = 20
 """Most seeds of an arm: beyond, another evaluation or a larger effect is the better buy."""
 _LEAST_PAIRS = 20
-"""Fewest pairs of runs behind a correlation that seeds are shared for."""
+"""Fewest pairs of runs behind a correlation that a test rests on."""
 _SURE = 1.6449
 """Normal quantile of the correlation's one-sided 95 % limit."""
+_FIFTHS = (-1.2816, -0.5244, 0.0, 0.5244, 1.2816)
+"""Normal quantiles of five equally likely values, in standard errors."""
 RATE_DF = 1000
 """Degrees of freedom of a spread that follows from its rate: as good as all."""
 _FINE = 1000
@@ -64,6 +68,11 @@ class PowerAnalysis:
         unpaired = self._unpaired
         paired = _compute_power(self, seeds, effect, "paired") > _compute_power(self, seeds, effect, unpaired)
         return "paired" if paired else unpaired
+
+    @property
+    def shares_seeds(self) -> bool:
+        """Whether arms may share seeds: not where that surely makes them differ by more."""
+        return _correlation_limit(self.noise, _SURE) >= 0
 
     def power(self, seeds: int, effect: float) -> float:
         """Return the probability of a claim in the right direction at the end, if `effect` is the true difference."""
@@ -140,25 +149,30 @@ def rate_noise(rate: float, episodes: int, basis: str) -> Noise:
 @lru_cache(maxsize=8192)
 def _compute_power(analysis: PowerAnalysis, seeds: int, effect: float, test: _OfMeans) -> float:
     """Return the power by one test, computed once: sizing and its alternatives ask the same again and again."""
-    from studies.statistics.power import PowerDesign, power
+    from studies.statistics.power import PowerDesign, assured_power
 
-    noise, known = analysis.noise, least_correlation(analysis.noise)
-    if test == "paired" and (known <= 0 or analysis.weights):
-        return 0.0
+    noise, correlations = analysis.noise, [0.0]
+    if test == "paired":
+        if least_correlation(noise) <= 0 or analysis.weights:
+            return 0.0
+        correlations = [_correlation_limit(noise, errors) for errors in _FIFTHS]
     last = analysis.analyses(seeds)[-1]
     kept = math.floor(seeds * (1 - noise.collapse_rate) + 1e-9)
     if kept < FIRST_ANALYSIS:
         return 0.0
-    power_design = PowerDesign(
-        test, (InterimAnalysis(seeds=kept, alpha=last.alpha),), analysis.arms, analysis.compared, analysis.families,
-        known, analysis.weights,
-    )  # fmt: skip
-    return power(power_design, effect, noise.sd, sd_df=noise.df)
+    looks, counts = (InterimAnalysis(seeds=kept, alpha=last.alpha),), (analysis.arms, analysis.compared)
+    designs = [PowerDesign(test, looks, *counts, analysis.families, known, analysis.weights) for known in correlations]
+    return fmean(assured_power(design, effect, noise) for design in designs)
 
 
 def least_correlation(noise: Noise) -> float:
-    """Return the correlation's one-sided lower 95 % limit (Fisher's z); 0 where too little is known."""
+    """Return the correlation's one-sided lower 95 % limit; 0 where too little is known."""
+    return _correlation_limit(noise, -_SURE)
+
+
+def _correlation_limit(noise: Noise, errors: float) -> float:
+    """Return the correlation, so many standard errors off (Fisher's z); 0 where too little is known."""
     if noise.correlation is None or noise.pairs < _LEAST_PAIRS:
         return 0.0
     inside = max(-0.999, min(0.999, noise.correlation))
-    return math.tanh(math.atanh(inside) - _SURE / math.sqrt(noise.pairs - 3))
+    return math.tanh(math.atanh(inside) + errors / math.sqrt(noise.pairs - 3))

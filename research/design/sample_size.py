@@ -1,5 +1,8 @@
 """How many seeds a comparison gets, or a refusal with its prices.
 
+A promise can be bought with seeds or with episodes: where the bank knows what of the noise is evaluation, the pair that
+costs least is taken, unless somebody fixed the episodes. More seeds than the promise needs are never bought.
+
 Each alternative in a refusal is computed by the same rules that refuse: whoever takes one gets a design. They are more
 seeds (the budget they cost), a larger effect and, where time is short, shorter runs. Pairing seeds needs no
 alternative: it is chosen by itself where it is known to help. Longer runs are not offered: no bank knows what they do
@@ -8,9 +11,11 @@ to the noise.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Final, Self
 
 from research.design.comparison import DesignDraft, StatisticalRequirements
 from research.design.headroom import require_schedule
@@ -23,10 +28,13 @@ from research.proposals.metric_choice import MetricChoice, format_amount, format
 from studies.metrics import kind_of
 from studies.records.alpha import ALPHA, AlphaLedgers
 from studies.records.design import Metric, RunSpec
-from studies.records.procedure import RoundPlace
+from studies.records.procedure import Noise, RoundPlace
 from studies.records.runs import begins_alike
 from swarm.job import Job
 
+EPISODES: Final = (128, 256, 512, 1024, 2048, 4096)
+"""Of an evaluation, to choose from by price."""
+_NEARLY: Final = 1.05
 LEAST_RATE = 0.05
 """Of a few runs none or all do not say that no other will."""
 SHORTEST_STEPS = 5
@@ -40,6 +48,18 @@ class Unaffordable(DesignRefused):
     def __init__(self, message: str, model_feedback: str | None = None, *, need_s: float, shorter: bool) -> None:
         super().__init__(message, model_feedback=model_feedback)
         self.need_s, self.shorter = need_s, shorter
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationOption:
+    """What a design would be with so many episodes of an evaluation."""
+
+    episodes: int
+    seeds: int | None
+    """Of each arm; None where no affordable number of them keeps the promise at all."""
+    seconds: float
+    """Price of the design; infinite without one."""
+    affordable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +90,48 @@ class SampleSizeCalculator(BudgetCheck):
     def judge(self) -> MetricChoice:
         return MetricChoice(self.requirements.metric, self.price.training, self.measured_by, self.study)
 
-    def size(self, draft: DesignDraft, wanted: int) -> tuple[DesignDraft, int, PowerAnalysis]:
-        """Return the widest screen, and the seeds that are needed, or more if they are wanted and affordable.
-
-        Raises Unaffordable.
-        """
+    def size(self, draft: DesignDraft) -> tuple[DesignDraft, int, PowerAnalysis]:
+        """Return the widest screen, and the seeds that are needed; raise Unaffordable."""
         analysis = self.power_analysis(draft)
         need = analysis.seeds_needed(draft.effect)
         if need is None or not self.affords(self.stages(draft, need)):
             raise self._refuse(draft, analysis, need)
-        whole = self.widen_screen(draft, need)
-        more = range(max(need, wanted), need, -1)
-        wished = (n for n in more if analysis.detects(n, draft.effect) and self.affords(self.stages(whole, n)))
-        return whole, next(wished, need), analysis
+        return self.widen_screen(draft, need), need, analysis
+
+    def choose_episodes(self, draft: DesignDraft) -> Self:
+        """Return what sizes by the episodes that make a design cheapest, of those that are affordable.
+
+        Of prices that are nearly the same the most episodes are taken: more plays also say more of each training.
+        """
+        options = self.list_evaluations(draft)
+        if self.requirements.episodes is not None or not options:
+            return self.with_episodes(self.requirements.hidden_episodes)
+        affordable = [option for option in options if option.affordable]
+        most = min(option.seconds for option in affordable or options) * (_NEARLY if affordable else 1.0)
+        near = (option.episodes for option in affordable or options if option.seconds <= most)
+        return self.with_episodes(max(near))
+
+    def with_episodes(self, episodes: int) -> Self:
+        return replace(self, requirements=replace(self.requirements, episodes=episodes))
+
+    def list_evaluations(self, draft: DesignDraft) -> tuple[EvaluationOption, ...]:
+        """Return what a design would be with other numbers of episodes; none where only the usual is known of."""
+        noise = None if kind_of(self.metric(draft)).rates else self._noise(draft)
+        if not isinstance(noise, Noise) or noise.evaluation_sd is None:
+            return ()
+        sizes = sorted({*EPISODES, self.requirements.hidden_episodes})
+        return tuple(self.with_episodes(episodes)._price_evaluation(draft) for episodes in sizes)
+
+    def _price_evaluation(self, draft: DesignDraft) -> EvaluationOption:
+        need, episodes = self.power_analysis(draft).seeds_needed(draft.effect), self.requirements.hidden_episodes
+        if need is None:
+            return EvaluationOption(episodes, None, math.inf, affordable=False)
+        stages = self.stages(draft, need)
+        return EvaluationOption(episodes, need, self.cost(stages), self.affords(stages))
+
+    def _noise(self, draft: DesignDraft) -> Noise | str:
+        job, others = draft.job, draft.comparison.jobs[1:]
+        return self.bank.find(job.environment, job, self.metric(draft), others)
 
     def power_analysis(self, draft: DesignDraft) -> PowerAnalysis:
         """Return what a design can see; raise Unaffordable where the noise is not known."""
@@ -97,7 +146,7 @@ class SampleSizeCalculator(BudgetCheck):
             spread = f"the spread of a rate of {rate:.2f}, each run counting 1 or 0"
             noise = rate_noise(rate, metric.episodes, spread)
             return RatePower(noise, *shape, 1, max(rate, 1 - rate), level, alike, rate=rate)
-        measured = self.bank.find(job.environment, job, metric)
+        measured = self._noise(draft)
         if isinstance(measured, str):
             raise Unaffordable(f"{measured} A/A runs come first", need_s=0.0, shorter=False)
         analyses, span = wanted.analyses, metric_range(metric)
@@ -105,13 +154,12 @@ class SampleSizeCalculator(BudgetCheck):
 
     def explain_unknown_noise(self, draft: DesignDraft) -> str | None:
         """Return why the noise bank says nothing on a design, in a sentence; None where it does."""
-        job, metric = draft.job, self.metric(draft)
-        found = None if kind_of(metric).rates else self.bank.find(job.environment, job, metric)
+        found = None if kind_of(self.metric(draft)).rates else self._noise(draft)
         return found if isinstance(found, str) else None
 
     def metric(self, draft: DesignDraft) -> Metric:
         """Return what the runs of a design are judged by."""
-        return draft.metric(self.judge, self.requirements.episodes)
+        return draft.metric(self.judge, self.requirements.hidden_episodes)
 
     def has_untrained(self, job: Job) -> bool:
         """Return whether the policy that a job begins with was evaluated for all runs that begin with it."""

@@ -41,7 +41,7 @@ class Prediction(Record):
 class Noise(EvolvingRecord):
     """What earlier runs say about the spread of a metric between seeds: the bank's word at the time of the lock."""
 
-    added_fields: ClassVar = frozenset({"collapsed", "runs", "drop"})
+    added_fields: ClassVar = frozenset({"collapsed", "runs", "drop", "measured_sd", "measured_episodes"})
 
     sd: float = Field(gt=0)
     """Standard deviation between runs of one arm that differ in their seed, evaluation noise included."""
@@ -63,6 +63,10 @@ class Noise(EvolvingRecord):
     """Runs that the bank knows, those included; 0 where they were not counted."""
     drop: float | None = Field(default=None, gt=0)
     """What they lacked, on average, of the mean of their groups' other runs; None where none collapsed."""
+    measured_sd: float | None = Field(default=None, gt=0)
+    """The standard deviation as the bank's runs were evaluated; None where nobody knows what of it is evaluation."""
+    measured_episodes: int | None = Field(default=None, ge=1)
+    """Evaluation episodes behind it."""
 
     @property
     def collapse_rate(self) -> float:

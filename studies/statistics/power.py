@@ -2,8 +2,10 @@
 
 Promises. Power is the probability that the last look alone makes a claim in the right direction; earlier looks only add
 to it. One claim of the study is taken to be true and the others not, so that its level is the last look's divided by
-the number of families. The noise may be known or estimated: with `sd_df` power is averaged over the true noise that an
-estimate with so many degrees of freedom leaves open (an assurance: O'Hagan, Stevens & Campbell 2005).
+the number of families. The noise may be known or estimated: `assured_power` averages over the true noise that an
+estimate with so many degrees of freedom leaves open (an assurance: O'Hagan, Stevens & Campbell 2005). Of a spread whose
+evaluation part is known it leaves open what is not evaluation alone: there more episodes help the less, the larger it
+is, and one that was estimated as none promises nothing.
 
 Exact for Welch's test (equal noise and numbers; over Satterthwaite's degrees of freedom) and for the paired one. The
 test with one variance of all arms gives way to Welch's where an arm is too wide; half of either is within 3 points of
@@ -23,7 +25,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from studies.records.design import Design, Hypothesis
-from studies.records.procedure import InterimAnalysis
+from studies.records.procedure import InterimAnalysis, Noise
 from studies.statistics import np, optimize, special
 from studies.statistics.comparison import Test, contrast_limits
 from studies.statistics.proportions import MOST_SEEDS
@@ -31,6 +33,7 @@ from studies.statistics.sequential import crossings, dunnett_critical, spend_alp
 
 _STRATA: Final = 25
 """Equally likely values of the true noise, or of the ratio of two sample variances, that power is averaged over."""
+_NO_SPREAD: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +96,30 @@ def analyses_at_shares(seeds: int, shares: Sequence[float], alpha: float = 0.05)
     return spend_alpha(stops, alpha)
 
 
-def power(shape: PowerDesign, effect: float, sd: float, *, sd_df: int | None = None) -> float:
+def power(shape: PowerDesign, effect: float, sd: float) -> float:
     """Return the probability of a claim in the direction of a true difference `effect`, at noise `sd` between seeds.
 
-    `sd_df` are the degrees of freedom behind `sd`; None for noise that is known. Raise ValueError for an sd or effect
-    that is not positive.
+    Raise ValueError for an sd or effect that is not positive.
     """
     if sd <= 0 or effect <= 0:
         raise ValueError(f"effect and sd must be positive; found {effect} and {sd}")
-    scales = [1.0] if sd_df is None else _scales(sd_df)
-    return sum(_power_at_effects(shape, [effect / (sd * scale) for scale in scales])) / len(scales)
+    return _power_at_effects(shape, [effect / sd])[0]
+
+
+def assured_power(shape: PowerDesign, effect: float, noise: Noise) -> float:
+    """Return the power, averaged over the equally likely true spreads that an estimate of noise leaves open."""
+    spreads = likely_spreads(noise)
+    return sum(_power_at_effects(shape, [effect / spread for spread in spreads])) / len(spreads)
+
+
+def likely_spreads(noise: Noise) -> tuple[float, ...]:
+    """Return equally likely true standard deviations between seeds, at the episodes that `noise` is stated for."""
+    evaluation, measured, there = noise.evaluation_sd, noise.measured_sd, noise.measured_episodes
+    if evaluation is None or measured is None or there is None:
+        return tuple(noise.sd * scale for scale in _scales(noise.df))
+    known = evaluation**2 * noise.episodes / there
+    rest = (max(0.0, (measured * scale) ** 2 - known) for scale in _scales(noise.df))
+    return tuple(max(_NO_SPREAD, math.sqrt(part + evaluation**2)) for part in rest)
 
 
 def min_detectable_effect(shape: PowerDesign, sd: float, *, target_power: float = 0.8) -> float:

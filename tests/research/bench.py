@@ -83,7 +83,7 @@ class Knows(NoiseBank):
 
     sd = 0.01
 
-    def find(self, environment: str, job: Job, metric: Metric) -> Noise:
+    def find(self, environment: str, job: Job, metric: Metric, others: Sequence[Job] = ()) -> Noise:
         return Noise(sd=self.sd, df=20, episodes=metric.episodes, basis="made up")
 
 

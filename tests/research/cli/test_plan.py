@@ -33,7 +33,7 @@ VARY = ("--vary", "learning_rate=0.001,0.003")
 @pytest.fixture
 def known_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the shipped bank say that the noise of `guess` is 0.03 and that of `arith` unknown."""
-    shipped = bank(0.03, evaluation_sd=0.025, environments=("guess",))
+    shipped = bank(0.03, evaluation_sd=0.02, environments=("guess",))
     monkeypatch.setattr("research.design.noise_bank.load_shipped_bank", lambda: shipped)
 
 
@@ -58,9 +58,10 @@ def test_a_person_sees_hypotheses_arms_seeds_looks_test_noise_power_and_price(aj
     assert ended.code == 0
     for part in (
         "hypothesis h1  group_size = 16 raises", "group_size: fewer different tasks are in a step",
-        "arms  group_size=4 vs group_size=16", "seeds  5 of each arm; looked at after 3 seeds", "test  Welch's t",
-        "noise  sd 0.030 between seeds, of which evaluation 0.025; 19 degrees of freedom", "the design",
-        "confirm    10", "run-hours", "the budget is 12 min", "with a difference of 0.1, as looks may end it",
+        "arms  group_size=4 vs group_size=16", "seeds  4 of each arm; looked at after 3 seeds", "test  Welch's t",
+        "episodes  512 of each evaluation, the cheapest, or nearly: 4 seeds", "1,024: 4 seeds,",
+        "noise  sd 0.030 between seeds, of which evaluation 0.020; 19 degrees of freedom", "the design",
+        "confirm     8", "run-hours", "the budget is 12 min", "with a difference of 0.1, as looks may end it",
     ):  # fmt: skip
         assert part in ended.out, part
 
@@ -76,7 +77,8 @@ def keys(value: Any, at: str = "") -> set[str]:
 def test_a_script_finds_what_it_found_before(ajet: Ajet, home: Path) -> None:
     found = planned(ajet, TOPIC)
     assert_golden("\n".join(sorted(keys(found))))
-    assert found["design"]["looks"][-1]["seeds"] == 5
+    assert found["design"]["looks"][-1]["seeds"] == 4
+    assert {option["episodes"]: option["seeds"] for option in found["evaluations"]}[256] == 5
     assert (ajet("study", "list", "--json").data, (home / "studies").exists()) == ([], False), "nothing is run"
 
 

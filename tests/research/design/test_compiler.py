@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,12 @@ from research.proposals.actions import (
 )
 from research.proposals.arms import lint_arms
 from research.text import parse_budget
-from studies.records.design import Budget, Design, Hypothesis
+from studies.records.design import Budget, Design, Hypothesis, Metric
+from studies.records.procedure import Noise
 from swarm.job import Job
 from tests.golden import assert_golden
 from tests.research.banks import bank
+from tests.research.bench import Knows
 from tests.research.compiling import compile_design, noise_plan, refusal
 from tests.research.factories import make_claim
 
@@ -77,13 +80,38 @@ def objection(action: Any, hypotheses: tuple[Hypothesis, ...], budget: Budget, *
     return refusal(action, hypotheses, **{"price": PRICING, "budget": budget, "bank": BANK, **settings})
 
 
-def test_as_many_seeds_as_the_promise_needs_and_more_if_wanted_and_affordable() -> None:
-    counts = {budget: len(compiled(budget).seeds) for budget in (200, 260, 320, 100_000)}
-    assert counts == {200: 3, 260: 4, 320: 5, 100_000: 5}
-    fewer = compiled(100_000, proposal=wish(seeds_per_arm=3), requirements=StatisticalRequirements(effect=0.03))
-    assert len(fewer.seeds) == len(compiled(100_000, requirements=StatisticalRequirements(effect=0.03)).seeds) == 10, (
-        "as many as it needs"
-    )
+def test_as_many_seeds_as_the_promise_needs_and_never_more() -> None:
+    for wanted in (3, 5):
+        proposal = wish(seeds_per_arm=wanted)
+        assert len(compiled(100_000, proposal=proposal).seeds) == 3
+        assert len(compiled(100_000, proposal=proposal, requirements=StatisticalRequirements(effect=0.03)).seeds) == 10
+
+
+@pytest.mark.parametrize("fixed", [512, 2048])
+def test_the_cheapest_episodes_that_keep_the_promise_unless_somebody_fixed_them(fixed: int) -> None:
+    half = {"bank": bank(0.03, evaluation_sd=0.02), "budget_s": 100_000.0}
+
+    def sized(effect: float, **more: Any) -> Design:
+        return compiled(**half, requirements=StatisticalRequirements(effect=effect, **more))
+
+    usual, chosen = sized(0.05, episodes=512), sized(0.05)
+    assert chosen.metric.episodes > 512
+    assert len(chosen.seeds) < len(usual.seeds)
+    assert chosen.price.total_s < usual.price.total_s
+    assert sized(0.05, episodes=fixed).metric.episodes == fixed
+    unknown = compiled(100_000, bank=bank(0.03), requirements=StatisticalRequirements(effect=0.05))
+    assert unknown.metric.episodes == 512, "what of the noise is evaluation is not known"
+
+
+def test_arms_share_seeds_unless_runs_with_one_seed_surely_lie_apart() -> None:
+    apart = Noise(sd=0.03, df=20, episodes=512, correlation=-0.8, pairs=40, basis="made up")
+
+    class Apart(Knows):
+        def find(self, environment: str, job: Job, metric: Metric, others: Sequence[Job] = ()) -> Noise:
+            return apart
+
+    assert (compiled(2000.0).shared_seeds, compiled(2000.0).test) == (True, "welch")
+    assert not compiled(2000.0, bank=Apart()).shared_seeds
 
 
 REFUSALS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("refusals.json").read_text())
@@ -245,11 +273,11 @@ def test_without_a_word_on_the_noise_runs_of_one_job_come_first() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"bank": bank(0.021)}, {"bank": bank(0.02, runs=30)}, {"requirements": StatisticalRequirements(effect=0.11)},
+        {"bank": bank(0.031)}, {"bank": bank(0.03, runs=30)}, {"requirements": StatisticalRequirements(effect=0.11)},
         {"requirements": StatisticalRequirements(power=0.85)}, {"requirements": StatisticalRequirements(analyses=1)},
         {"requirements": StatisticalRequirements(episodes=600)},
         {"price": Pricing(lambda job: 19.0, 2, 20.0, "other")}, {"budget_s": 601.0}, {"base": Job(max_tokens=12)},
-        {"proposal": wish(seeds_per_arm=3)}, {"proposal": wish(replication=ProposedReplication(environment="arith"))},
+        {"proposal": wish(replication=ProposedReplication(environment="arith"))},
         {"proposal": wish(decision_table=LEFT_TO_NO_RULE)},
         {"hypotheses": accepted(proposed().model_copy(update={"smallest_effect": 0.09}))},
         {"hypotheses": accepted(proposed().model_copy(update={"kill_if": "verdict == 'inconclusive' and p > 0.5"}))},
@@ -260,15 +288,15 @@ def test_without_a_word_on_the_noise_runs_of_one_job_come_first() -> None:
     ],
 )  # fmt: skip
 def test_whatever_changes_a_verdict_changes_the_lock(change: dict[str, Any]) -> None:
-    budget_s = change.pop("budget_s", 2000.0)
-    same = compiled(2000.0)
-    assert compiled(budget_s, **change).hash() != same.hash()
-    assert compiled(2000.0).hash() == same.hash()
+    budget_s, known = change.pop("budget_s", 2000.0), bank(0.03)
+    same = compiled(2000.0, bank=known)
+    assert compiled(budget_s, **{"bank": known, **change}).hash() != same.hash()
+    assert compiled(2000.0, bank=known, proposal=wish(seeds_per_arm=3)).hash() == same.hash()
 
 
 def test_seeds_depend_on_secret_and_study_and_on_nothing_else() -> None:
     assert told(wish()) is None  # a check draws none
-    assert compiled().seeds == tuple(draw() for draw in [seed_source("study", b"secret")] * 5)
+    assert compiled().seeds == tuple(draw() for draw in [seed_source("study", b"secret")] * 3)
     sources = (("a", b"secret"), ("a", b"secret"), ("b", b"secret"), ("a", b"other"))
     seeds, again, *others = ([draw() for _ in range(20)] for draw in (seed_source(*source) for source in sources))
     assert seeds == again
@@ -278,7 +306,7 @@ def test_seeds_depend_on_secret_and_study_and_on_nothing_else() -> None:
 
 
 def test_repeated_draws_are_drawn_again() -> None:
-    draws = iter([7, 7, 7, 8, 9, 9, 10, 11])
-    assert compiled(draw_seed=lambda: next(draws)).seeds == (7, 8, 9, 10, 11)
-    with pytest.raises(ValueError, match="fewer than 5 different"):
+    draws = iter([7, 7, 7, 8, 8, 9])
+    assert compiled(draw_seed=lambda: next(draws)).seeds == (7, 8, 9)
+    with pytest.raises(ValueError, match="fewer than 3 different"):
         compiled(draw_seed=lambda: 7)

@@ -22,6 +22,7 @@ from research.design.noise_bank import (
     load_shipped_bank,
     model_key,
     read_bank,
+    setting_key,
 )
 from research.installation.home import Home
 from research.installation.studies import FIRST_VERSION, RESULTS_VERSION
@@ -84,25 +85,54 @@ def test_what_says_nothing_of_a_spread_says_why(known: NoiseBank) -> None:
     assert_golden(why_not(known))
 
 
-def paired(pairs: int, together: float) -> NoiseBank:
+def paired(pairs: int, together: float, arms: int = 2) -> NoiseBank:
     first = [entry.model_copy(update={"pairing": "p"}) for entry in group(0.02, pairs, name="a")]
     second = [
         entry.model_copy(
             update={
-                "group": "b", "run": f"b-{entry.seed}", "pairing": "p",
+                "group": f"b{arm}", "run": f"b{arm}-{entry.seed}", "pairing": "p",
                 "value": 0.7 + together * (entry.value - 0.5) + (1 - together) * 0.02 * (-1) ** (entry.seed // 2),
             }
         )
         for entry in first
+        for arm in range(1, arms)
     ]  # fmt: skip
     return NoiseBank(frozenset([*first, *second]))
 
 
+def test_the_evaluation_part_is_that_of_plays_where_they_were_counted_and_a_shared_beginning_says_nothing() -> None:
+    """An evaluation of the untrained model that all runs share varies by nothing."""
+    plays = bank(0.03).observations
+    counted = NoiseBank(frozenset(entry.model_copy(update={"initial": 0.3, "play_variance": 0.2}) for entry in plays))
+    assert find(counted).evaluation_sd == pytest.approx(math.sqrt(0.2 / 512))
+    assert find(counted, 2048).sd == pytest.approx(math.sqrt(0.03**2 - 0.2 / 512 + 0.2 / 2048))
+    quiet = NoiseBank(frozenset(entry.model_copy(update={"play_variance": 0.24}) for entry in bank(0.01).observations))
+    assert find(quiet).sd == pytest.approx(math.sqrt(0.24 / 512)), "of less than plays alone give"
+    assert (find(quiet).measured_sd, find(quiet, 2048).measured_episodes) == (pytest.approx(0.01), 512)
+    wild = bank(0.08, evaluation_sd=0.05)
+    assert find(wild).evaluation_sd < math.sqrt(0.25 / 512), "no share's plays vary by more"
+
+
+def test_where_the_settings_of_all_arms_are_known_their_variances_are_averaged() -> None:
+    control, treatment = Job(), Job(learning_rate=0.003)
+    quiet, loud = (
+        [entry.model_copy(update={"setting": setting_key(job)}) for entry in group(sd, 10, name=name)]
+        for job, sd, name in ((control, 0.01, "quiet"), (treatment, 0.05, "loud"))
+    )
+    known = NoiseBank(frozenset([*quiet, *loud, *group(0.09, 40, name="others")]))
+    both = known.find("guess", control.model_copy(update={"steps": 7}), metric(), [treatment])
+    assert isinstance(both, Noise)
+    assert both.sd == pytest.approx(math.sqrt((0.01**2 + 0.05**2) / 2))
+    assert both.df == int((0.01**2 + 0.05**2) ** 2 / (0.01**4 / 9 + 0.05**4 / 9)) == 9
+    assert known.find("guess", control, metric(), [Job(learning_rate=0.1)]) == find(known)
+
+
 def test_runs_that_share_a_seed_across_arms_give_a_correlation_where_there_are_enough_pairs() -> None:
     alike, apart, few = find(paired(20, 1.0)), find(paired(20, 0.0)), find(paired(LEAST_PAIRS - 2, 1.0))
-    assert (alike.correlation, alike.pairs) == (pytest.approx(1.0), 20)
+    assert (alike.correlation, alike.pairs) == (pytest.approx(1.0), 19)
     assert apart.correlation == pytest.approx(0.0, abs=0.01)
     assert (few.correlation, few.pairs) == (None, 0)
+    assert find(paired(20, 1.0, arms=9)).pairs < 2 * 20, "nine arms that go together are no 36 pairs a seed"
     unpaired = find(NoiseBank(frozenset([*group(0.02, 20), *group(0.02, 20, name="other")])))
     assert unpaired.correlation is None  # runs of different comparisons
 
@@ -142,6 +172,9 @@ def test_the_shipped_bank_knows_the_built_in_jobs() -> None:
         noise = find(load_shipped_bank(), environment=environment)
         assert 0.005 < noise.sd < 0.08
         assert noise.evaluation_sd is not None
+        assert setting_key(Job(environment=environment)) in {
+            entry.setting for entry in load_shipped_bank().observations
+        }
     assert all(entry.model == model_key(Job()) for entry in load_shipped_bank().observations)
 
 

@@ -16,6 +16,7 @@ from studies.records.alpha import ALPHA
 from studies.records.design import Budget
 from studies.records.procedure import Noise
 from studies.statistics.comparison import effective_level
+from studies.statistics.power import likely_spreads
 from studies.statistics.proportions import boschloo
 from studies.statistics.sizing import plan_analyses
 
@@ -50,6 +51,18 @@ def test_a_correlation_that_may_be_none_helps_nothing(correlation: float | None,
     assert least_correlation(known) <= 0
     assert analysis(known).test(8, 0.05) == "welch"
     assert analysis(known, arms=3).test(8, 0.05) == "common"
+
+
+def test_a_seed_part_that_was_estimated_as_none_promises_nothing() -> None:
+    """Six runs spread by less than their plays: four times the plays do not halve what may be left."""
+    small = {"df": 5, "evaluation_sd": 0.01, "episodes": 2048, "measured_episodes": 512, "basis": "made up"}
+    clamped = analysis(Noise(sd=0.01, measured_sd=0.0195, **small))
+    trusting = analysis(Noise(sd=0.01, **small))
+    known = analysis(Noise(sd=0.01, measured_sd=0.0195, **{**small, "df": 1000}))
+    assert clamped.power(4, 0.04) < trusting.power(4, 0.04) < known.power(4, 0.04)
+    spreads = likely_spreads(clamped.noise)
+    assert min(spreads) == pytest.approx(0.01), "no less than plays alone give"
+    assert max(spreads) > 2 * max(likely_spreads(known.noise))
 
 
 def test_a_correlation_is_believed_by_the_lower_end_of_its_interval() -> None:
