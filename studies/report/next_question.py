@@ -16,6 +16,7 @@ from typing import Final
 from studies.log.study import StudyState
 from studies.records.base import JsonValue
 from studies.records.design import BUILT_IN, CONFIGURATION, MODEL, REWARD, SUCCESS, Design, Hypothesis, Metric
+from studies.records.procedure import InterimAnalysis
 from studies.records.statements import effect_of, metric_name, value_of
 from studies.records.verdict import Verdict
 from studies.report.wording import (
@@ -190,10 +191,11 @@ def _prefer(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdi
 def _expect_less(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
     """Return how many times the truth claims at this look are measured, by the design's noise and bound."""
     sd = max(design.noise.sd if design.noise is not None else 0.0, _spread(verdict) or 0.0)
-    if not sd or design.promise is None or design.test == "boschloo" or verdict.look > max(1, len(design.looks)):
+    if not sd or design.promise is None or design.test == "boschloo":
         return LESS
-    shape, effect = power_design(design, claim), design.promise.effect
-    times = [f"{exaggeration(shape, sd, effect / part, verdict.look):.1f}" for part in (1, 2, 4)]
+    at, effect = InterimAnalysis(seeds=fewest(verdict), alpha=1 - verdict.level), design.promise.effect
+    shape = replace(power_design(design, claim), analyses=(at,), families=1)
+    times = [f"{exaggeration(shape, sd, effect / part):.1f}" for part in (1, 2, 4)]
     return (
         f"expect less: where {format_size(effect, design.metric)}, half or a quarter of it is true, claims at this "
         f"look measure {times[0]}, {times[1]} or {times[2]} times as much"
