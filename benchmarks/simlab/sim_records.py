@@ -186,7 +186,7 @@ def _claim(landed: FlightResult, design: Design, hypothesis: Hypothesis, verdict
     return FlownClaim(
         flight=landed.flight.name,
         hypothesis=hypothesis.id,
-        truth=kept if verdict.scope == "not_collapsed" else whole,
+        truth=kept if "not_collapsed" in verdict.scope else whole,
         truth_kept=kept,
         truth_all=whole,
         scope=verdict.scope,

@@ -78,7 +78,7 @@ def _verdict_json(state: StudyState, folder: Path, verdict: Verdict) -> dict[str
     """Return a verdict as a script gets it: all of it, or that it does not follow, and nothing that it claims."""
     if (reason := verdict_fault(state, folder, verdict)) is None:
         speaks = None if verdict.verdict == "invalid" else verdict.scope
-        return {**verdict.model_dump(mode="json"), "scope": speaks}
+        return {**verdict.model_dump(mode="json"), "scope": speaks, "by_margin": verdict.by_margin}
     said = f"{reason}; ajet study verify {state.id}"
     return {"hypothesis": verdict.hypothesis, "verdict": DOES_NOT_FOLLOW, "reason": said}
 

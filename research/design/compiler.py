@@ -57,7 +57,7 @@ from studies.metrics import kind_of
 from studies.metrics.builtin import Gain
 from studies.records.alpha import ALPHA
 from studies.records.design import REWARD, Design, Hypothesis, Metric, NoisePlan, Price
-from studies.records.procedure import CollapseRule, PowerTarget, Prediction, Replication, Rule
+from studies.records.procedure import CollapseRule, PowerTarget, Prediction, Replication, Rule, StartRule
 from studies.records.runs import EXCLUDED_CODES, WORST_CODES
 from studies.records.statements import statement_of
 from swarm.environments.registry import environments
@@ -207,6 +207,7 @@ class CompiledDesign:
             counted_as_worst=WORST_CODES,
             most_excluded=MOST_EXCLUDED,
             collapse=None if reads_collapses else CollapseRule(drop=noise.drop),
+            start=None if reads_collapses else StartRule(),
             scope_reached=reads_collapses and metric.cut_at is not None,
             shared_seeds=analysis.shares_seeds,
             environments=records_of([draft.job.environment, *([other.environment] if other else [])]),

@@ -30,6 +30,7 @@ from research.proposals.arms import Scalar, value_text
 from research.proposals.flags import Claim, Shape
 from research.proposals.metric_choice import metric_range
 from studies.records.design import CONFIGURATION, MODEL, REWARD, Metric
+from studies.verdicts.recipe import rests_on_survivors
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,19 +268,39 @@ class FollowUpFinder:
         ladder = spec.ladder
         if spec.is_categorical:
             return
+        environment = self._last.design.environment
+        worse = list(self._find_worse(name, environment))
+        open_rungs = tuple(value for value in ladder if not _is_beyond(value, worse))
         if told.found:
             best = _better_value(told, self._last)
+            if not _is_taken(told, self._last):
+                return
             place = ladder.index(best) if best in ladder else len(ladder) + 1
             near = [ladder[index] for index in (place + 1, place - 1) if 0 <= index < len(ladder)]
             tried = {value for _, field, values in self._asked if field == name for value in values}
-            contrast = Contrast(name, best, tuple(value for value in near if value not in tried)[:MOST_NEIGHBOURS])
+            near = [value for value in near if value in open_rungs and value not in tried]
+            contrast = Contrast(name, best, tuple(near[:MOST_NEIGHBOURS]))
             why = f"{name} = {value_text(best)} was the better value; its neighbours are compared with it."
         else:
-            contrast = Contrast(name, ladder[0], () if spec.apart else ladder[1:][-1:])
+            contrast = Contrast(name, (open_rungs or ladder)[0], () if spec.apart else open_rungs[1:][-1:])
             pair = f"{value_text(told.claim.control)} and {value_text(told.claim.treatment)}"
             why = f"{name} was not told apart between {pair}; the ends of its ladder are compared."
         if contrast.treatments:
-            yield from self._make_follow_up([contrast], self._last.design.environment, why)
+            yield from self._make_follow_up([contrast], environment, why)
+
+    def _find_worse(self, name: str, environment: str) -> Iterator[tuple[float, float]]:
+        """Yield of each two values of a field the better and the worse: which collapses more often, else which lost."""
+        for entry in (entry for entry in self._rounds if entry.design.environment == environment):
+            for told in entry.claims:
+                values, verdict = (told.claim.control, told.claim.treatment), told.verdict
+                if verdict is None or told.claim.variable != name or told.claim.kind != "difference":
+                    continue
+                fell = [rate.count / max(1, rate.of) for rate in verdict.collapses] or [0.0, 0.0]
+                if fell[0] != fell[1]:
+                    yield values[fell[0] > fell[1]], values[fell[0] < fell[1]]
+                elif told.found:
+                    wins = _better_value(told, entry) == values[1]
+                    yield values[wins], values[not wins]
 
     def _make_follow_up(
         self,
@@ -310,9 +331,14 @@ class FollowUpFinder:
             held |= _best_settings(entry) if entry.searched else {
                 told.claim.variable: _better_value(told, entry)
                 for told in entry.claims
-                if _is_single_field(told) and told.found and told.claim.kind == "difference"
+                if _is_single_field(told) and told.claim.kind == "difference" and _is_taken(told, entry)
             }  # fmt: skip
         return {name: self._effective_value(name, value) for name, value in held.items() if name not in free}
+
+
+def _is_beyond(value: Scalar, worse: Sequence[tuple[float, float]]) -> bool:
+    """Return whether a value lies at or beyond one that was worse than another on this side of it."""
+    return any((bad - good) * (float(value) - bad) >= 0 for good, bad in worse)
 
 
 def _better_value(told: ClaimFacts, entry: RoundFacts) -> Scalar:
@@ -320,6 +346,11 @@ def _better_value(told: ClaimFacts, entry: RoundFacts) -> Scalar:
     assert told.verdict.estimate is not None
     value: Scalar = told.claim.treatment if _is_better(told.verdict.estimate, entry) else told.claim.control
     return value
+
+
+def _is_taken(told: ClaimFacts, entry: RoundFacts) -> bool:
+    """Return whether a finding is a reason to take its better value, and no finding on those that survived it."""
+    return told.found and told.verdict is not None and not rests_on_survivors(told.verdict, entry.design.metric)
 
 
 def _is_better(estimate: float, entry: RoundFacts) -> bool:

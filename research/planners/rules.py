@@ -169,13 +169,7 @@ class _TopicPlan:
         if shape == "interaction":
             other = contrasts[1]
             claim = self._make_claim([first, other], 0, (-_NO_IDEA, _NO_IDEA, UNDIRECTED))
-            size = "larger" if claim.direction == "increase" else "smaller"
-            falsifier = (
-                f"On fresh seeds the effect of {first.field} is {size} with "
-                f"{_format_setting(other.field, other.treatments[0])} than with "
-                f"{_format_setting(other.field, other.control)} by less than {self._describe_effect()}, or not at all."
-            )
-            return Propose(hypotheses=(claim.model_copy(update={"moderator": other.field, "falsifier": falsifier}),))
+            return Propose(hypotheses=(claim.model_copy(update={"moderator": other.field}),))
         if shape == "trend":
             claim = self._make_claim([first], len(first.treatments) - 1)
             return Propose(hypotheses=(claim.model_copy(update={"ladder": (first.control, *first.treatments)}),))
@@ -268,9 +262,6 @@ class _TopicPlan:
             )
         low, high = scale_to_metric(*expected[:2], self._metric)
         raises = (claim != "decrease") == self._metric.higher_is_better
-        judged = "the metric" if self._named is not None else "the gain" if variable == MODEL else "the success"
-        verb, effect = "raises" if raises else "lowers", self._describe_effect()
-        setting = _format_setting(variable, sides[1])
         return ProposedHypothesis(
             mechanism=" ".join(dict.fromkeys(find_prior(each.field).because for each in about)),
             variable=variable,
@@ -281,17 +272,11 @@ class _TopicPlan:
             predicted_high=high,
             probability=expected[2],
             smallest_effect=self._find_effect(),
-            falsifier=f"On fresh seeds {setting} {verb} {judged} by less than {effect}, or not at all.",
+            falsifier=f"An interval on fresh seeds beyond 0 on the other side, or within ±{self._describe_effect()}.",
             confounds=tuple(fear for each in about for fear in UNSEEN_CONFOUNDERS.get(each.field, ())),
             matched=self._plan.matched,
             sought="equivalence" if self.parsed.equivalence else "either" if claim is None else "difference",
         )
-
-
-def _format_setting(variable: str, value: Setting) -> str:
-    if isinstance(value, tuple):
-        return ", ".join(_format_setting(entry.field, entry.value) for entry in value)
-    return f"{variable} = {value_text(value)}"
 
 
 def _list_values(name: str, values: Sequence[Scalar], joint: str) -> str:

@@ -1,11 +1,12 @@
 """Checks of trainings: collapse, learning signal, zero learning rate, losses of an arm.
 
-Collapse compares a run with itself by the locked rule, blind to its arm and all other runs, so that leaving collapsed
-runs out of a mean cannot favour an arm. Either is enough: it ended below its beginning by more than so many standard
-errors of the two evaluations; or its training success ended more than `lost` of its own gain, and as many errors, below
-its peak. A training that stays where it began is not collapsed. A fall within the last steps that stays above the
-beginning is not seen. The error of an evaluation is sqrt(1/4 / n); that of a mean over steps is the larger of this and
-von Neumann's successive differences (1941, Ann. Math. Stat. 12), which no trend disturbs.
+Collapse compares a run with itself by the locked rule, blind to its arm and all other runs; runs that collapsed are
+left out of a mean, which is then one of survivors. Either is enough: it ended below its beginning by more than so many
+standard errors of the two evaluations; or its training success ended more than `lost` of its own gain, and as many
+errors, below its peak. A training that stays where it began, by the errors of both, never started and is not collapsed.
+A fall within the last steps that stays above the beginning is not seen. The error of an evaluation is sqrt(1/4 / n);
+that of a mean over steps is the larger of this and von Neumann's successive differences (1941, Ann. Math. Stat. 12),
+which no trend disturbs.
 
 `PLUMBING_ARM` trains with a learning rate of 0: weights must stay bit-equal, and engine and learner must agree within
 what the backend states. Runs that were lost in one arm more than in another are told; what the study cut short itself
@@ -23,7 +24,7 @@ from typing import Any, Final
 
 from studies.log.study import RunState, StudyState
 from studies.records.design import Hypothesis, RunSpec
-from studies.records.procedure import CollapseRule
+from studies.records.procedure import CollapseRule, StartRule
 from studies.records.runs import PLUMBING_ARM, Conditions, TrainingCurve, is_untrained_run, shares_untrained
 from studies.records.verdict import CollapseRate
 from studies.statistics.proportions import one_sided_limits
@@ -76,6 +77,17 @@ def detect_collapse(conditions: Conditions, rule: CollapseRule) -> str | None:
         begun = "where it began" if gained == 0 else f"having begun at {found.first:.3f}"
         return f"its training success fell from {found.peak:.3f} to {found.last:.3f}, {begun}"
     return None
+
+
+def has_started(conditions: Conditions, rule: StartRule) -> bool:
+    """Return whether a training ended above where it began; of one of which nobody can say, that it did."""
+    if (found := conditions.course) is None:
+        return True
+    if found.end - found.start > rule.errors * math.sqrt(0.5 / found.plays):
+        return True
+    if found.first is None or found.last is None or found.error is None:
+        return False
+    return found.last - found.first > rule.errors * math.sqrt(2) * found.error
 
 
 def collapse_rate(arm: str, count: int, of: int) -> CollapseRate:

@@ -27,6 +27,7 @@ from studies.records.procedure import (
     RoundPlace,
     Rule,
     Screen,
+    StartRule,
     Watchdog,
 )
 
@@ -271,7 +272,7 @@ class Design(EvolvingRecord):
     added_fields: ClassVar = frozenset({
         "code", "promise", "noise", "looks", "equivalence_margin", "multiplicity", "screen", "replication", "watchdog",
         "decision_table", "counted_as_worst", "most_excluded", "collapse", "scope_reached", "shared_seeds",
-        "environments", "inquiry", "pilot", "spending",
+        "environments", "inquiry", "pilot", "spending", "start",
     })  # fmt: skip
 
     question: str
@@ -323,6 +324,9 @@ class Design(EvolvingRecord):
     """Whether a verdict on a time says that it speaks of trainings that get there, where every run of an arm did and
     others that never will, as many as so few runs leave open, would undo it. Not in designs from before there was it:
     their verdicts speak of all."""
+    start: StartRule | None = None
+    """When a training counts as never started: it counts with its value, and where an arm had none such, verdicts say
+    what others that never start would undo. None, as in older designs, for verdicts that do not look."""
     environments: tuple[EnvironmentRecord, ...] = ()
     """What the environments consist of that are not built in."""
     shared_seeds: bool = True

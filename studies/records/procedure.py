@@ -85,6 +85,13 @@ class CollapseRule(Record):
     value."""
 
 
+class StartRule(Record):
+    """When a training counts as never started: by its own curve (`studies.checks.training`), blind to its arm."""
+
+    errors: float = Field(default=2.0, gt=0)
+    """Standard errors by which a start exceeds its beginning, in its evaluation or in its training success."""
+
+
 class PowerTarget(Record):
     """What the design can see: it was refused unless it could."""
 

@@ -40,8 +40,13 @@ def sentences(
     metric: Metric | None = None,
 ) -> tuple[str, ...]:
     """Return what is put to the test by each claim; `least` is the smallest difference of interest."""
-    where = f", in {environment}" if environment is not None else ""
-    return tuple(_describe_test(claim, where, least, metric) + _describe_joint_fields(claim) for claim in claims)
+    found = []
+    for claim in claims:
+        where = "" if environment is None else f", in {environment}"
+        if where and "hidden" in outcome_name(claim.variable, metric):
+            where += " on the hidden tasks played"
+        found.append(_describe_test(claim, where, least, metric) + _describe_joint_fields(claim))
+    return tuple(found)
 
 
 def screen_sentence(fields: Iterable[str], environment: str) -> str:
@@ -129,19 +134,20 @@ def value_of(value: Any) -> str:
 
 
 def _describe_test(claim: Hypothesis, where: str, least: float | None, metric: Metric | None) -> str:
+    sized = "" if least is None else f" (sized to see {amount(least, metric)})"
     if claim.kind != "difference":
-        by = "" if least is None else f" by {amount(least, metric)} or more"
         margin = "anything that matters" if least is None else amount(least, metric)
         alike, judged = claim.sought == "equivalence", outcome_name(claim.variable, metric)
         if claim.kind == "interaction":
             effect, both = f"Whether the {effect_of(claim)} on the {judged}", _describe_moderator(claim)
             if alike:
                 return f"{effect} is the same {both.replace(' than ', ' as ')}{where}, to less than {margin}."
-            return f"{effect} is {_SIZES[claim.direction]}{by} {both}{where}."
+            return f"{effect} is {_SIZES[claim.direction]} {both}{where}{sized}."
         if alike:
             over = f"over {_rungs(claim)}, along a straight line{where}"
             return f"Whether the {judged} changes {over}, by less than {margin}."
-        return f"Whether the {judged} {_MOVES[claim.direction]}{by} over {_rungs(claim)}, along a straight line{where}."
+        over = f"over {_rungs(claim)}, along a straight line{where}{sized}"
+        return f"Whether the {judged} {_MOVES[claim.direction]} {over}."
     treatment, control = (setting(claim.variable, value) for value in (claim.treatment, claim.control))
     at = " after as many training episodes" if claim.matched == "episodes" else ""
     judged = outcome_name(claim.variable, metric)
@@ -151,12 +157,11 @@ def _describe_test(claim: Hypothesis, where: str, least: float | None, metric: M
             f"Whether the {judged} with {treatment} and with {control} differs {near}{at}{where}: the verdict "
             "Equivalent is what is asked for."
         )
-    by = f" by {amount(least, metric)} or more" if least is not None else ""
     if metric is not None and metric.cut_at is not None:
         needs = "more or fewer" if claim.open else _AMOUNTS[claim.direction]
-        return f"Whether {treatment} needs {needs} {judged} than {control}{by and f',{by}'}{where}."
+        return f"Whether {treatment} needs {needs} {judged} than {control}{where}{sized}."
     moves = "changes" if claim.open else _VERBS[claim.direction]
-    return f"Whether {treatment} {moves} the {judged}{by}{at}, compared with {control}{where}."
+    return f"Whether {treatment} {moves} the {judged}{at}, compared with {control}{where}{sized}."
 
 
 def _before_lock(claim: Hypothesis) -> str:

@@ -48,9 +48,9 @@ class ApprovalRequest(Record):
 
 
 VerdictName = Literal["supported", "refuted", "equivalent", "inconclusive", "invalid"]
-Scope = Literal["all", "not_collapsed", "reached"]
-"""What a verdict speaks of: all trainings, those that do not collapse, or, of an arm that was seen to reach a threshold
-in every run, those that do."""
+Scope = Literal["all", "not_collapsed", "reached", "started", "started_not_collapsed"]
+"""What a verdict speaks of: all trainings, those that do not collapse, or, of an arm of which every run was seen to
+reach a threshold or to start, those that do. An arm with one that did not is spoken of as it is."""
 
 
 class Equivalence(Record):
@@ -80,6 +80,13 @@ class CollapseRate(ReachedRate):
 
     upper: float
     """One-sided upper 95 % limit: a higher rate is ruled out."""
+
+
+class StartRate(CollapseRate):
+    """How many of an arm's trainings never started, with the same limits."""
+
+    begin: float
+    """What a training has that never starts, in the metric: what the arm's had before their first step, on average."""
 
 
 class ArmMean(Record):
@@ -112,7 +119,7 @@ class LastLook(Record):
 class Verdict(EvolvingRecord):
     """What the data say about one hypothesis, computed by code under the locked design."""
 
-    added_fields: ClassVar = frozenset({"scope", "collapses", "reached", "arms", "last"})
+    added_fields: ClassVar = frozenset({"scope", "collapses", "starts", "reached", "arms", "last"})
 
     hypothesis: str
     verdict: VerdictName
@@ -158,9 +165,11 @@ class Verdict(EvolvingRecord):
     exploratory: bool = False
     """Whether an amendment after the first result touched it: it is no test of the locked claim any more."""
     scope: Scope = "all"
-    """What it speaks of; all trainings in designs that lock neither a rule of collapse nor `scope_reached`."""
+    """What it speaks of; all trainings in designs that lock no rule of collapse, no `start` and no `scope_reached`."""
     collapses: tuple[CollapseRate, ...] = ()
     """Of the control and of the treatment; empty for a design without a rule of collapse."""
+    starts: tuple[StartRate, ...] = ()
+    """Of trainings that never started, of the control and of the treatment; empty for a design that does not look."""
     reached: tuple[ReachedRate, ...] = ()
     """Of the control and of the treatment, where a time to a threshold is judged."""
     arms: tuple[ArmMean, ...] = ()
@@ -173,6 +182,16 @@ class Verdict(EvolvingRecord):
     def nonzero(self) -> bool:
         """Whether its interval leaves zero out: an equivalent difference may be small and yet not none."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
+
+    @property
+    def by_margin(self) -> bool:
+        """Whether a difference is claimed and its whole interval lies beyond the margin of what counts as none.
+
+        Never of rates, whose exact test has no interval of its own.
+        """
+        if self.verdict not in ("supported", "refuted") or self.equivalence is None or self.test == "boschloo":
+            return False
+        return self.nonzero and min(abs(self.low or 0.0), abs(self.high or 0.0)) > self.equivalence.margin
 
 
 _SAME: Final = {"proven": "supported", "proved": "supported", "confirmed": "supported", "disproved": "refuted"}

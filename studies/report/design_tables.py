@@ -19,7 +19,7 @@ from studies.records.design import Design, Hypothesis
 from studies.records.procedure import CollapseRule, Screen, Watchdog
 from studies.records.runs import NOISE_ARM
 from studies.records.statements import value_of
-from studies.records.verdict import Verdict
+from studies.records.verdict import CollapseRate
 from studies.report.claims import unit_of, verdict_cell
 from studies.report.elements import Cell, Fact, Row, Table, pairs, table
 from studies.report.run_tables import arm_cell
@@ -167,7 +167,13 @@ def _rule_facts(design: Design) -> Iterator[Fact]:
             f"had gained, by more than {rule.errors:g} standard errors each; or it broke down. It is no part of a "
             "mean, and is counted",
         )
-    elif design.counted_as_worst:
+    if (start := design.start) is not None:
+        yield (
+            "Never started if",
+            f"it ended where it began, within {start.errors:g} standard errors of its evaluations and of its training "
+            "success. It counts with its value",
+        )
+    if design.collapse is None and design.counted_as_worst:
         size = format_size(metric.worst, metric)
         yield "Runs counted at their worst if", f"{', '.join(design.counted_as_worst)}: the run counts with {size}"
     if design.most_excluded < 1:
@@ -279,12 +285,12 @@ def replication_table(state: StudyState) -> Table | None:
 
 
 def collapse_table(state: StudyState) -> Table | None:
-    """Return each arm's rate of collapse with exact limits, and the runs.
+    """Return each arm's rate of collapse with exact limits and the runs, and where it is locked that of never starting.
 
     Where collapsed trainings count with their value, the usual rule tells them and decides nothing. None for a design
     that has no rule of collapse and a metric that reads none.
     """
-    design, rows = state.design, []
+    design, rows = state.design, list[Row]()
     if design is None:
         return None
     if design.collapse is None:
@@ -298,21 +304,14 @@ def collapse_table(state: StudyState) -> Table | None:
         found = collapse_rate(arm, data.broken, len(data.values) + len(data.worst))
         ways = {**data.collapsed, **{run: f"it broke down ({code})" for run, code in data.worst.items()}}
         runs = "; ".join(f"{run}: {one_line(how)}" for run, how in sorted(ways.items()))
-        limits = f"{number(found.low, 2)} to {number(found.high, 2)}"
-        rows.append((arm, f"{found.count} of {found.of}", limits, percent(round(found.upper, 2)), runs or "none"))
-    return table(("Arm", "Collapsed", "Rate, 95 % limits", "Not ruled out: up to", "Runs"), rows, (1, 2, 3))
+        row: Row = (arm, f"{found.count} of {found.of}", _limits(found), percent(round(found.upper, 2)), runs or "none")
+        if design.start is not None:
+            stuck = collapse_rate(arm, len(data.unstarted), len(data.values) - len(data.collapsed))
+            row = (*row, f"{stuck.count} of {stuck.of} ({_limits(stuck)})")
+        rows.append(row)
+    columns = ("Arm", "Collapsed", "Rate, 95 % limits", "Not ruled out: up to", "Runs")
+    return table((*columns, "Never started, 95 % limits") if design.start is not None else columns, rows, (1, 2, 3))
 
 
-def describe_scope(verdict: Verdict) -> str:
-    """Return of which trainings a verdict speaks, as a sentence; empty where no rule of collapse was locked."""
-    if not verdict.collapses or verdict.verdict == "invalid" or verdict.estimate is None:
-        return ""
-    if verdict.scope == "all":
-        return " It holds for all trainings: no rate of collapse that the runs leave open would undo it."
-    rates = verdict.collapses
-    told = ", ".join(
-        f"{rate.count} of {rate.of} did with {rate.arm} (up to {percent(round(rate.upper, 2))} is not ruled out)"
-        for rate in rates
-    )
-    apart = ", and which ones survive may differ" if len({rate.count for rate in rates}) > 1 else ""
-    return f" This is where training does not collapse: {told}{apart}."
+def _limits(rate: CollapseRate) -> str:
+    return f"{number(rate.low, 2)} to {number(rate.high, 2)}"

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 from studies.checks.conditions import INITIAL, CollectError, read_collected
@@ -90,6 +91,8 @@ class RunEvidence:
     """Plays that the evaluator kept, by task: (`initial` or `final`, the task's id and its messages)."""
     hidden: tuple[tuple[float, float], ...] = ()
     """Hidden success by training episodes, where it was evaluated during training."""
+    tasks: Mapping[str, float] = field(default_factory=dict)
+    """Share of the plays after training of each hidden task that solved it; of a run of the confirmation."""
     others: Mapping[str, float] = field(default_factory=dict)
     """What its files give of metrics that nobody asked for, by key."""
 
@@ -170,8 +173,16 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
         recomputed=_recompute(run, results),
         transcripts=tuple((part, kept[part][task]) for task in both for part in kept),
         hidden=hidden,
+        tasks=_by_task(evaluation["final"]["episodes"]) if run.spec.phase == "confirm" else {},
         others=measured,
     )
+
+
+def _by_task(episodes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    plays: dict[str, list[bool]] = {}
+    for episode in episodes:
+        plays.setdefault(str(episode.get("task_id")), []).append(bool(episode["success"]))
+    return {task: fmean(solved) for task, solved in plays.items()}
 
 
 def _recompute(run: RunState, results: Results) -> dict[str, float]:

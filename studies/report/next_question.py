@@ -16,9 +16,11 @@ from typing import Final
 from studies.log.study import StudyState
 from studies.records.base import JsonValue
 from studies.records.design import BUILT_IN, CONFIGURATION, MODEL, REWARD, SUCCESS, Design, Hypothesis, Metric
+from studies.records.procedure import InterimAnalysis
 from studies.records.statements import effect_of, metric_name, value_of
 from studies.records.verdict import Verdict
 from studies.report.wording import (
+    capital,
     duration,
     format_signed,
     format_size,
@@ -29,7 +31,8 @@ from studies.report.wording import (
     setting,
     span,
 )
-from studies.statistics.power import min_detectable_effect, power_design, seeds_needed
+from studies.statistics.comparison import contrast
+from studies.statistics.power import exaggeration, min_detectable_effect, power_design, seeds_needed
 from studies.statistics.proportions import min_detectable_rate, seeds_for_rates
 from studies.verdicts.judge import gather
 from studies.verdicts.rules import LEAST_KEPT
@@ -39,6 +42,7 @@ POWER: Final = 0.8
 """Probability with which a difference counts as seen, where the design promised none."""
 LESS: Final = "expect less, as differences that are large enough to be claimed are on average measured too large"
 """Of every estimate that a reader may want to rely on because it was claimed."""
+_LEVEL: Final = 0.95
 _MOST_LONGER: Final = 8.0
 """A study that would take more than so many times its budget is not proposed."""
 _SAFELY: Final = 0.9
@@ -74,19 +78,60 @@ def in_practice(state: StudyState, design: Design, claim: Hypothesis, verdict: V
         advice = f"do not read it as no difference: {_not_seen(design, claim, verdict)}"
     else:
         advice = _prefer(state, design, claim, verdict)
-    if not any(rate.count for rate in verdict.collapses) or verdict.low is None:
+    counted = _count_collapsed(state, design, claim, verdict)
+    if counted is None:
         return advice
-    arms = gather(state, look=verdict.look)
-    runs = {name: arms[name].runs(design.metric.worst).values for name in design.contrast_of(claim)}
-    whole = sum(weight * fmean(runs[name].values()) for name, weight in design.contrast_of(claim).items())
-    size = format_signed(whole, unit=design.metric.unit)
-    counted = f"with the trainings that collapsed counted, the difference is {size}"
-    broken = [rate.count / max(1, rate.of) for rate in verdict.collapses]
-    if verdict.verdict == "equivalent" and min(broken) < max(broken):
-        return f"do not choose by cost: this is of trainings that do not collapse, and {counted}."
-    if verdict.verdict in ("supported", "refuted") and whole * (verdict.estimate or 0.0) <= 0:
-        return f"prefer neither by this: it is of trainings that do not collapse, and {counted}."
-    return f"{advice} That is of trainings that do not collapse; {counted}."
+    unit = design.metric.unit
+    ends = "" if counted.ends is None else f" ({span(*counted.ends, unit=unit)})"
+    difference = format_signed(counted.estimate, unit=unit) + ends
+    size = f"with the trainings that collapsed counted, the difference is {difference}"
+    if not verdict.exploratory and counted.undoes(verdict):
+        lead = "do not choose by cost" if verdict.verdict == "equivalent" else "prefer neither by this"
+        return f"{lead}: {size}."
+    return f"{advice} {capital(size)}."
+
+
+@dataclass(frozen=True, slots=True)
+class _CountedEffect:
+    """What a claim's effect is with the trainings that collapsed in the means, with its 95 % interval."""
+
+    estimate: float
+    ends: tuple[float, float] | None
+
+    def undoes(self, verdict: Verdict) -> bool:
+        """Return whether what was claimed of the other trainings is not to be seen of all.
+
+        Collapses that only add to a difference, as those of the worse arm, take nothing from it.
+        """
+        low, high = self.ends or (-math.inf, math.inf)
+        if verdict.verdict == "equivalent" and verdict.equivalence is not None:
+            return max(-low, high) >= verdict.equivalence.margin
+        if verdict.verdict not in ("supported", "refuted") or verdict.estimate is None:
+            return False
+        return (
+            (low <= 0 and self.estimate < verdict.estimate)
+            if verdict.estimate > 0
+            else (high >= 0 and self.estimate > verdict.estimate)
+        )
+
+
+def _count_collapsed(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> _CountedEffect | None:
+    """Return the effect over all trainings; None where none collapsed, or nothing was compared."""
+    if not any(rate.count for rate in verdict.collapses) or verdict.low is None:
+        return None
+    arms, weights = gather(state, look=verdict.look), design.contrast_of(claim)
+    runs = [arms[name].runs(design.metric.worst).numbers for name in weights]
+    found = contrast(runs, tuple(weights.values()))
+    if found is None:
+        return _CountedEffect(math.fsum(w * fmean(r) for w, r in zip(weights.values(), runs, strict=True)), None)
+    return _CountedEffect(found.estimate, found.interval(_LEVEL))
+
+
+def _setting_of(verdict: Verdict) -> str:
+    """Return where an advice holds: in this setting, and for which trainings."""
+    words = (("started", "start"), ("not_collapsed", "do not collapse"))
+    whom = " and ".join(said for scope, said in words if scope in verdict.scope)
+    return f"in this setting, where trainings {whom}" if whom else "in this setting"
 
 
 def _by_cost(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
@@ -97,7 +142,7 @@ def _by_cost(state: StudyState, design: Design, claim: Hypothesis, verdict: Verd
             f"take the {effect_of(claim)} to be the same with both values of {claim.moderator}: what they differ by "
             f"lies within ±{margin}."
         )
-    lead = f"choose by cost: what difference there is lies within ±{margin}"
+    lead = f"{_setting_of(verdict)}, choose by cost: what difference there is lies within ±{margin}"
     if verdict.nonzero and verdict.estimate is not None:
         lead += f", though it is not zero ({format_signed(verdict.estimate, unit=design.metric.unit)})"
     costs = []
@@ -115,6 +160,7 @@ def _prefer(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdi
     interval, unit = deciding_interval(design, verdict), design.metric.unit
     assert verdict.estimate is not None  # supported and refuted have one
     assert interval is not None
+    where, less = _setting_of(verdict), _expect_less(design, claim, verdict)
     caution = ", part of which may come from the unequal training" if find_unequal_training(verdict) else ""
     again = next((entry for entry in state.replications if entry.hypothesis == claim.id), None)
     if again is not None and design.replication is not None:
@@ -124,22 +170,35 @@ def _prefer(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdi
     if claim.kind == "trend":
         first, last = (value_of(value) for value in (claim.control, claim.treatment))
         return (
-            f"in this setting, read it as a direction: from {claim.variable} = {first} to {last}, {size} was measured "
-            f"along a straight line{caution}; {LESS}; which value between is best was not tested."
+            f"{where}, read it as a direction: from {claim.variable} = {first} to {last}, {size} was measured "
+            f"along a straight line{caution}; {less}; which value between is best was not tested."
         )
     if claim.kind == "interaction":
         before, after = (value_of(value) for value in claim.varied[claim.moderator])
         return (
-            f"in this setting, choose {claim.moderated} anew for each {claim.moderator}: its effect with {after} "
-            f"differs from that with {before} by {size} as measured{caution}; {LESS}; whether either effect is above "
+            f"{where}, choose {claim.moderated} anew for each {claim.moderator}: its effect with {after} "
+            f"differs from that with {before} by {size} as measured{caution}; {less}; whether either effect is above "
             "zero was not tested."
         )
     treatment_wins = (verdict.estimate > 0) == design.metric.higher_is_better
     better, other = (claim.treatment, claim.control) if treatment_wins else (claim.control, claim.treatment)
-    early = ", those at an early look most" if verdict.look < len(design.looks) else ""
     return (
-        f"in this setting, prefer {setting(claim, better)} to {setting(claim, other)}: "
-        f"{format_gain(design.metric, verdict.estimate, interval)} was measured{caution}; {LESS}{early}."
+        f"{where}, prefer {setting(claim, better)} to {setting(claim, other)}: "
+        f"{format_gain(design.metric, verdict.estimate, interval)} was measured{caution}; {less}."
+    )
+
+
+def _expect_less(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
+    """Return how many times the truth claims at this look are measured, by the design's noise and bound."""
+    sd = max(design.noise.sd if design.noise is not None else 0.0, _spread(verdict) or 0.0)
+    if not sd or design.promise is None or design.test == "boschloo":
+        return LESS
+    at, effect = InterimAnalysis(seeds=fewest(verdict), alpha=1 - verdict.level), design.promise.effect
+    shape = replace(power_design(design, claim), analyses=(at,), families=1)
+    times = [f"{exaggeration(shape, sd, effect / part):.1f}" for part in (1, 2, 4)]
+    return (
+        f"expect less: where {format_size(effect, design.metric)}, half or a quarter of it is true, claims at this "
+        f"look measure {times[0]}, {times[1]} or {times[2]} times as much"
     )
 
 
@@ -190,11 +249,7 @@ def _rates_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
 
 def reached_power(design: Design, claim: Hypothesis, verdict: Verdict) -> ReachedPower | None:
     """Return what a comparison could see at the spread it met; None without one, or where no mean is judged."""
-    sd, runs = verdict.sd_pooled, fewest(verdict)
-    if sd is None:
-        known = [arm.sd for arm in verdict.arms] or [verdict.sd_control, verdict.sd_treatment]
-        sds = [each for each in known if each is not None]
-        sd = math.sqrt(fmean(each * each for each in sds)) if sds else None
+    sd, runs = _spread(verdict), fewest(verdict)
     if not sd or runs < (2 if design.collapse is None else LEAST_KEPT) or design.test == "boschloo":
         return None
     whole = power_design(design, claim)
@@ -203,6 +258,12 @@ def reached_power(design: Design, claim: Hypothesis, verdict: Verdict) -> Reache
     power, wanted = (promise.power, promise.effect) if promise is not None else (POWER, claim.smallest_effect)
     needed = seeds_needed(shape, wanted, sd, target_power=power) if wanted is not None else None
     return ReachedPower(min_detectable_effect(shape, sd, target_power=power), power, wanted, needed)
+
+
+def _spread(verdict: Verdict) -> float | None:
+    known = [arm.sd for arm in verdict.arms] or [verdict.sd_control, verdict.sd_treatment]
+    sds = [each for each in known if each is not None]
+    return verdict.sd_pooled or (math.sqrt(fmean(each * each for each in sds)) if sds else None)
 
 
 def fewest(verdict: Verdict) -> int:
@@ -265,6 +326,9 @@ def list_next_questions(state: StudyState) -> tuple[NextQuestion, ...]:
     judged.sort(key=lambda pair: _URGENCY.index(pair[1].verdict))
     leads: list[NextQuestion] = []
     for claim, verdict in judged:
+        fallen = any(rate.count for rate in verdict.collapses)
+        if fallen and verdict.low is None:  # so many that nothing is compared: more of them would tell no more
+            leads.append(_ask_collapses(state, design, claim))
         if verdict.verdict == "inconclusive":
             leads += _with_more(state, design, claim, verdict)
         elif verdict.verdict == "supported" or (claim.open and verdict.verdict == "refuted"):
@@ -274,13 +338,17 @@ def list_next_questions(state: StudyState) -> tuple[NextQuestion, ...]:
             leads.append(_compare(state, design, claim, why, (claim.treatment, claim.control)))
         elif verdict.verdict == "invalid":
             leads.append(_same_question(state, "the same again, once what made it invalid is mended", 1.0))
-        if any(rate.count for rate in verdict.collapses):
-            leads.append(_compare(state, design, claim, "which of them collapses more often", metric="collapse"))
+        if fallen and verdict.low is not None:
+            leads.append(_ask_collapses(state, design, claim))
         elif verdict.verdict == "equivalent":
             leads.append(
                 NextQuestion("something else: here nothing that matters was left to find", "ajet study plan '...'")
             )
     return tuple(leads)
+
+
+def _ask_collapses(state: StudyState, design: Design, claim: Hypothesis) -> NextQuestion:
+    return _compare(state, design, claim, "which of them collapses more often", metric="collapse")
 
 
 def _with_more(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> Iterator[NextQuestion]:

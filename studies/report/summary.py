@@ -15,7 +15,6 @@ from studies.checks.training import unequal_drops
 from studies.log.study import ASK_RULE, StudyState
 from studies.records.design import Design, Hypothesis
 from studies.records.runs import EVIDENCE_CODES
-from studies.report.design_tables import describe_scope
 from studies.report.elements import Point
 from studies.report.evidence import Evidence
 from studies.report.next_question import LESS, NextQuestion, ask_next, format_gain, in_practice
@@ -23,7 +22,7 @@ from studies.report.validity import surprises, warn_collapsed, warn_miscalibrate
 from studies.report.wording import (
     capital,
     describe_comparison,
-    describe_reached,
+    describe_trainings,
     finding,
     format_size,
     label,
@@ -104,8 +103,8 @@ def _answer(state: StudyState, design: Design, claim: Hypothesis) -> HeadlineAns
         sentence = _why_no_verdict(state, design, claim) + differ
         yet = "nothing follows yet: the comparison is not judged."
         return HeadlineAnswer(claim.id, "none", "No verdict", sentence, yet)
-    said = finding(claim, verdict, design.metric, deciding_interval(design, verdict)) + describe_scope(verdict)
-    said += describe_reached(verdict, design.metric) + differ
+    said = finding(claim, verdict, design.metric, deciding_interval(design, verdict))
+    said += describe_trainings(verdict, design.metric) + differ
     if verdict.last is not None:
         said += f" This is the {name_judged_look(design, verdict)}."
     elif not state.is_settled(claim.id):

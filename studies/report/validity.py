@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from statistics import fmean
+from statistics import fmean, variance
 from typing import Final, Literal
 
 from studies.checks.conditions import find_confounders
@@ -59,7 +59,7 @@ from studies.report.wording import (
     setting,
     span,
 )
-from studies.statistics.comparison import contrast, is_constant, spread_interval, welch
+from studies.statistics.comparison import contrast, is_constant, spread, spread_interval, welch
 from studies.statistics.proportions import difference as exact_difference
 from studies.verdicts.judge import find_violations, gather
 from studies.verdicts.scope import find_unobserved_misses
@@ -67,6 +67,8 @@ from studies.verdicts.scope import find_unobserved_misses
 SMALL_ARM: Final = 10
 """Runs per arm below which a report says that the sample is small."""
 _CEILING: Final = 0.95
+_LEAST_TASKS: Final = 8
+"""Hidden tasks from which on it is told how a difference varies between them."""
 _NOT_COMPARED: Final = frozenset({
     "stopped_by", "drawn_tasks", "untrained", "course", "signal_steps", "probs_diff", "stillness",
 })  # fmt: skip
@@ -314,14 +316,63 @@ def _warn_setting(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     model = state.design.base_job.get("model")
     tiny = isinstance(model, dict) and model.get("kind", "tiny") == "tiny"
     said = "a tiny language model made on the spot" if tiny else "one model"
+    count = len({task for run in evidence.runs.values() for task in run.tasks})
+    tasks = f", {plural(count, 'hidden task')} of it" if count else ""
+    these = " and these tasks" if count else ""
     yield threat(
-        f"One environment ({state.design.environment}) and {said}: the verdict holds for this setting; whether it "
-        "carries over to others was not tested."
+        f"One environment ({state.design.environment}){tasks} and {said}: the verdict holds for this setting{these}; "
+        "whether it carries over to others was not tested."
     )
     yield threat(
         "Every other field was held at one value and not tuned for each arm: an arm may be better at its own best "
         "settings than it looks here."
     )
+
+
+def _warn_tasks(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """Tell of a difference that varies so between hidden tasks that on other tasks its error would be larger."""
+    design = state.design
+    for verdict in state.verdicts if design is not None and design.metric.key == SUCCESS else ():
+        claim = design.hypothesis(verdict.hypothesis) if design is not None else None
+        if design is None or claim is None or claim.kind != "difference":
+            continue
+        arms = [
+            [evidence.runs[run].tasks for run in runs.values if run not in runs.collapsed and run in evidence.runs]
+            for runs in (gather(state, look=verdict.look)[name] for name in design.contrast_of(claim))
+        ]
+        if (found := task_spread(arms)) is None:
+            continue
+        error = math.sqrt(sum((spread(list(map(mean_of, runs))) or 0.0) ** 2 / len(runs) for runs in arms))
+        sd, tasks = found
+        added = sd / math.sqrt(tasks)
+        if added > error / 2:
+            yield threat(
+                f"{claim.id} is about these {plural(tasks, 'hidden task')}: the difference varies between them (SD "
+                f"{number(sd)}), so that over other tasks of the environment its standard error would be "
+                f"{number(math.hypot(error, added))}, not {number(error)}."
+            )
+
+
+def task_spread(arms: Sequence[Sequence[Mapping[str, float]]]) -> tuple[float, int] | None:
+    """Return how much the difference of two arms varies between tasks beyond chance (a standard deviation), and of how
+    many tasks; None where runs played different ones, an arm has one run, or chance alone may vary as much.
+
+    `arms` holds the success of each run by task. Levels of runs are taken out: their spread is in every standard error.
+    """
+    tasks = sorted(arms[0][0]) if all(len(runs) > 1 for runs in arms) else []
+    if len(tasks) < _LEAST_TASKS or any(run.keys() != set(tasks) for runs in arms for run in runs):
+        return None
+    about = [[{task: run[task] - mean_of(run) for task in tasks} for run in runs] for runs in arms]
+    noise = fmean(sum(variance([run[task] for run in runs]) / len(runs) for runs in about) for task in tasks)
+    control, treatment = ([fmean(run[task] for run in runs) for task in tasks] for runs in about)
+    seen = variance([b - a for a, b in zip(control, treatment, strict=True)])
+    if seen * (1 - 2 * math.sqrt(2 / (len(tasks) - 1))) <= noise:  # two standard errors of a variance
+        return None
+    return math.sqrt(seen - noise), len(tasks)
+
+
+def mean_of(run: Mapping[str, float]) -> float:
+    return fmean(run.values())
 
 
 SIMULATED_KINDS: Final = frozenset({"", "success", "gain", "area", "episodes", "seconds", "collapse"})
@@ -506,5 +557,5 @@ def _warn_cut(state: StudyState, design: Design) -> Iterator[Remark]:
 _RULES: Final[tuple[Callable[[StudyState, Evidence], Iterator[Remark]], ...]] = (
     _check_lock, _check_conditions, _check_numbers, _warn_design, _warn_logs, warn_generated_rewards,
     _warn_invalid, _warn_retries, warn_collapsed, warn_noise, warn_miscalibrated, warn_sandboxes,
-    warn_custom_environments, warn_measure, _warn_setting,
+    warn_custom_environments, warn_measure, _warn_tasks, _warn_setting,
 )  # fmt: skip

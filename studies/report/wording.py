@@ -1,7 +1,8 @@
 """How a report says things: numbers, durations, and verdicts in words bound to the rules.
 
-The ladder of a verdict's words is fixed here: *supported*, *refuted*, *inconclusive* (which is "no evidence of",
-never "no effect"), *invalid*. Nothing is rounded into significance: differences keep three decimals and their sign.
+The ladder of a verdict's words is fixed here: *supported* or *refuted* with its side (*higher*, *higher by the
+margin*), *equivalent*, *inconclusive* ("no evidence of", never "no effect"), *invalid*. Nothing is rounded into
+significance: differences keep three decimals and their sign.
 """
 
 from __future__ import annotations
@@ -16,16 +17,23 @@ from studies.records.design import CONFIGURATION, Hypothesis, Metric
 from studies.records.statements import effect_of, format_setting_value, metric_name, value_of
 from studies.records.verdict import Verdict
 from studies.verdicts.scope import find_unobserved_misses
-from studies.verdicts.wording import DecidingInterval, decimals, ends_in_digits, explain_reached
+from studies.verdicts.wording import DecidingInterval, decimals, ends_in_digits, explain_reached, explain_trainings
 
 MINUS: Final = "\N{MINUS SIGN}"
 NONE: Final = "–"
-_SIDES: Final = ("supported", "refuted")
+_SIDES: Final = {
+    "difference": ("higher", "lower"),
+    "interaction": ("larger", "smaller"),
+    "trend": ("rising", "falling"),
+}
 
 
 def label(claim: Hypothesis, verdict: Verdict) -> str:
-    """Return a verdict's word; of a question that names no side, that there is a difference, whichever it is."""
-    return "Difference shown" if claim.open and verdict.verdict in _SIDES else verdict.verdict.capitalize()
+    """Return a verdict's word, with the side of a difference that it claims, and whether it is by the margin."""
+    if verdict.verdict not in ("supported", "refuted") or verdict.estimate is None:
+        return verdict.verdict.capitalize()
+    side = _SIDES[claim.kind][verdict.estimate < 0] + (" by the margin" if verdict.by_margin else "")
+    return capital(side) if claim.open else f"{verdict.verdict.capitalize()}, {side}"
 
 
 def format_signed(value: float | None, *, unit: str = "") -> str:
@@ -180,6 +188,9 @@ def finding(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: 
             f"{number(verdict.mean_control, unit=metric.unit)} with {value_alone(hypothesis, hypothesis.control)} "
             f"(difference {difference}, {_ends(interval, metric.unit)}, n = {describe_counts(verdict)})."
         )
+    if verdict.verdict in ("supported", "refuted") and verdict.equivalence is not None and verdict.test != "boschloo":
+        size = format_size(verdict.equivalence.margin, metric)
+        text += f" The whole interval lies beyond {size}." if verdict.by_margin else f" {size} or more is not shown."
     if verdict.verdict == "supported" or (hypothesis.open and verdict.verdict == "refuted"):
         return text
     if verdict.verdict == "refuted":
@@ -237,12 +248,17 @@ def _ends(interval: DecidingInterval | None, unit: str) -> str:
     return f"{percent(interval.level)} interval {span(interval.low, interval.high, unit=unit)}"
 
 
-def describe_reached(verdict: Verdict, metric: Metric) -> str:
-    """Return the share of runs whose value is not where it is cut, and of which trainings a verdict on a time speaks.
+def describe_trainings(verdict: Verdict, metric: Metric) -> str:
+    """Return of which trainings a verdict speaks; of a time, the share of runs whose value is not where it is cut.
 
-    Empty for what is never cut; a cut that no run met says nothing.
+    Empty where no rule says; a cut that no run met says nothing.
     """
-    if not verdict.reached or verdict.estimate is None:
+    if verdict.estimate is None:
+        return ""
+    if verdict.collapses and verdict.verdict != "invalid":
+        unseen = find_unobserved_misses(metric, verdict) if verdict.starts else ()
+        return explain_trainings(verdict.scope, verdict.collapses, verdict.starts, unseen, named=True)
+    if not verdict.reached:
         return ""
     missed = any(rate.count < rate.of for rate in verdict.reached)
     reached = ""

@@ -143,6 +143,25 @@ def seeds_needed(shape: PowerDesign, effect: float, sd: float, *, target_power: 
     return 2 + bisect_left(range(2, MOST_SEEDS), True, key=is_enough) if is_enough(MOST_SEEDS) else None
 
 
+def exaggeration(shape: PowerDesign, sd: float, effect: float) -> float:
+    """Return how many times a true difference `effect` claims of it are measured on average, at noise `sd`.
+
+    Of claims with its sign at the last look, as if it were the only one: those that an earlier one would have made
+    are among them. Larger than 1, as what is measured too small is not claimed.
+    """
+    weights = shape.weights or (-1.0, 1.0)
+    squares = math.fsum(weight * weight for weight in weights)
+    arms = {"paired": 1.0, "common": float(shape.arms)}.get(shape.test)
+    if arms is None:  # Satterthwaite's, of arms alike in noise and number
+        arms = squares**2 / math.fsum(weight**4 for weight in weights)
+    df, kept = arms * (shape.seeds - 1), 1 - shape.correlation if shape.test == "paired" else 1.0
+    true = effect / (sd * math.sqrt(squares * kept / shape.seeds))
+    bounds = _critical(shape, df) / np.array(_scales(df))
+    rates = special.ndtr(true - bounds)
+    above = np.exp(-((bounds - true) ** 2) / 2) / math.sqrt(2 * math.pi)
+    return float(1 + above.sum() / rates.sum() / true)
+
+
 def _power_at_effects(shape: PowerDesign, sizes: Sequence[float]) -> list[float]:
     if shape.test == "contrast":
         error = math.sqrt(math.fsum(weight * weight for weight in shape.weights) / shape.seeds)
@@ -188,6 +207,6 @@ def _ratios(df: int) -> tuple[float, ...]:
 
 
 @lru_cache(maxsize=256)
-def _scales(df: int) -> tuple[float, ...]:
+def _scales(df: float) -> tuple[float, ...]:
     """Return equally likely ratios of the true to the estimated noise: sqrt(df / chi-squared)."""
     return tuple(math.sqrt(df / float(special.chdtri(df, (i + 0.5) / _STRATA))) for i in range(_STRATA))

@@ -68,6 +68,11 @@ class ArmData:
     collapsed: Mapping[str, str] = field(default_factory=dict)
     """How each run of `values` collapsed by the locked rule; one that broke down (`worst`) did so anyhow."""
 
+    begins: Mapping[str, float] = field(default_factory=dict)
+    """What each run of `values` had before its first step, in the metric; of a design that locks `start`."""
+    unstarted: frozenset[str] = frozenset()
+    """Runs of `values` that never started by the locked rule, and did not collapse."""
+
     @property
     def launched(self) -> int:
         return len(self.values) + len(self.excluded) + len(self.worst) + len(self.cut)
@@ -86,7 +91,8 @@ class ArmData:
     def as_json(self) -> dict[str, object]:
         names = ("values", "seeds", "excluded", "worst", "cut")
         found: dict[str, object] = {name: dict(getattr(self, name)) for name in names}
-        return {**found, "collapsed": sorted(self.collapsed)} if self.collapsed else found
+        found |= {"collapsed": sorted(self.collapsed)} if self.collapsed else {}
+        return found | ({"begins": dict(self.begins), "unstarted": sorted(self.unstarted)} if self.begins else {})
 
 
 def find_unaccounted(design: Design, arms: Mapping[str, ArmData], accepted: Collection[str]) -> str | None:

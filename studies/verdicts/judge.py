@@ -14,10 +14,10 @@ from typing import Final
 
 from studies.checks.conditions import CollectError, pairs_of, read_collected
 from studies.checks.confounders import Violation, lint_conditions, lint_jobs
-from studies.checks.training import detect_collapse
+from studies.checks.training import detect_collapse, has_started
 from studies.log import event_log
 from studies.log.study import RunState, StudyState, VerdictContext
-from studies.records.design import Design
+from studies.records.design import GAIN, SUCCESS, Design, Metric
 from studies.records.procedure import Phase, Sizing
 from studies.records.runs import Conditions
 from studies.records.verdict import Verdict
@@ -142,6 +142,7 @@ def _arm(design: Design, runs: list[RunState]) -> ArmData:
     values: dict[str, float] = {}
     codes: dict[str, str] = {}
     cut: dict[str, str] = {}
+    state_of = {run.run_id: run for run in runs}
     for run in runs:
         if run.status == "collected" and run.spec.metric.key in run.measurements:
             values[run.run_id] = run.measurements[run.spec.metric.key].value
@@ -149,20 +150,36 @@ def _arm(design: Design, runs: list[RunState]) -> ArmData:
             cut[run.run_id] = run.code
         elif run.attempts:  # what was given up before it began is no launched run
             codes[run.run_id] = run.code or NO_RESULT
+    collapsed = {
+        name: how
+        for name in values
+        if design.collapse is not None
+        and (how := detect_collapse(state_of[name].conditions or Conditions(), design.collapse)) is not None
+    }
+    begins = {name: _begin(design.metric, state_of[name].conditions) for name in values} if design.start else {}
     return ArmData(
         values=values,
         seeds={run.run_id: run.spec.seed for run in runs},
         excluded={name: code for name, code in codes.items() if code not in design.counted_as_worst},
         worst={name: code for name, code in codes.items() if code in design.counted_as_worst},
         cut=cut,
-        collapsed={
-            run.run_id: how
-            for run in runs
-            if design.collapse is not None
-            and run.run_id in values
-            and (how := detect_collapse(run.conditions or Conditions(), design.collapse)) is not None
-        },
+        collapsed=collapsed,
+        begins=begins,
+        unstarted=frozenset(
+            name
+            for name in values
+            if design.start is not None
+            and name not in collapsed
+            and not has_started(state_of[name].conditions or Conditions(), design.start)
+        ),
     )
+
+
+def _begin(metric: Metric, conditions: Conditions | None) -> float:
+    """Return what a training has before its first step; of a metric that no evaluation then gives, its worst value."""
+    if conditions is None or conditions.course is None:
+        return metric.worst
+    return {SUCCESS: conditions.course.start, GAIN: 0.0}.get(metric.key, metric.worst)
 
 
 def _is_chosen_moment(

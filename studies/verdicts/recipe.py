@@ -81,6 +81,9 @@ class SettingRecipe:
             elif claim.kind != "difference":
                 why = "is an interaction or a trend, and no value of a job"
                 self.left.append(ExcludedClaim(state.round, claim, why))
+            elif rests_on_survivors(verdict, design.metric):
+                why = "is of trainings that did not collapse, and of the better value more did"
+                self.left.append(ExcludedClaim(state.round, claim, why))
             elif not verdict.exploratory:
                 interval = deciding_interval(design, verdict)
                 if interval is not None and not interval.low <= 0 <= interval.high:
@@ -130,6 +133,15 @@ def recipes(rounds: Sequence[StudyState], follows: Follows = lambda state, verdi
         base = {**design.base_job, "environment": design.environment}
         found.setdefault(key, SettingRecipe(design.environment, metric, base)).take(state, design, follows)
     return tuple(found.values())
+
+
+def rests_on_survivors(verdict: Verdict, metric: Metric) -> bool:
+    """Return whether trainings of the better of two arms collapsed more often than those of the other."""
+    rates = [rate.count / max(1, rate.of) for rate in verdict.collapses]
+    if len(rates) != 2 or verdict.estimate is None:
+        return False
+    treatment_wins = (verdict.estimate > 0) == metric.higher_is_better
+    return rates[treatment_wins] > rates[not treatment_wins]
 
 
 def find_untested_pairs(

@@ -206,9 +206,12 @@ def _by_intervals(
         return "equivalent", told if low <= 0 <= high else told + beside
     if low <= 0 <= high:
         return "inconclusive", f"The {span} holds 0."
-    predicted = (low > 0) == (claim.direction == "increase")
-    side = "above" if low > 0 else "below"
-    return ("supported" if predicted else "refuted"), f"The whole {span} lies {side} 0, {wording.SIDES[predicted]}."
+    predicted, side = (low > 0) == (claim.direction == "increase"), "above" if low > 0 else "below"
+    beyond, short = "", "" if same is None else "; a difference by the margin is not shown"
+    if same is not None and min(abs(low), abs(high)) > same.margin:
+        beyond, short = " and beyond the margin", ""
+    told = f"The whole {span} lies {side} 0{beyond}, {wording.SIDES[predicted]}{short}."
+    return ("supported" if predicted else "refuted"), told
 
 
 def _p_in_family(case: JudgeInput) -> float:
@@ -293,7 +296,8 @@ def _verdict(case: JudgeInput, finding: Finding, *, outside: str = "") -> Verdic
         excluded=count_codes(case.arms, "excluded") | count_codes(case.arms, "cut"),
         counted_as_worst=count_codes(case.arms, "worst"),
         violations=(*case.violations, *case.threats), exploratory=case.exploratory,
-        scope=finding.scope, last=case.last, collapses=collapse_rates(case), reached=scope.reached_rates(case),
+        scope=finding.scope, last=case.last, collapses=collapse_rates(case), starts=scope.start_rates(case),
+        reached=scope.reached_rates(case),
         arms=() if case.claim.kind == "difference" else tuple(
             ArmMean(
                 arm=name, weight=weight, n=len(arm.values), mean=mean(arm.numbers),
@@ -328,6 +332,8 @@ def _inputs(case: JudgeInput, outside: str) -> str:
         rules |= {"collapse": design["collapse"], "shared_seeds": case.design.shared_seeds}
     if case.design.scope_reached:
         rules["scope_reached"] = True
+    if case.design.start is not None:
+        rules["start"] = design["start"]
     if case.design.inquiry is not None:
         rules["inquiry"] = design["inquiry"]
     earlier = {name: [verdict.verdict, verdict.p, verdict.p_adjusted] for name, verdict in case.earlier.items()}

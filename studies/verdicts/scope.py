@@ -20,7 +20,7 @@ from statistics import fmean
 
 from studies.checks.training import collapse_rate
 from studies.records.design import Metric
-from studies.records.verdict import CollapseRate, Equivalence, ReachedRate, Scope, Verdict, VerdictName
+from studies.records.verdict import CollapseRate, Equivalence, ReachedRate, Scope, StartRate, Verdict, VerdictName
 from studies.statistics import proportions
 from studies.statistics.comparison import is_equivalent
 from studies.statistics.proportions import one_sided_limits
@@ -98,9 +98,21 @@ def collapse_rates(case: JudgeInput) -> tuple[CollapseRate, ...]:
     return tuple(collapse_rate(name, arm.broken, len(arm.values) + len(arm.worst)) for name, arm in arms)
 
 
+def start_rates(case: JudgeInput) -> tuple[StartRate, ...]:
+    """Return how many trainings of each of the claim's arms never started, where the design looks."""
+    if case.design.start is None:
+        return ()
+    rates, worst = [], case.design.metric.worst
+    for name, arm in case.arms.items():
+        known = collapse_rate(name, len(arm.unstarted), len(arm.values) - len(arm.collapsed))
+        begin = fmean(arm.begins.values()) if arm.begins else worst
+        rates.append(StartRate(**known.model_dump(), begin=begin))
+    return tuple(rates)
+
+
 def limit_scope(case: JudgeInput, finding: Finding) -> Finding:
     """Return the finding with what it speaks of, and why."""
-    metric, rates = case.design.metric, collapse_rates(case)
+    metric, rates, starts = case.design.metric, collapse_rates(case), start_rates(case)
     if case.design.scope_reached and finding.verdict != "invalid":
         means = [fmean(runs.numbers) for runs in case.runs()]
         found = tuple(_find_unobserved_misses(metric, reached_rates(case), means, finding, case.weights))
@@ -108,22 +120,57 @@ def limit_scope(case: JudgeInput, finding: Finding) -> Finding:
         scope: Scope = "all" if finding.verdict != "inconclusive" and survives else "reached"
         reason = finding.reason + wording.explain_reached(found, metric, scope) if found else finding.reason
         return replace(finding, scope=scope if found else finding.scope, reason=reason)
-    if not rates or finding.verdict == "invalid":
+    if not (rates or starts) or finding.verdict == "invalid":
         return finding
-    if finding.verdict != "inconclusive" and _of_all(case, finding, rates):
-        most = " and ".join(f"{100 * rate.upper:.0f} %" for rate in rates)
-        said = f"collapses at the highest rates that are not ruled out ({most}) change nothing"
-        return replace(finding, reason=f"{finding.reason} It holds for all trainings: {said}.")
-    return replace(finding, scope="not_collapsed", reason=finding.reason + wording.explain_not_collapsed(rates))
+    losses: dict[Scope, list[float]] = {}
+    means = [fmean(runs.numbers) for runs in case.runs()]
+    unseen = list(_find_unstarted(metric, starts, means, finding, case.weights)) if starts else []
+    if unseen:
+        losses["started"] = _lose_starts(case, starts, means)
+    if rates:
+        losses["not_collapsed"] = _lose_collapses(case, rates, means)
+    names = [name for name, lost in losses.items() if not _survives(case, finding, lost, rates)]
+    together = [math.fsum(lost) for lost in zip(*losses.values(), strict=True)]
+    if losses and not names and not _survives(case, finding, together, rates):
+        names = list(losses)
+    spoken: Scope = "all" if not names else names[0] if len(names) == 1 else "started_not_collapsed"
+    words = wording.explain_trainings(spoken, rates, starts, unseen)
+    return replace(finding, scope=spoken, reason=finding.reason + words)
 
 
-def _of_all(case: JudgeInput, finding: Finding, rates: Sequence[CollapseRate]) -> bool:
-    """Return whether collapses at the highest rates that are not ruled out could not undo a claim.
+def _survives(case: JudgeInput, finding: Finding, lost: Sequence[float], rates: Sequence[CollapseRate]) -> bool:
+    """Return whether trainings that go wrong, at the highest rates that are not ruled out, could not undo a claim.
 
-    A claimed difference has to exceed what the arm that is ahead may lose so; an equivalence to stay inside its margin
-    whichever arm loses it, and none was seen to.
+    `lost` is what arms may lose so whose mean lowers the effect, and those whose mean raises it. A claimed difference
+    has to exceed what the side that is ahead may lose; an equivalence to stay inside its margin whichever side loses,
+    and no training was seen to collapse.
     """
-    worst, means = case.design.metric.worst, [fmean(runs.numbers) for runs in case.runs()]
+    if finding.verdict == "equivalent" and (same := finding.equivalence) is not None:
+        widest = max(abs(same.low), abs(same.high)) + max(lost)
+        return widest < same.margin and not any(rate.count for rate in rates)
+    if finding.low is None or finding.high is None or finding.verdict == "inconclusive":
+        return False
+    # by the tested difference: of pairs it is not that of the arms' means
+    return min(abs(finding.low), abs(finding.high)) > lost[(finding.low > 0) == case.design.metric.higher_is_better]
+
+
+def _by_side(weights: Sequence[float], losses: Sequence[float]) -> list[float]:
+    """Return what is lost by the arms whose mean lowers the effect, and by those whose mean raises it."""
+    pairs = list(zip(weights, losses, strict=True))
+    return [math.fsum(abs(weight) * loss for weight, loss in pairs if (weight > 0) == up) for up in (False, True)]
+
+
+def _lose_starts(case: JudgeInput, starts: Sequence[StartRate], means: Sequence[float]) -> list[float]:
+    sign = 1 if case.design.metric.higher_is_better else -1
+    losses = [
+        0.0 if rate.count else rate.upper * max(0.0, sign * (mean - rate.begin))
+        for rate, mean in zip(starts, means, strict=True)
+    ]
+    return _by_side(case.weights, losses)
+
+
+def _lose_collapses(case: JudgeInput, rates: Sequence[CollapseRate], means: Sequence[float]) -> list[float]:
+    worst = case.design.metric.worst
     drop = case.design.collapse.drop if case.design.collapse is not None else None
     if drop is None:  # then all that was reached
         drop = max(abs(mean - worst) for mean in means)
@@ -135,27 +182,36 @@ def _of_all(case: JudgeInput, finding: Finding, rates: Sequence[CollapseRate]) -
             for value in (*(arm.values[run] for run in arm.collapsed), *(worst for _ in arm.worst))
         ]
         drop = max(drop, fmean(collapsed)) if collapsed else drop
-    pairs = list(zip(case.weights, rates, strict=True))
-    lost = {  # by the arms whose mean raises the effect, or lowers it
-        up: math.fsum(abs(weight) * rate.upper for weight, rate in pairs if (weight > 0) == up) * drop
-        for up in (False, True)
-    }
-    if finding.verdict == "equivalent" and (same := finding.equivalence) is not None:
-        widest = max(abs(same.low), abs(same.high)) + max(lost.values())
-        return widest < same.margin and not any(rate.count for rate in rates)
-    if finding.low is None or finding.high is None:
-        return False
-    # by the tested difference: of pairs it is not that of the arms' means
-    return min(abs(finding.low), abs(finding.high)) > lost[(finding.low > 0) == case.design.metric.higher_is_better]
+    return _by_side(case.weights, [rate.upper * drop for rate in rates])
 
 
 def find_unobserved_misses(metric: Metric, verdict: Verdict) -> tuple[UnobservedMiss, ...]:
-    """Return what a verdict on a time leaves open of its arms, whatever its design locked; nothing for any other."""
+    """Return which trainings a verdict leaves open of its arms, whatever its scope: of a time those that never get
+    there, of a design that looks for starts those that never start."""
     means: tuple[float | None, ...] = (verdict.mean_control, verdict.mean_treatment)
     if verdict.arms:
         means = tuple(arm.mean for arm in verdict.arms)
     weights = tuple(arm.weight for arm in verdict.arms) or _DIFFERENCE
+    if verdict.starts:
+        return tuple(_find_unstarted(metric, verdict.starts, means, verdict, weights))
     return tuple(_find_unobserved_misses(metric, verdict.reached, means, verdict, weights)) if verdict.reached else ()
+
+
+def _find_unstarted(
+    metric: Metric, rates: Sequence[StartRate], means: Sequence[float | None], claimed: Finding | Verdict,
+    weights: Sequence[float],
+) -> Iterator[UnobservedMiss]:  # fmt: skip
+    """Yield the arms of which every run started."""
+    rooms, sign = list(_claim_slack(metric, claimed, weights)), 1 if metric.higher_is_better else -1
+    for number, (rate, mean) in enumerate(zip(rates, means, strict=True)):
+        if not rate.count and mean is not None:
+            yield _miss(rate.arm, rate.of, sign * (mean - rate.begin), [room for arm, room in rooms if arm == number])
+
+
+def _miss(arm: str, of: int, cost: float, rooms: Sequence[float]) -> UnobservedMiss:
+    """Return an arm of which none of so many runs missed, where a miss costs its mean so much."""
+    least = min(rooms, default=math.inf)
+    return UnobservedMiss(arm, one_sided_limits(0, of, _LEVEL)[1], least / cost if least < cost else None)
 
 
 def _find_unobserved_misses(
@@ -165,11 +221,8 @@ def _find_unobserved_misses(
     """Yield the arms of which every run got there."""
     rooms = list(_claim_slack(metric, claimed, weights))
     for number, (got, mean) in enumerate(zip(rates, means, strict=True)):
-        if got.count < got.of or mean is None or metric.cut_at is None:
-            continue
-        least, cost = min((room for arm, room in rooms if arm == number), default=math.inf), metric.cut_at - mean
-        upper = one_sided_limits(0, got.of, _LEVEL)[1]
-        yield UnobservedMiss(got.arm, upper, least / cost if least < cost else None)
+        if got.count == got.of and mean is not None and metric.cut_at is not None:
+            yield _miss(got.arm, got.of, metric.cut_at - mean, [room for arm, room in rooms if arm == number])
 
 
 def _claim_slack(metric: Metric, claimed: Finding | Verdict, weights: Sequence[float]) -> Iterator[tuple[int, float]]:

@@ -7,7 +7,7 @@ decides nothing. Every place that shows an interval beside a verdict shows the o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -16,7 +16,7 @@ from studies.metrics.registry import kinds
 from studies.records.alpha import equivalence_level, planned_looks
 from studies.records.design import GAIN, Design, Hypothesis, Kind, Metric
 from studies.records.statements import effect_of, format_setting_value, list_tests, metric_name, setting
-from studies.records.verdict import CollapseRate, Equivalence, ReachedRate, Scope, Verdict
+from studies.records.verdict import CollapseRate, Equivalence, ReachedRate, Scope, StartRate, Verdict
 from studies.statistics.comparison import Test
 from studies.verdicts.inputs import JudgeInput, UnobservedMiss
 
@@ -171,14 +171,39 @@ def explain_equivalence(same: Equivalence, level: float, how: TestUsed) -> str:
     )
 
 
-def explain_not_collapsed(rates: Sequence[CollapseRate]) -> str:
-    """Return of which trainings a verdict speaks, and what it leaves open about the others."""
-    counts = " and ".join(f"{rate.count} of {rate.of}" for rate in rates)
-    most = " and ".join(f"{100 * rate.upper:.0f} %" for rate in rates)
-    said = f" It speaks of trainings that do not collapse: {counts} did, and rates up to {most} are not ruled out."
-    if len({(rate.count, rate.of) for rate in rates}) > 1:
-        said += " Which trainings survive may differ between the arms."
-    return said
+def explain_trainings(
+    scope: Scope, collapses: Sequence[CollapseRate], starts: Sequence[StartRate], unseen: Sequence[UnobservedMiss],
+    *, named: bool = False,
+) -> str:  # fmt: skip
+    """Return of which trainings a verdict speaks, and what it leaves open about the others; `named` with the arms."""
+
+    def counts(rates: Iterable[CollapseRate]) -> str:
+        return " and ".join(f"{rate.count} of {rate.of}{f' with {rate.arm}' if named else ''}" for rate in rates)
+
+    stuck = " and ".join(f"{rate.count} of {rate.of} with {rate.arm}" for rate in starts if rate.count)
+    stuck = f" Never started, and counted with their value: {stuck}." if stuck else ""
+    shares = [_share(rate.upper) for rate in collapses]
+    fallen = " and ".join(dict.fromkeys(shares) if named else shares)
+    every = len(unseen) == len(starts)
+    unstarted = " and ".join(dict.fromkeys(_share(one.upper) + ("" if every else f" with {one.arm}") for one in unseen))
+    if scope == "all":
+        most = "; ".join(filter(None, (fallen, unstarted)))
+        return f" It holds for all trainings: others at the highest rates not ruled out ({most}) change nothing.{stuck}"
+    whom, parts = list[str](), list[str]()
+    if "not_collapsed" in scope:
+        whom.append("do not collapse")
+        apart = len({(rate.count, rate.of) for rate in collapses}) > 1
+        survive = "; which ones survive may differ between the arms" if apart else ""
+        parts.append(f"{counts(collapses)} collapsed (up to {fallen} are not ruled out{survive})")
+    if "started" in scope:
+        whom.insert(0, "start")
+        parts.append(f"up to {unstarted} may never start{_undone(unseen)}")
+    return f" It speaks of trainings that {' and '.join(whom)}: {', and '.join(parts)}.{stuck}"
+
+
+def _undone(unseen: Sequence[UnobservedMiss]) -> str:
+    least = [one.breaking_share for one in unseen if one.breaking_share is not None]
+    return f", and {_share(min(least))} would undo it" if least else ""
 
 
 def explain_reached(unseen: Sequence[UnobservedMiss], metric: Metric, scope: Scope) -> str:
@@ -189,9 +214,7 @@ def explain_reached(unseen: Sequence[UnobservedMiss], metric: Metric, scope: Sco
     most = f"that up to {' and '.join(rates)}"
     if scope == "all":
         return f" It holds for all trainings: {most}{alone} never {phrase} is not ruled out, and would undo nothing."
-    least = [one.breaking_share for one in unseen if one.breaking_share is not None]
-    undone = f", and {_share(min(least))} would undo it" if least else ""
-    return f" It speaks of trainings{alone} that {phrase}: {most} never do is not ruled out{undone}."
+    return f" It speaks of trainings{alone} that {phrase}: {most} never do is not ruled out{_undone(unseen)}."
 
 
 def _share(value: float) -> str:

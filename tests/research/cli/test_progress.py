@@ -148,7 +148,7 @@ def test_a_terminal_ends_with_the_reports_own_verdict(tmp_path: Path) -> None:
     state = study.whole()
     said = shown([render_ending(state, tmp_path)])
     head = headline(state)
-    assert f"Supported: {head.answers[0].sentence}" in said
+    assert f"{head.answers[0].label}: {head.answers[0].sentence}" in said
     assert head.answers[0].sentence in build_report(state, tmp_path).html.read_text().replace("\N{NO-BREAK SPACE}", " ")
     assert f"in practice: {head.answers[0].practice}" in said
     assert head.next.command in said

@@ -19,6 +19,7 @@ from research.proposals.actions import Propose, ProposeDesign
 from studies.records.alpha import AlphaLedgers, RoundOutcome
 from studies.records.design import Design, Hypothesis
 from studies.records.procedure import Knob
+from studies.records.verdict import CollapseRate
 from studies.verdicts.forecasts import brier
 from tests.research.planners.scripted_endpoint import Reply, fails, says, scripted_endpoint
 from tests.research.planners.test_llm import DESIGN, KEY, PROPOSAL, RECORDS, TOPIC, compiled
@@ -156,3 +157,21 @@ def test_the_better_value_of_a_field_is_compared_with_its_untried_neighbours() -
     turn = RulesPlanner().act(after(single, "guess", "arith"), lambda action: None)
     assert [(entry.variable, entry.control, entry.treatment) for entry in turn.action.hypotheses] == [(A, 16, 8)]
     assert "was the better value" in turn.note
+
+
+@pytest.mark.parametrize(
+    ("fell", "sign", "asked"), [((0, 0), 1, [16]), ((1, 2), 1, []), ((0, 0), -1, [2]), ((2, 1), 1, [16])]
+)
+def test_no_value_is_asked_for_at_or_beyond_one_that_collapsed_more_often_or_lost(
+    fell: tuple[int, int], sign: int, asked: list[int]
+) -> None:
+    digest = after(whole().model_copy(update={"variable": A, "control": 4, "treatment": 8}), "guess", "arith")
+    rates = tuple(CollapseRate(arm="x", count=count, of=5, low=0, high=1, upper=1) for count in fell)
+    rounds = []
+    for entry in digest.campaign.rounds:
+        (told,) = entry.claims
+        estimate = sign * abs(told.verdict.estimate)
+        verdict = told.verdict.model_copy(update={"collapses": rates, "estimate": estimate})
+        rounds.append(replace(entry, claims=(replace(told, verdict=verdict),)))
+    turn = RulesPlanner().act(replace(digest, campaign=replace(digest.campaign, rounds=tuple(rounds))), lambda _: None)
+    assert [entry.treatment for entry in turn.action.hypotheses if entry.variable == A] == asked

@@ -20,11 +20,12 @@ from studies.checks.training import (
     count_without_signal,
     detect_collapse,
     had_no_signal,
+    has_started,
     training_curve,
     unequal_drops,
 )
 from studies.records.design import Arm, Design, Metric
-from studies.records.procedure import CollapseRule
+from studies.records.procedure import CollapseRule, StartRule
 from studies.records.runs import Conditions, TrainingCurve
 from studies.report.evidence import gather
 from studies.report.summary import headline
@@ -278,6 +279,20 @@ def test_a_training_collapsed_that_ends_below_its_beginning_or_broke_down_and_no
     assert detect_collapse(Conditions(), RULE) is None
     assert judged([], 0.5, 0.5) is None
     assert training_curve([{"step": 1, "metrics": {}}], 0.5, 0.5, 512) == TrainingCurve(start=0.5, end=0.5, plays=512)
+
+
+@pytest.mark.parametrize(
+    ("shares", "end", "started"),
+    [
+        ([0.4] * 20, 0.42, False), ([0.4] * 20, 0.6, True), ([*[0.4] * 10, *[0.6] * 10], 0.42, True),
+        ([], 0.42, False), ([], 0.6, True),
+    ],
+)  # fmt: skip
+def test_a_training_started_that_ended_above_its_beginning_by_either_of_its_curves(
+    shares: list[float], end: float, started: bool
+) -> None:
+    assert has_started(Conditions(course=training_curve(rows(shares), 0.4, end, 512)), StartRule()) is started
+    assert has_started(Conditions(), StartRule())  # nobody can say
 
 
 @given(st.integers(0, 12), st.integers(0, 12))

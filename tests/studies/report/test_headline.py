@@ -130,13 +130,15 @@ def test_trainings_that_collapsed_are_counted_in_what_is_advised(tmp_path: Path,
     claimed = state.verdicts[0].model_copy(update={"verdict": verdict, "estimate": 0.02, "collapses": rates})
     assert in_practice(state, state.design, state.design.hypotheses[0], claimed).startswith(said)
     assert "--metric collapse" in list_next_questions(replace(state, verdicts=(claimed,)))[-1].command
+    nothing_left = claimed.model_copy(update={"verdict": "inconclusive", "low": None, "high": None})
+    assert "--metric collapse" in list_next_questions(replace(state, verdicts=(nothing_left,)))[0].command
 
 
 def test_an_open_question_is_answered_whichever_way_it_goes(tmp_path: Path) -> None:
     claim = hypothesis(sought="either")
     state = with_means(tmp_path, 0.66, 0.52).whole(promised(hypotheses=(claim,)))
     head = headline(state)
-    assert (state.verdicts[0].verdict, head.answers[0].label) == ("refuted", "Difference shown")
+    assert (state.verdicts[0].verdict, head.answers[0].label) == ("refuted", "Lower by the margin")
     assert "other side" not in head.answers[0].sentence
     assert "changes the hidden success" in head.question.tested[0]
     assert "against the prediction" in state.verdicts[0].reason

@@ -12,7 +12,7 @@ from studies import EventType, StudyState
 from studies.metrics import registry
 from studies.proof import verify
 from studies.records.design import BUILT_IN, REWARD, Arm, Design, RunSpec
-from studies.records.procedure import CollapseRule
+from studies.records.procedure import CollapseRule, StartRule
 from studies.report import build_report
 from studies.report.build import render_report
 from studies.report.claims import code_section, find_escapes
@@ -74,6 +74,16 @@ def test_every_kind_has_a_report_and_is_verified_down_to_its_files(
 def threat_of(made: MeasuredStudy, words: str) -> str:
     (line,) = [line for line in page(made).splitlines() if words in line]
     return line
+
+
+def test_an_arm_that_never_started_is_told_and_of_the_other_the_share_that_may_not(tmp_path: Path) -> None:
+    made = MeasuredStudy(tmp_path, ends={SLOW: 0.2})
+    made.whole(measured_design(metric("success"), collapse=CollapseRule(), start=StartRule()))
+    (found,) = made.state().verdicts
+    assert [(rate.count, rate.of, round(rate.begin, 1)) for rate in found.starts] == [(5, 5, 0.2), (0, 5, 0.2)]
+    assert found.scope == "started_not_collapsed"
+    assert_golden("\n".join((headline(made.state()).answers[0].sentence, headline(made.state()).answers[0].practice)))
+    assert verify(made.study, made.log.read_unverified(made.study), tmp_path).drifts == ()
 
 
 TOLD: dict[str, tuple[str, dict[str, Any], str]] = {

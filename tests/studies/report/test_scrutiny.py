@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -29,7 +30,7 @@ from studies.report.elements import Table
 from studies.report.evidence import Evidence, gather
 from studies.report.next_question import reached_power
 from studies.report.run_tables import warn_custom_environments, warn_sandboxes
-from studies.report.validity import warn_noise
+from studies.report.validity import task_spread, warn_noise
 from studies.verdicts.judge import judge_hypothesis, verdict_follows
 from tests.golden import assert_golden
 from tests.studies.report.pages import missing, pages, said, said_of, section
@@ -124,6 +125,26 @@ def test_noise_beyond_what_was_planned_is_told_and_power_only_of_enough_runs(stu
     few = state.verdicts[0].model_copy(update={"n_control": 2, "n_treatment": 2})
     assert reached_power(locked, locked.hypotheses[0], few) is None
     assert reached_power(locked, locked.hypotheses[0], state.verdicts[0]) is not None
+
+
+@pytest.mark.parametrize(("planted", "least", "most"), [(0.3, 0.22, 0.38), (0.0, None, 0.15)])
+def test_how_a_difference_varies_between_tasks_is_told_beyond_chance(
+    planted: float, least: float | None, most: float
+) -> None:
+    """Levels of runs are no part of it, nor is what tasks have in common in both arms."""
+    rng = random.Random(3)
+    easy, more = ([rng.gauss(0, sd) for _ in range(96)] for sd in (0.3, planted))
+
+    def run(treated: bool) -> dict[str, float]:
+        level = rng.gauss(0, 0.05)
+        return {f"t-{n}": 0.5 + level + easy[n] + treated * more[n] + rng.gauss(0, 0.3) for n in range(96)}
+
+    arms = [[run(treated) for _ in range(5)] for treated in (False, True)]
+    found = task_spread(arms)
+    sd, tasks = found or (0.0, 96)
+    assert (sd >= (least or 0.0), sd <= most, tasks) == (True, True, 96)
+    assert task_spread([arms[0], [{**arms[1][0], "another": 1.0}, *arms[1][1:]]]) is None
+    assert task_spread([arms[0], arms[1][:1]]) is None
 
 
 def test_a_large_study_at_the_ceiling_says_so_and_not_that_it_is_small(study: Synthetic) -> None:

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from studies.records.procedure import InterimAnalysis
 from studies.statistics import proportions as exact
 from studies.statistics.comparison import Runs, compare
-from studies.statistics.power import PowerDesign, analyses_at_shares, min_detectable_effect, power, seeds_needed
+from studies.statistics.power import (
+    PowerDesign,
+    analyses_at_shares,
+    exaggeration,
+    min_detectable_effect,
+    power,
+    seeds_needed,
+)
 from studies.statistics.proportions import rate_interval
 from studies.statistics.sequential import crossings, last_level, spend_alpha
 from tests.lazily import lazy
@@ -54,6 +61,21 @@ def simulated(shape: PowerDesign, effect: float, studies: int) -> float:
 def test_power_is_what_the_shipped_test_has(shape: PowerDesign, effect: float, studies: int) -> None:
     near = 0.03 + 3 * 0.5 / studies**0.5
     assert simulated(shape, effect, studies) == pytest.approx(power(shape, effect, 1.0), abs=near)
+
+
+@pytest.mark.parametrize(
+    ("looks", "published"),
+    [
+        (once(6), (1.06, 1.56, 2.77)),
+        (analyses_at_shares(6, (0.5, 1.0))[:1], (1.43, 2.3, 4.1)),
+        (analyses_at_shares(6, (0.5, 1.0)), (1.06, 1.57, 2.77)),
+    ],
+)
+def test_claims_measure_the_truth_as_many_times_as_simulated_studies_did(
+    looks: tuple[InterimAnalysis, ...], published: tuple[float, ...]
+) -> None:
+    found = [exaggeration(PowerDesign("welch", looks), 0.05, effect) for effect in (0.1, 0.05, 0.025)]
+    assert found == pytest.approx(published, rel=0.1)
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])

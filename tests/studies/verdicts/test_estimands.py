@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 from studies.checks.conditions import claim_of, pairs_of
 from studies.checks.confounders import lint_jobs
 from studies.records.design import Arm, Design, Hypothesis, Metric
-from studies.records.procedure import CollapseRule
+from studies.records.procedure import CollapseRule, StartRule
 from studies.records.verdict import Verdict
 from studies.statistics.proportions import boschloo
 from studies.statistics.sequential import spend_alpha
@@ -82,6 +83,55 @@ def test_a_claim_speaks_of_all_trainings_only_where_no_collapse_could_undo_it(na
     found = judged(arm("c", control), treatment, chosen)
     assert (found.verdict, found.scope) == expected
     assert_golden(found.reason)
+
+
+def begun(data: ArmData, begin: float, unstarted: int = 0) -> ArmData:
+    return replace(data, begins=dict.fromkeys(data.values, begin), unstarted=frozenset(list(data.values)[:unstarted]))
+
+
+STUCK = [0.2, 0.21, 0.2, 0.19]
+BOTH = "started_not_collapsed"
+STARTS: dict[str, tuple[ArmData, ArmData, dict[str, Any], tuple[str, str]]] = {
+    "an arm that loses little": (arm("c", LOW), arm("t", HIGH), {"begin": 0.60}, ("supported", "all")),
+    "a costly one": (arm("c", LOW), arm("t", HIGH), {"begin": 0.2}, ("supported", "started")),
+    "either kind": (arm("c", LOW), arm("t", HIGH), {"begin": 0.2, "drop": 0.4}, ("supported", BOTH)),
+    "both together": (arm("c", LOW), arm("t", HIGH), {"begin": 0.5, "drop": 0.1}, ("supported", BOTH)),
+    "equivalent": (arm("c", LOW), arm("t", NEAR), {"begin": 0.2, "margin": 0.1}, ("equivalent", "started")),
+    "one that never did": (arm("c", LOW), arm("t", [0.2, *HIGH]), {"begin": 0.2}, ("inconclusive", BOTH)),
+    "most that never did": (arm("c", STUCK), arm("t", HIGH), {"begin": 0.2, "stuck": 4}, ("supported", "all")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_where_every_training_started_a_claim_speaks_of_those_that_do(name: str) -> None:
+    """A training that never started counts with its value, and of its arm the claim is as it is."""
+    control, treatment, how, expected = STARTS[name]
+    chosen = locked(how.get("margin"), drop=how.get("drop", 0.01), start=StartRule())
+    stuck = sum(value < 0.3 for value in treatment.values.values())
+    found = judged(begun(control, how["begin"], how.get("stuck", 0)), begun(treatment, how["begin"], stuck), chosen)
+    assert (found.verdict, found.scope) == expected
+    assert [rate.count for rate in found.starts] == [how.get("stuck", 0), stuck]
+    assert_golden(found.reason)
+    plain = judged(control, treatment, locked(how.get("margin"), drop=how.get("drop", 0.01)))
+    assert (found.verdict, found.low, found.p) == (plain.verdict, plain.low, plain.p)
+    assert ("started" in plain.scope, plain.inputs_sha256 == found.inputs_sha256) == (False, False)
+
+
+def test_the_share_that_undoes_a_claim_of_trainings_that_start_takes_the_interval_to_zero() -> None:
+    found = judged(begun(arm("c", LOW), 0.2), begun(arm("t", HIGH), 0.2), locked(drop=0.01, start=StartRule()))
+    control, treatment = find_unobserved_misses(Metric(meaning="a share", episodes=1), found)
+    assert control.breaking_share is None
+    assert treatment.breaking_share * (found.mean_treatment - 0.2) == pytest.approx(found.low)
+    assert treatment.upper == found.starts[1].upper == pytest.approx(1 - 0.05 ** (1 / 5))
+
+
+@given(SHARES, SHARES)
+def test_a_difference_by_the_margin_is_claimed_exactly_where_the_whole_interval_lies_beyond_it(
+    a: list[float], b: list[float]
+) -> None:
+    found = judged(arm("c", a), arm("t", b), locked(0.1, drop=0.01))
+    beyond = found.low is not None and (found.low > 0.1 or found.high < -0.1)
+    assert found.by_margin == beyond == ("and beyond the margin" in found.reason)
 
 
 def test_of_pairs_three_must_be_left_and_the_arm_ahead_is_the_one_that_the_pairs_say() -> None:
