@@ -17,6 +17,7 @@ from rig.plots import drawings
 DOCS = Path(__file__).parents[2] / "docs"
 FOLDER = "calibration"
 _FIGURES = "../benchmarks/results"
+_MOST_FALSE = 0.05
 Row = Mapping[str, Any]
 INTRODUCTION = f"""\
 # Calibration: how often ajet is wrong
@@ -32,7 +33,8 @@ suite *search* two kinds of world are grids of real trainings that were recorded
 The noise is as ugly as real noise may be: trainings that collapse, in all arms or in one; an arm that is twice or five
 times as loud; heavy tails; runs that share a seed and go together or against each other; a measure near its ceiling; a
 noise bank that is wrong by a factor of 2; and a mixture that each study draws from its own seed, so that nobody could
-tune to one. A claim is scored against the truth that its verdict names.
+tune to one. Judged by the rules alone: arms that sometimes never start, are skewed, or do more for some tasks than for
+others; studies that a budget or a hand ends. A claim is scored against the truth that its verdict names.
 Brackets hold 95 % (Clopper and Pearson for shares, Student for means). Bars were set before these runs. Where too few
 studies were run to tell, a bar is neither kept nor missed; that a smaller sample counts where its whole interval lies
 on one side was decided after commit 672561d was seen, and let six kept bars count. Every cell:
@@ -72,9 +74,12 @@ _SHARES = {
 RULES = Chapter(
     "The rules alone", "verdicts",
     "Studies of 2 or 5 arms with 3, 5 or 8 seeds under each ugliness, judged by what designs lock today: Welch's test "
-    "(of more than two arms one variance of all), a seed of its own for each run, the mean of the trainings that do "
+    "(of more than two arms one variance of all), independent runs, the mean of the trainings that do "
     "not collapse. The promised effect is what so many seeds see with power 0.8 under clean noise; with collapses "
-    "fewer runs are left, and power is less than promised.",
+    "fewer runs are left, and power is less than promised. *Stuck* trainings stay where they began, in one arm; claims "
+    "of the arms' means are counted where all trainings, and where those that start, are equally good. A *pilot* sizes "
+    "up to 20 seeds where nothing is known of the noise. A *budget* ends studies at a run that chance picks, the "
+    "*peeker* at the first run after which that leads to a claim.",
     _SHARES,
 )  # fmt: skip
 REAL = Chapter(
@@ -93,6 +98,12 @@ INQUIRIES = Chapter(
     "something is claimed, one farms sure questions to earn level, one lies). *5 % each round* is what somebody has "
     "who tests until something is significant.",
     {"false_difference": "any false difference", "false_equivalence": "any false equivalence"},
+)  # fmt: skip
+NEEDED = Chapter(
+    "Runs to a verdict", "runs_needed",
+    "Two arms of recorded trainings of the tiny model, asked for an effect of 0.03, 0.05 or 0.1 with a power of 0.8; "
+    "*before* are the rules of 0.1.0. Runs until the effect is judged, those before the design among them.",
+    {},
 )  # fmt: skip
 METRICS = Chapter(
     "Other metrics than success", "metric_verdicts",
@@ -128,6 +139,7 @@ def _page(figures: Row, drawn: set[str]) -> Iterator[str]:
     yield "## The bars that can be told\n"
     yield "| suite | figure | measured | bar | |"
     yield "|---|---|---|---|---|"
+    yield from _real_bars()
     yield from (line for name, suite in suites.items() for line in _bars(name, suite))
     yield from (f"\n![{about}]({FOLDER}/{name})" for name, about in PICTURES.items() if name in drawn)
     yield from _chapters()
@@ -187,9 +199,8 @@ def _number(figure: Row, name: str = "value") -> str:
 def _chapters() -> Iterator[str]:
     """Yield the worst cells of what was judged alone; nothing of what was not measured."""
     if (found := figures_of(RULES.figures)) is not None:
-        rows = [row for row in found["rows"] if row["rules"] == "after"]
         yield from _head(RULES, "studies")
-        yield _worst(RULES, "all", rows, "studies", lambda row: f"{row['cell']}, {row['arms']} arms, {row['n']} seeds")
+        yield from _alone([row for row in found["rows"] if row["rules"] != "paired"])
     if (found := figures_of(REAL.figures)) is not None:
         yield from _head(REAL, "studies")
         for way in dict.fromkeys(row["way"] for row in found["resampled"]):
@@ -203,12 +214,61 @@ def _chapters() -> Iterator[str]:
                 INQUIRIES, level, rows, "inquiries", lambda row: f"{row['truth']}, {row['planner']}, {row['noise']}"
             )
         yield from (f"\n**Missed**: {words}." for words in missed(found["rows"]))
+    if (found := figures_of(NEEDED.figures)) is not None:
+        yield f"\n## {NEEDED.title}\n\n{NEEDED.about} `python benchmarks/runs_needed.py --json`:\n"
+        yield from _runs_needed(found)
     if (found := figures_of(METRICS.figures)) is not None:
         yield from _head(METRICS, "studies")
         for name, one in found["metrics"].items():
             rows = [{**row, **row["figures"]} for row in one["rows"] if row["figures"] is not None]
             label = f"`{name}`; {len(one['missed'])} bars missed in {len(rows)} cells"
             yield _worst(METRICS, label, rows, "studies", lambda row: f"{row['cell']}, {row['n']} seeds")
+
+
+_ALONE: Mapping[str, Callable[[Row], bool]] = {
+    "one arm stuck in 5 or 10 % of its trainings": lambda row: row["cell"].startswith("stuck"),
+    "one arm skewed, three times as loud": lambda row: row["cell"].startswith("skewed"),
+    "arm x task, of these tasks": lambda row: row["cell"].startswith("arm x task"),
+    "sized by a pilot": lambda row: row["rules"] == "pilot",
+    "ended by its budget": lambda row: row["rules"] == "budget",
+    "ended by a peeker": lambda row: row["rules"] == "peeker",
+}
+"""Studies by the rules alone that have a line of their own."""
+
+
+def _alone(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the worst cells of all other studies by the rules alone, and of those."""
+    parts = {label: [row for row in rows if is_one(row)] for label, is_one in _ALONE.items()}
+    rest = [row for row in rows if not any(row in part for part in parts.values())]
+    for label, part in {"all others": rest, **parts}.items():
+        if part:
+            yield _worst(
+                RULES, label, part, "studies", lambda row: f"{row['cell']}, {row['arms']} arms, {row['n']} seeds"
+            )
+
+
+def _runs_needed(found: Row) -> Iterator[str]:
+    yield "| | effect | noise | runs before | runs now | seconds before | seconds now | power before | power now |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    rows = [row for row in found["rows"] if row["planted"]]
+    for before, now in zip(rows[::2], rows[1::2], strict=True):
+        state = "round 2 of 4" if now["later"] else "known" if now["known"] else "unknown"
+        both = [f"{row[name]:.{digits}f}" for name, digits in (("runs", 1), ("seconds", 0)) for row in (before, now)]
+        power = [f"{100 * row['right'][0]:.0f} %" for row in (before, now)]
+        yield f"| {now['environment']} | {now['effect']:g} | {state} | {' | '.join(both + power)} |"
+    sums = (f"{name} {own['runs']:.2f}" for name, own in found["ratios"].items())
+    yield f"\nRuns now over runs before, in sum over all of these and studies of nothing: {', '.join(sums)}."
+
+
+def _real_bars() -> Iterator[str]:
+    """Yield the share of false claims on real noise, which is to stand beside that on simulated noise."""
+    for row in (figures_of(REAL.figures) or {}).get("resampled", ()):
+        if row["way"] in ("agent", "game") and row["n"] == 5 and not row["planted"]:
+            value, low, _ = row["false_claim"]
+            kept = "kept" if value <= _MOST_FALSE else "**missed**" if low > _MOST_FALSE else "too few to tell"
+            spread = "arms as loud as they were" if row["way"] == "agent" else "arms equally loud"
+            what = f"residuals of real runs, {spread}: studies with a false claim"
+            yield f"| real noise | {what} | {share_of(row['false_claim'])} | at most 5 % | {kept} |"
 
 
 def _head(chapter: Chapter, counted: str) -> Iterator[str]:

@@ -1,8 +1,9 @@
 """Simulated studies with a planted truth, judged by the shipped verdict look by look, as the study loop does.
 
 Values are shares of success. A training that does not collapse ends at its arm's mean with the noise of its seed and of
-its evaluation; one that collapses loses a part of its gain. Whether it is told is for the shipped rule of collapse to
-say, from the simulated course of the run. The same seed gives the same studies.
+its evaluation; one that collapses loses a part of its gain, and one that is stuck stays where it began. Whether that is
+told is for the shipped rules to say, from the simulated course of the run. All runs of a study have one evaluation
+before training. The same seed gives the same studies.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from studies.records.alpha import AlphaLedgers
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
 from studies.records.procedure import CollapseRule, InterimAnalysis, Noise, Prediction
 from studies.records.runs import Conditions, TrainingCurve
-from studies.records.verdict import Equivalence, Verdict
+from studies.records.verdict import Equivalence, Scope, Verdict
 from studies.statistics.comparison import Test
 from studies.statistics.sizing import plan_analyses
 from studies.verdicts.inputs import ArmData
@@ -39,6 +40,8 @@ LOST = (0.6, 1.3)
 """Shares of its gain that a collapsed training loses: from 1 on it ends below its beginning."""
 DROP = 0.4 * sum(LOST) / 2
 """What a collapsed training lacks, on average: the bank's word where it saw one."""
+INTERACTION = 0.25
+"""Standard deviation over tasks of what arm 1 does beyond its mean, as it was met in the study of the real model."""
 _CURVE_ERROR = 0.03
 """Standard error of a mean on a training curve, of some 256 episodes."""
 _MOST_LOOKS = 3
@@ -62,12 +65,19 @@ class World:
     """Rates of collapse, that of arm 1 last."""
     ratio: float = 1.0
     """Noise of arm 1 over that of the others."""
-    tails: Literal["normal", "t3"] = "normal"
+    tails: Literal["normal", "t3", "skewed"] = "normal"
+    """Skewed: that of arm 1 alone, a lognormal with its tail downwards."""
     correlation: float = 0.0
     """Of runs of arm 1 with those of another arm that have their seed."""
     ceiling: bool = False
     bank_sees: bool = True
     """Whether the bank's runs collapse as the control's do."""
+    stuck: tuple[float, float] = (0.0, 0.0)
+    """Rates of trainings that stay where they began, that of arm 1 last."""
+    tasks: int | None = None
+    """Hidden tasks of a study, where arm 1 does more for some tasks than for others; None where it does not."""
+    chance: float = 0.0
+    """What the tasks that were drawn add to the difference that arm 1 makes."""
 
     @property
     def end(self) -> float:
@@ -86,21 +96,33 @@ class World:
 
     @property
     def shift(self) -> float:
-        """Difference that arm 1 makes to trainings that do not collapse."""
+        """Difference that arm 1 makes to trainings that start and do not collapse, over all tasks."""
         if not self.over_all:
             return self.effect
-        control, treatment = (1 - rate * sum(LOST) / 2 for rate in self.collapses)
+        control, treatment = self._kept("all")
         return (self.effect + (self.end - START) * (control - treatment)) / treatment
 
-    @property
-    def of_all(self) -> float:
-        """Difference that it makes to the mean of all trainings."""
-        control, treatment = (1 - rate * sum(LOST) / 2 for rate in self.collapses)
+    def difference(self, scope: Scope) -> float:
+        """Return the difference that it makes to the mean of the trainings that a scope names, over all tasks."""
+        control, treatment = self._kept(scope)
         return treatment * (self.end + self.shift - START) - control * (self.end - START)
 
     def spoken_of(self, verdict: Verdict) -> float:
-        """Return the difference that a verdict speaks of."""
-        return self.shift if verdict.scope == "not_collapsed" else self.of_all
+        """Return the difference that a verdict speaks of: on the tasks that were drawn."""
+        return self.difference(verdict.scope) + self.chance
+
+    def _kept(self, scope: Scope) -> tuple[float, float]:
+        """Return the share of a gain that the trainings of a scope have on average, in the control and in arm 1."""
+        return _kept(self.stuck[0], self.collapses[0], scope), _kept(self.stuck[1], self.collapses[1], scope)
+
+
+def _kept(stuck: float, collapsing: float, scope: Scope) -> float:
+    """Return it for an arm of which so many are stuck, and of the others so many collapse."""
+    if scope == "all":
+        return (1 - stuck) * (1 - collapsing * sum(LOST) / 2)
+    if scope == "not_collapsed":
+        return (1 - stuck) * (1 - collapsing) / (1 - (1 - stuck) * collapsing)
+    return 1.0
 
 
 def drawn(number: int) -> World:
@@ -190,7 +212,7 @@ class Tally:
     """Studies in which a difference is said to be there that is not, or has the other sign, of what its verdict speaks
     of: by a claim, or by an equivalence that is said not to be zero."""
     false_of_all: int = 0
-    """The same, if every verdict were read as one about all trainings."""
+    """The same, if every verdict were read as one about all trainings, on whatever tasks."""
     found: int = 0
     """Studies in which the difference of arm 1 was claimed with its sign."""
     wrong_sign: int = 0
@@ -207,11 +229,11 @@ class Tally:
     said_of_all: int = 0
     """Decided verdicts on arm 1 that speak of all trainings."""
 
-    def add(self, verdicts: Sequence[Verdict], truth: float, shift: float, of_all: float, design: Design) -> None:
+    def add(self, verdicts: Sequence[Verdict], truth: float, kept: float, of_all: float, design: Design) -> None:
         """Count one study by its final verdicts, that on arm 1 first, and by the difference that it makes.
 
-        `truth` is to the mean of those that its verdict speaks of, `shift` to trainings that do not collapse, `of_all`
-        to all.
+        `truth` is to the mean of those that its verdict speaks of, `kept` to trainings that do not collapse, `of_all`
+        to all, whatever the tasks.
         """
         first = verdicts[0]
         own, others = sign_said(first), any(sign_said(verdict) for verdict in verdicts[1:])
@@ -228,7 +250,7 @@ class Tally:
             self.falsely_equivalent += abs(truth) >= least or _left_out(first, first.equivalence, truth)
             self.falsely_equivalent_of_all += abs(of_all) >= least
         if first.low is not None and first.high is not None:
-            held = shift if design.collapse is not None else truth
+            held = kept if design.collapse is not None else truth
             self.intervals += 1
             self.covered += first.low <= held <= first.high
             self.levels += first.level
@@ -248,12 +270,12 @@ class Tally:
 
 
 def _left_out(verdict: Verdict, ends: Verdict | Equivalence | None, truth: float) -> bool:
-    """Return whether the interval of a claim leaves out what is true of the trainings that get there.
+    """Return whether the interval of a claim leaves out what is true of the trainings that start, or get there.
 
     Where nearly all do, that is hardly anything else than what is planted, 0 or the margin: a claim is not true because
     it has the sign of that little.
     """
-    if verdict.scope != "reached" or ends is None or ends.low is None or ends.high is None:
+    if verdict.scope not in ("reached", "started") or ends is None or ends.low is None or ends.high is None:
         return False
     return not ends.low <= truth <= ends.high
 
@@ -278,17 +300,20 @@ def simulate(procedure: Procedure, world: World | None, studies: int, *, planted
     for number in range(studies):
         base = world or drawn(number)
         margin = procedure.margin * base.louder
-        own = replace(base, effect=margin if planted else 0.0)
         rng = random.Random(f"{SEED} {procedure} {world} {planted} {number}")
+        chance = rng.gauss(0, INTERACTION / math.sqrt(base.tasks)) if base.tasks else 0.0
+        own = replace(base, effect=margin if planted else 0.0, chance=chance)
+        start = START + rng.gauss(0, math.sqrt(START * (1 - START) / EPISODES))
         collapse = CollapseRule(drop=DROP if own.bank_sees and own.collapses[0] > 0 else None)
         design = replace(procedure, margin=margin).design(collapse)
         runs: dict[str, list[SimulatedRun]] = {arm.name: [] for arm in design.arms}
         for _ in design.seeds:
             shared = rng.gauss(0, 1)
             for arm in design.arms:
-                runs[arm.name].append(training(own, arm.name == "arm1", shared, design.shared_seeds, rng))
+                runs[arm.name].append(training(own, arm.name == "arm1", shared, design.shared_seeds, rng, start))
         verdicts = judged(design, {name: data_of(design, name, found) for name, found in runs.items()})
-        tally.add(verdicts, own.spoken_of(verdicts[0]), own.shift, own.of_all, design)
+        kept, of_all = own.difference("not_collapsed") + chance, own.difference("all")
+        tally.add(verdicts, own.spoken_of(verdicts[0]), kept, of_all, design)
     return tally
 
 
@@ -317,21 +342,30 @@ def judged(design: Design, runs: Mapping[str, ArmData]) -> list[Verdict]:
     return [settled[claim.id] for claim in design.hypotheses]
 
 
-def training(world: World, treated: bool, shared: float, share: bool, rng: random.Random) -> SimulatedRun:
-    """Return a run; runs of one seed share a part of their noise, where the design shares seeds."""
+def training(
+    world: World, treated: bool, shared: float, share: bool, rng: random.Random, start: float = START
+) -> SimulatedRun:  # fmt: skip
+    """Return a run; runs of one seed share a part of their noise, where the design shares seeds.
+
+    `start` is what the study's evaluation before training found.
+    """
     r = world.correlation if share else 0.0
     noise = math.sqrt(abs(r)) * shared * (-1 if r < 0 and treated else 1) + math.sqrt(1 - abs(r)) * rng.gauss(0, 1)
     if world.tails == "t3":
         noise /= math.sqrt(sum(rng.gauss(0, 1) ** 2 for _ in range(3)))
-    reached = world.end + (world.shift if treated else 0.0)
+    if world.tails == "skewed" and treated:
+        noise = (math.exp(0.5) - math.exp(noise)) / math.sqrt(math.exp(2) - math.exp(1))
+    reached = world.end + (world.shift + world.chance if treated else 0.0)
     reached += noise * world.sd * (world.ratio if treated else 1.0)
-    end = reached
-    if rng.random() < world.collapses[treated]:
-        end -= rng.uniform(*LOST) * (reached - START)
-    first = START + 0.3 * (reached - START) + rng.gauss(0, _CURVE_ERROR)
+    if world.stuck[treated] and rng.random() < world.stuck[treated]:
+        reached = START + rng.gauss(0, math.sqrt(START * (1 - START) / EPISODES))
+        first, end = START + rng.gauss(0, _CURVE_ERROR), reached
+    else:
+        first, end = START + 0.3 * (reached - START) + rng.gauss(0, _CURVE_ERROR), reached
+        if rng.random() < world.collapses[treated]:
+            end -= rng.uniform(*LOST) * (reached - START)
     last = end + rng.gauss(0, _CURVE_ERROR)
     peak = max(reached + abs(rng.gauss(0, _CURVE_ERROR)), first, last)
-    start = START + rng.gauss(0, math.sqrt(START * (1 - START) / EPISODES))
     return SimulatedRun(end, TrainingCurve(start=start, end=end, plays=EPISODES, first=first, peak=peak, last=last,
                                 error=_CURVE_ERROR))  # fmt: skip
 
