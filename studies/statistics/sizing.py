@@ -19,8 +19,8 @@ from typing import Final
 
 from studies.records.alpha import ALPHA
 from studies.records.design import Design
-from studies.records.procedure import InterimAnalysis, Sizing
-from studies.statistics.power import power, power_design
+from studies.records.procedure import InterimAnalysis, Noise, Sizing
+from studies.statistics.power import assured_power, power_design
 from studies.statistics.sequential import spend_alpha
 
 FIRST_ANALYSIS: Final = 3
@@ -78,7 +78,8 @@ def power_at(design: Design, looks: Sequence[InterimAnalysis], sd: float, df: in
         return 0.0
     last = (looks[-1].model_copy(update={"seeds": kept}),)
     shapes = dict.fromkeys(replace(power_design(design, claim), analyses=last) for claim in design.hypotheses)
-    return min((power(shape, design.promise.effect, sd, sd_df=df) for shape in shapes), default=0.0)
+    noise = Noise(sd=sd, df=df, episodes=design.metric.episodes, basis="the pilot")
+    return min((assured_power(shape, design.promise.effect, noise) for shape in shapes), default=0.0)
 
 
 def size_design(design: Design, arms: Sequence[Sequence[float]], affordable: int, collapsed: int = 0) -> Sizing:
