@@ -45,7 +45,7 @@ def amend(
 ) -> None:
     """Amend a study in the open: accept a violation, change its budget (before the lock too), or add a note.
 
-    A verdict that an amendment made after the first result touches is exploratory.
+    What is accepted after the first result makes verdicts exploratory; another budget leaves a last look less level.
 
     Examples:
 
@@ -123,6 +123,8 @@ def _answer_amendment(record: StudyLog, event: Event, json: bool) -> None:
         sentence = f"noted in study {state.id}"
         if amended.amendment.kind == "budget":
             sentence = f"study {state.id} now has a budget of {format_seconds(state.budget_s)}"
+            if state.design is not None and state.design.spending == "reached" and state.budget_touched:
+                sentence += "; should it end between two looks, a last look has the level of the part that was reached"
         elif amended.amendment.kind == "accept":
             late = ", after the first result: verdicts that it touches are exploratory" if amended.after_data else ""
             sentence = f"study {state.id} now accepts {amended.amendment.target}{late}"

@@ -191,8 +191,9 @@ def _describe_resume(state: StudyState) -> str:
     if state.design is not None and state.design.hypotheses and not open_hypotheses(state, state.design):
         return f"each hypothesis had its last look, so more time changes nothing; conclude with: {resume}"
     without = "stops again" if state.design is None else "concludes"
+    late = ", exploratory ones, as the level is spent" if any(verdict.last for verdict in state.verdicts) else ""
     return (
-        f'for more runs: ajet study amend {state.id} --budget {more} --reason "..." and then {resume}; '
+        f'for more runs{late}: ajet study amend {state.id} --budget {more} --reason "..." and then {resume}; '
         f"resumed without, it {without}"
     )
 

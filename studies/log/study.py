@@ -537,6 +537,11 @@ class StudyState(RoundState):
         return max((a.seq for a in self.amendments if a.amendment.kind == "budget"), default=0)
 
     @property
+    def budget_touched(self) -> bool:
+        """Whether the budget was amended by somebody who may have seen data of this round."""
+        return self.first_launch is not None and self.budget_amended > self.first_launch.seq
+
+    @property
     def budget_decision(self) -> Decision | None:
         """The decision that the budget is used up, unless the budget was amended after it."""
         made = (d for d in reversed(self.decisions) if d.rule == BUDGET_RULE and d.seq > self.budget_amended)
@@ -555,7 +560,7 @@ class StudyState(RoundState):
             return "hand"
         if self.budget_decision is None:
             return None
-        return "hand" if self.first_launch is not None and self.budget_amended > self.first_launch.seq else "budget"
+        return "hand" if self.budget_touched else "budget"
 
     def context_of(self, hypothesis: str, look: int, phase: Phase) -> VerdictContext | None:
         """Return what the current verdict was computed with; None where it is not of this look, or there is none."""

@@ -158,6 +158,12 @@ def _rule_facts(design: Design) -> Iterator[Fact]:
     if design.replication is not None:
         seeds = plural(len(design.replication.seeds), "seed")
         yield "Replication, if a rule asks for it", f"in {design.replication.environment}, {seeds}"
+    if design.spending == "reached":
+        yield (
+            "Where it ends before a look has its runs",
+            "a last look at what is there, with all the level that is left; with that of the part that was reached, where "
+            "a veto or a budget that was changed after the first run began brought it about",
+        )
     yield "Attempts per run, at most", str(design.max_attempts)
     yield "Runs dropped from the analysis if", ", ".join(design.exclusions) or "nothing was named"
     if (rule := design.collapse) is not None:
