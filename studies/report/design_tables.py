@@ -161,8 +161,8 @@ def _rule_facts(design: Design) -> Iterator[Fact]:
     if design.spending == "reached":
         yield (
             "Where it ends before a look has its runs",
-            "a last look at what is there, with all the level that is left; after a veto, or where the budget was changed "
-            "once runs had begun, with that of the part that was reached",
+            "a last look at what is there, with all the level that is left; after a veto, or where the budget was "
+            "changed once runs had begun, with that of the part that was reached",
         )
     yield "Attempts per run, at most", str(design.max_attempts)
     yield "Runs dropped from the analysis if", ", ".join(design.exclusions) or "nothing was named"

@@ -145,21 +145,21 @@ def _levels(seeds: tuple[int, ...], alpha: float) -> tuple[float, ...]:
 def last_level(looks: tuple[tuple[int, float], ...], made: tuple[float, ...], count: float, *, whole: bool) -> float:
     """Return the two-sided level of a last look at `count` runs of each arm, before all that were planned.
 
-    `looks` are the planned numbers of runs and levels, `made` what the first of them had of runs. Their bounds stand;
-    together with the last look's they spend all that the looks do (`whole`: for an end that no data brought about), or
-    what their spending function gives at the part that was reached (for an end that somebody chose). A look at the same
-    runs is not another one: the last one takes its place.
+    `looks` are the planned numbers of runs and levels, `made` what the first of them had of runs. Where no data brought
+    the end about it is the `whole` that is left: the bounds of looks that were made stand, and together with the last
+    one's they spend all that the planned ones do. A look at the same runs is not another one: the last takes its place.
+    Where somebody chose the moment, who may have looked after every run, it is the level that O'Brien and Fleming's
+    bound has at this part of the runs where it is watched at every moment: half of what may be spent by then.
     """
     spent = crossings([_bound(level) for _, level in looks], [n / looks[-1][0] for n, _ in looks])
     alpha = round(sum(map(sum, spent)), 12)
-    due = alpha if whole else _spent(min(1.0, count / looks[-1][0]), alpha)
-    earlier = [(n, _bound(level)) for n, (_, level) in zip(made, looks, strict=False) if 0 < n < count]
-    if not earlier:
-        return max(due, _LEAST_LEVEL)
-    shares = [n / count for n, _ in earlier]
-    walk = _Walk(0.0)
-    left = due - sum(sum(walk.step(bound, share)) for (_, bound), share in zip(earlier, shares, strict=True))
-    return max(2 * float(special.ndtr(-_solve_bound(walk, 1.0, max(left, _LEAST_LEVEL)))), _LEAST_LEVEL)
+    if not whole:
+        return max(_spent(min(1.0, count / looks[-1][0]), alpha) / 2, _LEAST_LEVEL)
+    walk, left = _Walk(0.0), alpha
+    for n, (_, level) in zip(made, looks, strict=False):
+        if 0 < n < count:
+            left -= sum(walk.step(_bound(level), n / count))
+    return 2 * float(special.ndtr(-_solve_bound(walk, 1.0, max(left, _LEAST_LEVEL))))
 
 
 def _bound(level: float) -> float:

@@ -124,6 +124,8 @@ def count_codes(arms: Mapping[str, ArmData], codes: str) -> dict[str, int]:
 
 
 _EMPTY = ArmData({}, {})
+_SAME_COUNT = 1e-9
+"""Least difference of two numbers of runs, one of which is a mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +161,14 @@ class JudgeInput:
 
     @property
     def last(self) -> LastLook | None:
-        """The last look that this one is, as the runs that are there make it; None for a planned one, or of no runs."""
-        if self.ended is None or not (count := self._count_runs()):
-            return None
+        """The last look that this one is, as the runs that are there make it; None for a planned one, or of no runs.
+
+        A hand that let a planned look have all its runs ended nothing before it.
+        """
         looks = planned_looks(self.design, self.phase)
+        planned = looks[self.look - 1 if self.ended == "hand" else -1].seeds
+        if self.ended is None or not 0 < (count := self._count_runs()) < planned - _SAME_COUNT:
+            return None
         made, whole = tuple(self._count_runs(look.seeds) for look in looks[: self.look - 1]), self.ended == "budget"
         plans = (tuple((look.seeds, look.alpha) for look in looks), tuple((look.seeds, look.alike) for look in looks))
         alpha, alike = (last_level(plan, made, count, whole=whole) for plan in plans)

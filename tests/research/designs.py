@@ -65,6 +65,7 @@ def design(*treatments: int, **changes: Any) -> Design:
         "noise": Noise(sd=0.15, df=20, episodes=EPISODES, basis="made up"),
         "looks": (InterimAnalysis(seeds=2, alpha=0.0001), InterimAnalysis(seeds=3, alpha=0.0005),
                   InterimAnalysis(seeds=4, alpha=0.04)), "decision_table": TABLE, "most_excluded": 0.5,
+        "spending": "reached",
     }  # fmt: skip
     return Design(**(values | changes))
 

@@ -92,6 +92,14 @@ def test_the_sentence_says_where_it_ended_and_a_planned_look_says_what_it_always
     assert "last" not in old.model_dump()
 
 
+def test_a_look_that_has_all_its_runs_is_the_planned_one_unless_a_budget_leaves_those_after_it_out() -> None:
+    ends = [("budget", 3, 8), ("hand", 3, 8), ("hand", 2, 6), ("budget", 2, 6)]
+    found = [judged(locked(), arms(locked(), runs, runs), ended=ended, look=look) for ended, look, runs in ends]
+    assert [verdict.last is None for verdict in found] == [True, True, True, False]
+    assert [verdict.level for verdict in found[:3]] == [1 - LOOKS[2].alpha, 1 - LOOKS[2].alpha, 1 - LOOKS[1].alpha]
+    assert found[3].level < 1 - LOOKS[1].alpha
+
+
 def test_claims_that_share_a_level_share_that_of_their_last_look() -> None:
     claims = (hypothesis("h1", 16), hypothesis("h2", 8))
     chosen = locked(hypotheses=claims, multiplicity="dunnett_bonferroni")
@@ -200,5 +208,5 @@ def test_a_design_without_looks_has_one_at_all_of_its_seeds() -> None:
     chosen = locked(looks=())
     found = judged(chosen, arms(chosen, 4, 4), look=1, ended="hand")
     assert found.last is not None
-    assert found.last.alpha == pytest.approx(spend_alpha((4, 8))[0].alpha)
+    assert found.last.alpha == pytest.approx(spend_alpha((4, 8))[0].alpha / 2)
     assert InterimAnalysis(seeds=8, alpha=0.05).alike == 0.05
