@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal
 
-from research.design.power import plan_analyses
 from rig.simulated_verdicts import SEED, World, claim_of, design_of, promised, rate_of, sign_said, training
 from studies.records.alpha import AlphaAllocation, AlphaLedgers
 from studies.records.design import Design
 from studies.records.verdict import Ended, Verdict
 from studies.statistics.comparison import Test
+from studies.statistics.sizing import plan_analyses
 from studies.verdicts.inputs import ArmData
 from studies.verdicts.rules import LEAST_KEPT, judge
 

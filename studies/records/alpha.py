@@ -207,9 +207,15 @@ class AlphaAllocation:
 
 
 def planned_looks(design: Design, phase: Phase) -> tuple[InterimAnalysis, ...]:
-    """Return the looks of a phase; where the lock names none, one at all of its seeds with the whole level."""
+    """Return the looks of a phase; where the lock names none, one at all of its seeds with the whole level.
+
+    What is no larger than its pilot may have been sized to the most that were drawn.
+    """
     if phase == "confirm" and design.looks:
-        return design.looks
+        last, pilot = design.looks[-1], design.pilot
+        if pilot is None or last.seeds > pilot.seeds:
+            return design.looks
+        return (last.model_copy(update={"seeds": pilot.most}),)
     again = design.replication.seeds if phase == "replicate" and design.replication is not None else design.seeds
     return (InterimAnalysis(seeds=len(again), alpha=design.alpha),)
 

@@ -141,7 +141,8 @@ def name_look(design: Design, at: JudgeInput | Verdict, counts: Sequence[int]) -
     where, level = "", "of the part that was reached"
     if at.last.ended == "budget":
         where, level = ", where the budget ended", "that was left"
-    return f"last look{where}, at {sum(counts)} of {looks[-1].seeds * len(counts)} runs, with the level {level}"
+    most = "at most " if at.phase == "confirm" and looks[-1].seeds > len(design.seeds) else ""
+    return f"last look{where}, at {sum(counts)} of {most}{looks[-1].seeds * len(counts)} runs, with the level {level}"
 
 
 def name_judged_look(design: Design, verdict: Verdict) -> str:

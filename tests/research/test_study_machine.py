@@ -38,6 +38,7 @@ from studies import EventType, StudyLog, StudyState, fold
 from studies.log.study import BUDGET_RULE
 from studies.report.content import report_content
 from studies.report.evidence import gather_rounds
+from studies.verdicts.judge import verdict_follows
 from tests.research.bench import STUDY, Bench, Cut, check_whole, examples, scratch, unapproved
 from tests.research.designs import design, every_stage, noise_plan
 from tests.research.fakes import ScriptedPlanner
@@ -313,6 +314,7 @@ class StudyMachine(RuleBasedStateMachine):
     def _build_a_report(self) -> None:
         state, folder = self.state(), self.bench.home.study(STUDY)
         assert report_content(state, gather_rounds(state, folder)).title
+        assert all(verdict_follows(state, verdict) for verdict in (*state.verdicts, *state.replications))
 
     def _end(self) -> None:
         """Whatever was done to it: once it is left alone with time enough, it comes to its conclusion."""

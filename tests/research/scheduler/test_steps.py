@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research.controller.progress import progress_lines
-from research.design.power import plan_analyses
 from research.scheduler.required_runs import find_failure
 from research.scheduler.steps import BUDGET_CODE, END_SCREEN, NO_MORE_CANDIDATES, SHRINK_RULE
 from studies import EventType, StudyState
@@ -18,6 +17,7 @@ from studies.log.study import AttemptState, AttemptStatus, RunState
 from studies.records.design import Design, Metric, RunSpec
 from studies.records.procedure import Amendment, Knob, Replication, Rung, Screen
 from studies.records.runs import EXCLUDED_CODES, GENERATED_CODE_FAILED, INVALID_CODES, WITHIN_REACH_OF_CODE, WORST_CODES
+from studies.statistics.sizing import plan_analyses
 from tests.research.bench import Bench, Cut
 from tests.research.designs import design, rate, screened
 

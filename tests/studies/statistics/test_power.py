@@ -174,7 +174,7 @@ def test_who_watches_after_every_run_and_ends_it_at_will_makes_few_more_false_cl
         level = planned.get(runs // 2) if runs % 2 == 0 else None
         bounds.append(float(stats.norm.isf((level or last_level(plan, (), count, whole=False)) / 2)))
         shares.append(count / looks[-1])
-    assert 0.05 < sum(map(sum, crossings(bounds, shares))) < 0.054
+    assert 0.05 < sum(map(sum, crossings(bounds, shares))) < 0.052
 
 
 def test_a_drift_is_found_on_its_side_with_the_power_of_a_normal_test() -> None:

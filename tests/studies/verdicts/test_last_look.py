@@ -12,7 +12,7 @@ from studies import EventType
 from studies.log.study import BUDGET_RULE
 from studies.proof import verify
 from studies.records.design import Design
-from studies.records.procedure import Amendment, CollapseRule, InterimAnalysis
+from studies.records.procedure import Amendment, CollapseRule, InterimAnalysis, Pilot
 from studies.records.verdict import Verdict
 from studies.statistics.sequential import last_level, spend_alpha
 from studies.verdicts.inputs import ArmData
@@ -208,5 +208,13 @@ def test_a_design_without_looks_has_one_at_all_of_its_seeds() -> None:
     chosen = locked(looks=())
     found = judged(chosen, arms(chosen, 4, 4), look=1, ended="hand")
     assert found.last is not None
-    assert found.last.alpha == pytest.approx(spend_alpha((4, 8))[0].alpha / 2)
+    assert found.last.alpha == pytest.approx(spend_alpha((4, 8))[0].alpha / 4)
     assert InterimAnalysis(seeds=8, alpha=0.05).alike == 0.05
+
+
+def test_a_pilot_that_was_never_sized_has_the_whole_level_or_a_part_of_the_most_that_it_might_have_come_to() -> None:
+    chosen = locked(seeds=4, looks=(InterimAnalysis(seeds=4, alpha=0.05),), pilot=Pilot(seeds=4, most=20))
+    whole, chosen_moment = (judged(chosen, arms(chosen, 4, 4), look=1, ended=ended) for ended in ("budget", "hand"))
+    assert whole.level == pytest.approx(0.95)
+    assert chosen_moment.level == pytest.approx(1 - spend_alpha((4, 20))[0].alpha / 4)
+    assert_golden(whole.reason)
