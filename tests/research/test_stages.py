@@ -112,7 +112,7 @@ def amended(bench: Bench, seconds: float) -> StudyState:
 def test_a_look_that_the_budget_cuts_short_is_judged_on_what_is_there_and_the_next_with_more_budget_on_all_runs(
     fast_path: Path,
 ) -> None:
-    bench, state = spend_in("confirm", fast_path, design(16), 5)
+    bench, state = spend_in("confirm", fast_path, design(16, spending="planned"), 5)
     assert (state.status, state.report is not None) == ("stopped", True)
     assert [v.look for v in (*state.interim, *state.verdicts)] == [1, 2]
     assert [run for run in state.runs.values() if run.invalid] == []  # more budget may carry them
@@ -136,7 +136,7 @@ def test_the_last_look_once_cut_short_is_judged_again_on_all_runs_as_exploratory
 def test_a_budget_that_is_lowered_after_results_makes_verdicts_exploratory(fast_path: Path) -> None:
     looks = (InterimAnalysis(seeds=2, alpha=0.0001), InterimAnalysis(seeds=4, alpha=0.04))
     cut = lambda order: "never" if order.spec.seed == 104 else "ok"  # noqa: E731
-    lowered = Bench(fast_path, cut, design=design(16, looks=looks))
+    lowered = Bench(fast_path, cut, design=design(16, looks=looks, spending="planned"))
     loop = lowered.loop()
     lowered.until(lambda state: len(state.values("group_size=16")) == 3, loop)
     interventions.change_budget(StudyLog(lowered.log, STUDY), loop.state().worked_s, "enough seen")
