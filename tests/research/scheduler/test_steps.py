@@ -77,8 +77,8 @@ def wide(*rungs: Rung) -> Design:
     return screened(screen=screen)
 
 
-def slow(path: Path, chosen: Design, *, budget_s: float = 400, seconds: float = 60) -> Bench:
-    bench = Bench(path, design=chosen, budget_s=budget_s)
+def slow(path: Path, chosen: Design, *, budget_s: float = 400, seconds: float = 60, most: int | None = None) -> Bench:
+    bench = Bench(path, design=chosen, budget_s=budget_s, max_runs=most)
     bench.slow(seconds, tick_s=seconds / 6)
     return bench
 
@@ -168,10 +168,12 @@ def test_a_replication_that_is_not_affordable_is_not_begun_and_made_with_more_bu
     assert (state.status, len(state.replications)) == ("concluded", 1)
 
 
-def ending(path: Path, budget_s: float, *, amended_at: int = 99, value: float = 1.0) -> StudyState:
+def ending(
+    path: Path, budget_s: float, *, amended_at: int = 99, value: float = 1.0, most: int | None = None
+) -> StudyState:
     """Return where a study of three looks at 4, 6 and 8 seeds ends; `amended_at` results a person sets its budget."""
     own = {"test": "welch", "seeds": tuple(range(101, 109)), "looks": plan_analyses(8, 3), "noise": None}
-    bench = slow(path, design(16, spending="reached", **own), budget_s=budget_s)
+    bench = slow(path, design(16, spending="reached", **own), budget_s=budget_s, most=most)
     bench.sandbox.rate = lambda spec: (13 + spec.seed * 7 % 5 + 2 * (spec.arm != "group_size=8")) / 32
     loop = bench.loop()
     bench.until(lambda state: state.stopped_reason or len(state.values("group_size=16")) == amended_at, loop)
@@ -184,6 +186,7 @@ def ending(path: Path, budget_s: float, *, amended_at: int = 99, value: float = 
 @pytest.mark.parametrize(("budget_s", "amended", "looks"), [
     (250, {}, [(1, 4, None), (2, 4, "budget")]), (310, {}, [(1, 4, None), (2, 5, "budget")]),
     (370, {}, [(1, 4, None), (2, 6, None), (3, 6, "budget")]), (190, {}, [(1, 3, "budget")]),
+    (2000, {"most": 10}, [(1, 4, None), (2, 5, "budget")]),
     (2000, {"amended_at": 5}, [(1, 4, None), (2, 5, "hand")]), (2000, {"amended_at": 3}, [(1, 3, "hand")]),
     (300, {"amended_at": 3, "value": 400}, [(1, 4, None), (2, 6, None)]),
 ])  # fmt: skip
