@@ -22,7 +22,9 @@ from research.runs.files import AttemptFolder, AttemptSpec
 from research.runs.workers import play_arguments
 from studies import EventLog, EventType, StudyLog, StudyState, fold
 from studies.checks.conditions import CollectError
+from studies.log.event import row_of
 from studies.metrics import kinds
+from studies.proof import verify
 from studies.records.design import Budget, RunSpec, task_seed_of
 from studies.records.runs import (
     PLUMBING_ARM,
@@ -33,6 +35,7 @@ from studies.records.runs import (
     shares_untrained,
     zero_lr_spec,
 )
+from studies.report import build_report
 from swarm.job import Job
 from tests.research.bench import STUDY, Bench, Knows
 from tests.research.factories import edit, make_order, with_run
@@ -318,3 +321,15 @@ def test_a_later_round_with_the_same_policy_begins_without_such_a_run_and_one_wi
     assert made == [[True, True], [False, True], [False, False]]
     shares = [compiler.price_with(each).untrained is not None for compiler in (later, lost) for each in (job, colder)]
     assert shares == [True, True, False, False]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("written", [True, False])
+def test_whenever_its_controller_is_killed_each_run_has_the_one_evaluation(tmp_path: Path, written: bool) -> None:
+    bench = Bench(tmp_path, design=shared_design(16), noise=shared_plan(seeds=()))
+    bench.build_report = build_report
+    state, killed = bench.drive_by_single_events(written=written)
+    (still,) = state.runs_in("noise")
+    assert killed > 20
+    assert {run.untrained for run in state.runs_in("confirm")} == {still.run_id}
+    assert verify(STUDY, [row_of(event) for event in bench.events()], bench.home.study(STUDY)).drifts == ()
