@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from research.controller.planning import Planning
+from research.design.compiler import DesignCompiler
 from research.design.noise_bank import NoiseBank, model_key
 from research.design.pricing import BOTH_EVALUATIONS, ObservedRun, Pricing, make_pricing, median_seconds, price_key
 from research.errors import DesignRefused
@@ -21,8 +22,10 @@ from research.runs.files import AttemptFolder, AttemptSpec
 from research.runs.workers import play_arguments
 from studies import EventLog, EventType, StudyLog, StudyState, fold
 from studies.checks.conditions import CollectError
+from studies.log.event import row_of
 from studies.metrics import kinds
-from studies.records.design import RunSpec, task_seed_of
+from studies.proof import verify
+from studies.records.design import Budget, RunSpec, task_seed_of
 from studies.records.runs import (
     PLUMBING_ARM,
     PLUMBING_JOB,
@@ -32,6 +35,7 @@ from studies.records.runs import (
     shares_untrained,
     zero_lr_spec,
 )
+from studies.report import build_report
 from swarm.job import Job
 from tests.research.bench import STUDY, Bench, Knows
 from tests.research.factories import edit, make_order, with_run
@@ -306,3 +310,26 @@ def test_hashes_of_specs_without_a_task_seed_are_as_before() -> None:
     assert "task_seed" not in old.model_dump(mode="json")["metric"]
     assert old.task_seed == old.seed
     assert run.task_seed == 9
+
+
+def test_a_later_round_with_the_same_policy_begins_without_such_a_run_and_one_with_another_makes_its_own() -> None:
+    _, untrained = specs()
+    first = DesignCompiler(PRICING, Budget(wall_clock_s=600), bank=Knows(checked=CHECKED))
+    later, lost = replace(first, untrained=(untrained,)), replace(first, tried=True)
+    job, colder = BASE.model_copy(update={"learning_rate": 0.5}), BASE.model_copy(update={"temperature": 0.5})
+    made = [[compiler.makes_zero_lr_run(each) for each in (job, colder)] for compiler in (first, later, lost)]
+    assert made == [[True, True], [False, True], [False, False]]
+    shares = [compiler.price_with(each).untrained is not None for compiler in (later, lost) for each in (job, colder)]
+    assert shares == [True, True, False, False]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("written", [True, False])
+def test_whenever_its_controller_is_killed_each_run_has_the_one_evaluation(tmp_path: Path, written: bool) -> None:
+    bench = Bench(tmp_path, design=shared_design(16), noise=shared_plan(seeds=()))
+    bench.build_report = build_report
+    state, killed = bench.drive_by_single_events(written=written)
+    (still,) = state.runs_in("noise")
+    assert killed > 20
+    assert {run.untrained for run in state.runs_in("confirm")} == {still.run_id}
+    assert verify(STUDY, [row_of(event) for event in bench.events()], bench.home.study(STUDY)).drifts == ()

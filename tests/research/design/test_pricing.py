@@ -148,7 +148,9 @@ def test_only_finished_attempts_at_known_jobs_set_a_price(tmp_path: Path, monkey
     state = bench.drive(bench.loop()).state
     found = median_seconds(bench.log)
     jobs = {price_key(Job.model_validate(run.spec.job)) for run in state.runs.values()}
-    assert found == dict.fromkeys(jobs, 5.0)  # the fake attempts say they took 5 s, and 1 s when they failed
+    assert found == dict.fromkeys(
+        jobs, ObservedRun(5.0)
+    )  # the fake attempts say they took 5 s, and 1 s when they failed
     assert len(jobs) == 2
     known = Job.from_record
     monkeypatch.setattr(
