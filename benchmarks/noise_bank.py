@@ -32,8 +32,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, variance
-from typing import Any
 
 from rig.frame import circumstances, parser
 from rig.training import ONE_THREAD
@@ -57,6 +55,7 @@ from research.proposals.metric_choice import MetricChoice, RequestedMetric, add_
 from research.runs.collect import CollectedEvidence, collect
 from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec
 from studies import fold
+from studies.checks.conditions import play_variance
 from studies.checks.training import find_fault, list_unreported
 from studies.log.event import find_corruption
 from studies.metrics import Results, kind_of
@@ -266,18 +265,8 @@ def gallery(environment: str) -> Iterator[Observation]:
             if run.status != "collected" or (run.spec.environment, run.spec.metric.key) != (environment, SUCCESS.key):
                 continue
             values = {key: found.value for key, found in run.measurements.items()}
-            plays = read_json(folder / "runs" / run.run_id / "evaluation.json")["final"]["episodes"]
-            yield observed(run.spec, run.spec.metric, values, variance_of_play(plays))
-
-
-def variance_of_play(plays: Sequence[Mapping[str, Any]]) -> float:
-    """Return the variance of one play within its task: over tasks that were played twice or more, else p (1 - p)."""
-    tasks: dict[str, list[float]] = {}
-    for play in plays:
-        tasks.setdefault(play["task_id"], []).append(float(play["success"]))
-    repeated = [variance(values) for values in tasks.values() if len(values) > 1]
-    share = fmean(value for values in tasks.values() for value in values)
-    return fmean(repeated) if repeated else share * (1 - share)
+            evaluation = read_json(folder / "runs" / run.run_id / "evaluation.json")["final"]
+            yield observed(run.spec, run.spec.metric, values, play_variance(evaluation))
 
 
 def told(job: Job, seen: Sequence[Observation], metrics: Sequence[Metric]) -> None:

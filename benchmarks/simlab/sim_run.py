@@ -170,7 +170,7 @@ def board(flight: Flight, folder: Path) -> Home:
             "planner": {"name": planner.name, "model": planner.model},
             "settings": {
                 "budget_s": flight.budget_s, "max_runs": flight.max_runs, "parallel": flight.parallel,
-                "approve": "none", **flight.asks,
+                "approve": "none", "episodes": None, **flight.asks,
             },
             "command": ["simlab", flight.name],
             "versions": {SIMULATED: "yes"},

@@ -36,7 +36,7 @@ from research.runs.files import AttemptFolder, AttemptSpec
 from research.runs.wandb_log import TrackedRun
 from sandboxes import Exit, Handle, SandboxError, SandboxSpec
 from simlab.sim_clock import BEGIN, SimClock
-from simlab.worlds import Configuration, Played, World
+from simlab.worlds import Configuration, Planted, Played, World
 from studies.checks.conditions import CollectError
 from studies.log.event_log import Clock
 from studies.records.runs import is_untrained_run
@@ -99,8 +99,6 @@ SEEN: Mapping[str, Any] = {
     "hardware": SIMULATED, "stillness": {"before": "0" * 64, "after": "0" * 64, "probs_tolerance": None},
 }  # fmt: skip
 """Conditions that an attempt sees, the same in all of them unless a confound is planted."""
-_STRIDE = 193
-"""Prime, so that solved tasks are spread over all of them."""
 _REACHED, _HELD, _FALLEN = 0.5, 0.6, 0.8
 """Shares of a training by which one that collapses has reached its peak, begins to fall, and has fallen."""
 
@@ -135,6 +133,8 @@ def configuration(order: AttemptSpec) -> Configuration:
 def remains(world: World, order: AttemptSpec, seconds: float) -> tuple[Played, SimulatedFiles]:
     """Return how a run went and what it leaves behind."""
     spec, steps = order.spec, int(order.spec.job["steps"])
+    if isinstance(world, Planted):  # what is recorded was evaluated on as many as it was
+        world = replace(world, episodes=spec.metric.episodes)
     played = world.run(configuration(order), spec.seed, steps)
     final = played.search if spec.metric.split == "search" else played.hidden
     return played, SimulatedFiles(
@@ -155,9 +155,9 @@ def remains(world: World, order: AttemptSpec, seconds: float) -> tuple[Played, S
 def evaluation(order: AttemptSpec, version: int, share: float) -> dict[str, Any]:
     """Return an evaluator's answer in which a share of all episodes is solved."""
     spec, count = order.spec, order.spec.metric.episodes
-    solved, episodes = round(share * count), []
+    solved, episodes = set(Random(f"{version} {spec.seed}").sample(range(count), round(share * count))), []
     for number, (task, sample) in enumerate(_plays(spec.environment, spec.metric.split, count, spec.task_seed)):
-        success = (number * _STRIDE + spec.seed) % count < solved
+        success = number in solved
         episodes.append({"task_id": task, "sample": sample, "success": success, "reward": float(success)})
     return {
         "environment": spec.environment, "split": spec.metric.split, "policy_version": version, "episodes": episodes,

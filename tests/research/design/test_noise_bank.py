@@ -106,6 +106,9 @@ def test_the_evaluation_part_is_that_of_plays_where_they_were_counted_and_a_shar
     counted = NoiseBank(frozenset(entry.model_copy(update={"initial": 0.3, "play_variance": 0.2}) for entry in plays))
     assert find(counted).evaluation_sd == pytest.approx(math.sqrt(0.2 / 512))
     assert find(counted, 2048).sd == pytest.approx(math.sqrt(0.03**2 - 0.2 / 512 + 0.2 / 2048))
+    alike = (entry.model_copy(update={"play_variance": entry.value * (1 - entry.value)}) for entry in plays)
+    once = NoiseBank(frozenset(alike))
+    assert find(once).evaluation_sd == pytest.approx(math.sqrt(0.6 * 0.25 / 512), rel=0.01), "tasks differ, too"
     quiet = NoiseBank(frozenset(entry.model_copy(update={"play_variance": 0.24}) for entry in bank(0.01).observations))
     assert find(quiet).sd == pytest.approx(math.sqrt(0.24 / 512)), "of less than plays alone give"
     assert (find(quiet).measured_sd, find(quiet, 2048).measured_episodes) == (pytest.approx(0.01), 512)
