@@ -270,7 +270,9 @@ class FollowUpFinder:
             return
         environment = self._last.design.environment
         worse = list(self._find_worse(name, environment))
-        open_rungs = tuple(value for value in ladder if not _is_beyond(value, worse))
+        open_rungs = tuple(  # none at or beyond one that was worse than another on this side of it
+            value for value in ladder if all((bad - good) * (float(value) - bad) < 0 for good, bad in worse)
+        )
         if told.found:
             best = _better_value(told, self._last)
             if not _is_taken(told, self._last):
@@ -334,11 +336,6 @@ class FollowUpFinder:
                 if _is_single_field(told) and told.claim.kind == "difference" and _is_taken(told, entry)
             }  # fmt: skip
         return {name: self._effective_value(name, value) for name, value in held.items() if name not in free}
-
-
-def _is_beyond(value: Scalar, worse: Sequence[tuple[float, float]]) -> bool:
-    """Return whether a value lies at or beyond one that was worse than another on this side of it."""
-    return any((bad - good) * (float(value) - bad) >= 0 for good, bad in worse)
 
 
 def _better_value(told: ClaimFacts, entry: RoundFacts) -> Scalar:

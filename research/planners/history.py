@@ -132,7 +132,10 @@ def _list_surprises(claim: Hypothesis, verdict: Verdict) -> Iterator[str]:
     if verdict.within_prediction is False and verdict.estimate is not None:
         yield f"predicted {predicted.low:+.4g} to {predicted.high:+.4g}, found {verdict.estimate:+.4g}"
     yield from (
-        f"{rate.count} of {rate.of} trainings of {rate.arm} collapsed" for rate in verdict.collapses if rate.count
+        f"{rate.count} of {rate.of} trainings of {rate.arm} {what}"
+        for what, rates in (("collapsed", verdict.collapses), ("never started", verdict.starts))
+        for rate in rates
+        if rate.count
     )
     yield from (f"{what}: {count} counted with the worst value" for what, count in verdict.counted_as_worst.items())
     yield from (f"the linter says: {line}" for line in verdict.violations)

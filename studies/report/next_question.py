@@ -78,53 +78,24 @@ def in_practice(state: StudyState, design: Design, claim: Hypothesis, verdict: V
         advice = f"do not read it as no difference: {_not_seen(design, claim, verdict)}"
     else:
         advice = _prefer(state, design, claim, verdict)
-    counted = _count_collapsed(state, design, claim, verdict)
-    if counted is None:
-        return advice
-    unit = design.metric.unit
-    ends = "" if counted.ends is None else f" ({span(*counted.ends, unit=unit)})"
-    difference = format_signed(counted.estimate, unit=unit) + ends
-    size = f"with the trainings that collapsed counted, the difference is {difference}"
-    if not verdict.exploratory and counted.undoes(verdict):
-        lead = "do not choose by cost" if verdict.verdict == "equivalent" else "prefer neither by this"
-        return f"{lead}: {size}."
-    return f"{advice} {capital(size)}."
-
-
-@dataclass(frozen=True, slots=True)
-class _CountedEffect:
-    """What a claim's effect is with the trainings that collapsed in the means, with its 95 % interval."""
-
-    estimate: float
-    ends: tuple[float, float] | None
-
-    def undoes(self, verdict: Verdict) -> bool:
-        """Return whether what was claimed of the other trainings is not to be seen of all.
-
-        Collapses that only add to a difference, as those of the worse arm, take nothing from it.
-        """
-        low, high = self.ends or (-math.inf, math.inf)
-        if verdict.verdict == "equivalent" and verdict.equivalence is not None:
-            return max(-low, high) >= verdict.equivalence.margin
-        if verdict.verdict not in ("supported", "refuted") or verdict.estimate is None:
-            return False
-        return (
-            (low <= 0 and self.estimate < verdict.estimate)
-            if verdict.estimate > 0
-            else (high >= 0 and self.estimate > verdict.estimate)
-        )
-
-
-def _count_collapsed(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> _CountedEffect | None:
-    """Return the effect over all trainings; None where none collapsed, or nothing was compared."""
     if not any(rate.count for rate in verdict.collapses) or verdict.low is None:
-        return None
-    arms, weights = gather(state, look=verdict.look), design.contrast_of(claim)
-    runs = [arms[name].runs(design.metric.worst).numbers for name in weights]
-    found = contrast(runs, tuple(weights.values()))
-    if found is None:
-        return _CountedEffect(math.fsum(w * fmean(r) for w, r in zip(weights.values(), runs, strict=True)), None)
-    return _CountedEffect(found.estimate, found.interval(_LEVEL))
+        return advice
+    arms, weights, unit = gather(state, look=verdict.look), design.contrast_of(claim), design.metric.unit
+    whole = contrast([arms[name].runs(design.metric.worst).numbers for name in weights], tuple(weights.values()))
+    if whole is None:
+        return advice
+    low, high = whole.interval(_LEVEL)
+    size = f"{format_signed(whole.estimate, unit=unit)} ({span(low, high, unit=unit)})"
+    counted = f"with the trainings that collapsed counted, the difference is {size}."
+    sign, same = -1 if (verdict.estimate or 0.0) < 0 else 1, verdict.equivalence
+    name = "" if verdict.exploratory else verdict.verdict
+    if name == "equivalent" and same is not None and max(-low, high) >= same.margin:
+        return f"do not choose by cost: {counted}"
+    # collapses that add to a difference, as those of the worse arm, take nothing from it
+    less = min(sign * low, sign * high) <= 0 and sign * whole.estimate < abs(verdict.estimate or 0.0)
+    if name in ("supported", "refuted") and less:
+        return f"prefer neither by this: {counted}"
+    return f"{advice} {capital(counted)}"
 
 
 def _setting_of(verdict: Verdict) -> str:

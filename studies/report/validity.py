@@ -59,7 +59,7 @@ from studies.report.wording import (
     setting,
     span,
 )
-from studies.statistics.comparison import contrast, is_constant, spread, spread_interval, welch
+from studies.statistics.comparison import contrast, is_constant, spread_interval, welch
 from studies.statistics.proportions import difference as exact_difference
 from studies.verdicts.judge import find_violations, gather
 from studies.verdicts.scope import find_unobserved_misses
@@ -333,22 +333,17 @@ def _warn_tasks(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     """Tell of a difference that varies so between hidden tasks that on other tasks its error would be larger."""
     design = state.design
     for verdict in state.verdicts if design is not None and design.metric.key == SUCCESS else ():
-        claim = design.hypothesis(verdict.hypothesis) if design is not None else None
-        if design is None or claim is None or claim.kind != "difference":
+        assert design is not None
+        data, names = gather(state, look=verdict.look), design.contrast_of(design.hypothesis(verdict.hypothesis))
+        arms = [[evidence.runs[run].tasks for run in data[name].drop_collapsed().values] for name in names]
+        if len(arms) > 2 or (found := task_spread(arms)) is None:
             continue
-        arms = [
-            [evidence.runs[run].tasks for run in runs.values if run not in runs.collapsed and run in evidence.runs]
-            for runs in (gather(state, look=verdict.look)[name] for name in design.contrast_of(claim))
-        ]
-        if (found := task_spread(arms)) is None:
-            continue
-        error = math.sqrt(sum((spread(list(map(mean_of, runs))) or 0.0) ** 2 / len(runs) for runs in arms))
         sd, tasks = found
-        added = sd / math.sqrt(tasks)
+        error, added = math.sqrt(sum(variance(map(_mean, runs)) / len(runs) for runs in arms)), sd / math.sqrt(tasks)
         if added > error / 2:
             yield threat(
-                f"{claim.id} is about these {plural(tasks, 'hidden task')}: the difference varies between them (SD "
-                f"{number(sd)}), so that over other tasks of the environment its standard error would be "
+                f"{verdict.hypothesis} is about these {plural(tasks, 'hidden task')}: the difference varies between "
+                f"them (SD {number(sd)}), so that over other tasks of the environment its standard error would be "
                 f"{number(math.hypot(error, added))}, not {number(error)}."
             )
 
@@ -362,7 +357,7 @@ def task_spread(arms: Sequence[Sequence[Mapping[str, float]]]) -> tuple[float, i
     tasks = sorted(arms[0][0]) if all(len(runs) > 1 for runs in arms) else []
     if len(tasks) < _LEAST_TASKS or any(run.keys() != set(tasks) for runs in arms for run in runs):
         return None
-    about = [[{task: run[task] - mean_of(run) for task in tasks} for run in runs] for runs in arms]
+    about = [[{task: run[task] - _mean(run) for task in tasks} for run in runs] for runs in arms]
     noise = fmean(sum(variance([run[task] for run in runs]) / len(runs) for runs in about) for task in tasks)
     control, treatment = ([fmean(run[task] for run in runs) for task in tasks] for runs in about)
     seen = variance([b - a for a, b in zip(control, treatment, strict=True)])
@@ -371,7 +366,7 @@ def task_spread(arms: Sequence[Sequence[Mapping[str, float]]]) -> tuple[float, i
     return math.sqrt(seen - noise), len(tasks)
 
 
-def mean_of(run: Mapping[str, float]) -> float:
+def _mean(run: Mapping[str, float]) -> float:
     return fmean(run.values())
 
 

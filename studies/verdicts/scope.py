@@ -3,8 +3,8 @@
 With a rule of collapse it speaks of trainings that do not collapse, and of all only where the highest rate not ruled
 out, times what a collapse costs, could not undo the claim. Of a time to a threshold (`scope_reached`) it speaks of
 trainings that get there, and of all only by the same rule: most samples of 3 to 8 runs hold none of the one in five
-that may be stuck, and no test sees what is not among them. An arm with a run that missed the threshold has it in its
-mean and spread.
+that may be stuck, and no test sees what is not among them. Of success the same holds of trainings that start
+(`start`). An arm with a run that missed the threshold, or never started, has it in its mean and spread.
 
 `judge_exactly` is for designs that locked the test `boschloo`: values are 1 or 0, the p decides at the look's level,
 and Newcombe's interval decides equivalence; where both disagree the test counts. `reached` counts who got to a
@@ -115,7 +115,7 @@ def limit_scope(case: JudgeInput, finding: Finding) -> Finding:
     metric, rates, starts = case.design.metric, collapse_rates(case), start_rates(case)
     if case.design.scope_reached and finding.verdict != "invalid":
         means = [fmean(runs.numbers) for runs in case.runs()]
-        found = tuple(_find_unobserved_misses(metric, reached_rates(case), means, finding, case.weights))
+        found = list(_find_unseen(metric, reached_rates(case), means, finding, case.weights))
         survives = all(one.breaking_share is None or one.breaking_share > one.upper for one in found)
         scope: Scope = "all" if finding.verdict != "inconclusive" and survives else "reached"
         reason = finding.reason + wording.explain_reached(found, metric, scope) if found else finding.reason
@@ -124,7 +124,7 @@ def limit_scope(case: JudgeInput, finding: Finding) -> Finding:
         return finding
     losses: dict[Scope, list[float]] = {}
     means = [fmean(runs.numbers) for runs in case.runs()]
-    unseen = list(_find_unstarted(metric, starts, means, finding, case.weights)) if starts else []
+    unseen = list(_find_unseen(metric, starts, means, finding, case.weights))
     if unseen:
         losses["started"] = _lose_starts(case, starts, means)
     if rates:
@@ -192,37 +192,25 @@ def find_unobserved_misses(metric: Metric, verdict: Verdict) -> tuple[Unobserved
     if verdict.arms:
         means = tuple(arm.mean for arm in verdict.arms)
     weights = tuple(arm.weight for arm in verdict.arms) or _DIFFERENCE
-    if verdict.starts:
-        return tuple(_find_unstarted(metric, verdict.starts, means, verdict, weights))
-    return tuple(_find_unobserved_misses(metric, verdict.reached, means, verdict, weights)) if verdict.reached else ()
+    return tuple(_find_unseen(metric, verdict.starts or verdict.reached, means, verdict, weights))
 
 
-def _find_unstarted(
-    metric: Metric, rates: Sequence[StartRate], means: Sequence[float | None], claimed: Finding | Verdict,
-    weights: Sequence[float],
-) -> Iterator[UnobservedMiss]:  # fmt: skip
-    """Yield the arms of which every run started."""
-    rooms, sign = list(_claim_slack(metric, claimed, weights)), 1 if metric.higher_is_better else -1
-    for number, (rate, mean) in enumerate(zip(rates, means, strict=True)):
-        if not rate.count and mean is not None:
-            yield _miss(rate.arm, rate.of, sign * (mean - rate.begin), [room for arm, room in rooms if arm == number])
-
-
-def _miss(arm: str, of: int, cost: float, rooms: Sequence[float]) -> UnobservedMiss:
-    """Return an arm of which none of so many runs missed, where a miss costs its mean so much."""
-    least = min(rooms, default=math.inf)
-    return UnobservedMiss(arm, one_sided_limits(0, of, _LEVEL)[1], least / cost if least < cost else None)
-
-
-def _find_unobserved_misses(
+def _find_unseen(
     metric: Metric, rates: Sequence[ReachedRate], means: Sequence[float | None], claimed: Finding | Verdict,
     weights: Sequence[float],
 ) -> Iterator[UnobservedMiss]:  # fmt: skip
-    """Yield the arms of which every run got there."""
-    rooms = list(_claim_slack(metric, claimed, weights))
-    for number, (got, mean) in enumerate(zip(rates, means, strict=True)):
-        if got.count == got.of and mean is not None and metric.cut_at is not None:
-            yield _miss(got.arm, got.of, metric.cut_at - mean, [room for arm, room in rooms if arm == number])
+    """Yield the arms of which every run got there, or started; nothing without rates of it."""
+    rooms, sign = list(_claim_slack(metric, claimed, weights)), 1 if metric.higher_is_better else -1
+    for number, (rate, mean) in enumerate(zip(rates, means, strict=bool(rates))):
+        missed, begin = rate.of - rate.count, metric.worst
+        if isinstance(rate, StartRate):
+            missed, begin = rate.count, rate.begin
+        if missed or mean is None:
+            continue
+        cost = sign * (mean - begin)
+        least = min((room for arm, room in rooms if arm == number), default=math.inf)
+        upper = one_sided_limits(0, rate.of, _LEVEL)[1]
+        yield UnobservedMiss(rate.arm, upper, least / cost if least < cost else None)
 
 
 def _claim_slack(metric: Metric, claimed: Finding | Verdict, weights: Sequence[float]) -> Iterator[tuple[int, float]]:

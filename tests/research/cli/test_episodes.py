@@ -51,7 +51,7 @@ def reads(place: Home, finished: Synthetic, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.slow
 def test_a_verdict_whose_file_is_changed_is_doubted(finished: Synthetic, reads: Reads) -> None:
-    assert reads()[0][0]["verdicts"][0]["verdict"] == "supported"
+    assert [reads()[0][0]["verdicts"][0][name] for name in ("verdict", "by_margin")] == ["supported", False]
     path = next(finished.folder.glob("runs/*/evaluation.json"))
     before, times = path.read_bytes(), path.stat()
     path.write_bytes(before.replace(b"true", b"1234", 1))
