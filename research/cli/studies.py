@@ -22,6 +22,7 @@ from studies import RunState, StudyState
 from studies.log.event_log import lock_error
 from studies.log.study import ASK_RULE, ApprovalAnswer, LoggedApprovalRequest, PlannerNote
 from studies.proof import DOES_NOT_FOLLOW, verdict_fault
+from studies.records.statements import metric_name
 from studies.records.verdict import Verdict
 from studies.report.claims import last_words
 from studies.report.summary import HeadlineAnswer, headline
@@ -66,13 +67,15 @@ def _explored_json(state: StudyState) -> Iterator[dict[str, Any]]:
     """Yield what became of each arm of a study that explored: success on search tasks, what it was scored, seconds."""
     assert state.explored is not None
     runs = {run.spec.arm: run for run in state.runs_in("explore")}
+    metric = state.explored.metric
     for arm in state.explored.arms:
-        known = runs[arm.name].measurements if arm.name in runs else {}
-        values = (known.get(key) for key in ("search/success/initial", "search/success", state.explored.metric.key))
+        run = runs.get(arm.name)
+        known = {} if run is None else run.measurements
+        values = (known.get(key) for key in ("search/success/initial", "search/success", metric.key))
         before, after, scored = (None if value is None else value.value for value in values)
         yield {
-            "arm": arm.name, "status": runs[arm.name].status if arm.name in runs else "not begun", "before": before,
-            "after": after, "value": scored, "seconds": runs[arm.name].seconds if arm.name in runs else 0.0,
+            "arm": arm.name, "status": "not begun" if run is None else run.status, "before": before, "after": after,
+            "metric": metric_name(metric), "value": scored, "seconds": 0.0 if run is None else run.seconds,
         }  # fmt: skip
 
 
@@ -167,7 +170,9 @@ def _describe_explored(entry: Mapping[str, Any]) -> str:
     """Return how one run went, in a line."""
     if entry["before"] is None or entry["after"] is None:
         return f"{entry['arm']}: {entry['status']}"
-    return f"{entry['arm']}: {entry['before']:.3f} → {entry['after']:.3f} of search tasks, in {entry['seconds']:.0f} s"
+    said = f"{entry['arm']}: {entry['before']:.3f} → {entry['after']:.3f} of search tasks, in {entry['seconds']:.0f} s"
+    known = entry["value"] is not None and entry["value"] != entry["after"]
+    return f"{said}; {entry['metric']} {entry['value']:.3f}" if known else said
 
 
 def _answer_lines(state: StudyState, folder: Path, answer: HeadlineAnswer, name: str) -> list[RenderableType]:

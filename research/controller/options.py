@@ -339,14 +339,16 @@ def _require_explorable(asked: ResearchOptions, wanted: RequestedComparison, par
     """Raise BadInput for what makes no sense where one run of each arm is made and nothing is tested."""
     if (asked.rounds or 1) > 1:
         raise BadInput(
-            f"expected --explore without --rounds, as it asks nothing after what it shows; found --rounds {asked.rounds}; "
-            "leave one of the two out"
+            "expected --explore without --rounds, as it asks nothing after what it shows; found --rounds "
+            f"{asked.rounds}; leave one of the two out"
         )
     if parsed is not None and parsed.confirm:
-        named = [f"--vary {text}" for text in replace(wanted, vary=parsed.vary).list_varied(shlex.quote)]
+        most = 2 if len(parsed.vary) > 1 else 4  # a design has four arms
+        some = {name: tuple(values)[:most] for name, values in parsed.vary.items()}
+        named = parsed.model_copy(update={"vary": some, "confirm": 0})
         raise BadInput(
             "expected settings that are compared, the control first, to explore; found a search for the best; name "
-            f"them: ajet research {' '.join(named)} --env {wanted.environment or parsed.environment or 'NAME'} --explore"
+            f"them: {asked.command_of(named, wanted)}"
         )
 
 

@@ -80,7 +80,8 @@ def progress_of(state: StudyState) -> StudyProgress:
         most = done + _count_open(state, set(noise_runs(noise)))
     return StudyProgress(
         done + before, None if most is None else most + before, concluded,
-        design_open=state.locked_design is None and state.explored is None, round=state.round, rounds=state.most_rounds, before=before,
+        design_open=state.locked_design is None and state.explored is None, round=state.round,
+        rounds=state.most_rounds, before=before,
     )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from research.proposals.actions import LEAST_SEEDS
 from research.proposals.metric_choice import MetricChoice, format_amount, format_difference, metric_range
 from research.text import format_seconds
 from studies.metrics import kind_of
-from studies.records.alpha import ALPHA, MOST_ARMS, AlphaLedgers
+from studies.records.alpha import ALPHA, AlphaLedgers
 from studies.records.design import Metric, RunSpec
 from studies.records.procedure import Noise, RoundPlace
 from studies.records.runs import begins_alike
@@ -53,7 +53,7 @@ class Unaffordable(DesignRefused):
 
 def refuse_exploring(found: str) -> DesignRefused:
     """Return the refusal of what one run of each arm cannot be made of."""
-    expected = f"expected settings that are compared, at most {MOST_ARMS} with the control, to explore; found {found}"
+    expected = f"expected settings that are compared, to explore; found {found}"
     return DesignRefused(
         f"{expected}; name settings, --vary FIELD=VALUE,VALUE, or leave --explore out",
         model_feedback=f"{expected}; name settings by hypotheses",
@@ -221,8 +221,6 @@ class SampleSizeCalculator(BudgetCheck):
             raise refuse_exploring("a search, which tries values itself in short runs")
         if draft.replication:
             raise refuse_exploring("a replication in another environment")
-        if draft.arms > MOST_ARMS:
-            raise refuse_exploring(f"{draft.arms} arms")
         stages = [self.exploration(draft)]
         if self.affords(stages):
             return
@@ -237,14 +235,14 @@ class SampleSizeCalculator(BudgetCheck):
 
     def _suggest_exploring(self, draft: DesignDraft) -> list[str]:
         """Return that one run of each arm can be looked at, where the budget carries it."""
-        if draft.screen is not None or draft.replication or draft.arms > MOST_ARMS or self.ledgers.round > 1:
+        if draft.screen is not None or draft.replication or self.ledgers.round > 1:
             return []
         if not self.affords(stages := [self.exploration(draft)]):
             return []
         alone = " in place of --rounds" if (self.requirements.rounds or 1) > 1 else ""
         return [
-            f"look at one run of each arm, which tests nothing: the same command with --explore{alone}, "
-            f"about {format_seconds(self.cost(stages))}"
+            f"see one run of each arm by the same command with --explore{alone}, which tests nothing and takes about "
+            f"{format_seconds(self.cost(stages))}"
         ]
 
     def _shorter_lengths(self, draft: DesignDraft) -> Iterator[int]:
@@ -330,5 +328,5 @@ def _suggest_smaller(draft: DesignDraft, *, explorable: bool = False) -> Iterato
             yield "confirm fewer candidates"
     elif draft.claims > 1:
         yield "propose fewer hypotheses"
-    explore = ", and that --explore makes one run of each arm, which tests nothing" if explorable else ""
+    explore = ", and that the user may explore: one run of each arm, which tests nothing, fits" if explorable else ""
     yield f"decline, and say why{explore}"

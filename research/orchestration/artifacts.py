@@ -90,7 +90,13 @@ def build_artifacts(state: StudyState, folder: Path, find_log: Locate) -> Iterat
     """Yield what there is to show of a study, whose files lie in `folder`; its curves are apart."""
     progress = progress_of(state)
     yield StudyArtifact("progress", "progress", progress, lambda: progress.percent, True, str(progress))
-    if state.hypotheses or state.design is not None or state.noise_plan is not None or state.rounds_before or state.explored:
+    if (
+        state.hypotheses
+        or state.design is not None
+        or state.noise_plan is not None
+        or state.rounds_before
+        or state.explored
+    ):
         plan = _plan(state)
         yield StudyArtifact("plan", "markdown", plan, lambda: plan)
     if any(run.attempts for run in state.every_run.values()):

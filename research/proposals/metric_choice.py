@@ -140,8 +140,8 @@ class MetricChoice:
             )
         if not find_kind(asked.kind).evaluates and any(job.batch_rule == "varied_groups" for job in jobs):
             raise DesignRefused(
-                f"expected batches of all groups, whose success is training's; found batch_rule = varied_groups, which "
-                f"drops those that are all solved or all missed; ask for another metric than {asked.kind}: --metric area"
+                f"expected batches of all groups, whose success {asked.kind} reads; found batch_rule = varied_groups, "
+                "which drops those that are all solved or all missed; ask for another metric, --metric area"
             )
         try:
             metric = define_metric(

@@ -1,4 +1,4 @@
-"""Success, gain, reward, times, areas, tokens, transfer, fact, collapse.
+"""Success, gain, reward, times, area, tokens, transfer, fact, collapse.
 
 A training that never reaches a threshold counts with the horizon, so that what is compared is the mean time restricted
 to it (Royston and Parmar 2013); the share that reached it is measured beside. Reaching and then collapsing is reaching.
@@ -166,8 +166,8 @@ class TrainingArea(MetricKind):
         known = [(float(share), float(count)) for share, count in rows if share is not None and count]
         if metric.horizon is None or not rows or len(known) < len(rows):
             raise Refused(
-                f"expected a horizon, and success and number of episodes of every training step; found "
-                f"{len(rows) - len(known)} of {len(rows)} steps without them: have the environment say it of every play"
+                f"expected a horizon, and the success of every training step; found {len(known)} of {len(rows)} steps "
+                "that tell it: have the environment say of every play whether it succeeded"
             )
         shares, counts = zip(*known, strict=True)
         at = [0.0, *accumulate(counts)]

@@ -336,7 +336,10 @@ def _exploration_section(state: StudyState, entry: PlannedExploration) -> Block 
             value = run.status if measured is None else number(measured.value, unit=run.spec.metric.unit)
             value = f"invalid: {run.invalid[0]}" if run.invalid is not None else value
             begun = run.measurements.get(f"{plan.metric.split}/success{INITIAL}")
-            before, took = NONE if begun is None else number(begun.value), duration(run.seconds)
+            before, took = (
+                NONE if begun is None else number(begun.value),
+                duration(run.seconds) if run.seconds else NONE,
+            )
         rows.append((arm.name, describe_fields(arm.overrides), name, before, value, took))
     said = (
         f"Exploration: {plural(len(plan.arms), 'single run')} in {plan.environment}, one seed for all ({plan.seed}), "

@@ -134,7 +134,10 @@ def list_plotted_arms(state: StudyState) -> list[PlottedArm]:
     arms = state.design.arms if state.design is not None else explored.arms if explored is not None else ()
     phase: Phase = "confirm" if explored is None else "explore"
     alike = [run for run in state.runs_in("noise") if run.spec.arm == NOISE_ARM]
-    groups = [*((arm.name, index, state.runs_of(arm.name, phase)) for index, arm in enumerate(arms)), ("A/A runs", 0, alike)]
+    groups = [
+        *((arm.name, index, state.runs_of(arm.name, phase)) for index, arm in enumerate(arms)),
+        ("A/A runs", 0, alike),
+    ]
     found = [(name, at, tuple(run for run in runs if run.status == "collected")) for name, at, runs in groups]
     return [arm for arm in found[:-1] if arm[2]] or [arm for arm in found[-1:] if arm[2]]
 

@@ -45,12 +45,12 @@ IN_WORDS: Final = "nothing more is asked, in the words of "
 
 
 EXPLORED: Final = (
-    "this was an exploration: one run of each setting, all on one seed, scored on search tasks. No verdict follows, and "
-    "no level was spent."
+    "this was an exploration: one run of each setting, all on one seed, scored on search tasks. No verdict follows, "
+    "and no level was spent."
 )
 OF_ONE_RUN: Final = (
-    "nothing follows from a difference between single runs: another seed alone may make as large a one. The curves show "
-    "whether a training moves at all, and what it costs."
+    "nothing follows from a difference between single runs: another seed alone may make as large a one. The curves "
+    "show whether a training moves at all, and what it costs."
 )
 
 

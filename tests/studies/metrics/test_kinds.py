@@ -125,7 +125,7 @@ def test_a_training_that_does_not_tell_its_success_at_every_step_has_no_training
     shares: tuple[float | None, ...],
 ) -> None:
     metric = kind_named("training-area").define(ASKED)
-    with refused(Refused, f"{shares.count(None)} of {len(shares)} steps"):
+    with refused(Refused, f"{len(shares) - shares.count(None)} of {len(shares)} steps"):
         kind_of(metric).measure(metric, batches(*shares))
 
 
