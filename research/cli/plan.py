@@ -77,6 +77,7 @@ def plan(asked: ResearchOptions, planner_timeout: options.PlannerTimeout = None,
         ledgers=AlphaLedgers.begin(request.requirements.rounds or 1),
         bank=NoiseBank.of(log),
         models=request.requested.models,
+        explores=request.explore,
     )
     context = PlanningInputs(request.topic, compiler, lambda: request.budget_s, request.requested, request.parsed)
     with show_progress(json, "planning"):
@@ -103,7 +104,9 @@ def screen(seen: PlanPreview) -> Iterator[Text | Table]:
         yield Text(f"unequal  the arms differ in {clause}", "yellow")
     for sentence in seen.unusual:
         yield Text(f"unusual  {sentence}", "yellow")
-    for hypothesis in seen.hypotheses:
+    if seen.explores:
+        yield Text("explores  one run of each arm on one seed; nothing is tested, and no level is spent", "yellow")
+    for hypothesis in () if seen.explores else seen.hypotheses:
         span = hypothesis.prediction
         odds = f"supported with {span.probability:.0%}"
         odds += f"; given up when {hypothesis.kill_if}" if hypothesis.kill_if else ""
@@ -123,10 +126,12 @@ def screen(seen: PlanPreview) -> Iterator[Text | Table]:
     yield Text(f"noise  {_noise(seen)}")
     if seen.power_curve:
         effect, power = format_difference(seen.metric, seen.smallest_effect), seen.promised_power
-        yield Text(f"\nWhat seeds see of a difference of {effect}, with power {power:g} promised:")
+        study = "A study of it: what" if seen.explores else "What"
+        yield Text(f"\n{study} seeds see of a difference of {effect}, with power {power:g} promised:")
         yield _curve(seen)
     yield from _rounds(seen)
-    yield Text("\nWhat it costs at the worst:" if seen.design else "\nWhat would be needed:")
+    costs = "costs:" if seen.explores else "costs at the worst:"
+    yield Text(f"\nWhat it {costs}" if seen.design or seen.explores else "\nWhat would be needed:")
     rows = [
         (stage.name, str(stage.runs), format_seconds(stage.seconds_per_run), f"{stage.run_hours:.2f}")
         for stage in seen.stages

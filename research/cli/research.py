@@ -200,6 +200,8 @@ def research(
 
         ajet research "Does a larger group size make GRPO learn the guessing game faster?"
 
+        ajet research "Does a larger group size make GRPO learn the guessing game faster?" --explore
+
         ajet research "learning rate 1e-3 vs 3e-3 on arith" --budget 20m --max-runs 6
 
         ajet research --vary group_size=4,16 --set steps=80 --env guess --budget 20m

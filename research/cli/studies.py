@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from studies import RunState, StudyState
 from studies.log.event_log import lock_error
 from studies.log.study import ASK_RULE, ApprovalAnswer, LoggedApprovalRequest, PlannerNote
 from studies.proof import DOES_NOT_FOLLOW, verdict_fault
+from studies.records.statements import metric_name
 from studies.records.verdict import Verdict
 from studies.report.claims import last_words
 from studies.report.summary import HeadlineAnswer, headline
@@ -54,10 +56,27 @@ def summary(state: StudyState, folder: Path) -> dict[str, Any]:
             for each in state.rounds
             for verdict in each.verdicts
         ],
+        **({} if state.explored is None else {"explored": list(_explored_json(state)), "next": state.asked_next}),
         "head": state.head_hash,
         "report": report_paths(state, folder),
         "elapsed_s": state.elapsed_s,
     }
+
+
+def _explored_json(state: StudyState) -> Iterator[dict[str, Any]]:
+    """Yield what became of each arm of a study that explored: success on search tasks, what it was scored, seconds."""
+    assert state.explored is not None
+    runs = {run.spec.arm: run for run in state.runs_in("explore")}
+    metric = state.explored.metric
+    for arm in state.explored.arms:
+        run = runs.get(arm.name)
+        known = {} if run is None else run.measurements
+        values = (known.get(key) for key in ("search/success/initial", "search/success", metric.key))
+        before, after, scored = (None if value is None else value.value for value in values)
+        yield {
+            "arm": arm.name, "status": "not begun" if run is None else run.status, "before": before, "after": after,
+            "metric": metric_name(metric), "value": scored, "seconds": 0.0 if run is None else run.seconds,
+        }  # fmt: skip
 
 
 def round_number(state: StudyState) -> dict[str, Any]:
@@ -114,6 +133,9 @@ def render_ending(state: StudyState, folder: Path) -> RenderableType:
         for answer in head.answers if each is not state or state.verdicts else ():
             name = f"{answer.hypothesis}: " if len(head.answers) > 1 or state.rounds_before else ""
             lines += _answer_lines(each, folder, answer, name if each is state else f"round {each.round}, {name}")
+    if state.explored is not None:
+        lines += [Text(f"{answer.label}: {answer.sentence}", "bold") for answer in head.answers]
+        lines += [Text(f"explored  {_describe_explored(entry)}") for entry in _explored_json(state)]
     if state.said is not None:
         lines.append(Text(f"{'declined' if state.declined else 'said'}  {last_words(state)}"))
     doubted = head.warnings or any(
@@ -142,6 +164,15 @@ def render_ending(state: StudyState, folder: Path) -> RenderableType:
         kept = f"keep it: ajet study verify {state.id} --head {state.head_hash[:16]}"
         lines.append(Text(f"head  {state.head_hash}  ({kept})"))
     return Group(*lines)
+
+
+def _describe_explored(entry: Mapping[str, Any]) -> str:
+    """Return how one run went, in a line."""
+    if entry["before"] is None or entry["after"] is None:
+        return f"{entry['arm']}: {entry['status']}"
+    said = f"{entry['arm']}: {entry['before']:.3f} → {entry['after']:.3f} of search tasks, in {entry['seconds']:.0f} s"
+    known = entry["value"] is not None and entry["value"] != entry["after"]
+    return f"{said}; {entry['metric']} {entry['value']:.3f}" if known else said
 
 
 def _answer_lines(state: StudyState, folder: Path, answer: HeadlineAnswer, name: str) -> list[RenderableType]:
@@ -211,7 +242,8 @@ def list_row(state: StudyState, folder: Path) -> list[str]:
         for each in state.rounds
     )
     runs = f"{progress.done}/{progress.most or progress.done}"
-    return [state.id, status, runs, " | ".join(filter(None, verdicts)), state.created[:16], state.topic]
+    found = "nothing tested" if state.explores else " | ".join(filter(None, verdicts))
+    return [state.id, status, runs, found, state.created[:16], state.topic]
 
 
 def show(name: Name = None, json: Json = False) -> None:
@@ -251,11 +283,12 @@ def show(name: Name = None, json: Json = False) -> None:
         out.print(Text(f"reward {name}  {about}; runs in containers only"))
     out.print(f"sandbox  {read_sandboxing(state.settings).describe()}")
     out.print(f"progress  {progress_of(state)}")
-    names = ("run", "arm", "seed", "status", "tries", "hidden before", "hidden after", "seconds")
+    split = "search" if state.explores else "hidden"
+    names = ("run", "arm", "seed", "status", "tries", f"{split} before", f"{split} after", "seconds")
     rows = []
     for one_round in state.every_round:
         for run in one_round.runs.values():
-            values = (run.measurements.get(key) for key in ("hidden/success/initial", "hidden/success"))
+            values = (run.measurements.get(key) for key in (f"{split}/success/initial", f"{split}/success"))
             shown = (f"{value.value:.3f}" if value else "" for value in values)
             about_run = (run.run_id, run.spec.arm, str(run.spec.seed), run.status, str(len(run.attempts)))
             rows.append((*about_run, *shown, f"{run.seconds:.0f}", *((str(one_round.round),) if many else ())))

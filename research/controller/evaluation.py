@@ -147,6 +147,7 @@ class PlanningInputs:
             findings=self.findings,
             tools=self.tools(self),
             plays_seen=self.plays_seen,
+            explores=compiler.explores,
         )
 
     def _set_environment(self, job: Job) -> Job:
@@ -343,7 +344,8 @@ AUTO_ROUNDS = 4
 def plan_rounds(inputs: PlanningInputs, designed: EvaluatedDesign) -> EvaluatedDesign:
     """Return a first design as the first of as many rounds as its price leaves time for, which share its level."""
     requirements, action = inputs.compiler.requirements, designed.action
-    if requirements.rounds is not None or inputs.campaign is not None or action.replication is not None:
+    alone = requirements.rounds is not None or action.replication is not None or inputs.compiler.explores
+    if alone or inputs.campaign is not None:
         return designed
     inputs = inputs.with_metric_of(designed.proposal.action)
     for rounds in range(AUTO_ROUNDS, 1, -1):

@@ -190,6 +190,14 @@ class ResearchOptions(BaseModel):
             show_default="as many as make the study cheapest",
         ),
     ] = None
+    explore: Annotated[
+        bool,
+        *_option(
+            "Make one run of each arm on one seed, control included, and test nothing: curves, costs, and what a "
+            "study of it would take.",
+            "--explore",
+        ),
+    ] = False
     approve: Annotated[
         str,
         *_option(
@@ -215,7 +223,7 @@ class ResearchOptions(BaseModel):
         if given.get("shape") == "apart":  # as without
             del given["shape"]
         flags = (
-            (_FLAGS.get(name, f"--{name.replace('_', '-')}"), str(each))
+            (_FLAGS.get(name, f"--{name.replace('_', '-')}"), *([] if each is True else [str(each)]))
             for name, value in given.items()
             for each in (value if isinstance(value, list) else [value])
         )
@@ -312,6 +320,8 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
         parsed = parse_topic(topic, field_specs(base, models), known_environments(), comparison, model)
         parsed = judge_by(parsed, requirements.metric or parsed.metric)
         requirements = replace(requirements, metric=requirements.metric or parsed.metric)
+    if asked.explore:
+        _require_explorable(asked, comparison, parsed)
     if requirements.metric is not None:
         played = (parsed and parsed.environment) or find_environment(topic, comparison)
         job = (base or Job()).model_copy(update={"environment": played})
@@ -321,8 +331,25 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
         question = f"{question} --metric {requirements.metric.text}"
     return StudyRequest(
         question, asked.planner, asked.planner_model, seconds, asked.max_runs, requirements=requirements,
-        requested=comparison, parsed=parsed, base=base, approve=approve,
+        requested=comparison, parsed=parsed, base=base, approve=approve, explore=asked.explore,
     )  # fmt: skip
+
+
+def _require_explorable(asked: ResearchOptions, wanted: RequestedComparison, parsed: ParsedTopic | None) -> None:
+    """Raise BadInput for what makes no sense where one run of each arm is made and nothing is tested."""
+    if (asked.rounds or 1) > 1:
+        raise BadInput(
+            "expected --explore without --rounds, as it asks nothing after what it shows; found --rounds "
+            f"{asked.rounds}; leave one of the two out"
+        )
+    if parsed is not None and parsed.confirm:
+        most = 2 if len(parsed.vary) > 1 else 4  # a design has four arms
+        some = {name: tuple(values)[:most] for name, values in parsed.vary.items()}
+        named = parsed.model_copy(update={"vary": some, "confirm": 0})
+        raise BadInput(
+            "expected settings that are compared, the control first, to explore; found a search for the best; name "
+            f"them: {asked.command_of(named, wanted)}"
+        )
 
 
 def _set_environment(

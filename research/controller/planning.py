@@ -50,16 +50,17 @@ from research.proposals.arms import NO_MODELS
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import RequestedMetric
 from research.scheduler.steps import UNLOCKED
+from research.text import format_seconds
 from studies import EventLog, EventType, StudyLog, StudyState
 from studies.checks.training import find_zero_lr_run, list_untrained_runs
 from studies.errors import ReportError
 from studies.log.event_log import lock_name, write_lock
 from studies.log.study import ASK_RULE
-from studies.records.alpha import AlphaLedgers
+from studies.records.alpha import AlphaLedgers, Exploration
 from studies.records.design import Budget
 from studies.records.verdict import PlannerMessage, planner_label, quote_message
 from studies.report.evidence import gather
-from studies.report.next_question import ProposedStudy, list_next_questions
+from studies.report.next_question import ProposedStudy, list_next_questions, restate
 from studies.report.summary import IN_WORDS, last_judged
 from studies.report.validity import surprises
 from studies.statistics.comparison import mean_interval
@@ -133,6 +134,8 @@ _TRIES = 3
 """Questions that a planner may ask for a round before there is none."""
 _MOST_TRIES = 2 * _TRIES
 """The same of a planner that fails and of the rules that ask in its place."""
+_ANY_BUDGET_S: Final = 365 * 86_400.0
+"""A budget that refuses nothing: what a study would take is priced, not whether it can be had."""
 DECLINED = "the planner declined the topic: nothing was tested"
 
 
@@ -245,11 +248,14 @@ class Planning:
         priced = ActionCheck(inputs, inputs.build_context()).price_exploration(wish.action)
         seeds = seed_source(f"{self._study}/{wish.place.key}", wish.secret)
         plan = priced.plan(seeds, inputs.compiler.used)
+        self._announce_exploration(plan, priced.seconds_per_run, wish.place)
+
+    def _announce_exploration(self, plan: Exploration, seconds: float, turn: TurnId) -> None:
         self._append(
             EventType.EXPLORATION_PLANNED,
             {
-                "plan": plan.model_dump(mode="json"), "hash": plan.hash(),
-                "seconds_per_run": priced.seconds_per_run, "turn": wish.place.key,
+                "plan": plan.model_dump(mode="json"), "hash": plan.hash(), "seconds_per_run": seconds,
+                "turn": turn.key,
             },
         )  # fmt: skip
 
@@ -282,12 +288,21 @@ class Planning:
         taking = self._make_turn_taker(state, number)
 
         def announce(proposal: AcceptedProposal) -> None:
+            if state.explores:  # nothing is claimed
+                return
             known = {hypothesis.id for hypothesis in state.hypotheses}
             for hypothesis in proposal.hypotheses:
                 if hypothesis.id not in known:
                     self._append(EventType.HYPOTHESIS_PROPOSED, hypothesis.model_dump(mode="json"))
 
         designed = design_topic(inputs, taking, announce)
+        if state.explores:
+            compiled = designed.get_compiled()
+            explored = compiled.explore(state.topic[:500], seed_source(self._study, designed.turn.secret))
+            self._announce_exploration(
+                explored, compiled.compiler.exploration(compiled.draft).seconds_per_run, TurnId(1, "design", number)
+            )
+            return
         if state.noise_plan is None and (plan := designed.noise_plan(self._seed_scope(state))) is not None:
             job, price = Job.from_record(plan.job), designed.get_compiled().price
             seconds = price.run_with_evaluations(job, plan.judged) if plan.seeds else price.plumbing(job, plan.episodes)
@@ -325,6 +340,8 @@ class Planning:
 
     def suggest_next(self, state: StudyState) -> dict[str, str]:
         """Return what is worth asking next (`why`, `command`): the first lead that compiles, or that none does."""
+        if state.explored is not None:
+            return self._price_study(state)
         refused = []
         for lead in list_next_questions(last_judged(state)):
             why = None if lead.asks is None else self._find_refusal(state, lead.asks)
@@ -332,6 +349,26 @@ class Planning:
                 return {"why": lead.why, "command": lead.command}
             refused.append(f"{lead.why} would be refused ({why})")
         return {"why": f"nothing that could be had; {refused[0]}", "command": ""}
+
+    def _price_study(self, state: StudyState) -> dict[str, str]:
+        """Return what a study of the question that was explored would take, and its command; or why there is none."""
+        inputs = self._build_inputs(state, lambda: _ANY_BUDGET_S, self._noise_bank(self._log))
+        budget = Budget(wall_clock_s=_ANY_BUDGET_S, max_runs=None)
+        compiler = replace(inputs.compiler, explores=False, budget=budget, runs_made=0)
+        taking = self._make_turn_taker(state, TurnId.parse(state.explorations[-1].turn).number)
+        try:
+            compiled = design_topic(replace(inputs, compiler=compiler), taking).get_compiled()
+        except DesignRefused as error:
+            return {"why": f"no study of it, which would be refused ({error.message})", "command": ""}
+        arms, seeds, priced = compiled.draft.arms, compiled.seeds, compiled.compiler
+        stages = compiled.stages if seeds else priced.noise_stages(compiled.draft)
+        first = f"at most {seeds} seeds" if seeds else "A/A runs, as the noise is not known, and then 3 seeds or more"
+        runs, seconds = sum(stage.runs for stage in stages), priced.cost(stages)
+        why = (
+            f"the same question as a study, which tests it: {first} of each of {arms} arms on fresh seeds, {runs} "
+            f"runs, about {format_seconds(seconds)}"
+        )
+        return {"why": why, "command": restate(state, seconds)}
 
     def _find_refusal(self, state: StudyState, asked: ProposedStudy) -> str | None:
         inputs = self._build_inputs(state, lambda: asked.budget_s, self._noise_bank(self._log))
@@ -366,6 +403,7 @@ class Planning:
             bank=bank,
             ledgers=AlphaLedgers.begin(requirements.rounds or 1),
             models=requested.models,
+            explores=state.explores,
             measured_by=state.noise_plan.metric if state.noise_plan is not None else None,
             study=self._study,
             untrained=tuple(run.spec for run in list_untrained_runs(state)),
@@ -380,7 +418,7 @@ class Planning:
             seconds_left,
             requested,
             ParsedTopic.of(state.settings),
-            read_sandboxing(state.settings).isolates,
+            read_sandboxing(state.settings).isolates and not state.explores,
             notes,
             None if state.design is None else state.design.metric,
             notebook=Notebook(state.notebook),

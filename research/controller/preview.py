@@ -93,6 +93,8 @@ class PlanPreview:
     unusual: tuple[str, ...]
     """Values of an arm that are far from what is usual, each a sentence."""
     accepted: bool
+    explores: bool
+    """Whether one run of each arm would be made, and nothing tested."""
     refused: str | None
     job: Mapping[str, Any]
     """What the user's job fixes of the job under all arms."""
@@ -173,7 +175,9 @@ class _Preview:
         analysis: PowerAnalysis | None = None
         with suppress(Unaffordable):
             analysis = self._calculator.power_analysis(self._draft)
-        locked = None if self._refused or analysis is None else self._designed.build_lock("plan")
+        explores = self._calculator.explores
+        whole = not explores and not self._refused and analysis is not None
+        locked = self._designed.build_lock("plan") if whole else None
         stages = self._stages(locked, analysis)
         turns = (self._designed.proposal.turn, self._designed.turn)
         effect = self._draft.effect
@@ -188,18 +192,19 @@ class _Preview:
         tested = sentences(self._hypotheses, environment, effect, metric)
         if self._draft.screen is not None:
             tested = (screen_sentence([knob.field for knob in self._draft.screen.knobs], environment),)
-        first = None if self._refused else self._designed.noise_plan("plan")
+        first = None if self._refused or explores else self._designed.noise_plan("plan")
         job, own = comparison.base, self._inputs.compiler.base or Job()
         varied, usual = {name for arm in comparison.arms for name in arm.overrides}, list[str]()
         if isinstance(job.model, PathModel) and "learning_rate" not in {*find_fixed_fields(own), *varied}:
             usual = [f"learning_rate = {job.learning_rate:g}, as is usual for {describe_trained_weights(job)}"]
         return PlanPreview(
             asked=self._inputs.topic,
-            tested=(*filter(None, [self._said]), *tested),
+            tested=() if explores else (*filter(None, [self._said]), *tested),
             not_tested=tuple(dict.fromkeys(text for turn in turns for text in turn.not_tested)),
             unequal=tuple(filter(None, (unequal_episodes(planned[0], arm) for arm in planned[1:]))),
             unusual=tuple(dict.fromkeys(filter(None, map(describe_unusual_rate, comparison.jobs)))),
             accepted=self._refused is None,
+            explores=explores,
             refused=self._refused,
             job=find_fixed_fields(own),
             assumed=tuple(dict.fromkeys((*(turn.note for turn in turns if turn.note), *usual))),
@@ -243,6 +248,8 @@ class _Preview:
 
     def _stages(self, locked: Design | None, analysis: PowerAnalysis | None) -> tuple[Stage, ...]:
         """Return the stages of the design, or of what would be needed, or of A/A runs and the least after them."""
+        if self._calculator.explores:
+            return (self._calculator.exploration(self._draft),)
         if locked is not None:
             screened = self._draft.with_candidates(locked.screen.candidates) if locked.screen else self._draft
             return self._calculator.stages(screened, len(locked.seeds))

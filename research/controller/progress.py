@@ -74,11 +74,14 @@ def progress_of(state: StudyState) -> StudyProgress:
         most = max(done, sum(is_over(run) for run in state.runs_in("noise")) + design.price.runs)
     elif design is not None:
         most = done + _count_open(state, set(later_runs(state, design)))
+    elif state.explored is not None:
+        most = len(state.explored.arms)
     elif noise is not None:
         most = done + _count_open(state, set(noise_runs(noise)))
     return StudyProgress(
-        done + before, None if most is None else most + before, concluded, design_open=state.locked_design is None,
-        round=state.round, rounds=state.most_rounds, before=before,
+        done + before, None if most is None else most + before, concluded,
+        design_open=state.locked_design is None and state.explored is None, round=state.round,
+        rounds=state.most_rounds, before=before,
     )  # fmt: skip
 
 
@@ -138,6 +141,9 @@ def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> Iterator[tuple
         of = "" if state.most_rounds == 1 else f", round {state.round} of at most {state.most_rounds}"
         yield f"{later}lock", f"design locked: {compared}, {state.design_hash[:16]}{of}"
         yield from ((f"{later}tested-{sentence}", f"tested: {sentence}") for sentence in question.tested)
+    for tried in state.explorations:
+        names = ", ".join(arm.name for arm in tried.plan.arms)
+        yield f"exploration-{tried.seq}", f"explores, which tests nothing: {names}, one run each"
     for run in state.runs.values():
         yield from _run_lines(run)
     for decision in state.decisions:
@@ -166,7 +172,8 @@ def verdict_key(verdict: Verdict) -> str:
 
 def format_success(run: RunState) -> str:
     """Return `before → after` of a measured run, or nothing."""
-    before, after = run.measurements.get("hidden/success/initial"), run.measurements.get("hidden/success")
+    key = f"{run.spec.metric.split}/success"
+    before, after = run.measurements.get(f"{key}/initial"), run.measurements.get(key)
     return f"{before.value:.2f} → {after.value:.2f}" if before is not None and after is not None else ""
 
 
@@ -176,7 +183,7 @@ def describe_result(run: RunState) -> str:
     nothing = (
         "; it had nothing to learn from: in no step did rewards differ within a group" if had_no_signal(run) else ""
     )
-    return f"hidden success {format_success(run)}{nothing}"
+    return f"{run.spec.metric.split} success {format_success(run)}{nothing}"
 
 
 def _run_lines(run: RunState) -> Iterator[tuple[str, str]]:

@@ -45,6 +45,7 @@ from sandboxes import ProcessSandbox
 from studies import EventLog, EventType, StudyLog, StudyState
 from studies.log.fold import SERVED, WORKED
 from studies.log.locks import ControllerLease, ControllerLeases, Holder, renew_in_background
+from studies.log.study import EXPLORE
 from swarm.errors import InvalidRequest
 from swarm.job import Job
 
@@ -119,6 +120,8 @@ class StudyRequest:
     """What a person is asked before it begins."""
     wandb: OnlineLogging | None = None
     """Where at W&B copies of its logs are sent; None for nowhere."""
+    explore: bool = False
+    """Whether one run of each arm is made, and nothing tested."""
     served: bool = False
     """Whether a worker works on it, and takes it up again where its controller ended."""
 
@@ -149,6 +152,7 @@ def create_study(log: EventLog, study: str, request: StudyRequest, check_of: Kno
             MODE: request.approve, "sandbox": request.sandbox.model_dump(mode="json"),
             **request.requirements.settings(), **request.requested.settings(), **base_settings(request.base),
             **({} if request.parsed is None else request.parsed.settings()),
+            **({EXPLORE: True} if request.explore else {}),
             **({} if request.wandb is None else {"wandb": request.wandb.model_dump(mode="json")}),
         },
         "command": ["ajet", *request.command],

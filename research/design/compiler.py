@@ -31,7 +31,7 @@ from research.design.headroom import (
 from research.design.noise_bank import NOISE_SEEDS
 from research.design.power import PowerAnalysis
 from research.design.pricing import Pricing, Stage, describe_basis
-from research.design.sample_size import SampleSizeCalculator, Unaffordable
+from research.design.sample_size import SampleSizeCalculator, Unaffordable, refuse_exploring
 from research.environments.reference import records_of
 from research.errors import DesignRefused
 from research.installation.base_job import require_agreement
@@ -55,11 +55,11 @@ from research.proposals.reward_code import check_reward
 from studies.checks.alarms import watchdog_of
 from studies.metrics import kind_of
 from studies.metrics.builtin import Gain
-from studies.records.alpha import ALPHA
+from studies.records.alpha import ALPHA, Exploration
 from studies.records.design import REWARD, Design, Hypothesis, Metric, NoisePlan, Price
 from studies.records.procedure import CollapseRule, PowerTarget, Prediction, Replication, Rule, StartRule
-from studies.records.runs import EXCLUDED_CODES, WORST_CODES
-from studies.records.statements import statement_of
+from studies.records.runs import EXCLUDED_CODES, WORST_CODES, screen_metric
+from studies.records.statements import metric_name, statement_of
 from swarm.environments.registry import environments
 from swarm.job import Job
 
@@ -163,6 +163,17 @@ class CompiledDesign:
     def affords_repeats(self, times: int) -> bool:
         return self.analysis is not None and self.compiler.affords(self.stages * times)
 
+    def explore(self, why: str, draw_seed: Callable[[], int]) -> Exploration:
+        """Return one run of each arm, control included, on one seed of `draw_seed`."""
+        metric = self.compiler.metric(self.draft)
+        scored, name = screen_metric(metric), metric_name(metric).replace("hidden success", "success on search tasks")
+        return Exploration(
+            why=why, environment=self.job.environment,
+            base_job=self.job.model_dump(mode="json", exclude={"seed", "tracking"}), arms=self.draft.comparison.arms,
+            seed=_draw_distinct(draw_seed, 1, self.compiler.used)[0],
+            metric=scored.model_copy(update={"name": scored.name or name}),
+        )  # fmt: skip
+
     def build_lock(self, question: str, draw_seed: Callable[[], int], code: Mapping[str, str]) -> Design:
         """Return the design on seeds of `draw_seed`; raise DesignRefused where A/A runs come first."""
         compiler, analysis, draft, count, stages = self.compiler, self.analysis, self.draft, self.seeds, self.stages
@@ -247,6 +258,8 @@ class DesignCompiler(SampleSizeCalculator):
     """Models that a hypothesis may compare."""
     used: frozenset[int] = frozenset()
     """Seeds of earlier rounds, which no claim of a later one may rest on."""
+    explores: bool = False
+    """Whether one run of each arm is all that is made: nothing is tested then, and nothing sized."""
 
     def metric_in(self, environment: str | None = None) -> Metric:
         """Return what the base job's runs would be judged by in an environment; raise DesignRefused."""
@@ -272,6 +285,9 @@ class DesignCompiler(SampleSizeCalculator):
         metric = self.metric(draft)
         require_schedule(draft, metric, self.price.estimates)
         require_observable_collapse(draft, metric)
+        if self.explores:
+            self.require_exploration(draft)
+            return CompiledDesign(tuple(hypotheses), proposal, draft, self)
         if draft.replication:
             there = self.judge.metric(draft.replication, metric.episodes, models=draft.varies_model)
             require_replicable(metric, there)
@@ -322,6 +338,8 @@ class DesignCompiler(SampleSizeCalculator):
             )
         judged = None if self.requirements.metric is None else self.metric_in(environment)
         hypotheses = accept_hypotheses(proposal, self.models, judged)
+        if self.explores and not hypotheses:
+            raise refuse_exploring("a search, which tries values itself in short runs")
         if not hypotheses:
             return  # a search: its price depends on the knobs, which the design names
         metric = self.metric_in(environment)

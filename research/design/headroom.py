@@ -79,7 +79,7 @@ def require_headroom(draft: DesignDraft, bank: NoiseBank, metric: Metric, direct
 
 def require_schedule(draft: DesignDraft, metric: Metric, estimates: Estimates) -> None:
     """Raise Unmeasurable where trainings cannot be evaluated as a metric asks for: too short, unequal, or for less."""
-    if metric.schedule is None:
+    if metric.horizon is None:
         return
     knobs = draft.screen.knobs if draft.screen is not None else ()
     batches = (int(value) for knob in knobs if knob.field == "episodes_per_step" for value in knob.values)
@@ -90,7 +90,7 @@ def require_schedule(draft: DesignDraft, metric: Metric, estimates: Estimates) -
             f"expected arms of as many training episodes each, as {metric_name(metric)} is read to one horizon; found "
             f"{lengths[0]:,} to {lengths[-1]:,}; vary another field, or ask for another metric, --metric success"
         )
-    for job in map(partial(add_evaluations, metric=metric), draft.comparison.jobs):
+    for job in map(partial(add_evaluations, metric=metric), draft.comparison.jobs if metric.schedule else ()):
         if (points := len(job.evaluate_after) + 2) < LEAST_POINTS:
             raise Unmeasurable(
                 f"expected trainings of {LEAST_POINTS - 1} steps or more, to tell {metric_name(metric)}; found "

@@ -406,9 +406,10 @@ def _observe(run: RunState) -> Observation | str:
     if (job := parse_job(run.spec.job)) is None:
         return "a run of a job that this ajet does not know"
     try:
-        counted = kind_of(metric).reads_collapses  # then a collapsed training's value is one like any other
+        kind = kind_of(metric)
+        counted, evaluates = kind.reads_collapses, kind.evaluates  # a collapsed training's value may be as any other
     except Refused:  # nobody knows the kind any more
-        counted = False
+        counted, evaluates = False, True
     initial = run.measurements.get(metric.key + INITIAL)
     comparison = [run.spec.study, run.spec.design_hash, run.spec.phase]
     return Observation(
@@ -423,7 +424,7 @@ def _observe(run: RunState) -> Observation | str:
         seed=run.spec.seed,
         steps=job.steps,
         metric=metric_key(metric),
-        episodes=measured.n if metric.schedule is None else metric.episodes,
+        episodes=1 if not evaluates else measured.n if metric.schedule is None else metric.episodes,
         value=measured.value,
         initial=initial.value if initial is not None else None,
         play_variance=(run.collected or {}).get("play_variance"),

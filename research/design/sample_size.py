@@ -25,6 +25,7 @@ from research.design.pricing import BudgetCheck, Pricing, Stage
 from research.errors import DesignRefused
 from research.proposals.actions import LEAST_SEEDS
 from research.proposals.metric_choice import MetricChoice, format_amount, format_difference, metric_range
+from research.text import format_seconds
 from studies.metrics import kind_of
 from studies.records.alpha import ALPHA, AlphaLedgers
 from studies.records.design import Metric, RunSpec
@@ -48,6 +49,15 @@ class Unaffordable(DesignRefused):
     def __init__(self, message: str, model_feedback: str | None = None, *, need_s: float, shorter: bool) -> None:
         super().__init__(message, model_feedback=model_feedback)
         self.need_s, self.shorter = need_s, shorter
+
+
+def refuse_exploring(found: str) -> DesignRefused:
+    """Return the refusal of what one run of each arm cannot be made of."""
+    expected = f"expected settings that are compared, to explore; found {found}"
+    return DesignRefused(
+        f"{expected}; name settings, --vary FIELD=VALUE,VALUE, or leave --explore out",
+        model_feedback=f"{expected}; name settings by hypotheses",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +204,46 @@ class SampleSizeCalculator(BudgetCheck):
         )
         shorter = (n for n in self._shorter_lengths(draft) if self.affords(self.noise_stages(draft.with_steps(n))))
         steps = next(shorter, None)
-        ways = "; or ".join([*_suggest_steps(draft, steps), *_suggest_smaller(draft)])
-        use, need_s = f"use {self.suggest_flags(stages)}", self.cost(stages)
+        exploring = self._suggest_exploring(draft)
+        ways = "; or ".join([*_suggest_steps(draft, steps), *_suggest_smaller(draft, explorable=bool(exploring))])
+        use = "; or ".join([f"use {self.suggest_flags(stages)}", *exploring])
+        need_s = self.cost(stages)
         raise Unaffordable(f"{why}: {use}", f"{why}: {ways}", need_s=need_s, shorter=steps is not None)
+
+    def exploration(self, draft: DesignDraft) -> Stage:
+        """Return one run of each arm."""
+        (stage,) = replace(draft, screen=None, replication=()).stages(1, self.price, self.metric(draft))
+        return replace(stage, name="explore")
+
+    def require_exploration(self, draft: DesignDraft) -> None:
+        """Raise DesignRefused for a draft of which no one run of each arm can be had within the budget."""
+        if draft.screen is not None:
+            raise refuse_exploring("a search, which tries values itself in short runs")
+        if draft.replication:
+            raise refuse_exploring("a replication in another environment")
+        stages = [self.exploration(draft)]
+        if self.affords(stages):
+            return
+        why = f"one run of each of {draft.arms} arms: {self.describe_cost(stages)}; {self.describe_budget()}"
+        shorter = (n for n in self._shorter_lengths(draft) if self.affords([self.exploration(draft.with_steps(n))]))
+        steps = next(shorter, None)
+        ways = [f"use {self.suggest_flags(stages)}", *_suggest_steps(draft, steps)]
+        feedback = f"{why}: {'; or '.join([*ways[1:], *_suggest_smaller(draft)])}"
+        raise Unaffordable(
+            f"{why}: {'; or '.join(ways)}", feedback, need_s=self.cost(stages), shorter=steps is not None
+        )
+
+    def _suggest_exploring(self, draft: DesignDraft) -> list[str]:
+        """Return that one run of each arm can be looked at, where the budget carries it."""
+        if draft.screen is not None or draft.replication or self.ledgers.round > 1:
+            return []
+        if not self.affords(stages := [self.exploration(draft)]):
+            return []
+        alone = " in place of --rounds" if (self.requirements.rounds or 1) > 1 else ""
+        return [
+            f"see one run of each arm by the same command with --explore{alone}, which tests nothing and takes about "
+            f"{format_seconds(self.cost(stages))}"
+        ]
 
     def _shorter_lengths(self, draft: DesignDraft) -> Iterator[int]:
         """Yield halves of the training steps with which the metric can still be told."""
@@ -247,11 +294,13 @@ class SampleSizeCalculator(BudgetCheck):
             shorter = (n for n in self._shorter_lengths(draft) if self.affords(self.stages(draft.with_steps(n), need)))
             steps = next(shorter, None)
             flags += _suggest_steps(draft, steps)
+        flags += (exploring := self._suggest_exploring(draft))
         suggestions, least = _suggest_steps(draft, steps), self.requirements.min_effect(metric)
         if effect is not None and draft.effect < effect <= least:
             suggestions.append(f"name a larger smallest_effect, {effect:g} (the study's is {least:g})")
         ways = f": {'; or '.join(flags)}" if flags else "; nothing that a flag sets would do"
-        feedback = f"{why}: {'; or '.join([*suggestions, *_suggest_smaller(draft)])}"
+        smaller = _suggest_smaller(draft, explorable=bool(exploring))
+        feedback = f"{why}: {'; or '.join([*suggestions, *smaller])}"
         return Unaffordable(f"{why}{ways}", feedback, need_s=self.cost(stages), shorter=steps is not None)
 
 
@@ -269,7 +318,7 @@ def _suggest_steps(draft: DesignDraft, steps: int | None) -> list[str]:
     return [] if steps is None else [f"train {steps} steps instead of {draft.job.steps}"]
 
 
-def _suggest_smaller(draft: DesignDraft) -> Iterator[str]:
+def _suggest_smaller(draft: DesignDraft, *, explorable: bool = False) -> Iterator[str]:
     """Yield what a planner can leave out, which is to decline at the least."""
     if draft.replication:
         yield "leave the replication out"
@@ -279,4 +328,5 @@ def _suggest_smaller(draft: DesignDraft) -> Iterator[str]:
             yield "confirm fewer candidates"
     elif draft.claims > 1:
         yield "propose fewer hypotheses"
-    yield "decline, and say why"
+    explore = ", and that the user may explore: one run of each arm, which tests nothing, fits" if explorable else ""
+    yield f"decline, and say why{explore}"

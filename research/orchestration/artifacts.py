@@ -22,6 +22,7 @@ from studies import RunState, StudyState
 from studies.checks.conditions import CollectError, read_collected
 from studies.log.study import AttemptState
 from studies.records.design import Design, Hypothesis
+from studies.records.procedure import Phase
 from studies.records.runs import NOISE_ARM
 from studies.records.verdict import Verdict
 from studies.report.build import code_span, escape_markdown
@@ -89,7 +90,13 @@ def build_artifacts(state: StudyState, folder: Path, find_log: Locate) -> Iterat
     """Yield what there is to show of a study, whose files lie in `folder`; its curves are apart."""
     progress = progress_of(state)
     yield StudyArtifact("progress", "progress", progress, lambda: progress.percent, True, str(progress))
-    if state.hypotheses or state.design is not None or state.noise_plan is not None or state.rounds_before:
+    if (
+        state.hypotheses
+        or state.design is not None
+        or state.noise_plan is not None
+        or state.rounds_before
+        or state.explored
+    ):
         plan = _plan(state)
         yield StudyArtifact("plan", "markdown", plan, lambda: plan)
     if any(run.attempts for run in state.every_run.values()):
@@ -127,6 +134,9 @@ def _plan(state: StudyState) -> str:
     lines += _list("Put to the test", question.tested)
     lines += _list("Not tested", question.not_tested)
     lines += _section("Hypotheses", [_hypothesis(claim, state) for claim in state.hypotheses])
+    if state.explored is not None:
+        tried = [arm.name for arm in state.explored.arms]
+        lines += _list("Explored: one run each, nothing is tested", tried)
     if state.noise_plan is not None and state.locked_design is None:
         seeds = len(state.noise_plan.seeds)
         lines += _section("First", [f"A/A runs with {seeds} seeds, to learn what seeds alone do." if seeds else
@@ -270,8 +280,13 @@ class LiveCurves:
 
     def data(self, state: StudyState) -> Curves | None:
         """Return what is drawn as learning curves: of the confirmation, or of the A/A runs while it has none."""
-        arms = [arm.name for arm in state.design.arms] if state.design is not None else []
-        drawn = [found for index, name in enumerate(arms) for found in self._arm(name, index, state.runs_of(name))]
+        shown = state.design if state.explored is None else state.explored
+        phase: Phase = "confirm" if state.explored is None else "explore"
+        arms = [arm.name for arm in shown.arms] if shown is not None else []
+        drawn = [
+            found for index, name in enumerate(arms)
+            for found in self._arm(name, index, state.runs_of(name, phase))
+        ]  # fmt: skip
         if not drawn:
             drawn = [*self._arm("A/A runs", 0, state.runs_of(NOISE_ARM, "noise"))]
         return Curves(tuple(drawn), "share of training episodes solved", "training episodes") if drawn else None

@@ -133,6 +133,8 @@ class PlannerContext:
     """Whether the user named it; else it is the metric's own, a part of its range."""
     metric: Metric = SUCCESS_ALONE
     """What runs of the default job would be judged by, in the environment that is asked for."""
+    explores: bool = False
+    """Whether one run of each arm is made and nothing tested, as the user asked."""
     requested_metric: RequestedMetric | None = None
     """The metric that a flag, the topic or the planner asks for; None where nobody did."""
     checked: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

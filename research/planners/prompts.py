@@ -264,6 +264,10 @@ _EXPLORATION = (
     "`why`): one seed, search tasks, no claim and no level spent. You are asked again afterwards, and see what came "
     "out under `explorations`; it is a hint of what to ask and never an answer."
 )
+_EXPLORES = (
+    "The user asked to explore: one run of each arm of your comparison, control included, is made on one seed, and "
+    "nothing is tested. Propose and design as for a study all the same, which may follow; no search and no replication."
+)
 _NOTEBOOK = (
     f"Before you act you may write down up to {MOST_SIDE_ACTIONS} things, one answer each, with `action` set to 'note' "
     "(a thought for later turns, shown to you again as `your_notebook`), 'revise' (withdraw or narrow an idea that "
@@ -319,6 +323,7 @@ def messages(context: PlannerContext, tools: StudyTools | None = None) -> list[d
         *([_CONDITIONS] if context.stage != "conclude" else []),
         *([_REWARD_TASK] if context.stage == "propose" and context.code_allowed else []),
         *([_MODEL_TASK] if context.stage != "conclude" and context.wanted.models.by_name else []),
+        *([_EXPLORES] if context.explores else []),
         *([_FIXED_TASK] if context.stage != "conclude" and context.fixed else []),
         *([_REPLICATION, _EXPLORATION] if context.stage == "propose" and context.campaign is not None else []),
         *([_NOTEBOOK] if context.stage != "conclude" and context.notebook is not None else []),

@@ -138,6 +138,11 @@ class MetricChoice:
                 f"expected another environment than {environment.name}, of {', '.join(others)}; found "
                 f"{asked.of or 'no name'}; name one (--metric {asked.kind}:{others[0]})"
             )
+        if not find_kind(asked.kind).evaluates and any(job.batch_rule == "varied_groups" for job in jobs):
+            raise DesignRefused(
+                f"expected batches of all groups, whose success {asked.kind} reads; found batch_rule = varied_groups, "
+                "which drops those that are all solved or all missed; ask for another metric, --metric area"
+            )
         try:
             metric = define_metric(
                 find_kind(asked.kind),

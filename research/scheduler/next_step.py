@@ -46,6 +46,7 @@ from research.scheduler.required_runs import (
 )
 from research.scheduler.steps import (
     BUDGET_CODE,
+    EXPLORED,
     UNLOCKED,
     VETO_CODE,
     AskCandidate,
@@ -116,6 +117,9 @@ def _work(state: StudyState, limits: StepLimits) -> Iterator[Step]:
             left = (runs[entry] for entry in required if entry in runs and not is_over(runs[entry]))
             reason = "the budget carries no more of the exploration"
             yield from (Invalidate(run.run_id, BUDGET_CODE, reason) for run in left)
+        return
+    if state.explored is not None:
+        yield ConcludeStudy(EXPLORED)
         return
     if design is None:
         yield from zero_lr_conclusion(state)
@@ -260,8 +264,9 @@ def _when_stopped(state: StudyState) -> Iterator[Step]:
 
 
 def _has_design(state: StudyState) -> bool:
-    """Return whether a design was locked, of this round or of one before, so that there is something to report."""
-    return state.design is not None or bool(state.rounds_before)
+    """Return whether a design was locked, of this round or of one before, or a study explored: there is something to
+    report."""
+    return state.design is not None or bool(state.rounds_before) or state.explored is not None
 
 
 def _wind_up(state: StudyState, used_up: Decision) -> Iterator[Step]:
@@ -276,7 +281,7 @@ def _wind_up(state: StudyState, used_up: Decision) -> Iterator[Step]:
             point = "had finished" if run.attempts else "began"
             yield Invalidate(run.run_id, BUDGET_CODE, f"the study's budget was used up before the run {point}")
     if state.design is None:
-        yield ConcludeStudy(f"round {state.round} {UNLOCKED}: {used_up.reason}")
+        yield ConcludeStudy(EXPLORED if state.explores else f"round {state.round} {UNLOCKED}: {used_up.reason}")
         return
     yield from last_judgements(state, state.design)
     yield from conclusion(state, state.design)

@@ -29,6 +29,8 @@ RunStatus = Literal["planned", "running", "ended", "collected", "invalid"]
 AttemptStatus = Literal["finished", "failed", "timeout", "stopped", "lost"]
 
 
+EXPLORE: Final = "explore"
+"""The setting of a study that was asked to make one run of each arm, and to test nothing."""
 ASK_RULE: Final = "ask on while level and budget tell something"
 """The rule of the decision that no further question is asked."""
 BUDGET_RULE: Final = "stop when the wall-clock budget is used up"
@@ -399,10 +401,20 @@ class StudyState(RoundState):
         if self.open_question is not None:
             return "waiting"
         if self.design is None:
-            return "planning"
+            return "planning" if self.explored is None else "running"
         if self.locked_design is not None and self.locked_design.screen is not None and self.selection is None:
             return "running"
         return "judged" if all(self.is_settled(h.id) for h in self.design.hypotheses) else "running"
+
+    @property
+    def explores(self) -> bool:
+        """Whether it was asked to make one run of each arm, and to test nothing."""
+        return bool(self.settings.get(EXPLORE))
+
+    @property
+    def explored(self) -> Exploration | None:
+        """What such a study tries; None while it is planned, and for any other."""
+        return self.explorations[-1].plan if self.explores and self.explorations else None
 
     @property
     def denial(self) -> ApprovalAnswer | None:

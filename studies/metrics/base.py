@@ -104,6 +104,8 @@ class MetricKind(ABC):
     reads_initial: ClassVar[bool] = False
     """Whether a run's value is what it added to its own beginning, which is then measured for each run anew; else runs
     that begin with one policy share one evaluation of it."""
+    evaluates: ClassVar[bool] = True
+    """Whether it is read off evaluations, so that their number says something of its noise."""
     rates: ClassVar[bool] = False
     """Whether every run has 1 or 0, so that two arms are two rates: a design then locks the test `boschloo`."""
 

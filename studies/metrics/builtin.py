@@ -9,15 +9,17 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
+from itertools import accumulate
 from statistics import fmean
 from typing import ClassVar, Final
 
 from studies.checks.conditions import INITIAL, Part, plays_of_both, success_rate
-from studies.checks.training import LEAST_EPISODES, detect_collapse, training_curve
+from studies.checks.training import LEAST_EPISODES, WINDOW_EPISODES, detect_collapse, training_curve
 from studies.metrics.base import (
     BY_EPISODES,
     BY_SECONDS,
     Asked,
+    Curve,
     MetricKind,
     Refused,
     Results,
@@ -29,7 +31,7 @@ from studies.metrics.base import (
 )
 from studies.records.design import GAIN, Metric
 from studies.records.procedure import CollapseRule
-from studies.records.runs import Conditions
+from studies.records.runs import TRAINING_AREA, Conditions
 
 REACHED: Final = "/reached"
 """What the key ends with under which it stands whether the threshold was reached: 1 or 0."""
@@ -134,6 +136,44 @@ class Area(MetricKind):
             raise Refused(f"expected a horizon of {metric.key}; found none in the design")
         area = success_curve(run).area(metric.horizon, metric.best)
         return {**before_and_after(metric, run), metric.key: Value(area, run.plays)}
+
+
+class TrainingArea(MetricKind):
+    """The mean of training success over the whole training, off the curve that a training logs anyway.
+
+    Each batch tells the policy before its step. Beyond the last batch, up to the horizon, holds the mean of the last
+    `WINDOW_EPISODES` episodes: so it does for a training that the watchdog stopped.
+    """
+
+    name = TRAINING_AREA
+    title = "success on training tasks, as training plays them, on average over the training; it evaluates nothing"
+    words = ("area under the training curve", "training success")
+    effect = 0.05
+    evaluates = False
+
+    def define(self, asked: Asked) -> Metric:
+        return Metric(
+            key="training/area", kind=self.name, name="mean success on training tasks",
+            meaning=(
+                f"mean over training of the share of training episodes in which {asked.measures}, as training plays "
+                "them, with its exploration; no hidden task is in it"
+            ),
+            episodes=asked.episodes, horizon=float(asked.horizon),
+        )  # fmt: skip
+
+    def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
+        rows = [(row["metrics"].get("critic/success/mean"), row["metrics"].get(BY_EPISODES)) for row in run.history]
+        known = [(float(share), float(count)) for share, count in rows if share is not None and count]
+        if metric.horizon is None or not rows or len(known) < len(rows):
+            raise Refused(
+                f"expected a horizon, and the success of every training step; found {len(known)} of {len(rows)} steps "
+                "that tell it: have the environment say of every play whether it succeeded"
+            )
+        shares, counts = zip(*known, strict=True)
+        at = [0.0, *accumulate(counts)]
+        last = fmean(share for share, begun in zip(shares, at, strict=False) if begun > at[-2] - WINDOW_EPISODES)
+        area = Curve(tuple(at), (*shares, last)).area(metric.horizon)
+        return {**before_and_after(metric, run), metric.key: Value(area, round(at[-1]))}
 
 
 class _TimeTo(MetricKind):
@@ -328,4 +368,6 @@ class MeanFact(_OfPlays):
         return fmean(values)
 
 
-KINDS: Final = (Success, Gain, MeanReward, Area, EpisodesTo, SecondsTo, TokensPerTask, Transfer, Collapse, MeanFact)
+KINDS: Final = (
+    Success, Gain, MeanReward, Area, TrainingArea, EpisodesTo, SecondsTo, TokensPerTask, Transfer, Collapse, MeanFact,
+)  # fmt: skip

@@ -204,6 +204,8 @@ EVALUATED: Final = ("evaluate_after", "evaluation_episodes")
 """Job fields that follow from a run's metric: what is evaluated during training, which changes no step of it."""
 AREA: Final = "area"
 """The kind of metric that is read up to where a run's training ends, so that a short run has a shorter horizon."""
+TRAINING_AREA: Final = "training-area"
+"""The same of training success."""
 PLUMBING_JOB: Final = {"learning_rate": 0.0, "steps": PLUMBING_STEPS, "lr_warmup_steps": 0, "mismatch_limit": 1000.0}
 """Its job where it is not the A/A runs': the server's own guard is out of the way, so that the check tells."""
 
@@ -281,7 +283,7 @@ def screen_metric(metric: Metric) -> Metric:
 def screen_spec(study: str, design: Design, lock: str, arm: Arm, steps: int) -> RunSpec:
     assert design.screen is not None
     metric = screen_metric(design.metric)
-    if metric.kind == AREA:  # as far as all candidates of a rung train, whatever their batches
+    if metric.kind in (AREA, TRAINING_AREA):  # as far as all candidates of a rung train, whatever their batches
         metric = metric.model_copy(update={"horizon": float(steps * int(design.base_job["episodes_per_step"]))})
     job = {**design.base_job, **arm.job_overrides, "steps": steps}
     return _spec(study, design, lock, arm, design.screen.seed, job, "screen", metric, design.environment)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from studies.checks.conditions import INITIAL
 from studies.errors import ReportError
 from studies.log.study import PlannedExploration, StudyState
 from studies.records.statements import metric_name, value_of
@@ -27,6 +28,7 @@ from studies.report.elements import (
     Quote,
     Remark,
     Remarks,
+    Row,
     Section,
     Text,
     drawing,
@@ -235,6 +237,8 @@ def _round_blocks(
 
     predicted = drawing(f"{prefix}predictions", "predictions", forecasts(state))
     yield section("Predicted and observed", predicted, claims.verdict_table(state), id=f"{prefix}verdicts")
+    if state.explored is not None:
+        yield _exploration_section(state, state.explorations[-1])
     moved, learned, selected = shifts(state), curves(state, evidence), ""
     if state.locked_design is not None and state.locked_design.screen is not None:
         selected = f"Confirmed: {state.selection.reason}." if state.selection else "The screen has not led to any arm."
@@ -323,23 +327,28 @@ def _design_section(state: StudyState, prefix: str) -> Block | None:
 
 def _exploration_section(state: StudyState, entry: PlannedExploration) -> Block | None:
     """Return one exploration: what it is, its runs, and what its planner wanted to see."""
-    plan, rows = entry.plan, []
+    plan, rows = entry.plan, list[Row]()
     runs = {run.spec.arm: run for run in state.runs_in("explore") if run.spec.design_hash == plan.hash()}
     for arm in plan.arms:
-        value, name = "not begun", Cell(NONE)
+        value, before, took, name = "not begun", NONE, NONE, Cell(NONE)
         if (run := runs.get(arm.name)) is not None:
             measured, name = run.measurements.get(run.spec.metric.key), Cell(run.run_id, "mono")
             value = run.status if measured is None else number(measured.value, unit=run.spec.metric.unit)
             value = f"invalid: {run.invalid[0]}" if run.invalid is not None else value
-        rows.append((arm.name, describe_fields(arm.overrides), name, value))
+            begun = run.measurements.get(f"{plan.metric.split}/success{INITIAL}")
+            before, took = (
+                NONE if begun is None else number(begun.value),
+                duration(run.seconds) if run.seconds else NONE,
+            )
+        rows.append((arm.name, describe_fields(arm.overrides), name, before, value, took))
     said = (
         f"Exploration: {plural(len(plan.arms), 'single run')} in {plan.environment}, one seed for all ({plan.seed}), "
         f"scored on {plan.metric.split} tasks. No claim rests on them, and they draw on no ledger."
     )
     why = mark_contradictions(plan.why, [verdict for each in state.rounds for verdict in each.verdicts])
-    columns = ("Arm", "Sets", "Run", f"{metric_name(plan.metric)}, one run")
-    quoted = Quote((why,), "why it was tried, in the planner's words")
-    return section("Tried without a claim", Text(said), table(columns, rows, (3,)), quoted)
+    columns = ("Arm", "Sets", "Run", "Success before", f"{metric_name(plan.metric)}, one run", "Took")
+    quoted = None if state.explores else Quote((why,), "why it was tried, in the planner's words")
+    return section("Tried without a claim", Text(said), table(columns, rows, (3, 4, 5)), quoted)
 
 
 def _ledger_section(state: StudyState) -> Section | None:

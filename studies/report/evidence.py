@@ -59,7 +59,8 @@ def other_metrics(state: StudyState) -> tuple[Metric, ...]:
     )
     others: dict[str, Metric] = {}
     shared = any(run.untrained for run in state.runs_in("confirm"))  # then gains differ as what is gained does
-    for kind in (kind for kind in kinds().values() if "of" not in kind.takes and not (shared and kind.reads_initial)):
+    told = (kind for kind in kinds().values() if kind.evaluates and not (shared and kind.reads_initial))
+    for kind in (kind for kind in told if "of" not in kind.takes):
         for threshold in (None, asked.threshold) if "threshold" in kind.takes else (None,):
             try:
                 metric = define_metric(kind, replace(asked, threshold=threshold))

@@ -10,6 +10,7 @@ from typing import Final
 
 from studies.checks.conditions import INITIAL
 from studies.log.study import RunState, StudyState
+from studies.records.procedure import Phase
 from studies.records.runs import NOISE_ARM
 from studies.report.claims import claims
 from studies.report.elements import arm_interval, is_rate
@@ -128,10 +129,15 @@ class Shifts:
 
 
 def list_plotted_arms(state: StudyState) -> list[PlottedArm]:
-    """Return the arms of the design that have collected runs; the A/A runs while no arm has."""
-    arms = state.design.arms if state.design is not None else ()
+    """Return the arms of the design, or of a study that explores, that have collected runs; else the A/A runs."""
+    explored = state.explored
+    arms = state.design.arms if state.design is not None else explored.arms if explored is not None else ()
+    phase: Phase = "confirm" if explored is None else "explore"
     alike = [run for run in state.runs_in("noise") if run.spec.arm == NOISE_ARM]
-    groups = [*((arm.name, index, state.runs_of(arm.name)) for index, arm in enumerate(arms)), ("A/A runs", 0, alike)]
+    groups = [
+        *((arm.name, index, state.runs_of(arm.name, phase)) for index, arm in enumerate(arms)),
+        ("A/A runs", 0, alike),
+    ]
     found = [(name, at, tuple(run for run in runs if run.status == "collected")) for name, at, runs in groups]
     return [arm for arm in found[:-1] if arm[2]] or [arm for arm in found[-1:] if arm[2]]
 

@@ -43,6 +43,8 @@ POWER: Final = 0.8
 LESS: Final = "expect less, as differences that are large enough to be claimed are on average measured too large"
 """Of every estimate that a reader may want to rely on because it was claimed."""
 _LEVEL: Final = 0.95
+_ROOM: Final = 1.1
+"""Times what a study is priced at that its budget is proposed with."""
 _MOST_LONGER: Final = 8.0
 """A study that would take more than so many times its budget is not proposed."""
 _SAFELY: Final = 0.9
@@ -388,6 +390,15 @@ def _base_flags(state: StudyState) -> str:
         found += [f"{flag}={word.removeprefix(f'{flag}=')}" for word in words if word.startswith(f"{flag}=")]
         found += [f"{flag}={words[at + 1]}" for at, word in enumerate(words[:-1]) if word == flag]
     return "".join(f" {shlex.quote(flag)}" for flag in found)
+
+
+def restate(state: StudyState, budget_s: float) -> str:
+    """Return the command of a study that explored as one that tests: any number of runs, so many seconds and some."""
+    words = [str(word) for word in state.command] if isinstance(state.command, list | tuple) else []
+    most = {at + more for at, word in enumerate(words) if word == "--max-runs" for more in (0, 1)}
+    kept = [word for at, word in enumerate(words) if at not in most and not word.startswith("--max-runs=")]
+    asked = replace(state, command=[word for word in kept if word != "--explore"])
+    return _same_question(asked, "", _ROOM * budget_s / state.budget_s).command
 
 
 def _same_question(state: StudyState, why: str, longer: float) -> NextQuestion:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from statistics import fmean
 
+from studies.checks.conditions import INITIAL
 from studies.log.study import AttemptState, PlannerNote, RunState, StudyState
 from studies.records.design import Design
 from studies.records.statements import metric_name
@@ -152,8 +153,9 @@ def run_table(state: StudyState) -> Table | None:
     judged = {metric_name(metric) for metric in metrics} if any(metric.kind for metric in metrics) else set()
     staged = several or any(run.spec.phase != "confirm" for run in state.runs.values())
     placed = len(_places(merge_rounds(state))) > 1
-    columns = [*(["Round"] if several else []), "Run", "Arm", "Seed", "Outcome", "Attempts", "Time", "Hidden before"]
-    columns += ["Hidden after", "Snapshot", *(["For"] if staged else [])]
+    split = "Search" if state.explores else "Hidden"
+    columns = [*(["Round"] if several else []), "Run", "Arm", "Seed", "Outcome", "Attempts", "Time", f"{split} before"]
+    columns += [f"{split} after", "Snapshot", *(["For"] if staged else [])]
     columns += [*(judged if len(judged) < 2 else ["Judged by"]), *(["Image"] if placed else [])]
     rows = []
     for each in states:
@@ -184,7 +186,7 @@ def _run_row(design: Design | None, run: RunState) -> list[Cell | str]:
         outcome,
         "; ".join(attempts),
         duration(run.seconds) if run.seconds else NONE,
-        format_measurement(run, BEFORE),
+        format_measurement(run, BEFORE if design is not None else f"{run.spec.metric.split}/success{INITIAL}"),
         format_measurement(run, AFTER if AFTER in run.measurements else key),
         hash_cell(run.collected["snapshot"]["sha256"]) if run.collected else NONE,
     ]

@@ -44,6 +44,16 @@ IN_WORDS: Final = "nothing more is asked, in the words of "
 """How its reason begins where a planner ends the inquiry; what follows is the planner's."""
 
 
+EXPLORED: Final = (
+    "this was an exploration: one run of each setting, all on one seed, scored on search tasks. No verdict follows, "
+    "and no level was spent."
+)
+OF_ONE_RUN: Final = (
+    "nothing follows from a difference between single runs: another seed alone may make as large a one. The curves "
+    "show whether a training moves at all, and what it costs."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class HeadlineAnswer:
     """What the study says about one hypothesis: label, a sentence bound to its numbers, what a reader may do."""
@@ -79,7 +89,9 @@ def headline(state: StudyState, lock_error: str | None = None) -> Headline:
         said = f"Files of {plural(len(spoilt), 'run')} were changed or lost after they were collected: {names}."
         warnings.append(said)
     answers = tuple(_answer(state, design, claim) for claim in design.hypotheses) if design is not None else ()
-    if not answers:
+    if state.explored is not None:
+        answers = (HeadlineAnswer("", "none", "Nothing was tested", EXPLORED, OF_ONE_RUN),)
+    elif not answers:
         if state.stopped_reason is not None:
             before = "a design was locked" if design is None else "its screen led to a claim"
             why = f"the study was stopped before {before} ({one_line(state.stopped_reason)})."

@@ -28,7 +28,7 @@ from studies.checks.training import (
 )
 from studies.log.study import StudyState
 from studies.records.design import SUCCESS, Design, Hypothesis, Metric
-from studies.records.runs import Conditions
+from studies.records.runs import TRAINING_AREA, Conditions
 from studies.records.statements import metric_name
 from studies.records.verdict import Verdict
 from studies.report.claims import protocol_deviations, warn_generated_rewards
@@ -509,6 +509,11 @@ def warn_measure(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         yield threat(
             "The whole area under a curve confounds speed with the level that is reached: an arm that ends higher has "
             "more of it, however fast it was. Below a threshold (area:0.7) it is mostly of speed."
+        )
+    if metric.kind == TRAINING_AREA:
+        yield threat(
+            "What is compared is success on training tasks, as training played and learned them, with its exploration: "
+            "speed and level together. That hidden tasks are solved sooner was not tested."
         )
     yield from _warn_cut(state, state.design) if metric.cut_at is not None else ()
     for verdict in state.verdicts if state.design.collapse is None else ():  # which has its own rates, and scope

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from research.design.comparison import StatisticalRequirements
-from research.design.compiler import accept_hypotheses, seed_source
+from research.design.compiler import DesignCompiler, accept_hypotheses, seed_source
 from research.design.noise_bank import NOISE_SEEDS, NoiseBank
 from research.design.power import MOST_SEEDS
 from research.design.pricing import Pricing
@@ -32,6 +32,7 @@ from research.proposals.actions import (
 )
 from research.proposals.arms import lint_arms
 from research.text import parse_budget
+from studies.records.alpha import Exploration
 from studies.records.design import Budget, Design, Hypothesis, Metric
 from studies.records.procedure import Noise
 from swarm.job import Job
@@ -180,6 +181,15 @@ def try_out(given: dict[str, Any]) -> Design:
     )  # fmt: skip
 
 
+def try_exploring(given: dict[str, Any]) -> Exploration:
+    budget = Budget(wall_clock_s=given["budget_s"], max_runs=given["max_runs"])
+    compiler = DesignCompiler(
+        price=given["price"], budget=budget, requirements=given["requirements"], bank=NoiseBank(),
+        seconds_left=given["budget_s"] - given["spent_s"], runs_made=given["runs_made"], explores=True,
+    )  # fmt: skip
+    return compiler.compile(given["hypotheses"], given["proposal"]).explore("why", seed_source("study", b"secret"))
+
+
 def follow(offer: str, given: dict[str, Any]) -> dict[str, Any]:
     changed, requirements = dict(given), given["requirements"]
     if found := re.search(r"--budget (\S+)", offer):
@@ -192,6 +202,8 @@ def follow(offer: str, given: dict[str, Any]) -> dict[str, Any]:
         changed["requirements"] = replace(requirements, episodes=int(found[1]))
     if found := re.search(r"train (\d+) steps instead", offer):
         changed["proposal"] = given["proposal"].model_copy(update={"steps": int(found[1])})
+    if "--explore" in offer:
+        changed["explores"] = True
     assert changed != given, f"an offer that changes nothing: {offer}"
     return changed
 
@@ -201,7 +213,11 @@ def follow_all(message: str, given: dict[str, Any]) -> None:
     offers = offered.split("; or ") if "--" in offered or "train" in offered else []
     assert offers or message.endswith("nothing that a flag sets would do")
     for offer in offers:
-        try_out(follow(offer, given))
+        changed = follow(offer, given)
+        if changed.pop("explores", False):
+            assert try_exploring(changed).metric.split == "search"
+        else:
+            try_out(changed)
 
 
 @given(situations())
@@ -228,6 +244,27 @@ def test_a_design_keeps_its_promise_fairly_and_as_locked_and_every_alternative_i
         assert getattr(treatment, entry.variable) == entry.treatment
     for again in (Design.model_validate_json(design.model_dump_json()), Design.model_validate(design.model_dump())):
         assert (again.hash(), again) == (design.hash(), design)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"proposal": wish(replication=ProposedReplication(environment="arith"))}, "a replication"),
+        ({"budget_s": 60.0}, "2 runs need about 78 s"),
+        ({"max_runs": 1}, "--max-runs 2"),
+    ],
+)
+def test_one_run_of_each_arm_is_refused_in_one_line_where_it_cannot_be_had(given: dict[str, Any], told: str) -> None:
+    usual = {
+        "hypotheses": accepted(), "proposal": wish(), "price": PRICING, "requirements": StatisticalRequirements(),
+        "budget_s": 600.0, "max_runs": None, "spent_s": 0.0, "runs_made": 0,
+    }  # fmt: skip
+    assert try_exploring(usual).arms[0].name == "group_size=4"
+    with pytest.raises(DesignRefused) as refused:
+        try_exploring(usual | given)
+    assert told in refused.value.message
+    assert "\n" not in refused.value.message
+    assert not re.search(r"--[a-z]", refused.value.model_feedback)
 
 
 SCREEN = ProposedScreen(

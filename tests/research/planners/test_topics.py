@@ -149,6 +149,20 @@ def test_fewer_runs_than_any_study_has_are_refused_wherever_they_are_said() -> N
         make_request(ResearchOptions(topic="group size 4 vs 16", max_runs=3), lambda line: None)
 
 
+@pytest.mark.parametrize(
+    ("topic", "more", "told"),
+    [
+        ("best learning rate on guess", {}, "--vary learning_rate=0.0003,0.001,0.003 --env guess --explore"),
+        ("group size 4 vs 16", {"rounds": 3}, "--explore without --rounds"),
+    ],
+)
+def test_what_makes_no_sense_where_nothing_is_tested_is_refused(topic: str, more: dict[str, Any], told: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(told)) as refused:
+        make_request(ResearchOptions(topic=topic, explore=True, **more), lambda line: None)
+    assert "\n" not in refused.value.message
+    assert make_request(ResearchOptions(topic="group size 4 vs 16", explore=True, effect=0.2), print).explore
+
+
 @pytest.mark.parametrize(("terminal", "yes"), [(False, True), (True, True), (True, False)])
 def test_a_person_at_a_terminal_is_shown_both_parts_and_asked(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool, yes: bool

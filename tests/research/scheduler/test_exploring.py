@@ -1,4 +1,4 @@
-"""An exploration between rounds: single runs on search tasks that feed no claim and draw on no ledger."""
+"""Explorations, between rounds and as studies: single runs on search tasks that feed no claim and draw on no ledger."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ import pytest
 from simlab.sim_run import Desk, Flight, FlightResult, fly, fly_killed
 from simlab.worlds import MainEffect, Planted
 
+from research.cli.studies import list_row, summary
+from research.controller.interventions import answer_question
+from research.controller.progress import progress_lines
+from research.orchestration.artifacts import LiveCurves, build_artifacts
 from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.planners.rules import RulesPlanner
 from research.proposals.actions import Constant, Explore, Tried
-from studies import EventType, RunState, StudyState
+from research.scheduler.steps import EXPLORED
+from studies import EventType, RunState, StudyLog, StudyState
 from studies.errors import StudiesError
 from studies.log.event import Event
+from studies.proof import Proof, verify
 from studies.records.alpha import Exploration
 from studies.records.design import Arm
+from studies.records.procedure import Amendment
 from studies.records.runs import screen_metric
 from swarm.job import Job, tunables
 
@@ -164,3 +171,95 @@ def test_an_exploration_that_could_pass_for_evidence_or_comes_while_a_claim_is_o
     fly(replace(flight(hand=hand, look_s=5.0), asks={"rounds": 1}))
     words = ("the exploration's hash", "scored on search", "claims are open")
     assert [word in why for word, why in zip(words, refused, strict=True)] == [True] * 3
+
+
+def exploring(**changes: Any) -> Flight:
+    return replace(flight(**changes), name="explored-2", asks={"explore": True})
+
+
+@pytest.fixture(scope="module")
+def alone() -> tuple[FlightResult, list[Event], Proof, dict[str, Any]]:
+    """A study that was asked to explore, its log, its proof, and what a script is told of it."""
+    events, proofs, told = list[Event](), list[Proof](), dict[str, Any]()
+
+    def look(desk: Desk) -> None:
+        events[:] = desk.log.read(desk.state.id)
+        if desk.state.report is not None:
+            proofs.append(verify(desk.state.id, desk.log.read_unverified(desk.state.id), desk.folder))
+            curves = LiveCurves(desk.folder)
+            curves.read(desk.state)
+            shown = [one.name for one in build_artifacts(desk.state, desk.folder, lambda run, attempt: None)]
+            told.update(
+                summary(desk.state, desk.folder), shown=shown, drawn=curves.data(desk.state),
+                row=list_row(desk.state, desk.folder), lines=[line for _, line in progress_lines(desk.state)],
+            )  # fmt: skip
+
+    return fly(exploring(report=True, hand=look)), events, proofs[-1], told
+
+
+def test_a_study_that_explores_makes_one_run_of_each_arm_and_tests_nothing(
+    alone: tuple[FlightResult, list[Event], Proof, dict[str, Any]],
+) -> None:
+    result, events, proof, told = alone
+    state = result.state
+    assert (state.status, state.concluded_reason, result.refused) == ("concluded", EXPLORED, None)
+    assert [(run.spec.arm, run.status, run.spec.metric.split) for run in explorations(state)] == [
+        ("learning_rate=0.003", "collected", "search"), ("learning_rate=0.01", "collected", "search"),
+    ]  # fmt: skip
+    assert len({run.spec.seed for run in explorations(state)}) == 1
+    assert len(state.every_run) == 2
+    assert not {EventType.DESIGN_LOCKED, EventType.HYPOTHESIS_PROPOSED} & {event.type for event in events}
+    assert (proof.holds, state.ledgers.differences.handed_on) == (True, ())
+    assert [(entry["arm"], entry["status"]) for entry in told["explored"]] == [
+        ("learning_rate=0.003", "collected"), ("learning_rate=0.01", "collected"),
+    ]  # fmt: skip
+    assert all(0 < entry["after"] == entry["value"] < 1 for entry in told["explored"])
+    assert told["next"] == state.asked_next
+    assert told["row"][1:4] == ["concluded", "2/2", "nothing tested"]
+    assert {"plan", "runs", "results", "report"} <= set(told["shown"])
+    assert [arm.arm for arm in told["drawn"].arms] == ["learning_rate=0.003", "learning_rate=0.01"]
+    assert "explores, which tests nothing: learning_rate=0.003, learning_rate=0.01, one run each" in told["lines"]
+    assert result.report is not None
+    first = result.report.partition("## ")[0]
+    assert "Nothing was tested" in first
+    assert "no level was spent" in first
+    assert "13 runs, about" in first  # what a study of it takes
+    assert result.report.count("figures/learning-curves.svg") == 1
+
+
+def test_a_study_that_explores_goes_on_after_every_kill(
+    alone: tuple[FlightResult, list[Event], Proof, dict[str, Any]],
+) -> None:
+    undisturbed, events, _, _ = alone
+    planned = next(event.seq for event in events if event.type is EventType.EXPLORATION_PLANNED)
+    for at, written in ((planned - 2, True), (planned + 2, False)):
+        result = fly_killed(exploring(report=True), at, written=written)
+        assert not result.duplicates
+        assert result.state.concluded_reason == EXPLORED
+        assert result.state.explored == undisturbed.state.explored
+
+
+def test_a_study_that_explores_asks_first_where_that_is_wished() -> None:
+    asked: list[str] = []
+
+    def hand(desk: Desk) -> None:
+        if (question := desk.state.open_question) is not None:
+            asked.append(question.question.would)
+            answer_question(StudyLog(desk.log, desk.state.id), question.digest, "terminal", granted=True)
+
+    result = fly(replace(exploring(hand=hand), asks={"explore": True, "approve": "plan"}))
+    assert asked == ["an exploration, which makes no claim: learning_rate=0.003, learning_rate=0.01, one run each"]
+    assert result.state.concluded_reason == EXPLORED
+
+
+def test_what_the_budget_does_not_carry_of_an_exploration_is_given_up_and_reported() -> None:
+    less = Amendment(kind="budget", value=28.0, reason="less", lowers=True)
+
+    def hand(desk: Desk) -> None:
+        if any(run.attempts for run in explorations(desk.state)) and not desk.state.amendments:
+            desk.write(EventType.DESIGN_AMENDED, {"amendment": less.model_dump(mode="json")})
+
+    result = fly(exploring(parallel=1, hand=hand, report=True))
+    codes = [run.invalid and run.invalid[0] for run in explorations(result.state)]
+    assert codes == [None, "budget_exhausted"]
+    assert result.state.concluded_reason == EXPLORED

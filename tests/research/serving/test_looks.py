@@ -185,6 +185,7 @@ def test_what_was_asked_in_a_form_is_a_command_that_asks_for_the_same() -> None:
     assert set(command[2::2]) <= set(options().values())
     without = ResearchOptions(vary=["group_size=4,8", "steps=3,4"]).command()
     assert without == ("research", "--vary", "group_size=4,8", "--vary", "steps=3,4")
+    assert ResearchOptions(topic="is it so?", explore=True).command() == ("research", "is it so?", "--explore")
     assert ResearchOptions(topic="group size 4 vs 8", shape="apart").command() == ("research", "group size 4 vs 8")
 
 

@@ -49,7 +49,15 @@ def value_of(metric: Metric, results: Results) -> float:
 
 
 def rows(steps: int) -> list[dict[str, Any]]:
-    return [{"step": n, "metrics": {"batch/episodes": 16.0, "timing_s/step": 2.0}} for n in range(1, steps + 1)]
+    known = {"batch/episodes": 16.0, "timing_s/step": 2.0}
+    return [{"step": n, "metrics": {**known, "critic/success/mean": n / 10}} for n in range(1, steps + 1)]
+
+
+def batches(*shares: float | None, of: float = 16.0, stopped: str | None = None) -> Results:
+    """Return a training of these batches, which evaluations tell nothing about."""
+    metrics = [{"batch/episodes": of} | ({} if share is None else {"critic/success/mean": share}) for share in shares]
+    history = [{"step": n, "metrics": each} for n, each in enumerate(metrics, start=1)]
+    return Results(part(0, 0), part(len(shares), 20), (), history, None, stopped)
 
 
 @pytest.mark.parametrize("name", [name for name in kinds() if name not in ("fact", "collapse")])
@@ -65,7 +73,8 @@ def test_every_kind_reads_its_own_key_within_its_range_and_success_beside_it_als
     assert (metric.best > metric.worst) == metric.higher_is_better
     assert kind_of(metric) is kind
     screening = screen_metric(metric)
-    assert screening.key.startswith("search/")
+    assert screening.split == "search"
+    assert "hidden" not in screening.key
     assert screening.key in kind_of(screening).measure(screening, run(2, 6, 12, 16, 18))
 
 
@@ -90,6 +99,34 @@ def test_a_time_is_cut_at_the_horizon_and_an_area_below_a_threshold_tells_no_lev
     kind = kind_named("area")
     metric = kind.define(replace(ASKED, threshold=0.5))
     assert value_of(metric, run(10, 10, 10, 10, 10)) == value_of(metric, run(10, 20, 20, 20, 20)) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("results", "area", "episodes"),
+    [
+        (batches(0.5, 0.5, 0.5, 0.5), 0.5, 64),
+        (batches(0.0, 0.4, 0.8, 1.0), (0.2 + 0.6 + 0.9 + (1.0 + 0.55) / 2) / 4, 64),  # then the last 256's mean holds
+        (batches(0.0, 1.0, of=32), 0.625, 64),  # a batch tells the policy before its step
+        (batches(0.0, 0.5, of=256), 64 / 512 * 0.5, 512),  # beyond the horizon nothing counts
+        (batches(0.2, 0.6, stopped="kl_blow_up"), (0.4 + (0.6 + 0.4) / 2 + 2 * 0.4) / 4, 32),
+    ],
+)
+def test_the_training_area_is_read_off_the_batches_alone_to_one_horizon(
+    results: Results, area: float, episodes: int
+) -> None:
+    metric = kind_named("training-area").define(ASKED)
+    assert (metric.horizon, metric.schedule) == (64.0, None)
+    found = kind_of(metric).measure(metric, results)[metric.key]
+    assert found == Value(pytest.approx(area), episodes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shares", [(), (0.5, None, 0.5)])
+def test_a_training_that_does_not_tell_its_success_at_every_step_has_no_training_area(
+    shares: tuple[float | None, ...],
+) -> None:
+    metric = kind_named("training-area").define(ASKED)
+    with refused(Refused, f"{len(shares) - shares.count(None)} of {len(shares)} steps"):
+        kind_of(metric).measure(metric, batches(*shares))
 
 
 @pytest.mark.parametrize(
