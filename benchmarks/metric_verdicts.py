@@ -55,6 +55,7 @@ METRICS: Mapping[Quantity, tuple[str, ...]] = {
     "seconds": _OF_SECONDS,
     "area": (*_OF_AREAS, SPEED),
     "area:0.7": (*_OF_AREAS, SPEED),
+    "training-area": (*_OF_AREAS, SPEED),
     "collapse": (*RATES, MIXTURE),
 }
 """The cells of each metric: an area has no threshold that a run could miss, so that late runs are ordinary ones."""

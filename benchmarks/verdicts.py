@@ -28,11 +28,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rig.frame import circumstances, concluded, earlier, parser, tell
-from rig.simulated_verdicts import ALPHA, Procedure, Rules, World, promised, simulate
+from rig.simulated_verdicts import ALPHA, SD, Procedure, Rules, World, promised, simulate
 from simlab.scores import Bar, counted, work
+
+from research.design.power import MOST_SEEDS
 
 TWO_ARMS, FIVE_ARMS, QUICK = 2000, 400, 60
 """Studies of a row."""
+PILOTS = {f"a pilot, effect of {size:g} sd": size for size in (1.5, 2.0, 3.0)}
+"""Clean studies whose first runs size them, by the effect that is to be seen."""
 CELLS: dict[str, World | None] = {
     "clean": World(),
     "heavy tails": World(tails="t3"),
@@ -47,21 +51,26 @@ CELLS: dict[str, World | None] = {
     "collapses in one arm, 15 %": World(collapses=(0.0, 0.15), bank_sees=False),
     "the same, equal over all": World(collapses=(0.0, 0.15), bank_sees=False, over_all=True),
     "stuck in one arm, 5 %": World(stuck=(0.0, 0.05)),
-    "stuck in one arm, 5 %, equal over all": World(stuck=(0.0, 0.05), over_all=True),
+    "stuck in one arm, 5 %, equal over all": World(stuck=(0.0, 0.05), over_all=True, falls=True),
     "stuck in one arm, 10 %": World(stuck=(0.0, 0.1)),
-    "stuck in one arm, 10 %, equal over all": World(stuck=(0.0, 0.1), over_all=True),
-    "skewed in one arm, 3 times as loud": World(tails="skewed", ratio=3.0),
+    "stuck in one arm, 10 %, equal over all": World(stuck=(0.0, 0.1), over_all=True, falls=True),
+    "skewed in one arm, 3 times as loud": World(tails="skewed", ratio=3.0, falls=True),
     "arm x task, on 32 tasks": World(tasks=32),
     "mixture": None,
+    **dict.fromkeys(PILOTS, World()),
 }
-"""Each kind of ugliness alone; None draws a mixture for each study. Equal means trainings that do not collapse."""
+"""Each kind of ugliness alone; None draws a mixture for each study. Equal means trainings that start and do not
+collapse."""
 GOALS = {
     "false": Bar("at most", ALPHA),
     "wrong_sign": Bar("at most", 0.01, likely=0.005),
     "falsely_equivalent": Bar("at most", ALPHA),
     "found": Bar("at least", 0.75, likely=0.80),
 }
-RULES: tuple[Rules, ...] = ("after", "paired")
+SHORT: tuple[Rules, ...] = ("budget", "peeker")
+ENDING = ("clean", "noise 1:5", "mixture")
+"""Cells in which studies are ended early too."""
+UGLY = [cell for cell in CELLS if cell not in PILOTS]
 
 
 @dataclass(frozen=True)
@@ -98,16 +107,21 @@ def main() -> int:
 
 
 def _rows(quick: bool) -> list[Row]:
-    two = [(cell, rules, n, 1, QUICK if quick else TWO_ARMS, planted)
-           for cell in CELLS for n in (3, 5, 8) for rules in RULES[: 1 + ("correlation" in cell)]
+    studies = QUICK if quick else TWO_ARMS
+    two = [(cell, rules, n, 1, studies, planted)
+           for cell in UGLY for n in (3, 5, 8)
+           for rules in ("after", *("paired",) * ("correlation" in cell), *SHORT * (n > 3 and cell in ENDING))
            for planted in (False, True)]  # fmt: skip
-    five = [(cell, RULES[0], n, 4, QUICK // 6 if quick else FIVE_ARMS, planted)
-            for cell in (["mixture"] if quick else CELLS)
+    five = [(cell, "after", n, 4, QUICK // 6 if quick else FIVE_ARMS, planted)
+            for cell in (["mixture"] if quick else UGLY)
             for n, planted in ((3, False), (5, False), (5, True))]  # fmt: skip
-    return [
+    sized = [Row(cell, Procedure("pilot", MOST_SEEDS, treatments, size * SD), studies // (2 * treatments), planted)
+             for cell, size in (*PILOTS.items(), ("noise 1:5", 2.0), ("mixture", 2.0)) for treatments in (1, 2, 4)
+             for planted in (False, True)]  # fmt: skip
+    return [*sized, *(
         Row(cell, Procedure(rules, n, treatments, promised(n)), studies, planted)
         for cell, rules, n, treatments, studies, planted in (*two, *five)
-    ]
+    )]  # fmt: skip
 
 
 def _measured(row: Row) -> dict[str, Any]:
@@ -133,13 +147,14 @@ def _show(arms: int, n: int, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def missed(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return which goals are missed, in words; of `paired` nothing is asked."""
+    """Return which goals are missed, in words; of `paired` nothing is asked, and no power of what ends early."""
     words = []
     for row in rows:
-        if row["rules"] != "after" or (not row["planted"] and CELLS[row["cell"]] == CELLS["the same, equal over all"]):
+        if row["rules"] == "paired" or (not row["planted"] and CELLS[row["cell"]] == CELLS["the same, equal over all"]):
             continue  # where all trainings are equal the others differ, and nothing is null
-        for name in ("found", "wrong_sign", "falsely_equivalent") if row["planted"] else ("false",):
-            what = f"{row['cell']}, {row['arms']} arms, {row['n']} seeds: {name}"
+        power = () if row["rules"] in SHORT else ("found",)
+        for name in (*power, "wrong_sign", "falsely_equivalent") if row["planted"] else ("false",):
+            what = f"{row['cell']}, {row['rules']}, {row['arms']} arms, {row['n']} seeds: {name}"
             figure = counted(what, round(row[name][0] * row["studies"]), row["studies"], GOALS[name])
             words += [figure.words()] if figure.kept is False else []
     return words

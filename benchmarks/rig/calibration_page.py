@@ -102,7 +102,8 @@ INQUIRIES = Chapter(
 NEEDED = Chapter(
     "Runs to a verdict", "runs_needed",
     "Two arms of recorded trainings of the tiny model, asked for an effect of 0.03, 0.05 or 0.1 with a power of 0.8; "
-    "*before* are the rules of 0.1.0. Runs until the effect is judged, those before the design among them.",
+    "*from* by the rules of 0.1.0 *to* those of today: runs until the effect is judged, those before the design among "
+    "them, their seconds, and the power that came of it. Rules that fall short of 0.8 are charged in the sum.",
     {},
 )  # fmt: skip
 METRICS = Chapter(
@@ -248,16 +249,26 @@ def _alone(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _runs_needed(found: Row) -> Iterator[str]:
-    yield "| | effect | noise | runs before | runs now | seconds before | seconds now | power before | power now |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    """Yield a line for each state of knowledge, with a cell for each effect."""
     rows = [row for row in found["rows"] if row["planted"]]
-    for before, now in zip(rows[::2], rows[1::2], strict=True):
-        state = "round 2 of 4" if now["later"] else "known" if now["known"] else "unknown"
-        both = [f"{row[name]:.{digits}f}" for name, digits in (("runs", 1), ("seconds", 0)) for row in (before, now)]
-        power = [f"{100 * row['right'][0]:.0f} %" for row in (before, now)]
-        yield f"| {now['environment']} | {now['effect']:g} | {state} | {' | '.join(both + power)} |"
+    pairs = list(zip(rows[::2], rows[1::2], strict=True))
+    effects = sorted({row["effect"] for row in rows})
+    yield f"| | noise | {' | '.join(f'an effect of {effect:g}' for effect in effects)} |"
+    yield f"|---|---|{'---|' * len(effects)}"
+    for place, known, later in dict.fromkeys((row["environment"], row["known"], row["later"]) for row in rows):
+        state = "known, round 2 of 4" if later else "known" if known else "unknown"
+        asked = {"environment": place, "known": known, "later": later}
+        own = [pair for pair in pairs if asked.items() <= pair[1].items()]
+        yield f"| {place} | {state} | {' | '.join(_from_to(*pair) for pair in own)} |"
     sums = (f"{name} {own['runs']:.2f}" for name, own in found["ratios"].items())
-    yield f"\nRuns now over runs before, in sum over all of these and studies of nothing: {', '.join(sums)}."
+    yield f"\nRuns now over runs before, in sum over all of these: {', '.join(sums)}."
+
+
+def _from_to(before: Row, now: Row) -> str:
+    power = " to ".join(f"{100 * row['right'][0]:.0f}" for row in (before, now))
+    return (
+        f"{before['runs']:.1f} to {now['runs']:.1f} runs, {before['seconds']:.0f} to {now['seconds']:.0f} s, {power} %"
+    )
 
 
 def _real_bars() -> Iterator[str]:

@@ -38,7 +38,7 @@ from rig.simulated_verdicts import (
 )
 from studies.records.alpha import MOST_ROUNDS, AlphaAllocation, AlphaLedgers, RoundOutcome, equivalence_level
 from studies.records.design import Design
-from studies.records.procedure import CollapseRule, Noise, Prediction, RoundPlace
+from studies.records.procedure import CollapseRule, Noise, Prediction, RoundPlace, StartRule
 from studies.records.verdict import Verdict
 from studies.statistics.comparison import compare
 from studies.statistics.sizing import plan_analyses
@@ -240,7 +240,7 @@ def _design(
     return design_of(
         claims, SEEDS, test="welch" if len(claims) == 1 else "common", alpha=level,
         looks=plan_analyses(SEEDS, MOST_LOOKS, level, alike), multiplicity="none" if len(claims) == 1 else several,
-        equivalence_margin=margin, collapse=CollapseRule(), shared_seeds=False, inquiry=place,
+        equivalence_margin=margin, collapse=CollapseRule(), start=StartRule(), shared_seeds=False, inquiry=place,
     )  # fmt: skip
 
 
@@ -303,6 +303,7 @@ NOISES: Mapping[str, World] = {
     "t3": World(tails="t3"),
     "collapses in 15 %": World(collapses=(0.15, 0.15)),
     "spreads 1:3": World(ratio=3.0),
+    "10 % stuck in one arm": World(stuck=(0.0, 0.1), over_all=True),
 }
 
 
@@ -361,34 +362,37 @@ class JudgedRound:
     levels: tuple[float, float]
     """That of its differences and that of its equivalences."""
     effects: tuple[float, ...]
+    """What was planted."""
+    truths: tuple[float, ...]
+    """What is so of the trainings that each verdict speaks of."""
     judged: tuple[Judged, ...]
     margin: float
 
     @property
     def signs(self) -> list[tuple[int, float]]:
-        """The sign of the difference that each verdict says is there, 0 for none, with the effect."""
+        """The sign of the difference that each verdict says is there, 0 for none, with the truth."""
         signs = (0 if one.verdict is None else sign_said(one.verdict) for one in self.judged)
-        return list(zip(signs, self.effects, strict=True))
+        return list(zip(signs, self.truths, strict=True))
 
     @property
     def false(self) -> tuple[int, int]:
         """How many say a difference that is not there or has the other sign; equivalent of what differs."""
-        alike = zip(self.judged, self.effects, strict=True)
+        alike = zip(self.judged, self.truths, strict=True)
         return (
-            sum(sign * effect <= 0 for sign, effect in self.signs if sign),
-            sum(one.name == "equivalent" and self._differs(effect) for one, effect in alike),
+            sum(sign * truth <= _SAME for sign, truth in self.signs if sign),
+            sum(one.name == "equivalent" and self._differs(truth) for one, truth in alike),
         )
 
     @property
     def found(self) -> int:
         """How many were decided with the sign of their effect."""
-        named = zip(self.judged, self.signs, strict=True)
-        return sum(one.name in ("supported", "refuted") and sign * effect > 0 for one, (sign, effect) in named)
+        named = zip(self.judged, self.signs, self.effects, strict=True)
+        return sum(one.name in ("supported", "refuted") and sign * effect > 0 for one, (sign, _), effect in named)
 
     @property
     def nulls(self) -> tuple[bool, bool]:
         """Whether it has a claim that can be a false difference, and one that can be a false equivalence."""
-        return any(effect == 0 for effect in self.effects), any(map(self._differs, self.effects))
+        return any(abs(truth) <= _SAME for truth in self.truths), any(map(self._differs, self.truths))
 
     def _differs(self, effect: float) -> bool:
         """Return whether an effect is the margin or more."""
@@ -430,12 +434,16 @@ def inquiry(cell: InquiryCell, number: int) -> list[JudgedRound]:
         stake = own.allocate(_design(variables, margin, certain, place, own.differences.alpha))
         effects = tuple(margin * truth.effect(question, name) for question in questions)
         data = {"control": [training(noise, False, 0.0, False, rng) for _ in range(SEEDS)]}
-        for claim, effect in zip(stake.design.hypotheses, effects, strict=True):
-            world = replace(noise, effect=effect)
+        worlds = [replace(noise, effect=effect) for effect in effects]
+        for claim, world in zip(stake.design.hypotheses, worlds, strict=True):
             data[f"arm{claim.id[1:]}"] = [training(world, True, 0.0, False, rng) for _ in range(SEEDS)]
         judged = judged_round(stake, {arm: data_of(stake.design, arm, runs) for arm, runs in data.items()}, rng)
         levels = (ledgers.differences.level, ledgers.equivalences.level) if cell.ledgers else (ALPHA, ALPHA)
-        rounds.append(JudgedRound(levels, effects, tuple(judged), margin))
+        truths = tuple(
+            world.effect if one.verdict is None else world.spoken_of(one.verdict)
+            for world, one in zip(worlds, judged, strict=True)
+        )
+        rounds.append(JudgedRound(levels, effects, truths, tuple(judged), margin))
         past.append([
             Answer(question, one.estimate, one.name in ("supported", "refuted", "equivalent"))
             for question, one in zip(questions, judged, strict=True)

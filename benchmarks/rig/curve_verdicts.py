@@ -37,7 +37,7 @@ from studies.metrics import Asked, Results, kind_named, kind_of
 from studies.metrics.base import LOOKS
 from studies.metrics.builtin import REACHED
 from studies.records.design import Design, Metric, Schedule
-from studies.records.procedure import CollapseRule, Prediction
+from studies.records.procedure import CollapseRule, Prediction, StartRule
 from studies.records.runs import Conditions
 from studies.records.verdict import Verdict
 from studies.statistics.proportions import min_detectable_rate
@@ -108,7 +108,7 @@ class CurveTruth:
     def spoken_of(self, verdict: Verdict) -> float:
         """Return the difference that a verdict speaks of: of an arm whose runs all got there, of those that do."""
         if verdict.scope != "reached":
-            return self.shift if verdict.scope == "not_collapsed" else self.of_all
+            return self.shift if "not_collapsed" in verdict.scope else self.of_all  # each of them starts
         control, treatment = (
             more if rate.count == rate.of else 0.0 for rate, more in zip(verdict.reached, self.missed, strict=True)
         )
@@ -250,7 +250,8 @@ def _case(study: CurveStudy, world: CurveWorld) -> CurveCase | None:
         return None
     rule = None if reads_collapses(study.quantity) else CollapseRule(drop=_drop(study.quantity, own))
     timed = rule is None and metric_of(study.quantity).cut_at is not None
-    known = {"equivalence_margin": margin, "collapse": rule, "scope_reached": timed}
+    start = None if rule is None else StartRule()
+    known = {"equivalence_margin": margin, "collapse": rule, "start": start, "scope_reached": timed}
     return CurveCase(own, _blank(study.quantity, study.seeds).model_copy(update=known), _truth(study, own, effect))
 
 

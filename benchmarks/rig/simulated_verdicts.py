@@ -18,14 +18,23 @@ from typing import Any, Literal
 from simlab.scores import clopper_pearson
 
 from research.design.power import PowerAnalysis
-from studies.checks.training import detect_collapse
+from studies.checks.training import detect_collapse, has_started
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
-from studies.records.procedure import CollapseRule, InterimAnalysis, Noise, Prediction
+from studies.records.procedure import (
+    CollapseRule,
+    InterimAnalysis,
+    Noise,
+    Pilot,
+    PowerTarget,
+    Prediction,
+    StartRule,
+)
 from studies.records.runs import Conditions, TrainingCurve
+from studies.records.statements import apply_pilot, apply_sizing
 from studies.records.verdict import Equivalence, Scope, Verdict
 from studies.statistics.comparison import Test
-from studies.statistics.sizing import plan_analyses
+from studies.statistics.sizing import plan_analyses, size_design
 from studies.verdicts.inputs import ArmData
 from studies.verdicts.rules import judge
 
@@ -44,13 +53,19 @@ INTERACTION = 0.25
 """Standard deviation over tasks of what arm 1 does beyond its mean, as it was met in the study of the real model."""
 _CURVE_ERROR = 0.03
 """Standard error of a mean on a training curve, of some 256 episodes."""
+PROMISED = 0.8
+PILOT_SEEDS = 4
+_FEWEST = 3
+"""Runs of each arm before which no study ends."""
 _MOST_LOOKS = 3
 _EXACT = 1e-9
 
-Rules = Literal["after", "paired"]
+Rules = Literal["after", "paired", "pilot", "budget", "peeker"]
 """What a design locks. `after` (the rules of today, named so since they changed): Welch's test (of more arms than two:
-one variance of all), seeds of each arm's own, looks from 3, a rule of collapse. `paired`: the same with shared seeds
-and the paired test."""
+one variance of all), seeds of each arm's own, looks from 3, a rule of collapse and one of start. `paired`: the same
+with shared seeds and the paired test. `pilot`: nothing is known of the noise, and the first runs size the design, up to
+its seeds. `budget`: it ends at a run that chance picks. `peeker`: somebody ends it at the first run after which that
+leads to a claim."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +74,8 @@ class World:
 
     effect: float = 0.0
     """Difference that arm 1 makes."""
+    falls: bool = False
+    """Whether a loss is planted: where few runs of arm 1 are bad, most samples of it look better than it is."""
     over_all: bool = False
     """Whether it makes it to the mean of all trainings, and not to that of those that do not collapse."""
     collapses: tuple[float, float] = (0.0, 0.0)
@@ -99,30 +116,33 @@ class World:
         """Difference that arm 1 makes to trainings that start and do not collapse, over all tasks."""
         if not self.over_all:
             return self.effect
-        control, treatment = self._kept("all")
+        control, treatment = (_kept(*rates, "all") for rates in zip(self.stuck, self.collapses, strict=True))
         return (self.effect + (self.end - START) * (control - treatment)) / treatment
 
-    def difference(self, scope: Scope) -> float:
-        """Return the difference that it makes to the mean of the trainings that a scope names, over all tasks."""
-        control, treatment = self._kept(scope)
+    def difference(self, scope: Scope, seen: tuple[bool, bool] = (False, False)) -> float:
+        """Return the difference that it makes to the mean of the trainings that a scope names, over all tasks.
+
+        `seen`: of the arms that had one that did not start, a scope of those that start speaks as they are.
+        """
+        control, treatment = (
+            _kept(stuck * (missed or "started" not in scope), collapsing, scope)
+            for stuck, collapsing, missed in zip(self.stuck, self.collapses, seen, strict=True)
+        )
         return treatment * (self.end + self.shift - START) - control * (self.end - START)
 
     def spoken_of(self, verdict: Verdict) -> float:
         """Return the difference that a verdict speaks of: on the tasks that were drawn."""
-        return self.difference(verdict.scope) + self.chance
-
-    def _kept(self, scope: Scope) -> tuple[float, float]:
-        """Return the share of a gain that the trainings of a scope have on average, in the control and in arm 1."""
-        return _kept(self.stuck[0], self.collapses[0], scope), _kept(self.stuck[1], self.collapses[1], scope)
+        control, treatment = (rate.count > 0 for rate in verdict.starts) if verdict.starts else (False, False)
+        return self.difference(verdict.scope, (control, treatment)) + self.chance
 
 
 def _kept(stuck: float, collapsing: float, scope: Scope) -> float:
-    """Return it for an arm of which so many are stuck, and of the others so many collapse."""
-    if scope == "all":
-        return (1 - stuck) * (1 - collapsing * sum(LOST) / 2)
-    if scope == "not_collapsed":
+    """Return the share of a gain that an arm's trainings have on average, of which so many are stuck, and of the others
+    so many collapse.
+    """
+    if "not_collapsed" in scope:
         return (1 - stuck) * (1 - collapsing) / (1 - (1 - stuck) * collapsing)
-    return 1.0
+    return (1 - stuck) * (1 - collapsing * sum(LOST) / 2)
 
 
 def drawn(number: int) -> World:
@@ -162,7 +182,10 @@ class Procedure:
 
     def design(self, collapse: CollapseRule | None) -> Design:
         """Return the design that is judged by."""
-        known = {"equivalence_margin": self.margin, "collapse": collapse}
+        known: dict[str, Any] = {"equivalence_margin": self.margin, "collapse": collapse}
+        if self.rules == "pilot":
+            pilot = Pilot(seeds=PILOT_SEEDS, most=self.seeds, analyses=_MOST_LOOKS)
+            known |= {"pilot": pilot, "looks": (), "promise": PowerTarget(power=PROMISED, effect=self.margin)}
         return _blank(replace(self, margin=0.1)).model_copy(update=known)
 
 
@@ -172,7 +195,7 @@ def _blank(procedure: Procedure) -> Design:
     return design_of(
         [claim_of(number) for number in range(1, procedure.treatments + 1)], procedure.seeds, test=procedure.test,
         looks=procedure.looks, multiplicity="dunnett_bh" if procedure.treatments > 1 else "none",
-        shared_seeds=procedure.rules != "after",
+        shared_seeds=procedure.rules == "paired", spending="reached", start=StartRule(),
     )  # fmt: skip
 
 
@@ -275,7 +298,7 @@ def _left_out(verdict: Verdict, ends: Verdict | Equivalence | None, truth: float
     Where nearly all do, that is hardly anything else than what is planted, 0 or the margin: a claim is not true because
     it has the sign of that little.
     """
-    if verdict.scope not in ("reached", "started") or ends is None or ends.low is None or ends.high is None:
+    if verdict.scope in ("all", "not_collapsed") or ends is None or ends.low is None or ends.high is None:
         return False
     return not ends.low <= truth <= ends.high
 
@@ -302,7 +325,7 @@ def simulate(procedure: Procedure, world: World | None, studies: int, *, planted
         margin = procedure.margin * base.louder
         rng = random.Random(f"{SEED} {procedure} {world} {planted} {number}")
         chance = rng.gauss(0, INTERACTION / math.sqrt(base.tasks)) if base.tasks else 0.0
-        own = replace(base, effect=margin if planted else 0.0, chance=chance)
+        own = replace(base, effect=planted * (-margin if base.falls else margin), chance=chance)
         start = START + rng.gauss(0, math.sqrt(START * (1 - START) / EPISODES))
         collapse = CollapseRule(drop=DROP if own.bank_sees and own.collapses[0] > 0 else None)
         design = replace(procedure, margin=margin).design(collapse)
@@ -311,7 +334,11 @@ def simulate(procedure: Procedure, world: World | None, studies: int, *, planted
             shared = rng.gauss(0, 1)
             for arm in design.arms:
                 runs[arm.name].append(training(own, arm.name == "arm1", shared, design.shared_seeds, rng, start))
-        verdicts = judged(design, {name: data_of(design, name, found) for name, found in runs.items()})
+        data = {name: data_of(design, name, found) for name, found in runs.items()}
+        if procedure.rules in ("budget", "peeker"):
+            verdicts = [judged_short(design, data, rng if procedure.rules == "budget" else None)]
+        else:
+            verdicts = judged(sized(design, data), data)
         kept, of_all = own.difference("not_collapsed") + chance, own.difference("all")
         tally.add(verdicts, own.spoken_of(verdicts[0]), kept, of_all, design)
     return tally
@@ -328,18 +355,58 @@ def promised(seeds: int) -> float:
     return found
 
 
-def judged(design: Design, runs: Mapping[str, ArmData]) -> list[Verdict]:
+def judged(design: Design, runs: Mapping[str, ArmData], ledgers: AlphaLedgers | None = None) -> list[Verdict]:
     """Return the final verdict on each hypothesis, judged look by look; one that is decided gets no more runs."""
+    stake = (ledgers or AlphaLedgers.begin(1, design.alpha)).allocate(design)
     settled: dict[str, Verdict] = {}
+    arms = {claim.id: [*design.contrast_of(claim)][-1] for claim in design.hypotheses}
     ran = dict.fromkeys(runs, design.looks[-1].seeds)
     for number, look in enumerate(design.looks, start=1):
         data = {name: first_runs(arm, min(ran[name], look.seeds)) for name, arm in runs.items()}
         open_claims = [claim.id for claim in design.hypotheses if claim.id not in settled]
-        stake = AlphaLedgers.begin(1, design.alpha).allocate(design)
         found = [judge(stake, name, data, look=number, earlier=settled) for name in open_claims]
         settled |= {verdict.hypothesis: verdict for verdict in found if verdict.final}
-        ran |= {f"arm{name[1:]}": min(ran[f"arm{name[1:]}"], look.seeds) for name in settled}
+        ran |= {arms[name]: min(ran[arms[name]], look.seeds) for name in settled}
     return [settled[claim.id] for claim in design.hypotheses]
+
+
+def sized(design: Design, runs: Mapping[str, ArmData]) -> Design:
+    """Return a design as its first runs size it, where it has a pilot."""
+    if design.pilot is None:
+        return design
+    first, blank = [first_runs(arm, design.pilot.seeds) for arm in runs.values()], apply_pilot(design)
+    kept = [arm.runs(0.0).numbers if design.collapse is None else arm.drop_collapsed().numbers for arm in first]
+    sizing = size_design(blank, kept, design.pilot.most, sum(arm.broken for arm in first))
+    return apply_sizing(design, blank, sizing)
+
+
+def judged_short(design: Design, runs: Mapping[str, ArmData], rng: random.Random | None) -> Verdict:
+    """Return the verdict on two arms whose study ends between looks, if it is not decided before.
+
+    The budget ends it at a run that `rng` picks; without that somebody does who sees all of it, as soon as a last look
+    would then claim a difference. Runs are made in turn, the control's first.
+    """
+    whole, claim = len(runs) * len(design.seeds), design.hypotheses[0].id
+    stake = AlphaLedgers.begin(1, design.alpha).allocate(design)
+    drawn = {name: design.seeds_of(name, design.seeds) for name in runs}
+    end = whole if rng is None else rng.randint(_FEWEST * len(runs), whole)
+    for count in range(_FEWEST * len(runs), end + 1):
+        made = [(count + len(runs) - 1 - place) // len(runs) for place in range(len(runs))]
+        data = {name: first_runs(arm, of) for (name, arm), of in zip(runs.items(), made, strict=True)}
+        for name, arm in data.items():
+            data[name] = replace(arm, seeds={run: drawn[name][at] for run, at in arm.seeds.items()})
+        due = next(number for number, look in enumerate(design.looks, start=1) if look.seeds >= max(made))
+        if min(made) == max(made) == design.looks[due - 1].seeds:
+            verdict = judge(stake, claim, data, look=due)
+            if verdict.final:
+                return verdict
+        elif rng is None or count == end:
+            verdict = judge(stake, claim, data, look=due, ended="hand" if rng is None else "budget")
+            if rng is not None or verdict.verdict in ("supported", "refuted"):
+                return verdict
+    if min(made) == max(made):  # the budget ends just after a look, which takes all that is left
+        return judge(stake, claim, data, look=due, ended="budget")
+    raise AssertionError(f"expected a study that ends by its last run; found one of {end}")
 
 
 def training(
@@ -371,10 +438,15 @@ def training(
 
 
 def data_of(design: Design, name: str, runs: Sequence[SimulatedRun]) -> ArmData:
-    """Return an arm's runs with those that collapsed by the design's rule."""
-    rule = design.collapse
-    collapsed = [] if rule is None else [detect_collapse(Conditions(course=run.course), rule) for run in runs]
-    return arm_data(name, [run.value for run in runs], collapsed)
+    """Return an arm's runs with those that collapsed, or never started, by the design's rules."""
+    rule, seen = design.collapse, [Conditions(course=run.course) for run in runs]
+    collapsed = [] if rule is None else [detect_collapse(each, rule) for each in seen]
+    arm = arm_data(name, [run.value for run in runs], collapsed)
+    if design.start is None:
+        return arm
+    still = (run for run, each in zip(arm.values, seen, strict=True) if not has_started(each, design.start))
+    begins = {run: each.course.start for run, each in zip(arm.values, runs, strict=True)}
+    return replace(arm, begins=begins, unstarted=frozenset(still) - arm.collapsed.keys())
 
 
 def arm_data(name: str, values: Sequence[float], collapsed: Sequence[str | None] = ()) -> ArmData:
@@ -389,8 +461,14 @@ def arm_data(name: str, values: Sequence[float], collapsed: Sequence[str | None]
 def first_runs(arm: ArmData, count: int) -> ArmData:
     """Return the first runs of an arm."""
     kept = [run for run in arm.values if arm.seeds[run] < count]
-    collapsed = {run: how for run, how in arm.collapsed.items() if run in kept}
-    return ArmData({run: arm.values[run] for run in kept}, {run: arm.seeds[run] for run in kept}, collapsed=collapsed)
+
+    def own(field: Mapping[str, Any]) -> dict[str, Any]:
+        return {run: field[run] for run in kept if run in field}
+
+    return ArmData(
+        own(arm.values), own(arm.seeds), collapsed=own(arm.collapsed), begins=own(arm.begins),
+        unstarted=arm.unstarted.intersection(kept),
+    )  # fmt: skip
 
 
 def rate_of(count: int, n: int) -> list[float] | None:

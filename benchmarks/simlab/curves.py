@@ -46,9 +46,9 @@ _FASTEST, _SLOWEST = 0.15, 8.0
 CUT: Final = 2.0
 """What a time in seconds is cut at: so many times what a training of the usual pace takes."""
 
-Quantity = Literal["episodes", "seconds", "area", "area:0.7", "collapse"]
+Quantity = Literal["episodes", "seconds", "area", "area:0.7", "training-area", "collapse"]
 """What is read off a curve: as shares of the horizon a time, in episodes or in seconds, and the mean height, whole or
-below the line; or whether it falls."""
+below the line, by evaluations or as training plays it; or whether it falls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ def _values(
         return times
     if quantity == "seconds":  # a run that never gets to the line has what it is cut at
         return np.where(times < 1, np.minimum(times * curves.paces / CUT, 1.0), 1.0)
-    return _areas(heights, shares, 1.0 if quantity == "area" else LINE)
+    return _areas(heights, shares, LINE if quantity == "area:0.7" else 1.0)
 
 
 def _crossings(heights: Numbers, shares: Numbers) -> Numbers:

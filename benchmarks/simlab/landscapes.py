@@ -25,6 +25,7 @@ from typing import Any
 
 from research.proposals.arms import Scalar
 from simlab.worlds import Configuration, Played
+from studies.records.verdict import Scope
 from swarm.job import Job
 
 FOLDER = Path(__file__).parent / "landscape_data"
@@ -57,6 +58,8 @@ class Recorded:
     """Steps after which the search tasks were played; the last one is the last step."""
     runs: Mapping[_Place, tuple[RecordedRun, ...]] = field(repr=False)
     """The runs of each place of the grid, one a seed."""
+    hidden: int
+    """Hidden tasks, each played once by an evaluation."""
     number: int = 0
 
     @classmethod
@@ -77,7 +80,7 @@ class Recorded:
             place: tuple(runs[seeds * at : seeds * (at + 1)])
             for at, place in enumerate(itertools.product(*knobs.values()))
         }
-        return cls(value["environment"], knobs, tuple(value["rungs"]), grid, number)
+        return cls(value["environment"], knobs, tuple(value["rungs"]), grid, plays["hidden"], number)
 
     @property
     def base(self) -> dict[str, Scalar]:
@@ -90,13 +93,9 @@ class Recorded:
         """Training steps of a whole run."""
         return self.rungs[-1]
 
-    def true_value(self, configuration: Configuration) -> float:
-        """Return the mean hidden success over the recorded seeds."""
+    def true_value(self, configuration: Configuration, scope: Scope = "all", *, missed: bool = False) -> float:
+        """Return the mean hidden success over the recorded seeds, whatever the scope: nobody knows what collapsed."""
         return fmean(run.after for run in self.runs[self._place(configuration)])
-
-    def kept_value(self, configuration: Configuration) -> float:
-        """Return the same: of a recorded run nobody knows whether it collapsed."""
-        return self.true_value(configuration)
 
     def run(self, configuration: Configuration, seed: int, steps: int | None = None) -> Played:
         """Return a recorded run after `steps` (default: all); raise ValueError for fewer than the first rung's."""

@@ -2,7 +2,8 @@
 
 Promises. A cell is one kind of ugliness; the last cell draws a mixture of all of them from each study's seed, so that
 nobody can tune to one. A cell says nothing of the difference between the arms: a suite plants that, in the trainings
-that do not collapse. All of it is planted on the first treatment that is asked about; a second one is like the control.
+that start and do not collapse. All of it is planted on the first treatment that is asked about; a second one is like
+the control.
 
 Does not know. How often real trainings are so.
 """
@@ -40,9 +41,12 @@ class Ugliness:
     """Rates of collapse of the control and of the treatment."""
     ratio: float = 1.0
     """Noise of the treatment over that of the control."""
-    tails: Literal["normal", "t3"] = "normal"
+    tails: Literal["normal", "t3", "skewed"] = "normal"
+    """Skewed: the treatment's alone."""
     correlation: float = 0.0
     """Of runs of the two arms that share a seed."""
+    stuck: float = 0.0
+    """Rate of the treatment's trainings that stay where they began."""
     ceiling: bool = False
     """Whether the better arm is near the top of the measure."""
     bank: float = 1.0
@@ -72,6 +76,7 @@ class Ugliness:
             louder=MainEffect(ask.field, {treated: self.ratio - 1}) if self.ratio != 1 else None,
             pairing=self.correlation, episodes=EPISODES, steps=STEPS,
             collapse=Collapse(rate, MainEffect(ask.field, {treated: treated_rate - rate}), lost=LOST),
+            stuck=MainEffect(ask.field, {treated: self.stuck}) if self.stuck else None,
         )  # fmt: skip
         if self.bank == 1 and (self.bank_sees or not any(self.collapses)):
             return world, None
@@ -93,6 +98,8 @@ CELLS: Mapping[str, Ugliness] = {
     "near the ceiling": Ugliness(ceiling=True),
     "bank half the truth": Ugliness(bank=0.5),
     "bank twice the truth": Ugliness(bank=2.0),
+    "stuck in one arm": Ugliness(stuck=0.1),
+    "skewed in one arm": Ugliness(tails="skewed", ratio=3.0),
 }
 """Each kind alone."""
 NAMES = (*CELLS, MIXTURE)

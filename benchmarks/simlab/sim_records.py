@@ -181,14 +181,21 @@ def _claim(landed: FlightResult, design: Design, hypothesis: Hypothesis, verdict
         design.arm_with(hypothesis.variable, hypothesis.treatment),
     )
     before, after = (place_in(design, arm) for arm in arms)
-    kept, whole = (value(after) - value(before) for value in (world.kept_value, world.true_value))
+    missed = [rate.count > 0 for rate in verdict.starts] or [False, False]
+
+    def difference(scope: Scope) -> float:
+        there, here = (
+            world.true_value(at, scope, missed=seen) for at, seen in zip((before, after), missed, strict=True)
+        )
+        return here - there
+
     control, treatment = (rate.count for rate in verdict.collapses) if verdict.collapses else (0, 0)
     return FlownClaim(
         flight=landed.flight.name,
         hypothesis=hypothesis.id,
-        truth=kept if "not_collapsed" in verdict.scope else whole,
-        truth_kept=kept,
-        truth_all=whole,
+        truth=difference(verdict.scope),
+        truth_kept=difference("not_collapsed"),
+        truth_all=difference("all"),
         scope=verdict.scope,
         promised=hypothesis.smallest_effect or (promise.effect if promise else None),
         power=promise.power if promise else None,

@@ -23,6 +23,7 @@ from statistics import NormalDist, fmean, pstdev
 from typing import Any, Literal, Protocol
 
 from research.proposals.arms import value_text
+from studies.records.verdict import Scope
 from swarm.job import tunables
 
 Scalar = bool | int | float | str
@@ -59,12 +60,11 @@ class World(Protocol):
         """Training steps of a whole run."""
         ...
 
-    def true_value(self, configuration: Configuration) -> float:
-        """Return the mean hidden success of whole runs of a configuration, over all seeds."""
-        ...
+    def true_value(self, configuration: Configuration, scope: Scope = "all", *, missed: bool = False) -> float:
+        """Return the mean hidden success of a configuration's whole runs, of those that a verdict's scope names.
 
-    def kept_value(self, configuration: Configuration) -> float:
-        """Return the mean hidden success of the whole runs of a configuration that do not collapse."""
+        `missed`: one was seen that did not start, so that a scope of those that start speaks of all of its arm.
+        """
         ...
 
     def run(self, configuration: Configuration, seed: int, steps: int | None = None) -> Played:
@@ -219,8 +219,9 @@ class Planted:
     """Success before training."""
     seed_sd: float = 0.04
     """Standard deviation of a run's success between seeds, evaluation aside."""
-    tails: Literal["normal", "t3"] = "normal"
-    """Distribution of a run's success between seeds; `t3` is Student's t with 3 degrees of freedom, scaled."""
+    tails: Literal["normal", "t3", "skewed"] = "normal"
+    """Distribution of a run's success between seeds; `t3` is Student's t with 3 degrees of freedom, scaled; `skewed` a
+    lognormal with its tail downwards, but for the base's."""
     louder: Effect | None = None
     """Where seeds matter more: by how much of `seed_sd` (1: twice as loud)."""
     pairing: float = 0.0
@@ -231,6 +232,8 @@ class Planted:
     difficulty: float = 0.5
     """Spread of difficulty between hidden tasks, 0 (none) to 1; their mean is the run's success whatever it is."""
     collapse: Collapse = field(default_factory=lambda: Collapse(0.0))
+    stuck: Effect | None = None
+    """Probability of a training that stays where it began, by its configuration."""
     steps: int = 40
     rung_correlation: float = 1.0
     """Correlation over configurations of the mean after very few steps with the mean of whole runs."""
@@ -239,15 +242,14 @@ class Planted:
     crowding: float = 0.0
     """Share by which each neighbour on the machine slows a step."""
 
-    def true_value(self, configuration: Configuration) -> float:
-        """Return the mean hidden success of whole runs, collapses included."""
+    def true_value(self, configuration: Configuration, scope: Scope = "all", *, missed: bool = False) -> float:
+        """Return the mean hidden success of the whole runs that a scope names."""
         place = self.place(configuration)
-        chance = self.collapse.chance(place)
-        return (1 - chance) * self._mean(place) + chance * self.collapse.end(self._mean(place), self.initial, 0.5)
-
-    def kept_value(self, configuration: Configuration) -> float:
-        """Return the mean hidden success of whole runs that do not collapse."""
-        return self._mean(self.place(configuration))
+        mean, chance = self._mean(place), self.collapse.chance(place)
+        stuck = self._stuck(place) if missed or "started" not in scope else 0.0
+        lost = 0.0 if "not_collapsed" in scope else (1 - stuck) * chance
+        whole = stuck * self.initial + (1 - stuck) * (1 - chance) * mean
+        return (whole + lost * self.collapse.end(mean, self.initial, 0.5)) / (stuck + (1 - stuck) * (1 - chance) + lost)
 
     def run(self, configuration: Configuration, seed: int, steps: int | None = None) -> Played:
         """Return what a run comes to after `steps` (default: all of them)."""
@@ -268,6 +270,8 @@ class Planted:
 
     def success(self, configuration: Configuration, seed: int, steps: int) -> float:
         """Return a run's own success rate after `steps`: what an endless evaluation of it would measure."""
+        if self.uniform("stuck", seed, self._name(configuration)) < self._stuck(self.place(configuration)):
+            return self.initial
         reached = self._reached(configuration, seed, steps)
         if not self.collapsed(configuration, seed):
             return reached
@@ -276,6 +280,8 @@ class Planted:
     def collapsed(self, configuration: Configuration, seed: int) -> bool:
         """Return whether a run collapses."""
         place = self.place(configuration)
+        if self.uniform("stuck", seed, self._name(place)) < self._stuck(place):
+            return False
         return self.uniform("collapse", seed, self._name(place)) < self.collapse.chance(place)
 
     def place(self, configuration: Configuration) -> dict[str, Scalar]:
@@ -307,7 +313,12 @@ class Planted:
         # that they keep their correlation
         squares = (self._normal("tail", part, seed) ** 2 for part in range(3))
         narrow = math.sqrt(sum(squares)) if self.tails == "t3" else 1.0
+        if self.tails == "skewed" and place != self.place({}):
+            noise = (math.exp(0.5) - math.exp(noise)) / math.sqrt(math.exp(2) - math.exp(1))
         return min(MOST, max(LEAST, self._mean_after(place, steps) + loudness * noise / narrow))
+
+    def _stuck(self, place: Configuration) -> float:
+        return self.stuck.at(place) if self.stuck else 0.0
 
     def _mean(self, place: Configuration) -> float:
         return self.centre + sum(effect.at(place) for effect in self.effects)

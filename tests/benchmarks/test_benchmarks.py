@@ -156,6 +156,27 @@ def test_simulated_studies_and_inquiries_are_judged_by_the_shipped_rules() -> No
     assert overdrawn(inquiry(InquiryCell("nothing", "plain", ledgers=False), 1), 0)
 
 
+def test_a_verdict_is_scored_by_the_trainings_that_it_names() -> None:
+    from rig.simulated_verdicts import START, World
+
+    stuck = World(stuck=(0.0, 0.1), over_all=True)
+    assert stuck.difference("all") == pytest.approx(0) == stuck.difference("started", (False, True))
+    assert stuck.difference("started") == pytest.approx(stuck.shift) == pytest.approx((stuck.end - START) / 9)
+    both = World(stuck=(0.0, 0.1), collapses=(0.0, 0.2), effect=0.1)
+    assert both.difference("started_not_collapsed") == pytest.approx(0.1)
+    assert both.difference("all") < both.difference("not_collapsed") < 0.1 > both.difference("started")
+
+
+@pytest.mark.parametrize(("rules", "seeds", "margin"), [("budget", 8, 0.1), ("peeker", 8, 0.1)])
+def test_simulated_studies_are_sized_and_ended_by_the_shipped_rules(rules: Any, seeds: int, margin: float) -> None:
+    from rig.simulated_verdicts import Procedure, World, simulate
+
+    procedure = Procedure(rules, seeds, margin=margin)
+    nothing, planted = (simulate(procedure, World(), 20, planted=planted).figures() for planted in (False, True))
+    assert [nothing["false"][0] <= 0.3, planted["found"][0] >= 0.3, planted["wrong_sign"][0]] == [True, True, 0]
+    assert 3 <= planted["seeds"] < seeds
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("planted", [False, True], ids=["of nothing", "of the promised effect"])
 def test_a_whole_simulated_study_claims_nothing_false(planted: bool) -> None:
