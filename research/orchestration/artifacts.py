@@ -138,9 +138,8 @@ def _plan(state: StudyState) -> str:
         tried = [arm.name for arm in state.explored.arms]
         lines += _list("Explored: one run each, nothing is tested", tried)
     if state.noise_plan is not None and state.locked_design is None:
-        seeds = len(state.noise_plan.seeds)
-        lines += _section("First", [f"A/A runs with {seeds} seeds, to learn what seeds alone do." if seeds else
-                                    "A training with a learning rate of 0, which must change nothing and evaluates the untrained model."])  # fmt: skip
+        seeds, still = len(state.noise_plan.seeds), "A training with a learning rate of 0, which must change nothing."
+        lines += _section("First", [f"A/A runs with {seeds} seeds, to learn what seeds alone do." if seeds else still])
     if state.design is not None:
         lines += _section("Design", _design(state, state.design))
     lines += _list("Amended", [f"{each.amendment.reason} ({each.actor})" for each in state.amendments])
