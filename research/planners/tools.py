@@ -281,6 +281,7 @@ class PriceRequest(ToolRequest):
             else:
                 told = {
                     "seeds_per_arm": compiled.seeds,
+                    "episodes_of_an_evaluation": sizing.metric(draft).episodes,
                     "arms": draft.arms,
                     "runs_at_most": sum(stage.runs for stage in compiled.stages),
                     "seconds_at_most": round(sizing.cost(compiled.stages)),
