@@ -141,7 +141,7 @@ def success_rate(part: Part) -> float:
 
 
 def plays_of_both(initial: Part, final: Part) -> int:
-    """Return the plays of each of two evaluations, by which the error of their difference is told: the harmonic mean."""
+    """Return the plays of each of two evaluations that their difference is as sure by: the harmonic mean."""
     before, after = len(initial["episodes"]), len(final["episodes"])
     return 2 * before * after // (before + after)
 

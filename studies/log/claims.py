@@ -11,18 +11,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, get_args
 
-from studies.log.event import Event, EventType
+from studies.log.event import Event, EventType, ImpossibleEvent, rule
 from studies.log.study import (
     ApprovalAnswer,
     Decision,
-    ImpossibleEvent,
     LoggedAmendment,
     LoggedApprovalRequest,
     Stamp,
     StudyState,
     VerdictContext,
     Veto,
-    rule,
 )
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Arm, Design, Hypothesis, NoisePlan

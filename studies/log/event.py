@@ -9,11 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Final
+from inspect import Parameter, signature
+from typing import Any, Final, Literal, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, create_model
 
 from studies.errors import LogCorrupt
 from studies.records.base import canonical
@@ -175,3 +178,33 @@ def _payload_text(payload: Mapping[str, Any], type: EventType) -> str:
     except (TypeError, ValueError) as error:
         raise ValueError(f"the payload of {type} must be JSON with finite numbers and valid text: {error}") from error
     return text
+
+
+class ImpossibleEvent(Exception):
+    """The event cannot follow the ones before it."""
+
+
+Rule = Callable[..., None]
+RULES: Final[dict[EventType, tuple[Rule, type[BaseModel]]]] = {}
+
+
+def rule(*types: EventType) -> Callable[[Rule], Rule]:
+    """Register what an event of these types does; its parameters after study and event are the payload's fields.
+
+    Pydantic checks them before the rule is called. Other fields of a payload are ignored, unless the rule takes `**`.
+    """
+
+    def register(apply: Rule) -> Rule:
+        hints = get_type_hints(apply)
+        known: dict[str, Any] = {}
+        extra: Literal["ignore", "allow"] = "ignore"
+        for name, parameter in list(signature(apply).parameters.items())[2:]:
+            if parameter.kind is Parameter.VAR_KEYWORD:
+                extra = "allow"
+            else:
+                known[name] = (hints[name], ... if parameter.default is Parameter.empty else parameter.default)
+        record = create_model(types[0].value, __config__=ConfigDict(extra=extra), **known)
+        RULES.update(dict.fromkeys(types, (apply, record)))
+        return apply
+
+    return register

@@ -17,12 +17,10 @@ from pydantic import ValidationError
 
 from studies.errors import LogCorrupt, StudiesError
 from studies.log.claims import supersede
-from studies.log.event import Event, EventType
+from studies.log.event import RULES, Event, EventType, ImpossibleEvent, rule
 from studies.log.study import (
-    RULES,
     AttemptState,
     AttemptStatus,
-    ImpossibleEvent,
     PlannedExploration,
     PlannerAct,
     PlannerNote,
@@ -30,7 +28,6 @@ from studies.log.study import (
     RunState,
     Stamp,
     StudyState,
-    rule,
 )
 from studies.records.alpha import Exploration, exploration_spec
 from studies.records.design import Arm, RunSpec

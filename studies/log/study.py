@@ -8,15 +8,11 @@ for the report to check.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from inspect import Parameter, signature
-from typing import Any, Final, Literal, get_type_hints
+from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, create_model
-
-from studies.log.event import EventType
 from studies.records.alpha import ALPHA, AlphaAllocation, AlphaLedgers, Exploration, RoundOutcome
 from studies.records.design import Arm, Design, Hypothesis, NoisePlan, RunSpec
 from studies.records.procedure import Amendment, Phase, Selection, Sizing
@@ -592,33 +588,3 @@ class StudyState(RoundState):
             for run in self.runs_of(arm, phase)
             if run.status == "collected" and (wanted := key or run.spec.metric.key) in run.measurements
         }
-
-
-class ImpossibleEvent(Exception):
-    """The event cannot follow the ones before it."""
-
-
-Rule = Callable[..., None]
-RULES: Final[dict[EventType, tuple[Rule, type[BaseModel]]]] = {}
-
-
-def rule(*types: EventType) -> Callable[[Rule], Rule]:
-    """Register what an event of these types does; its parameters after study and event are the payload's fields.
-
-    Pydantic checks them before the rule is called. Other fields of a payload are ignored, unless the rule takes `**`.
-    """
-
-    def register(apply: Rule) -> Rule:
-        hints = get_type_hints(apply)
-        fields: dict[str, Any] = {}
-        extra: Literal["ignore", "allow"] = "ignore"
-        for name, parameter in list(signature(apply).parameters.items())[2:]:
-            if parameter.kind is Parameter.VAR_KEYWORD:
-                extra = "allow"
-            else:
-                fields[name] = (hints[name], ... if parameter.default is Parameter.empty else parameter.default)
-        record = create_model(types[0].value, __config__=ConfigDict(extra=extra), **fields)
-        RULES.update(dict.fromkeys(types, (apply, record)))
-        return apply
-
-    return register
