@@ -85,7 +85,7 @@ def test_a_script_finds_what_it_found_before(ajet: Ajet, home: Path) -> None:
 @pytest.mark.usefixtures("known_noise")
 def test_a_plan_that_explores_has_one_run_of_each_arm_beside_what_a_study_could_see(ajet: Ajet) -> None:
     found = planned(ajet, TOPIC, "--explore", "--budget", "3m")
-    assert (found["explores"], found["tested"], found["design"], found["noise_runs_first"]) == (True, [], None, 0)
+    assert (found["explores"], found["tested"], found["design"], found["pilot_runs_first"]) == (True, [], None, 0)
     assert [(stage["name"], stage["runs"]) for stage in found["stages"]] == [("explore", 2)]
     assert found["power_curve"]
     assert "nothing is tested" in ajet("study", "plan", TOPIC, "--explore").out
