@@ -123,6 +123,15 @@ def _verdicts(figures: Figures) -> Iterator[Headline]:
         yield rate(f"false claims, {name}", row(cell, planted=False)["false"], lower=True, goal=0.05)
     for cell in ("clean", "mixture"):
         yield rate(f"power, {cell}", row(cell, planted=True)["found"], lower=False, goal=0.75)
+    for rules, cell, n in (
+        ("after", "stuck in one arm, 5 %, equal over all", 5), ("after", "stuck in one arm, 10 %, equal over all", 5),
+        ("after", "skewed in one arm, 3 times as loud", 5), ("budget", "clean", 8), ("peeker", "clean", 8),
+        ("pilot", "a pilot, effect of 2 sd", 20),
+    ):  # fmt: skip
+        found = row_with(figures["rows"], cell=cell, rules=rules, planted=False, arms=2, n=n)
+        name = f"false claims, {cell}" if rules in ("after", "pilot") else f"false claims, ended by: {rules}"
+        at = (found["commit"], found["date"]) if "commit" in found else None
+        yield replace(rate(name, found["false"], lower=True, goal=0.05), at=at)
 
 
 def _metric_verdicts(figures: Figures) -> Iterator[Headline]:
@@ -153,6 +162,13 @@ def _real_noise(figures: Figures) -> Iterator[Headline]:
     yield rate("false claims, arms that differ in noise", row("agent", planted=False)["false_claim"], lower=True,
                goal=0.05)  # fmt: skip
     yield rate("power", row("game", planted=True)["found"], lower=False, goal=0.75)
+
+
+def _runs_needed(figures: Figures) -> Iterator[Headline]:
+    for environment, goal in (("guess", 0.55), ("arith", 0.65)):
+        own = figures["ratios"][environment]
+        yield ratio(f"{environment}: runs to a verdict over those before", own["runs"], lower=True, goal=goal)
+        yield ratio(f"{environment}: their seconds over those before", own["seconds"], lower=True)
 
 
 def _first_study(figures: Figures) -> Iterator[Headline]:
@@ -291,8 +307,8 @@ def _sandbox(figures: Figures) -> Iterator[Headline]:
 
 HEADLINES: Mapping[str, Callable[[Figures], Iterator[Headline]]] = {
     "simlab": _simlab, "verdicts": _verdicts, "metric_verdicts": _metric_verdicts, "inquiries": _inquiries,
-    "real_noise": _real_noise, "first_study": _first_study, "evaluation_cost": _evaluation_cost,
-    "orchestration": _orchestration, "server_capacity": _server_capacity,
+    "real_noise": _real_noise, "runs_needed": _runs_needed, "first_study": _first_study,
+    "evaluation_cost": _evaluation_cost, "orchestration": _orchestration, "server_capacity": _server_capacity,
     "soak": _soak, "scale": _scale, "powers": _powers, "generate": _generate, "train_step": _train_step, "gpu": _gpu,
     "merge_ratio": _merge_ratio, "against_trl": _against_trl, "real_model": _real_model,
     "verl_backend": _verl_backend, "verl_agreement": _verl_agreement, "sandbox": _sandbox,
