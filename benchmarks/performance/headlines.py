@@ -115,23 +115,23 @@ def _simlab(figures: Figures) -> Iterator[Headline]:
 
 
 def _verdicts(figures: Figures) -> Iterator[Headline]:
-    def row(cell: str, *, planted: bool) -> Figures:
-        return row_with(figures["rows"], cell=cell, rules="after", planted=planted, arms=2, n=5)
+    def told(name: str, cell: str, rules: str = "after", n: int = 5, *, planted: bool = False) -> Headline:
+        row = row_with(figures["rows"], cell=cell, rules=rules, planted=planted, arms=2, n=n)
+        headline = rate(name, row["found" if planted else "false"], lower=not planted, goal=0.75 if planted else 0.05)
+        return replace(headline, at=(row["commit"], row["date"])) if "commit" in row else headline
 
     for cell, name in (("clean", "clean"), ("noise 1:5", "noise 1:5"), ("correlation -0.6", "seeds against each other"),
                        ("mixture", "mixture")):  # fmt: skip
-        yield rate(f"false claims, {name}", row(cell, planted=False)["false"], lower=True, goal=0.05)
+        yield told(f"false claims, {name}", cell)
     for cell in ("clean", "mixture"):
-        yield rate(f"power, {cell}", row(cell, planted=True)["found"], lower=False, goal=0.75)
-    for rules, cell, n in (
-        ("after", "stuck in one arm, 5 %, equal over all", 5), ("after", "stuck in one arm, 10 %, equal over all", 5),
-        ("after", "skewed in one arm, 3 times as loud", 5), ("budget", "clean", 8), ("peeker", "clean", 8),
-        ("pilot", "a pilot, effect of 2 sd", 20),
-    ):  # fmt: skip
-        found = row_with(figures["rows"], cell=cell, rules=rules, planted=False, arms=2, n=n)
-        name = f"false claims, {cell}" if rules in ("after", "pilot") else f"false claims, ended by: {rules}"
-        at = (found["commit"], found["date"]) if "commit" in found else None
-        yield replace(rate(name, found["false"], lower=True, goal=0.05), at=at)
+        yield told(f"power, {cell}", cell, planted=True)
+    for cell in ("stuck in one arm, 5 %, equal over all", "stuck in one arm, 10 %, equal over all",
+                 "skewed in one arm, 3 times as loud"):  # fmt: skip
+        yield told(f"false claims, {cell}", cell)
+    yield told("false claims, ended by its budget", "clean", "budget", 8)
+    yield told("false claims, ended by a peeker", "clean", "peeker", 8)
+    yield told("false claims, sized by a pilot", "a pilot, effect of 2 sd", "pilot", 20)
+    yield told("power, sized by a pilot", "a pilot, effect of 2 sd", "pilot", 20, planted=True)
 
 
 def _metric_verdicts(figures: Figures) -> Iterator[Headline]:
