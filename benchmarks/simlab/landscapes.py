@@ -8,7 +8,8 @@ the best of what was recorded: the highest of noisy means.
 
 A run with a learning rate of 0, by which a study begins, stays where it was. Does not know hidden scores before the
 last step: a shorter run shows the search tasks in their place, and what it had at the last recorded rung that it
-passed; nor how steps differ in time: each takes the same share of a run's.
+passed; nor how steps differ in time: each takes the same share of a run's; nor what more plays would have said, so that
+a study of it has the usual number.
 """
 
 from __future__ import annotations
@@ -115,10 +116,10 @@ class Recorded:
         return fmean(run.seconds for run in runs) * steps / self.steps
 
     def _drawn(self, configuration: Configuration, seed: int) -> RecordedRun:
-        """Return the recorded run that stands for a seed; each configuration draws its own."""
-        place = self._place(configuration)
-        text = repr((self.number, seed, place)).encode()
-        runs = self.runs[place]
+        """Return the recorded run that stands for a seed: of one recorded seed whatever the configuration, so that runs
+        with one seed go together as they did."""
+        text = repr((self.number, seed)).encode()
+        runs = self.runs[self._place(configuration)]
         return runs[int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") % len(runs)]
 
     def _place(self, configuration: Configuration) -> _Place:

@@ -37,7 +37,7 @@ from research.planners.rules import RulesPlanner
 from sandboxes import SandboxError
 from simlab.sim_clock import SimClock
 from simlab.sim_sandbox import NO_FAULTS, SIMULATED, Alter, Faults, SimSandbox, SimTracker, unaltered
-from simlab.worlds import Scalar, World
+from simlab.worlds import Planted, Scalar, World
 from studies import Event, EventLog, EventType, StudyLog, StudyState
 from studies.errors import StudiesError
 from studies.log.fold import WORKED
@@ -170,7 +170,7 @@ def board(flight: Flight, folder: Path) -> Home:
             "planner": {"name": planner.name, "model": planner.model},
             "settings": {
                 "budget_s": flight.budget_s, "max_runs": flight.max_runs, "parallel": flight.parallel,
-                "approve": "none", "episodes": None, **flight.asks,
+                "approve": "none", **({"episodes": None} if isinstance(flight.world, Planted) else {}), **flight.asks,
             },
             "command": ["simlab", flight.name],
             "versions": {SIMULATED: "yes"},

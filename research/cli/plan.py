@@ -130,7 +130,8 @@ def screen(seen: PlanPreview) -> Iterator[Text | Table]:
         yield Text(f"\n{study} seeds see of a difference of {effect}, with power {power:g} promised:")
         yield _curve(seen)
     yield from _rounds(seen)
-    costs = "costs:" if seen.explores else "costs at the worst:"
+    until = "until it is sized" if seen.pilot_runs_first else "at the worst"
+    costs = "costs:" if seen.explores else f"costs {until}:"
     yield Text(f"\nWhat it {costs}" if seen.design or seen.explores else "\nWhat would be needed:")
     rows = [
         (stage.name, str(stage.runs), format_seconds(stage.seconds_per_run), f"{stage.run_hours:.2f}")
@@ -177,11 +178,8 @@ _FIRST: Final = "one training with a learning rate of 0, which must change nothi
 
 
 def _design(seen: PlanPreview) -> Iterator[Text]:
-    alike = f"{seen.noise_runs_first} A/A runs: one job, another seed each" if seen.noise_runs_first else ""
-    still = _FIRST if seen.plumbing_run_first else ""
-    if alike or still:
-        follows = "; the design follows" if seen.design is None else ""
-        yield Text(f"first  {'; '.join(filter(None, (still, alike)))}{follows}")
+    if seen.plumbing_run_first:
+        yield Text(f"first  {_FIRST}")
     if seen.design is None:
         return
     analyses = ", ".join(f"{look.seeds} seeds (level {look.alpha:.2g})" for look in seen.design.looks)
@@ -190,7 +188,14 @@ def _design(seen: PlanPreview) -> Iterator[Text]:
         "boschloo": "Boschloo's exact test of two rates", "contrast": "Welch's t of a contrast of all arms",
     }  # fmt: skip
     also = _SEVERAL[seen.design.multiplicity]
-    yield Text(f"seeds  {len(seen.design.seeds)} of each arm; looked at after {analyses}")
+    if (pilot := seen.design.pilot) is not None:
+        effect = format_difference(seen.metric, seen.smallest_effect)
+        yield Text(
+            f"seeds  {pilot.seeds} of each arm first; how far these runs vary, whichever their arms, says how many see "
+            f"{effect} with power {seen.promised_power:g}: up to {pilot.most} of each arm, as the budget carries"
+        )
+    else:
+        yield Text(f"seeds  {len(seen.design.seeds)} of each arm; looked at after {analyses}")
     if seen.design.test == "contrast":
         times = sum(weight * weight for weight in seen.design.hypotheses[0].weights) / 2
         yield Text(
@@ -230,9 +235,10 @@ def _rounds(seen: PlanPreview) -> Iterator[Text | Table]:
     )
     names = ("round", "level", "of no difference", f"sees, power {seen.promised_power:g}", "power 0.5")
     rows = []
+    nothing = "unknown yet" if seen.noise is None else "none"
     for row in seen.rounds:
         effects = (
-            "none" if effect is None else format_difference(seen.metric, effect)
+            nothing if effect is None else format_difference(seen.metric, effect)
             for effect in (row.detectable, row.detectable_at_half)
         )
         rows.append((str(row.round), f"{row.level:.2%}", f"{row.level_of_no_difference:.2%}", *effects))
@@ -264,7 +270,8 @@ def _curve(seen: PlanPreview) -> Table:
 
 
 def _expected_lines(seen: PlanPreview) -> Iterator[str]:
-    yield f"time  {format_seconds(seen.total_s)} at the worst; {seen.budget}"
+    until = "until it is sized" if seen.pilot_runs_first else "at the worst"
+    yield f"time  {format_seconds(seen.total_s)} {until}; {seen.budget}"
     for entry in seen.expected:
         if seen.design is not None and len(seen.design.looks) > 1:
             amount = f" of {format_difference(seen.metric, entry.effect)}" if entry.effect else ""

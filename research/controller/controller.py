@@ -51,7 +51,7 @@ from studies.records.procedure import Phase
 from studies.records.runs import NOISE_ARM
 from studies.records.statements import claims, model_name, select_arms
 from studies.report import Report, build_report
-from studies.verdicts.judge import judge_hypothesis
+from studies.verdicts.judge import judge_hypothesis, size_study
 from swarm.job import Job, PathModel
 
 logger = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ class StudyController:
         return max(0.0, state.budget_s - self._record.active_seconds())
 
     def plan(self) -> StudyState:
-        """Lock a design unless there is one, or the A/A runs it waits for; raises what `tick` raises while planning."""
+        """Lock a design unless there is one, or the run that it waits for; raises what `tick` raises while planning."""
         while isinstance(step := self._find_next_step(state := self.state()), steps.PlanStudy):
             with suppress(HeadMoved), self._charge_time():
                 self._run_step(state, step)
@@ -283,6 +283,8 @@ class StudyController:
                     arms=[arm.model_dump(mode="json") for arm in arms],
                     hypotheses=[claim.model_dump(mode="json") for claim in claims(state.design, arms)],
                 )
+            case steps.SizeDesign(affordable):
+                self._append(EventType.DESIGN_SIZED, **size_study(state, affordable).model_dump(mode="json"))
             case steps.PlanRun(spec):
                 self._append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
             case steps.PrepareModel(phase):

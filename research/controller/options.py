@@ -201,9 +201,9 @@ class ResearchOptions(BaseModel):
     approve: Annotated[
         str,
         *_option(
-            "What a person is asked before it begins: `plan` (all trainings, once the design is locked, and A/A runs "
-            "before it), `stages` (A/A runs, screen, each look, replication, each when its turn comes) or `none`. It "
-            "waits as long as it takes.",
+            "What a person is asked before it begins: `plan` (all trainings, once the design is locked, a run before "
+            "it, and what a pilot leads to), `stages` (each part when its turn comes: screen, pilot, looks ...) or "
+            "`none`. It waits as long as it takes.",
             form={"enum": list(get_args(ApprovalMode))},
         ),
     ] = "none"

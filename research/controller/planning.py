@@ -1,7 +1,7 @@
 """From a topic to a locked design: the planner's turns, each asked for once, and the events they become.
 
-Propose, design, and, where the noise bank has nothing that fits, A/A runs before the design is compiled. A turn is
-written to the study's folder before its first event, so that a controller killed in between continues with the same
+Propose, design, and, where its machinery was never seen, a run that must not learn before the design is locked. A turn
+is written to the study's folder before its first event, so that a controller killed in between continues with the same
 answer (and, for a design, the same seeds) instead of paying for another. Once a design is locked nothing here fails for
 want of a model.
 """
@@ -33,7 +33,7 @@ from research.controller.evaluation import (
 )
 from research.design.comparison import StatisticalRequirements
 from research.design.compiler import DesignCompiler, seed_source
-from research.design.noise_bank import NoiseBank, has_collapsed, model_key
+from research.design.noise_bank import NoiseBank, model_key
 from research.design.pricing import Pricing
 from research.errors import BadTopic, DesignRefused, NotReady, PlannerFailed, ResearchError, TopicDeclined
 from research.files import read_json, write_json
@@ -175,7 +175,7 @@ class Planning:
         self._base = base
 
     def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
-        """Propose, design, and lock the design or the A/A runs that it waits for, after which it is called once more.
+        """Propose, design, and lock the design or the run that it waits for, after which it is called once more.
 
         `seconds_left` is asked anew for each turn: a slow planner spends the budget too. A planner that declines ends
         the study. Raises BadTopic, DesignRefused, PlannerFailed; nothing is locked then.
@@ -361,9 +361,8 @@ class Planning:
         except DesignRefused as error:
             return {"why": f"no study of it, which would be refused ({error.message})", "command": ""}
         arms, seeds, priced = compiled.draft.arms, compiled.seeds, compiled.compiler
-        stages = compiled.stages if seeds else priced.noise_stages(compiled.draft)
-        first = f"at most {seeds} seeds" if seeds else "A/A runs, as the noise is not known, and then 3 seeds or more"
-        runs, seconds = sum(stage.runs for stage in stages), priced.cost(stages)
+        first = f"at most {seeds} seeds" if compiled.analysis else f"{seeds} seeds first, which say how many it takes,"
+        runs, seconds = sum(stage.runs for stage in compiled.stages), priced.cost(compiled.stages)
         why = (
             f"the same question as a study, which tests it: {first} of each of {arms} arms on fresh seeds, {runs} "
             f"runs, about {format_seconds(seconds)}"
@@ -375,7 +374,7 @@ class Planning:
         inputs = replace(inputs, locked=None, notebook=None, notes=(), plays_seen=False)
         most = state.settings["max_runs"] if asked.topic is None else None
         budget = Budget(wall_clock_s=asked.budget_s, max_runs=most)
-        compiler = replace(inputs.compiler, budget=budget, runs_made=0, measured_by=None)
+        compiler = replace(inputs.compiler, budget=budget, runs_made=0, measured_by=None, tried=False)
         try:
             if asked.topic is not None:
                 metric = RequestedMetric.parse(asked.metric) if asked.metric else None
@@ -436,8 +435,8 @@ class Planning:
             alike = plan.environment, model_key(Job.from_record(plan.job))
             # plans once asked for no run at a rate of 0
             legacy = plan.plumbing is None and alike == (compiled.job.environment, model_key(compiled.job))
-            if compiled.analysis is None or (compiled.unchecked and not legacy):
-                raise _refuse_unknown_noise(state)
+            if compiled.unchecked and not legacy:
+                raise _refuse_unchecked(state)
         locked = plan_rounds(inputs, designed).build_lock(self._seed_scope(state))
         name = lock_name(state.round)
         payload = {
@@ -529,27 +528,21 @@ class Planning:
         self._record.append(type, payload, actor="planner" if type in _VOICES else "system")
 
 
-def _refuse_unknown_noise(state: StudyState) -> DesignRefused:
+def _refuse_unchecked(state: StudyState) -> DesignRefused:
     runs = state.runs_in("noise")
     measured = sum(run.status == "collected" for run in runs)
     codes = Counter(run.invalid[0] for run in runs if run.invalid is not None)
     why = ", ".join(f"{count} {code}" for code, count in sorted(codes.items()))
-    wanted = "A/A runs that show the noise of the design"
-    fallen, remedy = sum(has_collapsed(run) for run in runs), ""
-    if fallen:
-        remedy = ", which counts these runs too, or steady the job first (a lower learning rate, say)"
-        why = ", ".join(filter(None, [f"{fallen} of them collapsed, which are no noise", why]))
     still = find_zero_lr_run(state)
     if still is not None and still.status == "collected" and not (still.conditions and still.conditions.stillness):
         why = ", ".join(filter(None, ["what its weights did at a learning rate of 0 was not recorded", why]))
-    if state.noise_plan is not None and state.noise_plan.plumbing is not None:
-        wanted = f"{wanted}, and a training with a learning rate of 0 that changes nothing"
     told = (
-        f"expected {wanted}; found {measured} of {len(runs)} measured, of "
-        f"{state.noise_plan.environment if state.noise_plan else 'nothing'}{f' ({why})' if why else ''}"
+        f"expected a training with a learning rate of 0 of the design that changes nothing; found {measured} of "
+        f"{len(runs)} runs measured, of {state.noise_plan.environment if state.noise_plan else 'nothing'}"
+        f"{f' ({why})' if why else ''}"
     )
     return DesignRefused(
-        f"{told}; look at them with `ajet study show {state.id}`, and start a new study{remedy}",
+        f"{told}; look at them with `ajet study show {state.id}`, and start a new study",
         model_feedback=f"{told}; design the job that they were runs of, or decline",
     )
 

@@ -29,6 +29,7 @@ from studies.records.alpha import AlphaLedgers
 from studies.records.design import Design, Hypothesis, Metric
 from studies.records.procedure import EnvironmentRecord, InterimAnalysis, Noise
 from studies.records.statements import screen_sentence, sentences
+from studies.statistics.sizing import FIRST_ANALYSIS
 from studies.verdicts.wording import unequal_episodes
 from swarm.job import Job, PathModel
 
@@ -114,12 +115,13 @@ class PlanPreview:
     noise: Noise | None
     """The noise bank's estimate; None where `no_noise_because` says why there is none."""
     no_noise_because: str | None
-    noise_runs_first: int
+    pilot_runs_first: int
+    """Runs of all arms that say how many more it takes; 0 where the size is known."""
     plumbing_run_first: bool
     """Whether a training with a learning rate of 0 is made first, which must change nothing."""
     design: Design | None
     seeds: int | None
-    """Of each arm of the design."""
+    """Of each arm of the design; with a pilot, its first ones."""
     evaluations: tuple[EvaluationOption, ...]
     """What the design would be with so many episodes of an evaluation; empty where only the usual number is known."""
     power_curve: tuple[PowerRow, ...]
@@ -176,8 +178,7 @@ class _Preview:
         with suppress(Unaffordable):
             analysis = self._calculator.power_analysis(self._draft)
         explores = self._calculator.explores
-        whole = not explores and not self._refused and analysis is not None
-        locked = self._designed.build_lock("plan") if whole else None
+        locked = None if self._refused or explores else self._designed.build_lock("plan")
         stages = self._stages(locked, analysis)
         turns = (self._designed.proposal.turn, self._designed.turn)
         effect = self._draft.effect
@@ -218,28 +219,31 @@ class _Preview:
             promised_power=requirements.power,
             noise=analysis.noise if analysis else None,
             no_noise_because=self._calculator.explain_unknown_noise(self._draft),
-            noise_runs_first=len(first.seeds) if first else 0,
+            pilot_runs_first=locked.pilot.seeds * self._draft.arms if locked and locked.pilot else 0,
             plumbing_run_first=first is not None and first.plumbing is not None,
             design=locked,
-            seeds=len(locked.seeds) if locked else None,
+            seeds=_first_seeds(locked) if locked else None,
             evaluations=self._calculator.list_evaluations(self._draft),
             power_curve=tuple(self._build_power_curve(analysis, effect, locked)) if analysis else (),
-            rounds=tuple(self._list_rounds(locked, analysis)) if locked and analysis else (),
+            rounds=tuple(self._list_rounds(locked, analysis)) if locked else (),
             stages=tuple(PricedStage(s.name, s.runs, s.seconds_per_run, run_hours([s])) for s in stages),
             total_s=self._calculator.cost(stages),
             priced_by=describe_basis(self._inputs.compiler.price, comparison.jobs),
-            expected=tuple(self._expect_cost(locked, true) for true in (0.0, effect)) if locked else (),
+            expected=tuple(self._expect_cost(locked, true) for true in (0.0, effect)) if locked and analysis else (),
             requested_metric=requirements.metric,
             requested_episodes=self._requirements.episodes,
             budget=self._calculator.describe_budget(),
         )
 
-    def _list_rounds(self, locked: Design, analysis: PowerAnalysis) -> Iterator[RoundRow]:
+    def _list_rounds(self, locked: Design, analysis: PowerAnalysis | None) -> Iterator[RoundRow]:
         if (place := locked.inquiry) is None:
             return
         ledgers, seeds = AlphaLedgers.begin(place.of), len(locked.seeds)
         levels = zip(ledgers.differences.future_levels(), ledgers.equivalences.future_levels(), strict=True)
         for number, (difference, equivalence) in enumerate(levels, start=1):
+            if analysis is None:
+                yield RoundRow(number, difference, equivalence, None, None)
+                continue
             at = replace(analysis, level=difference, alike=equivalence / self._draft.claims)
             half = replace(at, promised=LEAST_POWER)
             yield RoundRow(
@@ -247,14 +251,14 @@ class _Preview:
             )
 
     def _stages(self, locked: Design | None, analysis: PowerAnalysis | None) -> tuple[Stage, ...]:
-        """Return the stages of the design, or of what would be needed, or of A/A runs and the least after them."""
+        """Return the stages of the design, or of what would be needed; with a pilot, of that."""
         if self._calculator.explores:
             return (self._calculator.exploration(self._draft),)
         if locked is not None:
             screened = self._draft.with_candidates(locked.screen.candidates) if locked.screen else self._draft
-            return self._calculator.stages(screened, len(locked.seeds))
+            return self._calculator.stages(screened, _first_seeds(locked))
         if analysis is None:
-            return self._calculator.noise_stages(self._draft)
+            return self._calculator.stages(self._draft, FIRST_ANALYSIS)
         return self._calculator.stages(self._draft, analysis.seeds_needed(self._draft.effect) or MOST_SEEDS)
 
     def _build_power_curve(self, analysis: PowerAnalysis, effect: float, locked: Design | None) -> Iterator[PowerRow]:
@@ -285,6 +289,10 @@ class _Preview:
         before, cost = self._calculator.cost(others), self._calculator.cost([*others, confirm])
         runs = confirm.runs * made + sum(stage.runs for stage in others)
         return ExpectedCost(effect, runs, before + made * (cost - before))
+
+
+def _first_seeds(locked: Design) -> int:
+    return len(locked.seeds) if locked.pilot is None else locked.pilot.seeds
 
 
 def run_hours(stages: Sequence[Stage]) -> float:

@@ -18,7 +18,7 @@ from studies import RunState, StudyState
 from studies.checks.training import describe_zero_lr_run, had_no_signal
 from studies.records.runs import PLUMBING_ARM
 from studies.records.verdict import Verdict
-from studies.report.claims import last_words, why_asked
+from studies.report.claims import describe_sizing, last_words, why_asked
 from studies.verdicts.wording import question_of
 
 _ALMOST = 99.0
@@ -33,12 +33,14 @@ class StudyProgress:
     most: int | None
     concluded: bool
     design_open: bool
-    """Whether the design is not locked yet, so that what is counted is the A/A runs before it."""
+    """Whether the design is not locked yet, so that what is counted is the runs before it."""
     round: int = 1
     rounds: int = 1
     """Most rounds."""
     before: int = 0
     """Runs of other rounds, among those done."""
+    sizing_open: bool = False
+    """Whether a pilot has yet to size the design, so that what is counted is its runs."""
 
     @property
     def percent(self) -> float:
@@ -46,7 +48,7 @@ class StudyProgress:
         if self.concluded:
             return 100.0
         runs = max(1, (self.most or 0) - self.before)
-        done = 0 if self.rounds > 1 and self.design_open else self.done - self.before
+        done = 0 if self.sizing_open or (self.rounds > 1 and self.design_open) else self.done - self.before
         return min(_ALMOST, 100.0 * ((self.round - 1) * runs + done) / (runs * self.rounds))
 
     def __str__(self) -> str:
@@ -56,9 +58,11 @@ class StudyProgress:
         where = "" if self.rounds == 1 else f"round {self.round} of at most {self.rounds}: "
         if self.most is None:
             return f"{where}planning"
+        made, of = self.done - self.before, self.most - self.before
+        if self.sizing_open:
+            return f"{where}{made} of {of} runs done that say how many it takes"
         if self.design_open:
-            made, of = self.done - self.before, self.most - self.before
-            return f"{where}{made} of {of} A/A runs done, the design comes after them"
+            return f"{where}{made} of {of} runs done, the design comes after them"
         return f"{where}{self.done} of at most {self.most} runs done{' in all rounds so far' if self.before else ''}"
 
 
@@ -81,7 +85,7 @@ def progress_of(state: StudyState) -> StudyProgress:
     return StudyProgress(
         done + before, None if most is None else most + before, concluded,
         design_open=state.locked_design is None and state.explored is None, round=state.round,
-        rounds=state.most_rounds, before=before,
+        rounds=state.most_rounds, before=before, sizing_open=state.awaits_sizing,
     )  # fmt: skip
 
 
@@ -134,10 +138,11 @@ def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> Iterator[tuple
         yield f"{later}noise", first if plan.seeds else f"first {still}"
     if (design := state.locked_design) is not None and state.design_hash is not None:
         most = "at most " if len(design.looks) > 1 else ""
-        compared = f"{len(design.arms)} arms x {most}{len(design.seeds)} seeds"
+        seeds = f"{most}{len(design.seeds)}" if design.pilot is None else f"first {design.pilot.seeds}"
+        compared = f"{len(design.arms)} arms x {seeds} seeds"
         if (screen := design.screen) is not None:
             compared = f"{screen.candidates} candidates are screened, {screen.confirmed} confirmed with "
-            compared += f"{len(design.seeds)} seeds"
+            compared += f"{seeds} seeds"
         of = "" if state.most_rounds == 1 else f", round {state.round} of at most {state.most_rounds}"
         yield f"{later}lock", f"design locked: {compared}, {state.design_hash[:16]}{of}"
         yield from ((f"{later}tested-{sentence}", f"tested: {sentence}") for sentence in question.tested)
@@ -146,6 +151,8 @@ def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> Iterator[tuple
         yield f"exploration-{tried.seq}", f"explores, which tests nothing: {names}, one run each"
     for run in state.runs.values():
         yield from _run_lines(run)
+    if (told := describe_sizing(state)) and not state.awaits_sizing:
+        yield f"{later}sized", f"size: {told}"
     for decision in state.decisions:
         if decision.rule == SHRINK_RULE:
             yield f"decision-{decision.seq}", f"to {decision.rule}: {decision.action}: {decision.reason}"

@@ -214,7 +214,7 @@ class Session:
     def run(self, observer: Observer) -> StudyState:
         """Drive the study until it is concluded or stopped; the first interrupt ends it cleanly, a second at once."""
         self._observers.append(observer)
-        # A design is compiled after A/A runs too, and may be refused for what they found; a model may change meanwhile.
+        # A design is compiled after its first run too, and may be refused then; a model may change meanwhile.
         with catch_interrupts() as interrupted, self._stop_on(BadTopic, DesignRefused, PlannerFailed):
             try:
                 return drive(self._controller, self._observers, interrupted, interruption=self._interruption)

@@ -2,7 +2,8 @@
 
 A compiled design is sound (every arm is a valid job that differs from the control in one declared variable), sees its
 smallest effect of interest with the promised power by the noise bank's estimate (`research.design.sample_size`), and is
-affordable by its own price at the worst. Everything that decides a verdict is in it before there are data: seeds,
+affordable by its own price at the worst. Where the bank knows nothing, its first runs size it, by a rule that is
+locked; what has to be affordable are those. Everything that decides a verdict is in it before there are data: seeds,
 looks, test, noise, margin, exclusions, collapse, decision table, screen and replication. Seeds come from the caller's
 source; no planner sees them, and all arms of a comparison run the same. The compiler is pure: it runs nothing.
 """
@@ -28,10 +29,9 @@ from research.design.headroom import (
     require_schedule,
     require_signal,
 )
-from research.design.noise_bank import NOISE_SEEDS
-from research.design.power import PowerAnalysis
+from research.design.power import MOST_SEEDS, PowerAnalysis, Test
 from research.design.pricing import Pricing, Stage, describe_basis
-from research.design.sample_size import SampleSizeCalculator, Unaffordable, refuse_exploring
+from research.design.sample_size import LIKELY_SEEDS, SampleSizeCalculator, Unaffordable, refuse_exploring
 from research.environments.reference import records_of
 from research.errors import DesignRefused
 from research.installation.base_job import require_agreement
@@ -57,7 +57,7 @@ from studies.metrics import kind_of
 from studies.metrics.builtin import Gain
 from studies.records.alpha import ALPHA, Exploration
 from studies.records.design import REWARD, Design, Hypothesis, Metric, NoisePlan, Price
-from studies.records.procedure import CollapseRule, PowerTarget, Prediction, Replication, Rule, StartRule
+from studies.records.procedure import CollapseRule, Pilot, PowerTarget, Prediction, Replication, Rule, StartRule
 from studies.records.runs import EXCLUDED_CODES, WORST_CODES, screen_metric
 from studies.records.statements import metric_name, statement_of
 from swarm.environments.registry import environments
@@ -130,7 +130,7 @@ def collect_reward_code(proposal: Propose) -> dict[str, str]:
 class CompiledDesign:
     """A sound design that keeps its promise within the budget, before seeds are drawn for it.
 
-    Where the noise is not known yet it has no size: `noise_plan` returns the runs that it waits for.
+    Where the noise is not known its first runs size it: `seeds` are those of its pilot.
     """
 
     hypotheses: tuple[Hypothesis, ...]
@@ -139,9 +139,9 @@ class CompiledDesign:
     compiler: DesignCompiler
     """With the power that is promised: less than what was asked for where a later round can have no more."""
     seeds: int = 0
-    """Of each arm; 0 where A/A runs come first."""
+    """Of each arm; where a pilot sizes it, the pilot's."""
     analysis: PowerAnalysis | None = None
-    """None where A/A runs come first."""
+    """None where a pilot sizes it."""
 
     @property
     def job(self) -> Job:
@@ -161,7 +161,14 @@ class CompiledDesign:
         return self.compiler.stages(self.draft, self.seeds)
 
     def affords_repeats(self, times: int) -> bool:
-        return self.analysis is not None and self.compiler.affords(self.stages * times)
+        seeds = self.seeds if self.analysis is not None else max(self.seeds, LIKELY_SEEDS)
+        return self.compiler.affords(self.compiler.stages(self.draft, seeds) * times)
+
+    @property
+    def test(self) -> Test:
+        if self.analysis is not None:
+            return self.analysis.test(self.seeds, self.draft.effect)
+        return "contrast" if self.draft.weights else "welch" if self.draft.arms == 2 else "common"
 
     def explore(self, why: str, draw_seed: Callable[[], int]) -> Exploration:
         """Return one run of each arm, control included, on one seed of `draw_seed`."""
@@ -175,16 +182,17 @@ class CompiledDesign:
         )  # fmt: skip
 
     def build_lock(self, question: str, draw_seed: Callable[[], int], code: Mapping[str, str]) -> Design:
-        """Return the design on seeds of `draw_seed`; raise DesignRefused where A/A runs come first."""
-        compiler, analysis, draft, count, stages = self.compiler, self.analysis, self.draft, self.seeds, self.stages
-        if analysis is None:
-            raise DesignRefused(f"{compiler.explain_unknown_noise(draft)} A/A runs come first")
-        other, place, noise = self.proposal.replication, compiler.place, analysis.noise
+        """Return the design on seeds of `draw_seed`; with a pilot on as many as it may come to."""
+        compiler, analysis, draft, stages = self.compiler, self.analysis, self.draft, self.stages
+        other, place, noise = self.proposal.replication, compiler.place, analysis.noise if analysis else None
+        count = self.seeds if analysis is not None else MOST_SEEDS
         metric, jobs = compiler.metric(draft), draft.comparison.jobs
         # By the price of a whole run: more than a step takes, never less.
         step_s = max(compiler.price.run(add_evaluations(job, metric)) / job.steps for job in jobs)
         seeds = _draw_distinct(draw_seed, count * (2 if other else 1) + bool(draft.screen), self.compiler.used)
-        test, reads_collapses = analysis.test(count, draft.effect), kind_of(metric).reads_collapses
+        test, reads_collapses = self.test, kind_of(metric).reads_collapses
+        promised = compiler.requirements.power if analysis is None else analysis.promised
+        pilot = Pilot(seeds=self.seeds, most=count, analyses=compiler.requirements.analyses)
         return Design(
             question=question,
             environment=draft.job.environment,
@@ -206,9 +214,9 @@ class CompiledDesign:
                 basis=describe_basis(compiler.price, jobs),
             ),
             code=code,
-            promise=PowerTarget(power=compiler.requirements.power, effect=draft.effect),
+            promise=PowerTarget(power=promised, effect=draft.effect),
             noise=noise,
-            looks=analysis.analyses(count),
+            looks=() if analysis is None else analysis.analyses(count),
             equivalence_margin=draft.effect,
             multiplicity="none" if draft.claims == 1 else "dunnett_bh" if place is None else "dunnett_bonferroni",
             screen=draft.screen.model_copy(update={"seed": seeds[-1]}) if draft.screen else None,
@@ -217,33 +225,33 @@ class CompiledDesign:
             decision_table=build_decision_table(self.proposal),
             counted_as_worst=WORST_CODES,
             most_excluded=MOST_EXCLUDED,
-            collapse=None if reads_collapses else CollapseRule(drop=noise.drop),
+            collapse=None if reads_collapses else CollapseRule(drop=noise.drop if noise else None),
             start=None if reads_collapses else StartRule(),
             scope_reached=reads_collapses and metric.cut_at is not None,
-            shared_seeds=analysis.shares_seeds,
+            shared_seeds=analysis is None or analysis.shares_seeds,
             environments=records_of([draft.job.environment, *([other.environment] if other else [])]),
             inquiry=place,
             spending="reached",
+            pilot=pilot if analysis is None else None,
         )
 
     def noise_plan(self, draw_seed: Callable[[], int]) -> NoisePlan | None:
-        """Return the runs that the design must wait for, on seeds of their own; None where there are none.
+        """Return the run that the design must wait for, on a seed of its own; None where there is none.
 
-        They are one of the control's job with a learning rate of 0, whose evaluation is that of the untrained policy
-        for all runs that begin with it, and A/A runs of it where the noise is not known.
+        It is one of the control's job with a learning rate of 0, whose evaluation is that of the untrained policy for
+        all runs that begin with it.
         """
-        count, first = NOISE_SEEDS if self.analysis is None else 0, self.compiler.makes_zero_lr_run(self.job)
-        if not count and not first:
+        if not self.compiler.makes_zero_lr_run(self.job):
             return None
-        seeds = _draw_distinct(draw_seed, count + first, self.compiler.used)
+        (seed,) = _draw_distinct(draw_seed, 1, self.compiler.used)
         metric = self.compiler.metric(self.draft)
         return NoisePlan(
             environment=self.job.environment,
             job=self.job.model_dump(mode="json", exclude={"seed", "tracking"}),
-            seeds=seeds[:count],
+            seeds=(),
             metric_key=metric.key,
             episodes=metric.episodes,
-            plumbing=seeds[-1] if first else None,
+            plumbing=seed,
             metric=metric,
         )
 
@@ -270,8 +278,7 @@ class DesignCompiler(SampleSizeCalculator):
     def compile(self, hypotheses: Sequence[Hypothesis], proposal: ProposeDesign) -> CompiledDesign:
         """Return the design that tests `hypotheses` (or runs the proposal's screen) and keeps the promise.
 
-        Raises DesignRefused; where the noise is not known, for A/A runs and their least follow-up that are not
-        affordable.
+        Raises DesignRefused; where the noise is not known, for a pilot that is not affordable.
         """
         if proposal.screen is not None and self.ledgers.round == 1:  # later ones may begin at what was confirmed
             named = {knob.field: [knob.control] for knob in proposal.screen.knobs if knob.control is not None}
@@ -293,18 +300,20 @@ class DesignCompiler(SampleSizeCalculator):
             require_replicable(metric, there)
         self._require_room(draft, metric, hypotheses)
         if self.explain_unknown_noise(draft) is not None:
-            self.require_noise_stages(draft)
-            return CompiledDesign(tuple(hypotheses), proposal, draft, self)
-        lower = [power for power in _LESS_POWER if self.ledgers.round > 1 and power < self.requirements.power]
-        for power in [self.requirements.power, *lower]:
+            draft, seeds = self.size_pilot(draft)
+            return CompiledDesign(tuple(hypotheses), proposal, draft, self, seeds)
+        powers = [self.requirements.power]
+        powers += [power for power in _LESS_POWER if self.ledgers.round > 1 and power < self.requirements.power]
+        for power in powers:
             compiler = replace(self, requirements=replace(self.requirements, power=power)).choose_episodes(draft)
             try:
                 draft, seeds, analysis = compiler.size(draft)
-            except Unaffordable:
-                if power == [self.requirements.power, *lower][-1]:
-                    raise
-            else:
                 break
+            except Unaffordable:
+                if power == powers[-1]:
+                    if not self.tried or (shrunk := compiler.shrink(draft)) is None:
+                        raise
+                    seeds, analysis = shrunk
         return CompiledDesign(tuple(hypotheses), proposal, draft, compiler, seeds, analysis)
 
     def _require_room(self, draft: DesignDraft, metric: Metric, hypotheses: Sequence[Hypothesis]) -> None:

@@ -199,10 +199,6 @@ def _sum_of_squares(values: Sequence[float]) -> float:
     return sum(residual**2 for residual in _residuals(values))
 
 
-NOISE_SEEDS = LEAST_DF + 2
-"""Seeds of an A/A stage: one more than the fewest that give `LEAST_DF`, so that a run may be lost."""
-
-
 @dataclass(frozen=True, slots=True)
 class NoiseBank:
     """What is known about noise; `left_out` counts what was not used, by its reason."""

@@ -19,7 +19,7 @@ from typing import Final, Self
 
 from research.design.comparison import DesignDraft, StatisticalRequirements
 from research.design.headroom import require_schedule
-from research.design.noise_bank import NOISE_SEEDS, NoiseBank, load_shipped_bank
+from research.design.noise_bank import NoiseBank, load_shipped_bank
 from research.design.power import MOST_SEEDS, PowerAnalysis, RatePower, rate_noise
 from research.design.pricing import BudgetCheck, Pricing, Stage
 from research.errors import DesignRefused
@@ -31,6 +31,7 @@ from studies.records.alpha import ALPHA, AlphaLedgers
 from studies.records.design import Metric, RunSpec
 from studies.records.procedure import Noise, RoundPlace
 from studies.records.runs import begins_alike
+from studies.statistics.sizing import FIRST_ANALYSIS
 from swarm.job import Job
 
 EPISODES: Final = (128, 256, 512, 1024, 2048, 4096)
@@ -39,8 +40,10 @@ _NEARLY: Final = 1.05
 LEAST_RATE = 0.05
 """Of a few runs none or all do not say that no other will."""
 SHORTEST_STEPS = 5
-_AFTER_NOISE_SEEDS = 3
-"""Seeds of an arm that must still be affordable after A/A runs, or those would teach what nobody can use."""
+PILOT_SEEDS = 4
+"""Seeds of an arm in a pilot, where the budget carries so many; else as few as a look may see."""
+LIKELY_SEEDS = 8
+"""Seeds of an arm that a design of unknown noise is reckoned with, where more than its pilot has to find room."""
 
 
 class Unaffordable(DesignRefused):
@@ -79,13 +82,13 @@ class SampleSizeCalculator(BudgetCheck):
     requirements: StatisticalRequirements = field(default_factory=StatisticalRequirements)
     bank: NoiseBank = field(default_factory=load_shipped_bank)
     measured_by: Metric | None = None
-    """What A/A runs of this study were judged by, where it made any."""
+    """What this study's runs before the lock were judged by, where it made any."""
     study: str = ""
     """The study that is designed; empty where nothing is run."""
     untrained: tuple[RunSpec, ...] = ()
     """Its runs that evaluated an untrained policy for others."""
     tried: bool = False
-    """Whether the present round made such a run, or gave it up: no other follows."""
+    """Whether the present round made such a run, or gave it up: none follows, and a design shrinks to fit."""
     ledgers: AlphaLedgers = field(default_factory=lambda: AlphaLedgers.begin(1))
     """The inquiry's error ledgers, as they stand before the round that is designed."""
     previous: str = ""
@@ -143,6 +146,37 @@ class SampleSizeCalculator(BudgetCheck):
         job, others = draft.job, draft.comparison.jobs[1:]
         return self.bank.find(job.environment, job, self.metric(draft), others)
 
+    def size_pilot(self, draft: DesignDraft) -> tuple[DesignDraft, int]:
+        """Return the widest screen, and the seeds that are run first where the noise is not known; raise Unaffordable.
+
+        A screen is widened where a confirmation of a likely size is carried as well.
+        """
+        for seeds in (PILOT_SEEDS, FIRST_ANALYSIS):
+            if self.affords(self.stages(draft, seeds)):
+                return self.widen_screen(draft, LIKELY_SEEDS), seeds
+        stages = self.stages(draft, FIRST_ANALYSIS)
+        why = (
+            f"{self.explain_unknown_noise(draft)} The first {FIRST_ANALYSIS} seeds x {draft.arms} arms say how many it "
+            f"takes: {self.describe_cost(stages)}; {self.describe_budget()}"
+        )
+        shorter = self._shorter_lengths(draft)
+        steps = next((n for n in shorter if self.affords(self.stages(draft.with_steps(n), FIRST_ANALYSIS))), None)
+        exploring = self._suggest_exploring(draft)
+        ways = "; or ".join([*_suggest_steps(draft, steps), *_suggest_smaller(draft, explorable=bool(exploring))])
+        use, need_s = "; or ".join([f"use {self.suggest_flags(stages)}", *exploring]), self.cost(stages)
+        raise Unaffordable(f"{why}: {use}", f"{why}: {ways}", need_s=need_s, shorter=steps is not None)
+
+    def shrink(self, draft: DesignDraft) -> tuple[int, PowerAnalysis] | None:
+        """Return the most seeds that are affordable, with the power that they really have; None where they see nothing.
+
+        Fewer than are needed for what was to be promised.
+        """
+        analysis = self.power_analysis(draft)
+        counts = range(analysis.seeds_needed(draft.effect) or MOST_SEEDS, FIRST_ANALYSIS - 1, -1)
+        seeds = next((n for n in counts if self.affords(self.stages(draft, n))), 0)
+        power = math.floor(100 * analysis.power(seeds, draft.effect)) / 100 if seeds else 0.0
+        return (seeds, replace(analysis, promised=power)) if power > 0 else None
+
     def power_analysis(self, draft: DesignDraft) -> PowerAnalysis:
         """Return what a design can see; raise Unaffordable where the noise is not known."""
         job, metric, wanted, place = draft.job, self.metric(draft), self.requirements, self.place
@@ -158,7 +192,7 @@ class SampleSizeCalculator(BudgetCheck):
             return RatePower(noise, *shape, 1, max(rate, 1 - rate), level, alike, rate=rate)
         measured = self._noise(draft)
         if isinstance(measured, str):
-            raise Unaffordable(f"{measured} A/A runs come first", need_s=0.0, shorter=False)
+            raise Unaffordable(f"{measured} A pilot comes first", need_s=0.0, shorter=False)
         analyses, span = wanted.analyses, metric_range(metric)
         return PowerAnalysis(measured, *shape, analyses, span, level, alike, draft.weights)
 
@@ -191,24 +225,6 @@ class SampleSizeCalculator(BudgetCheck):
         plumbing = self.price.plumbing(job, metric.episodes)
         still = (Stage("zero-lr", 1, plumbing),) if self.makes_zero_lr_run(job) else ()
         return (*still, *draft.stages(seeds, self.price_with(job), metric))
-
-    def require_noise_stages(self, draft: DesignDraft) -> tuple[Stage, ...]:
-        """Return the A/A runs and the least that has to follow; raise Unaffordable where they are not."""
-        stages = self.noise_stages(draft)
-        if self.affords(stages):
-            return stages
-        still = "One run with a learning rate of 0 and " if self.makes_zero_lr_run(draft.job) else ""
-        why = (
-            f"{self.explain_unknown_noise(draft)} {still}{NOISE_SEEDS} A/A runs first, and then {_AFTER_NOISE_SEEDS} "
-            f"seeds x {draft.arms} arms: {self.describe_cost(stages)}; {self.describe_budget()}"
-        )
-        shorter = (n for n in self._shorter_lengths(draft) if self.affords(self.noise_stages(draft.with_steps(n))))
-        steps = next(shorter, None)
-        exploring = self._suggest_exploring(draft)
-        ways = "; or ".join([*_suggest_steps(draft, steps), *_suggest_smaller(draft, explorable=bool(exploring))])
-        use = "; or ".join([f"use {self.suggest_flags(stages)}", *exploring])
-        need_s = self.cost(stages)
-        raise Unaffordable(f"{why}: {use}", f"{why}: {ways}", need_s=need_s, shorter=steps is not None)
 
     def exploration(self, draft: DesignDraft) -> Stage:
         """Return one run of each arm."""
@@ -253,11 +269,6 @@ class SampleSizeCalculator(BudgetCheck):
             with suppress(DesignRefused):
                 require_schedule(less, self.metric(less), self.price.estimates)
                 yield steps
-
-    def noise_stages(self, draft: DesignDraft) -> tuple[Stage, ...]:
-        metric = self.metric(draft)
-        runs = Stage("A/A", NOISE_SEEDS, self.price_with(draft.job).run_with_evaluations(draft.job, metric))
-        return (runs, *self.stages(draft, _AFTER_NOISE_SEEDS))
 
     def widen_screen(self, draft: DesignDraft, seeds: int) -> DesignDraft:
         """Return the design with the largest screen that leaves its confirmation affordable."""

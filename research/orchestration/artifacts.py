@@ -171,7 +171,8 @@ def _design(state: StudyState, design: Design) -> list[str]:
     analysis_seeds = ", ".join(str(look.seeds) for look in design.looks)
     price = design.price
     facts = {
-        "seeds per arm": f"{'at most ' if len(design.looks) > 1 else ''}{len(design.seeds)}",
+        "seeds per arm": f"{'at most ' if len(design.looks) > 1 else ''}{len(design.seeds)}"
+        f"{' first, which size it' if state.awaits_sizing else ''}",
         **({"looks after so many seeds": analysis_seeds} if len(design.looks) > 1 else {}),
         "metric": f"{code_span(design.metric.key)}: {escape_markdown(design.metric.meaning)}",
         "test": f"{design.test} at alpha {design.alpha:g}",

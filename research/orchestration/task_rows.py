@@ -154,7 +154,7 @@ def _planning(state: StudyState) -> TaskRow:
     row = TaskRow(f"{_PLANNING}{later}", f"{_round_prefix(state)}planning", (state.id,), ())
     row = row.add_state("RUNNING", "Running", began)
     if (first := next((run.planned for run in state.runs_in("noise")), None)) is not None:
-        row = row.add_state("RUNNING", "Awaiting A/A runs", first)
+        row = row.add_state("RUNNING", "Awaiting first runs", first)
     if state.locked is not None:
         return row.add_state("COMPLETED", "Completed", state.locked.ts, f"locked as {(state.design_hash or '')[:16]}")
     if state.stopped_reason is not None:

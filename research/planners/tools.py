@@ -271,21 +271,23 @@ class PriceRequest(ToolRequest):
             )  # fmt: skip
             compiled = compiler.compile(accept_hypotheses(Propose(hypotheses=claims), compiler.models, asked), design)
             sizing, draft, analysis = compiled.compiler, compiled.draft, compiled.analysis
-            if analysis is None:  # all that is known before A/A runs is what they and the least after them cost
+            if analysis is None:  # all that is known before a pilot is what that costs
+                why = sizing.explain_unknown_noise(draft)
                 told: Answer = {
-                    "first": f"A/A runs: {sizing.explain_unknown_noise(draft)}",
-                    "seconds_at_least": round(sizing.cost(sizing.noise_stages(draft))),
+                    "first": f"{compiled.seeds} seeds of each arm, which say how many it takes: {why}",
+                    "seconds_at_least": round(sizing.cost(compiled.stages)),
                     "smallest_effect": draft.effect,
                 }
             else:
                 told = {
                     "seeds_per_arm": compiled.seeds,
+                    "episodes_of_an_evaluation": sizing.metric(draft).episodes,
                     "arms": draft.arms,
                     "runs_at_most": sum(stage.runs for stage in compiled.stages),
                     "seconds_at_most": round(sizing.cost(compiled.stages)),
                     "smallest_effect": draft.effect,
                     "power_at_the_smallest_effect": round(analysis.power(compiled.seeds, draft.effect), 3),
-                    "promised_power": sizing.requirements.power,
+                    "promised_power": round(analysis.promised, 3),
                     "effect_seen_with_the_promised_power": analysis.min_detectable_effect(compiled.seeds),
                     "sd_between_seeds": round(analysis.noise.sd, 4),
                 }

@@ -51,8 +51,9 @@ class CollectedEvidence(NamedTuple):
     """What `run.collected` says about the files, and what they amount to."""
 
     payload: Mapping[str, Any]
-    """`snapshot`, `evaluation`, `conditions`, `alarms`, `play_variance` (of success after training); `kinds`: evaluation episodes [solved, played] after training by
-    kind of task, where there are several; `facts`: means of what the environment said of them, where it says any."""
+    """`snapshot`, `evaluation`, `conditions`, `alarms`; `play_variance` of success between plays of one task; `kinds`:
+    evaluation episodes [solved, played] after training by kind of task, where there are several; `facts`: means of what
+    the environment said of them, where it says any."""
     measurements: tuple[Measurement, ...]
 
 

@@ -1,9 +1,9 @@
 """Approvals: a step that nobody approved becomes a question, or the wait for an answer.
 
-A study is created with `--approve`. With `plan`, a person is asked before anything is trained: before the A/A runs,
-where the design has to wait for them, and before everything else once the design is locked. With `stages`, each part
-with a price of its own is asked for when it is its turn: A/A runs, screen, each look's seeds, replication. With `none`,
-nothing is asked.
+A study is created with `--approve`. With `plan`, a person is asked before anything is trained: before a run that the
+design has to wait for, before everything else once the design is locked, and again once a pilot has sized it, where
+more runs follow. With `stages`, each part with a price of its own is asked for when it is its turn: what comes before
+the lock, screen, pilot, each look's seeds, replication. With `none`, nothing is asked.
 
 Pure functions of the state. What was approved stays approved: a run that failed is tried again, and a look whose
 verdict is formed again needs no second yes. A question that nothing waits for any more (its hypotheses were vetoed,
@@ -37,6 +37,10 @@ from studies.records.verdict import ApprovalRequest
 ApprovalMode = Literal["none", "stages", "plan"]
 MODE: Final = "approve"
 """Key of the mode in a study's settings."""
+PILOT: Final = "pilot"
+"""Stage of the runs that size the design."""
+SIZED: Final = "sized"
+"""Stage of all that follows a pilot, of a study that is asked for as a whole."""
 EXPLORATION: Final = "exploration"
 """Stage of single runs without a claim."""
 
@@ -93,10 +97,16 @@ def _stage(state: StudyState, step: Step | None) -> str | None:
         return "noise"
     if phase == "explore":
         return EXPLORATION
+    design, spec = state.design, step.spec if isinstance(step, PlanRun) else None
+    pilot = design.pilot if design is not None and phase == "confirm" else None
+    if (
+        design is not None and spec is not None and pilot is not None
+        and spec.seed in design.seeds_of(spec.arm, design.seeds[: pilot.seeds])
+    ):  # fmt: skip
+        return PILOT if mode == "stages" else "design"
     if mode == "plan":
-        return "design"
-    if isinstance(step, PlanRun) and phase == "confirm":
-        design, spec = state.design, step.spec
+        return "design" if state.sizing is None else SIZED
+    if spec is not None and phase == "confirm":
         assert design is not None
         for look in range(1, len(design.looks) + 1):
             if spec.seed in design.seeds_of(spec.arm, design.seeds[: count_seeds(design, look)]):
@@ -111,7 +121,11 @@ def _cost(state: StudyState, stage: str, limits: StepLimits) -> tuple[int, float
     if stage == "design" and design is not None:
         return design.price.runs, design.price.total_s
     batches: list[tuple[int, float]] = []
-    if stage != EXPLORATION and design is not None and design.screen is not None:
+    if stage == SIZED and design is not None:
+        again = 0 if design.replication is None else len(design.replication.seeds) * len(design.arms)
+        rest = [run for run in confirmation_runs(state, all_analyses=True) if run not in runs]
+        batches = [(len(rest), price_of(state, "confirm")), (again, price_of(state, "replicate"))]
+    elif stage != EXPLORATION and design is not None and design.screen is not None:
         entering = design.screen.candidates
         for rung in design.screen.rungs:
             batches.append((entering, price_of(state, "screen", rung.steps)))
@@ -150,10 +164,18 @@ def _describe_effect(state: StudyState, stage: str) -> str:
         parts = [arms]
         if screen is not None:
             parts = [f"a screen of {screen.candidates} candidates", f"{screen.confirmed} confirmed"]
-        parts.append(f"{'at most ' if looks > 1 else ''}{len(design.seeds)} seeds each in {max(1, looks)} looks")
+        if design.pilot is not None and state.sizing is None:
+            parts.append(f"{design.pilot.seeds} seeds each first, which say how many follow, and are asked for then")
+        else:
+            parts.append(f"{'at most ' if looks > 1 else ''}{len(design.seeds)} seeds each in {max(1, looks)} looks")
         if replication is not None:
             parts.append(f"and a replication on {replication.environment} where a rule asks for it")
         return f"all that is locked as {str(state.design_hash)[:16]}: {', '.join(parts)}"
+    if stage == PILOT:
+        return f"the first runs, which say how many follow: {arms}, with {len(design.seeds)} seeds each"
+    if stage == SIZED:
+        most = f"{'at most ' if looks > 1 else ''}{len(design.seeds)}"
+        return f"what the first runs led to: {arms}, with {most} seeds each in {max(1, looks)} looks"
     if stage == "screen":
         assert screen is not None
         return f"the screen: {screen.candidates} candidates on one seed each"

@@ -28,6 +28,7 @@ from research.scheduler.required_runs import (
     planned_runs,
     replication_hypotheses,
     replication_runs,
+    runs_left,
     to_required_run,
     was_cut,
 )
@@ -100,6 +101,21 @@ def foresee_cuts(state: StudyState, design: Design, limits: StepLimits) -> Itera
         f'--budget {format_flag(state.budget_s - limits.seconds + carried)} --reason "..."'
     )
     yield Decide(SHRINK_RULE, GIVEN_UP[level], reason)
+
+
+def affordable_seeds(state: StudyState, design: Design, limits: StepLimits) -> int:
+    """Return the most seeds of each arm, the pilot's at least, for which there are time and runs.
+
+    A replication is not reckoned with: it is what is given up first. Arms of a vetoed claim are: else a veto would
+    have its pilot judged at the level of a whole study.
+    """
+    assert design.pilot is not None
+    first, most, left = design.pilot.seeds, design.pilot.most, runs_left(state)
+    for seeds in range(most, first, -1):
+        batch = _Batch((seeds - first) * len(design.arms), price_of(state, "confirm"))
+        if (left is None or batch.runs <= left) and _fits(state, [batch], limits):
+            return seeds
+    return first
 
 
 def end_candidates(state: StudyState, design: Design, screen: Screen, limits: StepLimits) -> Iterator[Decide]:

@@ -1,13 +1,14 @@
 """What a study does next: a pure function of state, time left and runs at once.
 
 `next_step` returns None when there is nothing to do but to wait for running attempts, or nothing at all. A study goes
-through its stages in order: A/A runs, the screen, the confirmation look by look, the replication; each is left when its
-runs are over. Then the next round's question is asked, as long as level and budget tell something. No run begins that
-by its price would end after the budget, and where the budget does not carry all that is locked, what is not needed yet
-is given up first (`research.scheduler.budget`). Once the budget is used up, what was collected is judged, and the
-study stops; resumed with no more budget, it concludes. While it is paused, what runs finishes and nothing begins, not
-even a verdict; what a person has to approve waits for that (`research.scheduler.approvals`). Attempts are watched
-elsewhere (`research.runs.launcher`).
+through its stages in order: the run that must not learn (and A/A runs, in logs from before there were pilots), the
+screen, the pilot that sizes the design, the confirmation look by look, the replication; each is left when its runs are
+over. Then the next round's question is asked, as long as level and budget tell something. No run begins that by its
+price would end after the budget, and where the budget does not carry all that is locked, what is not needed yet is
+given up first (`research.scheduler.budget`). Once the budget is used up, what was collected is judged, and the study
+stops; resumed with no more budget, it concludes. While it is paused, what runs finishes and nothing begins, not even a
+verdict; what a person has to approve waits for that (`research.scheduler.approvals`). Attempts are watched elsewhere
+(`research.runs.launcher`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from research.design.pricing import price_of
 from research.errors import NotReady
 from research.scheduler.approvals import require_approval
-from research.scheduler.budget import StepLimits, end_screen, foresee_cuts, replication_seconds
+from research.scheduler.budget import StepLimits, affordable_seeds, end_screen, foresee_cuts, replication_seconds
 from research.scheduler.interim_analyses import (
     conclusion,
     judgements,
@@ -61,6 +62,7 @@ from research.scheduler.steps import (
     PlanRun,
     PlanStudy,
     PrepareModel,
+    SizeDesign,
     Step,
     StopAttempt,
     StopStudy,
@@ -130,8 +132,10 @@ def _work(state: StudyState, limits: StepLimits) -> Iterator[Step]:
     yield from foresee_cuts(state, design, limits)
     if design.screen is not None:
         yield from screen_step(state, design, design.screen, required, limits)
-    else:
+    elif not state.awaits_sizing:
         yield from judgements(state, design)
+    elif all(_is_met(state, required_run) for required_run in required):
+        yield SizeDesign(affordable_seeds(state, design, limits))
     yield from _make(state, required, limits)
     if required or any(attempts_running(state)):
         return

@@ -62,6 +62,14 @@ class DecideScreen:
 
 
 @dataclass(frozen=True, slots=True)
+class SizeDesign:
+    """Write down what the pilot led to."""
+
+    affordable: int
+    """Most seeds of each arm that the budget carries."""
+
+
+@dataclass(frozen=True, slots=True)
 class PlanRun:
     """Write down one run."""
 
@@ -164,6 +172,7 @@ Step = (
     | AskCandidate
     | AskApproval
     | DecideScreen
+    | SizeDesign
     | PlanRun
     | PrepareModel
     | RunStep

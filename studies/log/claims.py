@@ -102,6 +102,8 @@ def _lock(study: StudyState, event: Event, design: Design, hash: str, file: str)
     """A design is fixed: a link of the chain of rounds, which spends what the ledgers give it."""
     if study.design is not None:
         raise ImpossibleEvent("a design was locked before; expected one lock per study")
+    if study.explores:
+        raise ImpossibleEvent("a design was locked in a study that was asked to explore, and to test nothing")
     if (found := design.hash()) != hash:
         raise ImpossibleEvent(f"the design's hash is {found[:12]}, the lock says {hash[:12]}")
     place, last = design.inquiry, study.rounds_before[-1] if study.rounds_before else None

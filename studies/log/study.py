@@ -275,8 +275,7 @@ class RoundState:
     """What was tried without a claim since this round began, in order."""
     locked_design: Design | None = None
     design: Design | None = None
-    """The effective design: after a screen, with the arms it kept and the claims on them, and without the screen;
-    with a pilot, as large as that until it is sized."""
+    """The effective one: after a screen, its arms and claims in the screen's place; with a pilot, its size so far."""
     design_hash: str | None = None
     """The lock's hash, which every run carries."""
     lock_file: str | None = None

@@ -26,12 +26,14 @@ from studies.report.wording import (
     describe_counts,
     duration,
     format_signed,
+    format_size,
     label,
     moment,
     number,
     one_line,
     p_value,
     percent,
+    plural,
     span,
     true_minus,
 )
@@ -134,6 +136,36 @@ def numbers_table(state: StudyState) -> Table | None:
         ])  # fmt: skip
     columns = ("Hypothesis", "Locked test", "Interval", "Level", "p", "Equivalence interval", "Probability given")
     return table((*columns, "Brier", "Inputs, sha256"), rows, (2, 3, 4, 5, 6, 7))
+
+
+def describe_sizing(state: StudyState) -> str:
+    """Return how the design got its size, where its lock does not say, or promises less than was asked for."""
+    design, sizing = state.design, state.sizing
+    if design is None or (promise := design.promise) is None:
+        return ""
+    effect, each = format_size(promise.effect, design.metric), "of each arm"
+    if sizing is None and design.pilot is not None:
+        return (
+            f"The first {design.pilot.seeds} seeds {each} say how many see {effect} with {percent(promise.power)}: up "
+            f"to {design.pilot.most}, as the budget carries."
+        )
+    if sizing is None:
+        asked = state.settings.get("power", promise.power)
+        less = f"{len(design.seeds)} seeds {each}, which see {effect} with {percent(promise.power)}"
+        return f"The budget carried {less}, not the {percent(asked)} asked for." if promise.power < asked else ""
+    if sizing.sd is None:
+        return f"The first {plural(sizing.runs, 'measured run')} say nothing of a spread, so that no more are made."
+    spread = number(sizing.sd, unit=design.metric.unit)
+    told = f"The first {sizing.runs} runs have a spread of {spread} ({plural(sizing.df, 'degree')} of freedom"
+    told += f"; {sizing.collapsed} of them collapsed)" if sizing.collapsed else ")"
+    if sizing.needed is None:
+        told += f", with which no {design.pilot.most if design.pilot else 0} seeds {each} see {effect}"
+    else:
+        told += f", with which {sizing.needed} seeds {each} see {effect}"
+    told += f" with {percent(promise.power)}; arms were not told apart. "
+    if sizing.needed is not None and sizing.seeds >= sizing.needed:
+        return f"{told}So many are made."
+    return f"{told}The budget carries {sizing.seeds}, which see it with {percent(round(sizing.power or 0.0, 2))}."
 
 
 def unit_of(state: StudyState) -> str:

@@ -154,7 +154,10 @@ def _rule_facts(design: Design) -> Iterator[Fact]:
         if noise.correlation is not None:
             shared = f"{number(noise.correlation, 2)} ({plural(noise.pairs, 'pair')})"
             parts += f"; correlation of runs that share a seed {shared}"
-        yield "Noise known before", f"{parts}. {one_line(noise.basis)}"
+        yield (
+            "Noise known before" if design.pilot is None else "Noise of the first runs",
+            f"{parts}. {one_line(noise.basis)}",
+        )
     if design.replication is not None:
         seeds = plural(len(design.replication.seeds), "seed")
         yield "Replication, if a rule asks for it", f"in {design.replication.environment}, {seeds}"

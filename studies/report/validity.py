@@ -231,7 +231,7 @@ def _warn_retries(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 def warn_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     """Tell of a spread between seeds, pooled over arms, with a 95 % interval for normal noise that lacks the bank's."""
     design = state.design
-    if design is None or design.noise is None:
+    if design is None or design.noise is None or design.pilot is not None:  # of a pilot its own runs told it, blind
         return
     data = gather(state, look=max(1, len(design.looks))).values()
     arms = [arm.drop_collapsed() if design.collapse is not None else arm.runs(design.metric.worst) for arm in data]

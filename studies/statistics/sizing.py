@@ -33,14 +33,16 @@ _NOTHING: Final = 1e-12
 
 @lru_cache(maxsize=256)
 def plan_analyses(
-    seeds: int, most: int, level: float = ALPHA, alike: float | None = None, first: int = FIRST_ANALYSIS
+    seeds: int, most: int, level: float = ALPHA, alike: float | None = None, pilot: int | None = None
 ) -> tuple[InterimAnalysis, ...]:
     """Return up to `most` looks at `seeds` seeds with their levels, from half of them on; up to 5 seeds two are enough.
 
-    `level` is that of all looks together, `alike` that of a claim of no difference with a ledger of its own, `first`
-    the fewest seeds that are looked at.
+    `level` is that of all looks together, `alike` that of a claim of no difference with a ledger of its own. After a
+    pilot of so many seeds looks begin at a third: a larger effect than was promised makes its spread seem too large,
+    and is seen early.
     """
-    begin, count = max(first, math.ceil(seeds / 2)), min(most, 2 if seeds <= 5 else most)
+    begin = max(FIRST_ANALYSIS, math.ceil(seeds / 2)) if pilot is None else max(pilot, math.ceil(seeds / 3))
+    count = min(most, 2 if seeds <= 5 else most)
     if count == 1 or seeds <= begin:
         return (InterimAnalysis(seeds=seeds, alpha=level, equivalence=alike),)
     stops = sorted({begin + round((seeds - begin) * look / (count - 1)) for look in range(count)})

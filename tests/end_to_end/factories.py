@@ -90,7 +90,7 @@ def interrupt(controller: subprocess.Popen[str]) -> str:
 
 def check_whole(state: StudyState | None) -> StudyState:
     assert state is not None
-    assert (state.status, len(state.runs)) == ("concluded", 6)
+    assert (state.status, len(state.runs)) == ("concluded", 7)  # the first one at a learning rate of 0
     assert all(run.status == "collected" for run in state.runs.values())
     assert all(sum(a.status == "finished" for a in run.attempts) == 1 for run in state.runs.values())
     assert state.locked is not None

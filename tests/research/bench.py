@@ -312,7 +312,7 @@ def _stages(event: Event, mode: str) -> set[str]:
     phase = "screen" if event.type is EventType.CANDIDATE_ASKED else event.payload["spec"].get("phase", "confirm")
     if phase == "noise" or mode == "plan":
         return {"noise" if phase == "noise" else "design"}
-    looks = {f"look {number}" for number in range(1, 10)}
+    looks = {"pilot", *(f"look {number}" for number in range(1, 10))}
     return looks if phase == "confirm" else {"replication" if phase == "replicate" else phase}
 
 

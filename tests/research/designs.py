@@ -9,6 +9,7 @@ from studies.records.procedure import (
     InterimAnalysis,
     Knob,
     Noise,
+    Pilot,
     PowerTarget,
     Prediction,
     Replication,
@@ -76,6 +77,13 @@ def screened(**changes: Any) -> Design:
         rungs=(Rung(steps=1, keep=2), Rung(steps=2, keep=1)), seed=7,
     )  # fmt: skip
     return design(**{"arms": (CONTROL,), "hypotheses": (), "screen": screen, **changes})
+
+
+def piloted(*treatments: int, **changes: Any) -> Design:
+    """Return a design of up to 7 seeds that its first 3 size."""
+    pilot = {"pilot": Pilot(seeds=3, most=7), "seeds": tuple(range(101, 108)), "looks": (), "noise": None}
+    tests = {"test": "welch" if len(treatments) < 2 else "common"}
+    return design(*treatments, **{**pilot, **tests, **changes})
 
 
 def every_stage() -> Design:

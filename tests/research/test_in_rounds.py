@@ -71,7 +71,7 @@ def test_progress_counts_all_rounds_and_never_falls(home: Home) -> None:
     study.begin_next()
     assert look() == f"round 2 of at most {MOST}: planning"
     assert len(list(study.noise())) == 2
-    assert look() == f"round 2 of at most {MOST}: 2 of 2 A/A runs done, the design comes after them"
+    assert look() == f"round 2 of at most {MOST}: 2 of 2 runs done, the design comes after them"
     study.ask(16, 32)
     assert look() == f"round 2 of at most {MOST}: 12 of at most 22 runs done in all rounds so far"
     study.answer()

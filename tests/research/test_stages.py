@@ -1,9 +1,12 @@
-"""A study's stages: A/A runs, screen, looks, replication; and what a budget, a veto or a spoilt file does in each."""
+"""A study's stages: what comes before its lock, screen, pilot, looks, replication; and what a budget, a veto or a
+spoilt file does in each.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,10 +16,15 @@ from research.errors import BadInput
 from research.runs.files import AttemptSpec
 from research.scheduler.steps import VETO_CODE
 from studies import EventType, StudyLog, StudyState, fold
+from studies.log.event import compose_event, row_of
+from studies.proof import verify
 from studies.records.design import Design
-from studies.records.procedure import InterimAnalysis, Phase
+from studies.records.procedure import InterimAnalysis, Phase, PowerTarget
+from studies.report.claims import describe_sizing
 from tests.research.bench import STUDY, Bench, scratch
-from tests.research.designs import design, every_stage, noise_plan, screened
+from tests.research.designs import design, every_stage, noise_plan, piloted, screened
+
+NOW = datetime(2031, 3, 4, 12, tzinfo=UTC)
 
 
 def finished(bench: Bench) -> StudyState:
@@ -70,6 +78,66 @@ def test_a_screen_of_which_nothing_could_be_measured_ends_without_a_claim(fast_p
     state = finished(bench)
     assert (state.status, state.selection, state.verdicts) == ("concluded", None, ())
     assert ("no candidate" in str(state.concluded_reason), counts(state)) == (True, {"screen": 3})
+
+
+def test_a_pilot_sizes_the_design_and_the_proof_computes_its_size_again(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=piloted(16, promise=PowerTarget(power=0.8, effect=0.2)))
+    state = finished(bench)
+    kinds = [event.type for event in bench.events()]
+    at = kinds.index(EventType.DESIGN_SIZED)
+    assert (kinds[:at].count(EventType.RUN_PLANNED), kinds[:at].count(EventType.VERDICT_COMPUTED)) == (6, 0)
+    sized, runs = state.sizing, kinds.count(EventType.RUN_PLANNED)
+    assert (sized.df, sized.runs, sized.affordable) == (4, 6, 7)
+    assert (len(state.design.seeds), state.locked_design.seeds[: sized.seeds]) == (sized.seeds, state.design.seeds)
+    assert 6 <= runs <= 2 * sized.seeds
+    assert state.verdicts[0].look <= len(sized.looks)
+    folder = bench.home.study(STUDY)
+    rows = [row_of(event) for event in bench.events() if event.type is not EventType.REPORT_BUILT]
+    assert "sizing" in verify(STUDY, rows, folder).held
+    said = fold(bench.events()[: at + 1])
+    assert "arms were not told apart" in describe_sizing(said)
+    false = {**bench.events()[at].payload, "sd": 0.5}
+    forged = [*bench.events()[:at]]
+    forged.append(compose_event(STUDY, EventType.DESIGN_SIZED, false, after=forged[-1], actor="system", at=NOW))
+    drifts = verify(STUDY, [row_of(event) for event in forged], folder).drifts
+    assert ["sd is 0.5 in the log" in drift.difference for drift in drifts if "sizing" in drift.place] == [True]
+
+
+@pytest.mark.parametrize(("limits", "affordable"), [({"max_runs": 8}, 4), ({"budget_s": 45.0}, 4), ({}, 7)])
+def test_a_pilot_leads_to_no_more_seeds_than_time_and_runs_carry(
+    fast_path: Path, limits: dict[str, float], affordable: int
+) -> None:
+    bench = Bench(fast_path, design=piloted(16), **limits)
+    bench.slow(10.0, 1.0)
+    state = bench.until(lambda state: state.sizing is not None)
+    assert state.sizing.affordable == affordable
+    assert state.sizing.seeds <= affordable < (state.sizing.needed or 8)
+
+
+def test_a_claim_that_is_vetoed_in_its_pilot_is_judged_at_the_level_of_an_early_look(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=piloted(16))
+    bench.until(lambda state: sum(bool(run.measurements) for run in state.runs.values()) >= 4)
+    bench.append(EventType.HYPOTHESIS_VETOED, hypothesis="h1", reason="seen enough")
+    state = finished(bench)
+    (verdict,) = state.verdicts
+    assert (state.status, verdict.look, state.sizing.seeds) == ("concluded", 1, 7)
+    assert 1 - verdict.level < 0.005
+    assert len([run for run in state.runs.values() if run.attempts]) <= 6
+
+
+def test_a_pilot_of_which_every_run_fails_is_the_whole_study(fast_path: Path) -> None:
+    state = finished(Bench(fast_path, lambda order: "died", design=piloted(16)))
+    assert (state.status, state.sizing.seeds, len(state.design.looks)) == ("concluded", 3, 1)
+    assert [verdict.verdict for verdict in state.verdicts] == ["invalid"]
+
+
+def test_a_budget_that_ends_within_the_pilot_judges_what_is_there_and_more_of_it_goes_on(fast_path: Path) -> None:
+    bench, state = spend_in("confirm", fast_path, piloted(16), 5)
+    assert (state.status, state.sizing, state.report is not None) == ("stopped", None, True)
+    assert [(v.look, v.n_control + v.n_treatment) for v in state.verdicts] == [(1, 5)]
+    state = amended(bench, 5000.0)
+    assert (state.status, state.sizing is None) == ("concluded", False)
+    assert state.verdicts[0].n_control >= 3
 
 
 def spend_in(phase: Phase, path: Path, chosen: Design, after: int) -> tuple[Bench, StudyState]:

@@ -36,14 +36,19 @@ from research.runs.files import AttemptSpec
 from research.scheduler.next_step import is_done
 from studies import EventType, StudyLog, StudyState, fold
 from studies.log.study import BUDGET_RULE
+from studies.records.procedure import Pilot, Replication
 from studies.report.content import report_content
 from studies.report.evidence import gather_rounds
 from studies.verdicts.judge import verdict_follows
 from tests.research.bench import STUDY, Bench, Cut, check_whole, examples, scratch, unapproved
-from tests.research.designs import design, every_stage, noise_plan
+from tests.research.designs import design, every_stage, noise_plan, piloted, screened
 from tests.research.fakes import ScriptedPlanner
 
 BUDGET_S = 4 * 3600.0
+SCREENED_PILOT = screened(
+    pilot=Pilot(seeds=3, most=7), seeds=tuple(range(101, 108)), looks=(), noise=None, test="welch",
+    replication=Replication(environment="arith", seeds=tuple(range(201, 208))),
+)  # fmt: skip
 ENDINGS = st.lists(
     st.sampled_from(["ok", "ok", "ok", "ok", "failed", "died", "lost", "timeout", "foreign"]), min_size=1, max_size=9
 )
@@ -69,11 +74,13 @@ class Thoughtful(ScriptedPlanner):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("written", [True, False])
-@pytest.mark.parametrize("staged", [False, True])
-def test_a_fresh_controller_appends_the_next_event_wherever_the_last_was_killed(staged: bool, written: bool) -> None:
+@pytest.mark.parametrize("staged", ["", "stages", "pilot"])
+def test_a_fresh_controller_appends_the_next_event_wherever_the_last_was_killed(staged: str, written: bool) -> None:
     """By induction a controller killed at any event changes nothing: each event here is a controller's first."""
     with scratch() as folder:
         stages: dict[str, Any] = {"design": every_stage(), "noise": noise_plan()} if staged else {}
+        if staged == "pilot":
+            stages = {"design": SCREENED_PILOT}
         whole, killed = (Bench(folder / name, approve="stages", **stages) for name in ("whole", "killed"))
         for bench in (whole, killed):
             bench.planner, bench.approves = Thoughtful(), True
@@ -93,7 +100,7 @@ def test_a_fresh_controller_appends_the_next_event_wherever_the_last_was_killed(
 @pytest.mark.slow
 @settings(max_examples=examples(3))
 @given(
-    kind=st.sampled_from(["plain", "looks", "stages"]),
+    kind=st.sampled_from(["plain", "looks", "stages", "pilot"]),
     endings=ENDINGS,
     parallel=st.integers(1, 3),
     most=st.one_of(st.none(), st.integers(1, 20)),
@@ -103,7 +110,10 @@ def test_a_fresh_controller_appends_the_next_event_wherever_the_last_was_killed(
 def test_whatever_fails_and_wherever_it_is_killed_a_study_ends_whole_within_its_limits(
     kind: str, endings: list[str], parallel: int, most: int | None, budget: float, cuts: list[tuple[int, bool]]
 ) -> None:
-    designs = {"plain": design(16, looks=(), decision_table=()), "looks": design(16, 32), "stages": every_stage()}
+    designs = {
+        "plain": design(16, looks=(), decision_table=()), "looks": design(16, 32), "stages": every_stage(),
+        "pilot": piloted(16, 32),
+    }  # fmt: skip
     noise = noise_plan() if kind == "stages" else None
     limits: dict[str, Any] = {"parallel": parallel, "max_runs": most, "budget_s": budget}
     with scratch() as folder:

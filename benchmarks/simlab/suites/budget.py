@@ -23,7 +23,7 @@ QUESTION = "Is what cannot be afforded refused with a price that works, and is n
 POLLING_S = 2.0
 """What a study may take beyond its budget: an interval between two looks at the clock."""
 MOST_TRIES = 4
-UNKNOWN = "A/A runs first"
+UNKNOWN = "say how many it takes"
 """In a refusal before the noise is known: its price is the least that any noise needs."""
 _FLAG = re.compile(r"--(budget|max-runs) ([0-9a-z.]+)")
 

@@ -120,7 +120,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 def test_a_package_from_outside_brings_a_metric_that_a_plan_asks_for(ajet: Ajet, outside: Callable[..., Path]) -> None:
     (outside("lost", "metric_from_outside:Lost") / "metric_from_outside.py").write_text(METRIC)
     found = ajet("study", "plan", *VARY, "--metric", "lost", "--json").data
-    assert (found["metric"]["key"], found["noise_runs_first"]) == ("hidden/lost", 6)
+    assert (found["metric"]["key"], found["pilot_runs_first"]) == ("hidden/lost", 8)
     assert found["hypotheses"][0]["direction"] == "decrease"
     topic = ajet("study", "plan", "lost on the way with lr 1e-3 vs 3e-3 on guess", "--json").out
     assert json.loads(topic)["metric_chosen_for"] == "lost on the way"

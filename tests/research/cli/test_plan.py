@@ -85,7 +85,7 @@ def test_a_script_finds_what_it_found_before(ajet: Ajet, home: Path) -> None:
 @pytest.mark.usefixtures("known_noise")
 def test_a_plan_that_explores_has_one_run_of_each_arm_beside_what_a_study_could_see(ajet: Ajet) -> None:
     found = planned(ajet, TOPIC, "--explore", "--budget", "3m")
-    assert (found["explores"], found["tested"], found["design"], found["noise_runs_first"]) == (True, [], None, 0)
+    assert (found["explores"], found["tested"], found["design"], found["pilot_runs_first"]) == (True, [], None, 0)
     assert [(stage["name"], stage["runs"]) for stage in found["stages"]] == [("explore", 2)]
     assert found["power_curve"]
     assert "nothing is tested" in ajet("study", "plan", TOPIC, "--explore").out
@@ -103,12 +103,14 @@ def test_a_refused_design_is_shown_with_what_it_could_see_and_ends_in_one_line(a
 
 
 @pytest.mark.usefixtures("known_noise")
-def test_with_unknown_noise_the_runs_before_are_priced(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_unknown_noise_the_runs_that_size_the_design_are_priced(
+    ajet: Ajet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = planned(ajet, "group size 4 vs 16", "--env", "arith")
-    assert (found["noise_runs_first"], found["noise"], found["power_curve"]) == (6, None, [])
-    assert [stage["name"] for stage in found["stages"]] == ["A/A", "confirm"]
+    assert (found["pilot_runs_first"], found["noise"], found["power_curve"]) == (8, None, [])
+    assert [(stage["name"], stage["runs"]) for stage in found["stages"]] == [("confirm", 8)]
     assert "runs of arith" in found["no_noise_because"]
-    assert "first  6 A/A runs" in ajet("study", "plan", "group size 4 vs 16", "--env", "arith").out
+    assert "seeds  4 of each arm first" in ajet("study", "plan", "group size 4 vs 16", "--env", "arith").out
     monkeypatch.setattr("research.design.noise_bank.load_shipped_bank", NoiseBank)
     assert planned(ajet, TOPIC)["noise"] is None  # what the home knows takes its place
 
@@ -135,7 +137,7 @@ def test_the_job_lies_under_all_arms_and_a_topic_compares_with_what_it_has(ajet:
 def test_models_are_compared_by_flags(ajet: Ajet) -> None:
     found = planned(ajet, "--vary", "model=mine,theirs", "--env", "arith", "--budget", "4h")
     assert (found["arms"], found["not_tested"]) == (["model=mine", "model=theirs"], [])
-    assert ("changes the gain" in found["tested"][0], found["noise_runs_first"] > 0) == (True, True)
+    assert ("changes the gain" in found["tested"][0], found["pilot_runs_first"] > 0) == (True, True)
 
 
 def flip_the_verdict(finished: Synthetic) -> None:

@@ -16,9 +16,10 @@ from pydantic import TypeAdapter
 
 from research.design.comparison import StatisticalRequirements
 from research.design.compiler import DesignCompiler, accept_hypotheses, seed_source
-from research.design.noise_bank import NOISE_SEEDS, NoiseBank
+from research.design.noise_bank import NoiseBank
 from research.design.power import MOST_SEEDS
 from research.design.pricing import Pricing
+from research.design.sample_size import Unaffordable
 from research.errors import DesignRefused
 from research.proposals.actions import (
     Action,
@@ -34,7 +35,7 @@ from research.proposals.arms import lint_arms
 from research.text import parse_budget
 from studies.records.alpha import Exploration
 from studies.records.design import Budget, Design, Hypothesis, Metric
-from studies.records.procedure import Noise
+from studies.records.procedure import Noise, Pilot
 from swarm.job import Job
 from tests.golden import assert_golden
 from tests.research.banks import bank
@@ -295,16 +296,39 @@ def test_a_claim_is_worded_by_code_from_its_fields_and_the_planners_words_are_ke
     assert (silent.said, "said" in silent.model_dump(mode="json")) == ("", False)
 
 
-def test_without_a_word_on_the_noise_runs_of_one_job_come_first() -> None:
-    means = {"price": PRICING, "budget": Budget(wall_clock_s=600), "draw_seed": seed_source("s:noise", b"secret")}
-    plan = noise_plan(accepted(), wish(steps=20), bank=NoiseBank(), **means)  # type: ignore[arg-type]
-    assert (len(plan.seeds), plan.environment, plan.episodes) == (NOISE_SEEDS, "guess", 512)
+@pytest.mark.parametrize(("budget_s", "first"), [(600, 4), (200, 3)])
+def test_without_a_word_on_the_noise_the_first_runs_size_the_design(budget_s: float, first: int) -> None:
+    design = compiled(budget_s, bank=NoiseBank(), requirements=StatisticalRequirements(analyses=2))
+    assert design.pilot == Pilot(seeds=first, most=20, analyses=2)
+    assert (design.noise, design.looks, len(design.seeds), design.test) == (None, (), 20, "welch")
+    assert design.price.runs == 2 * first
+    twice = wish(replication=ProposedReplication(environment="arith"))
+    again = compiled(1200, bank=NoiseBank(), proposal=twice)
+    assert (len(again.replication.seeds), set(again.replication.seeds) & set(again.seeds)) == (20, set())
+    assert compiled().pilot is None
+
+
+def test_before_a_lock_a_run_with_a_learning_rate_of_0_comes_first_where_none_was_seen() -> None:
+    means = {"price": PRICING, "budget": Budget(wall_clock_s=900), "draw_seed": seed_source("s:noise", b"secret")}
+    plan = noise_plan(accepted(), wish(steps=20), bank=NoiseBank(checked=frozenset()), **means)  # type: ignore[arg-type]
+    assert plan is not None
+    assert (plan.seeds, plan.plumbing is None, plan.environment, plan.episodes) == ((), False, "guess", 512)
     assert (plan.job["group_size"], plan.job["steps"]) == (4, 20), "the control's job"
     assert "seed" not in plan.job
-    assert told(wish(), bank=NoiseBank()) is None
-    with pytest.raises(DesignRefused, match="A/A runs come"):
-        compiled(bank=NoiseBank())
-    assert noise_plan(accepted(), wish(), bank=BANK, **means) is None  # type: ignore[arg-type]
+    assert noise_plan(accepted(), wish(), bank=NoiseBank(), **means) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("budget_s", "seeds"), [(320, 5), (200, 3), (100_000, 10)])
+def test_once_runs_were_made_for_it_a_design_shrinks_and_promises_what_it_sees(budget_s: float, seeds: int) -> None:
+    fine = {"requirements": StatisticalRequirements(effect=0.03)}
+    design = compiled(budget_s, tried=True, **fine)
+    promise = design.promise
+    assert (len(design.seeds), promise.effect, promise.power == 0.8) == (seeds, 0.03, seeds == 10)
+    assert 0 < promise.power <= 0.8
+    if seeds < 10:
+        assert "--budget" in (told(wish(), budget_s, **fine) or "")
+    with pytest.raises(Unaffordable):
+        compiled(150, tried=True, **fine)
 
 
 @pytest.mark.parametrize(

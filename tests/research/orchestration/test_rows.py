@@ -209,7 +209,7 @@ def test_a_round_that_comes_to_no_lock_was_given_up(tmp_path: Path) -> None:
     study.begin_next()
     list(study.noise())
     planning, *noise = [row for row in build_rows(study.state()) if row.name.startswith("round 3: ")]
-    assert (planning.name, said(planning)) == ("round 3: planning", ["Running", "Awaiting A/A runs"])
+    assert (planning.name, said(planning)) == ("round 3: planning", ["Running", "Awaiting first runs"])
     assert [row.name for row in noise] == [f"round 3: noise {NOISE_ARM} seed {seed}" for seed in (7, 8)]
     assert all("round:3" in row.tags for row in noise)
     ended = next(row for row in build_rows(study.conclude()) if row.key == planning.key)

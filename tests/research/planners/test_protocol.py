@@ -28,7 +28,7 @@ from research.proposals.flags import RequestedComparison
 from research.proposals.metric_choice import RequestedMetric
 from studies import EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
 from studies.records import statements
-from studies.records.design import Budget
+from studies.records.design import Budget, NoisePlan
 from studies.records.procedure import InterimAnalysis
 from studies.records.runs import noise_spec
 from studies.records.verdict import PlannerMessage
@@ -116,7 +116,7 @@ def test_a_planner_names_the_metric_by_which_its_claims_are_judged() -> None:
     assert seen.metric.key == "hidden/episodes_to_0.7"
     assert seen.hypotheses[0].statement.startswith("group_size = 16 needs fewer episodes")
     assert statements.list_tests(None, seen.hypotheses) == (f"Whether {seen.hypotheses[0].statement}",)
-    assert seen.noise_runs_first > 0
+    assert seen.pilot_runs_first == 8
     assert planner.shown[0].facts()["metric"]["name"] == "hidden success"
     assert "episodes:THRESHOLD" in planner.shown[0].facts()["metrics"]
     told = planner.shown[1].facts()
@@ -212,15 +212,18 @@ def plan(home: Home, log: EventLog, planner: Any, bank: NoiseBank = EMPTY) -> St
     return state_of(log)
 
 
-def test_an_unknown_noise_leads_to_aa_runs_and_they_to_a_lock_on_fresh_seeds_unasked(home: Home, log: EventLog) -> None:
-    planner = ScriptedPlanner()
-    noise = plan(home, log, planner)
+def test_an_unknown_noise_leads_to_a_lock_whose_first_runs_size_it_after_the_machinery_was_seen(
+    home: Home, log: EventLog
+) -> None:
+    planner, new = ScriptedPlanner(), NoiseBank(checked=frozenset())
+    noise = plan(home, log, planner, new)
     assert types_of(log)[-1] == "noise.planned"
-    assert noise.design is None
+    assert (noise.design, noise.noise_plan.seeds) == (None, ())
     assert noise.noise_plan.job["group_size"] == 8, "the control's value"
     assert noise.noise_seconds > 0
-    state = plan(home, log, planner, Knows())
-    assert not set(state.design.seeds) & set(state.noise_plan.seeds)
+    state = plan(home, log, planner)
+    assert (state.locked_design.pilot.seeds, state.awaits_sizing) == (4, True)
+    assert state.noise_plan.plumbing not in state.locked_design.seeds
     assert planning(home, log, planner).write_final_message(state, 100.0) is None  # there is no verdict
     assert planner.asked == ["propose", "design"]
 
@@ -250,7 +253,11 @@ def test_turns_whose_files_were_exchanged_are_refused_in_one_line(home: Home, lo
 
 
 def test_the_design_is_priced_by_what_the_aa_runs_took(home: Home, log: EventLog) -> None:
-    noise = plan(home, log, ScriptedPlanner())
+    job = BASE.model_dump(mode="json", exclude={"seed", "tracking"})
+    aa = NoisePlan(environment="guess", job=job, seeds=(1, 2, 3), metric_key="hidden/success", episodes=512)
+    payload = {"plan": aa.model_dump(mode="json"), "hash": aa.hash(), "seconds_per_run": 10.0}
+    append(log, STUDY, EventType.NOISE_PLANNED, payload)  # as before there were pilots
+    noise = state_of(log)
     for seed, seconds in zip(noise.noise_plan.seeds, (40.0, 50.0, 900.0), strict=False):
         spec = noise_spec(STUDY, noise.noise_plan, noise.noise_hash, seed)
         run = {"run_id": spec.run_id}
@@ -263,25 +270,10 @@ def test_the_design_is_priced_by_what_the_aa_runs_took(home: Home, log: EventLog
     assert "this study's A/A runs took" in state.design.price.basis
 
 
-def test_aa_runs_that_tell_nothing_end_the_study_in_one_line(home: Home, log: EventLog) -> None:
-    plan(home, log, ScriptedPlanner())
-    with pytest.raises(DesignRefused, match="expected A/A runs that") as caught:
-        plan(home, log, ScriptedPlanner())
-    assert "\n" not in caught.value.message
-    assert "found 0 of 0 measured, of guess" in caught.value.message
-    assert types_of(log).count("noise.planned") == 1
-
-
-def test_a_study_whose_aa_runs_were_planned_before_the_machinery_was_checked_goes_on(home: Home, log: EventLog) -> None:
-    before = plan(home, log, ScriptedPlanner())
-    assert before.noise_plan.plumbing is None
-    assert plan(home, log, ScriptedPlanner(), Knows(checked=frozenset())).design is not None
-
-
 def test_a_learning_rate_of_0_that_was_asked_for_and_not_seen_ends_the_study(home: Home, log: EventLog) -> None:
     first = plan(home, log, ScriptedPlanner(), NoiseBank(checked=frozenset()))
     assert first.noise_plan.plumbing is not None
-    with pytest.raises(DesignRefused, match="learning rate of 0 that changes nothing"):
+    with pytest.raises(DesignRefused, match="learning rate of 0 of the design that changes nothing"):
         plan(home, log, ScriptedPlanner(), Knows(checked=frozenset()))
 
 
@@ -302,7 +294,7 @@ class Thoughtful(ScriptedPlanner):
 def test_a_controller_killed_at_any_event_takes_no_turn_and_no_note_twice(home: Home, cut: int, written: bool) -> None:
     planner = Thoughtful()
     with closing(CutLog(EventLog(home.database, clock=ManualClock()), cut, written=written)) as log, pytest.raises(Cut):
-        [plan(home, log, planner, bank) for bank in (EMPTY, Knows())]
+        [plan(home, log, planner, bank) for bank in (NoiseBank(checked=frozenset()), Knows())]
     with closing(EventLog(home.database)) as log:
         state = plan(home, log, planner, Knows()) if state_of(log).design is None else state_of(log)
     assert planner.asked == ["propose", "design"]
