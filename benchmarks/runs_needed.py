@@ -80,7 +80,7 @@ from swarm.job import Job
 
 Numbers = Any
 """An array."""
-STUDIES, QUICK = 300, 40
+STUDIES, QUICK = 1000, 40
 """Studies of a row, with the effect and without it."""
 EFFECTS = (0.03, 0.05, 0.1)
 GOALS = {"guess": 0.55, "arith": 0.65}
