@@ -24,7 +24,7 @@ later round is. Seconds are those of the price list, one run after the other.
 Goals: in sum over all that is asked of an effect at most .55 of the runs before in `guess`, .65 in `arith`, where rules
 that fall short of a power of .8 are charged the runs that a normal test needs to make it up; claims in at most 5 % of
 the studies of nothing, and a power of .75 of .05 and .1, as far as it can be told: .03 is often more than 20 seeds see.
-What misses one is published as it is. Full size: some 15 minutes of one core.
+What misses one is published as it is. Full size: some 10 minutes of one core.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ import math
 import operator
 import sys
 import time
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
@@ -91,6 +92,8 @@ _CURVE_ERROR = 0.03
 _MOST = 20
 _NOISE_RUNS = 6
 _FINE = 500
+_FINELY = 0.002
+"""How finely a bank's noise of A/A runs is told: each is planned on once."""
 _EXPECTED = Prediction(low=0, high=0.2, probability=0.5)
 
 MEASURES = ("runs", "most", "seconds")
@@ -288,11 +291,11 @@ def plan_before(question: Question, sd: float, df: int) -> Plan:
     level, alike = (ALPHA, None) if place is None else (place.difference, place.equivalence)
     noise = Noise(sd=sd, df=df, episodes=512, basis="a bank")
 
-    def seen(seeds: int) -> float:
+    def is_seen(seeds: int) -> bool:
         last = looks_before(seeds, level, alike)[-1:]
-        return assured_power(PowerDesign("welch", last), question.effect, noise)
+        return assured_power(PowerDesign("welch", last), question.effect, noise) >= PROMISED
 
-    seeds = next((seeds for seeds in range(5, _MOST) if seen(seeds) >= PROMISED), _MOST)
+    seeds = 5 + bisect_left(range(5, _MOST), True, key=is_seen)
     plays_s = CALLS_PER_EPISODE[job.environment] * SECONDS_PER_CALL
     run_s, first = STARTUP_S + Estimates().training(job) + 2 * 512 * plays_s, 0 if question.known else _NOISE_RUNS + 1
     design = design_of(
@@ -378,7 +381,7 @@ def noise_before(question: Question, source: Generator) -> tuple[float, int]:
         return own.sd(512), own.df
     mean, residuals, _ = own.pairs[source.integers(len(own.pairs))]
     values = play(own, mean + source.choice(residuals, _NOISE_RUNS), 512, source)
-    return max(0.001, round(float(values.std(ddof=1)), 3)), _NOISE_RUNS - 1
+    return max(_FINELY, _FINELY * round(float(values.std(ddof=1)) / _FINELY)), _NOISE_RUNS - 1
 
 
 def drawn(own: Ground, plan: Plan, effect: float, source: Generator) -> dict[str, ArmData]:

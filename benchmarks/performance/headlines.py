@@ -115,14 +115,23 @@ def _simlab(figures: Figures) -> Iterator[Headline]:
 
 
 def _verdicts(figures: Figures) -> Iterator[Headline]:
-    def row(cell: str, *, planted: bool) -> Figures:
-        return row_with(figures["rows"], cell=cell, rules="after", planted=planted, arms=2, n=5)
+    def told(name: str, cell: str, rules: str = "after", n: int = 5, *, planted: bool = False) -> Headline:
+        row = row_with(figures["rows"], cell=cell, rules=rules, planted=planted, arms=2, n=n)
+        headline = rate(name, row["found" if planted else "false"], lower=not planted, goal=0.75 if planted else 0.05)
+        return replace(headline, at=(row["commit"], row["date"])) if "commit" in row else headline
 
     for cell, name in (("clean", "clean"), ("noise 1:5", "noise 1:5"), ("correlation -0.6", "seeds against each other"),
                        ("mixture", "mixture")):  # fmt: skip
-        yield rate(f"false claims, {name}", row(cell, planted=False)["false"], lower=True, goal=0.05)
+        yield told(f"false claims, {name}", cell)
     for cell in ("clean", "mixture"):
-        yield rate(f"power, {cell}", row(cell, planted=True)["found"], lower=False, goal=0.75)
+        yield told(f"power, {cell}", cell, planted=True)
+    for cell in ("stuck in one arm, 5 %, equal over all", "stuck in one arm, 10 %, equal over all",
+                 "skewed in one arm, 3 times as loud"):  # fmt: skip
+        yield told(f"false claims, {cell}", cell)
+    yield told("false claims, ended by its budget", "clean", "budget", 8)
+    yield told("false claims, ended by a peeker", "clean", "peeker", 8)
+    yield told("false claims, sized by a pilot", "a pilot, effect of 2 sd", "pilot", 20)
+    yield told("power, sized by a pilot", "a pilot, effect of 2 sd", "pilot", 20, planted=True)
 
 
 def _metric_verdicts(figures: Figures) -> Iterator[Headline]:
@@ -153,6 +162,13 @@ def _real_noise(figures: Figures) -> Iterator[Headline]:
     yield rate("false claims, arms that differ in noise", row("agent", planted=False)["false_claim"], lower=True,
                goal=0.05)  # fmt: skip
     yield rate("power", row("game", planted=True)["found"], lower=False, goal=0.75)
+
+
+def _runs_needed(figures: Figures) -> Iterator[Headline]:
+    for environment, goal in (("guess", 0.55), ("arith", 0.65)):
+        own = figures["ratios"][environment]
+        yield ratio(f"{environment}: runs to a verdict over those before", own["runs"], lower=True, goal=goal)
+        yield ratio(f"{environment}: their seconds over those before", own["seconds"], lower=True)
 
 
 def _first_study(figures: Figures) -> Iterator[Headline]:
@@ -291,8 +307,8 @@ def _sandbox(figures: Figures) -> Iterator[Headline]:
 
 HEADLINES: Mapping[str, Callable[[Figures], Iterator[Headline]]] = {
     "simlab": _simlab, "verdicts": _verdicts, "metric_verdicts": _metric_verdicts, "inquiries": _inquiries,
-    "real_noise": _real_noise, "first_study": _first_study, "evaluation_cost": _evaluation_cost,
-    "orchestration": _orchestration, "server_capacity": _server_capacity,
+    "real_noise": _real_noise, "runs_needed": _runs_needed, "first_study": _first_study,
+    "evaluation_cost": _evaluation_cost, "orchestration": _orchestration, "server_capacity": _server_capacity,
     "soak": _soak, "scale": _scale, "powers": _powers, "generate": _generate, "train_step": _train_step, "gpu": _gpu,
     "merge_ratio": _merge_ratio, "against_trl": _against_trl, "real_model": _real_model,
     "verl_backend": _verl_backend, "verl_agreement": _verl_agreement, "sandbox": _sandbox,

@@ -66,6 +66,7 @@ BENCHMARKS = (
     Benchmark("metric_verdicts", "And on other metrics than success?", 12),
     Benchmark("inquiries", "And over inquiries of twelve rounds?", 25),
     Benchmark("real_noise", "And on the noise of real trainings?", 5),
+    Benchmark("runs_needed", "How many runs does a verdict need, beside the rules before?", 5),
     Benchmark("first_study", "How long does a first study take?", 6),
     Benchmark("evaluation_cost", "What do evaluations during training cost?", 5),
     Benchmark("orchestration", "What does orchestration cost?", 12),
