@@ -35,6 +35,7 @@ from research.design.comparison import StatisticalRequirements
 from research.design.compiler import DesignCompiler, seed_source
 from research.design.noise_bank import NoiseBank, model_key
 from research.design.pricing import Pricing
+from research.design.sample_size import LIKELY_SEEDS
 from research.errors import BadTopic, DesignRefused, NotReady, PlannerFailed, ResearchError, TopicDeclined
 from research.files import read_json, write_json
 from research.installation.base_job import describe_unusual_rate
@@ -361,11 +362,15 @@ class Planning:
         except DesignRefused as error:
             return {"why": f"no study of it, which would be refused ({error.message})", "command": ""}
         arms, seeds, priced = compiled.draft.arms, compiled.seeds, compiled.compiler
-        first = f"at most {seeds} seeds" if compiled.analysis else f"{seeds} seeds first, which say how many it takes,"
-        runs, seconds = sum(stage.runs for stage in compiled.stages), priced.cost(compiled.stages)
+        drawn = f"at most {seeds} fresh seeds"
+        if compiled.analysis is None:
+            seeds, pilot = max(seeds, LIKELY_SEEDS), seeds
+            drawn = f"{pilot} fresh seeds first, which say how many it takes (priced with {seeds}),"
+        stages = priced.stages(compiled.draft, seeds)
+        runs, seconds = sum(stage.runs for stage in stages), priced.cost(stages)
         why = (
-            f"the same question as a study, which tests it: {first} of each of {arms} arms on fresh seeds, {runs} "
-            f"runs, about {format_seconds(seconds)}"
+            f"the same question as a study, which tests it: {drawn} of each of {arms} arms, {runs} runs, about "
+            f"{format_seconds(seconds)}"
         )
         return {"why": why, "command": restate(state, seconds)}
 
