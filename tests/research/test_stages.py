@@ -21,7 +21,7 @@ from studies.proof import verify
 from studies.records.design import Design
 from studies.records.procedure import InterimAnalysis, Phase, PowerTarget
 from studies.report.claims import describe_sizing
-from tests.research.bench import STUDY, Bench, scratch
+from tests.research.bench import STUDY, Bench, scratch, unapproved
 from tests.research.designs import design, every_stage, noise_plan, piloted, screened
 
 NOW = datetime(2031, 3, 4, 12, tzinfo=UTC)
@@ -123,6 +123,20 @@ def test_a_claim_that_is_vetoed_in_its_pilot_is_judged_at_the_level_of_an_early_
     assert (state.status, verdict.look, state.sizing.seeds) == ("concluded", 1, 7)
     assert 1 - verdict.level < 0.005
     assert len([run for run in state.runs.values() if run.attempts]) <= 6
+
+
+@pytest.mark.parametrize(("mode", "stages"), [("plan", ["design", "sized"]), ("stages", ["pilot", "look 2", "look 3"])])
+def test_whoever_approves_is_asked_again_once_the_pilot_says_how_many_runs_follow(
+    fast_path: Path, mode: str, stages: list[str]
+) -> None:
+    fine = piloted(32, promise=PowerTarget(power=0.8, effect=0.05))
+    bench = Bench(fast_path, design=fine, approve=mode)
+    bench.approves = True
+    state = finished(bench)
+    assert [asked.question.stage for asked in state.questions][: len(stages)] == stages
+    first, then = (asked.question for asked in state.questions[:2])
+    assert ("say how many" in first.would, then.runs > 0, "seeds each" in then.would) == (True, True, True)
+    unapproved(bench.events())
 
 
 def test_a_pilot_of_which_every_run_fails_is_the_whole_study(fast_path: Path) -> None:
