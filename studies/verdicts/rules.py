@@ -138,7 +138,8 @@ def _find(case: JudgeInput) -> Finding:
     unit, kind = case.design.metric.unit, case.claim.kind
     look = wording.name_look(case.design, case, case.counts)
     how = wording.TestUsed(result.test, result.instead, len(family), _claims(case), look, unit, kind)
-    verdict, reason = _by_intervals(case.claim, (low, high), 1 - level, same, alike, how)
+    told = margin if case.design.spending == "reached" else None  # sentences of older designs stay as they were
+    verdict, reason = _by_intervals(case.claim, (low, high), 1 - level, same, alike, how, told)
     if verdict in ("supported", "refuted"):
         reason = wording.describe_effect(case.claim, result.estimate, case.design.metric) + reason
     finding = Finding(verdict, reason, result, 1 - level, low, high, p_adjusted=adjusted, equivalence=same)
@@ -197,7 +198,7 @@ def _level(case: JudgeInput) -> tuple[float, list[int]]:
 
 def _by_intervals(
     claim: Hypothesis, ends: tuple[float, float], level: float, same: Equivalence | None, alike: float,
-    how: wording.TestUsed,
+    how: wording.TestUsed, margin: float | None,
 ) -> tuple[VerdictName, str]:  # fmt: skip
     (low, high), span = ends, how.span(ends, level)
     if same is not None and is_equivalent(same):
@@ -207,8 +208,8 @@ def _by_intervals(
     if low <= 0 <= high:
         return "inconclusive", f"The {span} holds 0."
     predicted, side = (low > 0) == (claim.direction == "increase"), "above" if low > 0 else "below"
-    beyond, short = "", "" if same is None else "; a difference by the margin is not shown"
-    if same is not None and min(abs(low), abs(high)) > same.margin:
+    beyond, short = "", "" if margin is None else "; a difference by the margin is not shown"
+    if margin is not None and min(abs(low), abs(high)) > margin:
         beyond, short = " and beyond the margin", ""
     told = f"The whole {span} lies {side} 0{beyond}, {wording.SIDES[predicted]}{short}."
     return ("supported" if predicted else "refuted"), told

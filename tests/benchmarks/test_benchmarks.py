@@ -182,7 +182,7 @@ def test_recorded_trainings_need_fewer_runs_by_the_rules_of_today() -> None:
 
     rows = [
         simulate(Row(Question("arith", 0.1, *state), rules, planted=True, studies=8))
-        for state in STATES.values() if state[0] for rules in ("before", "now")
+        for state in STATES.values() for rules in ("before", "now")
     ]  # fmt: skip
     assert ratio(rows)["most"] < 1
     assert {(row["rules"], row["promised"]) for row in rows} == {("before", PROMISED), ("now", PROMISED)}
