@@ -542,7 +542,7 @@ def _refuse_unchecked(state: StudyState) -> DesignRefused:
     if still is not None and still.status == "collected" and not (still.conditions and still.conditions.stillness):
         why = ", ".join(filter(None, ["what its weights did at a learning rate of 0 was not recorded", why]))
     told = (
-        f"expected a training with a learning rate of 0 of the design that changes nothing; found {measured} of "
+        f"expected a training with a learning rate of 0 that changes nothing; found {measured} of "
         f"{len(runs)} runs measured, of {state.noise_plan.environment if state.noise_plan else 'nothing'}"
         f"{f' ({why})' if why else ''}"
     )

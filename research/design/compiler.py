@@ -300,8 +300,9 @@ class DesignCompiler(SampleSizeCalculator):
             require_replicable(metric, there)
         self._require_room(draft, metric, hypotheses)
         if self.explain_unknown_noise(draft) is not None:
-            draft, seeds = self.size_pilot(draft)
-            return CompiledDesign(tuple(hypotheses), proposal, draft, self, seeds)
+            compiler = self.choose_episodes(draft)
+            draft, seeds = compiler.size_pilot(draft)
+            return CompiledDesign(tuple(hypotheses), proposal, draft, compiler, seeds)
         powers = [self.requirements.power]
         powers += [power for power in _LESS_POWER if self.ledgers.round > 1 and power < self.requirements.power]
         for power in powers:

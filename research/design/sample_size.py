@@ -118,11 +118,27 @@ class SampleSizeCalculator(BudgetCheck):
         """
         options = self.list_evaluations(draft)
         if self.requirements.episodes is not None or not options:
-            return self.with_episodes(self.requirements.hidden_episodes)
+            return self.with_episodes(self.requirements.episodes or self._guess_episodes(draft))
         affordable = [option for option in options if option.affordable]
         most = min(option.seconds for option in affordable or options) * (_NEARLY if affordable else 1.0)
         near = (option.episodes for option in affordable or options if option.seconds <= most)
         return self.with_episodes(max(near))
+
+    def _guess_episodes(self, draft: DesignDraft) -> int:
+        """Return the episodes by which a pilot's share of solved tasks is surest for its price (Cochran 1977, 10.6).
+
+        As nobody knows better, seeds alone are taken to spread by a third of the effect, and plays by half of one.
+        """
+        job, metric = draft.job, self.metric(draft)
+        if metric.unit or metric.schedule is not None or not isinstance(self._noise(draft), str):
+            return self.requirements.hidden_episodes
+        price = self.price.estimates
+        play = price.evaluations(job, 1)
+        best = math.sqrt(0.25 / (draft.effect / 3) ** 2 * (price.run(job) - price.evaluations(job)) / play)
+        nearest = min(EPISODES, key=lambda episodes: abs(math.log(episodes / best)))
+        sizes = (self.with_episodes(episodes) for episodes in reversed(EPISODES) if episodes <= nearest)
+        carried = (size for size in sizes if size.affords(size.stages(draft, PILOT_SEEDS)))
+        return next(carried, self).requirements.hidden_episodes
 
     def with_episodes(self, episodes: int) -> Self:
         return replace(self, requirements=replace(self.requirements, episodes=episodes))

@@ -296,12 +296,12 @@ def test_a_claim_is_worded_by_code_from_its_fields_and_the_planners_words_are_ke
     assert (silent.said, "said" in silent.model_dump(mode="json")) == ("", False)
 
 
-@pytest.mark.parametrize(("budget_s", "first"), [(600, 4), (200, 3)])
-def test_without_a_word_on_the_noise_the_first_runs_size_the_design(budget_s: float, first: int) -> None:
+@pytest.mark.parametrize(("budget_s", "first", "episodes"), [(600, 4, 1024), (200, 3, 512)])
+def test_without_a_word_on_the_noise_the_first_runs_size_the_design(budget_s: float, first: int, episodes: int) -> None:
     design = compiled(budget_s, bank=NoiseBank(), requirements=StatisticalRequirements(analyses=2))
     assert design.pilot == Pilot(seeds=first, most=20, analyses=2)
     assert (design.noise, design.looks, len(design.seeds), design.test) == (None, (), 20, "welch")
-    assert design.price.runs == 2 * first
+    assert (design.price.runs, design.metric.episodes) == (2 * first, episodes), "as many plays as the price says"
     twice = wish(replication=ProposedReplication(environment="arith"))
     again = compiled(1200, bank=NoiseBank(), proposal=twice)
     assert (len(again.replication.seeds), set(again.replication.seeds) & set(again.seeds)) == (20, set())
@@ -312,7 +312,7 @@ def test_before_a_lock_a_run_with_a_learning_rate_of_0_comes_first_where_none_wa
     means = {"price": PRICING, "budget": Budget(wall_clock_s=900), "draw_seed": seed_source("s:noise", b"secret")}
     plan = noise_plan(accepted(), wish(steps=20), bank=NoiseBank(checked=frozenset()), **means)  # type: ignore[arg-type]
     assert plan is not None
-    assert (plan.seeds, plan.plumbing is None, plan.environment, plan.episodes) == ((), False, "guess", 512)
+    assert (plan.seeds, plan.plumbing is None, plan.environment, plan.episodes) == ((), False, "guess", 1024)
     assert (plan.job["group_size"], plan.job["steps"]) == (4, 20), "the control's job"
     assert "seed" not in plan.job
     assert noise_plan(accepted(), wish(), bank=NoiseBank(), **means) is None  # type: ignore[arg-type]
