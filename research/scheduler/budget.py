@@ -106,14 +106,14 @@ def foresee_cuts(state: StudyState, design: Design, limits: StepLimits) -> Itera
 def affordable_seeds(state: StudyState, design: Design, limits: StepLimits) -> int:
     """Return the most seeds of each arm, the pilot's at least, for which there are time and runs.
 
-    A replication is not reckoned with: it is what is given up first. Arms of a vetoed claim are: else a veto would
-    have its pilot judged at the level of a whole study.
+    A replication is not reckoned with: it is what is given up first. Arms of a vetoed claim are, and time is not where
+    somebody who may have seen the pilot set it: else a hand would have the pilot judged at the level of a whole study.
     """
     assert design.pilot is not None
     first, most, left = design.pilot.seeds, design.pilot.most, runs_left(state)
     for seeds in range(most, first, -1):
         batch = _Batch((seeds - first) * len(design.arms), price_of(state, "confirm"))
-        if (left is None or batch.runs <= left) and _fits(state, [batch], limits):
+        if (left is None or batch.runs <= left) and (state.budget_touched or _fits(state, [batch], limits)):
             return seeds
     return first
 

@@ -153,7 +153,8 @@ class Sizing(Record):
     needed: int | None = Field(ge=3)
     """Seeds of each arm that keep the promise; None where the most do not, or `sd` is not known."""
     affordable: int = Field(ge=3)
-    """Most seeds of each arm that the budget carried at that moment, by time and runs alone."""
+    """Most seeds of each arm that the budget carried at that moment, by time and runs alone; by runs alone where its
+    time was amended since the round's first run."""
     power: float | None = Field(ge=0, le=1)
     """With which the promised effect is seen on `seeds`; None where `sd` is not known."""
 

@@ -21,6 +21,7 @@ from studies.proof import verify
 from studies.records.design import Design
 from studies.records.procedure import InterimAnalysis, Phase, PowerTarget
 from studies.report.claims import describe_sizing
+from studies.verdicts.judge import verdict_follows
 from tests.research.bench import STUDY, Bench, scratch, unapproved
 from tests.research.designs import design, every_stage, noise_plan, piloted, screened
 
@@ -112,6 +113,25 @@ def test_a_pilot_leads_to_no_more_seeds_than_time_and_runs_carry(
     state = bench.until(lambda state: state.sizing is not None)
     assert state.sizing.affordable == affordable
     assert state.sizing.seeds <= affordable < (state.sizing.needed or 8)
+
+
+def test_who_amends_the_budget_after_the_pilot_began_does_not_choose_the_size(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=piloted(16, promise=PowerTarget(power=0.8, effect=0.02)))
+    bench.slow(60.0, 10.0)
+    loop = bench.loop()
+    bench.until(lambda state: len(state.values("group_size=16")) == 2, loop)
+    interventions.change_budget(StudyLog(bench.log, STUDY), loop.state().worked_s + 130, "enough seen")
+    state = bench.until(lambda state: state.sizing is not None, loop)
+    assert (state.sizing.affordable, state.sizing.seeds) == (7, 7)
+
+
+def test_a_claim_that_had_its_pilot_when_the_budget_ended_stands_as_it_was_judged(fast_path: Path) -> None:
+    bench, state = spend_in("confirm", fast_path, piloted(16, 32), 8)
+    assert [(v.verdict, v.n_treatment) for v in state.verdicts] == [("supported", 3), ("inconclusive", 2)]
+    judged = state.verdicts[0]
+    state = amended(bench, 5000.0)
+    assert (judged in state.verdicts, state.sizing is not None, len(state.design.looks)) == (True, True, 2)
+    assert all(verdict_follows(state, verdict) for verdict in state.verdicts)
 
 
 def test_a_claim_that_is_vetoed_in_its_pilot_is_judged_at_the_level_of_an_early_look(fast_path: Path) -> None:
