@@ -161,6 +161,9 @@ class CompiledDesign:
         return self.compiler.stages(self.draft, self.seeds)
 
     def affords_repeats(self, times: int) -> bool:
+        """Return whether the budget carries it so often; what was shrunk to fit has nothing to share its level with."""
+        if self.analysis is not None and self.analysis.promised < self.compiler.requirements.power:
+            return False
         seeds = self.seeds if self.analysis is not None else max(self.seeds, LIKELY_SEEDS)
         return self.compiler.affords(self.compiler.stages(self.draft, seeds) * times)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from research.design.comparison import StatisticalRequirements
-from research.design.compiler import DesignCompiler, accept_hypotheses, seed_source
+from research.design.compiler import CompiledDesign, DesignCompiler, accept_hypotheses, seed_source
 from research.design.noise_bank import NoiseBank
 from research.design.power import MOST_SEEDS
 from research.design.pricing import Pricing
@@ -33,7 +33,7 @@ from research.proposals.actions import (
 )
 from research.proposals.arms import lint_arms
 from research.text import parse_budget
-from studies.records.alpha import Exploration
+from studies.records.alpha import AlphaLedgers, Exploration
 from studies.records.design import Budget, Design, Hypothesis, Metric
 from studies.records.procedure import Noise, Pilot
 from swarm.job import Job
@@ -329,6 +329,16 @@ def test_once_runs_were_made_for_it_a_design_shrinks_and_promises_what_it_sees(b
         assert "--budget" in (told(wish(), budget_s, **fine) or "")
     with pytest.raises(Unaffordable):
         compiled(150, tried=True, **fine)
+
+
+def test_a_design_that_was_shrunk_shares_its_level_with_no_other_round() -> None:
+    loud = {"price": PRICING, "bank": bank(0.1), "tried": True, "budget": Budget(wall_clock_s=1e6, max_runs=None)}
+
+    def first(rounds: int) -> CompiledDesign:
+        return DesignCompiler(**loud, ledgers=AlphaLedgers.begin(rounds)).compile(accepted(), wish())
+
+    assert [first(rounds).analysis.promised == 0.8 for rounds in (1, 4)] == [True, False]
+    assert [first(rounds).affords_repeats(rounds) for rounds in (1, 4)] == [True, False]
 
 
 @pytest.mark.parametrize(
