@@ -156,8 +156,10 @@ def last_level(looks: tuple[tuple[int, float], ...], made: tuple[float, ...], co
     alpha = round(sum(map(sum, spent)), 12)
     if not whole:
         return max(_spent(min(1.0, count / looks[-1][0]), alpha) / 4, _LEAST_LEVEL)
-    walk, left = _Walk(0.0), alpha
+    walk, left, levels = _Walk(0.0), alpha, dict[float, float]()
     for n, (_, level) in zip(made, looks, strict=False):
+        levels[n] = max(level, levels.get(n, 0.0))
+    for n, level in levels.items():
         if 0 < n < count:
             left -= sum(walk.step(_bound(level), n / count))
     return 2 * float(special.ndtr(-_solve_bound(walk, 1.0, max(left, _LEAST_LEVEL))))
