@@ -255,6 +255,10 @@ class VerdictContext:
     """Verdicts on other hypotheses that were settled at an earlier look, by hypothesis."""
     ended: Ended | None = None
     """What had ended the runs of the hypothesis."""
+    design: Design | None = None
+    """The effective design: a pilot that the budget ended may have been sized since."""
+    runs: Mapping[str, RunState] = field(default_factory=dict)
+    """The runs: of other claims some may have been made since, on more budget."""
 
 
 @dataclass
@@ -557,7 +561,10 @@ class StudyState(RoundState):
     def is_judged_short(self, hypothesis: str, look: int, phase: Phase) -> bool:
         """Return whether the level of a look was spent before, on fewer runs; a last look spends that of all later."""
         short = self.judged_short.get((hypothesis, phase))
-        return short == look or (short is not None and self.design is not None and self.design.spending == "reached")
+        if short == look or (short is not None and self.design is not None and self.design.spending == "reached"):
+            return True
+        spent = (v.last and v.p for v in self.interim + self.verdicts if v.hypothesis == hypothesis and v.look < look)
+        return phase == "confirm" and any(p is not None for p in spent)
 
     def ended_by(self, hypothesis: str) -> Ended | None:
         """Return what ended the runs of a hypothesis before a look of `reached` spending had them all, if anything."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +42,8 @@ def judge_hypothesis(
     verdict that is computed anew. Raise ValueError for a state without a design, or a hypothesis, look or phase that it
     does not have.
     """
+    if (known := state.context_of(hypothesis, look, phase)) is not None:
+        state = replace(state, design=known.design, runs=known.runs if hypothesis in state.stands else state.runs)
     design = state.design
     if design is None:
         raise ValueError(f"study {state.id} has no design to judge by")
@@ -55,7 +58,6 @@ def judge_hypothesis(
     arms = [data[name] for name in design.contrast_of(find_claim(design, hypothesis))]
     codes = {code for arm in arms for code in (*arm.excluded.values(), *arm.cut.values())}
     obstacles = {v.code for v in found if v.blocks} | (codes - set(design.exclusions))
-    known = state.context_of(hypothesis, look, phase)
     # What was accepted after the conclusion, or after the verdict, changes it no more.
     touching = [
         amended for amended in state.amendments

@@ -204,6 +204,33 @@ def test_what_is_judged_again_with_more_runs_after_a_last_look_is_exploratory(st
     assert (found.exploratory, found.last) == (True, None)
 
 
+def test_a_claim_whose_last_look_had_all_its_runs_is_exploratory_at_later_ones_too(study: Synthetic) -> None:
+    claims = (hypothesis("h1", 16), hypothesis("h2", 8))
+    specs = study.begin(small(study, hypotheses=claims, multiplicity="dunnett_bonferroni"))
+    missing = next(spec for spec in specs if (spec.arm, spec.seed) == ("group_size=8", study.state().design.seeds[5]))
+    for spec in specs[:18]:
+        if spec != missing:
+            study.run(spec)
+    decide(study)
+    ends = [say(study, claim.id, 2) for claim in claims]
+    assert [(v.last is not None, v.n_treatment, v.final) for v in ends] == [(True, 6, False), (True, 5, False)]
+    amend(study, 5000.0)
+    for spec in (missing, *specs[18:]):
+        study.run(spec)
+    assert [judge_hypothesis(study.state(), claim.id, look=3).exploratory for claim in claims] == [True, True]
+    assert judge_hypothesis(study.state(), "h1", look=2) == ends[0]
+
+
+def test_a_look_to_which_no_run_was_added_that_enters_is_the_wider_of_both() -> None:
+    same, one = (last_level(PLAN, made, 5.0, whole=True) for made in ((4.0, 4.0), (4.0,)))
+    (_, first), (_, second), _ = PLAN
+    assert first < second < same < one
+    data = arms(PAIRED, 8, 7)
+    for lost in ("group_size=4-4", "group_size=4-5"):
+        data = lose(data, "group_size=4", lost)
+    assert judged(PAIRED, data, look=3).last is not None
+
+
 def test_a_design_without_looks_has_one_at_all_of_its_seeds() -> None:
     chosen = locked(looks=())
     found = judged(chosen, arms(chosen, 4, 4), look=1, ended="hand")
