@@ -312,8 +312,8 @@ class Amendment(EvolvingRecord):
     """A change after the lock, in the open: an event of its own, and it stands in the report.
 
     `accept` lets a named violation of the confound linter or exclusion pass; `budget` replaces the wall-clock seconds,
-    before the lock too, so that A/A runs can be finished; `note` changes nothing. A verdict that an amendment made
-    after the first result touches is exploratory: by what it accepts, or by a lower budget that cuts its look short.
+    before the lock too; `note` changes nothing. A verdict is exploratory that one made after the first result touches:
+    by what it accepts, or, where `Design.spending` is `planned`, by a lower budget that cuts its look short.
     """
 
     added_fields: ClassVar = frozenset({"lowers"})
