@@ -273,7 +273,7 @@ def test_the_design_is_priced_by_what_the_aa_runs_took(home: Home, log: EventLog
 def test_a_learning_rate_of_0_that_was_asked_for_and_not_seen_ends_the_study(home: Home, log: EventLog) -> None:
     first = plan(home, log, ScriptedPlanner(), NoiseBank(checked=frozenset()))
     assert first.noise_plan.plumbing is not None
-    with pytest.raises(DesignRefused, match="learning rate of 0 of the design that changes nothing"):
+    with pytest.raises(DesignRefused, match="learning rate of 0 that changes nothing"):
         plan(home, log, ScriptedPlanner(), Knows(checked=frozenset()))
 
 
