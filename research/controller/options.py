@@ -297,7 +297,9 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     """
     approve, topic = parse_mode(asked.approve), asked.topic or ""
     metric = RequestedMetric.parse_flags(asked.metric)
-    requirements = StatisticalRequirements(asked.effect, asked.power, asked.looks, asked.episodes, metric, asked.rounds)
+    by_rules = bool(topic.strip()) and asked.planner == RulesPlanner.name
+    effect = None if by_rules and metric is None else asked.effect  # whose range is known once the topic is read
+    requirements = StatisticalRequirements(effect, asked.power, asked.looks, asked.episodes, metric, asked.rounds)
     hashes = Home.locate().models
     base = base_job(asked.job, asked.model_path, hashes, asked.backend)
     models = ComparedModels.load(list_model_folders(asked.vary), lambda said: model_folder(said, hashes))
@@ -315,11 +317,11 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     if base is not None and comparison.environment is not None and "environment" in fixed:
         base = base.model_copy(update={"environment": comparison.environment})
     parsed = None
-    if topic.strip() and asked.planner == RulesPlanner.name:
+    if by_rules:
         model = model_name(base.model.model_dump()) if base is not None and "model" in fixed else ""
         parsed = parse_topic(topic, field_specs(base, models), known_environments(), comparison, model)
         parsed = judge_by(parsed, requirements.metric or parsed.metric)
-        requirements = replace(requirements, metric=requirements.metric or parsed.metric)
+        requirements = replace(requirements, metric=requirements.metric or parsed.metric, effect=asked.effect)
     if asked.explore:
         _require_explorable(asked, comparison, parsed)
     if requirements.metric is not None:

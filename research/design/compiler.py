@@ -304,7 +304,12 @@ class DesignCompiler(SampleSizeCalculator):
         self._require_room(draft, metric, hypotheses)
         if self.explain_unknown_noise(draft) is not None:
             compiler = self.choose_episodes(draft)
-            draft, seeds = compiler.size_pilot(draft)
+            try:
+                draft, seeds = compiler.size_pilot(draft)
+            except Unaffordable:
+                if not self.tried:
+                    raise
+                draft, seeds = compiler.with_listed_prices().size_pilot(draft)
             return CompiledDesign(tuple(hypotheses), proposal, draft, compiler, seeds)
         powers = [self.requirements.power]
         powers += [power for power in _LESS_POWER if self.ledgers.round > 1 and power < self.requirements.power]
@@ -315,7 +320,7 @@ class DesignCompiler(SampleSizeCalculator):
                 break
             except Unaffordable:
                 if power == powers[-1]:
-                    if not self.tried or (shrunk := compiler.shrink(draft)) is None:
+                    if (shrunk := compiler.shrink(draft)) is None:
                         raise
                     seeds, analysis = shrunk
         return CompiledDesign(tuple(hypotheses), proposal, draft, compiler, seeds, analysis)

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
-from research.design.comparison import DesignDraft, StatisticalRequirements
+from research.design.comparison import DEFAULT_POWER, DesignDraft, StatisticalRequirements
 from research.design.headroom import require_schedule
 from research.design.noise_bank import NoiseBank, load_shipped_bank
 from research.design.power import MOST_SEEDS, PowerAnalysis, RatePower, rate_noise
@@ -183,15 +183,30 @@ class SampleSizeCalculator(BudgetCheck):
         raise Unaffordable(f"{why}: {use}", f"{why}: {ways}", need_s=need_s, shorter=steps is not None)
 
     def shrink(self, draft: DesignDraft) -> tuple[int, PowerAnalysis] | None:
-        """Return the most seeds that are affordable, with the power that they really have; None where they see nothing.
+        """Return the most seeds that are affordable, with the power that they really have; None where there are none.
 
-        Fewer than are needed for what was to be promised.
+        Fewer than are needed for what was to be promised: where nobody named effect or power, or runs were made for the
+        design. Prices that this study's first run corrected stand for what they were, where nothing else would fit.
         """
+        if not (self.tried or self.is_promise_usual(draft)):
+            return None
         analysis = self.power_analysis(draft)
         counts = range(analysis.seeds_needed(draft.effect) or MOST_SEEDS, FIRST_ANALYSIS - 1, -1)
-        seeds = next((n for n in counts if self.affords(self.stages(draft, n))), 0)
+        sizes = (self, self.with_listed_prices()) if self.tried else (self,)
+        fitting = (n for size in sizes for n in counts if size.affords(size.stages(draft, n)))
+        seeds = next(fitting, 0)
         power = math.floor(100 * analysis.power(seeds, draft.effect)) / 100 if seeds else 0.0
         return (seeds, replace(analysis, promised=power)) if power > 0 else None
+
+    def is_promise_usual(self, draft: DesignDraft) -> bool:
+        """Return whether nobody named effect or power, and the study's first run is yet to show what runs take here."""
+        wanted = self.requirements
+        usual = wanted.effect is None and wanted.power == DEFAULT_POWER and self.ledgers.round == 1
+        return usual and draft.effect >= wanted.min_effect(self.metric(draft)) and self.makes_zero_lr_run(draft.job)
+
+    def with_listed_prices(self) -> Self:
+        """Return what sizes by the price list as it was before this study's first run."""
+        return replace(self, price=replace(self.price, times=1.0))
 
     def power_analysis(self, draft: DesignDraft) -> PowerAnalysis:
         """Return what a design can see; raise Unaffordable where the noise is not known."""
