@@ -135,8 +135,8 @@ class SampleSizeCalculator(BudgetCheck):
 
         As nobody knows better, seeds alone are taken to spread by a third of the effect, and plays by half of one.
         """
-        job, metric = draft.job, self.metric(draft)
-        of_plays = kind_of(metric).evaluates and not metric.unit and metric.schedule is None
+        job, metric, kind = draft.job, self.metric(draft), kind_of(self.metric(draft))
+        of_plays = kind.evaluates and not kind.rates and not metric.unit and metric.schedule is None
         if not of_plays or not isinstance(self._noise(draft), str):
             return self.requirements.hidden_episodes
         price = self.price.estimates
