@@ -32,6 +32,7 @@ from research.proposals.actions import (
     ProposedScreen,
 )
 from research.proposals.arms import lint_arms
+from research.proposals.metric_choice import RequestedMetric
 from research.text import parse_budget
 from studies.records.alpha import AlphaLedgers, Exploration
 from studies.records.design import Budget, Design, Hypothesis, Metric
@@ -324,6 +325,13 @@ def test_without_a_word_on_the_noise_the_first_runs_size_the_design(budget_s: fl
     again = compiled(1200, bank=NoiseBank(), proposal=twice)
     assert (len(again.replication.seeds), set(again.replication.seeds) & set(again.seeds)) == (20, set())
     assert compiled().pilot is None
+
+
+@pytest.mark.parametrize("kind", ["training-area", "collapse"])
+def test_what_is_no_share_of_plays_is_evaluated_as_is_usual(kind: str) -> None:
+    judged = StatisticalRequirements(effect=0.45, metric=RequestedMetric.parse(kind))
+    dear = replace(PRICING, seconds_per_run=lambda job: 1e4)
+    assert compiled(1e7, bank=NoiseBank(), price=dear, requirements=judged).metric.episodes == 512
 
 
 def test_before_a_lock_a_run_with_a_learning_rate_of_0_comes_first_where_none_was_seen() -> None:
