@@ -305,8 +305,7 @@ class Planning:
             )
             return
         if state.noise_plan is None and (plan := designed.noise_plan(self._seed_scope(state))) is not None:
-            job, price = Job.from_record(plan.job), designed.get_compiled().price
-            seconds = price.run_with_evaluations(job, plan.judged) if plan.seeds else price.plumbing(job, plan.episodes)
+            seconds = designed.get_compiled().price.plumbing(Job.from_record(plan.job), plan.episodes)
             payload = {"plan": plan.model_dump(mode="json"), "hash": plan.hash(), "seconds_per_run": seconds}
             self._append(EventType.NOISE_PLANNED, payload)
             return

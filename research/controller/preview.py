@@ -285,8 +285,8 @@ class _Preview:
         made = average_sample_size(locked.looks, effect, locked.noise.sd) / len(locked.seeds)
         stages = self._stages(locked, None)
         confirm = next(stage for stage in stages if stage.name == "confirm")
-        others = [stage for stage in stages if stage.name.startswith("screen")]
-        before, cost = self._calculator.cost(others), self._calculator.cost([*others, confirm])
+        others = stages[: stages.index(confirm)]
+        before, cost = self._calculator.cost(others), self._calculator.cost((*others, confirm))
         runs = confirm.runs * made + sum(stage.runs for stage in others)
         return ExpectedCost(effect, runs, before + made * (cost - before))
 

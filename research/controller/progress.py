@@ -16,7 +16,7 @@ from research.scheduler.required_runs import RequiredRun, is_over, later_runs, n
 from research.scheduler.steps import SHRINK_RULE
 from studies import RunState, StudyState
 from studies.checks.training import describe_zero_lr_run, had_no_signal
-from studies.records.runs import PLUMBING_ARM
+from studies.records.runs import PLUMBING_ARM, UNTRAINED_RUN
 from studies.records.verdict import Verdict
 from studies.report.claims import describe_sizing, last_words, why_asked
 from studies.verdicts.wording import question_of
@@ -130,12 +130,9 @@ def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> Iterator[tuple
     yield from ((claim.id, f"hypothesis {claim.id}: {claim.statement}") for claim in state.hypotheses)
     yield from ((f"not-tested-{left}", f"not tested: {left}") for left in question.not_tested)
     if (plan := state.noise_plan) is not None:
-        still = (
-            "a training with a learning rate of 0, to see that it changes nothing and to evaluate the untrained model"
-        )
         alike = f"A/A runs first: {len(plan.seeds)} seeds of one job, to learn what seeds alone do"
-        first = alike if plan.plumbing is None else f"{alike}; before them {still}"
-        yield f"{later}noise", first if plan.seeds else f"first {still}"
+        first = alike if plan.plumbing is None else f"{alike}; before them {UNTRAINED_RUN}"
+        yield f"{later}noise", first if plan.seeds else f"first {UNTRAINED_RUN}"
     if (design := state.locked_design) is not None and state.design_hash is not None:
         most = "at most " if len(design.looks) > 1 else ""
         seeds = f"{most}{len(design.seeds)}" if design.pilot is None else f"first {design.pilot.seeds}"

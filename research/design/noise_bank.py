@@ -9,7 +9,8 @@ Sums of squares are pooled over groups, each around its own mean; where runs of 
 whatever length, over theirs alone, and the arms' variances are averaged. The evaluation part falls with the number of
 episodes: it is the variance of a play within its task, or, of runs that did not count that, the spread of the untrained
 policy's own evaluations; where it is unknown, a figure stands for its own number of episodes and, cautiously, larger
-ones. The correlation is that of residuals of one seed's runs. Collapsed runs are no noise: they are counted apart.
+ones. The correlation is that of residuals of one seed's runs. Collapsed runs are no noise: they are counted apart, and
+what they lost is said by runs of the arms' own settings alone.
 """
 
 from __future__ import annotations
@@ -156,12 +157,22 @@ def _seed_correlation(groups: Sequence[Sequence[Observation]]) -> tuple[float | 
     return (correlation, pairs) if pairs >= LEAST_PAIRS else (None, 0)
 
 
-def _split_by_arm(alike: Sequence[Observation], jobs: Sequence[Job]) -> list[list[Observation]]:
-    """Return the runs of each arm's setting, where those say enough of every one; else all runs as one part."""
-    keys = dict.fromkeys(map(setting_key, jobs))
-    arms = [[entry for entry in alike if entry.setting == key] for key in keys]
+def _split_by_arm(alike: Sequence[Observation], settings: Sequence[str]) -> list[list[Observation]]:
+    """Return the runs of each arm's setting, where those say enough of every one; else all runs as one part.
+
+    Of another setting that mostly collapses there are none: it says nothing of how often these do.
+    """
+    arms = [[entry for entry in alike if entry.setting == key] for key in dict.fromkeys(settings)]
     enough = (sum(len(group) - 1 for group in _list_groups(arm)) >= LEAST_DF for arm in arms)
-    return arms if len(jobs) > 1 and all(enough) else [list(alike)]
+    if len(settings) > 1 and all(enough):
+        return arms
+    lost = _find_groups_of_most(alike, lambda entry: entry.lost)
+    return [[entry for entry in alike if entry.setting in settings or entry.group not in lost]]
+
+
+def _find_groups_of_most(entries: Iterable[Observation], is_so: Callable[[Observation], bool]) -> set[str]:
+    groups = _group_by(entries, lambda entry: entry.group)
+    return {key for key, group in groups.items() if 2 * sum(map(is_so, group)) > len(group)}
 
 
 def _list_groups(entries: Iterable[Observation]) -> list[list[Observation]]:
@@ -259,7 +270,8 @@ class NoiseBank:
         (`others` beside `job`) are known, it is the mean of their variances.
         """
         seen, alike = self._select(environment, job, metric)
-        arms = _split_by_arm(alike, (job, *others))
+        settings = [setting_key(each) for each in (job, *others)]
+        arms = _split_by_arm(alike, settings)
         known = [entry for arm in arms for entry in arm]
         about = f"{environment}, this model and {job.algorithm}"
         left_out = ", ".join(f"{count} of {reason}" for reason, count in sorted(self.left_out.items()))
@@ -306,7 +318,9 @@ class NoiseBank:
         studies, collapsed = len({entry.study for group in used for entry in group}), len(known) - len(alive)
         more = f"; {collapsed} more collapsed" if collapsed else ""
         correlation, pairs = _seed_correlation(_list_groups(alike))
-        drop = _mean_drop(known)
+        if correlation is not None:  # fewer plays add what runs with one seed do not have in common
+            correlation *= min(1.0, measured / variance)
+        drop = _mean_drop([entry for entry in known if entry.setting in settings])  # others have less to lose, or more
         return Noise(
             sd=math.sqrt(max(variance, _NOTHING**2)), df=df, episodes=metric.episodes, correlation=correlation,
             evaluation_sd=None if evaluation is None else math.sqrt(evaluation), pairs=pairs,
@@ -325,8 +339,7 @@ class NoiseBank:
         cut_at = metric.cut_at
         if metric.threshold is None or cut_at is None:
             return seen, seen
-        groups = _group_by(seen, lambda entry: entry.group).values()
-        late = {group[0].group for group in groups if 2 * sum(entry.value >= cut_at for entry in group) > len(group)}
+        late = _find_groups_of_most(seen, lambda entry: entry.value >= cut_at)
         return seen, [entry for entry in seen if entry.group not in late]
 
 

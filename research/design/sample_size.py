@@ -91,6 +91,8 @@ class SampleSizeCalculator(BudgetCheck):
     """Whether the present round made such a run, or gave it up: none follows, and a design shrinks to fit."""
     ledgers: AlphaLedgers = field(default_factory=lambda: AlphaLedgers.begin(1))
     """The inquiry's error ledgers, as they stand before the round that is designed."""
+    episodes: int | None = None
+    """Of an evaluation, once they are chosen."""
     previous: str = ""
     """Hash of the lock of the round before; empty before the first."""
 
@@ -114,11 +116,15 @@ class SampleSizeCalculator(BudgetCheck):
     def choose_episodes(self, draft: DesignDraft) -> Self:
         """Return what sizes by the episodes that make a design cheapest, of those that are affordable.
 
-        Of prices that are nearly the same the most episodes are taken: more plays also say more of each training.
+        Of prices that are nearly the same the most episodes are taken: more plays also say more of each training. Where
+        none keep the promise, those that leave to see most of what is affordable.
         """
         options = self.list_evaluations(draft)
         if self.requirements.episodes is not None or not options:
             return self.with_episodes(self.requirements.episodes or self._guess_episodes(draft))
+        if all(option.seeds is None for option in options):
+            seen = [(self.with_episodes(option.episodes)._see_affordable(draft)[1], option) for option in options]
+            return self.with_episodes(max(seen, key=lambda had: (-(had[0] or math.inf), had[1].episodes))[1].episodes)
         affordable = [option for option in options if option.affordable]
         most = min(option.seconds for option in affordable or options) * (_NEARLY if affordable else 1.0)
         near = (option.episodes for option in affordable or options if option.seconds <= most)
@@ -129,8 +135,9 @@ class SampleSizeCalculator(BudgetCheck):
 
         As nobody knows better, seeds alone are taken to spread by a third of the effect, and plays by half of one.
         """
-        job, metric = draft.job, self.metric(draft)
-        if metric.unit or metric.schedule is not None or not isinstance(self._noise(draft), str):
+        job, metric, kind = draft.job, self.metric(draft), kind_of(self.metric(draft))
+        of_plays = kind.evaluates and not kind.rates and not metric.unit and metric.schedule is None
+        if not of_plays or not isinstance(self._noise(draft), str):
             return self.requirements.hidden_episodes
         price = self.price.estimates
         play = price.evaluations(job, 1)
@@ -138,10 +145,10 @@ class SampleSizeCalculator(BudgetCheck):
         nearest = min(EPISODES, key=lambda episodes: abs(math.log(episodes / best)))
         sizes = (self.with_episodes(episodes) for episodes in reversed(EPISODES) if episodes <= nearest)
         carried = (size for size in sizes if size.affords(size.stages(draft, PILOT_SEEDS)))
-        return next(carried, self).requirements.hidden_episodes
+        return next(carried, self).metric(draft).episodes
 
     def with_episodes(self, episodes: int) -> Self:
-        return replace(self, requirements=replace(self.requirements, episodes=episodes))
+        return replace(self, episodes=episodes)
 
     def list_evaluations(self, draft: DesignDraft) -> tuple[EvaluationOption, ...]:
         """Return what a design would be with other numbers of episodes; none where only the usual is known of."""
@@ -152,7 +159,7 @@ class SampleSizeCalculator(BudgetCheck):
         return tuple(self.with_episodes(episodes)._price_evaluation(draft) for episodes in sizes)
 
     def _price_evaluation(self, draft: DesignDraft) -> EvaluationOption:
-        need, episodes = self.power_analysis(draft).seeds_needed(draft.effect), self.requirements.hidden_episodes
+        need, episodes = self.power_analysis(draft).seeds_needed(draft.effect), self.metric(draft).episodes
         if need is None:
             return EvaluationOption(episodes, None, math.inf, affordable=False)
         stages = self.stages(draft, need)
@@ -234,7 +241,7 @@ class SampleSizeCalculator(BudgetCheck):
 
     def metric(self, draft: DesignDraft) -> Metric:
         """Return what the runs of a design are judged by."""
-        return draft.metric(self.judge, self.requirements.hidden_episodes)
+        return draft.metric(self.judge, self.episodes or self.requirements.hidden_episodes)
 
     def has_untrained(self, job: Job) -> bool:
         """Return whether the policy that a job begins with was evaluated for all runs that begin with it."""
@@ -258,8 +265,9 @@ class SampleSizeCalculator(BudgetCheck):
         return (*still, *draft.stages(seeds, self.price_with(job), metric))
 
     def exploration(self, draft: DesignDraft) -> Stage:
-        """Return one run of each arm."""
-        (stage,) = replace(draft, screen=None, replication=()).stages(1, self.price, self.metric(draft))
+        """Return one run of each arm, evaluated as is usual whatever a study of it would choose."""
+        metric = draft.metric(self.judge, self.requirements.hidden_episodes)
+        (stage,) = replace(draft, screen=None, replication=()).stages(1, self.price, metric)
         return replace(stage, name="explore")
 
     def require_exploration(self, draft: DesignDraft) -> None:
@@ -308,12 +316,16 @@ class SampleSizeCalculator(BudgetCheck):
         wider = map(draft.with_candidates, range(draft.points, draft.screen.candidates, -1))
         return next((entry for entry in wider if self.affords(self.stages(entry, seeds))), draft)
 
+    def _see_affordable(self, draft: DesignDraft) -> tuple[int | None, float | None]:
+        """Return the most seeds that are affordable, and the smallest effect that they see."""
+        counts = range(MOST_SEEDS, LEAST_SEEDS - 1, -1)
+        most = next((seeds for seeds in counts if self.affords(self.stages(draft, seeds))), None)
+        return most, self.power_analysis(draft).min_detectable_effect(most) if most else None
+
     def _refuse(self, draft: DesignDraft, analysis: PowerAnalysis, need: int | None) -> Unaffordable:
         """Return the refusal of a design that no seeds, or not so many as are affordable, suffice for."""
         metric = self.metric(draft)
-        counts = range(MOST_SEEDS, LEAST_SEEDS - 1, -1)
-        most = next((seeds for seeds in counts if self.affords(self.stages(draft, seeds))), None)
-        effect = analysis.min_detectable_effect(most) if most else None
+        most, effect = self._see_affordable(draft)
         promise = f"an effect of {format_difference(metric, draft.effect)} with power {self.requirements.power:g}"
         noise = (
             f"as the noise between seeds in {draft.job.environment} is {format_amount(metric, analysis.noise.sd)}"

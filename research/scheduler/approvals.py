@@ -32,6 +32,7 @@ from research.text import format_seconds
 from studies import StudyState
 from studies.log.study import LoggedApprovalRequest
 from studies.records.procedure import Phase
+from studies.records.runs import UNTRAINED_RUN
 from studies.records.verdict import ApprovalRequest
 
 ApprovalMode = Literal["none", "stages", "plan"]
@@ -151,12 +152,9 @@ def _describe_effect(state: StudyState, stage: str) -> str:
         return f"an exploration, which makes no claim: {tried}, one run each"
     if design is None:
         assert state.noise_plan is not None
-        still = (
-            "a training with a learning rate of 0, to see that it changes nothing and to evaluate the untrained model"
-        )
         alike = len(state.noise_plan.seeds)
         runs = f"{alike} A/A runs, to learn what seeds alone do"
-        what = runs if state.noise_plan.plumbing is None else f"{still}, and {runs}" if alike else still
+        what = runs if state.noise_plan.plumbing is None else f"{UNTRAINED_RUN}, and {runs}" if alike else UNTRAINED_RUN
         return f"{what}; the design is locked after them, and asked for then"
     screen, replication, looks = design.screen, design.replication, len(design.looks)
     arms = " vs ".join(arm.name for arm in design.arms)

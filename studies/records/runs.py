@@ -196,6 +196,9 @@ NOISE_ARM: Final = "aa"
 """The one arm of A/A runs."""
 PLUMBING_ARM: Final = "zero-lr"
 """The arm of the run that must not learn."""
+UNTRAINED_RUN: Final = (
+    "a training with a learning rate of 0, to see that it changes nothing and to evaluate the untrained model"
+)
 PLUMBING_STEPS: Final = 3
 """Its training steps: what a first one may spare, such as an optimiser without moments, a second does not."""
 PLUMBING_EPISODES: Final = 32

@@ -18,7 +18,7 @@ from research.design.comparison import StatisticalRequirements
 from research.design.compiler import CompiledDesign, DesignCompiler, accept_hypotheses, seed_source
 from research.design.noise_bank import NoiseBank
 from research.design.power import MOST_SEEDS
-from research.design.pricing import Pricing
+from research.design.pricing import BOTH_EVALUATIONS, Estimates, Pricing
 from research.design.sample_size import Unaffordable
 from research.errors import DesignRefused
 from research.proposals.actions import (
@@ -32,6 +32,7 @@ from research.proposals.actions import (
     ProposedScreen,
 )
 from research.proposals.arms import lint_arms
+from research.proposals.metric_choice import RequestedMetric
 from research.text import parse_budget
 from studies.records.alpha import AlphaLedgers, Exploration
 from studies.records.design import Budget, Design, Hypothesis, Metric
@@ -49,6 +50,11 @@ LEFT_TO_NO_RULE = (
     ProposedRule(name="go", when="verdict in ('inconclusive', 'invalid') and looks_left > 0", then="continue"),
 )
 PRICING = Pricing(lambda job: 18.4 + job.steps, parallel=2, overhead_s=20.0, basis="made up")
+
+
+class Dear(Estimates):
+    def evaluations(self, job: Job, episodes: int = BOTH_EVALUATIONS) -> float:
+        return 0.2 * episodes
 
 
 def wish(**changes: Any) -> ProposeDesign:
@@ -103,6 +109,19 @@ def test_the_cheapest_episodes_that_keep_the_promise_unless_somebody_fixed_them(
     assert sized(0.05, episodes=fixed).metric.episodes == fixed
     unknown = compiled(100_000, bank=bank(0.03), requirements=StatisticalRequirements(effect=0.05))
     assert unknown.metric.episodes == 512, "what of the noise is evaluation is not known"
+
+
+def test_where_no_episodes_keep_the_promise_a_refusal_still_names_a_way_and_exploring_is_priced_as_it_is_run() -> None:
+    """Plays are dear: the most of them leave no seed affordable, and see least."""
+    price = replace(PRICING, seconds_per_run=lambda job: 240.0, estimates=Dear())
+    given: dict[str, Any] = {
+        "budget_s": 1200.0, "max_runs": None, "spent_s": 0.0, "runs_made": 0, "price": price, "proposal": wish(),
+        "bank": bank(0.03, evaluation_sd=0.02), "requirements": StatisticalRequirements(effect=0.01),
+        "hypotheses": accepted(proposed()),
+    }  # fmt: skip
+    with pytest.raises(DesignRefused, match=r"--effect \S+; or see .*--explore, .* about 4 min 20 s$") as refused:
+        try_out(given)
+    follow_all(refused.value.message, given)
 
 
 def test_arms_share_seeds_unless_runs_with_one_seed_surely_lie_apart() -> None:
@@ -306,6 +325,13 @@ def test_without_a_word_on_the_noise_the_first_runs_size_the_design(budget_s: fl
     again = compiled(1200, bank=NoiseBank(), proposal=twice)
     assert (len(again.replication.seeds), set(again.replication.seeds) & set(again.seeds)) == (20, set())
     assert compiled().pilot is None
+
+
+@pytest.mark.parametrize("kind", ["training-area", "collapse"])
+def test_what_is_no_share_of_plays_is_evaluated_as_is_usual(kind: str) -> None:
+    judged = StatisticalRequirements(effect=0.45, metric=RequestedMetric.parse(kind))
+    dear = replace(PRICING, seconds_per_run=lambda job: 1e4)
+    assert compiled(1e7, bank=NoiseBank(), price=dear, requirements=judged).metric.episodes == 512
 
 
 def test_before_a_lock_a_run_with_a_learning_rate_of_0_comes_first_where_none_was_seen() -> None:

@@ -19,6 +19,7 @@ from research.design.noise_bank import (
     LEAST_PAIRS,
     BankFile,
     NoiseBank,
+    Observation,
     load_shipped_bank,
     model_key,
     read_bank,
@@ -128,6 +129,32 @@ def test_where_the_settings_of_all_arms_are_known_their_variances_are_averaged()
     assert both.sd == pytest.approx(math.sqrt((0.01**2 + 0.05**2) / 2))
     assert both.df == int((0.01**2 + 0.05**2) ** 2 / (0.01**4 / 9 + 0.05**4 / 9)) == 9
     assert known.find("guess", control, metric(), [Job(learning_rate=0.1)]) == find(known)
+
+
+def test_what_collapses_cost_is_said_by_the_settings_that_are_compared_and_not_by_one_that_never_trains() -> None:
+    def made(name: str, runs: int, collapsed: int, job: Job) -> list[Observation]:
+        drawn = enumerate(group(0.02, runs, name=name))
+        values = {True: {"collapsed": True, "value": 0.1}, False: {}}
+        return [
+            entry.model_copy(update={"setting": setting_key(job), **values[index < collapsed]})
+            for index, entry in drawn
+        ]  # fmt: skip
+
+    wild, sometimes = Job(learning_rate=0.1), Job(learning_rate=0.01)
+    known = NoiseBank(frozenset(made("a", 10, 0, Job()) + made("b", 6, 5, wild) + made("c", 10, 1, sometimes)))
+    plain, bold, rare = (find(known, job=job) for job in (Job(), wild, sometimes))
+    assert (plain.collapsed, plain.runs, plain.drop) == (1, 20, None)
+    assert (bold.collapsed, bold.runs, bold.drop) == (6, 26, pytest.approx(0.4, abs=0.03))
+    assert (rare.collapsed, rare.drop) == (1, pytest.approx(0.4, abs=0.03))
+    shipped = find(load_shipped_bank(), environment="arith")
+    assert (shipped.collapse_rate < 0.01, shipped.drop) == (True, None)
+
+
+def test_fewer_plays_leave_less_of_what_runs_with_one_seed_have_in_common() -> None:
+    known = NoiseBank(frozenset(e.model_copy(update={"play_variance": 0.1}) for e in paired(20, 0.9).observations))
+    less, same, more = (find(known, episodes) for episodes in (128, 512, 4096))
+    assert less.correlation * less.sd**2 == pytest.approx(same.correlation * same.sd**2)
+    assert more.correlation == same.correlation, "that it is more is not relied on"
 
 
 def test_runs_that_share_a_seed_across_arms_give_a_correlation_where_there_are_enough_pairs() -> None:

@@ -87,7 +87,9 @@ def test_trainings_that_collapse_take_seeds_with_them() -> None:
     needs = analysis(falling).seeds_needed(0.05), analysis(steady).seeds_needed(0.05)
     assert None not in needs
     assert needs[0] > needs[1]
-    assert analysis(falling).power(3, 0.2) == 0.0  # fewer than three are left
+    assert analysis(falling).power(3, 0.2) == pytest.approx(analysis(steady).power(3, 0.2) / 4)  # mostly two are left
+    rarely = steady.model_copy(update={"collapsed": 1, "runs": 200})
+    assert analysis(rarely).power(3, 0.2) > 0.98 * analysis(steady).power(3, 0.2), "one in 200 takes no whole seed"
 
 
 @pytest.mark.full
