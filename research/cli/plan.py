@@ -196,6 +196,10 @@ def _design(seen: PlanPreview) -> Iterator[Text]:
         )
     else:
         yield Text(f"seeds  {len(seen.design.seeds)} of each arm; looked at after {analyses}")
+    promise = seen.design.promise
+    if promise is not None and promise.power < seen.promised_power:
+        effect = format_difference(seen.metric, promise.effect)
+        yield Text(f"promise  power {promise.power:g} at {effect}, not {seen.promised_power:g}: all the budget carries")
     if seen.design.test == "contrast":
         times = sum(weight * weight for weight in seen.design.hypotheses[0].weights) / 2
         yield Text(

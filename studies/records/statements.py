@@ -29,8 +29,11 @@ def list_tests(design: Design | None, hypotheses: tuple[Hypothesis, ...]) -> tup
         return tuple(map(_before_lock, hypotheses))
     if design.screen is not None:
         return (screen_sentence([knob.field for knob in design.screen.knobs], design.environment),)
-    least = design.promise.effect if design.promise else None
-    return sentences(design.hypotheses, design.environment, least, design.metric)
+    least, power = (design.promise.effect, design.promise.power) if design.promise else (None, 1.0)
+    return sentences(design.hypotheses, design.environment, least, design.metric, power)
+
+
+_EVEN: Final = 0.5
 
 
 def sentences(
@@ -38,14 +41,19 @@ def sentences(
     environment: str | None = None,
     least: float | None = None,
     metric: Metric | None = None,
+    power: float = 1.0,
 ) -> tuple[str, ...]:
-    """Return what is put to the test by each claim; `least` is the smallest difference of interest."""
-    found = []
+    """Return what is put to the test by each claim; `least` is the smallest difference of interest.
+
+    It is said with which power it is seen where that is less than a half.
+    """
+    found, rarely = [], f" with {100 * power:.0f} % probability" if power < _EVEN else ""
+    sized = "" if least is None else f" (sized to see {amount(least, metric)}{rarely})"
     for claim in claims:
         where = "" if environment is None else f", in {environment}"
         if where and "hidden" in outcome_name(claim.variable, metric):
             where += " on the hidden tasks played"
-        found.append(_describe_test(claim, where, least, metric) + _describe_joint_fields(claim))
+        found.append(_describe_test(claim, where, least, metric, sized) + _describe_joint_fields(claim))
     return tuple(found)
 
 
@@ -133,8 +141,7 @@ def value_of(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
-def _describe_test(claim: Hypothesis, where: str, least: float | None, metric: Metric | None) -> str:
-    sized = "" if least is None else f" (sized to see {amount(least, metric)})"
+def _describe_test(claim: Hypothesis, where: str, least: float | None, metric: Metric | None, sized: str) -> str:
     if claim.kind != "difference":
         margin = "anything that matters" if least is None else amount(least, metric)
         alike, judged = claim.sought == "equivalence", outcome_name(claim.variable, metric)
@@ -168,11 +175,11 @@ def _before_lock(claim: Hypothesis) -> str:
     """Return what a claim puts to the test, where what it is judged by stands in its own sentence alone."""
     usual = statement_of(claim)
     if claim.kind != "difference":
-        return _describe_test(claim, "", None, None) if claim.statement == usual else f"Whether {claim.statement}"
+        return _describe_test(claim, "", None, None, "") if claim.statement == usual else f"Whether {claim.statement}"
     ours = claim.statement.startswith(setting(claim.variable, claim.treatment))  # in older logs it is the planner's
     if ours and claim.statement != usual:
         return f"Whether {claim.statement}"
-    return _describe_test(claim, "", None, None) + _describe_joint_fields(claim)
+    return _describe_test(claim, "", None, None, "") + _describe_joint_fields(claim)
 
 
 def select_arms(design: Design, candidates: Sequence[Arm], selection: Selection) -> tuple[Arm, ...]:
