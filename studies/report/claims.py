@@ -156,7 +156,9 @@ def describe_sizing(state: StudyState) -> str:
     if sizing.sd is None:
         return f"The first {plural(sizing.runs, 'measured run')} say nothing of a spread, so that no more are made."
     spread = number(sizing.sd, unit=design.metric.unit)
-    told = f"The first {sizing.runs} runs have a spread of {spread} ({plural(sizing.df, 'degree')} of freedom"
+    alike = len(design.arms) > 2 or any(claim.sought == "equivalence" for claim in design.hypotheses)
+    less = "" if alike else f", less what a difference of {effect} adds to it,"
+    told = f"The first {sizing.runs} runs have{less} a spread of {spread} ({plural(sizing.df, 'degree')} of freedom"
     told += f"; {sizing.collapsed} of them collapsed)" if sizing.collapsed else ")"
     if sizing.needed is None:
         told += f", with which no {design.pilot.most if design.pilot else 0} seeds {each} see {effect}"
