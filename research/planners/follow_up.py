@@ -297,12 +297,12 @@ class FollowUpFinder:
                 claim, verdict = told.claim, told.verdict
                 if verdict is None or claim.variable != name or claim.kind != "difference":
                     continue
-                values = [self._effective_value(name, value) for value in (claim.control, claim.treatment)]
+                values = [float(self._effective_value(name, value)) for value in (claim.control, claim.treatment)]
                 fell = [rate.count / max(1, rate.of) for rate in verdict.collapses] or [0.0, 0.0]
                 if fell[0] != fell[1]:
                     yield values[fell[0] > fell[1]], values[fell[0] < fell[1]]
                 elif told.found:
-                    wins = _better_value(told, entry) == claim.treatment
+                    wins = verdict.estimate is not None and _is_better(verdict.estimate, entry)
                     yield values[wins], values[not wins]
 
     def _make_follow_up(

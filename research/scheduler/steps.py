@@ -31,7 +31,7 @@ FAILURES: Final = ("failed", "lost", "timeout")
 
 @dataclass(frozen=True, slots=True)
 class PlanStudy:
-    """Have the planner propose and design, and lock A/A runs or the design."""
+    """Have the planner propose and design, and lock the design, or the run that it waits for."""
 
 
 @dataclass(frozen=True, slots=True)
