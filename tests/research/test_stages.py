@@ -97,7 +97,7 @@ def test_a_pilot_sizes_the_design_and_the_proof_computes_its_size_again(fast_pat
     assert "sizing" in verify(STUDY, rows, folder).held
     said = fold(bench.events()[: at + 1])
     told = describe_sizing(said)
-    assert "less what a difference of 0.200 adds to it" in told
+    assert "less what an effect of 0.200 adds to it" in told
     assert "arms were not told apart" in told
     false = {**bench.events()[at].payload, "sd": 0.5}
     forged = [*bench.events()[:at]]
@@ -115,6 +115,7 @@ def test_a_pilot_leads_to_no_more_seeds_than_time_and_runs_carry(
     state = bench.until(lambda state: state.sizing is not None)
     assert state.sizing.affordable == affordable
     assert state.sizing.seeds <= affordable < (state.sizing.needed or 8)
+    assert ("The budget carries" in describe_sizing(state)) == bool(limits)
 
 
 def test_who_amends_the_budget_after_the_pilot_began_does_not_choose_the_size(fast_path: Path) -> None:
