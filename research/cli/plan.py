@@ -215,9 +215,10 @@ def _evaluations(seen: PlanPreview) -> Iterator[Text]:
         f"{'' if option.affordable else ', not affordable'}" if option.seeds else "too few for any number of seeds"
         for option in seen.evaluations
     }  # fmt: skip
-    why = "as asked" if seen.requested_episodes else "the cheapest, or nearly"
+    able = any(option.seeds for option in seen.evaluations)
+    why = ", as asked" if seen.requested_episodes else ", the cheapest, or nearly" if able else ""
     chosen = seen.metric.episodes
-    yield Text(f"episodes  {chosen:,} of each evaluation, {why}: {priced.pop(chosen)}")
+    yield Text(f"episodes  {chosen:,} of each evaluation{why}: {priced.pop(chosen)}")
     yield Text("  instead  " + "; ".join(f"{episodes:,}: {price}" for episodes, price in priced.items()))
 
 
