@@ -105,7 +105,8 @@ def screen(seen: PlanPreview) -> Iterator[Text | Table]:
     for sentence in seen.unusual:
         yield Text(f"unusual  {sentence}", "yellow")
     if seen.explores:
-        yield Text("explores  one run of each arm on one seed; nothing is tested, and no level is spent", "yellow")
+        told = "one run of each arm on one seed, evaluated on search tasks; nothing is tested, and no level is spent"
+        yield Text(f"explores  {told}", "yellow")
     for hypothesis in () if seen.explores else seen.hypotheses:
         span = hypothesis.prediction
         odds = f"supported with {span.probability:.0%}"
@@ -122,7 +123,7 @@ def screen(seen: PlanPreview) -> Iterator[Text | Table]:
     yield from _metric(seen)
     yield Text(f"arms  {' vs '.join(seen.arms)}{_format_search(seen)}")
     yield from _design(seen)
-    yield from _evaluations(seen)
+    yield from () if seen.explores else _evaluations(seen)
     yield Text(f"noise  {_noise(seen)}")
     if seen.power_curve:
         effect, power = format_difference(seen.metric, seen.smallest_effect), seen.promised_power
@@ -218,9 +219,10 @@ def _evaluations(seen: PlanPreview) -> Iterator[Text]:
         f"{'' if option.affordable else ', not affordable'}" if option.seeds else "too few for any number of seeds"
         for option in seen.evaluations
     }  # fmt: skip
-    why = "as asked" if seen.requested_episodes else "the cheapest, or nearly"
+    able = any(option.seeds for option in seen.evaluations)
+    why = ", as asked" if seen.requested_episodes else ", the cheapest, or nearly" if able else ""
     chosen = seen.metric.episodes
-    yield Text(f"episodes  {chosen:,} of each evaluation, {why}: {priced.pop(chosen)}")
+    yield Text(f"episodes  {chosen:,} of each evaluation{why}: {priced.pop(chosen)}")
     yield Text("  instead  " + "; ".join(f"{episodes:,}: {price}" for episodes, price in priced.items()))
 
 

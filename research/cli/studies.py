@@ -211,17 +211,18 @@ def _describe_resume(state: StudyState) -> str:
     resume = f"ajet study resume {state.id}"
     more = format_flag(2 * state.budget_s)
     if state.budget_decision is None:
-        if state.design is None and state.noise_plan is None:
+        if state.design is None and state.noise_plan is None and state.explored is None:
             return (
                 f"plan again with: {resume}; where time was missing, give it more before: "
                 f'ajet study amend {state.id} --budget {more} --reason "..."'
             )
         return f"go on with: {resume}"
+    has_plan = state.design is not None or state.explored is not None
     if runs_left(state) == 0:
-        return f"conclude with: {resume}" if state.design else "start it again with a larger --max-runs"
+        return f"conclude with: {resume}" if has_plan else "start it again with a larger --max-runs"
     if state.design is not None and state.design.hypotheses and not open_hypotheses(state, state.design):
         return f"each hypothesis had its last look, so more time changes nothing; conclude with: {resume}"
-    without = "stops again" if state.design is None else "concludes"
+    without = "concludes" if has_plan else "stops again"
     late = ", exploratory ones, as the level is spent" if any(verdict.last for verdict in state.verdicts) else ""
     return (
         f'for more runs{late}: ajet study amend {state.id} --budget {more} --reason "..." and then {resume}; '

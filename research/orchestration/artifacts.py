@@ -233,7 +233,7 @@ MOST_POINTS: Final = 200
 """Most points of one curve: of a longer training every so many steps are drawn."""
 _CAPTION: Final = (
     "Share of training episodes solved. Thin: one run; thick: the mean of an arm's collected runs; *running*: what was "
-    "seen so far. Nothing is smoothed. These episodes are the training's own and decide nothing."
+    "seen so far. Nothing is smoothed. These episodes are the training's own, not hidden ones."
 )
 
 

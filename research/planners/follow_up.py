@@ -294,14 +294,15 @@ class FollowUpFinder:
         """Yield of each two values of a field the better and the worse: which collapses more often, else which lost."""
         for entry in (entry for entry in self._rounds if entry.design.environment == environment):
             for told in entry.claims:
-                values, verdict = (told.claim.control, told.claim.treatment), told.verdict
-                if verdict is None or told.claim.variable != name or told.claim.kind != "difference":
+                claim, verdict = told.claim, told.verdict
+                if verdict is None or claim.variable != name or claim.kind != "difference":
                     continue
+                values = [float(self._effective_value(name, value)) for value in (claim.control, claim.treatment)]
                 fell = [rate.count / max(1, rate.of) for rate in verdict.collapses] or [0.0, 0.0]
                 if fell[0] != fell[1]:
                     yield values[fell[0] > fell[1]], values[fell[0] < fell[1]]
                 elif told.found:
-                    wins = _better_value(told, entry) == values[1]
+                    wins = verdict.estimate is not None and _is_better(verdict.estimate, entry)
                     yield values[wins], values[not wins]
 
     def _make_follow_up(

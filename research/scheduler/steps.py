@@ -20,7 +20,7 @@ NO_MORE_CANDIDATES: Final = "ask for no more candidates"
 END_SCREEN: Final = "end the screen"
 CONCLUDE_RULE: Final = "conclude when every hypothesis has its verdict"
 PLUMBING_RULE: Final = "end where a learning rate of 0 changes anything"
-EXPLORED: Final = "explored: one run of each setting was made, and nothing was tested"
+EXPLORED: Final = "explored as far as the budget carried it: nothing was tested"
 UNLOCKED: Final = "came to no lock, and nothing was tested in it"
 """What is said of a round that was begun and given up."""
 BUDGET_CODE: Final = BUDGET_EXHAUSTED
@@ -31,7 +31,7 @@ FAILURES: Final = ("failed", "lost", "timeout")
 
 @dataclass(frozen=True, slots=True)
 class PlanStudy:
-    """Have the planner propose and design, and lock A/A runs or the design."""
+    """Have the planner propose and design, and lock the design, or the run that it waits for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,7 @@ class TrainingArea(MetricKind):
     """
 
     name = TRAINING_AREA
-    title = "success on training tasks, as training plays them, on average over the training; it evaluates nothing"
+    title = "success on training tasks, as training plays them, on average over the training; no evaluation is in it"
     words = ("area under the training curve", "training success")
     effect = 0.05
     evaluates = False

@@ -156,7 +156,9 @@ def describe_sizing(state: StudyState) -> str:
     if sizing.sd is None:
         return f"The first {plural(sizing.runs, 'measured run')} say nothing of a spread, so that no more are made."
     spread = number(sizing.sd, unit=design.metric.unit)
-    told = f"The first {sizing.runs} runs have a spread of {spread} ({plural(sizing.df, 'degree')} of freedom"
+    alike = any(claim.sought == "equivalence" for claim in design.hypotheses)
+    less = "" if alike else f", less what an effect of {effect} adds to it,"
+    told = f"The first {sizing.runs} runs have{less} a spread of {spread} ({plural(sizing.df, 'degree')} of freedom"
     told += f"; {sizing.collapsed} of them collapsed)" if sizing.collapsed else ")"
     if sizing.needed is None:
         told += f", with which no {design.pilot.most if design.pilot else 0} seeds {each} see {effect}"
@@ -165,7 +167,9 @@ def describe_sizing(state: StudyState) -> str:
     told += f" with {percent(promise.power)}; arms were not told apart. "
     if sizing.needed is not None and sizing.seeds >= sizing.needed:
         return f"{told}So many are made."
-    return f"{told}The budget carries {sizing.seeds}, which see it with {percent(round(sizing.power or 0.0, 2))}."
+    short = design.pilot is not None and sizing.seeds < design.pilot.most
+    made = f"The budget carries {sizing.seeds}" if short else f"{sizing.seeds} are made"
+    return f"{told}{made}, which see it with {percent(round(sizing.power or 0.0, 2))}."
 
 
 def unit_of(state: StudyState) -> str:

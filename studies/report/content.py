@@ -15,6 +15,7 @@ from typing import Final
 from studies.checks.conditions import INITIAL
 from studies.errors import ReportError
 from studies.log.study import PlannedExploration, StudyState
+from studies.records.runs import TRAINING_AREA
 from studies.records.statements import metric_name, value_of
 from studies.records.verdict import mark_contradictions
 from studies.report import claims, design_tables, run_tables
@@ -342,9 +343,10 @@ def _exploration_section(state: StudyState, entry: PlannedExploration) -> Block 
                 duration(run.seconds) if run.seconds else NONE,
             )
         rows.append((arm.name, describe_fields(arm.overrides), name, before, value, took))
+    how = "evaluated" if plan.metric.kind == TRAINING_AREA else "scored"
     said = (
         f"Exploration: {plural(len(plan.arms), 'single run')} in {plan.environment}, one seed for all ({plan.seed}), "
-        f"scored on {plan.metric.split} tasks. No claim rests on them, and they draw on no ledger."
+        f"{how} on {plan.metric.split} tasks. No claim rests on them, and they draw on no ledger."
     )
     why = mark_contradictions(plan.why, [verdict for each in state.rounds for verdict in each.verdicts])
     columns = ("Arm", "Sets", "Run", "Success before", f"{metric_name(plan.metric)}, one run", "Took")

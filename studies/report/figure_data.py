@@ -11,7 +11,7 @@ from typing import Final
 from studies.checks.conditions import INITIAL
 from studies.log.study import RunState, StudyState
 from studies.records.procedure import Phase
-from studies.records.runs import NOISE_ARM
+from studies.records.runs import NOISE_ARM, TRAINING_AREA
 from studies.report.claims import claims
 from studies.report.elements import arm_interval, is_rate
 from studies.report.evidence import REWARDS, SUCCESS, Evidence
@@ -148,7 +148,10 @@ def curves(state: StudyState, evidence: Evidence) -> Curves | None:
     if key is None or (key == REWARDS and state.design is not None and state.design.code):
         return None
     measured = "share of training episodes solved" if key == SUCCESS else "mean reward of training episodes"
-    return metric_curves(state, evidence, key, measured)
+    found, metric = metric_curves(state, evidence, key, measured), state.design.metric if state.design else None
+    if found is None or metric is None or metric.kind != TRAINING_AREA:
+        return found
+    return replace(found, horizon=metric.horizon)
 
 
 def hidden_curves(state: StudyState, evidence: Evidence) -> Curves | None:

@@ -447,6 +447,7 @@ def _caption_hidden(data: Curves) -> str:
     )
 
 
+_OF_TRAINING: Final = (" and decide nothing", ": the area under them, up to the vertical line, is what is compared")
 _LINES: Final = "Thin: one run; thick: an arm's mean"
 FIGURES: Final[Mapping[str, FigureKind]] = {
     "predictions": FigureKind(
@@ -464,7 +465,7 @@ FIGURES: Final[Mapping[str, FigureKind]] = {
         "Learning curves",
         lambda data: (
             f"{capital(data.measured)}, by {data.unit}. {_LINES}; nothing is smoothed. These episodes are the "
-            "training's own and decide nothing."
+            f"training's own{_OF_TRAINING[data.horizon is not None]}."
         ),
         draw_curves,
     ),

@@ -116,7 +116,7 @@ def arm_table(state: StudyState) -> Table | None:
         return None
     metric, timed, rows = design.metric, design.metric.cut_at is not None, list[Row]()
     columns = ["Arm", "Runs", "Success before" if metric.kind else "Before", *(["Got there"] if timed else [])]
-    columns += [f"Mean {metric_name(metric)}", "95 % interval", "SD between runs"]
+    columns += [f"Mean {metric_name(metric).removeprefix('mean ')}", "95 % interval", "SD between runs"]
     collapsed = find_collapsed_runs(state)
     for arm in design.arms:
         measured = state.values(arm.name)

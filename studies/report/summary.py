@@ -45,8 +45,8 @@ IN_WORDS: Final = "nothing more is asked, in the words of "
 
 
 EXPLORED: Final = (
-    "this was an exploration: one run of each setting, all on one seed, scored on search tasks. No verdict follows, "
-    "and no level was spent."
+    "this is an exploration: one run of each setting{}, all on one seed, evaluated on search tasks. No verdict "
+    "follows, and no level is spent."
 )
 OF_ONE_RUN: Final = (
     "nothing follows from a difference between single runs: another seed alone may make as large a one. The curves "
@@ -90,7 +90,9 @@ def headline(state: StudyState, lock_error: str | None = None) -> Headline:
         warnings.append(said)
     answers = tuple(_answer(state, design, claim) for claim in design.hypotheses) if design is not None else ()
     if state.explored is not None:
-        answers = (HeadlineAnswer("", "none", "Nothing was tested", EXPLORED, OF_ONE_RUN),)
+        of, made = len(state.explored.arms), sum(run.status == "collected" for run in state.runs_in("explore"))
+        said = EXPLORED.format("" if made == of else f" ({made} of {of} were measured)")
+        answers = (HeadlineAnswer("", "none", "Nothing was tested", said, OF_ONE_RUN),)
     elif not answers:
         if state.stopped_reason is not None:
             before = "a design was locked" if design is None else "its screen led to a claim"

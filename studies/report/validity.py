@@ -316,7 +316,8 @@ def _warn_setting(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     model = state.design.base_job.get("model")
     tiny = isinstance(model, dict) and model.get("kind", "tiny") == "tiny"
     said = "a tiny language model made on the spot" if tiny else "one model"
-    count = len({task for run in evidence.runs.values() for task in run.tasks})
+    hidden = evidence.runs.values() if state.design.metric.kind != TRAINING_AREA else ()
+    count = len({task for run in hidden for task in run.tasks})
     tasks = f", {plural(count, 'hidden task')} of it" if count else ""
     these = " and these tasks" if count else ""
     yield threat(

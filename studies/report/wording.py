@@ -255,14 +255,11 @@ def describe_trainings(verdict: Verdict, metric: Metric) -> str:
     """
     if verdict.estimate is None:
         return ""
+    missed, reached = any(rate.count < rate.of for rate in verdict.reached), ""
     if verdict.collapses and verdict.verdict != "invalid":
         unseen = find_unobserved_misses(metric, verdict) if verdict.starts else ()
-        return explain_trainings(verdict.scope, verdict.collapses, verdict.starts, unseen, named=True)
-    if not verdict.reached:
-        return ""
-    missed = any(rate.count < rate.of for rate in verdict.reached)
-    reached = ""
-    if metric.threshold is not None or missed:
+        reached = explain_trainings(verdict.scope, verdict.collapses, verdict.starts, unseen, named=True)
+    if verdict.reached and (metric.threshold is not None or missed):
         rates = " and ".join(
             f"{rate.count} of {rate.of} with {rate.arm} ({number(rate.low, 2)} to {number(rate.high, 2)})"
             for rate in verdict.reached
@@ -271,7 +268,7 @@ def describe_trainings(verdict: Verdict, metric: Metric) -> str:
             "It was reached by" if metric.threshold is not None else f"Below {metric.cut_at:,.0f}, where it is cut, lay"
         )
         cut = f"; a run that did not counts with {in_unit(f'{metric.cut_at:,.0f}', metric)}" if missed else ""
-        reached = f" {by} {rates}, with 95 % limits of the rate{cut}."
+        reached += f" {by} {rates}, with 95 % limits of the rate{cut}."
     if verdict.scope != "reached":
         return reached
     return reached + explain_reached(find_unobserved_misses(metric, verdict), metric, verdict.scope)

@@ -96,7 +96,9 @@ def test_a_pilot_sizes_the_design_and_the_proof_computes_its_size_again(fast_pat
     rows = [row_of(event) for event in bench.events() if event.type is not EventType.REPORT_BUILT]
     assert "sizing" in verify(STUDY, rows, folder).held
     said = fold(bench.events()[: at + 1])
-    assert "arms were not told apart" in describe_sizing(said)
+    told = describe_sizing(said)
+    assert "less what an effect of 0.200 adds to it" in told
+    assert "arms were not told apart" in told
     false = {**bench.events()[at].payload, "sd": 0.5}
     forged = [*bench.events()[:at]]
     forged.append(compose_event(STUDY, EventType.DESIGN_SIZED, false, after=forged[-1], actor="system", at=NOW))
@@ -113,6 +115,7 @@ def test_a_pilot_leads_to_no_more_seeds_than_time_and_runs_carry(
     state = bench.until(lambda state: state.sizing is not None)
     assert state.sizing.affordable == affordable
     assert state.sizing.seeds <= affordable < (state.sizing.needed or 8)
+    assert ("The budget carries" in describe_sizing(state)) == bool(limits)
 
 
 def test_who_amends_the_budget_after_the_pilot_began_does_not_choose_the_size(fast_path: Path) -> None:

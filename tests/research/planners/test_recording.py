@@ -175,3 +175,9 @@ def test_no_value_is_asked_for_at_or_beyond_one_that_collapsed_more_often_or_los
         rounds.append(replace(entry, claims=(replace(told, verdict=verdict),)))
     turn = RulesPlanner().act(replace(digest, campaign=replace(digest.campaign, rounds=tuple(rounds))), lambda _: None)
     assert [entry.treatment for entry in turn.action.hypotheses if entry.variable == A] == asked
+
+
+def test_an_unset_value_is_compared_as_what_it_amounts_to() -> None:
+    claim = whole().model_copy(update={"variable": "clip_ratio_high", "control": None, "treatment": 0.28})
+    turn = RulesPlanner().act(after(claim, "guess", "arith"), lambda action: None)
+    assert [entry.treatment for entry in turn.action.hypotheses if entry.variable == claim.variable] == [0.4]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from simlab.sim_run import Desk, Flight, FlightResult, fly, fly_killed
 from simlab.worlds import MainEffect, Planted
 
-from research.cli.studies import list_row, summary
+from research.cli.studies import list_row, render_ending, summary
 from research.controller.interventions import answer_question
 from research.controller.progress import progress_lines
 from research.orchestration.artifacts import LiveCurves, build_artifacts
@@ -22,6 +24,7 @@ from studies import EventType, RunState, StudyLog, StudyState
 from studies.errors import StudiesError
 from studies.log.event import Event
 from studies.log.event_log import lock_name
+from studies.log.study import BUDGET_RULE, Decision
 from studies.proof import Proof, verify
 from studies.records.alpha import Exploration
 from studies.records.design import Arm
@@ -225,7 +228,7 @@ def test_a_study_that_explores_makes_one_run_of_each_arm_and_tests_nothing(
     assert result.report is not None
     first = result.report.partition("## ")[0]
     assert "Nothing was tested" in first
-    assert "no level was spent" in first
+    assert "no level is spent" in first
     assert re.search(r"\d+ runs, about", first)  # what a study of it takes
     assert result.report.count("figures/learning-curves.svg") == 1
 
@@ -240,6 +243,20 @@ def test_a_study_that_explores_goes_on_after_every_kill(
         assert not result.duplicates
         assert result.state.concluded_reason == EXPLORED
         assert result.state.explored == undisturbed.state.explored
+
+
+def test_a_study_that_explores_says_what_is_left_of_it_when_it_was_stopped(
+    alone: tuple[FlightResult, list[Event], Proof, dict[str, Any]], tmp_path: Path
+) -> None:
+    stopped = replace(alone[0].state, concluded_reason=None, stopped_reason="by hand")
+    used_up = Decision(stopped.event_count, "", BUDGET_RULE, "stop", "used up")
+    for state, said in (
+        (stopped, "go on with"),
+        (replace(stopped, decisions=[used_up]), "resumed without, it concludes"),
+    ):
+        with (shown := Console(width=500)).capture() as seen:
+            shown.print(render_ending(state, tmp_path))
+        assert said in seen.get()
 
 
 def test_a_study_that_explores_asks_first_where_that_is_wished() -> None:
@@ -266,6 +283,8 @@ def test_what_the_budget_does_not_carry_of_an_exploration_is_given_up_and_report
     codes = [run.invalid and run.invalid[0] for run in explorations(result.state)]
     assert codes == [None, "budget_exhausted"]
     assert result.state.concluded_reason == EXPLORED
+    assert result.report is not None
+    assert "one run of each setting (1 of 2 were measured), all on one seed" in result.report
 
 
 def test_a_study_that_explores_takes_no_lock() -> None:

@@ -130,6 +130,13 @@ def test_a_time_is_told_in_its_unit_with_the_share_that_got_there_and_that_would
     assert threat_of(made, "every run with")
 
 
+def test_a_training_area_is_told_as_of_training_episodes_that_decide(tmp_path: Path) -> None:
+    told = page(measured_study(tmp_path, "training-area"))
+    assert "the area under them, up to the vertical line, is what is compared" in told
+    assert "Mean success on training tasks |" in told
+    assert "hidden tasks of it" not in told
+
+
 class Telling(MeasuredStudy):
     """Its plays say how many tokens and turns they took: fewer, the better the policy; the first may say nothing."""
 

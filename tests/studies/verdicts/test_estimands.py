@@ -16,6 +16,7 @@ from studies.checks.confounders import lint_jobs
 from studies.records.design import Arm, Design, Hypothesis, Metric
 from studies.records.procedure import CollapseRule, StartRule
 from studies.records.verdict import Verdict
+from studies.report.wording import describe_trainings
 from studies.statistics.proportions import boschloo
 from studies.statistics.sequential import spend_alpha
 from studies.verdicts.inputs import ArmData
@@ -395,6 +396,13 @@ def test_a_verdict_on_a_time_speaks_of_the_trainings_that_no_open_share_takes_fr
     found = verdict(measured_design(TIME, **changes), control, treatment)
     assert (found.verdict, found.scope) == expected
     assert_golden(found.reason)
+
+
+def test_of_a_cost_both_are_told_which_runs_were_cut_and_which_trainings_collapsed() -> None:
+    design = measured_design(COST, collapse=CollapseRule(), start=StartRule())
+    told = describe_trainings(verdict(design, [*SLOW[:4], NEVER], QUICK), COST)
+    assert "trainings that start and do not collapse: 0 of 5" in told
+    assert "lay 4 of 5 with" in told
 
 
 def test_where_every_run_got_there_a_time_speaks_of_trainings_that_do() -> None:
