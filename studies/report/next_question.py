@@ -193,6 +193,8 @@ def _not_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
         return "too few trainings got there; ask for a threshold that most reach, or train longer."
     if design.test == "boschloo":
         return _rates_seen(design, claim, verdict)
+    if verdict.last is not None and verdict.low is None:
+        return "nothing that a difference could be seen by was left of the level at so early an end."
     found = reached_power(design, claim, verdict)
     if found is None:
         return "of so few runs, or without any spread, nothing is known of what could have been seen."

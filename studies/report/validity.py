@@ -280,7 +280,8 @@ def _warn_design(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if (design := state.design) is None:
         return
     runs = state.runs_in("confirm")
-    planned = len(runs) if len(design.looks) > 1 and runs else len(design.arms) * len(design.seeds)
+    cut = any(verdict.last is not None for verdict in state.verdicts)
+    planned = len(runs) if len(design.looks) > 1 and runs and not cut else len(design.arms) * len(design.seeds)
     finished = sum(run.status == "collected" for run in runs)
     if finished < planned:
         why = f" ({state.stopped_reason})" if state.stopped_reason else ""

@@ -50,6 +50,8 @@ from studies.verdicts.scope import collapse_rates, limit_scope
 LEAST_KEPT = 3
 """Fewest trainings of an arm that did not collapse: with two, collapses alike in all arms bring nearly all of the false
 claims of a study."""
+_LEAST_LEVEL = 1e-3
+"""Level below which the interval of a last look is shown to nobody: of so few runs it may be wider than the metric."""
 _DECISIVE = frozenset({"supported", "refuted", "equivalent"})
 
 
@@ -142,6 +144,9 @@ def _find(case: JudgeInput) -> Finding:
     verdict, reason = _by_intervals(case.claim, (low, high), 1 - level, same, alike, how, told)
     if verdict in ("supported", "refuted"):
         reason = wording.describe_effect(case.claim, result.estimate, case.design.metric) + reason
+    if verdict == "inconclusive" and case.last is not None and case.last.alpha < _LEAST_LEVEL:
+        reason = f"Ended by hand so early that the level of this look, {level:.1g}, tells nothing apart."
+        return limit_scope(case, Finding(verdict, reason, result, 1 - level, p_adjusted=adjusted))
     finding = Finding(verdict, reason, result, 1 - level, low, high, p_adjusted=adjusted, equivalence=same)
     return limit_scope(case, finding)
 

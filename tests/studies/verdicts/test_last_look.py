@@ -245,3 +245,12 @@ def test_a_pilot_that_was_never_sized_has_the_whole_level_or_a_part_of_the_most_
     assert whole.level == pytest.approx(0.95)
     assert chosen_moment.level == pytest.approx(1 - spend_alpha((4, 20))[0].alpha / 4)
     assert_golden(whole.reason)
+
+
+def test_so_early_an_end_by_hand_shows_no_interval_that_could_tell_nothing() -> None:
+    chosen = locked(seeds=20, looks=spend_alpha((7, 14, 20), 0.031))
+    found = judged(chosen, arms(chosen, 4, 4), look=1, ended="hand")
+    assert found.last is not None
+    assert found.last.alpha < 1e-3
+    assert (found.verdict, found.low, found.high, found.estimate is None) == ("inconclusive", None, None, False)
+    assert judged(chosen, arms(chosen, 4, 4), look=1, ended="budget").low is not None
