@@ -55,7 +55,7 @@ def plan(asked: ResearchOptions, planner_timeout: options.PlannerTimeout = None,
 
         ajet study plan --vary group_size=4,16 --set steps=80 --env guess
 
-        ajet study plan --vary learning_rate=0.001,0.003 --env guess --metric episodes:0.7
+        ajet study plan --vary learning_rate=0.001,0.003 --env guess --metric episodes:0.6
 
         ajet study plan --vary group_size=4,16 --vary learning_rate=0.001,0.003 --as interaction
 

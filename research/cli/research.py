@@ -202,11 +202,11 @@ def research(
 
         ajet research "Does a larger group size make GRPO learn the guessing game faster?" --explore
 
-        ajet research "learning rate 1e-3 vs 3e-3 on arith" --budget 20m --max-runs 6
+        ajet research "learning rate 1e-3 vs 3e-3 on arith" --budget 20m --max-runs 12
 
         ajet research --vary group_size=4,16 --set steps=80 --env guess --budget 20m
 
-        ajet research --vary learning_rate=0.001,0.003 --env guess --metric episodes:0.7 --budget 40m
+        ajet research --vary learning_rate=0.001,0.003 --env guess --metric episodes:0.6 --budget 40m
 
         ajet research --vary group_size=4,16 --vary learning_rate=0.001,0.003 --as interaction --budget 1h
 

@@ -37,6 +37,7 @@ from studies.records.base import Record, digest
 from studies.records.design import Metric
 from studies.records.procedure import CollapseRule, Noise
 from studies.records.runs import PLUMBING_ARM, Conditions, TrainingCurve
+from studies.records.statements import metric_name
 from swarm.job import TINY_CONTEXT, Job, TinyModel
 
 LEAST_DF = 4
@@ -273,7 +274,7 @@ class NoiseBank:
         settings = [setting_key(each) for each in (job, *others)]
         arms = _split_by_arm(alike, settings)
         known = [entry for arm in arms for entry in arm]
-        about = f"{environment}, this model and {job.algorithm}"
+        about = f"{environment}, this model, {job.algorithm} and {metric_name(metric)}"
         left_out = ", ".join(f"{count} of {reason}" for reason, count in sorted(self.left_out.items()))
         left_out = f"; left out: {left_out}" if left_out else ""
         alive, groups = [entry for entry in known if not entry.lost], _list_groups(known)

@@ -357,6 +357,21 @@ def test_once_runs_were_made_for_it_a_design_shrinks_and_promises_what_it_sees(b
         compiled(150, tried=True, **fine)
 
 
+def test_a_promise_that_nobody_named_shrinks_before_the_first_run_and_one_that_somebody_did_is_refused() -> None:
+    loud = replace(bank(0.1), checked=frozenset())
+    design = compiled(300, bank=loud)
+    assert len(design.seeds) >= 3
+    assert design.promise.power < 0.8
+    for named in (StatisticalRequirements(effect=0.1), StatisticalRequirements(power=0.9)):
+        assert told(wish(), 300, bank=loud, requirements=named) is not None
+
+
+def test_what_the_first_run_showed_too_slow_is_tried_by_the_price_list() -> None:
+    slow = {"tried": True, "price": replace(PRICING, times=9.0)}
+    assert len(compiled(300, bank=bank(0.1), **slow).seeds) == len(compiled(300, bank=bank(0.1), tried=True).seeds)
+    assert compiled(300, bank=NoiseBank(), **slow).pilot == compiled(300, bank=NoiseBank(), tried=True).pilot
+
+
 def test_a_design_that_was_shrunk_shares_its_level_with_no_other_round() -> None:
     loud = {"price": PRICING, "bank": bank(0.1), "tried": True, "budget": Budget(wall_clock_s=1e6, max_runs=None)}
 

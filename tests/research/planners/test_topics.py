@@ -144,6 +144,13 @@ def test_a_topic_that_is_half_understood_is_studied_after_a_yes_alone(said: bool
     assert len(asked) == (said is not None)
 
 
+def test_an_effect_is_one_of_the_metric_that_the_topic_asks_for() -> None:
+    asked = ResearchOptions(topic="Does a larger group size make GRPO learn the guessing game faster?", effect=728)
+    assert make_request(asked, print).requirements.effect == 728
+    with pytest.raises(DesignRefused):
+        make_request(ResearchOptions(topic="group size 4 vs 16", effect=728), print)
+
+
 def test_fewer_runs_than_any_study_has_are_refused_wherever_they_are_said() -> None:
     with pytest.raises(BadInput, match="--max-runs: expected at least 4; found 3"):
         make_request(ResearchOptions(topic="group size 4 vs 16", max_runs=3), lambda line: None)

@@ -104,7 +104,7 @@ def test_a_verdict_of_an_earlier_round_that_was_changed_is_named_with_all_brough
     [
         (2, lambda old: old | {"alpha": 0.05, "inquiry": old["inquiry"] | {"difference": 0.05}}),
         (3, lambda old: old | {"inquiry": old["inquiry"] | {"previous": "0" * 64}}),
-        (2, lambda old: old | {"looks": [look | {"alpha": old["inquiry"]["difference"]} for look in old["looks"]]}),
+        (3, lambda old: old | {"looks": [look | {"alpha": old["inquiry"]["difference"]} for look in old["looks"]]}),
     ],
     ids=["more than the ledgers give", "another lock before it", "looks that spend more than the level"],
 )
