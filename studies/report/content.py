@@ -317,7 +317,7 @@ def _design_section(state: StudyState, prefix: str) -> Block | None:
         Text(told) if (told := claims.describe_sizing(state)) else None,
         design_tables.design_arms(design),
         design_tables.design_facts(design, state.design_hash),
-        section("What each hypothesis puts at stake", design_tables.stakes_table(design.hypotheses)),
+        section("What each hypothesis puts at stake", design_tables.stakes_table(design)),
         section("Looks at the data", design_tables.analyses_table(design)),
         section("The decision table", design_tables.rules_table(design)),
         section("Limits of the watchdog", design_tables.limits_table(design.watchdog)),

@@ -15,7 +15,7 @@ from typing import Any, Final
 from studies.checks.training import collapse_rate
 from studies.log.study import StudyState
 from studies.metrics import Refused, kind_of
-from studies.records.design import Design, Hypothesis
+from studies.records.design import Design
 from studies.records.procedure import CollapseRule, Screen, Watchdog
 from studies.records.runs import NOISE_ARM
 from studies.records.statements import value_of
@@ -207,12 +207,12 @@ def rules_table(design: Design) -> Table | None:
     return table(("Rule", "When", "Then"), [*rows, rest]) if rows else None
 
 
-def stakes_table(hypotheses: tuple[Hypothesis, ...]) -> Table | None:
-    rows = []
-    for claim in (h for h in hypotheses if h.smallest_effect or h.falsifier or h.confounds):
+def stakes_table(design: Design) -> Table | None:
+    rows, usual = [], design.promise.effect if design.promise is not None else None
+    for claim in (h for h in design.hypotheses if h.smallest_effect or h.falsifier or h.confounds):
         falsifier = one_line(claim.falsifier)
         feared = one_line("; ".join(claim.confounds))
-        rows.append((claim.id, number(claim.smallest_effect), f'"{falsifier}"' if falsifier else "", feared))
+        rows.append((claim.id, number(claim.smallest_effect or usual), f'"{falsifier}"' if falsifier else "", feared))
     columns = ("Hypothesis", "Smallest effect of interest", "Shown false by, as the planner said", "Feared confounds")
     return table(columns, rows, (1,))
 

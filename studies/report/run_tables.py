@@ -15,6 +15,7 @@ from statistics import fmean
 from studies.checks.conditions import INITIAL
 from studies.log.study import AttemptState, PlannerNote, RunState, StudyState
 from studies.records.design import Design
+from studies.records.runs import PLUMBING_ARM
 from studies.records.statements import metric_name
 from studies.records.verdict import ORIGINS
 from studies.report.elements import (
@@ -163,7 +164,8 @@ def run_table(state: StudyState) -> Table | None:
             row = _run_row(each.design, run)
             row = [str(each.round), *row] if several else row
             row += [run.spec.phase] if staged else []
-            row += [format_measurement(run, run.spec.metric.key)] if judged else []
+            known = run.spec.arm != PLUMBING_ARM  # which is evaluated for success alone
+            row += [format_measurement(run, run.spec.metric.key) if known else NONE] if judged else []
             if placed:
                 image = _place(run.attempts[-1]) if run.attempts else ""
                 row.append(image if image in ("", PROCESS) else hash_cell(image.removeprefix("sha256:")))
@@ -290,7 +292,7 @@ def cost_facts(state: StudyState) -> Iterator[Fact]:
     prompt, answer = (sum(act.tokens.get(kind, 0) for act in state.planner_acts) for kind in ("prompt", "completion"))
     yield "Planner tokens", f"{prompt:,} in prompts, {answer:,} in answers"
     if state.model is not None:
-        yield "Making or finding the model", duration(state.model["seconds"])
+        yield "Making or finding the model", duration(sum(float(each["seconds"]) for each in state.prepared.values()))
     for each in state.rounds:
         yield from _price_facts(each, is_campaign(state))
 

@@ -87,7 +87,7 @@ def _check_lock(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if state.locked and state.first_launch and state.locked.seq < state.first_launch.seq:
         yield Remark(
             "passed",
-            f"The design was locked (event {state.locked.seq}) before the first launch "
+            f"The design was locked (event {state.locked.seq}) before the first launch under it "
             f"(event {state.first_launch.seq}), and every run carries its hash.",
         )
     if state.design is None or not state.runs:

@@ -197,7 +197,7 @@ def explain_trainings(
         survive = "; which ones survive may differ between the arms" if apart else ""
         parts.append(f"{counts(collapses)} collapsed (up to {fallen} are not ruled out{survive})")
     if "started" in scope:
-        whom.insert(0, "start")
+        whom.insert(0, "start" if every else f"start (with {' and '.join(one.arm for one in unseen)})")
         parts.append(f"up to {unstarted} may never start{_undone(unseen)}")
     return f" It speaks of trainings that {' and '.join(whom)}: {', and '.join(parts)}.{stuck}"
 

@@ -309,7 +309,7 @@ def test_all_that_was_fixed_is_told_with_kill_conditions_first_and_an_old_design
     locked, old = full(hypotheses=(claim,)), design()
     facts = (design_tables.design_facts(locked, "ab" * 32), design_tables.design_facts(old, None))
     looks, rules = design_tables.analyses_table(locked), design_tables.rules_table(locked)
-    stakes, limits = design_tables.stakes_table(locked.hypotheses), Watchdog(kl=0.5, grad_norm=20)
+    stakes, limits = design_tables.stakes_table(locked), Watchdog(kl=0.5, grad_norm=20)
     assert_golden("\n\n".join(map(text, (*facts, looks, rules, stakes, design_tables.limits_table(limits)))))
     assert design_tables.analyses_table(old) is design_tables.rules_table(old) is None
-    assert design_tables.limits_table(None) is design_tables.stakes_table(old.hypotheses) is None
+    assert design_tables.limits_table(None) is design_tables.stakes_table(old) is None
