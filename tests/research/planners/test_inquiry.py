@@ -256,7 +256,7 @@ def test_the_rules_ask_on_where_no_model_does_and_what_it_looked_at_is_written_d
 
 
 def test_a_question_of_which_no_design_is_accepted_goes_back_with_the_reason() -> None:
-    fine = {**RATES, "hypotheses": [{**RATES["hypotheses"][0], "smallest_effect": 0.02}]}
+    fine = {**RATES, "hypotheses": [{**RATES["hypotheses"][0], "smallest_effect": 0.01}]}
     dear = [{**DESIGN, "not_tested": said} for said in ("", "Nothing.", "Nothing at all.")]
     script = Script({(2, "propose"): [fine, proposal("temperature", 1.0, 0.7, "Then this.")], (2, "design"): dear})
     landed, endpoint = fly_scripted(script, rounds=2, max_runs=36)
@@ -265,7 +265,6 @@ def test_a_question_of_which_no_design_is_accepted_goes_back_with_the_reason() -
     [first, again] = requests_at(endpoint, 2)
     assert "could_not_be_had" not in facts_of(first)["inquiry"]
     [reason] = facts_of(again)["inquiry"]["could_not_be_had"]
-    assert "an effect of 0.02" in reason
-    assert "the budget is" in reason
+    assert "an effect of 0.01" in reason
     assert "--" not in reason  # a planner knows of no flag
     assert [h.variable for h in landed.state.hypotheses] == ["temperature"]

@@ -157,16 +157,16 @@ def test_a_round_that_comes_to_no_lock_is_given_up_and_the_one_before_stands() -
 
 
 def cut_short(desk: Desk, left_s: float, made: int) -> bool:
-    """Leave so little of the budget once so many A/A runs of the second round are measured; return whether it was."""
+    """Leave so little of the budget once so many runs of the second round's pilot are measured; return whether it was."""
     over = sum(run.status == "collected" for run in desk.state.runs.values())
-    if desk.state.round == 1 or desk.state.design is not None or desk.state.noise_plan is None or over < made:
+    if desk.state.round == 1 or not desk.state.awaits_sizing or over < made:
         return False
     amendment = {"kind": "budget", "value": desk.state.worked_s + left_s, "reason": "no more time"}
     desk.write(EventType.DESIGN_AMENDED, {"amendment": amendment})
     return True
 
 
-def test_a_budget_that_ends_in_the_aa_runs_of_a_later_round_leaves_a_report_and_then_a_conclusion() -> None:
+def test_a_budget_that_ends_in_the_pilot_of_a_later_round_leaves_a_report_and_then_a_conclusion() -> None:
     done: list[str] = []
 
     def hand(desk: Desk) -> None:
@@ -179,6 +179,6 @@ def test_a_budget_that_ends_in_the_aa_runs_of_a_later_round_leaves_a_report_and_
 
     state = fly(flight(2, hand=hand, look_s=5.0, report=True)).state
     assert done == ["cut", "resumed"]
-    assert (state.status, state.round, len(state.given_up)) == ("concluded", 1, 1)
-    assert str(state.concluded_reason).startswith("round 2 came to no")
-    assert [verdict.verdict for verdict in state.verdicts] == ["supported"]
+    assert (state.status, state.round, state.given_up, state.sizing) == ("concluded", 2, (), None)
+    assert [verdict.verdict for verdict in state.rounds_before[0].verdicts] == ["supported"]
+    assert [verdict.verdict for verdict in state.verdicts] == ["invalid"]

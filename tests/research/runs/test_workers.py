@@ -105,7 +105,7 @@ def test_an_attempt_is_evaluated_beside_a_client_that_is_handed_no_hidden_task_a
     assert (conditions.image, conditions.neighbours, conditions.stopped_by) == ("process", 1, None)
     unknown = {name for name, value in conditions if value is None}
     fake = {"initial_policy", "template", "optimiser_steps", "probs_diff"}  # it loads and compares nothing
-    assert unknown == {*fake, "stopped_by", "stillness"}
+    assert unknown == {*fake, "stopped_by", "stillness", "untrained"}
 
 
 SEVERAL_BOOTS_S = 400.0
