@@ -128,7 +128,7 @@ def test_a_study_is_begun_in_a_browser_and_its_report_is_read_there(pages: Pages
     page.get_by_role("menuitem", name="Custom run").click()
     page.get_by_label("Topic").fill("group size 4 vs 8 on arith with 3 training steps")
     page.get_by_label("Budget").fill("1d")
-    page.get_by_label("Episodes").fill("64")
+    fill_optional(page, "Episodes", "int", "64")
     fill_optional(page, "Effect", "float", "0.3")
     fill_optional(page, "Rounds", "int", "1")
     with page.expect_response(lambda reply: reply.url.endswith("/create_flow_run")) as made:
