@@ -157,7 +157,7 @@ def test_a_round_that_comes_to_no_lock_is_given_up_and_the_one_before_stands() -
 
 
 def cut_short(desk: Desk, left_s: float, made: int) -> bool:
-    """Leave so little of the budget once so many runs of the second round's pilot are measured; return whether it was."""
+    """Leave so little of the budget once so many runs of the second round's pilot are measured; return whether so."""
     over = sum(run.status == "collected" for run in desk.state.runs.values())
     if desk.state.round == 1 or not desk.state.awaits_sizing or over < made:
         return False
