@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -192,7 +193,8 @@ class EventLog:
                     found = {column["name"] for column in sa.inspect(self._engine).get_columns(_TABLE.name)}
                 break
             except StoreError as error:
-                busy = isinstance(error.__cause__, IntegrityError) or "locked" in str(error)
+                # PostgreSQL tells a table that another process makes at once as a duplicate key, type or table.
+                busy = isinstance(error.__cause__, IntegrityError) or re.search("locked|already exists", str(error))
                 if time.monotonic() > deadline or not busy:
                     self.close()
                     raise

@@ -251,6 +251,22 @@ def test_a_server_that_is_not_there_is_one_clear_error_without_its_password(post
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("told", ['type "events" already exists', 'relation "events" already exists'])
+def test_a_table_that_another_process_makes_at_once_is_opened(path: Path, told: str) -> None:
+    refusals = [sa.exc.ProgrammingError("CREATE TABLE", None, RuntimeError(told))]
+
+    def another_was_faster(*_: object) -> None:
+        if refusals:
+            raise refusals.pop()
+
+    sa.event.listen(sa.Engine, "before_execute", another_was_faster)
+    try:
+        with closing(EventLog(f"sqlite:///{path}")) as opened:
+            assert (opened.studies(), refusals) == ([], [])
+    finally:
+        sa.event.remove(sa.Engine, "before_execute", another_was_faster)
+
+
 def test_a_postgresql_that_is_silent_for_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process may stand still while its machine acknowledges; a byte in time begins the wait anew."""
     psycopg = pytest.importorskip("psycopg")
