@@ -20,21 +20,7 @@ from studies.log.study import AttemptState, RunState, StudyState
 from studies.verdicts.judge import judge_hypothesis
 
 __all__ = [
-    "AttemptState",
-    "BudgetClock",
-    "ControllerLeaseLost",
-    "Event",
-    "EventLog",
-    "EventType",
-    "HeadMoved",
-    "LeaseHeld",
-    "LogCorrupt",
-    "ReportError",
-    "RunState",
-    "StoreError",
-    "StudiesError",
-    "StudyLog",
-    "StudyState",
-    "fold",
+    "AttemptState", "BudgetClock", "ControllerLeaseLost", "Event", "EventLog", "EventType", "HeadMoved", "LeaseHeld",
+    "LogCorrupt", "ReportError", "RunState", "StoreError", "StudiesError", "StudyLog", "StudyState", "fold",
     "judge_hypothesis",
-]
+]  # fmt: skip

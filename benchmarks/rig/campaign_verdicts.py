@@ -42,7 +42,7 @@ from studies.records.procedure import CollapseRule, Noise, Prediction, RoundPlac
 from studies.records.verdict import Verdict
 from studies.statistics.comparison import compare
 from studies.statistics.sizing import plan_analyses
-from studies.verdicts.inputs import ArmData
+from studies.verdicts.inputs import ArmData, JudgeInput
 from studies.verdicts.rules import LEAST_KEPT, judge
 
 INQUIRIES: Final = 2000
@@ -268,7 +268,7 @@ def _judged(
     estimate = _surely_open(stake, claim, look, data)
     if estimate is not None and rng.randrange(_ONE_IN):
         return Judged(None, estimate)
-    verdict = judge(stake, claim, data, look=look, earlier=known)
+    verdict = judge(JudgeInput(stake, claim, data, look=look, earlier=known))
     if estimate is None:
         return Judged(verdict, verdict.estimate)
     if verdict.verdict != "inconclusive":

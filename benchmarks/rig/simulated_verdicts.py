@@ -35,7 +35,7 @@ from studies.records.statements import apply_pilot, apply_sizing
 from studies.records.verdict import Equivalence, Scope, Verdict
 from studies.statistics.comparison import Test
 from studies.statistics.sizing import plan_analyses, size_design
-from studies.verdicts.inputs import ArmData
+from studies.verdicts.inputs import ArmData, JudgeInput
 from studies.verdicts.rules import judge
 
 SEED = 20261120
@@ -364,7 +364,7 @@ def judged(design: Design, runs: Mapping[str, ArmData], ledgers: AlphaLedgers | 
     for number, look in enumerate(design.looks, start=1):
         data = {name: first_runs(arm, min(ran[name], look.seeds)) for name, arm in runs.items()}
         open_claims = [claim.id for claim in design.hypotheses if claim.id not in settled]
-        found = [judge(stake, name, data, look=number, earlier=settled) for name in open_claims]
+        found = [judge(JudgeInput(stake, name, data, look=number, earlier=settled)) for name in open_claims]
         settled |= {verdict.hypothesis: verdict for verdict in found if verdict.final}
         ran |= {arms[name]: min(ran[arms[name]], look.seeds) for name in settled}
     return [settled[claim.id] for claim in design.hypotheses]
@@ -397,15 +397,15 @@ def judged_short(design: Design, runs: Mapping[str, ArmData], rng: random.Random
             data[name] = replace(arm, seeds={run: drawn[name][at] for run, at in arm.seeds.items()})
         due = next(number for number, look in enumerate(design.looks, start=1) if look.seeds >= max(made))
         if min(made) == max(made) == design.looks[due - 1].seeds:
-            verdict = judge(stake, claim, data, look=due)
+            verdict = judge(JudgeInput(stake, claim, data, look=due))
             if verdict.final:
                 return verdict
         elif rng is None or count == end:
-            verdict = judge(stake, claim, data, look=due, ended="hand" if rng is None else "budget")
+            verdict = judge(JudgeInput(stake, claim, data, look=due, ended="hand" if rng is None else "budget"))
             if rng is not None or verdict.verdict in ("supported", "refuted"):
                 return verdict
     if min(made) == max(made):  # the budget ends just after a look, which takes all that is left
-        return judge(stake, claim, data, look=due, ended="budget")
+        return judge(JudgeInput(stake, claim, data, look=due, ended="budget"))
     raise AssertionError(f"expected a study that ends by its last run; found one of {end}")
 
 

@@ -32,7 +32,7 @@ from research.installation.home import Home
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
 from studies.records.procedure import InterimAnalysis, Prediction
-from studies.verdicts.inputs import ArmData
+from studies.verdicts.inputs import ArmData, JudgeInput
 from studies.verdicts.rules import judge
 from swarm.client import AsyncSwarmClient
 from swarm.environments.play import agent_of
@@ -224,7 +224,9 @@ def judged(
         )
         for arm, values in arms.items()
     }
-    verdict = judge(AlphaLedgers.begin(1, design.alpha).allocate(design), name, data, look=1).model_dump(mode="json")
+    verdict = judge(JudgeInput(AlphaLedgers.begin(1, design.alpha).allocate(design), name, data, look=1)).model_dump(
+        mode="json"
+    )
     return {field: verdict[field] for field in _KEPT}
 
 

@@ -28,7 +28,6 @@ from research.scheduler.required_runs import (
     planned_runs,
     replication_hypotheses,
     replication_runs,
-    runs_left,
     to_required_run,
     was_cut,
 )
@@ -37,6 +36,7 @@ from research.text import format_flag, format_seconds
 from studies import RunState, StudyState
 from studies.records.design import Design
 from studies.records.procedure import Screen
+from studies.verdicts.judge import seeds_by_runs
 
 GIVEN_UP = ("skip the replication", "shorten the screen", "shorten the confirmation", "cut the first look short")
 """What is foreseen to be given up, each with all that stands before it."""
@@ -110,10 +110,10 @@ def affordable_seeds(state: StudyState, design: Design, limits: StepLimits) -> i
     somebody who may have seen the pilot set it: else a hand would have the pilot judged at the level of a whole study.
     """
     assert design.pilot is not None
-    first, most, left = design.pilot.seeds, design.pilot.most, runs_left(state)
-    for seeds in range(most, first, -1):
+    first = design.pilot.seeds
+    for seeds in range(seeds_by_runs(state), first, -1):
         batch = _Batch((seeds - first) * len(design.arms), price_of(state, "confirm"))
-        if (left is None or batch.runs <= left) and (state.budget_touched or _fits(state, [batch], limits)):
+        if state.budget_touched or _fits(state, [batch], limits):
             return seeds
     return first
 

@@ -13,6 +13,7 @@ from typing import Final
 from studies.log.study import BUDGET_EXHAUSTED
 from studies.records.design import Arm, RunSpec
 from studies.records.procedure import Phase, Selection
+from studies.records.runs import VETOED
 from studies.records.verdict import ApprovalRequest
 
 SHRINK_RULE: Final = "keep the confirmation within the budget"
@@ -24,7 +25,7 @@ EXPLORED: Final = "explored as far as the budget carried it: nothing was tested"
 UNLOCKED: Final = "came to no lock, and nothing was tested in it"
 """What is said of a round that was begun and given up."""
 BUDGET_CODE: Final = BUDGET_EXHAUSTED
-VETO_CODE: Final = "vetoed"
+VETO_CODE: Final = VETOED
 FAILURES: Final = ("failed", "lost", "timeout")
 """Ends of an attempt that count against `Design.max_attempts`; one that was stopped does not."""
 

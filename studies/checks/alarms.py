@@ -52,6 +52,8 @@ DEFAULT_WATCHDOG: Final = Watchdog(
 _SILENT_STEPS: Final = 2.0
 """Steps for which a server may be silent: it answers while it learns, if late, and a process that died is noticed
 otherwise."""
+_Broken = tuple[list[bool], str] | None
+"""Whether each step breaks a limit, and what that says; None where it cannot be told."""
 
 
 def max_silence(step_s: float) -> float:
@@ -77,9 +79,7 @@ def find_alarms(
     history: Sequence[Row], limits: Watchdog, hidden_before: float | None = None, hidden_after: float | None = None
 ) -> tuple[Alarm, ...]:
     """Return what is wrong with a training, each code once, where it was broken first; ordered by step and code.
-
-    `hidden_before` and `hidden_after` are its hidden success before and after; None while they are not known.
-    """
+    `hidden_before` and `hidden_after` are its hidden success before and after; None while they are not known."""
     found = [_not_finite(history)]
     for field, (code, effect, rule) in _RULES.items():
         if (limit := getattr(limits, field)) is None or (result := rule(history, limit)) is None:
@@ -115,10 +115,6 @@ def _not_finite(history: Sequence[Row]) -> Alarm | None:
             sentence = f"{', '.join(sorted(names))} at step {row['step']} is no finite number"
             return Alarm("training_nan", row["step"], sentence, "worst")
     return None
-
-
-_Broken = tuple[list[bool], str] | None
-"""Whether each step breaks a limit, and what that says; None where it cannot be told."""
 
 
 def _kl(history: Sequence[Row], most: float) -> _Broken:
@@ -161,10 +157,8 @@ def _throughput(history: Sequence[Row], share: float) -> _Broken:
         return None
     usual = median(known)
     broken = [rate is not None and rate < share * usual for rate in rates]
-    return (
-        broken,
-        f"fewer than {share:g} of the run's median {usual:.0f} tokens a second: something else used the machine",
-    )
+    slow = f"fewer than {share:g} of the run's median {usual:.0f} tokens a second: something else used the machine"
+    return broken, slow
 
 
 def _judge(history: Sequence[Row], most: float) -> _Broken:

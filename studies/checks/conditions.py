@@ -8,9 +8,6 @@ A reward, which is no field of a job, is compared under the name `reward` where 
 What the two stored files of a run say about its conditions is recorded by whoever collects it with these functions, and
 computed again by whoever verifies a study. What only the harness saw while the run went (hardware, neighbours, the
 weights it began with) is not in the files.
-
-Files are hashed again before every verdict, as people can write to a study's folder. A run whose file is gone or
-changed is given up, with a code that no design excludes, so that its verdict is invalid.
 """
 
 from __future__ import annotations
@@ -31,6 +28,18 @@ from studies.records.procedure import Phase
 from studies.records.runs import EVALUATED, EVIDENCE_CHANGED, EVIDENCE_MISSING
 
 Fields = Mapping[str, Any]
+Pair = tuple[str, str]
+"""Two of a claim's arms by their names, that of the control or the lower setting first."""
+Row = Mapping[str, Any]
+"""A training step of a snapshot: its number and its metrics."""
+Part = Mapping[str, Any]
+"""One of the two evaluations of a run: the version of its policy, and its episodes."""
+INITIAL: Final = "/initial"
+"""What the key of a measurement before training ends with."""
+_NONE = 1e-6
+"""A difference of advantages that is none but for rounding."""
+LEAST_REPEATED: Final = 16
+"""Tasks that are played again, from which on they say what plays of one task differ by."""
 
 
 def flatten(job: Fields, prefix: str = "") -> dict[str, Any]:
@@ -50,10 +59,6 @@ def find_differing_fields(jobs: Iterable[Fields]) -> tuple[str, ...]:
         alike = (int(value) if isinstance(value, float) and value.is_integer() else value for value in values)
         differing += [name] if len(set(map(canonical, alike))) > 1 else []
     return tuple(differing)
-
-
-Pair = tuple[str, str]
-"""Two of a claim's arms by their names, that of the control or the lower setting first."""
 
 
 def pairs_of(design: Design, claim: Hypothesis) -> tuple[Pair, ...]:
@@ -92,18 +97,6 @@ def find_confounders(state: StudyState) -> dict[str, tuple[str, ...]]:
             left, right = ([{**run.spec.job, REWARD: run.spec.code} for run in state.runs_of(name)] for name in names)
             differing.setdefault(claim.id, set()).update(find_undeclared_fields(design, claim.id, left, right, names))
     return {name: tuple(sorted(fields)) for name, fields in differing.items() if fields}
-
-
-Row = Mapping[str, Any]
-"""A training step of a snapshot: its number and its metrics."""
-Part = Mapping[str, Any]
-"""One of the two evaluations of a run: the version of its policy, and its episodes."""
-
-
-INITIAL: Final = "/initial"
-"""What the key of a measurement before training ends with."""
-_NONE = 1e-6
-"""A difference of advantages that is none but for rounding."""
 
 
 def extract_conditions(history: Sequence[Row], initial: Part, final: Part) -> dict[str, Any]:
@@ -146,15 +139,9 @@ def plays_of_both(initial: Part, final: Part) -> int:
     return 2 * before * after // (before + after)
 
 
-LEAST_REPEATED: Final = 16
-"""Tasks that are played again, from which on they say what plays of one task differ by."""
-
-
 def play_variance(part: Part) -> float:
     """Return the variance of success between plays of one task: its mean over the tasks that were played twice or more.
-
-    Where they are few, p (1 - p) stands for it, which is larger by what tasks differ among themselves.
-    """
+    Where they are few, p (1 - p) stands for it, which is larger by what tasks differ among themselves."""
     played = Counter(episode["task_id"] for episode in part["episodes"])
     solved = Counter(episode["task_id"] for episode in part["episodes"] if episode["success"])
     repeated = {task: count for task, count in played.items() if count > 1}
@@ -193,11 +180,9 @@ def _whole(value: float | None) -> int | None:
 
 
 class CollectError(Exception):
-    """What an attempt left behind is not the run's whole, own result. `code` is one of
-
-    `tracking_unreadable`, `foreign_results`, `steps_missing`, `evaluation_unreadable`, `evaluation_incomplete`,
-    `evidence_missing`, `evidence_changed`.
-    """
+    """What an attempt left behind is not the run's whole, own result. `code` is one of `tracking_unreadable`,
+    `foreign_results`, `steps_missing`, `evaluation_unreadable`, `evaluation_incomplete`, `evidence_missing`,
+    `evidence_changed`."""
 
     def __init__(self, code: str, reason: str, *, late: bool = False) -> None:
         super().__init__(reason)
@@ -224,7 +209,8 @@ def read_unchanged(path: Path, name: str, expected: str) -> bytes:
 
 
 def find_spoilt_runs(state: StudyState, folder: Path, phase: Phase) -> Iterator[tuple[RunState, str, str]]:
-    """Yield the collected runs of a phase whose files are not what was collected, with the code and a sentence."""
+    """Yield the collected runs of a phase whose files are not what was collected, with a code that no design excludes,
+    so that its verdict is invalid, and a sentence. It is asked before every verdict: people can write to the folder."""
     for run in state.runs_in(phase):
         if run.status != "collected" or run.collected is None:
             continue

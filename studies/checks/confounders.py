@@ -109,14 +109,8 @@ class _Pair:
 
     def known_values(self, field: str, *, amount: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the known values of a condition by run, of each arm; an amount only of runs that ran their course."""
-        left, right = (
-            {
-                run: value
-                for run, entry in arm.items()
-                if not (amount and entry.stopped_by) and (value := getattr(entry, field)) is not None
-            }
-            for arm in self.arms
-        )
+        whole = ([pair for pair in arm.items() if not (amount and pair[1].stopped_by)] for arm in self.arms)
+        left, right = ({run: v for run, seen in arm if (v := getattr(seen, field)) is not None} for arm in whole)
         return left, right
 
     def means(self, field: str, *, amount: bool = False) -> tuple[float, float] | None:
@@ -135,12 +129,9 @@ class _Pair:
 
 
 def lint_conditions(
-    design: Design,
-    hypothesis: str,
-    control: Mapping[str, Conditions],
-    treatment: Mapping[str, Conditions],
+    design: Design, hypothesis: str, control: Mapping[str, Conditions], treatment: Mapping[str, Conditions],
     names: Pair | None = None,
-) -> tuple[Violation, ...]:
+) -> tuple[Violation, ...]:  # fmt: skip
     """Return what the runs of two of a hypothesis' arms, by run id, differ in besides its declared variable."""
     arms, declared = claim_of(design, hypothesis, names)
     pair = _Pair(design, declared, (arms[0].name, arms[1].name), (control, treatment))
@@ -153,12 +144,9 @@ def lint_conditions(
 
 
 def lint_jobs(
-    design: Design,
-    hypothesis: str,
-    control: Iterable[Mapping[str, Any]],
-    treatment: Iterable[Mapping[str, Any]],
+    design: Design, hypothesis: str, control: Iterable[Mapping[str, Any]], treatment: Iterable[Mapping[str, Any]],
     names: Pair | None = None,
-) -> tuple[Violation, ...]:
+) -> tuple[Violation, ...]:  # fmt: skip
     """Return the job fields, the seed apart, that are not the same in all jobs of two arms and not declared to vary."""
     (left, right), _ = claim_of(design, hypothesis, names)
     sides = [[flatten(job) for job in jobs] for jobs in (control, treatment)]
@@ -181,18 +169,14 @@ def _check_same(pair: _Pair, rule: _SameRule) -> Violation | None:
     uniform = all(len(found) < 2 for found in values)
     if len(values[0] | values[1]) < 2 or (rule.amount and pair.declared >= _STEPS and uniform):
         return None
-    causes = ", ".join(sorted(pair.declared & rule.caused_by))
-    if causes and uniform:
-        said = f"{told}: {causes} brings that about, so that the effect may be one of it"
-        return Violation(rule.code, said, blocks=False)
-    return Violation(rule.code, told, blocks=True)
+    causes = ", ".join(sorted(pair.declared & rule.caused_by)) if uniform else ""
+    told += f": {causes} brings that about, so that the effect may be one of it" if causes else ""
+    return Violation(rule.code, told, blocks=not causes)
 
 
 def _check_beginnings(pair: _Pair) -> Iterator[Violation]:
-    """Find runs that were evaluated on other tasks than their seeds draw, and arms that were unlike before training.
-
-    Of compared models, which begin as they are, both beginnings are told; arms that share an evaluation begin alike.
-    """
+    """Find runs that were evaluated on other tasks than their seeds draw, and arms that were unlike before training. Of
+    compared models, which begin as they are, both beginnings are told; arms that share an evaluation begin alike."""
     strays = [
         sum(None not in (run.evaluation_tasks, run.drawn_tasks) and run.evaluation_tasks != run.drawn_tasks
             for run in arm.values())
@@ -242,10 +226,8 @@ def _check_training(pair: _Pair) -> Iterator[Violation]:
 
 
 def _check_errors(pair: _Pair) -> Iterator[Violation]:
-    """Find tasks that were seen in training, episodes without a reward, and runs that a locked rule ended early.
-
-    As many episodes in both arms are a threat, more in one a confound; runs that were ended count as they are.
-    """
+    """Find tasks that were seen in training, episodes without a reward, and runs that a locked rule ended early. As
+    many episodes in both arms are a threat, more in one a confound; runs that were ended count as they are."""
     left, right = (sum(arm.values()) for arm in pair.known_values("overlap"))
     if left or right:
         tasks = pair.describe(f"{left} tasks", f"{right}")

@@ -9,8 +9,7 @@ that of a mean over steps is the larger of this and von Neumann's successive dif
 which no trend disturbs.
 
 `PLUMBING_ARM` trains with a learning rate of 0: weights must stay bit-equal, and engine and learner must agree within
-what the backend states. Runs that were lost in one arm more than in another are told; what the study cut short itself
-is no such loss. A run whose groups all had equal rewards learned nothing.
+what the backend states. Runs that the study cut short itself are no loss of an arm.
 """
 
 from __future__ import annotations
@@ -38,6 +37,8 @@ LEAST_EPISODES: Final = _LEAST_WINDOWS * WINDOW_EPISODES
 _LEVEL: Final = 0.95
 _BREAKDOWNS: Final = frozenset({"kl_blow_up", "gradient_blow_up"})
 """Rules of the watchdog that end a training because it breaks down."""
+PLUMBING: Final = "plumbing"
+"""Code of the end of a study whose machinery does not do what it must."""
 
 
 def min_steps_to_detect(episodes: float) -> int:
@@ -93,10 +94,6 @@ def has_started(conditions: Conditions, rule: StartRule) -> bool:
 def collapse_rate(arm: str, count: int, of: int) -> CollapseRate:
     low, high = one_sided_limits(count, of, (1 + _LEVEL) / 2)
     return CollapseRate(arm=arm, count=count, of=of, low=low, high=high, upper=one_sided_limits(count, of, _LEVEL)[1])
-
-
-PLUMBING: Final = "plumbing"
-"""Code of the end of a study whose machinery does not do what it must."""
 
 
 def find_zero_lr_run(state: StudyState) -> RunState | None:
@@ -161,10 +158,8 @@ def unequal_drops(state: StudyState, claim: Hypothesis) -> tuple[str, ...]:
     clauses = []
     for names in ((control, other) for other in others):
         arms = [[run for run in state.runs_of(name) if run.attempts and not run.cut] for name in names]
-        lost = [
-            sum(run.invalid is not None and run.invalid[0] not in design.counted_as_worst for run in runs)
-            for runs in arms
-        ]
+        ends = ([run.invalid[0] for run in runs if run.invalid is not None] for runs in arms)
+        lost = [sum(code not in design.counted_as_worst for code in codes) for codes in ends]
         if all(arms) and lost[0] * len(arms[1]) != lost[1] * len(arms[0]):
             shares = (f"{n} of {len(runs)} with {name}" for name, n, runs in zip(names, lost, arms, strict=True))
             clauses.append(f"runs left out: {', '.join(shares)}")

@@ -24,6 +24,8 @@ from studies.records.base import canonical
 GENESIS: Final = "0" * 64
 """`prev_hash` of a study's first event."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+Rule = Callable[..., None]
+RULES: Final[dict[EventType, tuple[Rule, type[BaseModel]]]] = {}
 
 
 class EventType(StrEnum):
@@ -94,10 +96,8 @@ def _row_hash(row: Mapping[str, Any]) -> str:
 def compose_event(
     study: str, type: EventType, payload: Mapping[str, Any], *, after: Event | None, actor: str, at: datetime
 ) -> Event:
-    """Return the event that may be appended after `after`, the study's last one; None for its first.
-
-    Raise ValueError for names or a payload that cannot be stored.
-    """
+    """Return the event that may be appended after `after`, the study's last one; None for its first. Raise ValueError
+    for names or a payload that cannot be stored."""
     for what, name in (("study", study), ("actor", actor)):
         if not _NAME.fullmatch(name):
             raise ValueError(
@@ -182,10 +182,6 @@ def _payload_text(payload: Mapping[str, Any], type: EventType) -> str:
 
 class ImpossibleEvent(Exception):
     """The event cannot follow the ones before it."""
-
-
-Rule = Callable[..., None]
-RULES: Final[dict[EventType, tuple[Rule, type[BaseModel]]]] = {}
 
 
 def rule(*types: EventType) -> Callable[[Rule], Rule]:

@@ -3,12 +3,11 @@
 An appended event is on disk when `append` returns (SQLite: WAL with synchronous=FULL). `read` returns what was
 appended, in order, or raises LogCorrupt naming the first event that is not: changed, swapped or removed events break
 the chain (`studies.log.event`). An event is written directly after the one it was composed after, or not at all
-(HeadMoved), as (study, seq) is the primary key. There is no update and no delete. A chain cannot show events missing at
-its *end*, nor a log rewritten whole: for that reports print the head hash.
+(HeadMoved), as (study, seq) is the primary key. A chain cannot show events missing at its *end*, nor a log rewritten
+whole: for that reports print the head hash.
 
 `design.lock` (`design-2.lock`, ..., each naming the hash before) is the canonical JSON of the locked design;
-`sha256sum` of it is the hash in log, runs and report. Where it is missing or differs `lock_error` says so, and verdicts
-are invalid.
+`sha256sum` of it is the hash in log, runs and report.
 """
 
 from __future__ import annotations
@@ -89,6 +88,10 @@ _ALL: Final = _OF_STUDY.order_by(_TABLE.c.seq)
 _FROM: Final = _ALL.where(_TABLE.c.seq >= sa.bindparam("first"))
 _HEAD: Final = _OF_STUDY.order_by(_TABLE.c.seq.desc()).limit(1)
 _INSERT: Final = sa.insert(_TABLE)  # all made once: a study of a hundred events asks them hundreds of times
+LOCK_FILE: Final = "design.lock"
+Change = tuple[EventType, Mapping[str, Any]]
+_TRIES: Final = 200
+"""Looks at a study that others write to all the while, before a change is given up."""
 
 
 def _every_head() -> sa.Select[Any]:
@@ -143,10 +146,8 @@ class EventLog:
 
     def read(self, study: str, after: Event | None = None) -> list[Event]:
         """Return all events of a study, oldest first, each verified; or those that follow `after`, which was read here.
-
         Raise StudiesError when there are none, LogCorrupt naming the first one that is not what was appended, also when
-        `after` is not in the log any more as it was.
-        """
+        `after` is not in the log any more as it was."""
         if after is None:
             return verify_events(study, self.read_unverified(study))
         rows = self._rows(_FROM, name=study, first=after.seq)
@@ -217,9 +218,8 @@ class EventLog:
         except IntegrityError as error:
             raise StoreError(f"another process was faster in {self._where}. Try again") from error
         except SQLAlchemyError as error:
-            cause = _cause(error)
-            advices = (advice for word, advice in _ADVICE.items() if word in cause.lower())
-            advice = next(advices, "Check the database, then try again")
+            cause, usual = _cause(error), "Check the database, then try again"
+            advice = next((advice for word, advice in _ADVICE.items() if word in cause.lower()), usual)
             raise StoreError(f"could not {action} the event log at {self._where}: {cause}. {advice}") from error
 
 
@@ -290,9 +290,6 @@ def _cause(error: Exception) -> str:
     return " ".join(str(origin).split()).rstrip(".") or type(origin).__name__
 
 
-LOCK_FILE: Final = "design.lock"
-
-
 def lock_name(round: int) -> str:
     return LOCK_FILE if round == 1 else f"design-{round}.lock"
 
@@ -323,16 +320,9 @@ def lock_error(state: StudyState, folder: Path) -> str | None:
     return None if sha256 == expected else changed
 
 
-Change = tuple[EventType, Mapping[str, Any]]
-_TRIES: Final = 200
-"""Looks at a study that others write to all the while, before a change is given up."""
-
-
 class BudgetClock:
-    """The seconds that a controller has worked and not yet charged to its study's budget.
-
-    `seconds` is a monotonic clock that does not run while the machine sleeps.
-    """
+    """The seconds that a controller has worked and not yet charged to its study's budget. `seconds` is a monotonic
+    clock that does not run while the machine sleeps."""
 
     def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -386,11 +376,9 @@ class StudyLog:
         return worked + (0.0 if self._work is None else self._work.pending_seconds())
 
     def append(self, type: EventType, payload: Mapping[str, Any], *, actor: str = "system") -> Event:
-        """Write one event after the last one read, durably, and return it.
-
-        Raise HeadMoved when there is a newer one, StudiesError when it cannot follow, ValueError for what cannot be
-        stored, StoreError of the database; nothing is written then.
-        """
+        """Write one event after the last one read, durably, and return it. Raise HeadMoved when there is a newer one,
+        StudiesError when it cannot follow, ValueError for what cannot be stored, StoreError of the database; nothing is
+        written then."""
         worked = None if self._work is None else round(self._work.pending_seconds(), 3)
         charged = payload if worked is None else {**payload, WORKED: worked}
         event = self._log.compose(self.study, type, charged, after=self._last, actor=actor)

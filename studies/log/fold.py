@@ -59,10 +59,8 @@ _AFTER_CONCLUSION: Final = frozenset({
 
 
 def fold(events: Iterable[Event], state: StudyState | None = None) -> StudyState:
-    """Return the state that events lead to, after those of `state`, which stays as it is.
-
-    Raise StudiesError for no event at all, LogCorrupt at the first one that cannot follow.
-    """
+    """Return the state that events lead to, after those of `state`, which stays as it is. Raise StudiesError for no
+    event at all, LogCorrupt at the first one that cannot follow."""
     study = _copy(StudyState() if state is None else state)
     for event in events:
         try:
@@ -131,17 +129,9 @@ def _create(study: StudyState, event: Event, /, topic: str, command: Any, served
 
 @rule(EventType.PLANNER_ACTED)
 def _add_act(
-    study: StudyState,
-    event: Event,
-    action: str,
-    tries: int,
-    tokens: dict[str, int],
-    rejected: tuple[str, ...],
-    note: str | None,
-    not_tested: tuple[str, ...] = (),
-    turn: str = "",
-    looks: tuple[dict[str, Any], ...] = (),
-) -> None:
+    study: StudyState, event: Event, action: str, tries: int, tokens: dict[str, int], rejected: tuple[str, ...],
+    note: str | None, not_tested: tuple[str, ...] = (), turn: str = "", looks: tuple[dict[str, Any], ...] = (),
+) -> None:  # fmt: skip
     study.planner_acts.append(PlannerAct(action, tries, tokens, rejected, note or "", not_tested, turn, looks))
 
 
@@ -149,9 +139,8 @@ def _add_act(
 def _add_note(
     study: StudyState, event: Event, text: str, turn: str, index: int, about: str = "", reason: str = ""
 ) -> None:
-    kind: Literal["note", "revise", "ask"] = "revise" if about else "note"
-    if event.type is EventType.PLANNER_ASKED:
-        kind = "ask"
+    asks = event.type is EventType.PLANNER_ASKED
+    kind: Literal["note", "revise", "ask"] = "ask" if asks else "revise" if about else "note"
     if kind == "revise" and not any(note.id == about for note in reversed(study.notes.values())):
         raise ImpossibleEvent(f"expected an idea of the planner's notebook to revise; found {about!r}")
     if (turn, index) in study.notes:
@@ -220,13 +209,9 @@ def _resume(study: StudyState, event: Event, served: bool | None = None) -> None
 
 @rule(EventType.STUDY_CONCLUDED)
 def _conclude(
-    study: StudyState,
-    event: Event,
-    reason: str,
-    said: PlannerMessage | None = None,
-    declined: bool = False,
+    study: StudyState, event: Event, /, reason: str, said: PlannerMessage | None = None, declined: bool = False,
     **more: Any,
-) -> None:
+) -> None:  # fmt: skip
     if study.design is None and study.rounds_before:  # the round that was begun came to no lock
         last = study.rounds_before[-1]
         study.given_up = (*study.given_up, _copy(study))
@@ -322,18 +307,18 @@ def _derive_spec(study: StudyState, spec: RunSpec) -> RunSpec:
 
 
 def _derive_noise_spec(study: StudyState, spec: RunSpec) -> RunSpec:
-    plan = study.noise_plan
-    if plan is None or study.noise_hash is None or spec.design_hash != study.noise_hash:
-        raise ImpossibleEvent(f"expected an A/A run under the noise plan {str(study.noise_hash)[:12]}")
+    plan, lock = study.noise_plan, study.noise_hash
+    if plan is None or lock is None or spec.design_hash != lock:
+        raise ImpossibleEvent(f"expected an A/A run under the noise plan {str(lock)[:12]}")
     if study.design is not None:
         raise ImpossibleEvent("an A/A run came after the design was locked")
     if spec.arm == PLUMBING_ARM and plan.plumbing is not None:
         _check_seed(spec, (plan.plumbing,))
-        return zero_lr_spec(study.id, plan, study.noise_hash, spec.seed)
+        return zero_lr_spec(study.id, plan, lock, spec.seed)
     if spec.arm != NOISE_ARM:
         raise ImpossibleEvent(f"expected the arm {NOISE_ARM!r} of A/A runs; found {spec.arm!r}")
     _check_seed(spec, plan.seeds)
-    return noise_spec(study.id, plan, study.noise_hash, spec.seed)
+    return noise_spec(study.id, plan, lock, spec.seed)
 
 
 def _arm(arms: Iterable[Arm], spec: RunSpec, where: str) -> Arm:
@@ -360,14 +345,9 @@ def _put(study: StudyState, run: RunState) -> None:
 
 @rule(EventType.ATTEMPT_LAUNCHED)
 def _launch(
-    study: StudyState,
-    event: Event,
-    run_id: str,
-    attempt: int,
-    name: str,
-    sandbox: Mapping[str, Any] = {},
+    study: StudyState, event: Event, run_id: str, attempt: int, name: str, sandbox: Mapping[str, Any] = {},
     begins: Mapping[str, Any] = {},
-) -> None:
+) -> None:  # fmt: skip
     """An attempt begins, from nothing or going on from an earlier one; older logs do not say how it begins."""
     run = _run(study, run_id)
     if run.status not in ("planned", "ended"):
@@ -377,15 +357,14 @@ def _launch(
     resumes = begins.get("resumes")
     if resumes is not None and int(resumes) not in [one.number for one in run.attempts]:
         raise ImpossibleEvent(f"expected it to go on from an earlier attempt of run {run_id}; found {resumes}")
-    names = ("initial_sha256", "initial_of", "during_sha256", "why")
-    kept, untrained, during, why = (str(begins.get(key, "")) for key in names)
-    if untrained and not ((source := study.every_run.get(untrained)) is not None and source.collected is not None
-                          and shares_untrained(run.spec, source.spec)):  # fmt: skip
+    words: dict[str, Any] = {
+        key: str(begins.get(key, "")) for key in ("initial_sha256", "initial_of", "during_sha256", "why")
+    }
+    source = study.every_run.get(untrained := words["initial_of"])
+    if untrained and (source is None or source.collected is None or not shares_untrained(run.spec, source.spec)):
         raise ImpossibleEvent(f"run {run_id} does not begin with the policy that run {untrained} was evaluated with")
-    state = AttemptState(
-        attempt, name, event.ts, sandbox=sandbox, resumes=None if resumes is None else int(resumes),
-        initial_sha256=kept, initial_of=untrained, during_sha256=during, why=why,
-    )  # fmt: skip
+    earlier = None if resumes is None else int(resumes)
+    state = AttemptState(attempt, name, event.ts, sandbox=sandbox, resumes=earlier, **words)
     _put(study, replace(run, attempts=(*run.attempts, state)))
     # the run is to be accounted for: claims that were judged without it are open again, and a test made is spent
     rest, design = _resting_on(study, run.spec), study.design
@@ -417,17 +396,9 @@ def _resting_on(study: StudyState, spec: RunSpec) -> list[Verdict]:
 
 @rule(EventType.ATTEMPT_ENDED)
 def _end_attempt(
-    study: StudyState,
-    event: Event,
-    run_id: str,
-    attempt: int,
-    status: AttemptStatus,
-    code: str,
-    reason: str,
-    seconds: float,
-    refused: Mapping[str, int] = {},
-    resumed_at: int | None = None,
-) -> None:
+    study: StudyState, event: Event, run_id: str, attempt: int, status: AttemptStatus, code: str, reason: str,
+    seconds: float, refused: Mapping[str, int] = {}, resumed_at: int | None = None,
+) -> None:  # fmt: skip
     run = _run(study, run_id)
     active = run.active
     if active is None or active.number != attempt:

@@ -232,10 +232,8 @@ class ControllerLeases:
 
 
 class LeaseWatch:
-    """Whose controllers live, as far as one process can see: of this host at once, of others by whether they beat.
-
-    What it remembers of beats is its own.
-    """
+    """Whose controllers live, as far as one process can see: of this host at once, of others by whether they beat. What
+    it remembers of beats is its own."""
 
     def __init__(self, leases: ControllerLeases, me: Holder) -> None:
         self._leases = leases
@@ -258,9 +256,7 @@ class LeaseWatch:
 
     def try_take(self, study: str) -> ControllerLease | LeaseRow | None:
         """Return the lease if it is free now, the row while its holder may be alive, None where another was faster.
-
-        Raise LeaseHeld for a holder that is alive.
-        """
+        Raise LeaseHeld for a holder that is alive."""
         row = self._leases.read(study)
         if row is not None and not row.given_back:
             near = row.holder.shares_host(self._me)
@@ -425,10 +421,8 @@ class Slots:
 
     def take(self, ask: SlotRequest, left: Collection[SlotRow] = (), passed_over: Collection[str] = ()) -> SlotRow:
         """Return the row of a slot of this machine for an attempt; one without a slot where it has to wait in the line.
-
         Rows in `left` are of nobody any more and are removed, as far as they are still as they were seen. Studies in
-        `passed_over` are not waited for. An attempt that holds one already keeps it.
-        """
+        `passed_over` are not waited for. An attempt that holds one already keeps it."""
         here = _MACHINES.c.host == self.host
         with self._log.transaction("write") as connection:
             # A write first: SQLite lets no reader become a writer once somebody else wrote, and from here to the

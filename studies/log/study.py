@@ -141,12 +141,10 @@ class RunState:
     def lineage(self) -> tuple[AttemptState, ...]:
         """The attempts whose training the last one's is: it, and those that it went on from, the first one first."""
         by_number = {attempt.number: attempt for attempt in self.attempts}
-        found: list[AttemptState] = []
-        attempt = self.attempts[-1] if self.attempts else None
-        while attempt is not None:
-            found.insert(0, attempt)
-            attempt = None if attempt.resumes is None else by_number.get(attempt.resumes)
-        return tuple(found)
+        line = list(self.attempts[-1:])
+        while line and (earlier := by_number.get(line[0].resumes or 0)) is not None:
+            line.insert(0, earlier)
+        return tuple(line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,26 +449,25 @@ class StudyState(RoundState):
         """The runs of all rounds, those of rounds that came to no lock included."""
         if not self.rounds_before and not self.given_up:
             return self.runs
-        states = (*self.rounds_before, *self.given_up, self)
-        return {run_id: run for state in states for run_id, run in state.runs.items()}
+        return {name: run for state in (*self.rounds_before, *self.given_up, self) for name, run in state.runs.items()}
 
     @property
     def seeds_used(self) -> frozenset[int]:
         """The seeds that were drawn for this round: for its A/A runs, explorations, screen and claims."""
         design, noise = self.locked_design, self.noise_plan
-        seeds = [tried.plan.seed for tried in self.explorations]
+        seeds: list[int | None] = [tried.plan.seed for tried in self.explorations]
         if noise is not None:
-            seeds += [*noise.seeds, *([] if noise.plumbing is None else [noise.plumbing])]
+            seeds += [*noise.seeds, noise.plumbing]
         if design is not None:
-            again = () if design.replication is None else design.replication.seeds
-            seeds += [*design.seeds, *again, *([] if design.screen is None else [design.screen.seed])]
-        return frozenset(seeds)
+            seeds += [*design.seeds, *(design.replication.seeds if design.replication else ())]
+            seeds += [design.screen.seed] if design.screen else []
+        return frozenset(seed for seed in seeds if seed is not None)
 
     @property
     def ledgers(self) -> AlphaLedgers:
         """The error ledgers as they stand before this round."""
-        rounds = self.most_rounds
-        ledgers = AlphaLedgers.begin(rounds, self.design.alpha if rounds == 1 and self.design is not None else ALPHA)
+        alpha = self.design.alpha if self.most_rounds == 1 and self.design is not None else ALPHA
+        ledgers = AlphaLedgers.begin(self.most_rounds, alpha)
         for before in self.rounds_before:
             ledgers = ledgers.after(before.outcome)
         return ledgers
@@ -502,12 +499,10 @@ class StudyState(RoundState):
 
     def is_settled(self, hypothesis: str) -> bool:
         """Return whether a hypothesis gets no more runs for its confirmation, and no later verdict."""
-        verdict = self.verdict_on(hypothesis)
-        if verdict is None:
+        if (verdict := self.verdict_on(hypothesis)) is None:
             return False
-        if hypothesis in self.vetoed or self.is_ended_by_rule(hypothesis):
-            return True
-        return verdict.final and not self.may_go_on(verdict)
+        ended = hypothesis in self.vetoed or self.is_ended_by_rule(hypothesis)
+        return ended or (verdict.final and not self.may_go_on(verdict))
 
     def is_judged(self, hypothesis: str) -> bool:
         """Return whether a verdict stands that no later look replaces: more runs of its own look may still come."""
@@ -555,8 +550,9 @@ class StudyState(RoundState):
     @property
     def budget_decision(self) -> Decision | None:
         """The decision that the budget is used up, unless the budget was amended after it."""
-        made = (d for d in reversed(self.decisions) if d.rule == BUDGET_RULE and d.seq > self.budget_amended)
-        return next(made, None)
+        return next(
+            (d for d in reversed(self.decisions) if d.rule == BUDGET_RULE and d.seq > self.budget_amended), None
+        )
 
     def is_judged_short(self, hypothesis: str, look: int, phase: Phase) -> bool:
         """Return whether the level of a look was spent before, on fewer runs; a last look spends that of all later."""
@@ -570,11 +566,9 @@ class StudyState(RoundState):
         """Return what ended the runs of a hypothesis before a look of `reached` spending had them all, if anything."""
         if self.design is None or self.design.spending == "planned":
             return None
-        if hypothesis in self.vetoed:
+        if hypothesis in self.vetoed or (self.budget_decision is not None and self.budget_touched):
             return "hand"
-        if self.budget_decision is None:
-            return None
-        return "hand" if self.budget_touched else "budget"
+        return "budget" if self.budget_decision is not None else None
 
     def context_of(self, hypothesis: str, look: int, phase: Phase) -> VerdictContext | None:
         """Return what the current verdict was computed with; None where it is not of this look, or there is none."""
@@ -590,8 +584,6 @@ class StudyState(RoundState):
 
     def values(self, arm: str, key: str | None = None, phase: Phase = "confirm") -> dict[str, float]:
         """Return what valid collected runs of an arm have of `key` (their own metric unless given), by run id."""
-        return {
-            run.run_id: run.measurements[wanted].value
-            for run in self.runs_of(arm, phase)
-            if run.status == "collected" and (wanted := key or run.spec.metric.key) in run.measurements
-        }
+        runs = [run for run in self.runs_of(arm, phase) if run.status == "collected"]
+        found = {run.run_id: run.measurements.get(key or run.spec.metric.key) for run in runs}
+        return {name: measured.value for name, measured in found.items() if measured is not None}

@@ -20,6 +20,22 @@ from typing import Any, ClassVar, Final, NamedTuple
 from studies.checks.conditions import INITIAL, Part, Row, success_rate
 from studies.records.design import Metric, Schedule
 
+LEAST_POINTS = 4
+"""Evaluations of a training that is to have a curve: with fewer a mean of three is the whole of it. One that a rule
+ended early may have fewer, and has its curve all the same."""
+BY_EPISODES: Final = "batch/episodes"
+BY_SECONDS: Final = "timing_s/step"
+"""Metrics of a training step by which curves go; seconds leave the time of evaluations out."""
+LOOKS: Final = 10
+"""Parts that a training is cut into by its evaluations."""
+SHARE: Final = 0.125
+"""Size of one evaluation during training, of the one after it: ten cost as much as one before and one after.
+
+Beside 512 episodes these are 64, with a standard error of 0.06 at a half: read off nine such, a time to a threshold has
+one of 5 to 10 % of the horizon, and the area below it one of 0.01. `benchmarks/evaluation_cost.py` says what they cost.
+"""
+LEAST_EPISODES: Final = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Results:
@@ -115,10 +131,8 @@ class MetricKind(ABC):
 
     @abstractmethod
     def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
-        """Return all that is measured of a run, by key: the metric's own under `metric.key`.
-
-        Raises Refused where the files do not hold what it is computed from.
-        """
+        """Return all that is measured of a run, by key: the metric's own under `metric.key`. Raises Refused where the
+        files do not hold what it is computed from."""
 
 
 def before_and_after(metric: Metric, run: Results) -> dict[str, Value]:
@@ -129,11 +143,6 @@ def before_and_after(metric: Metric, run: Results) -> dict[str, Value]:
     }
 
 
-LEAST_POINTS = 4
-"""Evaluations of a training that is to have a curve: with fewer a mean of three is the whole of it. One that a rule
-ended early may have fewer, and has its curve all the same."""
-
-
 @dataclass(frozen=True, slots=True)
 class Curve:
     """Success `ys` at `xs`, which grow from 0; `xs` are training episodes, or seconds of training."""
@@ -142,10 +151,8 @@ class Curve:
     ys: tuple[float, ...]
 
     def area(self, horizon: float, most: float = 1.0) -> float:
-        """Return the mean height from 0 to the horizon, by trapezes of min(y, `most`) at each evaluation.
-
-        What lies above `most` is cut at the evaluations, not between them. The last value holds beyond the end.
-        """
+        """Return the mean height from 0 to the horizon, by trapezes of min(y, `most`) at each evaluation. What lies
+        above `most` is cut at the evaluations, not between them. The last value holds beyond the end."""
         whole = list(zip(self.xs, self.ys, strict=True))
         points = [(x, min(y, most)) for x, y in whole if x <= horizon]
         if points[-1][0] < horizon:
@@ -167,11 +174,6 @@ class Curve:
         return None
 
 
-BY_EPISODES: Final = "batch/episodes"
-BY_SECONDS: Final = "timing_s/step"
-"""Metrics of a training step by which curves go; seconds leave the time of evaluations out."""
-
-
 def success_curve(run: Results, name: str = BY_EPISODES) -> Curve:
     """Return success by what a metric of the steps sums up to; Refused where any step lacks it."""
     values = [row["metrics"].get(name) for row in run.history]
@@ -186,17 +188,6 @@ def success_curve(run: Results, name: str = BY_EPISODES) -> Curve:
             f"those of {', '.join(map(str, versions))}"
         )
     return Curve(tuple(at[version] for version in versions), tuple(success_rate(part) for part in parts))
-
-
-LOOKS: Final = 10
-"""Parts that a training is cut into by its evaluations."""
-SHARE: Final = 0.125
-"""Size of one evaluation during training, of the one after it: ten cost as much as one before and one after.
-
-Beside 512 episodes these are 64, with a standard error of 0.06 at a half: read off nine such, a time to a threshold has
-one of 5 to 10 % of the horizon, and the area below it one of 0.01. `benchmarks/evaluation_cost.py` says what they cost.
-"""
-LEAST_EPISODES: Final = 32
 
 
 def schedule_of(asked: Asked) -> Schedule:

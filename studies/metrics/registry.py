@@ -25,6 +25,9 @@ GROUP: Final = "ajet.metrics"
 """Each a `MetricKind` without arguments; names that ajet has itself are not taken over."""
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _TAKES: Final = ("threshold", "of")
+BUILT_IN: Final[Mapping[str, MetricKind]] = MappingProxyType({kind.name: kind() for kind in KINDS})
+_ROUNDING: Final = 1e-9
+"""How far beyond its range, as a share of it, sums of many numbers may end."""
 
 
 def _load_packages() -> tuple[dict[str, MetricKind], dict[str, str]]:
@@ -83,9 +86,6 @@ def _fault_of_kind(name: str, made: Any) -> str | None:
     return None
 
 
-BUILT_IN: Final[Mapping[str, MetricKind]] = MappingProxyType({kind.name: kind() for kind in KINDS})
-
-
 @cache
 def kinds() -> Mapping[str, MetricKind]:
     """Return all kinds by name; of packages' those that can be had."""
@@ -116,10 +116,6 @@ def kind_of(metric: Metric) -> MetricKind:
 def other_environment(metric: Metric) -> str | None:
     """Return the environment that a metric is of besides the run's own; None where it is of none."""
     return metric.of if kind_of(metric).of_environment else None
-
-
-_ROUNDING: Final = 1e-9
-"""How far beyond its range, as a share of it, sums of many numbers may end."""
 
 
 def define_metric(kind: MetricKind, asked: Asked) -> Metric:

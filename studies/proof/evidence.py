@@ -27,6 +27,9 @@ from studies.records.runs import EVIDENCE_CODES
 
 UNREADABLE: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 """What reading a value raises that lacks what it must hold, or holds something else."""
+FILES: Final = ("snapshot", "evaluation")
+_JUDGED: Final = ("confirm", "replicate")
+"""Phases whose runs feed a claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +78,6 @@ class Findings:
             self.notes.append(sentence)
 
 
-FILES: Final = ("snapshot", "evaluation")
-_JUDGED: Final = ("confirm", "replicate")
-"""Phases whose runs feed a claim."""
-
-
 def check_files(state: StudyState, folder: Path, findings: Findings) -> None:
     """Check the files of every collected run, and each number that follows from them."""
     design = state.locked_design
@@ -110,11 +108,10 @@ def check_files(state: StudyState, folder: Path, findings: Findings) -> None:
 def _read_untrained(state: StudyState, run: RunState, folder: Path) -> Mapping[str, Any] | None:
     """Return the evaluation that a run shares with others; None for none, or where its own run's check says why not."""
     source = state.every_run.get(run.untrained) if run.untrained else None
-    if source is None or source.collected is None:
-        return None
-    with suppress(CollectError, *UNREADABLE):
-        initial: Mapping[str, Any] = json.loads(read_collected(folder, source.collected["evaluation"]))["initial"]
-        return initial
+    if source is not None and source.collected is not None:
+        with suppress(CollectError, *UNREADABLE):
+            initial: Mapping[str, Any] = json.loads(read_collected(folder, source.collected["evaluation"]))["initial"]
+            return initial
     return None
 
 
@@ -129,7 +126,7 @@ def _load_collected(
     if path.exists() and not path.is_file():
         findings.drift(name, "it is no plain file")
         return None
-    difference, data = "", b""
+    difference, data = None, b""
     try:
         data = path.read_bytes()
         if (sha256 := hashlib.sha256(data).hexdigest()) != record["sha256"]:
@@ -139,10 +136,9 @@ def _load_collected(
     if difference and run.invalid is not None and run.invalid[0] in EVIDENCE_CODES:
         findings.note(f"{name}: {difference}; run {run.run_id} was given up for that.")
         return None
+    findings.check("file", name, difference)
     if difference:
-        findings.drift(name, difference)
         return None
-    findings.held["file"] += 1
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -170,13 +166,11 @@ class _CollectedRun:
         run, snapshot, wandb = self.run, self.snapshot, self.snapshot["wandb"]
         place = str(self.record["snapshot"]["path"])
         named = {
-            "run_id": (snapshot["run_id"], run.run_id),
-            "attempt": (snapshot["attempt"], self.record["attempt"]),
-            "design_hash": (snapshot["design_hash"], run.spec.design_hash),
-            "group": (wandb["group"], run.spec.study),
+            "run_id": (snapshot["run_id"], run.run_id), "attempt": (snapshot["attempt"], self.record["attempt"]),
+            "design_hash": (snapshot["design_hash"], run.spec.design_hash), "group": (wandb["group"], run.spec.study),
             "study": (snapshot.get("study", run.spec.study), run.spec.study),
             "seed": (wandb["config"]["seed"], run.spec.seed),
-        }
+        }  # fmt: skip
         self._compare(place, named)
         steps = [row["step"] for row in snapshot["history"]]
         counted = {"steps": (self.record["snapshot"].get("steps", len(steps)), len(steps))}
@@ -233,18 +227,14 @@ class _CollectedRun:
             self.findings.drift(f"{metric.key} of run {run.run_id}", str(error))
             return
         for key, measurement in run.measurements.items():
-            place = f"measurement {key} of run {run.run_id}"
-            if key not in values:
-                expected = f"expected one of {', '.join(values)}, which can be computed from its files"
-                self.findings.drift(place, expected)
-                continue
-            value, n = values[key]
-            fault = None
-            if measurement.sha256 != self.record["evaluation"]["sha256"]:
+            fault, (value, n) = None, values.get(key, (None, 0))
+            if value is None:
+                fault = f"expected one of {', '.join(values)}, which can be computed from its files"
+            elif measurement.sha256 != self.record["evaluation"]["sha256"]:
                 fault = "it is bound to another file than the evaluation that it is computed from"
             elif (measurement.value, measurement.n) != (value, n):
                 fault = f"{measurement.value} of {measurement.n} episodes in the log, {value} of {n} by its evaluation"
-            self.findings.check("measurement", place, fault)
+            self.findings.check("measurement", f"measurement {key} of run {run.run_id}", fault)
 
     def check_conditions(self) -> None:
         initial, final = self.evaluation["initial"], self.evaluation["final"]

@@ -1,9 +1,8 @@
 """A study as a folder that verifies elsewhere: log, lock, runs' files and report.
 
 What is in it is what `verify` reads, byte for byte: nothing is left out of an event, for the chain of hashes would
-break. So the folder holds what the log does: the command that was typed, notes, versions and what the machine is.
-Planning turns, attempts' own folders and the installation's secrets stay where they are. The folder is there whole or
-not at all.
+break. Planning turns, attempts' own folders and the installation's secrets stay where they are. The folder is there
+whole or not at all.
 """
 
 from __future__ import annotations
@@ -36,10 +35,8 @@ _NUMBERED = re.compile(r"[^\W_]*\d[^\W_]*")
 
 
 def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
-    """Write a study to the new folder `to` and return the paths in it; StudiesError when that cannot be.
-
-    `folder` holds the study's files. Whether they are what the log says is `verify`'s question, to be asked before.
-    """
+    """Write a study to the new folder `to` and return the paths in it; StudiesError when that cannot be. `folder` holds
+    the study's files. Whether they are what the log says is `verify`'s question, to be asked before."""
     if to.exists():
         raise StudiesError(f"expected a folder that is not there yet; found {to}. Name another, or remove it")
     state = fold(find_corruption(study, rows)[0])
@@ -73,10 +70,8 @@ def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
 
 def read_export(folder: Path) -> tuple[str, list[dict[str, Any]], list[Discrepancy]]:
     """Return the study of an exported folder, its events as the event log's `stored` gives them, and broken lines.
-
-    Raise StudiesError for no such log, no event in it, or what is no plain file: a link would be read
-    elsewhere, a pipe never end.
-    """
+    Raise StudiesError for no such log, no event in it, or what is no plain file: a link would be read elsewhere, a pipe
+    never end."""
     path = folder / EVENTS
     locks = (lock_name(number) for number in range(1, MOST_ROUNDS + 1))
     for name in (EVENTS, README, *locks, *PAGES, "figures", "runs"):
@@ -104,11 +99,10 @@ def _check_readme(folder: Path, rows: Rows) -> list[Discrepancy]:
         expected = readme(fold(find_corruption(str(rows[0]["study"]), rows)[0]))
     except (OSError, StudiesError):
         return []  # without it, or without a log that can be followed, there is nothing to compare
-    strange = set(_NUMBERED.findall(said)) - set(_NUMBERED.findall(expected))
     if f"--head {rows[-1]['hash']}" not in said:
         return [Discrepancy(README, f"it does not name the log's head, {rows[-1]['hash'][:12]}")]
-    held = f"it holds {', '.join(sorted(strange))}, which the log does not give"
-    return [Discrepancy(README, held)] if strange else []
+    strange = sorted(set(_NUMBERED.findall(said)) - set(_NUMBERED.findall(expected)))
+    return [Discrepancy(README, f"it holds {', '.join(strange)}, which the log does not give")] if strange else []
 
 
 def is_export(folder: Path) -> bool:

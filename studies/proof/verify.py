@@ -5,13 +5,9 @@ that the lock does not lead to, an unlocked seed, a run id that is not its spec'
 computed again here: verdicts from runs, a design's size from its pilot's, ledger levels from verdicts, and that the
 looks of a round together spend its level.
 
-The log holds the hash of each file of a report; both pages name the log's head that they were built from; and where the
-report's maker is this one (the same sources), it is built again and compared word by word. A report of another version
-is held to its hashes and its head, and numbers in it that today's would not hold are told.
-
-Any change that is not carried through everything that follows from it is caught. Who recomputes log, files and report,
-or cuts the log's tail off, is caught only by a head hash kept elsewhere. Not computed again: a planner's words,
-decisions about runs, what only the harness saw (times, hardware, neighbours), alarms.
+A report that these very sources made is built again and compared word by word; one of another version is held to its
+hashes and its head, and numbers in it that today's would not hold are told. Who recomputes log, files and report, or
+cuts the log's tail off, is caught only by a head hash kept elsewhere. What is taken on faith: `docs/proof.md`.
 """
 
 from __future__ import annotations
@@ -32,14 +28,24 @@ from studies.log.fold import WORKED, fold
 from studies.log.study import StudyState
 from studies.proof.evidence import FILES, Discrepancy, Findings, check_files
 from studies.records.alpha import AlphaLedgers
-from studies.records.design import Design
+from studies.records.design import Design, task_seed_of
 from studies.records.procedure import Sizing
 from studies.records.verdict import Verdict
 from studies.report.build import MARKDOWN, PAGES, file_hashes, generator_info, render_report
 from studies.statistics.sequential import spend_alpha
-from studies.verdicts.judge import judge_hypothesis, size_study
+from studies.verdicts.judge import judge_hypothesis, seeds_by_runs, size_study
 
 Rows = Sequence[Mapping[str, Any]]
+_TOLERANCE: Final = 1e-9
+"""Relative: libraries of numbers differ in their last digits from machine to machine."""
+_WORDS: Final = ("reason", "violations")
+"""Fields that are sentences, which a later version may word otherwise; their numbers may not change."""
+_NUMBER = re.compile(r"[+\-−]?\d+(?:\.\d+)?")
+_DATA = re.compile(r"\b[0-9a-f]{12,64}\b|[+−-]?\d+\.\d{2,}")
+_DRAWN = re.compile(r"<(svg|style)\b.*?</\1>", re.DOTALL)
+_FIGURE = re.compile(r"figures/[a-z0-9-]+\.svg")
+_SHOWN = 100
+"""Characters of a line that are quoted."""
 
 
 def events_of(study: str, rows: Rows, findings: Findings) -> list[Event]:
@@ -82,6 +88,19 @@ def check_rounds(state: StudyState, findings: Findings) -> None:
             ledgers, previous = ledgers.after(each.outcome), str(each.design_hash)
 
 
+def check_task_seeds(state: StudyState, findings: Findings) -> None:
+    """Check that the tasks of a round's plans are drawn by its study's id, so that nobody chose them."""
+    design, noise, tried = state.locked_design, state.noise_plan, [known.plan for known in state.explorations]
+    plans = [("noise plan", noise.environment, noise.judged)] if noise is not None else []
+    plans += [("exploration", plan.environment, plan.metric) for plan in tried]
+    plans += [("lock", design.environment, design.metric)] if design is not None else []
+    for what, environment, metric in plans:
+        if (found := metric.task_seed) is not None:
+            due = task_seed_of(state.id, environment)
+            said = None if found == due else f"it is {found}, of this study in {environment} it is {due}"
+            findings.check("task seed", f"task seed of the {what} of round {state.round}", said)
+
+
 def _spending_error(design: Design) -> str | None:
     """Return how looks differ from their round's levels: claims of a difference share one, of none each has a part."""
     if design.inquiry is None or not design.looks:
@@ -97,13 +116,6 @@ def _spending_error(design: Design) -> str | None:
             if not math.isclose(own, expected, rel_tol=_TOLERANCE):
                 return f"look {number} has the level {own:.6g} of {kind}, expected {expected:.6g} of the round's level"
     return None
-
-
-_TOLERANCE: Final = 1e-9
-"""Relative: libraries of numbers differ in their last digits from machine to machine."""
-_WORDS: Final = ("reason", "violations")
-"""Fields that are sentences, which a later version may word otherwise; their numbers may not change."""
-_NUMBER = re.compile(r"[+\-−]?\d+(?:\.\d+)?")
 
 
 def _check_verdict(event: Event, state: StudyState, findings: Findings) -> None:
@@ -128,15 +140,17 @@ def _check_verdict(event: Event, state: StudyState, findings: Findings) -> None:
 
 
 def _check_sizing(event: Event, state: StudyState, findings: Findings) -> None:
-    """Compute what a pilot led to again from the events before it; what the budget carried only the harness saw."""
+    """Compute what a pilot led to again from the events before it; what time carried only the harness saw."""
     stored = Sizing.model_validate({name: event.payload[name] for name in event.payload if name != WORKED})
-    both = [sizing.model_dump(mode="json") for sizing in (stored, size_study(state, stored.affordable))]
+    by_runs = seeds_by_runs(state)
+    affordable = by_runs if state.budget_touched else min(by_runs, stored.affordable)
+    both = [sizing.model_dump(mode="json") for sizing in (stored, size_study(state, affordable))]
     differences = list(_differences(*({**one, "looks": dict(enumerate(one["looks"]))} for one in both)))
     if not differences:
         findings.held["sizing"] += 1
     for name, before, after in differences:
-        said = f"{name} is {before!r} in the log, {after!r} computed from the pilot's runs"
-        findings.drift(f"sizing of the design (event {event.seq})", said)
+        difference = f"{name} is {before!r} in the log, {after!r} computed from the pilot's runs"
+        findings.drift(f"sizing of the design (event {event.seq})", difference)
 
 
 def _differences(stored: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
@@ -161,13 +175,6 @@ def _same_numbers(before: str, after: str) -> bool:
         if float(a) != float(b) and (least == most or abs(float(a) - float(b)) > 0.5 * 10.0**-least + 1e-12):
             return False
     return True
-
-
-_DATA = re.compile(r"\b[0-9a-f]{12,64}\b|[+−-]?\d+\.\d{2,}")
-_DRAWN = re.compile(r"<(svg|style)\b.*?</\1>", re.DOTALL)
-_FIGURE = re.compile(r"figures/[a-z0-9-]+\.svg")
-_SHOWN = 100
-"""Characters of a line that are quoted."""
 
 
 def before_report(events: Sequence[Event]) -> list[Event]:
@@ -257,11 +264,9 @@ def _first_difference(page: str, expected: str) -> str | None:
         texts = line or "", wanted or ""  # quoted from shortly before the place where they differ
         alike = next((n for n, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), min(map(len, texts)))
         begin = max(0, alike - _SHOWN // 2)
-        quotes = [
-            "missing" if text is None else repr(("..." if begin else "") + text[begin : begin + _SHOWN])
-            for text in (line, wanted)
-        ]
-        return f"line {number} is {quotes[0]}, by the log it is {quotes[1]}"
+        lead, cut = "..." if begin else "", slice(begin, begin + _SHOWN)
+        found, due = ("missing" if text is None else repr(lead + text[cut]) for text in (line, wanted))
+        return f"line {number} is {found}, by the log it is {due}"
     return None
 
 
@@ -284,11 +289,9 @@ class Proof:
 def verify(
     study: str, rows: Rows, folder: Path, *, head: str | None = None, known: Sequence[Discrepancy] = ()
 ) -> Proof:
-    """Verify a study by its stored events and the folder that holds its files.
-
-    `head` is a head hash that was kept elsewhere, or its beginning; `known` are drifts that reading the rows showed.
-    Every drift is found in one go, as far as the log can be read; nothing is raised for what is stored wrongly.
-    """
+    """Verify a study by its stored events and the folder that holds its files. `head` is a head hash that was kept
+    elsewhere, or its beginning; `known` are drifts that reading the rows showed. Every drift is found in one go, as far
+    as the log can be read; nothing is raised for what is stored wrongly."""
     findings = Findings(list(known))
     events = events_of(study, rows, findings)
     if head is not None:
@@ -306,6 +309,7 @@ def verify(
             elif part.lock_file is not None:
                 findings.check("lock", name, lock_error(part, folder))
             check_files(part, folder, findings)
+            check_task_seeds(part, findings)
         check_rounds(state, findings)
         before = StudyState()
         for event in events:

@@ -10,8 +10,6 @@ else 0. R is locked with the first round. The probability of any false claim is 
 round's tests keep their level. Differences and equivalences have ledgers of their own and neither pays for the other,
 so the promise is per kind. A `AlphaAllocation` is what a design's tests may spend: only ledgers make one, and
 `studies.verdicts.rules.judge` runs no test without it.
-
-An exploration is short runs on one seed, locked as all runs are, that feed no claim.
 """
 
 from __future__ import annotations
@@ -28,10 +26,17 @@ from studies.records.procedure import InterimAnalysis, Phase, RoundPlace
 from studies.records.runs import add_evaluation_steps
 
 MOST_ARMS: Final = 6
+ALPHA: Final = 0.05
+MOST_ROUNDS: Final = 12
+_DECAY: Final = 1.6
+"""Exponent of the weights: of those compared it leaves most to later rounds at little cost to the first."""
+_ALIKE: Final = 1e-12
+"""Most relative difference of two levels that are the same: their last digits are another processor's."""
+_KEY: Final = object()
 
 
 class Exploration(Record):
-    """What is tried, once each. Its runs carry its hash in the lock's place."""
+    """What is tried, once each, in short runs that feed no claim and carry its hash in the lock's place."""
 
     why: str = Field(min_length=1, max_length=500)
     """What its planner wants to see, quoted."""
@@ -51,14 +56,6 @@ def exploration_spec(study: str, plan: Exploration, arm: Arm) -> RunSpec:
         study=study, design_hash=plan.hash(), arm=arm.name, seed=plan.seed, environment=plan.environment,
         job=add_evaluation_steps(job, plan.metric), metric=plan.metric, phase="explore",
     )  # fmt: skip
-
-
-ALPHA: Final = 0.05
-MOST_ROUNDS: Final = 12
-_DECAY: Final = 1.6
-"""Exponent of the weights: of those compared it leaves most to later rounds at little cost to the first."""
-_ALIKE: Final = 1e-12
-"""Most relative difference of two levels that are the same: their last digits are another processor's."""
 
 
 def weights(rounds: int) -> tuple[float, ...]:
@@ -132,10 +129,8 @@ class RoundOutcome:
     @classmethod
     def of(cls, verdicts: Sequence[str]) -> RoundOutcome:
         """Return what the verdicts on a round's claims hand on, by their names; of no claim all is handed on."""
-        return cls(
-            differences=all(name in ("supported", "refuted") for name in verdicts),
-            equivalences=all(name == "equivalent" for name in verdicts),
-        )
+        differences = all(name in ("supported", "refuted") for name in verdicts)
+        return cls(differences, equivalences=all(name == "equivalent" for name in verdicts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +153,8 @@ class AlphaLedgers:
         return self.differences.rounds - len(self.differences.handed_on)
 
     def after(self, outcome: RoundOutcome) -> AlphaLedgers:
-        return AlphaLedgers(
-            self.differences.after(handed_on=outcome.differences),
-            self.equivalences.after(handed_on=outcome.equivalences),
-        )
+        differences = self.differences.after(handed_on=outcome.differences)
+        return AlphaLedgers(differences, self.equivalences.after(handed_on=outcome.equivalences))
 
     def next_place(self, previous: str = "") -> RoundPlace | None:
         """Return the next round's place, for its lock (`previous`: the last lock's hash); None for a study of one."""
@@ -188,9 +181,6 @@ class AlphaLedgers:
         return AlphaAllocation(_KEY, design)
 
 
-_KEY: Final = object()
-
-
 class AlphaAllocation:
     """What the tests of one design may spend: made by `AlphaLedgers.allocate` alone."""
 
@@ -207,10 +197,8 @@ class AlphaAllocation:
 
 
 def planned_looks(design: Design, phase: Phase) -> tuple[InterimAnalysis, ...]:
-    """Return the looks of a phase; where the lock names none, one at all of its seeds with the whole level.
-
-    What is no larger than its pilot may have been sized to the most that were drawn.
-    """
+    """Return the looks of a phase; where the lock names none, one at all of its seeds with the whole level. What is no
+    larger than its pilot may have been sized to the most that were drawn."""
     if phase == "confirm" and design.looks:
         last, pilot = design.looks[-1], design.pilot
         if pilot is None or last.seeds > pilot.seeds:

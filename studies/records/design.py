@@ -56,11 +56,9 @@ LEAST_RUNGS: Final = 3
 
 
 def trend_weights(values: Sequence[JsonValue]) -> tuple[float, ...]:
-    """Return the weights of the rise of a straight line over values from the lowest to the highest.
-
-    The line is by least squares over their logarithms (over ranks, where one is not above zero). Over even spaces these
-    are the linear coefficients of orthogonal polynomials (Fisher & Yates 1938) times its length.
-    """
+    """Return the weights of the rise of a straight line over values from the lowest to the highest. The line is by
+    least squares over their logarithms (over ranks, where one is not above zero). Over even spaces these are the linear
+    coefficients of orthogonal polynomials (Fisher & Yates 1938) times its length."""
     numbers = [float(value) for value in values]
     places = [math.log(value) for value in numbers] if min(numbers) > 0 else [float(at) for at in range(len(numbers))]
     mean = math.fsum(places) / len(places)
@@ -263,11 +261,9 @@ class Price(Record):
 
 
 class Design(EvolvingRecord):
-    """A comparison fixed before data: arms x seeds, one metric, one test, one budget, and what follows from what.
-
-    With a `screen`, `arms` holds the control alone and `hypotheses` is empty: the locked rule of the screen finds the
-    arms, and code writes the claim that each of them beats the control.
-    """
+    """A comparison fixed before data: arms x seeds, one metric, one test, one budget, and what follows from what. With
+    a `screen`, `arms` holds the control alone and `hypotheses` is empty: the locked rule of the screen finds the arms,
+    and code writes the claim that each of them beats the control."""
 
     added_fields: ClassVar = frozenset({
         "code", "promise", "noise", "looks", "equivalence_margin", "multiplicity", "screen", "replication", "watchdog",

@@ -196,11 +196,9 @@ class Rung(Record):
 
 
 class Screen(EvolvingRecord):
-    """Which arms are confirmed is found by a screen: one seed, short runs, no claims.
-
-    `initial` candidates are spread over the knobs by the seed, the rest are asked of the `sampler` one after the other,
-    each with the results so far. The last rung's `keep` candidates become arms of the confirmation.
-    """
+    """Which arms are confirmed is found by a screen: one seed, short runs, no claims. `initial` candidates are spread
+    over the knobs by the seed, the rest are asked of the `sampler` one after the other, each with the results so far.
+    The last rung's `keep` candidates become arms of the confirmation."""
 
     added_fields: ClassVar = frozenset({"bound"})
 

@@ -1,9 +1,8 @@
 """Which run specs a lock allows, and every code by which a run can end INVALID.
 
-Codes are fixed before data. Excluded codes are ends that have nothing to do with what was trained: the lock names them,
-and such a run is left out and counted. Worst codes are trainings that broke down by themselves: the run counts with the
-metric's worst value. A code in neither class makes a verdict invalid, as there is no honest value for the run. A new
-way to fail needs a new code here.
+Codes are fixed before data. A run with an excluded code, which the lock names, is left out and counted; one with a
+worst code counts with the metric's worst value. A code in neither class makes a verdict invalid, as there is no honest
+value for the run. A new way to fail needs a new code here.
 
 Specs are pure functions of a lock: the loop plans with them and the fold checks with them, so that a run its lock does
 not lead to is found. A run of the confirmation is `phase="confirm"`; A/A and screening runs feed no claim.
@@ -20,6 +19,8 @@ from studies.records.base import JsonValue, Record, canonical
 from studies.records.design import SUCCESS, Arm, Design, Metric, NoisePlan, RunSpec
 from studies.records.procedure import Phase
 
+VETOED: Final = "vetoed"
+"""A run that nothing needs any more, as a person gave up its hypothesis."""
 EXCLUDED_CODES: tuple[str, ...] = (
     # the attempt's processes
     "boot_failed", "server_died", "server_failed", "server_silent", "server_refused",
@@ -32,7 +33,7 @@ EXCLUDED_CODES: tuple[str, ...] = (
     "tracking_unreadable", "foreign_results", "foreign_training", "steps_missing",
     "evaluation_unreadable", "evaluation_incomplete",
     # the study's budget, and what a person gave up
-    "budget_exhausted", "vetoed",
+    "budget_exhausted", VETOED,
 )  # fmt: skip
 """Ends that say nothing about what was trained."""
 
@@ -85,6 +86,36 @@ WITHIN_REACH_OF_CODE = frozenset({
 })  # fmt: skip
 """Ends that code in a client may bring about. A run with generated code gets no other try after one of them: else the
 code could give up tries that go badly, and keep the best of several."""
+NOISE_ARM: Final = "aa"
+"""The one arm of A/A runs."""
+PLUMBING_ARM: Final = "zero-lr"
+"""The arm of the run that must not learn."""
+UNTRAINED_RUN: Final = (
+    "a training with a learning rate of 0, to see that it changes nothing and to evaluate the untrained model"
+)
+PLUMBING_STEPS: Final = 3
+"""Its training steps: what a first one may spare, such as an optimiser without moments, a second does not."""
+PLUMBING_EPISODES: Final = 32
+"""Most hidden episodes of its evaluations under a plan without a task seed, of which nothing is read off."""
+EVALUATED: Final = ("evaluate_after", "evaluation_episodes")
+"""Job fields that follow from a run's metric: what is evaluated during training, which changes no step of it."""
+AREA: Final = "area"
+"""The kind of metric that is read up to where a run's training ends, so that a short run has a shorter horizon."""
+TRAINING_AREA: Final = "training-area"
+"""The same of training success."""
+PLUMBING_JOB: Final = {"learning_rate": 0.0, "steps": PLUMBING_STEPS, "lr_warmup_steps": 0, "mismatch_limit": 1000.0}
+"""Its job where it is not the A/A runs': the server's own guard is out of the way, so that the check tells."""
+TRAINING_FIELDS: Final = frozenset({
+    "seed", "algorithm", "steps", "episodes_per_step", "group_size", "learning_rate", "lr_schedule", "lr_warmup_steps",
+    "lr_final_fraction", "epochs", "minibatches", "clip_ratio", "clip_ratio_high", "dual_clip", "kl_coef",
+    "kl_estimator", "entropy_coef", "normalize_advantage", "weight_decay", "max_grad_norm", "batch_rule",
+    "surplus_groups", "pool_bytes", "streams", "missing_stream", "missing_stream_s", "loss_weighting", "merging",
+    "micro_batch_tokens", "gradient_checkpointing", "lora_rank", "lora_alpha", "max_staleness", "rollout_correction",
+    "correction_cap", "mismatch_limit", "foreign_sampling", "mask_truncated", "train_agents", "checkpoint_every",
+    "checkpoints_kept", "evaluate_after", "eval_every", "evaluation_episodes",
+})  # fmt: skip
+"""Job fields that concern training alone, so that jobs which differ in nothing else begin with one policy and are
+evaluated alike (an adapter begins as nothing). A field that is not listed, such as a new one, counts as more."""
 
 
 class AttemptFailed(Exception):
@@ -140,10 +171,8 @@ class WeightChange(Record):
 
 
 class Conditions(Record):
-    """Under which conditions a run was trained and measured, as the harness saw them; None where it could not see.
-
-    Two arms may be compared only when these are alike, or differ by what the design declares.
-    """
+    """Under which conditions a run was trained and measured, as the harness saw them; None where it could not see. Two
+    arms may be compared only when these are alike, or differ by what the design declares."""
 
     steps: int | None = None
     """Training steps done."""
@@ -192,46 +221,12 @@ class Conditions(Record):
     """What a training with a learning rate of 0 did to the weights; None for any other."""
 
 
-NOISE_ARM: Final = "aa"
-"""The one arm of A/A runs."""
-PLUMBING_ARM: Final = "zero-lr"
-"""The arm of the run that must not learn."""
-UNTRAINED_RUN: Final = (
-    "a training with a learning rate of 0, to see that it changes nothing and to evaluate the untrained model"
-)
-PLUMBING_STEPS: Final = 3
-"""Its training steps: what a first one may spare, such as an optimiser without moments, a second does not."""
-PLUMBING_EPISODES: Final = 32
-"""Most hidden episodes of its evaluations under a plan without a task seed, of which nothing is read off."""
-EVALUATED: Final = ("evaluate_after", "evaluation_episodes")
-"""Job fields that follow from a run's metric: what is evaluated during training, which changes no step of it."""
-AREA: Final = "area"
-"""The kind of metric that is read up to where a run's training ends, so that a short run has a shorter horizon."""
-TRAINING_AREA: Final = "training-area"
-"""The same of training success."""
-PLUMBING_JOB: Final = {"learning_rate": 0.0, "steps": PLUMBING_STEPS, "lr_warmup_steps": 0, "mismatch_limit": 1000.0}
-"""Its job where it is not the A/A runs': the server's own guard is out of the way, so that the check tells."""
-
-
 def noise_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
     """Return the A/A run of a noise plan with this seed; `lock` is the plan's hash."""
     return RunSpec(
         study=study, design_hash=lock, arm=NOISE_ARM, seed=seed, environment=plan.environment,
         job=add_evaluation_steps({**plan.job, "seed": seed}, plan.judged), phase="noise", metric=plan.judged,
     )  # fmt: skip
-
-
-TRAINING_FIELDS: Final = frozenset({
-    "seed", "algorithm", "steps", "episodes_per_step", "group_size", "learning_rate", "lr_schedule", "lr_warmup_steps",
-    "lr_final_fraction", "epochs", "minibatches", "clip_ratio", "clip_ratio_high", "dual_clip", "kl_coef",
-    "kl_estimator", "entropy_coef", "normalize_advantage", "weight_decay", "max_grad_norm", "batch_rule",
-    "surplus_groups", "pool_bytes", "streams", "missing_stream", "missing_stream_s", "loss_weighting", "merging",
-    "micro_batch_tokens", "gradient_checkpointing", "lora_rank", "lora_alpha", "max_staleness", "rollout_correction",
-    "correction_cap", "mismatch_limit", "foreign_sampling", "mask_truncated", "train_agents", "checkpoint_every",
-    "checkpoints_kept", "evaluate_after", "eval_every", "evaluation_episodes",
-})  # fmt: skip
-"""Job fields that concern training alone, so that jobs which differ in nothing else begin with one policy and are
-evaluated alike (an adapter begins as nothing). A field that is not listed, such as a new one, counts as more."""
 
 
 def begins_alike(job: Mapping[str, JsonValue], other: Mapping[str, JsonValue]) -> bool:
@@ -254,10 +249,8 @@ def shares_untrained(spec: RunSpec, untrained: RunSpec) -> bool:
 
 
 def zero_lr_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
-    """Return the run with a learning rate of 0, of which success is measured: it is too short for anything else.
-
-    Under a plan with a task seed its evaluation is that of the untrained policy, as large as any other.
-    """
+    """Return the run with a learning rate of 0, of which success is measured: it is too short for anything else. Under
+    a plan with a task seed its evaluation is that of the untrained policy, as large as any other."""
     task_seed = plan.judged.task_seed
     episodes = min(plan.episodes, PLUMBING_EPISODES) if task_seed is None else plan.episodes
     key = plan.metric_key if plan.metric is None else SUCCESS

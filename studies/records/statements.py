@@ -21,6 +21,7 @@ _SIZES: Final = {"increase": "larger", "decrease": "smaller"}
 _MOVES: Final = {"increase": "rises", "decrease": "falls"}
 _WHOLE: Final = 100
 """Sizes from which on no fractions are told."""
+_EVEN: Final = 0.5
 
 
 def list_tests(design: Design | None, hypotheses: tuple[Hypothesis, ...]) -> tuple[str, ...]:
@@ -33,20 +34,12 @@ def list_tests(design: Design | None, hypotheses: tuple[Hypothesis, ...]) -> tup
     return sentences(design.hypotheses, design.environment, least, design.metric, power)
 
 
-_EVEN: Final = 0.5
-
-
 def sentences(
-    claims: Iterable[Hypothesis],
-    environment: str | None = None,
-    least: float | None = None,
-    metric: Metric | None = None,
-    power: float = 1.0,
-) -> tuple[str, ...]:
-    """Return what is put to the test by each claim; `least` is the smallest difference of interest.
-
-    It is said with which power it is seen where that is less than a half.
-    """
+    claims: Iterable[Hypothesis], environment: str | None = None, least: float | None = None,
+    metric: Metric | None = None, power: float = 1.0,
+) -> tuple[str, ...]:  # fmt: skip
+    """Return what is put to the test by each claim; `least` is the smallest difference of interest. It is said with
+    which power it is seen where that is less than a half."""
     found, rarely = [], f" with {100 * power:.0f} % probability" if power < _EVEN else ""
     sized = "" if least is None else f" (sized to see {amount(least, metric)}{rarely})"
     for claim in claims:

@@ -22,6 +22,17 @@ Origin = Literal["terminal", "command", "Prefect"]
 """Where an answer was given: in the terminal of the controller, by `ajet study`, or in a form of Prefect."""
 ORIGINS: Final = {"terminal": "in the terminal", "command": "by a command", "Prefect": "in Prefect"}
 """The same as words in a sentence."""
+VerdictName = Literal["supported", "refuted", "equivalent", "inconclusive", "invalid"]
+Scope = Literal["all", "not_collapsed", "reached", "started", "started_not_collapsed"]
+"""What a verdict speaks of: all trainings, those that do not collapse, or, of an arm of which every run was seen to
+reach a threshold or to start, those that do. An arm with one that did not is spoken of as it is."""
+Ended = Literal["budget", "hand"]
+"""What ended the runs of a claim between two looks: a budget that was set before any of them and not touched since, or
+somebody who may have seen data, by another budget or a veto."""
+_SAME: Final = {"proven": "supported", "proved": "supported", "confirmed": "supported", "disproved": "refuted"}
+_VERDICT: Final = re.compile(rf"\b(?:{'|'.join((*get_args(VerdictName), *_SAME))})\b", re.IGNORECASE)
+_CLAUSE: Final = re.compile(r"[.;:!?]\s|,|\b(?:and|but|while|whereas)\b", re.IGNORECASE)
+_NEGATED: Final = re.compile(r"(?:\b(?:not|nor|neither|never|no)|n't)\s+$", re.IGNORECASE)
 
 
 class ApprovalRequest(Record):
@@ -46,12 +57,6 @@ class ApprovalRequest(Record):
 
     def digest(self) -> str:
         return self.hash()
-
-
-VerdictName = Literal["supported", "refuted", "equivalent", "inconclusive", "invalid"]
-Scope = Literal["all", "not_collapsed", "reached", "started", "started_not_collapsed"]
-"""What a verdict speaks of: all trainings, those that do not collapse, or, of an arm of which every run was seen to
-reach a threshold or to start, those that do. An arm with one that did not is spoken of as it is."""
 
 
 class Equivalence(Record):
@@ -99,11 +104,6 @@ class ArmMean(Record):
     n: int = Field(ge=0)
     mean: float | None
     sd: float | None
-
-
-Ended = Literal["budget", "hand"]
-"""What ended the runs of a claim between two looks: a budget that was set before any of them and not touched since, or
-somebody who may have seen data, by another budget or a veto."""
 
 
 class LastLook(Record):
@@ -186,19 +186,11 @@ class Verdict(EvolvingRecord):
 
     @property
     def by_margin(self) -> bool:
-        """Whether a difference is claimed and its whole interval lies beyond the margin of what counts as none.
-
-        Never of rates, whose exact test has no interval of its own.
-        """
+        """Whether a difference is claimed and its whole interval lies beyond the margin of what counts as none. Never
+        of rates, whose exact test has no interval of its own."""
         if self.verdict not in ("supported", "refuted") or self.equivalence is None or self.test == "boschloo":
             return False
         return self.nonzero and min(abs(self.low or 0.0), abs(self.high or 0.0)) > self.equivalence.margin
-
-
-_SAME: Final = {"proven": "supported", "proved": "supported", "confirmed": "supported", "disproved": "refuted"}
-_VERDICT: Final = re.compile(rf"\b(?:{'|'.join((*get_args(VerdictName), *_SAME))})\b", re.IGNORECASE)
-_CLAUSE: Final = re.compile(r"[.;:!?]\s|,|\b(?:and|but|while|whereas)\b", re.IGNORECASE)
-_NEGATED: Final = re.compile(r"(?:\b(?:not|nor|neither|never|no)|n't)\s+$", re.IGNORECASE)
 
 
 class PlannerMessage(Record):

@@ -70,10 +70,8 @@ def generator_info() -> dict[str, str]:
 
 def build_report(state: StudyState, folder: Path) -> Report:
     """Write `report.md`, `report.html` (self-contained) and `figures/*.svg` into the study's folder, from any state.
-
     Raise ReportError when a collected file is missing or is not what was collected, when a number does not recompute,
-    or when the folder cannot be written; nothing is half-written.
-    """
+    or when the folder cannot be written; nothing is half-written."""
     files = {name: text.encode() for name, text in render_report(state, folder).items()}
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     try:
@@ -121,10 +119,8 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _back_up_edited(payload: Mapping[str, Any] | None, hashes: Mapping[str, str], folder: Path) -> Iterator[str]:
-    """Copy pages aside that are neither as `report.built` says nor as in `hashes`, and say so.
-
-    A copy is there already where a disk was full the time before.
-    """
+    """Copy pages aside that are neither as `report.built` says nor as in `hashes`, and say so. A copy is there already
+    where a disk was full the time before."""
     known = file_hashes(payload)
     for path in (folder / name for name in PAGES):
         data = path.read_bytes() if path.exists() else None
@@ -143,13 +139,9 @@ def _environment(autoescape: bool) -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined  # takes a while; see render_report
 
     environment = Environment(
-        loader=PackageLoader("studies.report", "."),
-        autoescape=autoescape,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+        loader=PackageLoader("studies.report", "."), autoescape=autoescape, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
     filters = {"md": escape_markdown, "fence": code_block, "tight": tight, "code": code_span, "capital": capital}
     environment.filters.update(filters, kind=lambda block: type(block).__name__.lower())
     return environment

@@ -39,8 +39,22 @@ from studies.report.wording import (
 )
 from studies.verdicts.wording import deciding_interval, name_judged_look
 
+_WHY_EXPLORATORY: Final = (
+    "an amendment made after the first result let pass what the locked rules would have stopped, or cut the budget so "
+    "that its look came early.",
+    "its look was judged before, on what a budget had carried, and its level was spent then.",
+)
 _SIDE = re.compile(", (the predicted side|against the prediction)")
 """What a rule says of a prediction's side, which an open question has none of."""
+_PLAIN: Final = frozenset({
+    "__future__", "collections", "dataclasses", "difflib", "enum", "fractions", "functools", "itertools", "json",
+    "math", "operator", "re", "statistics", "string", "textwrap", "typing", "unicodedata",
+})  # fmt: skip
+"""Modules that compute on what they are given."""
+_REACHING: Final = frozenset({
+    "breakpoint", "compile", "delattr", "eval", "exec", "getattr", "globals", "input", "locals", "open", "setattr",
+    "vars",
+})  # fmt: skip
 
 
 def last_words(state: StudyState) -> str:
@@ -63,9 +77,9 @@ def claims(state: StudyState) -> tuple[Hypothesis, ...]:
 
 
 def quote_planner(state: StudyState) -> str:
-    name, model = str(state.planner.get("name", "unknown")), state.planner.get("model")
-    if name == "rules":
+    if (name := str(state.planner.get("name", "unknown"))) == "rules":
         return "Planned by the built-in rules; no language model took part."
+    model = state.planner.get("model")
     return f"Planned by a language model ({model})." if model else f"Planned by the planner `{name}`."
 
 
@@ -91,17 +105,15 @@ def verdict_table(state: StudyState) -> Table | None:
         verdict, prediction = state.verdict_on(claim.id), claim.prediction
         interval = deciding_interval(state.design, verdict) if state.design is not None and verdict else None
         ends = f"{span(interval.low, interval.high, unit=unit)} ({percent(interval.level)})" if interval else NONE
-        rows.append(
-            (
-                f"{claim.id}: {describe_comparison(claim)}",
-                format_signed(verdict.estimate, unit=unit) if verdict else NONE,
-                ends,
-                describe_counts(verdict) if verdict else NONE,
-                f"{span(prediction.low, prediction.high, unit=unit)} ({percent(prediction.level)})",
-                {True: "yes", False: "no", None: NONE}[verdict.within_prediction if verdict else None],
-                verdict_cell(state, verdict),
-            )
-        )
+        rows.append((
+            f"{claim.id}: {describe_comparison(claim)}",
+            format_signed(verdict.estimate, unit=unit) if verdict else NONE,
+            ends,
+            describe_counts(verdict) if verdict else NONE,
+            f"{span(prediction.low, prediction.high, unit=unit)} ({percent(prediction.level)})",
+            {True: "yes", False: "no", None: NONE}[verdict.within_prediction if verdict else None],
+            verdict_cell(state, verdict),
+        ))  # fmt: skip
     columns = ("Hypothesis", "Difference", "Interval", "Runs", "Predicted", "Inside", "Verdict")
     return table(columns, rows, (1, 2, 3, 4))
 
@@ -179,10 +191,8 @@ def unit_of(state: StudyState) -> str:
 def rules(state: StudyState) -> tuple[str, ...]:
     """Return by which rule each verdict came about."""
     opened = {claim.id for claim in claims(state) if claim.open}
-    return tuple(
-        f"{v.hypothesis}: {true_minus(_SIDE.sub('', v.reason) if v.hypothesis in opened else v.reason)}"
-        for v in state.verdicts
-    )
+    reasons = ((v.hypothesis, _SIDE.sub("", v.reason) if v.hypothesis in opened else v.reason) for v in state.verdicts)
+    return tuple(f"{name}: {true_minus(reason)}" for name, reason in reasons)
 
 
 def deviation_table(state: StudyState) -> Table | None:
@@ -203,28 +213,19 @@ def deviation_table(state: StudyState) -> Table | None:
 def protocol_deviations(state: StudyState) -> Iterator[str]:
     """Yield a sentence for each verdict that an amendment after the first result touched."""
     for verdict in (v for v in (*state.verdicts, *state.replications) if v.exploratory):
-        why = (
-            "an amendment made after the first result let pass what the locked rules would have stopped, or cut the "
-            "budget so that its look came early."
-        )
-        if state.is_judged_short(verdict.hypothesis, verdict.look, verdict.phase):
-            why = "its look was judged before, on what a budget had carried, and its level was spent then."
-        yield f"The verdict on {verdict.hypothesis} is exploratory: {why}"
+        short = state.is_judged_short(verdict.hypothesis, verdict.look, verdict.phase)
+        yield f"The verdict on {verdict.hypothesis} is exploratory: {_WHY_EXPLORATORY[short]}"
 
 
 def code_section(state: StudyState, design: Design, id: str) -> Section | None:
     """Return the reward functions as they were locked, as text that is never run; None where there are none."""
     if not design.code:
         return None
-    model = state.planner.get("model")
+    model, where = state.planner.get("model"), "Where it ran is not recorded."
     author = f"the planner's language model ({model})" if model else "the planner"
-    attempts = [attempt for run in state.runs.values() if run.spec.code for attempt in run.attempts]
-    if not attempts:
-        where = "It has not run."
-    elif all(attempt.sandbox.get("kind") == "docker" for attempt in attempts):
-        where = "It ran in containers only, on training episodes."
-    else:
-        where = "Where it ran is not recorded."
+    places = {attempt.sandbox.get("kind") for run in state.runs.values() if run.spec.code for attempt in run.attempts}
+    if places <= {"docker"}:
+        where = "It ran in containers only, on training episodes." if places else "It has not run."
     blocks = [Text(
         f"Written by {author} before the data, and locked with the design. {where} The verdicts "
         "rest on the environment's own evaluator, which was never given it. Hidden tasks follow from public code, "
@@ -237,17 +238,6 @@ def code_section(state: StudyState, design: Design, id: str) -> Section | None:
         sha256 = hashlib.sha256(source.encode()).hexdigest()
         blocks += [Text(f"The reward {name}, trained on by {arms}; sha256 {sha256}:"), Text(source, "source")]
     return section("Generated code", *blocks, id=id)
-
-
-_PLAIN: Final = frozenset({
-    "__future__", "collections", "dataclasses", "difflib", "enum", "fractions", "functools", "itertools", "json",
-    "math", "operator", "re", "statistics", "string", "textwrap", "typing", "unicodedata",
-})  # fmt: skip
-"""Modules that compute on what they are given."""
-_REACHING: Final = frozenset({
-    "breakpoint", "compile", "delattr", "eval", "exec", "getattr", "globals", "input", "locals", "open", "setattr",
-    "vars",
-})  # fmt: skip
 
 
 def find_escapes(source: str) -> tuple[str, ...]:

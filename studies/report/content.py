@@ -69,6 +69,7 @@ _URGENT: Final = ("failed", "threat")
 """Levels of what every reader has to know."""
 _TITLE: Final = 110
 """Characters that a title has at most."""
+_OF_FACTS: Final = "No claim rests on these numbers."
 _PROMISE: Final = (
     "The first lock allows {} rounds. Over all of them, any false claim of a difference has a probability of at most "
     "{}, and any false claim of no difference as well. A round may spend its own part and what the round before handed "
@@ -92,10 +93,8 @@ class ReportContent:
 
 
 def report_content(state: StudyState, evidence: Mapping[int, Evidence]) -> ReportContent:
-    """Return the content of the report on a study; `evidence` is that of each round by its number.
-
-    Raise ReportError when a verdict does not follow from its runs.
-    """
+    """Return the content of the report on a study; `evidence` is that of each round by its number. Raise ReportError
+    when a verdict does not follow from its runs."""
     several, states = is_campaign(state), state.every_round
     for each in states:
         for verdict in (*each.verdicts, *each.replications):
@@ -107,22 +106,19 @@ def report_content(state: StudyState, evidence: Mapping[int, Evidence]) -> Repor
                 )
     heads = [headline(each, evidence[each.round].lock_error) for each in states]
     standing, reason = _STANDING.get(state.status, ""), state.stopped_reason or state.paused_reason
-    if state.status in ("stopped", "paused") and reason:
-        standing += f" ({one_line(reason)})."
+    standing += f" ({one_line(reason)})." if state.status in ("stopped", "paused") and reason else ""
     asked = [Point("Asked", heads[0].question.asked)]
     left = tuple(dict.fromkeys(line for head in heads for line in head.question.not_tested))
     untested = [Point("Not tested", " ".join(left), tone="untested")] if left else []
-    follow = heads[0].next
     if several:  # how the inquiry goes on, or what its last judged round leaves open
         goes_on = state.concluded_reason is None or state.asked_next is not None
         follow = ask_next(state if goes_on else last_judged(state))
-    next_point = Point("Ask next", follow.why, command=follow.command)
-    if several:
-        points = [*asked, *untested, *point_out_study(state, heads, evidence), next_point]
+        points = [*asked, *untested, *point_out_study(state, heads, evidence)]
     else:
-        of_round = list(point_out_round(heads[0], ""))
+        follow, of_round = heads[0].next, list(point_out_round(heads[0], ""))
         tested = [point for point in of_round if point.label == "Tested"]
-        points = [*asked, *tested, *untested, *of_round[len(tested) :], next_point]
+        points = [*asked, *tested, *untested, *of_round[len(tested) :]]
+    points.append(Point("Ask next", follow.why, command=follow.command))
     return ReportContent(
         study=state.id,
         title=campaign_title(state) if several else title(state),
@@ -150,10 +146,9 @@ def title(state: StudyState) -> str:
 def campaign_title(state: StudyState) -> str:
     """Return what differed over the rounds, and where."""
     designs = [each.design for each in state.rounds if each.design is not None]
-    fields = dict.fromkeys(field for design in designs for field in what_differs(design).split(", ") if field)
+    fields = ", ".join(dict.fromkeys(name for design in designs for name in what_differs(design).split(", ") if name))
     places = " and ".join(dict.fromkeys(design.environment for design in designs))
-    told = f"{', '.join(fields)} in {places}" if fields else places
-    return f"{told}: {plural(len(designs), 'round')} of an inquiry"
+    return f"{f'{fields} in ' if fields else ''}{places}: {plural(len(designs), 'round')} of an inquiry"
 
 
 def _study_facts(state: StudyState) -> Iterator[Fact]:
@@ -210,6 +205,10 @@ def _quote(words: str, by: str) -> Quote | None:
     return Quote((words,), by) if words else None
 
 
+def _text(said: str) -> Text | None:
+    return Text(said) if said else None
+
+
 def _round_section(state: StudyState, each: StudyState, head: Headline, blocks: Sequence[Block | None]) -> Block | None:
     heading, opening = f"Round {each.round} of at most {state.most_rounds}", "No design is locked yet."
     if each in state.given_up:
@@ -232,10 +231,6 @@ def _round_blocks(
     state: StudyState, evidence: Evidence, urgent: Sequence[Remark], rest: Sequence[Remark], prefix: str
 ) -> Iterator[Block | None]:
     """Yield what a round showed, what threatens it, and folded what a busy person does not read."""
-
-    def text(said: str) -> Text | None:
-        return Text(said) if said else None
-
     predicted = drawing(f"{prefix}predictions", "predictions", forecasts(state))
     yield section("Predicted and observed", predicted, claims.verdict_table(state), id=f"{prefix}verdicts")
     if state.explored is not None:
@@ -250,8 +245,8 @@ def _round_blocks(
         drawing(f"{prefix}hidden-curves", "hidden-curves", hidden_curves(state, evidence)),
         drawing(f"{prefix}learning-curves", "learning-curves", learned),
         None if any(run.status == "collected" for run in state.runs.values()) else Text("No run has been collected."),
-        text(design_tables.describe_noise(state)),
-        section("The screen", text(selected)),
+        _text(design_tables.describe_noise(state)),
+        section("The screen", _text(selected)),
         section("The same comparison in another setting", design_tables.replication_table(state)),
         id=f"{prefix}results",
     )
@@ -261,11 +256,7 @@ def _round_blocks(
     plays = section("Plays before and after training, quoted", *claims.transcripts(state, evidence))
     yield section(
         f"{f'Round {state.round} in' if prefix else 'In'} detail: training, numbers, design, checks",
-        section(
-            "How training went",
-            drawing(f"{prefix}training", "training", training_curves(state, evidence)),
-            plays,
-        ),
+        section("How training went", drawing(f"{prefix}training", "training", training_curves(state, evidence)), plays),
         *_number_sections(state),
         *_stage_sections(state, evidence),
         _design_section(state, prefix),
@@ -276,8 +267,7 @@ def _round_blocks(
 
 
 def _number_sections(state: StudyState) -> Iterator[Block | None]:
-    numbers = claims.numbers_table(state)
-    if numbers is None:
+    if (numbers := claims.numbers_table(state)) is None:
         yield Text("No hypothesis has been proposed.")
         return
     brier = (
@@ -293,16 +283,13 @@ def _stage_sections(state: StudyState, evidence: Evidence) -> Iterator[Block | N
     screen = state.locked_design.screen if state.locked_design is not None else None
     rules = Text(design_tables.describe_screen(screen)) if screen is not None else None
     exploratory = "Exploratory: no claim rests on them. No lock names them, and nothing is corrected for their number; "
-    asides = {
-        "other": Text(f"{exploratory}all runs enter.", "aside"),
-        "facts": Text("No claim rests on these numbers.", "aside"),
-    }
+    others, facts = (Text(said, "aside") for said in (f"{exploratory}all runs enter.", _OF_FACTS))
     for name, lead, found in (
         ("Every candidate of the screen", rules, design_tables.screen_table(state)),
         ("Look by look", None, design_tables.interim_table(state)),
         ("Trainings that collapsed", None, design_tables.collapse_table(state)),
-        ("Other measures of the same runs", asides["other"], others_table(state, evidence)),
-        ("What the environment says of the plays after training", asides["facts"], facts_table(state)),
+        ("Other measures of the same runs", others, others_table(state, evidence)),
+        ("What the environment says of the plays after training", facts, facts_table(state)),
     ):
         yield section(name, lead, found) if found is not None else None
 
@@ -314,7 +301,7 @@ def _design_section(state: StudyState, prefix: str) -> Block | None:
     return section(
         "The locked design",
         Text(design_tables.lock_proof(state)),
-        Text(told) if (told := claims.describe_sizing(state)) else None,
+        _text(claims.describe_sizing(state)),
         design_tables.design_arms(design),
         design_tables.design_facts(design, state.design_hash),
         section("What each hypothesis puts at stake", design_tables.stakes_table(design)),
@@ -338,10 +325,8 @@ def _exploration_section(state: StudyState, entry: PlannedExploration) -> Block 
             value = run.status if measured is None else number(measured.value, unit=run.spec.metric.unit)
             value = f"invalid: {run.invalid[0]}" if run.invalid is not None else value
             begun = run.measurements.get(f"{plan.metric.split}/success{INITIAL}")
-            before, took = (
-                NONE if begun is None else number(begun.value),
-                duration(run.seconds) if run.seconds else NONE,
-            )
+            before = NONE if begun is None else number(begun.value)
+            took = duration(run.seconds) if run.seconds else NONE
         rows.append((arm.name, describe_fields(arm.overrides), name, before, value, took))
     how = "evaluated" if plan.metric.kind == TRAINING_AREA else "scored"
     said = (
@@ -379,7 +364,11 @@ def _appendix(state: StudyState, evidence: Mapping[int, Evidence]) -> Block | No
     copies = Text("Results are read from the logs on the machine that trained; these are copies to look at.")
     copied = run_tables.copy_table(state)
     what = "hash, number, level and verdict of every round" if is_campaign(state) else "hash, number and verdict"
-    built = f"{plural(state.event_count, 'event')}, the last at {moment(state.last_ts)}"
+    notebook = "The planner's notebook, quoted: its own voice, from which nothing follows"
+    built = (
+        f"Built from {plural(state.event_count, 'event')}, the last at {moment(state.last_ts)}. The chain was "
+        "verified; keep its head hash to prove later that nothing was cut off:"
+    )
     return section(
         "Appendix: every run, hashes, decisions, cost, versions",
         section(
@@ -395,10 +384,7 @@ def _appendix(state: StudyState, evidence: Mapping[int, Evidence]) -> Block | No
             run_tables.decision_table(state) or Text("No decision has been taken."),
             section("What people were asked to approve", run_tables.approval_table(state)),
             section("Calls on the planner", run_tables.planner_table(state)),
-            section(
-                "The planner's notebook, quoted: its own voice, from which nothing follows",
-                run_tables.notebook_table(state),
-            ),
+            section(notebook, run_tables.notebook_table(state)),
             id="decisions",
         ),
         section("Cost", pairs(run_tables.cost_facts(state)), id="cost"),
@@ -410,14 +396,7 @@ def _appendix(state: StudyState, evidence: Mapping[int, Evidence]) -> Block | No
             Text(f"ajet study verify {state.id}", "source"),
             section("Versions", pairs([(name, value_of(value)) for name, value in sorted(state.versions.items())])),
             section("Machine", pairs([(name, value_of(value)) for name, value in sorted(state.machine.items())])),
-            section(
-                "Event log",
-                Text(
-                    f"Built from {built}. The chain was verified; keep its head hash to prove later that nothing was "
-                    "cut off:"
-                ),
-                Text(state.head_hash, "source"),
-            ),
+            section("Event log", Text(built), Text(state.head_hash, "source")),
             id="reproduce",
         ),
         id="appendix",

@@ -44,25 +44,21 @@ from studies.verdicts.judge import gather
 from studies.verdicts.wording import TESTS
 
 _ACTS: Final = {
-    "continue": "gather the next look's seeds",
-    "settle": "gather no more seeds",
+    "continue": "gather the next look's seeds", "settle": "gather no more seeds",
     "replicate": "repeat in the other setting",
-}
+}  # fmt: skip
 _SEVERAL: Final = {
     "dunnett_bh": "Dunnett among the arms of one variable, Benjamini-Hochberg across the claims",
     "dunnett_bonferroni": "Dunnett among the arms of one variable; the variables share the round's level",
 }
 _DRAWN_BY: Final = {
-    "splits": "by split",
-    "records": "as one list, split by what they say",
-    "seeds": "made of secret seeds",
-}
+    "splits": "by split", "records": "as one list, split by what they say", "seeds": "made of secret seeds",
+}  # fmt: skip
 _SAMPLERS: Final = {
-    "grid": "every combination",
-    "random": "combinations drawn at random",
+    "grid": "every combination", "random": "combinations drawn at random",
     "tpe": "combinations asked of a tree-structured Parzen estimator",
     "surface": "combinations asked of a response surface over all results",
-}
+}  # fmt: skip
 
 
 def lock_proof(state: StudyState) -> str:
@@ -73,10 +69,8 @@ def lock_proof(state: StudyState) -> str:
     if state.first_launch is None:
         return f"{said}; no run has been launched."
     lead = datetime.fromisoformat(state.first_launch.ts) - datetime.fromisoformat(state.locked.ts)
-    return (
-        f"{said}, {duration(lead.total_seconds())} before the first run was launched (event {state.first_launch.seq}). "
-        "The order is part of the hash chain."
-    )
+    said += f", {duration(lead.total_seconds())} before the first run was launched (event {state.first_launch.seq})"
+    return f"{said}. The order is part of the hash chain."
 
 
 def design_arms(design: Design) -> Table | None:
@@ -154,10 +148,8 @@ def _rule_facts(design: Design) -> Iterator[Fact]:
         if noise.correlation is not None:
             shared = f"{number(noise.correlation, 2)} ({plural(noise.pairs, 'pair')})"
             parts += f"; correlation of runs that share a seed {shared}"
-        yield (
-            "Noise known before" if design.pilot is None else "Noise of the first runs",
-            f"{parts}. {one_line(noise.basis)}",
-        )
+        known = "Noise known before" if design.pilot is None else "Noise of the first runs"
+        yield known, f"{parts}. {one_line(noise.basis)}"
     if design.replication is not None:
         seeds = plural(len(design.replication.seeds), "seed")
         yield "Replication, if a rule asks for it", f"in {design.replication.environment}, {seeds}"
@@ -210,8 +202,7 @@ def rules_table(design: Design) -> Table | None:
 def stakes_table(design: Design) -> Table | None:
     rows, usual = [], design.promise.effect if design.promise is not None else None
     for claim in (h for h in design.hypotheses if h.smallest_effect or h.falsifier or h.confounds):
-        falsifier = one_line(claim.falsifier)
-        feared = one_line("; ".join(claim.confounds))
+        falsifier, feared = (one_line(words) for words in (claim.falsifier, "; ".join(claim.confounds)))
         rows.append((claim.id, number(claim.smallest_effect or usual), f'"{falsifier}"' if falsifier else "", feared))
     columns = ("Hypothesis", "Smallest effect of interest", "Shown false by, as the planner said", "Feared confounds")
     return table(columns, rows, (1,))
@@ -229,9 +220,8 @@ def describe_noise(state: StudyState) -> str:
     runs = [run for run in state.runs_in("noise") if run.spec.arm == NOISE_ARM]
     if state.noise_plan is None or not runs:
         return ""
-    values, unit = list(state.values(runs[0].spec.arm, phase="noise").values()), runs[0].spec.metric.unit
-    sd, showed = spread(values), "too little"
-    if sd is not None:
+    values, unit, showed = list(state.values(NOISE_ARM, phase="noise").values()), runs[0].spec.metric.unit, "too little"
+    if (sd := spread(values)) is not None:
         showed = f"{number(fmean(values), unit=unit)} on average, standard deviation {number(sd, unit=unit)}"
     return (
         f"Before the design, one job was run with {plural(len(runs), 'seed')} that differ in nothing else, to learn "
@@ -295,10 +285,8 @@ def replication_table(state: StudyState) -> Table | None:
 
 def collapse_table(state: StudyState) -> Table | None:
     """Return each arm's rate of collapse with exact limits and the runs, and where it is locked that of never starting.
-
     Where collapsed trainings count with their value, the usual rule tells them and decides nothing. None for a design
-    that has no rule of collapse and a metric that reads none.
-    """
+    that has no rule of collapse and a metric that reads none."""
     design, rows = state.design, list[Row]()
     if design is None:
         return None

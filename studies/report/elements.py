@@ -171,13 +171,8 @@ def table(columns: Sequence[str], rows: Iterable[Row], numeric: Iterable[int] = 
 
 def pairs(facts: Iterable[Fact]) -> Table | None:
     """Return a table of labelled values, hashes in a face of fixed width."""
-    return table(
-        ("", ""),
-        [
-            (Cell(label, "label"), Cell(value or NONE, "mono" if re.fullmatch(r"[0-9a-f]{64}", value) else ""))
-            for label, value in facts
-        ],
-    )
+    marked = ((label, value, "mono" if re.fullmatch(r"[0-9a-f]{64}", value) else "") for label, value in facts)
+    return table(("", ""), [(Cell(label, "label"), Cell(value or NONE, mark)) for label, value, mark in marked])
 
 
 def is_rate(metric: Metric) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,6 +34,11 @@ USUAL_THRESHOLD: Final = 0.7
 
 _NOT_GIVEN: Final = (ValueError, ArithmeticError, LookupError, TypeError, AttributeError)
 """What reading a metric raises off files that lack what it needs; of somebody's code, whatever it meets there."""
+SUCCESS: Final = "critic/success/mean"
+REWARDS: Final = "critic/rewards/mean"
+AFTER: Final = HIDDEN_SUCCESS
+BEFORE: Final = HIDDEN_SUCCESS + INITIAL
+_TOLERANCE = 1e-9
 
 
 def other_metrics(state: StudyState) -> tuple[Metric, ...]:
@@ -50,14 +55,11 @@ def other_metrics(state: StudyState) -> tuple[Metric, ...]:
     walls = [seen.wall_s for run in state.runs_in("confirm") if (seen := run.conditions) is not None]
     own = design.metric
     asked = Asked(
-        measures="it is solved",
-        episodes=own.episodes,
-        horizon=max(1, most("steps", "episodes_per_step")),
+        measures="it is solved", episodes=own.episodes, horizon=max(1, most("steps", "episodes_per_step")),
         horizon_s=max((seconds for seconds in walls if seconds), default=None),
-        threshold=own.threshold or USUAL_THRESHOLD,
-        tokens=most("max_context") or None,
-    )
-    others: dict[str, Metric] = {}
+        threshold=own.threshold or USUAL_THRESHOLD, tokens=most("max_context") or None,
+    )  # fmt: skip
+    others = dict[str, Metric]()
     shared = any(run.untrained for run in state.runs_in("confirm"))  # then gains differ as what is gained does
     told = (kind for kind in kinds().values() if kind.evaluates and not (shared and kind.reads_initial))
     for kind in (kind for kind in told if "of" not in kind.takes):
@@ -70,13 +72,6 @@ def other_metrics(state: StudyState) -> tuple[Metric, ...]:
                 others[metric.key] = metric
     looked = own.schedule is not None  # without looks during training there is no course to read
     return tuple(metric for key, metric in others.items() if key != own.key and (looked or metric.schedule is None))
-
-
-SUCCESS: Final = "critic/success/mean"
-REWARDS: Final = "critic/rewards/mean"
-AFTER: Final = HIDDEN_SUCCESS
-BEFORE: Final = HIDDEN_SUCCESS + INITIAL
-_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +116,7 @@ class Evidence:
 
 def gather(state: StudyState, folder: Path) -> Evidence:
     """Read and check the files of every valid collected run; one that was given up, perhaps for them, has no evidence.
-
-    Raise ReportError naming run and file when one is missing, changed, unreadable, or contradicts a measurement.
-    """
+    Raise ReportError naming run and file when one is missing, changed, unreadable, or contradicts a measurement."""
     others = other_metrics(state)
     runs = {run.run_id: _evidence(run, folder, others) for run in state.runs.values() if run.status == "collected"}
     return Evidence(runs, lock_error(state, folder), others)
@@ -144,12 +137,10 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
     except (KeyError, TypeError, ValueError) as error:
         raise ReportError(f"the snapshot of run {run.run_id} holds no readable history; collect it again") from error
     for part in ("initial", "final"):
-        try:
-            whole = bool([bool(episode["success"]) for episode in evaluation[part]["episodes"]])
-        except (KeyError, TypeError):
-            whole = False
-        if not whole:
-            raise ReportError(f"the evaluation of run {run.run_id} holds no {part} episodes; collect it again")
+        with suppress(KeyError, TypeError):
+            if [bool(episode["success"]) for episode in evaluation[part]["episodes"]]:
+                continue
+        raise ReportError(f"the evaluation of run {run.run_id} holds no {part} episodes; collect it again")
     results = Results.of(snapshot, evaluation, run.conditions.stopped_by if run.conditions else None)
     hidden: tuple[tuple[float, float], ...] = ()
     if results.during:
@@ -161,10 +152,13 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
         for key, value in metrics.items():
             if isinstance(value, int | float) and math.isfinite(value):
                 curves.setdefault(key, []).append((step, float(value)))
-    measured: dict[str, float] = {}
-    for metric in others if run.spec.phase == "confirm" else ():
-        with suppress(*_NOT_GIVEN):
-            measured[metric.key] = values_of(metric, results)[metric.key].value
+    measured, plays = dict[str, float](), dict[str, list[bool]]()
+    if run.spec.phase == "confirm":
+        for metric in others:
+            with suppress(*_NOT_GIVEN):
+                measured[metric.key] = values_of(metric, results)[metric.key].value
+        for episode in evaluation["final"]["episodes"]:
+            plays.setdefault(str(episode.get("task_id")), []).append(bool(episode["success"]))
     kept = {part: {p["task_id"]: p for p in evaluation[part].get("transcripts", ())} for part in ("initial", "final")}
     both = [task for task in kept["initial"] if task in kept["final"]]
     return RunEvidence(
@@ -174,16 +168,9 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
         recomputed=_recompute(run, results),
         transcripts=tuple((part, kept[part][task]) for task in both for part in kept),
         hidden=hidden,
-        tasks=_by_task(evaluation["final"]["episodes"]) if run.spec.phase == "confirm" else {},
+        tasks={task: fmean(solved) for task, solved in plays.items()},
         others=measured,
     )
-
-
-def _by_task(episodes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    plays: dict[str, list[bool]] = {}
-    for episode in episodes:
-        plays.setdefault(str(episode.get("task_id")), []).append(bool(episode["success"]))
-    return {task: fmean(solved) for task, solved in plays.items()}
 
 
 def _recompute(run: RunState, results: Results) -> dict[str, float]:

@@ -20,6 +20,12 @@ from studies.statistics.comparison import Interval
 from studies.verdicts.judge import find_collapsed_runs
 from studies.verdicts.wording import DecidingInterval, deciding_interval
 
+Points = tuple[tuple[float, float], ...]
+TRAINING: Final = ("actor/entropy", "actor/ppo_kl", "actor/grad_norm", "response_length/mean")
+"""Metrics that tell how a training went, which every report draws where they were logged."""
+PlottedArm = tuple[str, int, tuple[RunState, ...]]
+"""The name of runs that are drawn together, the place that decides their colour, and the runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimEffect:
@@ -56,15 +62,6 @@ def forecasts(state: StudyState) -> Effects | None:
     if design is None:
         return Effects(tuple(items), "the metric") if items else None
     return Effects(tuple(items), metric_axis(design.metric), design.metric.unit, design.equivalence_margin)
-
-
-Points = tuple[tuple[float, float], ...]
-TRAINING: Final = ("actor/entropy", "actor/ppo_kl", "actor/grad_norm", "response_length/mean")
-"""Metrics that tell how a training went, which every report draws where they were logged."""
-
-
-PlottedArm = tuple[str, int, tuple[RunState, ...]]
-"""The name of runs that are drawn together, the place that decides their colour, and the runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +130,8 @@ def list_plotted_arms(state: StudyState) -> list[PlottedArm]:
     explored = state.explored
     arms = state.design.arms if state.design is not None else explored.arms if explored is not None else ()
     phase: Phase = "confirm" if explored is None else "explore"
-    alike = [run for run in state.runs_in("noise") if run.spec.arm == NOISE_ARM]
-    groups = [
-        *((arm.name, index, state.runs_of(arm.name, phase)) for index, arm in enumerate(arms)),
-        ("A/A runs", 0, alike),
-    ]
+    groups = [(arm.name, at, state.runs_of(arm.name, phase)) for at, arm in enumerate(arms)]
+    groups.append(("A/A runs", 0, state.runs_of(NOISE_ARM, "noise")))
     found = [(name, at, tuple(run for run in runs if run.status == "collected")) for name, at, runs in groups]
     return [arm for arm in found[:-1] if arm[2]] or [arm for arm in found[-1:] if arm[2]]
 
@@ -168,8 +162,7 @@ def _arm_curves(state: StudyState, curve: Callable[[RunState], Points]) -> tuple
     """Return the arms that are drawn with the curve of each run that has one."""
     drawn = []
     for name, index, runs in list_plotted_arms(state):
-        found = ((run, curve(run)) for run in runs)
-        if seeds := tuple(SeedCurve(run.run_id, run.spec.seed, points) for run, points in found if points):
+        if seeds := tuple(SeedCurve(run.run_id, run.spec.seed, at) for run in runs if (at := curve(run))):
             drawn.append(ArmCurves(name, index, seeds, mean_of(seeds)))
     return tuple(drawn)
 

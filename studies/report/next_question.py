@@ -17,6 +17,7 @@ from studies.log.study import StudyState
 from studies.records.base import JsonValue
 from studies.records.design import BUILT_IN, CONFIGURATION, MODEL, REWARD, SUCCESS, Design, Hypothesis, Metric
 from studies.records.procedure import InterimAnalysis
+from studies.records.runs import VETOED
 from studies.records.statements import effect_of, metric_name, value_of
 from studies.records.verdict import Verdict
 from studies.report.wording import (
@@ -70,6 +71,8 @@ class ReachedPower:
 
 def in_practice(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
     """Return what a reader may do on a verdict, with the trainings that collapsed counted where there were any."""
+    if _is_given_up(state, claim, verdict):
+        return "conclude nothing: it was vetoed before it had the runs to be judged by. Nothing has to be mended."
     if verdict.verdict == "invalid":
         return "conclude nothing: what stands above has to be mended, and the comparison run again."
     if verdict.exploratory:
@@ -83,8 +86,8 @@ def in_practice(state: StudyState, design: Design, claim: Hypothesis, verdict: V
     if not any(rate.count for rate in verdict.collapses) or verdict.low is None:
         return advice
     arms, weights, unit = gather(state, look=verdict.look), design.contrast_of(claim), design.metric.unit
-    whole = contrast([arms[name].runs(design.metric.worst).numbers for name in weights], tuple(weights.values()))
-    if whole is None:
+    values = [arms[name].runs(design.metric.worst).numbers for name in weights]
+    if (whole := contrast(values, tuple(weights.values()))) is None:
         return advice
     low, high = whole.interval(_LEVEL)
     size = f"{format_signed(whole.estimate, unit=unit)} ({span(low, high, unit=unit)})"
@@ -98,6 +101,15 @@ def in_practice(state: StudyState, design: Design, claim: Hypothesis, verdict: V
     if name in ("supported", "refuted") and less:
         return f"prefer neither by this: {counted}"
     return f"{advice} {capital(counted)}"
+
+
+def _is_given_up(state: StudyState, claim: Hypothesis, verdict: Verdict) -> bool:
+    """Return whether a verdict is invalid for want of the runs that a person vetoed, and for nothing else."""
+    if verdict.verdict != "invalid" or claim.id not in state.vetoed:
+        return False
+    left_out = {name.rpartition(": ")[2] for name in verdict.excluded}
+    unlike = any(line in verdict.reason for line in verdict.violations)
+    return not unlike and left_out <= {VETOED} and (bool(left_out) or fewest(verdict) < 2)
 
 
 def _setting_of(verdict: Verdict) -> str:
@@ -120,11 +132,9 @@ def _by_cost(state: StudyState, design: Design, claim: Hypothesis, verdict: Verd
         lead += f", though it is not zero ({format_signed(verdict.estimate, unit=design.metric.unit)})"
     costs = []
     for value in (claim.treatment, claim.control):
-        seconds = [
-            sum(attempt.seconds or 0.0 for attempt in run.lineage)
-            for run in state.runs_of(design.arm_with(claim.variable, value).name)
-            if run.status == "collected" and run.attempts and run.attempts[-1].seconds is not None
-        ]
+        runs = state.runs_of(design.arm_with(claim.variable, value).name)
+        lines = [run.lineage for run in runs if run.status == "collected"]
+        seconds = [sum(one.seconds or 0.0 for one in line) for line in lines if line and line[-1].seconds is not None]
         costs += [f"{duration(fmean(seconds))} with {setting(claim, value)}"] if seconds else []
     return f"{lead}; a run took {' and '.join(costs)}." if len(costs) == 2 else f"{lead}."
 
@@ -202,11 +212,9 @@ def _not_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
     could = f"differences of about {least} or more are seen here with {percent(found.power)} probability"
     if found.wanted is None:
         return f"{could}."
-    if found.seeds is None:
-        return f"{could}; one of {wanted} takes more than 200 seeds of each arm."
-    if found.seeds <= fewest(verdict):
+    if found.seeds is not None and found.seeds <= fewest(verdict):
         return f"{could}, so that one of {wanted} or more is unlikely, not excluded."
-    return f"{could}; one of {wanted} takes {plural(found.seeds, 'seed')} of each arm."
+    return f"{could}; one of {wanted} takes {_count_seeds(found.seeds)} of each arm."
 
 
 def _rates_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
@@ -217,9 +225,12 @@ def _rates_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
     wanted = design.promise.effect if design.promise is not None else claim.smallest_effect
     if wanted is None:
         return f"{could} with {percent(power)} probability."
-    needed = seeds_for_rates(0.0, min(1.0, wanted), target_power=power, alpha=design.alpha)
-    takes = "more than 200 seeds" if needed is None else plural(needed, "seed")
+    takes = _count_seeds(seeds_for_rates(0.0, min(1.0, wanted), target_power=power, alpha=design.alpha))
     return f"{could} with {percent(power)} probability; 0 against {percent(wanted)} takes {takes} of each arm."
+
+
+def _count_seeds(needed: int | None) -> str:
+    return "more than 200 seeds" if needed is None else plural(needed, "seed")
 
 
 def reached_power(design: Design, claim: Hypothesis, verdict: Verdict) -> ReachedPower | None:
@@ -227,9 +238,8 @@ def reached_power(design: Design, claim: Hypothesis, verdict: Verdict) -> Reache
     sd, runs = _spread(verdict), fewest(verdict)
     if not sd or runs < (2 if design.collapse is None else LEAST_KEPT) or design.test == "boschloo":
         return None
-    whole = power_design(design, claim)
+    whole, promise = power_design(design, claim), design.promise
     shape = whole if runs == whole.seeds else whole.with_seeds(runs)
-    promise = design.promise
     power, wanted = (promise.power, promise.effect) if promise is not None else (POWER, claim.smallest_effect)
     needed = seeds_needed(shape, wanted, sd, target_power=power) if wanted is not None else None
     return ReachedPower(min_detectable_effect(shape, sd, target_power=power), power, wanted, needed)
@@ -311,14 +321,15 @@ def list_next_questions(state: StudyState) -> tuple[NextQuestion, ...]:
         elif verdict.verdict == "refuted":
             why = "whether the opposite holds, as a claim of its own on fresh seeds"
             leads.append(_compare(state, design, claim, why, (claim.treatment, claim.control)))
+        elif _is_given_up(state, claim, verdict):
+            leads.append(_same_question(state, "the same again, without a veto", 1.0))
         elif verdict.verdict == "invalid":
             leads.append(_same_question(state, "the same again, once what made it invalid is mended", 1.0))
         if fallen and verdict.low is not None:
             leads.append(_ask_collapses(state, design, claim))
         elif verdict.verdict == "equivalent":
-            leads.append(
-                NextQuestion("something else: here nothing that matters was left to find", "ajet study plan '...'")
-            )
+            why = "something else: here nothing that matters was left to find"
+            leads.append(NextQuestion(why, "ajet study plan '...'"))
     return tuple(leads)
 
 
@@ -342,19 +353,11 @@ def _with_more(state: StudyState, design: Design, claim: Hypothesis, verdict: Ve
 
 
 def _compare(
-    state: StudyState,
-    design: Design,
-    claim: Hypothesis,
-    why: str,
-    values: tuple[JsonValue, JsonValue] | None = None,
-    *,
-    longer: float = 1.0,
-    metric: str = "",
-) -> NextQuestion:
+    state: StudyState, design: Design, claim: Hypothesis, why: str, values: tuple[JsonValue, JsonValue] | None = None,
+    *, longer: float = 1.0, metric: str = "",
+) -> NextQuestion:  # fmt: skip
     """Return a comparison of two values of the claim's variable, or of its own, by the design's metric unless named.
-
-    Where a topic in words cannot name both values, it is the study's own question.
-    """
+    Where a topic in words cannot name both values, it is the study's own question."""
     whole = claim.sought == "equivalence" or claim.kind != "difference"
     unsayable = claim.variable in (REWARD, CONFIGURATION, MODEL) or any(
         value == BUILT_IN or isinstance(value, bool | Mapping | list) or value is None

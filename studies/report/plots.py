@@ -56,6 +56,22 @@ _STYLE: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 _DRAWING: Final = RLock()
 _PALETTE: ContextVar[Mapping[str, str]] = ContextVar("palette", default=_PLACEHOLDERS)
+WIDTH: Final = 680.0
+"""In CSS pixels, as all lengths here."""
+STEPS: Final = (1, 2, 5, 10)
+"""What ticks may be multiples of."""
+_LINE: Final = 17.0
+_LEGEND_LINE: Final = 20.0
+_FOOT: Final = 46.0
+"""Room for ticks and the name of the axis."""
+_NAME_CHARS: Final = 80
+_PER_RUN: Final = 9.0
+"""Height that a run takes of its arm's strip."""
+_THOUSAND: Final = 1000
+_LEGEND: Final[Mapping[str, Any]] = {
+    "loc": "upper left", "bbox_to_anchor": (0.0, 1.0), "frameon": False, "borderaxespad": 0, "borderpad": 0.1,
+    "handlelength": 1.6, "fontsize": 12,
+}  # fmt: skip
 
 
 def paint(name: str) -> str:
@@ -89,10 +105,8 @@ def canvas(width: float, height: float) -> Canvas:
 
 
 def render_svg(figure: Canvas, label: str, tips: Mapping[str, str]) -> str:
-    """Return the figure as an inline SVG element; `tips` gives artists (by gid) a text shown on hover.
-
-    Ids that nothing refers to are dropped: matplotlib's plain counters would meet again in the next figure.
-    """
+    """Return the figure as an inline SVG element; `tips` gives artists (by gid) a text shown on hover. Ids that nothing
+    refers to are dropped: matplotlib's plain counters would meet again in the next figure."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = buffer.getvalue()
@@ -127,29 +141,6 @@ def standalone(svg: str) -> str:
 
 def variables(palette: Mapping[str, str]) -> str:
     return "".join(f"--{name}:{value};" for name, value in palette.items())
-
-
-WIDTH: Final = 680.0
-"""In CSS pixels, as all lengths here."""
-STEPS: Final = (1, 2, 5, 10)
-"""What ticks may be multiples of."""
-_LINE: Final = 17.0
-_LEGEND_LINE: Final = 20.0
-_FOOT: Final = 46.0
-"""Room for ticks and the name of the axis."""
-_NAME_CHARS: Final = 80
-_PER_RUN: Final = 9.0
-"""Height that a run takes of its arm's strip."""
-_THOUSAND: Final = 1000
-_LEGEND: Final[Mapping[str, Any]] = {
-    "loc": "upper left",
-    "bbox_to_anchor": (0.0, 1.0),
-    "frameon": False,
-    "borderaxespad": 0,
-    "borderpad": 0.1,
-    "handlelength": 1.6,
-    "fontsize": 12,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +251,7 @@ def wrap_name(name: str, most: int) -> list[str]:
 
 
 def draw_curves(data: Curves, salt: str) -> Picture:
-    tips: dict[str, str] = {}
-    names, columns, top = _layout_legend(data.arms)
+    tips, (names, columns, top) = dict[str, str](), _layout_legend(data.arms)
     height = top + 330
     figure = canvas(WIDTH, height)
     axes = figure.add_axes((0.08, 52 / height, 0.89, 1 - (52 + top) / height))
@@ -405,10 +395,9 @@ def _effect_legend(data: Effects) -> dict[str, Artist]:
     levels = {item.observed.level for item in data.items if item.observed is not None}
     observed = f"observed, {percent(levels.pop())} interval" if len(levels) == 1 else "observed, with its interval"
     asked = {item.predicted[2] for item in data.items}
+    predicted = f"predicted, {percent(asked.pop())}" if len(asked) == 1 else "predicted"
     found: dict[str, Artist] = {
-        f"predicted, {percent(asked.pop())}" if len(asked) == 1 else "predicted": Patch(
-            facecolor=paint("band"), edgecolor=paint("muted"), linewidth=0.8
-        ),
+        predicted: Patch(facecolor=paint("band"), edgecolor=paint("muted"), linewidth=0.8),
         observed: Line2D([], [], color=paint("ink"), linewidth=2.4, marker="o", markersize=7),
     }
     if data.margin is not None:

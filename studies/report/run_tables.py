@@ -48,21 +48,19 @@ def warn_sandboxes(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         yield note(f"The study was resumed {plural(state.resumed_count, 'time')}.")
     places = _places(state)
     for place, count in sorted(places.items()):
-        who = f"Client and evaluators of {plural(count, 'attempt')}"
         where = (
-            "as processes of this machine, which isolates nothing: they were trusted."
-            if place == PROCESS
-            else f"in containers of image {place}, with no network but a gateway to the run's own server; the list of "
+            f"in containers of image {place}, with no network but a gateway to the run's own server; the list of "
             "hidden tasks was handed to evaluators alone."
         )
-        yield note(f"{who} ran {where}")
+        if place == PROCESS:
+            where = "as processes of this machine, which isolates nothing: they were trusted."
+        yield note(f"Client and evaluators of {plural(count, 'attempt')} ran {where}")
     if len(places) > 1:
         yield threat(
             f"Attempts ran in {len(places)} different sandboxes: what ran in them may have changed during the study."
         )
     attempts = (attempt for run in state.runs.values() for attempt in run.attempts)
-    refused = sum((Counter(attempt.refused) for attempt in attempts), Counter[str]())
-    if refused:
+    if refused := sum((Counter(attempt.refused) for attempt in attempts), Counter[str]()):
         said = "; ".join(f"{one_line(why)} ({count})" for why, count in sorted(refused.items()))
         yield note(f"{plural(sum(refused.values()), 'request')} of containers were refused, and had no effect: {said}.")
 
@@ -70,23 +68,17 @@ def warn_sandboxes(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 def warn_custom_environments(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     """Yield what clients held of each environment that is not built in, and what kept hidden tasks from them."""
     places = _places(state)
-    if places and PROCESS not in places:
-        kept = ", in containers which could not read the hidden tasks"
-    else:
-        some = "where they were " if len(places) > 1 else ""
+    kept = ", in containers which could not read the hidden tasks"
+    if not places or PROCESS in places:
         kept = "; hidden tasks were handed to evaluators alone"
-        kept += (
-            f", but nothing stopped clients, {some}processes of this machine, from looking for them on its disk"
-            if places
-            else ""
-        )
+    if PROCESS in places:
+        some = "where they were " if len(places) > 1 else ""
+        kept += f", but nothing stopped clients, {some}processes of this machine, from looking for them on its disk"
     for known in state.design.environments if state.design is not None else ():
         brought = f"{known.name} was brought from {one_line(known.reference)}"
         if known.hidden_apart:
-            yield note(
-                f"{brought}: its code is its author's own. Training clients held that code and its training "
-                f"tasks{kept}."
-            )
+            own = "its code is its author's own. Training clients held that code and its training tasks"
+            yield note(f"{brought}: {own}{kept}.")
         else:
             yield threat(
                 f"{brought}, and its code makes its hidden tasks by itself, or holds them: training clients held that "
@@ -126,10 +118,10 @@ def arm_table(state: StudyState) -> Table | None:
         count = f"{len(values)} + {fallen} collapsed" if fallen else str(len(values))
         before, ends = state.values(arm.name, BEFORE).values(), arm_interval(metric, values)
         interval = f"{number(ends.low, unit=metric.unit)} to {number(ends.high, unit=metric.unit)}" if ends else NONE
-        row = [count, number(fmean(before)) if before else NONE]
-        row += [format_reached(metric, values)] if timed else []
-        row += [format_mean(metric, values), interval]
-        rows.append([arm_cell(design, arm.name), *row, format_spread(metric, values)])
+        begun = number(fmean(before)) if before else NONE
+        reached = [format_reached(metric, values)] if timed else []
+        numbers = format_mean(metric, values), interval, format_spread(metric, values)
+        rows.append([arm_cell(design, arm.name), count, begun, *reached, *numbers])
     return table(columns, rows, range(1, len(columns)))
 
 
@@ -139,12 +131,10 @@ def merge_rounds(state: StudyState) -> StudyState:
     amendments = {amended.seq: amended for each in states for amended in each.amendments}
     decisions = {decision.seq: decision for each in states for decision in each.decisions}
     return replace(
-        state,
-        runs=state.every_run,
+        state, runs=state.every_run, vetoed={name: veto for each in states for name, veto in each.vetoed.items()},
         amendments=tuple(amendments[seq] for seq in sorted(amendments)),
         decisions=tuple(decisions[seq] for seq in sorted(decisions)),
-        vetoed={name: veto for each in states for name, veto in each.vetoed.items()},
-    )
+    )  # fmt: skip
 
 
 def run_table(state: StudyState) -> Table | None:
@@ -182,16 +172,12 @@ def _run_row(design: Design | None, run: RunState) -> list[Cell | str]:
         outcome = Cell(f"{'invalid' if run.attempts else 'never begun'}: {run.invalid[0]}", "invalid")
         attempts += [f"invalid: {one_line(run.invalid[1])}"] if attempts else []
     return [
-        Cell(run.run_id, "mono"),
-        arm_cell(design, run.spec.arm),
-        str(run.spec.seed),
-        outcome,
-        "; ".join(attempts),
+        Cell(run.run_id, "mono"), arm_cell(design, run.spec.arm), str(run.spec.seed), outcome, "; ".join(attempts),
         duration(run.seconds) if run.seconds else NONE,
         format_measurement(run, BEFORE if design is not None else f"{run.spec.metric.split}/success{INITIAL}"),
         format_measurement(run, AFTER if AFTER in run.measurements else key),
         hash_cell(run.collected["snapshot"]["sha256"]) if run.collected else NONE,
-    ]
+    ]  # fmt: skip
 
 
 def _describe_attempt(attempt: AttemptState) -> str:
@@ -225,12 +211,9 @@ def count_runs(runs: Iterable[RunState]) -> str:
 
 
 def file_table(evidence: Iterable[Evidence]) -> Table | None:
-    runs = [run for each in evidence for run in each.runs.values()]
-    files = ((run.run_id, *file) for run in runs for file in run.files)
-    rows = (
-        (Cell(run_id, "mono"), Cell(path, "mono long"), Cell(sha256, "mono long")) for run_id, path, sha256 in files
-    )
-    return table(("Run", "File", "sha256"), rows)
+    files = ((run.run_id, *file) for each in evidence for run in each.runs.values() for file in run.files)
+    looks = ("mono", "mono long", "mono long")
+    return table(("Run", "File", "sha256"), (tuple(map(Cell, file, looks)) for file in files))
 
 
 def copy_table(state: StudyState) -> Table | None:
@@ -301,17 +284,10 @@ def _price_facts(state: StudyState, several: bool) -> Iterator[Fact]:
     if state.design is None:
         return
     price, lead = state.design.price, f"Round {state.round}, runs" if several else "Runs"
-    said = (
-        f"{duration(price.total_s)} for {plural(price.runs, 'run')} of {duration(price.seconds_per_run)}, "
-        f"{price.parallel} at once ({one_line(price.basis)})"
-    )
-    yield f"{lead}: predicted", said
-    ends = [
-        datetime.fromisoformat(attempt.launched).timestamp() + attempt.seconds
-        for run in state.runs.values()
-        for attempt in run.attempts
-        if attempt.seconds is not None
-    ]
+    each = f"{plural(price.runs, 'run')} of {duration(price.seconds_per_run)}, {price.parallel} at once"
+    yield f"{lead}: predicted", f"{duration(price.total_s)} for {each} ({one_line(price.basis)})"
+    over = [one for run in state.runs.values() for one in run.attempts if one.seconds is not None]
+    ends = [datetime.fromisoformat(one.launched).timestamp() + (one.seconds or 0.0) for one in over]
     first = None if state.first_launch is None else datetime.fromisoformat(state.first_launch.ts).timestamp()
     paid = max(0.0, max(ends) - first) if ends and first is not None else None
     yield f"{lead}: paid, first launch to last end", duration(paid)

@@ -83,11 +83,10 @@ def headline(state: StudyState, lock_error: str | None = None) -> Headline:
     if lock_error is not None:
         rests = "No verdict below can be relied on" if state.verdicts else "No verdict will be claimed on it"
         warnings.append(f"{capital(lock_error)}. {rests} until the file is restored.")
-    spoilt = [run for run in state.runs.values() if run.invalid is not None and run.invalid[0] in EVIDENCE_CODES]
+    spoilt = [run.run_id for run in state.runs.values() if run.invalid and run.invalid[0] in EVIDENCE_CODES]
     if spoilt:
-        names = ", ".join(run.run_id for run in spoilt)
-        said = f"Files of {plural(len(spoilt), 'run')} were changed or lost after they were collected: {names}."
-        warnings.append(said)
+        said = f"Files of {plural(len(spoilt), 'run')} were changed or lost after they were collected"
+        warnings.append(f"{said}: {', '.join(spoilt)}.")
     answers = tuple(_answer(state, design, claim) for claim in design.hypotheses) if design is not None else ()
     if state.explored is not None:
         of, made = len(state.explored.arms), sum(run.status == "collected" for run in state.runs_in("explore"))
@@ -114,9 +113,8 @@ def _answer(state: StudyState, design: Design, claim: Hypothesis) -> HeadlineAns
     clauses = (*(find_unequal_training(verdict) if verdict is not None else ()), *unequal_drops(state, claim))
     differ = f" The arms differ: {'; '.join(clauses)}." if clauses else ""
     if verdict is None:
-        sentence = _why_no_verdict(state, design, claim) + differ
         yet = "nothing follows yet: the comparison is not judged."
-        return HeadlineAnswer(claim.id, "none", "No verdict", sentence, yet)
+        return HeadlineAnswer(claim.id, "none", "No verdict", _why_no_verdict(state, design, claim) + differ, yet)
     said = finding(claim, verdict, design.metric, deciding_interval(design, verdict))
     said += describe_trainings(verdict, design.metric) + differ
     if verdict.last is not None:
@@ -184,9 +182,8 @@ def point_out_study(state: StudyState, heads: Sequence[Headline], evidence: Mapp
                 ruled_out.append(f"{where}: {'an' if claim.direction == 'increase' else 'a'} {claim.direction} {by}")
     for each in state.given_up:
         yield Point(f"Known, round {each.round}", "it came to no lock: nothing was tested in it.", "Given up", "none")
-    surprised = [
-        f"Round {each.round}: {s}" for each in state.rounds for s in list_surprises(each, evidence[each.round])
-    ]
+    pairs = ((each.round, line) for each in state.rounds for line in list_surprises(each, evidence[each.round]))
+    surprised = [f"Round {number}: {line}" for number, line in pairs]
     for name, sentences in (
         ("Ruled out", ruled_out or ["Nothing."]),
         ("Surprises", surprised or ["Nothing that the rules look for."]),
@@ -199,9 +196,9 @@ def point_out_study(state: StudyState, heads: Sequence[Headline], evidence: Mapp
 def list_surprises(state: StudyState, evidence: Evidence) -> tuple[str, ...]:
     """Return a sentence for each thing that went otherwise than was thought in one round."""
     found = []
-    for verdict in state.verdicts if state.design is not None else ():
-        claim = state.design.hypothesis(verdict.hypothesis) if state.design is not None else None
-        if claim is not None and verdict.verdict == "refuted" and not claim.open:
+    claims = {claim.id: claim for claim in state.design.hypotheses} if state.design is not None else {}
+    for claim in (claims[verdict.hypothesis] for verdict in state.verdicts if verdict.verdict == "refuted"):
+        if not claim.open:
             brought = f"{describe_comparison(claim)} brought the opposite of the {claim.direction} that was claimed."
             found.append(f"{claim.id} was refuted: {brought}")
     rules = (warn_miscalibrated, warn_collapsed, warn_noise)
@@ -216,12 +213,10 @@ def describe_recipe(state: StudyState) -> tuple[str, ...]:
     for recipe in recipes(state.rounds):
         where, values = f"In {recipe.environment}", recipe.values
         told += [f"{where}: {_better(value)}." for value in values]
-        if len(values) > 1:
-            told.append(
-                f"{where}, these values were not all tried together: that their effects add up was not tested."
-                if any(find_untested_pairs(values, designs))
-                else "Each later one was compared with the earlier ones in place."
-            )
+        if any(find_untested_pairs(values, designs)):
+            told.append(f"{where}, these values were not all tried together: that their effects add up was not tested.")
+        elif len(values) > 1:
+            told.append("Each later one was compared with the earlier ones in place.")
         for left in recipe.left:
             told.append(f"{where}: what round {left.round} showed of {describe_comparison(left.claim)} {left.why}.")
         confirmed = confirmed or bool(values)

@@ -1,11 +1,9 @@
 """Checks and threats to validity, and other measures of the same runs.
 
-Each rule looks at the state and the evidence and says nothing when it does not apply. `passed` is a check that
-held, `failed` one that did not, `threat` something that weakens the conclusion, `note` something to know.
-
-Other measures, of every kind that the runs' files give, are exploratory: no lock names them, nothing is corrected for
-their number, and no claim rests on them. A surprise is one whose interval leaves zero out where the verdict found
-nothing, or that points the other way than the verdict.
+Each rule looks at the state and the evidence and says nothing when it does not apply. `passed` is a check that held,
+`failed` one that did not, `threat` something that weakens the conclusion, `note` something to know. Of other measures,
+on which no claim rests, a surprise is one whose interval leaves zero out where the verdict found nothing, or that
+points the other way than the verdict.
 """
 
 from __future__ import annotations
@@ -73,6 +71,12 @@ _NOT_COMPARED: Final = frozenset({
     "stopped_by", "drawn_tasks", "untrained", "course", "signal_steps", "probs_diff", "stillness",
 })  # fmt: skip
 """Conditions that say how a run went, and are no terms of a comparison."""
+SIMULATED_KINDS: Final = frozenset({"", "success", "gain", "area", "episodes", "seconds", "collapse"})
+"""Kinds on which somebody measured how often a verdict is wrong; the empty one is of designs that knew success and its
+gain alone."""
+LEVEL = 0.95
+Arms = dict[str, list[float]]
+"""Values of each arm's runs."""
 
 
 def remarks(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
@@ -96,9 +100,8 @@ def _check_lock(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     for name, fields in between.items():
         yield Remark("failed", f"The arms of {name} differ in more than its variable: {', '.join(fields)}.")
     if not between:
-        what = "resolved jobs and rewards" if state.design.code else "resolved jobs"
-        variables = what_differs(state.design)
-        yield Remark("passed", f"The {what} of compared arms differ in {variables} and in nothing else.")
+        what = f"resolved jobs{' and rewards' if state.design.code else ''} of compared arms"
+        yield Remark("passed", f"The {what} differ in {what_differs(state.design)} and in nothing else.")
 
 
 def _check_conditions(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -151,8 +154,7 @@ def _check_numbers(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if before and all(before.values()):
         ranges = "; ".join(f"{arm} {number(min(vs))} to {number(max(vs))}" for arm, vs in before.items())
         yield note(f"Before training, hidden success of the arms' runs stood at: {ranges}.")
-    run = find_zero_lr_run(state)
-    if run is not None and run.status == "collected":
+    if (run := find_zero_lr_run(state)) is not None and run.status == "collected":
         level: Literal["failed", "note", "passed"] = "note" if list_unreported(run.conditions) else "passed"
         yield Remark("failed" if find_fault(run.conditions) else level, f"{capital(describe_zero_lr_run(run))}.")
 
@@ -175,21 +177,16 @@ def _warn_invalid(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if unbegun := sum(not run.attempts for run in given_up):
         yield note(f"{plural(unbegun, 'planned run')} never began: no result of theirs is left out.")
     codes = Counter((run.spec.arm, run.invalid[0]) for run in given_up if run.invalid is not None and run.attempts)
-    counted = state.design.counted_as_worst if state.design else ()
-    worst, left_out = (
-        ", ".join(
-            f"{plural(n, 'run')} of {arm} by {code}"
-            for (arm, code), n in codes.items()
-            if (code in counted) == is_worst
-        )
-        for is_worst in (True, False)
-    )
+    worst, left_out = list[str](), list[str]()
+    for (arm, code), n in codes.items():
+        counts = state.design is not None and code in state.design.counted_as_worst
+        (worst if counts else left_out).append(f"{plural(n, 'run')} of {arm} by {code}")
     if worst:
-        yield note(f"Runs that broke down by their own training count with the worst value ({worst}).")
+        yield note(f"Runs that broke down by their own training count with the worst value ({', '.join(worst)}).")
     if left_out:
         yield threat(
-            f"Invalid runs are left out of the analysis ({left_out}). If they were lost because of their arm, what is "
-            "left of it looks better than it is."
+            f"Invalid runs are left out of the analysis ({', '.join(left_out)}). If they were lost because of their "
+            "arm, what is left of it looks better than it is."
         )
 
 
@@ -258,20 +255,20 @@ def warn_collapsed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         return
     for arm, data in gather(state, look=max(1, len(state.design.looks))).items():
         if data.broken:
-            of = len(data.values) + len(data.worst)
-            said = f"{data.broken} of {plural(of, 'training')} with {arm} collapsed, no part of its mean"
-            yield threat(f"{said}: what is claimed is about those that did not.")
+            count = f"{data.broken} of {plural(len(data.values) + len(data.worst), 'training')} with {arm}"
+            yield threat(f"{count} collapsed, no part of its mean: what is claimed is about those that did not.")
 
 
 def warn_miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    for verdict in state.verdicts if state.design is not None else ():
-        if verdict.within_prediction is False and state.design is not None:
-            predicted, metric = state.design.hypothesis(verdict.hypothesis).prediction, state.design.metric
+    design = state.design
+    for verdict in state.verdicts:
+        if verdict.within_prediction is False and design is not None:
+            predicted, unit = design.hypothesis(verdict.hypothesis).prediction, design.metric.unit
             yield note(
-                f"The observed difference in {metric_name(metric)} "
-                f"({format_signed(verdict.estimate, unit=metric.unit)}) fell outside the interval predicted for "
-                f"{verdict.hypothesis} ({span(predicted.low, predicted.high, unit=metric.unit)}): "
-                "the planner's picture of the effect was off, whatever the verdict."
+                f"The observed difference in {metric_name(design.metric)} "
+                f"({format_signed(verdict.estimate, unit=unit)}) fell outside the interval predicted for "
+                f"{verdict.hypothesis} ({span(predicted.low, predicted.high, unit=unit)}): the planner's picture of "
+                "the effect was off, whatever the verdict."
             )
 
 
@@ -287,10 +284,9 @@ def _warn_design(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         why = f" ({state.stopped_reason})" if state.stopped_reason else ""
         yield threat(f"The study is partial: {finished} of {planned} designed runs were collected{why}.")
     for claim in (claim for claim in design.hypotheses if claim.confounds):
-        said = "; ".join(one_line(confound) for confound in claim.confounds)
-        yield threat(
-            f'Feared for {claim.id} before the data, quoted from its lock, and not ruled out by the design: "{said}".'
-        )
+        feared = "; ".join(map(one_line, claim.confounds))
+        where = f"Feared for {claim.id} before the data, quoted from its lock, and not ruled out by the design"
+        yield threat(f'{where}: "{feared}".')
     counts = {arm.name: len(state.values(arm.name)) for arm in design.arms}
     if min(counts.values()) < SMALL_ARM:
         said = ", ".join(f"{n} with {arm}" for arm, n in counts.items())
@@ -303,8 +299,7 @@ def _warn_design(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             f"still excludes zero would be up to about {risk}."
         )
     for arm in design.arms if design.metric.key == SUCCESS else ():
-        values = state.values(arm.name).values()
-        level = fmean(values) if values else 0.5
+        level = fmean(state.values(arm.name).values() or [0.5])
         if level > _CEILING:
             yield threat(f"{arm.name} solves nearly all hidden tasks: near the ceiling, differences look smaller.")
         elif level < 1 - _CEILING:
@@ -341,8 +336,8 @@ def _warn_tasks(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         if len(arms) > 2 or (found := task_spread(arms)) is None:
             continue
         sd, tasks = found
-        error, added = math.sqrt(sum(variance(map(_mean, runs)) / len(runs) for runs in arms)), sd / math.sqrt(tasks)
-        if added > error / 2:
+        error = math.sqrt(sum(variance(fmean(run.values()) for run in runs) / len(runs) for runs in arms))
+        if (added := sd / math.sqrt(tasks)) > error / 2:
             yield threat(
                 f"{verdict.hypothesis} is about these {plural(tasks, 'hidden task')}: the difference varies between "
                 f"them (SD {number(sd)}), so that over other tasks of the environment its standard error would be "
@@ -352,32 +347,18 @@ def _warn_tasks(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 def task_spread(arms: Sequence[Sequence[Mapping[str, float]]]) -> tuple[float, int] | None:
     """Return how much the difference of two arms varies between tasks beyond chance (a standard deviation), and of how
-    many tasks; None where runs played different ones, an arm has one run, or chance alone may vary as much.
-
-    `arms` holds the success of each run by task. Levels of runs are taken out: their spread is in every standard error.
-    """
+    many tasks; None where runs played different ones, an arm has one run, or chance alone may vary as much. `arms`
+    holds the success of each run by task. Levels of runs are taken out: their spread is in every standard error."""
     tasks = sorted(arms[0][0]) if all(len(runs) > 1 for runs in arms) else []
     if len(tasks) < _LEAST_TASKS or any(run.keys() != set(tasks) for runs in arms for run in runs):
         return None
-    about = [[{task: run[task] - _mean(run) for task in tasks} for run in runs] for runs in arms]
+    about = [[{task: share - fmean(run.values()) for task, share in run.items()} for run in runs] for runs in arms]
     noise = fmean(sum(variance([run[task] for run in runs]) / len(runs) for runs in about) for task in tasks)
     control, treatment = ([fmean(run[task] for run in runs) for task in tasks] for runs in about)
     seen = variance([b - a for a, b in zip(control, treatment, strict=True)])
     if seen * (1 - 2 * math.sqrt(2 / (len(tasks) - 1))) <= noise:  # two standard errors of a variance
         return None
     return math.sqrt(seen - noise), len(tasks)
-
-
-def _mean(run: Mapping[str, float]) -> float:
-    return fmean(run.values())
-
-
-SIMULATED_KINDS: Final = frozenset({"", "success", "gain", "area", "episodes", "seconds", "collapse"})
-"""Kinds on which somebody measured how often a verdict is wrong; the empty one is of designs that knew success and its
-gain alone."""
-LEVEL = 0.95
-Arms = dict[str, list[float]]
-"""Values of each arm's runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,14 +395,15 @@ def others_table(state: StudyState, evidence: Evidence) -> Table | None:
 def facts_table(state: StudyState) -> Table | None:
     """Return what the environment said of plays after training, as means over each arm's runs; None for nothing."""
     arms = [arm.name for arm in state.design.arms] if state.design is not None else []
-    values: dict[str, dict[str, list[float]]] = {arm: {} for arm in arms}
+    values: dict[str, dict[str, list[float]]] = {}
     for arm in arms:
         for run in state.runs_of(arm):
             for name, value in (run.collected or {}).get("facts", {}).items():
-                values[arm].setdefault(name, []).append(float(value))
-
-    names = sorted({name for known in values.values() for name in known})
-    rows = [[name, *(number(fmean(v)) if (v := values[arm].get(name)) else NONE for arm in arms)] for name in names]
+                values.setdefault(name, {}).setdefault(arm, []).append(float(value))
+    rows = [
+        [name, *(number(fmean(known[arm])) if arm in known else NONE for arm in arms)]
+        for name, known in sorted(values.items())
+    ]
     return table(("Mean per play", *arms), rows, range(1, len(arms) + 1))
 
 
@@ -436,13 +418,11 @@ def surprises(state: StudyState, evidence: Evidence) -> Iterator[str]:
         pairs = ((metric, _contrast(design, claim, metric, arms)) for metric, arms in measures)
         apart = [(metric, other) for metric, other in pairs if other is not None and other.apart]
         if against := [(metric, other) for metric, other in apart if _against(design, verdict, metric, other)]:
-            said = "; ".join(
-                f"{metric_name(metric)} differs by {_format_difference(o, metric)}" for metric, o in against
-            )
+            differs = (f"{metric_name(metric)} differs by {_format_difference(o, metric)}" for metric, o in against)
             yield (
                 f"{claim.id}: other measures of the same runs {_against(design, verdict, *against[0])}, with "
-                f"{setting(claim, claim.treatment)}: {said}. None of them is in the lock, and one in twenty leaves "
-                "zero out by chance."
+                f"{setting(claim, claim.treatment)}: {'; '.join(differs)}. None of them is in the lock, and one in "
+                "twenty leaves zero out by chance."
             )
 
 
@@ -454,10 +434,8 @@ def _list_measures(state: StudyState, evidence: Evidence) -> Iterator[tuple[Metr
     own = {arm.name: state.values(arm.name) for arm in design.arms}
     seen = [[value for values in own.values() for value in values.values()]]
     for metric in evidence.others:
-        arms = {
-            arm: [found[metric.key] for run in runs if metric.key in (found := evidence.runs[run].others)]
-            for arm, runs in own.items()
-        }
+        others = {arm: [evidence.runs[run].others for run in runs] for arm, runs in own.items()}
+        arms = {arm: [known[metric.key] for known in runs if metric.key in known] for arm, runs in others.items()}
         flat = [value for values in arms.values() for value in values]
         repeats = any(all(abs(x - y) < 1e-9 for x, y in zip(flat, other, strict=False)) for other in seen)
         if flat and len(flat) == len(seen[0]) and not repeats:
@@ -522,9 +500,9 @@ def warn_measure(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         for one in find_unobserved_misses(metric, verdict):
             if one.breaking_share is not None and one.breaking_share <= one.upper:
                 yield threat(
-                    f"{verdict.hypothesis}: every run with {one.arm} got there. What is claimed would not hold of all "
-                    f"trainings if {percent(round(one.breaking_share, 3))} of them never did, and so few runs leave up "
-                    f"to {percent(round(one.upper, 2))} open."
+                    f"{verdict.hypothesis}: every run with {one.arm} got there. That the difference {one.undone} would "
+                    f"not hold of all trainings if {percent(round(one.breaking_share, 3))} of them never did, and so "
+                    f"few runs leave up to {percent(round(one.upper, 2))} open."
                 )
     if metric.kind not in SIMULATED_KINDS:
         yield threat(
@@ -540,10 +518,8 @@ def _warn_cut(state: StudyState, design: Design) -> Iterator[Remark]:
     for arm in design.arms:
         values = list(state.values(arm.name).values())
         if begun := sum(value <= 0 for value in values):
-            yield threat(
-                f"{begun} of {plural(len(values), 'run')} with {arm.name} stood at the threshold before training: of "
-                "them the time says nothing."
-            )
+            count = f"{begun} of {plural(len(values), 'run')} with {arm.name}"
+            yield threat(f"{count} stood at the threshold before training: of them the time says nothing.")
     cut = in_unit(f"{design.metric.cut_at:,.0f}", design.metric)
     for verdict in state.verdicts:
         missing = [rate for rate in verdict.reached if rate.count < rate.of]

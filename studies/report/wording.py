@@ -22,10 +22,8 @@ from studies.verdicts.wording import DecidingInterval, decimals, ends_in_digits,
 MINUS: Final = "\N{MINUS SIGN}"
 NONE: Final = "–"
 _SIDES: Final = {
-    "difference": ("higher", "lower"),
-    "interaction": ("larger", "smaller"),
-    "trend": ("rising", "falling"),
-}
+    "difference": ("higher", "lower"), "interaction": ("larger", "smaller"), "trend": ("rising", "falling"),
+}  # fmt: skip
 
 
 def label(claim: Hypothesis, verdict: Verdict) -> str:
@@ -211,10 +209,8 @@ def finding(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: 
 
 def _compare_rates(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None) -> str:
     """Return two rates of runs as counts, with the exact p that decides and the interval beside it."""
-    treatment, control = (
-        f"{round((mean or 0.0) * n)} of {n} trainings"
-        for mean, n in ((verdict.mean_treatment, verdict.n_treatment), (verdict.mean_control, verdict.n_control))
-    )
+    pairs = ((verdict.mean_treatment, verdict.n_treatment), (verdict.mean_control, verdict.n_control))
+    treatment, control = (f"{round((mean or 0.0) * n)} of {n} trainings" for mean, n in pairs)
     did = "collapsed" if metric.kind == "collapse" else f"had {metric_name(metric)}"
     p = verdict.p if verdict.p_adjusted is None else verdict.p_adjusted
     ends = "" if interval is None else f", {_ends(interval, '')}"
@@ -250,9 +246,7 @@ def _ends(interval: DecidingInterval | None, unit: str) -> str:
 
 def describe_trainings(verdict: Verdict, metric: Metric) -> str:
     """Return of which trainings a verdict speaks; of a time, the share of runs whose value is not where it is cut.
-
-    Empty where no rule says; a cut that no run met says nothing.
-    """
+    Empty where no rule says; a cut that no run met says nothing."""
     if verdict.estimate is None:
         return ""
     missed, reached = any(rate.count < rate.of for rate in verdict.reached), ""
@@ -264,11 +258,9 @@ def describe_trainings(verdict: Verdict, metric: Metric) -> str:
             f"{rate.count} of {rate.of} with {rate.arm} ({number(rate.low, 2)} to {number(rate.high, 2)})"
             for rate in verdict.reached
         )
-        by = (
-            "It was reached by" if metric.threshold is not None else f"Below {metric.cut_at:,.0f}, where it is cut, lay"
-        )
+        by = "It was reached by" if metric.threshold else f"Below {metric.cut_at:,.0f}, where it is cut, lay"
         cut = f"; a run that did not counts with {in_unit(f'{metric.cut_at:,.0f}', metric)}" if missed else ""
         reached += f" {by} {rates}, with 95 % limits of the rate{cut}."
     if verdict.scope != "reached":
         return reached
-    return reached + explain_reached(find_unobserved_misses(metric, verdict), metric, verdict.scope)
+    return reached + explain_reached(find_unobserved_misses(metric, verdict), metric, verdict.scope, named=True)

@@ -27,6 +27,20 @@ from studies.records.procedure import Noise
 from studies.records.verdict import Equivalence
 from studies.statistics import multitest, np, special, stats
 
+SAME: Final = 1e-12
+"""Spread below which values count as equal: far under one episode in any evaluation, above float noise."""
+Test = Literal["welch", "common", "paired", "pooled", "contrast"]
+_TOO_WIDE: Final = 0.15
+"""Upper share of F beyond which an arm's own variance is used and not the pool's."""
+_POINTS: Final = 1024
+"""Points over the sample variances at which power is averaged: a third of a percent of it."""
+_PRIMES: Final = (2, 3, 5, 7, 11, 13)
+"""Bases of Halton's sequence, one for each arm."""
+BANK_CAP: Final = 20
+"""Most degrees of freedom that the noise bank counts for."""
+_CONTRADICTS: Final = 0.10
+"""A source of variance outside the central 1 - this of F is no measure of the two arms' noise."""
+
 
 def effective_level(families: Sequence[float], alpha: float) -> float:
     """Return the level at which every claim is judged: max(1, R) alpha / m for m families with these p-values."""
@@ -36,10 +50,6 @@ def effective_level(families: Sequence[float], alpha: float) -> float:
         return alpha
     rejections = int(multitest.multipletests(list(families), alpha=alpha, method="fdr_bh")[0].sum())
     return max(1, rejections) * alpha / len(families)
-
-
-SAME: Final = 1e-12
-"""Spread below which values count as equal: far under one episode in any evaluation, above float noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +74,9 @@ def spread(values: Sequence[float]) -> float | None:
 
 def mean_interval(values: Sequence[float]) -> Interval | None:
     """Return the mean with its Student-t interval of 95 %; None for fewer than two values."""
-    sd = spread(values)
-    if sd is None:
+    if (sd := spread(values)) is None:
         return None
-    mean = fmean(values)
-    half = t_quantile(0.975, len(values) - 1) * sd / math.sqrt(len(values))
+    mean, half = fmean(values), t_quantile(0.975, len(values) - 1) * sd / math.sqrt(len(values))
     return Interval(mean, mean - half, mean + half)
 
 
@@ -80,12 +88,6 @@ def spread_interval(squares: float, df: int) -> tuple[float, float]:
 
 def t_quantile(share: float, df: float) -> float:
     return float(stats.t.ppf(share, df))
-
-
-Test = Literal["welch", "common", "paired", "pooled", "contrast"]
-
-_TOO_WIDE: Final = 0.15
-"""Upper share of F beyond which an arm's own variance is used and not the pool's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +144,9 @@ class Comparison:
 def compare(
     test: Test, control: Runs, treatment: Runs, *, others: Sequence[Sequence[float]] = (), noise: Noise | None = None
 ) -> Comparison | None:
-    """Return treatment minus control by `test`; None when that test does not exist for want of variance.
-
-    `others` are the values of the design's other arms, for `common` and `pooled`; `noise` is the bank's word, for
-    `pooled` alone. Raise ValueError for an arm with fewer than two values.
-    """
+    """Return treatment minus control by `test`; None when that test does not exist for want of variance. `others` are
+    the values of the design's other arms, for `common` and `pooled`; `noise` is the bank's word, for `pooled` alone.
+    Raise ValueError for an arm with fewer than two values."""
     a, b = control.numbers, treatment.numbers
     if min(len(a), len(b)) < 2:
         raise ValueError(f"a comparison needs 2 values in each arm; found {len(a)} and {len(b)}")
@@ -182,10 +182,8 @@ def welch(control: Sequence[float], treatment: Sequence[float], *, instead: str 
 
 def paired_test(control: Runs, treatment: Runs) -> Comparison | None:
     """Return the comparison of runs that share a seed; Welch's with fewer than two pairs; None where no pair differs.
-
     With n pairs it has n - 1 degrees of freedom, so that it pays when the seeds explain much of the spread: a
-    correlation of 0.5 halves the variance of the difference.
-    """
+    correlation of 0.5 halves the variance of the difference."""
     pairs = differences(control, treatment)
     if len(pairs) < 2:
         why = f"the arms share {len(pairs)} seed{'' if len(pairs) == 1 else 's'}, and pairs need 2"
@@ -233,18 +231,10 @@ def _variance(values: Sequence[float]) -> float:
     return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
-_POINTS: Final = 1024
-"""Points over the sample variances at which power is averaged: a third of a percent of it."""
-_PRIMES: Final = (2, 3, 5, 7, 11, 13)
-"""Bases of Halton's sequence, one for each arm."""
-
-
 def contrast(arms: Sequence[Sequence[float]], weights: Sequence[float]) -> Comparison | None:
-    """Return the weighted sum of the arms' means with its error; None where no arm of any weight varies.
-
-    The first arm counts as the control's number of runs, the last one as the treatment's. Raise ValueError for an arm
-    with fewer than two values, or another number of weights than of arms.
-    """
+    """Return the weighted sum of the arms' means with its error; None where no arm of any weight varies. The first arm
+    counts as the control's number of runs, the last one as the treatment's. Raise ValueError for an arm with fewer than
+    two values, or another number of weights than of arms."""
     if len(arms) != len(weights):
         raise ValueError(f"expected a weight for each of {len(arms)} arms; found {len(weights)}")
     if (least := min(map(len, arms))) < 2:
@@ -296,12 +286,6 @@ def two_one_sided(found: Comparison, margin: float, alpha: float) -> Equivalence
 
 def is_equivalent(found: Equivalence) -> bool:
     return -found.margin < found.low and found.high < found.margin
-
-
-BANK_CAP: Final = 20
-"""Most degrees of freedom that the noise bank counts for."""
-_CONTRADICTS: Final = 0.10
-"""A source of variance outside the central 1 - this of F is no measure of the two arms' noise."""
 
 
 def _pool(arms: Sequence[Source], others: Sequence[Sequence[float]], noise: Noise | None) -> Source:

@@ -9,10 +9,8 @@ is, and one that was estimated as none promises nothing.
 
 Exact for Welch's test (equal noise and numbers; over Satterthwaite's degrees of freedom) and for the paired one. The
 test with one variance of all arms gives way to Welch's where an arm is too wide; half of either is within 3 points of
-what the test does (`tests/studies/statistics/test_power.py` holds it to that).
-
-Does not know. Arms with noise of their own, runs that are excluded or collapse, and what equivalence takes from an
-effect near the margin.
+what the test does (`tests/studies/statistics/test_power.py` holds it to that). Not known are arms with noise of their
+own, runs that are excluded or collapse, and what equivalence takes from an effect near the margin.
 """
 
 from __future__ import annotations
@@ -71,10 +69,8 @@ class PowerDesign:
 
 
 def power_design(design: Design, claim: Hypothesis) -> PowerDesign:
-    """Return the shape of a locked comparison; one variance that a bank has a part in counts as that of all arms.
-
-    Raise ValueError for rates of runs, whose power is in `studies.statistics.proportions`.
-    """
+    """Return the shape of a locked comparison; one variance that a bank has a part in counts as that of all arms. Raise
+    ValueError for rates of runs, whose power is in `studies.statistics.proportions`."""
     if design.test == "boschloo":
         raise ValueError("the power of an exact test of two rates follows from the rates, not from a spread")
     test: Test = "common" if design.test == "pooled" else design.test
@@ -98,9 +94,7 @@ def analyses_at_shares(seeds: int, shares: Sequence[float], alpha: float = 0.05)
 
 def power(shape: PowerDesign, effect: float, sd: float) -> float:
     """Return the probability of a claim in the direction of a true difference `effect`, at noise `sd` between seeds.
-
-    Raise ValueError for an sd or effect that is not positive.
-    """
+    Raise ValueError for an sd or effect that is not positive."""
     if sd <= 0 or effect <= 0:
         raise ValueError(f"effect and sd must be positive; found {effect} and {sd}")
     return _power_at_effects(shape, [effect / sd])[0]
@@ -144,16 +138,13 @@ def seeds_needed(shape: PowerDesign, effect: float, sd: float, *, target_power: 
 
 
 def exaggeration(shape: PowerDesign, sd: float, effect: float) -> float:
-    """Return how many times a true difference `effect` claims of it are measured on average, at noise `sd`.
-
-    Of claims with its sign at the last look, as if it were the only one: those that an earlier one would have made
-    are among them. Larger than 1, as what is measured too small is not claimed.
-    """
+    """Return how many times a true difference `effect` claims of it are measured on average, at noise `sd`. Of claims
+    with its sign at the last look, as if it were the only one: those that an earlier one would have made are among
+    them. Larger than 1, as what is measured too small is not claimed."""
     weights = shape.weights or (-1.0, 1.0)
     squares = math.fsum(weight * weight for weight in weights)
-    arms = {"paired": 1.0, "common": float(shape.arms)}.get(shape.test)
-    if arms is None:  # Satterthwaite's, of arms alike in noise and number
-        arms = squares**2 / math.fsum(weight**4 for weight in weights)
+    alike = squares**2 / math.fsum(weight**4 for weight in weights)  # Satterthwaite's, of arms alike in noise, number
+    arms = {"paired": 1.0, "common": float(shape.arms)}.get(shape.test, alike)
     df, kept = arms * (shape.seeds - 1), 1 - shape.correlation if shape.test == "paired" else 1.0
     true = effect / (sd * math.sqrt(squares * kept / shape.seeds))
     bounds = _critical(shape, df) / np.array(_scales(df))
@@ -180,9 +171,7 @@ def _power_at_effects(shape: PowerDesign, sizes: Sequence[float]) -> list[float]
 
 def _welch(shape: PowerDesign, shifts: Sequence[float]) -> list[float]:
     """Average over the share r of one arm in the sum of both variances, which is Beta and independent of the sum.
-
-    Satterthwaite's degrees of freedom follow from r alone: (n - 1) / (r^2 + (1 - r)^2).
-    """
+    Satterthwaite's degrees of freedom follow from r alone: (n - 1) / (r^2 + (1 - r)^2)."""
     df = shape.seeds - 1
     limits = [_critical(shape, df / (r * r + (1 - r) ** 2)) for r in _ratios(df)]
     different = list(dict.fromkeys(limits))  # r and 1 - r have the same, but for rounding

@@ -28,6 +28,12 @@ _FARTHEST_Z: Final = 8.5
 """Standard deviations beyond which a normal density counts as nothing."""
 _RARE: Final = 1e-13
 """Share of the distribution of S left out at each end."""
+_NODES: Final = 120
+"""Points of the quadrature over the values at which a look does not stop: six digits of a bound."""
+_HIGHEST_BOUND: Final = 38.0
+"""Largest bound in standard errors: beyond it a normal tail is zero."""
+_LEAST_LEVEL: Final = 1e-12
+"""Of a last look, so that its interval has ends: as good as nothing."""
 
 
 def dunnett_p(t: float, df: float, n_control: int, n_treatments: Sequence[int]) -> float:
@@ -92,14 +98,6 @@ def _scale_rule(df: float) -> tuple[Any, Any]:
     return s, weights / weights.sum()
 
 
-_NODES: Final = 120
-"""Points of the quadrature over the values at which a look does not stop: six digits of a bound."""
-_HIGHEST_BOUND: Final = 38.0
-"""Largest bound in standard errors: beyond it a normal tail is zero."""
-_LEAST_LEVEL: Final = 1e-12
-"""Of a last look, so that its interval has ends: as good as nothing."""
-
-
 class Crossing(NamedTuple):
     """Probability that a look is the first to leave its bounds, by side."""
 
@@ -108,10 +106,8 @@ class Crossing(NamedTuple):
 
 
 def spend_alpha(seeds: Sequence[int], alpha: float = 0.05) -> tuple[InterimAnalysis, ...]:
-    """Return the looks after these numbers of seeds per arm, the last of which is the end.
-
-    Raise ValueError for numbers that do not grow, or an alpha outside (0, 1).
-    """
+    """Return the looks after these numbers of seeds per arm, the last of which is the end. Raise ValueError for numbers
+    that do not grow, or an alpha outside (0, 1)."""
     if not 0 < alpha < 1:
         raise ValueError(f"alpha must lie between 0 and 1; found {alpha}")
     if not seeds or list(seeds) != sorted(set(seeds)) or seeds[0] < 2:
@@ -121,10 +117,8 @@ def spend_alpha(seeds: Sequence[int], alpha: float = 0.05) -> tuple[InterimAnaly
 
 
 def crossings(bounds: Sequence[float], shares: Sequence[float], drift: float = 0.0) -> tuple[Crossing, ...]:
-    """Return for each look how probable it is that it is the first outside its bounds (in standard errors).
-
-    `drift` is the expected statistic at the end, in standard errors: 0 without an effect.
-    """
+    """Return for each look how probable it is that it is the first outside its bounds (in standard errors). `drift` is
+    the expected statistic at the end, in standard errors: 0 without an effect."""
     walk = _Walk(drift)
     return tuple(walk.step(bound, share) for bound, share in zip(bounds, shares, strict=True))
 

@@ -3,10 +3,10 @@
 A design whose noise nobody knew makes its first runs and is sized by them (an internal pilot: Wittes & Brittain 1990,
 Stat Med 9:65), blind to what is compared: all runs are taken together, arms not told apart, less what the promised
 effect of one arm would add to their variance (Gould & Shih 1992, Commun Stat 21:2833), and no less than a tenth of the
-whole. Power is averaged over what so few runs leave open of the
-noise. The verdict's test takes all runs, those of the pilot too: sized so, Welch's keeps its level (`benchmarks/`
-measures it). With the variance within arms it would not: where that happens to be small, few runs are added to it, and
-6 to 7 % are claimed that are not there, of two arms and of five.
+whole. Power is averaged over what so few runs leave open of the noise. The verdict's test takes all runs, those of the
+pilot too: sized so, Welch's keeps its level (`benchmarks/` measures it). With the variance within arms it would not:
+where that happens to be small, few runs are added to it, and 6 to 7 % are claimed that are not there, of two arms and
+of five.
 """
 
 from __future__ import annotations
@@ -57,29 +57,24 @@ def plan_analyses(
 def blinded_variance(
     arms: Sequence[Sequence[float]], effect: float, weights: Sequence[float] = ()
 ) -> tuple[float, int]:
-    """Return the variance between runs of one arm, as far as it is told without comparing arms, and its df.
-
-    `effect` is what is looked for: the promised one, of one arm or of a contrast with `weights`, or 0 where none is.
-    The df are 0 where too few runs, or runs of one arm alone, say nothing.
-    """
+    """Return the variance between runs of one arm, as far as it is told without comparing arms, and its df. `effect` is
+    what is looked for: the promised one, of one arm or of a contrast with `weights`, or 0 where none is. The df are 0
+    where too few runs, or runs of one arm alone, say nothing."""
     known = [values for values in arms if values]
     sizes, count = [len(values) for values in known], sum(map(len, known))
     df = count - len(known)
     if len(known) < 2 or df < 1:
         return 0.0, 0
+    added = min(size * (count - size) / count for size in sizes)
     if weights and len(known) == len(arms):
         added = 1 / sum(weight * weight / size for weight, size in zip(weights, sizes, strict=True))
-    else:
-        added = min(size * (count - size) / count for size in sizes)
     whole = variance([value for values in known for value in values])
     return max(whole - effect**2 * added / (count - 1), _LEAST_SHARE * whole), df
 
 
 def power_at(design: Design, looks: Sequence[InterimAnalysis], sd: float, df: int, lost: float) -> float:
-    """Return the power at a design's promised effect of the claim that is hardest to make.
-
-    `lost` is the share of trainings that collapse: those that are left say something.
-    """
+    """Return the power at a design's promised effect of the claim that is hardest to make. `lost` is the share of
+    trainings that collapse: those that are left say something."""
     kept = math.floor(looks[-1].seeds * (1 - lost) + 1e-9)
     if design.promise is None or kept < FIRST_ANALYSIS:
         return 0.0

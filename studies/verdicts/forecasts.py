@@ -50,10 +50,8 @@ class Calibration:
 
 
 def brier(probability: float, verdict: VerdictName) -> float | None:
-    """Return (probability - outcome)^2, outcome 1 for supported and 0 for refuted; None for other verdicts.
-
-    Brier 1950, Monthly Weather Review 78(1). 0 is perfect, 0.25 is what a coin's 50 % earns, 1 is the worst.
-    """
+    """Return (probability - outcome)^2, outcome 1 for supported and 0 for refuted; None for other verdicts. Brier 1950,
+    Monthly Weather Review 78(1). 0 is perfect, 0.25 is what a coin's 50 % earns, 1 is the worst."""
     return (probability - _OUTCOMES[verdict]) ** 2 if verdict in _OUTCOMES else None
 
 
@@ -68,15 +66,12 @@ def calibration(predicted: Iterable[tuple[Prediction, Verdict]]) -> Calibration:
     score = fmean((probability - outcome) ** 2 for probability, outcome in scored) if scored else None
     constant = fmean(outcomes) * (1 - fmean(outcomes)) if scored else None
     return Calibration(
-        predictions=len(pairs),
-        verdicts=dict(Counter(verdict.verdict for _, verdict in pairs)),
-        scored=len(scored),
-        brier=score,
-        constant=constant,
+        predictions=len(pairs), verdicts=dict(Counter(verdict.verdict for _, verdict in pairs)),
+        scored=len(scored), brier=score, constant=constant,
         skill=None if score is None or constant is None or constant <= SAME else 1 - score / constant,
         mean_probability=fmean(probability for probability, _ in scored) if scored else None,
         supported=rate_interval(sum(outcome == 1 for outcome in outcomes), len(outcomes)),
         intervals=len(compared),
         mean_level=fmean(level for level, _ in compared) if compared else None,
         coverage=rate_interval(sum(held for _, held in compared), len(compared)),
-    )
+    )  # fmt: skip

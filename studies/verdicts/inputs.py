@@ -5,15 +5,13 @@ Intention to treat: every launched run of an arm is accounted for, whatever beca
 Promises. A run counts with what was measured; or, where its own training broke down (a code in `counted_as_worst`),
 with the metric's worst value; or it is left out by a code that the lock excludes. A run in none of these, or an arm
 that lost too large a share of its runs, makes the comparison invalid: what is left may look better than the arm is.
-
-Does not know. Why a run has its code: the harness gave it, and the lock says what follows.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from studies.records.alpha import AlphaAllocation, equivalence_level, planned_looks
@@ -22,6 +20,9 @@ from studies.records.procedure import Phase
 from studies.records.verdict import Ended, Equivalence, LastLook, Scope, Verdict, VerdictName
 from studies.statistics.comparison import Comparison, Runs, differences
 from studies.statistics.sequential import last_level
+
+_SAME_COUNT = 1e-9
+"""Least difference of two numbers of runs, one of which is a mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class UnobservedMiss:
     """The largest share that never gets there and is not ruled out (one-sided 95 % limit)."""
     breaking_share: float | None
     """The least share that would undo what is claimed; None where none would, or nothing is claimed."""
+    undone: str = ""
+    """What of the claim that share would undo, in a clause; the margin of a difference is not looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +127,6 @@ def count_codes(arms: Mapping[str, ArmData], codes: str) -> dict[str, int]:
 
 
 _EMPTY = ArmData({}, {})
-_SAME_COUNT = 1e-9
-"""Least difference of two numbers of runs, one of which is a mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +134,20 @@ class JudgeInput:
     """One claim at one look, with the runs and everything else that its verdict follows from."""
 
     allocation: AlphaAllocation
-    claim: Hypothesis
+    """The design and what its tests may spend: no test is run without a draw on the inquiry's ledgers."""
+    hypothesis: str
     data: Mapping[str, ArmData]
-    look: int
-    violations: tuple[str, ...] = ()
-    threats: tuple[str, ...] = ()
-    accepted: tuple[str, ...] = ()
+    """The runs of each arm of the design up to the look."""
+    look: int = 1
+    violations: Sequence[str] = ()
+    """What forbids a claim, each `CODE: SENTENCE`."""
+    threats: Sequence[str] = ()
+    """What is told beside it."""
+    accepted: Sequence[str] = ()
+    """Codes of runs that an amendment leaves out."""
     earlier: Mapping[str, Verdict] = field(default_factory=dict)
-    barred: frozenset[str] = frozenset()
+    """Verdicts on hypotheses that were settled at an earlier look."""
+    barred: Collection[str] = ()
     """Other claims that the linter forbids: none of them can be made."""
     phase: Phase = "confirm"
     exploratory: bool = False
@@ -152,6 +159,10 @@ class JudgeInput:
         return self.allocation.design
 
     @property
+    def claim(self) -> Hypothesis:
+        return find_claim(self.design, self.hypothesis)
+
+    @property
     def alpha(self) -> float:
         return self.allocation.difference(self.look, self.phase) if self.last is None else self.last.alpha
 
@@ -161,10 +172,8 @@ class JudgeInput:
 
     @property
     def last(self) -> LastLook | None:
-        """The last look that this one is, as the runs that are there make it; None for a planned one, or of no runs.
-
-        A hand that let a planned look have all its runs ended nothing before it.
-        """
+        """The last look that this one is, as the runs that are there make it; None for a planned one, or of no runs. A
+        hand that let a planned look have all its runs ended nothing before it."""
         looks = planned_looks(self.design, self.phase)
         planned = looks[self.look - 1 if self.ended == "hand" else -1].seeds
         if self.ended is None or not 0 < (count := self._count_runs()) < planned - _SAME_COUNT:
@@ -176,9 +185,7 @@ class JudgeInput:
 
     def _count_runs(self, seeds: int | None = None) -> float:
         """Return how many runs of each arm, all alike, tell as much as those of the first `seeds` (or all) that enter.
-
-        Of two arms the harmonic mean of their numbers; pairs, where runs are paired.
-        """
+        Of two arms the harmonic mean of their numbers; pairs, where runs are paired."""
         runs, design = self.runs(), self.design
         if seeds is not None:
             own = [design.seeds_of(name, design.seeds[:seeds]) for name in self.arms]
@@ -216,4 +223,12 @@ class JudgeInput:
 
     def of(self, claim: Hypothesis) -> JudgeInput:
         """Return the case of another claim at the same look: what was accepted was accepted for this one."""
-        return self if claim.id == self.claim.id else replace(self, claim=claim, accepted=())
+        return self if claim.id == self.hypothesis else replace(self, hypothesis=claim.id, accepted=())
+
+
+def find_claim(design: Design, hypothesis: str) -> Hypothesis:
+    """Return a hypothesis of a design; raise ValueError for one that it does not have."""
+    claim = next((claim for claim in design.hypotheses if claim.id == hypothesis), None)
+    if claim is None:
+        raise ValueError(f"the design has no hypothesis {hypothesis!r}; found {[c.id for c in design.hypotheses]}")
+    return claim

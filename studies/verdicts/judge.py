@@ -23,13 +23,16 @@ from studies.records.procedure import Phase, Sizing
 from studies.records.runs import Conditions
 from studies.records.verdict import Verdict
 from studies.statistics.sizing import size_design
-from studies.verdicts.inputs import ArmData
-from studies.verdicts.rules import find_claim, invalid, judge
+from studies.verdicts.inputs import ArmData, JudgeInput, find_claim
+from studies.verdicts.rules import invalid, judge
 
 NO_RESULT = "no_result"
 """Stands for the code of a run that was launched and has neither a value nor a code: no lock excludes it."""
 _TURNED: Final = "subgroup"
 """Code of a rule that is gone: the effect turns around in every kind of task. What it found in older logs stands."""
+_NUMBERS: Final = ("estimate", "low", "high", "p", "p_adjusted")
+DOES_NOT_FOLLOW: Final = "does not follow"
+"""What is shown in a verdict's place."""
 
 
 def judge_hypothesis(
@@ -49,7 +52,7 @@ def judge_hypothesis(
         raise ValueError(f"study {state.id} has no design to judge by")
     data = gather(state, look=look, phase=phase)
     if lock_error is not None:
-        return invalid(state.alpha_allocation, hypothesis, lock_error, data=data, look=look, phase=phase)
+        return invalid(JudgeInput(state.alpha_allocation, hypothesis, data, look, phase=phase), lock_error)
     turned = (line.partition(": ") for line in (stored.violations if stored is not None else ()))
     found = (
         *find_violations(state, hypothesis, data),
@@ -67,14 +70,14 @@ def judge_hypothesis(
     accepted = {amended.amendment.target for amended in touching}
     before_data = {amended.amendment.target for amended in touching if not amended.after_data}
     blocking = [v for v in found if v.blocks and v.code not in accepted]
-    return judge(
-        state.alpha_allocation, hypothesis, data, look=look, phase=phase,
+    return judge(JudgeInput(
+        state.alpha_allocation, hypothesis, data, look, phase=phase,
         violations=[v.line for v in blocking], threats=[v.line for v in found if v not in blocking],
         accepted=sorted(accepted), earlier=_earlier(state, hypothesis, look, phase),
         barred=_find_barred(state, hypothesis, data, phase),
         ended=state.ended_by(hypothesis) if known is None else known.ended,
         exploratory=bool(accepted - before_data) or _is_chosen_moment(state, hypothesis, look, phase, known),
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def gather(state: StudyState, *, look: int, phase: Phase = "confirm") -> dict[str, ArmData]:
@@ -92,17 +95,13 @@ def gather(state: StudyState, *, look: int, phase: Phase = "confirm") -> dict[st
     else:
         drawn = design.seeds[: design.looks[look - 1].seeds] if design.looks else design.seeds
     seeds = {arm.name: frozenset(design.seeds_of(arm.name, drawn)) for arm in design.arms}
-    return {
-        arm.name: _arm(design, [run for run in state.runs_of(arm.name, phase) if run.spec.seed in seeds[arm.name]])
-        for arm in design.arms
-    }
+    runs = {name: [run for run in state.runs_of(name, phase) if run.spec.seed in own] for name, own in seeds.items()}
+    return {name: _arm(design, own) for name, own in runs.items()}
 
 
 def size_study(state: StudyState, affordable: int) -> Sizing:
-    """Return the size that a study's pilot leads to; `affordable` is what the budget carries of each arm.
-
-    Its runs count as a verdict's mean would have them; those that collapsed by the locked rule are counted apart.
-    """
+    """Return the size that a study's pilot leads to; `affordable` is what the budget carries of each arm. Its runs
+    count as a verdict's mean would have them; those that collapsed by the locked rule are counted apart."""
     design = state.design
     if design is None:
         raise ValueError(f"study {state.id} has no design to size")
@@ -111,6 +110,15 @@ def size_study(state: StudyState, affordable: int) -> Sizing:
         return size_design(design, [arm.runs(design.metric.worst).numbers for arm in arms], affordable)
     kept = [arm.drop_collapsed().numbers for arm in arms]
     return size_design(design, kept, affordable, sum(arm.broken for arm in arms))
+
+
+def seeds_by_runs(state: StudyState) -> int:
+    """Return the most seeds of each arm that a pilot may lead to, by the runs that may still be planned."""
+    assert state.design is not None
+    assert state.design.pilot is not None
+    pilot, most = state.design.pilot, state.settings.get("max_runs")
+    left = math.inf if most is None else max(0, int(most) - len(state.every_run)) // len(state.design.arms)
+    return int(min(pilot.most, pilot.seeds + left))
 
 
 def find_collapsed_runs(state: StudyState) -> Mapping[str, str]:
@@ -141,47 +149,33 @@ def find_violations(state: StudyState, hypothesis: str, data: Mapping[str, ArmDa
 
 def _arm(design: Design, runs: list[RunState]) -> ArmData:
     """Sort runs into those with a value, those that count as worst, those cut short, and those with a code alone."""
-    values: dict[str, float] = {}
-    codes: dict[str, str] = {}
-    cut: dict[str, str] = {}
-    state_of = {run.run_id: run for run in runs}
+    values, begins, unstarted = dict[str, float](), dict[str, float](), set[str]()
+    codes, cut, collapsed = dict[str, str](), dict[str, str](), dict[str, str]()
     for run in runs:
         if run.status == "collected" and run.spec.metric.key in run.measurements:
-            values[run.run_id] = run.measurements[run.spec.metric.key].value
+            name, seen = run.run_id, run.conditions or Conditions()
+            values[name] = run.measurements[run.spec.metric.key].value
+            if design.collapse is not None and (how := detect_collapse(seen, design.collapse)) is not None:
+                collapsed[name] = how
+            if design.start is not None:
+                begins[name] = _begin(design.metric, seen)
+                unstarted |= set() if name in collapsed or has_started(seen, design.start) else {name}
         elif run.cut:
             cut[run.run_id] = run.code
         elif run.attempts:  # what was given up before it began is no launched run
             codes[run.run_id] = run.code or NO_RESULT
-    collapsed = {
-        name: how
-        for name in values
-        if design.collapse is not None
-        and (how := detect_collapse(state_of[name].conditions or Conditions(), design.collapse)) is not None
-    }
-    begins = {name: _begin(design.metric, state_of[name].conditions) for name in values} if design.start else {}
+    worst = {name: code for name, code in codes.items() if code in design.counted_as_worst}
     return ArmData(
-        values=values,
-        seeds={run.run_id: run.spec.seed for run in runs},
-        excluded={name: code for name, code in codes.items() if code not in design.counted_as_worst},
-        worst={name: code for name, code in codes.items() if code in design.counted_as_worst},
-        cut=cut,
-        collapsed=collapsed,
-        begins=begins,
-        unstarted=frozenset(
-            name
-            for name in values
-            if design.start is not None
-            and name not in collapsed
-            and not has_started(state_of[name].conditions or Conditions(), design.start)
-        ),
-    )
+        values, seeds={run.run_id: run.spec.seed for run in runs}, worst=worst, cut=cut, collapsed=collapsed,
+        excluded={name: code for name, code in codes.items() if name not in worst}, begins=begins,
+        unstarted=frozenset(unstarted),
+    )  # fmt: skip
 
 
-def _begin(metric: Metric, conditions: Conditions | None) -> float:
+def _begin(metric: Metric, seen: Conditions) -> float:
     """Return what a training has before its first step; of a metric that no evaluation then gives, its worst value."""
-    if conditions is None or conditions.course is None:
-        return metric.worst
-    return {SUCCESS: conditions.course.start, GAIN: 0.0}.get(metric.key, metric.worst)
+    begins = {} if seen.course is None else {SUCCESS: seen.course.start, GAIN: 0.0}
+    return begins.get(metric.key, metric.worst)
 
 
 def _is_chosen_moment(
@@ -211,14 +205,8 @@ def _earlier(state: StudyState, hypothesis: str, look: int, phase: Phase) -> dic
         return {}
     if (known := state.context_of(hypothesis, look, phase)) is not None:
         return dict(known.earlier)
-    return {
-        verdict.hypothesis: verdict
-        for verdict in state.verdicts
-        if verdict.hypothesis != hypothesis and verdict.look < look and state.is_settled(verdict.hypothesis)
-    }
-
-
-_NUMBERS: Final = ("estimate", "low", "high", "p", "p_adjusted")
+    others = (verdict for verdict in state.verdicts if verdict.hypothesis != hypothesis and verdict.look < look)
+    return {verdict.hypothesis: verdict for verdict in others if state.is_settled(verdict.hypothesis)}
 
 
 def verdict_follows(state: StudyState, verdict: Verdict) -> bool:
@@ -235,16 +223,10 @@ def verdict_follows(state: StudyState, verdict: Verdict) -> bool:
     return False
 
 
-DOES_NOT_FOLLOW: Final = "does not follow"
-"""What is shown in a verdict's place."""
-
-
 def verdict_fault(state: StudyState, folder: Path, verdict: Verdict) -> str | None:
-    """Return why a current verdict does not follow, in a clause; None where it does.
-
-    Looks at the lock's file, the hashes of the evaluations that it rests on, and what the log's runs come to. Where a
-    study's whole folder is elsewhere its files are not looked at.
-    """
+    """Return why a current verdict does not follow, in a clause; None where it does. Looks at the lock's file, the
+    hashes of the evaluations that it rests on, and what the log's runs come to. Where a study's whole folder is
+    elsewhere its files are not looked at."""
     if folder.is_dir() and verdict.verdict != "invalid":
         if (fault := event_log.lock_error(state, folder)) is not None:
             return fault

@@ -17,7 +17,6 @@ from studies.records.base import JsonValue, canonical
 from studies.records.design import BUILT_IN, REWARD, Design, Hypothesis, Metric
 from studies.records.statements import setting
 from studies.records.verdict import Verdict
-from studies.verdicts.wording import deciding_interval
 
 _SHOWS = ("supported", "refuted")
 Follows = Callable[[StudyState, Verdict], bool]
@@ -78,16 +77,13 @@ class SettingRecipe:
             if verdict.verdict not in _SHOWS or not follows(state, verdict):
                 if claim.kind == "difference":
                     self._take_back(state.round, claim)
-            elif claim.kind != "difference":
-                why = "is an interaction or a trend, and no value of a job"
-                self.left.append(ExcludedClaim(state.round, claim, why))
-            elif rests_on_survivors(verdict, design.metric):
+            elif claim.kind != "difference" or rests_on_survivors(verdict, design.metric):
                 why = "is of trainings that did not collapse, and of the better value more did"
+                if claim.kind != "difference":
+                    why = "is an interaction or a trend, and no value of a job"
                 self.left.append(ExcludedClaim(state.round, claim, why))
-            elif not verdict.exploratory:
-                interval = deciding_interval(design, verdict)
-                if interval is not None and not interval.low <= 0 <= interval.high:
-                    better.append(_better(state.round, design, claim, verdict))
+            elif not verdict.exploratory and verdict.nonzero:
+                better.append(_better(state.round, design, claim, verdict))
         for value in sorted(better, key=lambda value: -abs(value.verdict.estimate or 0.0)):
             if not taken & value.fields.keys():
                 taken |= value.fields.keys()
@@ -124,14 +120,11 @@ class SettingRecipe:
 
 def recipes(rounds: Sequence[StudyState], follows: Follows = lambda state, verdict: True) -> tuple[SettingRecipe, ...]:
     found: dict[str, SettingRecipe] = {}
-    for state in rounds:
-        if (design := state.design) is None:
-            continue
-        metric = design.metric
-        measured = [metric.key, metric.kind, metric.threshold, metric.of]
+    for state, design in ((state, state.design) for state in rounds if state.design is not None):
+        measured = [getattr(design.metric, name) for name in ("key", "kind", "threshold", "of")]
         key = canonical([design.environment, design.base_job.get("model"), *measured])
         base = {**design.base_job, "environment": design.environment}
-        found.setdefault(key, SettingRecipe(design.environment, metric, base)).take(state, design, follows)
+        found.setdefault(key, SettingRecipe(design.environment, design.metric, base)).take(state, design, follows)
     return tuple(found.values())
 
 

@@ -18,16 +18,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from studies.records.alpha import AlphaAllocation
 from studies.records.base import digest
-from studies.records.design import Design, Hypothesis
-from studies.records.procedure import Phase
-from studies.records.verdict import ArmMean, Ended, Equivalence, Verdict, VerdictName
+from studies.records.design import Hypothesis
+from studies.records.verdict import ArmMean, Equivalence, Verdict, VerdictName
 from studies.statistics import sequential
 from studies.statistics.comparison import (
     SAME,
@@ -44,7 +41,7 @@ from studies.statistics.comparison import (
 from studies.statistics.proportions import boschloo
 from studies.verdicts import scope, wording
 from studies.verdicts.forecasts import brier
-from studies.verdicts.inputs import ArmData, Finding, JudgeInput, count_codes, find_unaccounted
+from studies.verdicts.inputs import Finding, JudgeInput, count_codes, find_unaccounted
 from studies.verdicts.scope import collapse_rates, limit_scope
 
 LEAST_KEPT = 3
@@ -55,33 +52,9 @@ _LEAST_LEVEL = 1e-3
 _DECISIVE = frozenset({"supported", "refuted", "equivalent"})
 
 
-def judge(
-    allocation: AlphaAllocation,
-    hypothesis: str,
-    data: Mapping[str, ArmData],
-    *,
-    look: int,
-    violations: Sequence[str] = (),
-    threats: Sequence[str] = (),
-    accepted: Sequence[str] = (),
-    earlier: Mapping[str, Verdict] | None = None,
-    barred: Collection[str] = (),
-    phase: Phase = "confirm",
-    exploratory: bool = False,
-    ended: Ended | None = None,
-) -> Verdict:
-    """Return the verdict on `hypothesis` from the runs of each arm of a design up to `look`.
-
-    `allocation` holds the design and what its tests may spend: no test is run without a draw on the inquiry's ledgers.
-    `violations` (`CODE: SENTENCE`) forbid a claim, `threats` are told beside it; `accepted` are the codes of runs that
-    an amendment leaves out. `earlier` holds the verdicts on hypotheses that were settled at an earlier look; `barred`
-    are other hypotheses that the linter forbids a claim on; `ended` is what made this the last look. Raise ValueError
-    for a look or a hypothesis that the design does not have, a value that is not finite, or a run in two places.
-    """
-    case = JudgeInput(
-        allocation, find_claim(allocation.design, hypothesis), data, look, tuple(violations), tuple(threats),
-        tuple(accepted), earlier or {}, frozenset(barred), phase, exploratory, ended,
-    )  # fmt: skip
+def judge(case: JudgeInput) -> Verdict:
+    """Return the verdict on a claim at a look. Raise ValueError for a look or a hypothesis that the design does not
+    have, a value that is not finite, or a run in two places."""
     looks = max(1, len(case.design.looks)) if case.phase == "confirm" else 1
     if not 1 <= case.look <= looks:
         raise ValueError(f"the look must lie between 1 and {looks}; found {case.look}")
@@ -99,20 +72,9 @@ def judge(
     return _verdict(case, _find(case))
 
 
-def invalid(
-    allocation: AlphaAllocation,
-    hypothesis: str,
-    reason: str,
-    *,
-    data: Mapping[str, ArmData] | None = None,
-    look: int = 1,
-    phase: Phase = "confirm",
-) -> Verdict:
-    """Return the verdict `invalid` for a `reason` from outside the numbers, such as a lock that was edited.
-
-    It is final: no later look can heal what is not in the numbers.
-    """
-    case = JudgeInput(allocation, find_claim(allocation.design, hypothesis), data or {}, look, phase=phase)
+def invalid(case: JudgeInput, reason: str) -> Verdict:
+    """Return the verdict `invalid` for a `reason` from outside the numbers, such as a lock that was edited. It is
+    final: no later look can heal what is not in the numbers."""
     return _verdict(case, Finding("invalid", reason), outside=reason)
 
 
@@ -222,10 +184,8 @@ def _by_intervals(
 
 def _p_in_family(case: JudgeInput) -> float:
     """Return the p of a claim corrected within its family: of its own look, once settled; 1 where none can be made.
-
     What cannot become a claim of the locked test must not make room for others: Benjamini and Hochberg's bound is on
-    the share of wrong ones among those that are made.
-    """
+    the share of wrong ones among those that are made."""
     settled = case.earlier.get(case.claim.id)
     if settled is not None:
         p = settled.p if settled.p_adjusted is None else settled.p_adjusted
@@ -325,10 +285,8 @@ def _weighted_effect(case: JudgeInput) -> float | None:
 
 
 def _inputs(case: JudgeInput, outside: str) -> str:
-    """Return the sha256 of everything the verdict follows from; the order of runs and arms does not matter.
-
-    Of violations it holds the codes: a linter that finds better words for them takes back no verdict.
-    """
+    """Return the sha256 of everything the verdict follows from; the order of runs and arms does not matter. Of
+    violations it holds the codes: a linter that finds better words for them takes back no verdict."""
     design = case.design.model_dump(mode="json")
     rules = {name: design.get(name) for name in (
         "test", "alpha", "looks", "noise", "equivalence_margin", "multiplicity", "exclusions", "counted_as_worst",
@@ -344,7 +302,7 @@ def _inputs(case: JudgeInput, outside: str) -> str:
         rules["inquiry"] = design["inquiry"]
     earlier = {name: [verdict.verdict, verdict.p, verdict.p_adjusted] for name, verdict in case.earlier.items()}
     value: dict[str, Any] = {
-        "rules": rules, "hypothesis": case.claim.id, "look": case.look, "phase": case.phase,
+        "rules": rules, "hypothesis": case.hypothesis, "look": case.look, "phase": case.phase,
         "data": {name: arm.as_json() for name, arm in case.data.items()},
         "violations": sorted(line.partition(":")[0] for line in case.violations), "accepted": sorted(case.accepted),
         "earlier": earlier, "exploratory": case.exploratory, "outside": outside,
@@ -354,11 +312,3 @@ def _inputs(case: JudgeInput, outside: str) -> str:
     if case.barred:
         value["barred"] = sorted(case.barred)
     return digest(value)
-
-
-def find_claim(design: Design, hypothesis: str) -> Hypothesis:
-    """Return a hypothesis of a design; raise ValueError for one that it does not have."""
-    claim = next((claim for claim in design.hypotheses if claim.id == hypothesis), None)
-    if claim is None:
-        raise ValueError(f"the design has no hypothesis {hypothesis!r}; found {[c.id for c in design.hypotheses]}")
-    return claim

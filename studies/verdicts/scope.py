@@ -29,6 +29,11 @@ from studies.verdicts.inputs import Finding, JudgeInput, UnobservedMiss
 
 Count = tuple[int, int]
 """How many of how many."""
+_LEVEL = 0.95
+_DIFFERENCE = (-1.0, 1.0)
+"""Weights of a control and a treatment."""
+_NONE = 1e-9
+"""A weight below it is none."""
 
 
 def judge_exactly(case: JudgeInput, level: float, tests: int) -> Finding:
@@ -84,13 +89,6 @@ def counts(case: JudgeInput) -> tuple[Count, Count]:
     return control, treatment
 
 
-_LEVEL = 0.95
-_DIFFERENCE = (-1.0, 1.0)
-"""Weights of a control and a treatment."""
-_NONE = 1e-9
-"""A weight below it is none."""
-
-
 def collapse_rates(case: JudgeInput) -> tuple[CollapseRate, ...]:
     if case.design.collapse is None:
         return ()
@@ -102,11 +100,10 @@ def start_rates(case: JudgeInput) -> tuple[StartRate, ...]:
     """Return how many trainings of each of the claim's arms never started, where the design looks."""
     if case.design.start is None:
         return ()
-    rates, worst = [], case.design.metric.worst
+    rates = []
     for name, arm in case.arms.items():
         known = collapse_rate(name, len(arm.unstarted), len(arm.values) - len(arm.collapsed))
-        begin = fmean(arm.begins.values()) if arm.begins else worst
-        rates.append(StartRate(**known.model_dump(), begin=begin))
+        rates.append(StartRate(**known.model_dump(), begin=fmean(arm.begins.values() or [case.design.metric.worst])))
     return tuple(rates)
 
 
@@ -115,11 +112,11 @@ def limit_scope(case: JudgeInput, finding: Finding) -> Finding:
     metric, rates, starts = case.design.metric, collapse_rates(case), start_rates(case)
     if case.design.scope_reached and finding.verdict != "invalid":
         means = [fmean(runs.numbers) for runs in case.runs()]
-        found = list(_find_unseen(metric, reached_rates(case), means, finding, case.weights))
+        if not (found := list(_find_unseen(metric, reached_rates(case), means, finding, case.weights))):
+            return finding
         survives = all(one.breaking_share is None or one.breaking_share > one.upper for one in found)
         scope: Scope = "all" if finding.verdict != "inconclusive" and survives else "reached"
-        reason = finding.reason + wording.explain_reached(found, metric, scope) if found else finding.reason
-        return replace(finding, scope=scope if found else finding.scope, reason=reason)
+        return replace(finding, scope=scope, reason=finding.reason + wording.explain_reached(found, metric, scope))
     if not (rates or starts) or finding.verdict == "invalid":
         return finding
     losses: dict[Scope, list[float]] = {}
@@ -161,12 +158,9 @@ def _by_side(weights: Sequence[float], losses: Sequence[float]) -> list[float]:
 
 
 def _lose_starts(case: JudgeInput, starts: Sequence[StartRate], means: Sequence[float]) -> list[float]:
-    sign = 1 if case.design.metric.higher_is_better else -1
-    losses = [
-        0.0 if rate.count else rate.upper * max(0.0, sign * (mean - rate.begin))
-        for rate, mean in zip(starts, means, strict=True)
-    ]
-    return _by_side(case.weights, losses)
+    sign, pairs = 1 if case.design.metric.higher_is_better else -1, zip(starts, means, strict=True)
+    lost = (0.0 if rate.count else rate.upper * max(0.0, sign * (mean - rate.begin)) for rate, mean in pairs)
+    return _by_side(case.weights, list(lost))
 
 
 def _lose_collapses(case: JudgeInput, rates: Sequence[CollapseRate], means: Sequence[float]) -> list[float]:
@@ -188,9 +182,7 @@ def _lose_collapses(case: JudgeInput, rates: Sequence[CollapseRate], means: Sequ
 def find_unobserved_misses(metric: Metric, verdict: Verdict) -> tuple[UnobservedMiss, ...]:
     """Return which trainings a verdict leaves open of its arms, whatever its scope: of a time those that never get
     there, of a design that looks for starts those that never start."""
-    means: tuple[float | None, ...] = (verdict.mean_control, verdict.mean_treatment)
-    if verdict.arms:
-        means = tuple(arm.mean for arm in verdict.arms)
+    means = tuple(arm.mean for arm in verdict.arms) or (verdict.mean_control, verdict.mean_treatment)
     weights = tuple(arm.weight for arm in verdict.arms) or _DIFFERENCE
     return tuple(_find_unseen(metric, verdict.starts or verdict.reached, means, verdict, weights))
 
@@ -208,13 +200,16 @@ def _find_unseen(
         if missed or mean is None:
             continue
         cost = sign * (mean - begin)
-        least = min((room for arm, room in rooms if arm == number), default=math.inf)
+        least, undone = min(((room, undone) for arm, room, undone in rooms if arm == number), default=(math.inf, ""))
         upper = one_sided_limits(0, rate.of, _LEVEL)[1]
-        yield UnobservedMiss(rate.arm, upper, least / cost if least < cost else None)
+        yield UnobservedMiss(rate.arm, upper, least / cost if least < cost else None, undone)
 
 
-def _claim_slack(metric: Metric, claimed: Finding | Verdict, weights: Sequence[float]) -> Iterator[tuple[int, float]]:
-    """Yield by how much the mean of an arm, 0 for the control, may get worse before what is claimed does not hold.
+def _claim_slack(
+    metric: Metric, claimed: Finding | Verdict, weights: Sequence[float]
+) -> Iterator[tuple[int, float, str]]:
+    """Yield by how much the mean of an arm, 0 for the control, may get worse before something of what is claimed does
+    not hold, and what: that the difference is not zero, or lies within the margin; never that it exceeds the margin.
 
     Of a contrast all arms of one side may, by as much each."""
     if claimed.low is None or claimed.high is None or claimed.verdict in ("inconclusive", "invalid"):
@@ -223,8 +218,8 @@ def _claim_slack(metric: Metric, claimed: Finding | Verdict, weights: Sequence[f
         lowers = (weight > 0) == metric.higher_is_better  # whether its getting worse moves the effect downwards
         side = math.fsum(abs(other) for other in weights if (other > 0) == (weight > 0))
         if lowers and claimed.low > 0:
-            yield arm, claimed.low / side
+            yield arm, claimed.low / side, "is not zero"
         if not lowers and claimed.high < 0:
-            yield arm, -claimed.high / side
+            yield arm, -claimed.high / side, "is not zero"
         if claimed.verdict == "equivalent" and (same := claimed.equivalence) is not None:
-            yield arm, (same.margin + (same.low if lowers else -same.high)) / side
+            yield arm, (same.margin + (same.low if lowers else -same.high)) / side, "lies within the margin"

@@ -20,6 +20,20 @@ from studies.records.verdict import CollapseRate, Equivalence, ReachedRate, Scop
 from studies.statistics.comparison import Test
 from studies.verdicts.inputs import JudgeInput, UnobservedMiss
 
+TESTS: Final = {
+    "welch": "Welch's test", "common": "the t-test with the variance of all arms",
+    "pooled": "the pooled t-test", "paired": "the t-test of runs paired by seed", "boschloo": "Boschloo's exact test",
+    "contrast": "Welch's test of the contrast",
+}  # fmt: skip
+SIDES: Final = {True: "the predicted side", False: "against the prediction"}
+_ESTIMANDS: Final = {
+    "difference": "difference", "interaction": "difference of differences", "trend": "rise over the ladder",
+}  # fmt: skip
+_PERCENT: Final = 0.01
+_MOST_PLACES: Final = 6
+_WHOLE: Final = 100
+"""Episodes and the like from which on no fractions are told."""
+
 
 @dataclass(frozen=True, slots=True)
 class StudyQuestion:
@@ -86,19 +100,6 @@ def deciding_interval(design: Design, verdict: Verdict) -> DecidingInterval | No
     if verdict.low is None or verdict.high is None:
         return None
     return DecidingInterval(verdict.low, verdict.high, round(verdict.level, 4))
-
-
-TESTS: Final = {
-    "welch": "Welch's test", "common": "the t-test with the variance of all arms",
-    "pooled": "the pooled t-test", "paired": "the t-test of runs paired by seed", "boschloo": "Boschloo's exact test",
-    "contrast": "Welch's test of the contrast",
-}  # fmt: skip
-
-
-SIDES: Final = {True: "the predicted side", False: "against the prediction"}
-_ESTIMANDS: Final = {
-    "difference": "difference", "interaction": "difference of differences", "trend": "rise over the ladder",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,7 @@ def explain_trainings(
     scope: Scope, collapses: Sequence[CollapseRate], starts: Sequence[StartRate], unseen: Sequence[UnobservedMiss],
     *, named: bool = False,
 ) -> str:  # fmt: skip
-    """Return of which trainings a verdict speaks, and what it leaves open about the others; `named` with the arms."""
+    """Return of which trainings a verdict speaks, and what it leaves open; `named` with arms and what is undone."""
 
     def counts(rates: Iterable[CollapseRate]) -> str:
         return " and ".join(f"{rate.count} of {rate.of}{f' with {rate.arm}' if named else ''}" for rate in rates)
@@ -198,24 +199,26 @@ def explain_trainings(
         parts.append(f"{counts(collapses)} collapsed (up to {fallen} are not ruled out{survive})")
     if "started" in scope:
         whom.insert(0, "start" if every else f"start (with {' and '.join(one.arm for one in unseen)})")
-        parts.append(f"up to {unstarted} may never start{_undone(unseen)}")
+        parts.append(f"up to {unstarted} may never start{_undone(unseen, named)}")
     return f" It speaks of trainings that {' and '.join(whom)}: {', and '.join(parts)}.{stuck}"
 
 
-def _undone(unseen: Sequence[UnobservedMiss]) -> str:
-    least = [one.breaking_share for one in unseen if one.breaking_share is not None]
-    return f", and {_share(min(least))} would undo it" if least else ""
+def _undone(unseen: Sequence[UnobservedMiss], named: bool) -> str:
+    shares = [(one.breaking_share, one.undone) for one in unseen if one.breaking_share is not None]
+    least, undone = min(shares, default=(None, ""))
+    what = f"that the difference {undone}" if named else "it"  # in a log, whose verdicts keep their words
+    return "" if least is None else f", and {_share(least)} would undo {what}"
 
 
-def explain_reached(unseen: Sequence[UnobservedMiss], metric: Metric, scope: Scope) -> str:
-    """Return of which trainings a verdict on a time speaks, and what it leaves open about the others."""
+def explain_reached(unseen: Sequence[UnobservedMiss], metric: Metric, scope: Scope, *, named: bool = False) -> str:
+    """Return of which trainings a verdict on a time speaks, and what it leaves open; `named` with what is undone."""
     alone = f" with {unseen[0].arm}" if len(unseen) == 1 else ""
     phrase = "get there" if metric.threshold is not None else "stay below the cut"
     rates = [_share(one.upper) + ("" if alone else f" with {one.arm}") for one in unseen]
     most = f"that up to {' and '.join(rates)}"
     if scope == "all":
         return f" It holds for all trainings: {most}{alone} never {phrase} is not ruled out, and would undo nothing."
-    return f" It speaks of trainings{alone} that {phrase}: {most} never do is not ruled out{_undone(unseen)}."
+    return f" It speaks of trainings{alone} that {phrase}: {most} never do is not ruled out{_undone(unseen, named)}."
 
 
 def _share(value: float) -> str:
@@ -255,9 +258,3 @@ def decimals(value: float) -> int:
 
 def _with_unit(value: str, unit: str) -> str:
     return f"{value} {unit}" if unit else value
-
-
-_PERCENT: Final = 0.01
-_MOST_PLACES: Final = 6
-_WHOLE: Final = 100
-"""Episodes and the like from which on no fractions are told."""

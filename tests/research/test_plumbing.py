@@ -29,7 +29,7 @@ from studies import RunState, StudyState
 from studies.checks.training import find_zero_lr_run
 from studies.log.event import row_of
 from studies.proof import verify
-from studies.records.design import GAIN, MODEL, SUCCESS, Arm, Design, Metric, NoisePlan, RunSpec
+from studies.records.design import GAIN, MODEL, SUCCESS, Arm, Design, Metric, NoisePlan, RunSpec, task_seed_of
 from studies.records.runs import EVIDENCE_CHANGED, PLUMBING_ARM
 from studies.records.statements import statement
 from studies.report import build_report
@@ -45,6 +45,7 @@ from tests.studies.proof.forging import payload_of, rehashed, with_payload
 ROOT = Path(__file__).parents[2]
 KEPT = {"before": "a" * 64, "after": "a" * 64, "probs_tolerance": 1e-3}
 MOVED = {**KEPT, "after": "b" * 64}
+TASKS = task_seed_of(STUDY, "guess")
 Driven = tuple[Bench, StudyState]
 
 
@@ -234,13 +235,13 @@ def test_the_report_says_first_that_gains_are_compared_and_where_both_began(stud
 
 
 def shared_plan(**changes: Any) -> NoisePlan:
-    judged = Metric(meaning="share of hidden episodes solved", episodes=EPISODES, task_seed=9)
+    judged = Metric(meaning="share of hidden episodes solved", episodes=EPISODES, task_seed=TASKS)
     return plan(metric=judged, **changes)
 
 
 def shared_design(*treatments: int, **changes: Any) -> Design:
     planned = design(*treatments, **changes)
-    return planned.model_copy(update={"metric": planned.metric.model_copy(update={"task_seed": 9})})
+    return planned.model_copy(update={"metric": planned.metric.model_copy(update={"task_seed": TASKS})})
 
 
 def initial_of(bench: Bench, run: RunState) -> dict[str, Any]:

@@ -99,11 +99,15 @@ def test_a_pilot_sizes_the_design_and_the_proof_computes_its_size_again(fast_pat
     told = describe_sizing(said)
     assert "less what an effect of 0.200 adds to it" in told
     assert "arms were not told apart" in told
-    false = {**bench.events()[at].payload, "sd": 0.5}
-    forged = [*bench.events()[:at]]
-    forged.append(compose_event(STUDY, EventType.DESIGN_SIZED, false, after=forged[-1], actor="system", at=NOW))
-    drifts = verify(STUDY, [row_of(event) for event in forged], folder).drifts
-    assert ["sd is 0.5 in the log" in drift.difference for drift in drifts if "sizing" in drift.place] == [True]
+    before, sizing = bench.events()[:at], bench.events()[at].payload
+    for name, false in (("sd", 0.5), ("affordable", 8)):
+        forged = compose_event(
+            STUDY, EventType.DESIGN_SIZED, {**sizing, name: false}, after=before[-1], actor="system", at=NOW
+        )
+        drifts = verify(STUDY, [row_of(event) for event in (*before, forged)], folder).drifts
+        assert [f"{name} is {false} in the log" in drift.difference for drift in drifts if "sizing" in drift.place] == [
+            True
+        ]
 
 
 @pytest.mark.parametrize(("limits", "affordable"), [({"max_runs": 8}, 4), ({"budget_s": 45.0}, 4), ({}, 7)])

@@ -49,7 +49,7 @@ from tests.research.fakes import (
     write_results,
 )
 from tests.research.runs.fake_attempt import FakeAttempt
-from tests.research.test_plumbing import shared_design, shared_plan
+from tests.research.test_plumbing import TASKS, shared_design, shared_plan
 from tests.studies.synthetic import append
 
 OTHER: dict[str, Any] = {
@@ -309,7 +309,7 @@ def test_hashes_of_specs_without_a_task_seed_are_as_before() -> None:
     old = run.model_copy(update={"metric": run.metric.model_copy(update={"task_seed": None})})
     assert "task_seed" not in old.model_dump(mode="json")["metric"]
     assert old.task_seed == old.seed
-    assert run.task_seed == 9
+    assert run.task_seed == TASKS
 
 
 def test_a_later_round_with_the_same_policy_begins_without_such_a_run_and_one_with_another_makes_its_own() -> None:

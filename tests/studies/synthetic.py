@@ -26,7 +26,7 @@ from studies.records.design import BUILT_IN, REWARD, Arm, Budget, Design, Hypoth
 from studies.records.procedure import Prediction
 from studies.records.runs import Measurement
 from studies.records.verdict import Verdict
-from studies.verdicts.inputs import ArmData
+from studies.verdicts.inputs import ArmData, JudgeInput
 from studies.verdicts.rules import judge
 
 STUDY = "s-synthetic"
@@ -112,7 +112,7 @@ def judged(
 ) -> Verdict:
     chosen = design((claim,), alpha=alpha)
     arms = {arm.name: runs_of(values) for arm, values in zip(chosen.arms, (control, treatment), strict=True)}
-    return judge(staked(chosen), claim.id, arms, look=1)
+    return judge(JudgeInput(staked(chosen), claim.id, arms, look=1))
 
 
 def runs_of(values: Mapping[str, float] | Sequence[float], prefix: str = "", seeds: int = 0, **more: Any) -> ArmData:

@@ -13,9 +13,9 @@ import pytest
 from studies import EventType, StudiesError, StudyState
 from studies.proof import export, read_export, verify
 from studies.proof.evidence import Findings
-from studies.proof.verify import check_rounds
+from studies.proof.verify import check_rounds, check_task_seeds
 from studies.records.base import canonical
-from studies.records.design import Design
+from studies.records.design import Design, Metric, NoisePlan, task_seed_of
 from studies.statistics.sequential import spend_alpha
 from tests.golden import assert_golden
 from tests.studies.asked_on import STUDY, Inquiry
@@ -126,6 +126,22 @@ def test_levels_and_links_are_computed_once_more_whatever_the_fold_let_pass(inqu
     level, spending = drifts_with(inquiry.state, with_place(equivalence=0.0057))
     (link,) = drifts_with(inquiry.state, with_place(previous="f" * 64))
     assert_golden(f"{level}\n{spending}\n{link}")
+
+
+def test_tasks_that_the_study_does_not_draw_are_named(inquiry: Inquiry) -> None:
+    def with_seed(plan: Any, metric: Metric, seed: int | None) -> Any:
+        return plan.model_copy(update={"metric": metric.model_copy(update={"task_seed": seed})})
+
+    due = task_seed_of(STUDY, "arith")
+    design = inquiry.state.locked_design
+    noise = NoisePlan(environment="arith", job={}, seeds=(1, 2), metric_key="hidden/success", episodes=8)
+    for seed, held in ((None, 0), (due, 2), (due + 1, 0)):
+        findings, plan = Findings(), with_seed(noise, noise.judged, seed)
+        locked = with_seed(design, design.metric, seed)
+        check_task_seeds(replace(inquiry.state, locked_design=locked, noise_plan=plan, explorations=()), findings)
+        assert findings.held["task seed"] == held
+        assert len(findings.drifts) == (2 if seed == due + 1 else 0)
+    assert f"it is {due + 1}, of this study in arith it is {due}" in str(findings.drifts[-1])
 
 
 @pytest.mark.parametrize("screened", [False, True])

@@ -71,6 +71,22 @@ def test_a_verdict_says_what_to_do_and_what_to_ask_next_with_one_interval_at_one
     assert answer.sentence.count(" % interval") == 1
 
 
+def test_a_claim_that_a_person_gave_up_before_it_could_be_judged_is_told_as_no_defect(study: Synthetic) -> None:
+    control, treatment, *_ = study.begin(promised(exclusions=("vetoed",)))
+    study.run(control)
+    study.launch(treatment)
+    study.append(EventType.HYPOTHESIS_VETOED, hypothesis="h1", reason="seen enough")
+    study.end(treatment, status="stopped", code="vetoed")
+    study.give_up(treatment, "vetoed")
+    study.judge()
+    state = study.state()
+    (answer,) = headline(state).answers
+    assert_golden(f"{answer.sentence}\n{answer.practice}\n{list_next_questions(state)[0].why}")
+    unlike = state.verdicts[0].model_copy(update={"reason": "The arms differ: steps.", "violations": ("steps",)})
+    for other in (replace(state, vetoed={}), replace(state, verdicts=(unlike,))):
+        assert "has to be mended" in headline(other).answers[0].practice
+
+
 def test_arms_that_trained_unequally_are_named_in_the_verdict(tmp_path: Path) -> None:
     state = with_means(tmp_path, 0.66, 0.52).whole(promised())
     unlike = ("unequal_steps: a has 10, b has 40 as its training steps", "hardware: a has x, b has y as its hardware")

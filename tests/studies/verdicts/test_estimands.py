@@ -19,7 +19,7 @@ from studies.records.verdict import Verdict
 from studies.report.wording import describe_trainings
 from studies.statistics.proportions import boschloo
 from studies.statistics.sequential import spend_alpha
-from studies.verdicts.inputs import ArmData
+from studies.verdicts.inputs import ArmData, JudgeInput
 from studies.verdicts.rules import LEAST_KEPT, judge
 from studies.verdicts.scope import find_unobserved_misses
 from tests.golden import assert_golden
@@ -49,7 +49,7 @@ def arm(name: str, values: list[float], collapsed: list[float] | None = None, br
 
 
 def judged(control: ArmData, treatment: ArmData, chosen: Design | None = None) -> Verdict:
-    return judge(staked(chosen or locked()), "h1", {CONTROL: control, TREATMENT: treatment}, look=1)
+    return judge(JudgeInput(staked(chosen or locked()), "h1", {CONTROL: control, TREATMENT: treatment}, look=1))
 
 
 def test_a_collapsed_run_is_no_part_of_the_mean_and_is_counted() -> None:
@@ -123,6 +123,7 @@ def test_the_share_that_undoes_a_claim_of_trainings_that_start_takes_the_interva
     control, treatment = find_unobserved_misses(Metric(meaning="a share", episodes=1), found)
     assert control.breaking_share is None
     assert treatment.breaking_share * (found.mean_treatment - 0.2) == pytest.approx(found.low)
+    assert treatment.undone == "is not zero"
     assert treatment.upper == found.starts[1].upper == pytest.approx(1 - 0.05 ** (1 / 5))
 
 
@@ -164,7 +165,7 @@ def test_values_of_collapsed_runs_change_nothing_but_their_count(
 
 def test_a_verdict_of_before_reads_as_one_on_all_trainings_and_a_collapsed_run_was_measured() -> None:
     arms = {CONTROL: arm("c", LOW), TREATMENT: arm("t", HIGH)}
-    old = judge(staked(design((hypothesis("h1", 8),), test="pooled")), "h1", arms, look=1)
+    old = judge(JudgeInput(staked(design((hypothesis("h1", 8),), test="pooled")), "h1", arms, look=1))
     assert (old.scope, old.collapses) == ("all", ())
     assert "scope" not in old.model_dump()
     stray = ArmData({}, {"t-0": 0}, worst={"t-0": "NAN"}, collapsed={"t-0": "it fell"})
@@ -180,7 +181,7 @@ def study(rng: random.Random, effect: float) -> Verdict:
     runs = {a.name: [rng.gauss(mean, 1) for _ in range(10)] for a, mean in zip(locked.arms, (0, effect), strict=True)}
     for number, look in enumerate(LOOKS, start=1):
         data = {name: runs_of(values[: look.seeds], name) for name, values in runs.items()}
-        found = judge(staked(locked), "h1", data, look=number)
+        found = judge(JudgeInput(staked(locked), "h1", data, look=number))
         if found.final:
             return found
     raise AssertionError("the last look is final")
@@ -235,7 +236,7 @@ def runs(means: Sequence[float], seeds: int = 5, sd: float = 0.01, seed: int = 1
 
 
 def contrasted(claim: Hypothesis, data: dict[str, ArmData], **changes: Any) -> Verdict:
-    return judge(staked(contrast_lock(claim, **changes)), claim.id, data, look=1)
+    return judge(JudgeInput(staked(contrast_lock(claim, **changes)), claim.id, data, look=1))
 
 
 def test_an_interaction_is_the_difference_of_two_differences_and_a_trend_the_rise_of_a_straight_line() -> None:
@@ -290,7 +291,7 @@ def test_no_more_interactions_are_claimed_than_the_level_allows(studies: int) ->
         whole = [[rng.gauss(0.5, sd) for _ in range(7)] for sd in (0.03, 0.03, 0.06, 0.06)]
         for number, look in enumerate(looks, start=1):
             data = {f"arm-{at}": runs_of(values[: look.seeds], str(at)) for at, values in enumerate(whole)}
-            if judge(stake, "h1", data, look=number).verdict in ("supported", "refuted"):
+            if judge(JudgeInput(stake, "h1", data, look=number)).verdict in ("supported", "refuted"):
                 claims += 1
                 break
     assert claims <= stats.binom.ppf(0.999, studies, 0.055)
@@ -337,7 +338,7 @@ NEVER = float(HORIZON)
 def verdict(design: Design, control: list[float] | ArmData, treatment: list[float]) -> Verdict:
     arms = (control if isinstance(control, ArmData) else runs_of(control, "c"), runs_of(treatment, "t"))
     data = {entry.name: each for entry, each in zip(design.arms, arms, strict=True)}
-    return judge(staked(design), "h1", data, look=1)
+    return judge(JudgeInput(staked(design), "h1", data, look=1))
 
 
 def test_fewer_episodes_support_a_claim_of_a_decrease_and_refute_one_of_an_increase() -> None:
@@ -427,6 +428,8 @@ def test_an_equivalence_of_times_is_undone_from_either_arm() -> None:
     control, treatment = find_unobserved_misses(TIME, found)
     assert control.breaking_share == pytest.approx((512 + found.equivalence.low) / (NEVER - found.mean_control))
     assert treatment.breaking_share < control.breaking_share  # which is slower already
+    assert "would undo that the difference lies within the margin" in describe_trainings(found, TIME)
+    assert "would undo it." in found.reason  # as in the log of every study before
     higher = verdict(design, QUICK, QUICK[::-1])
     assert higher.scope == "reached"
 

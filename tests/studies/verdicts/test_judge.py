@@ -11,11 +11,18 @@ from studies import Event, EventType, StudyState
 from studies.checks.confounders import Violation
 from studies.proof import verify
 from studies.records.design import Arm, Design, RunSpec
-from studies.records.procedure import Amendment, InterimAnalysis
+from studies.records.procedure import Amendment, InterimAnalysis, Pilot, PowerTarget
 from studies.records.runs import Conditions
 from studies.records.verdict import Verdict
 from studies.statistics.sequential import spend_alpha
-from studies.verdicts.judge import NO_RESULT, find_violations, gather, judge_hypothesis, verdict_follows
+from studies.verdicts.judge import (
+    NO_RESULT,
+    find_violations,
+    gather,
+    judge_hypothesis,
+    seeds_by_runs,
+    verdict_follows,
+)
 from tests.golden import assert_golden
 from tests.studies.synthetic import Synthetic, design, hypothesis
 
@@ -67,6 +74,19 @@ def test_a_look_sees_the_runs_of_its_own_seeds_whatever_else_came_in(study: Synt
     assert judge_hypothesis(state, "h1", look=1) == early
     assert (early.n_control, judge_hypothesis(state, "h1", look=2).n_control) == (3, 5)
     assert set(gather(state, look=1)[CONTROL].seeds.values()) == set(state.design.seeds[:3])
+
+
+@pytest.mark.parametrize(("most", "seeds"), [(None, 9), (12, 6), (5, 3), (100, 9)])
+def test_a_pilot_leads_to_no_more_seeds_than_runs_may_be_planned_for(
+    study: Synthetic, most: int | None, seeds: int
+) -> None:
+    promise = PowerTarget(power=0.8, effect=0.1)
+    chosen = locked(seeds=9, looks=(), pilot=Pilot(seeds=3, most=9), promise=promise)
+    study.create(settings={"budget_s": 900.0, "max_runs": most, "parallel": 2, "approve": "none"})
+    study.lock(chosen)
+    for spec in [study.spec(arm.name, seed) for seed in chosen.seeds[:3] for arm in chosen.arms]:
+        study.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
+    assert seeds_by_runs(study.state()) == seeds
 
 
 def test_every_launched_run_is_handed_on_with_its_value_or_its_code(study: Synthetic) -> None:

@@ -15,7 +15,7 @@ from studies.records.design import Design
 from studies.records.procedure import Amendment, CollapseRule, InterimAnalysis, Pilot
 from studies.records.verdict import Verdict
 from studies.statistics.sequential import last_level, spend_alpha
-from studies.verdicts.inputs import ArmData
+from studies.verdicts.inputs import ArmData, JudgeInput
 from studies.verdicts.judge import judge_hypothesis
 from studies.verdicts.rules import judge
 from tests.golden import assert_golden
@@ -47,7 +47,7 @@ def arms(chosen: Design, *counts: int, collapsed: bool = False) -> dict[str, Arm
 
 
 def judged(chosen: Design, data: dict[str, ArmData], **options: Any) -> Verdict:
-    return judge(staked(chosen), "h1", data, **({"look": 2, "ended": "budget"} | options))
+    return judge(JudgeInput(staked(chosen), "h1", data, **({"look": 2, "ended": "budget"} | options)))
 
 
 def lose(data: dict[str, ArmData], arm: str, run: str) -> dict[str, ArmData]:

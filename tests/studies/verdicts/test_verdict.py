@@ -15,7 +15,7 @@ from studies.records.procedure import InterimAnalysis, Noise, Prediction, Replic
 from studies.records.verdict import Verdict, VerdictName
 from studies.statistics.sequential import dunnett_p, spend_alpha
 from studies.verdicts.forecasts import brier, calibration
-from studies.verdicts.inputs import ArmData
+from studies.verdicts.inputs import ArmData, JudgeInput
 from studies.verdicts.rules import judge
 from tests.golden import assert_golden
 from tests.studies import synthetic
@@ -58,7 +58,7 @@ def data(control: list[float], treatment: list[float], *more: list[float], **abo
 
 
 def judged(chosen: Design, values: dict[str, ArmData], claim: str = "h1", **options: Any) -> Verdict:
-    return judge(staked(chosen), claim, values, **({"look": 1} | options))
+    return judge(JudgeInput(staked(chosen), claim, values, **({"look": 1} | options)))
 
 
 def verdict(control: list[float], treatment: list[float], chosen: Design | None = None, **options: Any) -> Verdict:
