@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from research.cli.app import Json, Name, answer, open_study
-from research.cli.studies import report_paths
+from research.cli.studies import describe_resume, report_paths
 from research.controller.session import require_files
 from research.errors import BadInput
 from research.installation.home import Home
@@ -167,7 +167,9 @@ def report(
             break
     paths = {"markdown": str(made.markdown), "html": str(made.html)} if build else report_paths(state, folder)
     if paths is None:
-        raise BadInput(f"study {state.id} has no report yet (it is {state.status}); `ajet study resume` finishes it")
+        finish = f"finish it with: ajet study resume {state.id}"
+        more = describe_resume(state) if state.status == "stopped" else finish
+        raise BadInput(f"study {state.id} has no report yet (it is {state.status}); {more}")
     if missing := [path for path in paths.values() if not Path(path).exists()]:
         raise BadInput(f"expected the report at {missing[0]}; it is gone; `ajet study report {state.id} --build`")
     answer(json, {"study": state.id, **paths}, *paths.values())

@@ -18,7 +18,7 @@ from research.cli.research import (
     make_observer,
     require_detachable,
 )
-from research.cli.studies import answer_json, render_ending, render_question, summary
+from research.cli.studies import answer_json, describe_resume, render_ending, render_question, summary
 from research.controller import interventions
 from research.controller.options import Detach, reopen_isolation, reopen_planner
 from research.controller.session import has_controller, hold_lease
@@ -128,7 +128,7 @@ def _answer_amendment(record: StudyLog, event: Event, json: bool) -> None:
         elif amended.amendment.kind == "accept":
             late = ", after the first result: verdicts that it touches are exploratory" if amended.after_data else ""
             sentence = f"study {state.id} now accepts {amended.amendment.target}{late}"
-    stopped = [f"go on with: ajet study resume {state.id}"] if state.status == "stopped" else []
+    stopped = [describe_resume(state)] if state.status == "stopped" else []
     payload = {"study": event.study, "seq": event.seq, "type": event.type.value, **details}
     answer(json, payload, sentence, *stopped)
 

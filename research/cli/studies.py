@@ -147,7 +147,7 @@ def render_ending(state: StudyState, folder: Path) -> RenderableType:
     if state.status == "concluded" and not doubted:
         lines.append(Text(f"ask next, {head.next.why}{f': {head.next.command}' if head.next.command else ''}"))
     if state.status == "stopped":
-        lines.append(Text(f"stopped: {state.stopped_reason}; {_describe_resume(state)}", "yellow"))
+        lines.append(Text(f"stopped: {state.stopped_reason}; {describe_resume(state)}", "yellow"))
     if state.status == "paused":
         lines.append(Text(describe_pause(state), "yellow"))
     if state.open_question is not None:
@@ -206,12 +206,13 @@ def answer_json(entry: ApprovalAnswer) -> dict[str, Any]:
     return {**told, "asked": question_json(entry.asked)}
 
 
-def _describe_resume(state: StudyState) -> str:
+def describe_resume(state: StudyState) -> str:
     """Say what makes more runs: a study whose budget is used up only concludes when it is resumed as it is."""
     resume = f"ajet study resume {state.id}"
     more = format_flag(2 * state.budget_s)
     if state.budget_decision is None:
-        if state.design is None and state.noise_plan is None and state.explored is None:
+        planned = state.design is not None or state.noise_plan is not None or state.explored is not None
+        if not planned and state.budget_amended < state.stopped_seq:
             return (
                 f"plan again with: {resume}; where time was missing, give it more before: "
                 f'ajet study amend {state.id} --budget {more} --reason "..."'

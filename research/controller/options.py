@@ -160,12 +160,13 @@ class ResearchOptions(BaseModel):
         ),
     ] = None
     power: Annotated[
-        float,
+        float | None,
         *_option(
             "Probability with which a difference of that size must be seen, or the design is refused.",
             form={"minimum": 0.5, "maximum": 0.99},
+            show_default=f"{DEFAULT_POWER:g}, or what the budget carries",
         ),
-    ] = DEFAULT_POWER
+    ] = None
     looks: Annotated[
         int,
         *_option(
@@ -299,7 +300,10 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     metric = RequestedMetric.parse_flags(asked.metric)
     by_rules = bool(topic.strip()) and asked.planner == RulesPlanner.name
     effect = None if by_rules and metric is None else asked.effect  # whose range is known once the topic is read
-    requirements = StatisticalRequirements(effect, asked.power, asked.looks, asked.episodes, metric, asked.rounds)
+    power = DEFAULT_POWER if asked.power is None else asked.power
+    requirements = StatisticalRequirements(
+        effect, power, asked.looks, asked.episodes, metric, asked.rounds, asked.power is not None
+    )
     hashes = Home.locate().models
     base = base_job(asked.job, asked.model_path, hashes, asked.backend)
     models = ComparedModels.load(list_model_folders(asked.vary), lambda said: model_folder(said, hashes))

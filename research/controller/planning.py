@@ -305,7 +305,7 @@ class Planning:
             )
             return
         if state.noise_plan is None and (plan := designed.noise_plan(self._seed_scope(state))) is not None:
-            seconds = designed.get_compiled().price.plumbing(Job.from_record(plan.job), plan.episodes)
+            seconds = designed.get_compiled().compiler.price.plumbing(Job.from_record(plan.job), plan.episodes)
             payload = {"plan": plan.model_dump(mode="json"), "hash": plan.hash(), "seconds_per_run": seconds}
             self._append(EventType.NOISE_PLANNED, payload)
             return
@@ -439,7 +439,7 @@ class Planning:
             alike = plan.environment, model_key(Job.from_record(plan.job))
             # plans once asked for no run at a rate of 0
             legacy = plan.plumbing is None and alike == (compiled.job.environment, model_key(compiled.job))
-            if compiled.unchecked and not legacy:
+            if compiled.compiler.bank.needs_zero_lr_check(compiled.job) and not legacy:
                 raise _refuse_unchecked(state)
         locked = plan_rounds(inputs, designed).build_lock(self._seed_scope(state))
         name = lock_name(state.round)

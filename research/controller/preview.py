@@ -138,7 +138,7 @@ class PlanPreview:
 
 
 def preview(inputs: PlanningInputs, planner: Planner) -> PlanPreview:
-    """Return what a study would be. Raises BadTopic, Declined, DesignRefused, PlannerFailed, Unmeasurable.
+    """Return what a study would be. Raises BadTopic, TopicDeclined, DesignRefused, PlannerFailed, Unmeasurable.
 
     A proposal names no environment and may be refused by the noise and prices of the topic's: its design, which names
     one, is asked for all the same.

@@ -83,6 +83,8 @@ class StatisticalRequirements:
     """What somebody asks runs to be judged by; None for success, or its gain where models are compared."""
     rounds: int | None = 1
     """Most rounds of the inquiry, over which its level is shared; None for as many as the budget leaves time for."""
+    power_named: bool = False
+    """Whether somebody asked for just this power: a design that has less is refused then."""
 
     def __post_init__(self) -> None:
         if self.effect is not None and (self.metric is None or self.metric.kind == Success.name):
@@ -121,13 +123,16 @@ class StatisticalRequirements:
             episodes=settings.get("episodes", EVALUATION_EPISODES),
             metric=RequestedMetric.from_settings(settings),
             rounds=settings.get("rounds", 1),
+            power_named=settings.get("power_named", False),
         )
 
     def settings(self) -> dict[str, Any]:
         effect = {} if self.effect is None else {"effect": self.effect}
         asked = {} if self.metric is None else self.metric.settings()
         rounds = {} if self.rounds == 1 else {"rounds": self.rounds}
-        return {**effect, "power": self.power, "looks": self.analyses, "episodes": self.episodes, **asked, **rounds}
+        named = {"power_named": True} if self.power_named else {}
+        held = {"power": self.power, "looks": self.analyses, "episodes": self.episodes}
+        return {**effect, **held, **asked, **rounds, **named}
 
     def min_effect(self, metric: Metric) -> float:
         """Return a study's smallest effect of interest; raise DesignRefused for one beyond the metric's range."""

@@ -30,7 +30,7 @@ from research.design.headroom import (
     require_signal,
 )
 from research.design.power import MOST_SEEDS, PowerAnalysis, Test
-from research.design.pricing import Pricing, Stage, describe_basis
+from research.design.pricing import Stage, describe_basis
 from research.design.sample_size import LIKELY_SEEDS, SampleSizeCalculator, Unaffordable, refuse_exploring
 from research.environments.reference import records_of
 from research.errors import DesignRefused
@@ -146,15 +146,6 @@ class CompiledDesign:
     @property
     def job(self) -> Job:
         return self.draft.job
-
-    @property
-    def unchecked(self) -> bool:
-        """Whether no training with a learning rate of 0 was seen of this environment and model."""
-        return self.compiler.bank.needs_zero_lr_check(self.job)
-
-    @property
-    def price(self) -> Pricing:
-        return self.compiler.price_with(self.job)
 
     @property
     def stages(self) -> tuple[Stage, ...]:

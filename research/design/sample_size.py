@@ -208,7 +208,8 @@ class SampleSizeCalculator(BudgetCheck):
     def is_promise_usual(self, draft: DesignDraft) -> bool:
         """Return whether nobody named effect or power, and the study's first run is yet to show what runs take here."""
         wanted = self.requirements
-        usual = wanted.effect is None and wanted.power == DEFAULT_POWER and self.ledgers.round == 1
+        named = wanted.effect is not None or wanted.power != DEFAULT_POWER or wanted.power_named
+        usual = not named and self.ledgers.round == 1
         return usual and draft.effect >= wanted.min_effect(self.metric(draft)) and self.makes_zero_lr_run(draft.job)
 
     def with_listed_prices(self) -> Self:
@@ -338,6 +339,9 @@ class SampleSizeCalculator(BudgetCheck):
         if need is None:
             seen = analysis.min_detectable_effect(MOST_SEEDS)
             can = f"{MOST_SEEDS} see {format_difference(metric, seen) if seen else 'none'}"
+            if seen is not None and effect is None:
+                larger = f"--effect {seen:g} {self.suggest_flags(stages)}"
+                flags.append(f"look for a larger effect with a larger budget, {larger}")
             why = f"no {MOST_SEEDS} seeds see {promise}, {noise}; {can}"
         else:
             can = f"{most} seeds are affordable and see {format_difference(metric, effect)}; " if effect else ""

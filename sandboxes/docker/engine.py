@@ -200,7 +200,7 @@ class EngineRefusal(SandboxError):
 
 @contextmanager
 def wrap_errors(engine: ContainerEngine, what: str) -> Iterator[None]:
-    """Turn the engine's troubles into SandboxError: no answer, but for EngineRefused. Docker's NotFound passes."""
+    """Turn the engine's troubles into SandboxError: no answer, but for EngineRefusal. Docker's NotFound passes."""
     from docker.errors import APIError, DockerException, NotFound
     from requests.exceptions import RequestException
     from urllib3.exceptions import HTTPError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
@@ -52,6 +52,8 @@ _SAFELY: Final = 0.9
 """Part of what trainings ended at that a threshold they reach may have."""
 _GRAIN: Final = 0.05
 """What thresholds are rounded down to."""
+_OF_ONE_RUN: Final = {"--json": 0, "--approve": 1}
+"""Flags that say how a study is run and shown, not what it asks, with how many values each takes."""
 _URGENCY: Final = ("invalid", "inconclusive", "supported", "refuted", "equivalent")
 """Which of several verdicts the next question is about: what is open first."""
 
@@ -389,28 +391,33 @@ def _compare(
 
 def _base_flags(state: StudyState) -> str:
     """Return the flags of the study's command that say which job lies under all arms."""
-    words = [str(word) for word in state.command] if isinstance(state.command, list | tuple) else []
-    found = []
+    words, found = _words(state), []
     for flag in ("--job", "--model-path"):
         found += [f"{flag}={word.removeprefix(f'{flag}=')}" for word in words if word.startswith(f"{flag}=")]
         found += [f"{flag}={words[at + 1]}" for at, word in enumerate(words[:-1]) if word == flag]
     return "".join(f" {shlex.quote(flag)}" for flag in found)
 
 
+def _words(state: StudyState) -> list[str]:
+    return [str(word) for word in state.command] if isinstance(state.command, list | tuple) else []
+
+
+def _without(words: Sequence[str], flags: Mapping[str, int]) -> list[str]:
+    """Return a command's words without these flags, each of which takes so many values."""
+    dropped = {at + more for at, word in enumerate(words) for more in range(1 + flags.get(word, -1))}
+    return [word for at, word in enumerate(words) if at not in dropped and word.partition("=")[0] not in flags]
+
+
 def restate(state: StudyState, budget_s: float) -> str:
     """Return the command of a study that explored as one that tests: any number of runs, so many seconds and some."""
-    words = [str(word) for word in state.command] if isinstance(state.command, list | tuple) else []
-    most = {at + more for at, word in enumerate(words) if word == "--max-runs" for more in (0, 1)}
-    kept = [word for at, word in enumerate(words) if at not in most and not word.startswith("--max-runs=")]
-    asked = replace(state, command=[word for word in kept if word != "--explore"])
+    asked = replace(state, command=_without(_words(state), {"--max-runs": 1, "--explore": 0}))
     return _same_question(asked, "", _ROOM * budget_s / state.budget_s).command
 
 
 def _same_question(state: StudyState, why: str, longer: float) -> NextQuestion:
-    command, budget = state.command, f"{_minutes(longer * state.budget_s)}m"
-    if isinstance(command, str) or not isinstance(command, list | tuple):
-        return NextQuestion(why, str(command), ProposedStudy(state.budget_s))
-    words = [str(word) for word in command]
+    if not (words := _without(_words(state), _OF_ONE_RUN)):
+        return NextQuestion(why, str(state.command), ProposedStudy(state.budget_s))
+    budget = f"{_minutes(longer * state.budget_s)}m"
     kept = [word for word in words if not word.startswith("--budget=")]
     if "--budget" in words[:-1]:
         kept = words

@@ -13,6 +13,7 @@ from research.cli import steering
 from research.installation.home import Home
 from studies import EventLog, EventType
 from studies.log.locks import ControllerLeases, Holder
+from studies.log.study import BUDGET_RULE
 from tests.golden import assert_golden
 from tests.research.cli.conftest import Ajet
 from tests.research.factories import make_study
@@ -140,6 +141,21 @@ def test_an_amendment_after_the_first_result_says_what_that_means(ajet: Ajet, lo
     assert locked.state().budget_s == 7200.0
     locked.append(EventType.STUDY_STOPPED, reason="budget: 900 s of work are used up")
     assert_golden(ajet("study", "amend", "--budget", "3h", "--reason", "slow").out)
+
+
+def test_where_time_was_missing_more_of_it_is_advised_until_it_is_given(ajet: Ajet, study: Synthetic) -> None:
+    study.append(EventType.STUDY_STOPPED, reason="3 runs need about 20 min; the budget is 15 min")
+    ajet("study", "report").refused(f"ajet study amend {STUDY} --budget 30m")
+    told = ajet("study", "amend", "--budget", "20m", "--reason", "slow").out
+    assert told.endswith(f"\ngo on with: ajet study resume {STUDY}\n")
+
+
+def test_a_study_that_its_budget_ended_is_not_said_to_go_on_by_itself(ajet: Ajet, locked: Synthetic) -> None:
+    locked.append(EventType.DECISION_TAKEN, rule=BUDGET_RULE, action="stop", reason="900 s of work are used up")
+    locked.append(EventType.STUDY_STOPPED, reason="budget: 900 s of work are used up")
+    more = f"ajet study amend {STUDY} --budget 30m"
+    ajet("study", "report").refused(more)
+    assert more in ajet("study", "amend", "--note", "the machine is slow").out
 
 
 def test_what_the_planner_asks_is_shown_and_answered_by_a_note(ajet: Ajet, study: Synthetic) -> None:

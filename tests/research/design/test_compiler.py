@@ -362,8 +362,8 @@ def test_a_promise_that_nobody_named_shrinks_before_the_first_run_and_one_that_s
     design = compiled(300, bank=loud)
     assert len(design.seeds) >= 3
     assert design.promise.power < 0.8
-    for named in (StatisticalRequirements(effect=0.1), StatisticalRequirements(power=0.9)):
-        assert told(wish(), 300, bank=loud, requirements=named) is not None
+    for named in ({"effect": 0.1}, {"power": 0.9}, {"power_named": True}):
+        assert told(wish(), 300, bank=loud, requirements=StatisticalRequirements(**named)) is not None
 
 
 def test_what_the_first_run_showed_too_slow_is_tried_by_the_price_list() -> None:

@@ -147,6 +147,8 @@ def test_a_topic_that_is_half_understood_is_studied_after_a_yes_alone(said: bool
 def test_an_effect_is_one_of_the_metric_that_the_topic_asks_for() -> None:
     asked = ResearchOptions(topic="Does a larger group size make GRPO learn the guessing game faster?", effect=728)
     assert make_request(asked, print).requirements.effect == 728
+    named = (make_request(asked.model_copy(update={"power": power}), print) for power in (None, 0.8))
+    assert [request.requirements.power_named for request in named] == [False, True]
     with pytest.raises(DesignRefused):
         make_request(ResearchOptions(topic="group size 4 vs 16", effect=728), print)
 

@@ -47,10 +47,10 @@ def test_what_no_metric_is_called_or_takes_or_gives_is_refused(
 
 def test_a_study_keeps_what_was_asked_and_an_older_one_asked_for_nothing() -> None:
     asked = RequestedMetric("episodes", 0.7, words="faster")
-    kept = StatisticalRequirements(effect=256.0, metric=asked).settings()
-    assert StatisticalRequirements.of(kept) == StatisticalRequirements(effect=256.0, metric=asked)
+    for wanted in (StatisticalRequirements(effect=256.0, metric=asked), StatisticalRequirements(power_named=True)):
+        assert StatisticalRequirements.of(wanted.settings()) == wanted
     older = {"effect": 0.1, "power": 0.8, "looks": 3, "episodes": 512}
-    assert StatisticalRequirements.of(older).metric is None
+    assert (StatisticalRequirements.of(older).metric, StatisticalRequirements.of(older).power_named) == (None, False)
 
 
 def test_episodes_are_cut_at_the_longest_training() -> None:

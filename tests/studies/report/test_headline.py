@@ -137,6 +137,16 @@ def test_what_is_asked_next_keeps_equal_episodes_the_aim_and_the_command_where_w
     assert shlex.split(head.next.command) == ["ajet", "study", "plan", study.topic, "--budget", "15m"]
 
 
+def test_how_a_study_was_shown_and_approved_is_not_asked_of_the_next(tmp_path: Path) -> None:
+    state = Synthetic(tmp_path, means={"reward=built-in": 0.5, "reward=dense": 0.6}).whole(coded_design())
+
+    def asked_next(*flags: str) -> str:
+        return list_next_questions(replace(state, command=["ajet", "research", "of rewards", *flags]))[0].command
+
+    assert asked_next("--json", "--approve", "plan") == asked_next("--approve=stages") == asked_next()
+    assert "--max-runs 9" in asked_next("--json", "--max-runs", "9")
+
+
 @pytest.mark.parametrize(("verdict", "said"), [("equivalent", "do not choose"), ("supported", "prefer neither")])
 def test_trainings_that_collapsed_are_counted_in_what_is_advised(tmp_path: Path, verdict: str, said: str) -> None:
     state = with_means(tmp_path, 0.78, 0.67).whole(promised())
