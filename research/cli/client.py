@@ -14,13 +14,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from research.agents.request import (
-    AgentRequest,
-    RunOptions,
-    check_evaluated,
-    check_ready,
-    select_tasks,
-)
+from research.agents.request import AgentRequest, RunOptions, check_evaluated, check_ready, select_tasks
 from research.agents.run import AgentResult, AgentRun, choose_place, job_status, perform
 from research.cli.app import Json, answer, console, print_json, takes_options
 from research.cli.debug import bring_environment, debug
@@ -204,10 +198,7 @@ def agent_file(name: CommandLine) -> str:
     return _FILE.format(name=name, needs=preset.needs, command=preset.command, variables=preset.variables)
 
 
-def env(
-    name: Annotated[CommandLine, typer.Argument(help="The command line.")],
-    json: Json = False,
-) -> None:
+def env(name: Annotated[CommandLine, typer.Argument(help="The command line.")], json: Json = False) -> None:
     """Print an agent.py that has a command line play: its variables and options, and what its job needs.
 
     Examples:
@@ -221,8 +212,7 @@ def env(
 
 
 def wheel(
-    folder: Annotated[Path, typer.Argument(help="Where it is written.")] = Path("dist"),
-    json: Json = False,
+    folder: Annotated[Path, typer.Argument(help="Where it is written.")] = Path("dist"), json: Json = False
 ) -> None:
     """Write the light client as a wheel, for machines on which agents play: it needs aiohttp and pydantic alone.
 

@@ -18,14 +18,7 @@ from rich.text import Text
 
 from research.cli.app import Json, answer, console, make_table, show_progress
 from research.design.pricing import runs_at_once
-from research.environments.catalog import (
-    NO_MODEL,
-    MeasuredEnvironment,
-    catalogue,
-    find_measurements,
-    save_measurement,
-    unusual_conditions,
-)
+from research.environments import catalog
 from research.environments.check import EnvironmentCheck, PlayBounds, Plays, has_parts, play_alone
 from research.environments.check import check as check_environment
 from research.environments.install import load_environment, packages_of, remove
@@ -101,7 +94,7 @@ def _custom_row(each: Mapping[str, Any]) -> tuple[str, ...]:
     apart = "apart from its code" if each["hidden_apart"] else "its code has them"
     size, tasks = format_size(each["bytes"]), _format_splits(each["tasks"])
     models, faults = each["measured_with"], len(each["faults"])
-    checked = "no" if not models else "yes" if models == [NO_MODEL] else "yes, with a model"
+    checked = "no" if not models else "yes" if models == [catalog.NO_MODEL] else "yes, with a model"
     if models and faults:
         checked += f": {faults} fault{'s' if faults > 1 else ''}"
     return each["name"], each["title"], tasks, apart, checked, size, each["from"]
@@ -115,7 +108,9 @@ def format_size(count: int) -> str:
     return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.0f} KiB"
 
 
-def show_lines(environment: Environment, plays: Plays, measured: Sequence[MeasuredEnvironment]) -> Iterator[Line]:
+def show_lines(
+    environment: Environment, plays: Plays, measured: Sequence[catalog.MeasuredEnvironment]
+) -> Iterator[Line]:
     yield Text(environment.name, "bold")
     low, high = environment.reward_range
     yield Text(f"title         {environment.title}")
@@ -178,9 +173,9 @@ def _faults(found: Iterable[str]) -> Iterator[Text]:
     return (Text.assemble(("fault         ", "red"), fault) for fault in found)
 
 
-def measurement_lines(known: MeasuredEnvironment) -> Iterator[Text]:
+def measurement_lines(known: catalog.MeasuredEnvironment) -> Iterator[Text]:
     """Yield what was measured of an environment, by the players without a model, or with one."""
-    if known.model == NO_MODEL:
+    if known.model == catalog.NO_MODEL:
         yield Text(f"measured {known.measured_at}, without a model", "bold")
         yield from _faults(known.faults or ())
         if known.calls_per_episode is not None and known.environment_seconds_per_episode is not None:
@@ -188,7 +183,7 @@ def measurement_lines(known: MeasuredEnvironment) -> Iterator[Text]:
             yield Text(f"an episode    {known.calls_per_episode:.1f} answers, {seconds:.1f} ms of its own code")
         return
     yield Text(f"with the model {known.model}, measured {known.measured_at}", "bold")
-    if unusual := unusual_conditions(known):
+    if unusual := catalog.unusual_conditions(known):
         yield Text("holds for     jobs with " + ", ".join(f"{name} {value}" for name, value in unusual.items()))
     if known.base_success is not None:
         interval = rate_interval(round(known.base_success * known.base_success_n), known.base_success_n)
@@ -216,7 +211,7 @@ def measurement_lines(known: MeasuredEnvironment) -> Iterator[Text]:
         yield Text(f"startup       {known.startup_s:.1f} s")
 
 
-def _episode(known: MeasuredEnvironment) -> Iterator[str]:
+def _episode(known: catalog.MeasuredEnvironment) -> Iterator[str]:
     if known.calls_per_episode is not None:
         yield f"{known.calls_per_episode:.1f} calls"
     if known.prompt_tokens is not None and known.sampled_tokens is not None:
@@ -256,7 +251,7 @@ def show_all(json: Json = False) -> None:
 
         ajet env list --json
     """
-    found = catalogue(Home.locate().for_reading())
+    found = catalog.catalogue(Home.locate().for_reading())
     built_in = ((each["name"], each["title"], _format_splits(each["tasks"])) for each in found["built_in"])
     lines: list[Line] = [_table("built in", ("name", "title", "tasks"), built_in)]
     if found["installed"]:
@@ -290,7 +285,7 @@ def show(ref: Reference, reward: Reward = None, json: Json = False) -> None:
         environment = load_environment(ref, reward, home, note)
         packages = packages_of(environment.name, home, note)
         plays = play_alone(environment.name, home, packages, PlayBounds(plays=1), note)
-    measured = find_measurements(home, environment.name)
+    measured = catalog.find_measurements(home, environment.name)
     facts: dict[str, Any] = {
         "environment": environment.name, "title": environment.title, "measures": environment.measures,
         "reward_range": list(environment.reward_range), "solved_at": environment.solved_at,
@@ -386,7 +381,7 @@ def check(
         with show_progress(json, "looking", lambda line: None) as note:
             packages = packages_of(environment.name, home, note)
             played = try_model(trial, chosen, home, packages, note)
-        save_measurement(home, played)
+        catalog.save_measurement(home, played)
     told = {
         "environment": environment.name, "tasks": found.tasks, "kinds": found.kinds,
         "drawn_twice": found.drawn_twice, "players": list(found.players.values()), "faults": found.faults,

@@ -10,14 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from research.cli.app import Json, Name, answer, columns, make_table, open_installation, open_study, print_json
-from research.design.known_findings import (
-    KnownFinding,
-    describe_evidence,
-    find_contradictions,
-    load_findings,
-    recipe_of,
-    search_findings,
-)
+from research.design import known_findings
 from research.installation.home import Home
 from research.planners.factory import Forecaster, TrackRecord, load_track_record
 from research.terminal import warn
@@ -105,7 +98,7 @@ def recipe(name: Name = None, json: Json = False) -> None:
         ajet study recipe larger-group --json
     """
     home, _, state = open_study(name)
-    told = recipe_of(state, home.study(state.id))
+    told = known_findings.recipe_of(state, home.study(state.id))
     if json:
         evidence = [
             {
@@ -124,7 +117,7 @@ def recipe(name: Name = None, json: Json = False) -> None:
             for said, rounds in (("held", value.held_by), ("not held", value.not_held_by))
             if rounds
         ]
-        told_of = f"{value.finding.study}, {describe_evidence(value.finding)}{''.join(later)}"
+        told_of = f"{value.finding.study}, {known_findings.describe_evidence(value.finding)}{''.join(later)}"
         warn(f"{value.text} is better than {over}: {told_of}")
     for line in [*told.apart, *told.notes]:
         warn(line)
@@ -154,9 +147,9 @@ def findings(
         ajet findings equivalent --json
     """
     home, log = open_installation()
-    collection = load_findings(home, log)
-    shown = search_findings(collection.findings, words or ())
-    against = find_contradictions(shown)
+    collection = known_findings.load_findings(home, log)
+    shown = known_findings.search_findings(collection.findings, words or ())
+    against = known_findings.find_contradictions(shown)
     payload = {
         "findings": [{"name": finding.name, **finding.model_dump(mode="json")} for finding in shown],
         "contradictions": [
@@ -178,7 +171,7 @@ def findings(
     answer(json, payload, *lines)
 
 
-def _row(finding: KnownFinding) -> tuple[str, ...]:
+def _row(finding: known_findings.KnownFinding) -> tuple[str, ...]:
     where, interval = finding.conditions, ""
     effect = "" if finding.estimate is None else f"{finding.estimate:+.3g}"
     if finding.low is not None and finding.high is not None:
@@ -190,5 +183,5 @@ def _row(finding: KnownFinding) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _names(findings: Iterable[KnownFinding]) -> list[str]:
+def _names(findings: Iterable[known_findings.KnownFinding]) -> list[str]:
     return [each.name for each in findings]

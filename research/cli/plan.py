@@ -12,13 +12,6 @@ from rich.text import Text
 from research.cli.app import Json, answer, make_table, show_progress, takes_options
 from research.controller import options
 from research.controller.evaluation import PlanningInputs
-from research.controller.options import (
-    ResearchOptions,
-    ask_on_terminal,
-    make_request,
-    require_understood,
-    select_planner,
-)
 from research.controller.preview import PlanPreview, preview, run_hours
 from research.controller.session import parallel_of
 from research.design.compiler import DesignCompiler
@@ -40,8 +33,8 @@ from studies.records.statements import metric_name, setting
 from swarm.job import Job
 
 
-@takes_options(ResearchOptions, omit={"approve", "sandbox"})
-def plan(asked: ResearchOptions, planner_timeout: options.PlannerTimeout = None, json: Json = False) -> None:
+@takes_options(options.ResearchOptions, omit={"approve", "sandbox"})
+def plan(asked: options.ResearchOptions, planner_timeout: options.PlannerTimeout = None, json: Json = False) -> None:
     """Show what a study would be, what it could see and what it would cost; nothing is run.
 
     Its flags mean what they mean to `ajet research`. Exit code 2 where the design would be refused, with the reason and
@@ -61,11 +54,11 @@ def plan(asked: ResearchOptions, planner_timeout: options.PlannerTimeout = None,
 
         ajet study plan "group size 4 vs 8" --json
     """
-    request = make_request(asked, warn)
+    request = options.make_request(asked, warn)
     require_known((request.base or Job()).backend)
-    chosen = select_planner(request, warn, planner_timeout)
+    chosen = options.select_planner(request, warn, planner_timeout)
     if isinstance(chosen, RulesPlanner):
-        require_understood(request, ask_on_terminal, asked, "study plan")
+        options.require_understood(request, options.ask_on_terminal, asked, "study plan")
     home = Home.locate().prepare()
     log, check_of = EventLog(home.database), check_loader(home.models)
     runs = parallel_of(request.base, request.requested, check_of)
@@ -79,7 +72,9 @@ def plan(asked: ResearchOptions, planner_timeout: options.PlannerTimeout = None,
         models=request.requested.models,
         explores=request.explore,
     )
-    context = PlanningInputs(request.topic, compiler, lambda: request.budget_s, request.requested, request.parsed)
+    context = PlanningInputs(
+        request.topic, compiler, lambda: request.budget_s, wanted=request.requested, parsed=request.parsed
+    )
     with show_progress(json, "planning"):
         try:
             seen = preview(context, chosen)

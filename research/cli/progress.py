@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -83,36 +84,31 @@ class _WrappedScreen:
         yield from console.render(self._what, options.update(no_wrap=False, overflow="fold"))
 
 
+@dataclass(eq=False)
 class LineLog:
     """One line per change, for output that is no terminal."""
 
-    def __init__(
-        self,
-        write: Callable[[str], None],
-        budget_left: Callable[[StudyState], float],
-        doubts: Mapping[str, str] = NONE_DOUBTED,
-    ) -> None:
-        self._write = write
-        self._doubts = doubts
-        self._budget_left = budget_left
-        self._seen: set[str] = set()
-        self._paused = False
+    write: Callable[[str], None]
+    budget_left: Callable[[StudyState], float]
+    doubts: Mapping[str, str] = field(default_factory=dict)
+    _seen: set[str] = field(default_factory=set)
+    _paused: bool = False
 
     def observe(self, state: StudyState) -> None:
         before = not self._seen and any(run.attempts for run in state.every_run.values())  # the study is not new
-        when = "earlier" if before else f"{format_seconds(self._budget_left(state))} left"
-        for key, line in progress_lines(state, self._doubts):
+        when = "earlier" if before else f"{format_seconds(self.budget_left(state))} left"
+        for key, line in progress_lines(state, self.doubts):
             if key not in self._seen:
                 self._seen.add(key)
-                self._write(f"[{when}] {line}")
+                self.write(f"[{when}] {line}")
         if self._paused != (now := state.status == "paused"):
             self._paused = now
-            self._write(describe_pause(state) if now else f"study {state.id} is paused no more")
+            self.write(describe_pause(state) if now else f"study {state.id} is paused no more")
 
     def note(self, line: str) -> None:
         if line not in self._seen:
             self._seen.add(line)
-            self._write(line)
+            self.write(line)
 
 
 def screen(

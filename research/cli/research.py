@@ -16,14 +16,6 @@ from research.cli.progress import LineLog, LiveScreen, Progress
 from research.cli.studies import render_ending, summary
 from research.controller import options
 from research.controller.controller import Observer, budget_left
-from research.controller.options import (
-    ResearchOptions,
-    ask_on_terminal,
-    begin_study,
-    make_mirror,
-    make_request,
-    require_planner,
-)
 from research.controller.progress import verdict_key
 from research.controller.session import Session, hold_lease, new_study_id
 from research.controller.wandb import wandb_login
@@ -75,7 +67,7 @@ def conduct(
             from research.orchestration.projection import PrefectView
 
             view = PrefectView(home, begun, say, warn)
-    mirror = make_mirror(home, begun, say, warn)
+    mirror = options.make_mirror(home, begun, say, warn)
     session = Session(home, log, study, planner, isolation, lease.check, mirror)
     try:
         with view or nullcontext(), mirror or nullcontext():
@@ -180,9 +172,9 @@ def make_observer(home: Home, state: StudyState, *, json: bool = False) -> tuple
     return LineLog(ignore_disk_full(write), budget_left, doubts), nullcontext()
 
 
-@takes_options(ResearchOptions)
+@takes_options(options.ResearchOptions)
 def research(
-    asked: ResearchOptions,
+    asked: options.ResearchOptions,
     planner_timeout: options.PlannerTimeout = None,
     prefect: Annotated[bool, typer.Option(help="Show the study in a local Prefect server.")] = True,
     detach: options.Detach = False,
@@ -230,8 +222,8 @@ def research(
 
         ajet research "Does a denser reward help with sums?" --planner llm --planner-model NAME --sandbox docker
     """
-    request = make_request(asked, warn)
-    planner = require_planner(request, warn, planner_timeout, ask=ask_on_terminal, asked=asked)
+    request = options.make_request(asked, warn)
+    planner = options.require_planner(request, warn, planner_timeout, ask=options.ask_on_terminal, asked=asked)
     if detach:
         require_detachable(planner_timeout, prefect=prefect)
     home = Home.locate().prepare()
@@ -246,9 +238,9 @@ def research(
     )  # fmt: skip
     if give is not None:
         with hold_lease(home, log, study, warn):  # so that it is this installation's, whatever becomes of its flow run
-            begin_study(home, log, study, created)
+            options.begin_study(home, log, study, created)
         hand_to_worker(give, study, json)
         return
     with hold_lease(home, log, study, warn) as lease:
-        begin_study(home, log, study, created)
+        options.begin_study(home, log, study, created)
         conduct(home, log, study, planner, lease=lease, isolation=isolation, prefect=prefect, json=json)

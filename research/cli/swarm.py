@@ -17,20 +17,9 @@ from research.cli.top import Watcher, status_lines, top
 from research.environments.install import load_environment
 from research.errors import BadInput, NotReady
 from research.files import read_json
+from research.installation import servers
 from research.installation.base_job import describe_unusual_rate, read_job, require_backend, with_fields
 from research.installation.home import Home
-from research.installation.servers import (
-    Server,
-    ServerConnection,
-    connect_server,
-    ensure_server,
-    find_running,
-    own_name,
-    resolve_target,
-    servers,
-    stop_swarm,
-    validate_name,
-)
 from research.terminal import warn
 from swarm.client import SwarmClient
 from swarm.environments.registry import add_folder, environments, get_environment
@@ -54,7 +43,7 @@ def list_servers(json: Json = False) -> None:
         ajet swarm list --json
     """
     rows: list[dict[str, Any]] = []
-    for name, process in servers(Home.locate()):
+    for name, process in servers.servers(Home.locate()):
         row: dict[str, Any] = {"name": name, "url": None, "pid": None, "state": "down", "step": None, "steps": None}
         rows.append(row)
         if process is None:
@@ -94,7 +83,7 @@ def token(
 
         ajet swarm token --role admin --server speaker
     """
-    process = find_running(own_name(name))
+    process = servers.find_running(servers.own_name(name))
     keys = read_json(process.folder / "tokens.json") or {}
     if role not in keys:
         raise NotReady(f"expected a key for the role {role} in {process.folder / 'tokens.json'}; found none")
@@ -134,8 +123,7 @@ class StartOptions(BaseModel):
         typer.Option(help="Backend, in place of the job's: local, verl (docs/cluster.md), or an installed one."),
     ] = None
     max_context: Annotated[
-        int | None,
-        typer.Option(help="Most tokens of prompt and answer, in place of the job's.", show_default=False),
+        int | None, typer.Option(help="Most tokens of prompt and answer, in place of the job's.", show_default=False)
     ] = None
     check: Annotated[
         bool, typer.Option("--check", help="Start nothing: say what the backend verl finds and lacks here.")
@@ -169,7 +157,7 @@ class StartOptions(BaseModel):
             "--peer", help="Address of a server to ask what became of a team; repeatable.", show_default=False
         ),
     ] = None
-    server: Server = None
+    server: servers.Server = None
 
     def wanted_job(self) -> Job | None:
         """Return the job that is to be trained; None where none is asked for. Raises what is wrong with it."""
@@ -230,7 +218,7 @@ def start(asked: StartOptions, json: Json = False) -> None:
 
         AJET_TOKEN=... ajet swarm start --server http://trainer:8700 --job job.json
     """
-    home, (name, server) = Home.locate(), resolve_target(asked.name, asked.server)
+    home, (name, server) = Home.locate(), servers.resolve_target(asked.name, asked.server)
     add_folder(home.environments)
     wanted = asked.wanted_job()
     if wanted is not None and server is None:
@@ -239,9 +227,9 @@ def start(asked: StartOptions, json: Json = False) -> None:
     if asked.check:
         check_backend(wanted or Job(), home.models, as_json=json)
     if server is None:
-        name, changes = None if name is None else validate_name(name), asked.binding_changes(wanted)
-        process, ran = ensure_server(home, name, changes, port=asked.port, idle=wanted is not None)
-        at = ServerConnection(process.url, process.admin_token, process)
+        name, changes = None if name is None else servers.validate_name(name), asked.binding_changes(wanted)
+        process, ran = servers.ensure_server(home, name, changes, port=asked.port, idle=wanted is not None)
+        at = servers.ServerConnection(process.url, process.admin_token, process)
     else:
         local = name is not None or bool(asked.binding_changes(None))
         if wanted is not None and isinstance(wanted.model, PathModel) and Path(wanted.model.path).exists():
@@ -253,7 +241,7 @@ def start(asked: StartOptions, json: Json = False) -> None:
             )
         if wanted is None:
             raise BadInput(f"expected --job FILE or --environment NAME for the server {server}; found neither")
-        at, ran = connect_server(server), True
+        at, ran = servers.connect_server(server), True
     with SwarmClient(at.url, at.token) as client:
         if ran and (before := _status(at, client)).state is ServerState.FAILED:
             warn(f"the server had failed ({before.reason}); trying again")
@@ -277,7 +265,7 @@ def start(asked: StartOptions, json: Json = False) -> None:
 
 
 @app.command("status")
-def show_status(server: Server = None, json: Json = False) -> None:
+def show_status(server: servers.Server = None, json: Json = False) -> None:
     """Show what the swarm server is doing, in twelve lines; --json has every metric. `ajet swarm top` is live.
 
     Examples:
@@ -286,7 +274,7 @@ def show_status(server: Server = None, json: Json = False) -> None:
 
         ajet swarm status --json
     """
-    at = connect_server(server)
+    at = servers.connect_server(server)
     with SwarmClient(at.url, at.token) as client:
         status = _status(at, client)
         if json:
@@ -298,7 +286,7 @@ def show_status(server: Server = None, json: Json = False) -> None:
 
 
 @app.command()
-def stop(server: Server = None, json: Json = False) -> None:
+def stop(server: servers.Server = None, json: Json = False) -> None:
     """Stop the swarm server cleanly; `ajet swarm start` takes its job up again.
 
     Of a server on another machine its training is stopped, and the process there goes on.
@@ -309,9 +297,9 @@ def stop(server: Server = None, json: Json = False) -> None:
 
         ajet swarm stop --server speaker
     """
-    at = connect_server(server)
+    at = servers.connect_server(server)
     if at.process is not None:
-        stop_swarm(at.process)
+        servers.stop_swarm(at.process)
         said = f"stopped the swarm server at {at.url}"
     else:
         with SwarmClient(at.url, at.token) as client:
@@ -320,7 +308,7 @@ def stop(server: Server = None, json: Json = False) -> None:
     answer(json, {"stopped": at.url, "process": at.process is not None}, said)
 
 
-def _status(at: ServerConnection, client: SwarmClient) -> Status:
+def _status(at: servers.ServerConnection, client: SwarmClient) -> Status:
     try:
         return client.status(within_s=RETRY_TIMEOUT_S)
     except Unreachable as error:

@@ -56,8 +56,7 @@ def export_model(
         Path | None, typer.Option(help="Whose training, as a job's JSON; else the server's, else the newest one's.")
     ] = None,
     server: Annotated[
-        str | None,
-        typer.Option(help="Name of the server, where several were started here.", show_default=False),
+        str | None, typer.Option(help="Name of the server, where several were started here.", show_default=False)
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output: the card.")] = False,
 ) -> None:

@@ -31,8 +31,8 @@ from research.installation.machine import cores, max_parallel_runs
 from research.isolation.client_image import last_image
 from research.isolation.mode import one_line, resolve_kind
 from research.planners.endpoint import url_origin
-from research.planners.factory import is_http_url
 from research.terminal import warn
+from research.text import is_http_url
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, connect
 from sandboxes.images.build import identity
@@ -183,12 +183,7 @@ def doctor(json: Json = False) -> None:
     names = ("", "part", "found", "what to do")
     ready = all(check.level != "missing" for check in checks)
     said = (("ready:", "green"), ' ajet research "..."') if ready else (("not ready:", "red"), " see above")
-    answer(
-        json,
-        {"healthy": ready, "checks": checks},
-        make_table(names, rows, wraps=names),
-        Text.assemble(*said),
-    )
+    answer(json, {"healthy": ready, "checks": checks}, make_table(names, rows, wraps=names), Text.assemble(*said))
     raise typer.Exit(0 if ready else 1)
 
 

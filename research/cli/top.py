@@ -34,14 +34,9 @@ from swarm.wire import EvaluationSummary, ServerState, Status
 REWARD: Final = "critic/rewards/mean"
 SUCCESS: Final = "critic/success/mean"
 CURVES: Final = {
-    "reward": REWARD,
-    "success": SUCCESS,
-    "loss": "actor/pg_loss",
-    "entropy": "actor/entropy",
-    "KL": "actor/ppo_kl",
-    "clipped": "actor/pg_clipfrac",
-    "evaluated": "eval/success/mean",
-}
+    "reward": REWARD, "success": SUCCESS, "loss": "actor/pg_loss", "entropy": "actor/entropy", "KL": "actor/ppo_kl",
+    "clipped": "actor/pg_clipfrac", "evaluated": "eval/success/mean",
+}  # fmt: skip
 """The curves that are shown, by what a person calls them."""
 _KEYS: Final = (*CURVES.values(), "eval/reward/mean")
 PLOTTED = 240

@@ -3,21 +3,33 @@
 A study and its preview go the same way, `design_topic`; they differ in how a turn is taken: a study keeps it in its
 folder and its log, a preview forgets it. An action is evaluated once: the planner asks whether it would be
 refused (`ActionCheck`), and who asked the planner takes the result of the same evaluation.
+
+A claim of an earlier round may be put to the test once more: code builds the comparison from the record of the round.
+Values, constants, steps, direction and prediction are those of the lock; seeds and level are the new round's.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
 
-from research.controller.rounds import PricedExploration, ReplicationProposal, build_replication, price_exploration
-from research.design.compiler import CompiledDesign, DesignCompiler, accept_hypotheses, collect_reward_code, seed_source
+from pydantic import ValidationError
+
+from research.design.compiler import (
+    CompiledDesign,
+    DesignCompiler,
+    PricedExploration,
+    accept_hypotheses,
+    collect_reward_code,
+    seed_source,
+)
 from research.errors import BadInput, DesignRefused, PlannerFailed, TopicDeclined
 from research.installation.base_job import find_fixed_fields
-from research.planners.context import NO_REWARD_NOW, Planner, PlannerContext, PlannerTurn, field_specs
-from research.planners.history import CampaignFacts, Notebook, QuotedText
+from research.planners.context import NO_REWARD_NOW, Briefing, Planner, PlannerContext, PlannerTurn, field_specs
+from research.planners.history import CampaignFacts
 from research.planners.lexicon import find_environment, name_environments
 from research.planners.prompts import DECLINABLE
 from research.planners.rules import RulesPlanner
@@ -26,53 +38,41 @@ from research.proposals.actions import (
     Action,
     AskUser,
     Conclude,
+    Constant,
     Decline,
     Explore,
     Note,
     Propose,
     ProposeDesign,
+    ProposedHypothesis,
     Replicate,
     Revise,
+    Tried,
 )
-from research.proposals.flags import ParsedTopic, RequestedComparison
+from research.proposals.arms import arm_text, constant_value, value_text
 from research.proposals.metric_choice import RequestedMetric
-from research.text import did_you_mean
+from research.text import describe, did_you_mean, format_seconds
 from studies.records.alpha import AlphaLedgers
-from studies.records.design import REWARD, Design, Hypothesis, Metric, NoisePlan
+from studies.records.design import CONFIGURATION, MODEL, REWARD, Arm, Design, Hypothesis, Metric, NoisePlan
 from studies.records.procedure import Noise
+from studies.records.runs import screen_metric
 from studies.records.verdict import PlannerMessage, planner_label
 from swarm.environments.registry import environments
 from swarm.job import Job
 
 
 @dataclass(frozen=True, slots=True)
-class PlanningInputs:
+class PlanningInputs(Briefing):
     """What a topic is planned by."""
 
-    topic: str
     compiler: DesignCompiler
     """What designs are judged by; `seconds_left` of it is asked anew each time."""
     seconds_left: Callable[[], float]
     """What remains of the budget's wall clock now: a slow planner spends it too."""
-    requested: RequestedComparison = field(default_factory=RequestedComparison)
-    parsed: ParsedTopic | None = None
-    """What the rules understood of the topic when the study began; None where nobody parsed it."""
-    code_allowed: bool = False
-    """Whether runs are in containers, so that a reward function may be proposed."""
-    notes: tuple[QuotedText, ...] = ()
-    """Notes that people left in the study, quoted."""
     locked: Metric | None = None
     """What the study is judged by, once that is locked: its environment may be gone by then."""
-    campaign: CampaignFacts | None = None
-    """What the rounds before found; None in the first."""
-    notebook: Notebook | None = None
-    """What the planner wrote down; None where it can write nothing down."""
-    findings: tuple[QuotedText, ...] = ()
-    """What earlier studies here found about the topic."""
     tools: Callable[[PlanningInputs], StudyTools | None] = lambda context: None
     """Returns what a planner may look at, by the levels and prices of a context."""
-    plays_seen: bool = False
-    """Whether a planner looked at plays of hidden tasks: then no reward function is taken any more."""
 
     def current_compiler(self) -> DesignCompiler:
         return replace(self.compiler, seconds_left=self.seconds_left())
@@ -97,14 +97,14 @@ class PlanningInputs:
         """Return what the job's runs are judged by; raise DesignRefused for what its environment does not give."""
         return self.locked or self.compiler.metric_in(self._set_environment(self.compiler.base or Job()).environment)
 
-    def build_replication(self, action: Replicate) -> ReplicationProposal:
+    def build_replication(self, action: Replicate) -> tuple[Propose, ProposeDesign]:
         return build_replication(action, self.campaign, self.compiler)
 
     def hypotheses(self, proposal: Propose) -> tuple[Hypothesis, ...]:
         """Return the hypotheses of a proposal as records; raise DesignRefused for one that cannot be tested."""
         judged = None if self.compiler.requirements.metric is None else self.metric()
         number = 1 if self.campaign is None else self.campaign.round
-        return accept_hypotheses(proposal, self.requested.models, judged, number)
+        return accept_hypotheses(proposal, self.wanted.models, judged, number)
 
     def build_context(self, proposal: AcceptedProposal | None = None, rejected: str | None = None) -> PlannerContext:
         """Return what the planner is told before its proposal, or (with the proposal) before its design."""
@@ -120,40 +120,24 @@ class PlanningInputs:
             with suppress(DesignRefused):  # an environment that does not give the metric
                 if isinstance(noise := compiler.bank.find(name, job, compiler.metric_in(name)), Noise):
                     noises[name] = noise
+        told = {entry.name: getattr(self, entry.name) for entry in fields(Briefing)}
         return PlannerContext(
-            topic=self.topic,
-            seconds_left=self.seconds_left(),
+            **told | {"code_allowed": self.code_allowed and not self.plays_seen}, seconds_left=self.seconds_left(),
             seconds_per_run=compiler.price.run_with_evaluations(self._set_environment(job), metric),
-            parallel=compiler.price.parallel,
-            max_runs=compiler.budget.max_runs,
-            effect=compiler.requirements.min_effect(metric),
-            effect_given=compiler.requirements.effect is not None,
-            metric=metric,
-            requested_metric=compiler.requirements.metric,
-            checked=checked,
-            noise=noises,
+            parallel=compiler.price.parallel, max_runs=compiler.budget.max_runs,
+            effect=compiler.requirements.min_effect(metric), effect_given=compiler.requirements.effect is not None,
+            metric=metric, requested_metric=compiler.requirements.metric, checked=checked, noise=noises,
             hypotheses=proposal.hypotheses if proposal else (),
             not_tested=proposal.action.not_tested if proposal else "",
-            search=proposal is not None and proposal.action.search,
-            notes=self.notes,
-            rejected=rejected,
-            wanted=self.requested,
-            parsed=self.parsed,
-            code_allowed=self.code_allowed and not self.plays_seen,
-            fields=field_specs(job, self.requested.models),
-            fixed=find_fixed_fields(job),
-            campaign=self.campaign,
-            notebook=self.notebook,
-            findings=self.findings,
-            tools=self.tools(self),
-            plays_seen=self.plays_seen,
+            search=proposal is not None and proposal.action.search, rejected=rejected,
+            fields=field_specs(job, self.wanted.models), fixed=find_fixed_fields(job), tools=self.tools(self),
             explores=compiler.explores,
-        )
+        )  # fmt: skip
 
     def _set_environment(self, job: Job) -> Job:
         if "environment" in find_fixed_fields(job):
             return job
-        return job.model_copy(update={"environment": find_environment(self.topic, self.requested)})
+        return job.model_copy(update={"environment": find_environment(self.topic, self.wanted)})
 
 
 class ActionCheck:
@@ -197,18 +181,18 @@ class ActionCheck:
         if action.action != context.stage and not substitute:
             raise DesignRefused(f"expected the action {context.stage!r} now; found {action.action!r}")
         if isinstance(action, Replicate):
-            again = inputs.build_replication(action)
-            if (other := inputs.requested.find_conflict(again.design.environment)) is not None:
+            proposal, design = inputs.build_replication(action)
+            if (other := inputs.wanted.find_conflict(design.environment)) is not None:
                 raise other
-            inputs = inputs.with_metric_of(again.proposal)
-            return inputs.current_compiler().compile(inputs.hypotheses(again.proposal), again.design)
+            inputs = inputs.with_metric_of(proposal)
+            return inputs.current_compiler().compile(inputs.hypotheses(proposal), design)
         if isinstance(action, Explore):
             self.price_exploration(action)
             return None
         if isinstance(action, Propose):
             if inputs.plays_seen and any(hypothesis.variable == REWARD for hypothesis in action.hypotheses):
                 raise DesignRefused(f"expected hypotheses about job fields; found a reward function: {NO_REWARD_NOW}")
-            environment = find_environment(inputs.topic, inputs.requested)
+            environment = find_environment(inputs.topic, inputs.wanted)
             inputs.current_compiler().check_proposal(action, environment, code_allowed=inputs.code_allowed)
         return self._compile_proposal(inputs, action) if isinstance(action, ProposeDesign) else None
 
@@ -216,13 +200,13 @@ class ActionCheck:
         inputs = self._inputs
         if inputs.campaign is None:
             raise DesignRefused("expected a question first; found an exploration, which is of later rounds")
-        if (other := inputs.requested.find_conflict(action.environment)) is not None:
+        if (other := inputs.wanted.find_conflict(action.environment)) is not None:
             raise other
         return price_exploration(inputs.current_compiler(), inputs.campaign, action)
 
     def _compile_proposal(self, inputs: PlanningInputs, action: ProposeDesign) -> CompiledDesign:
         context = self._context
-        first = inputs.campaign is None and inputs.requested.environment is None  # a flag goes before a topic
+        first = inputs.campaign is None and inputs.wanted.environment is None  # a flag goes before a topic
         if first and (named := name_environments(inputs.topic)) and action.environment not in named:
             expected = f"expected a design in {' or '.join(named)}, which the topic names"
             raise DesignRefused(f"{expected}; found {action.environment}; design it there, or decline")
@@ -231,7 +215,7 @@ class ActionCheck:
             raise DesignRefused(
                 f"expected {told[0]}; found {told[1]}; a proposal with `search` is what a screen follows from"
             )
-        if (other := inputs.requested.find_conflict(action.environment)) is not None:
+        if (other := inputs.wanted.find_conflict(action.environment)) is not None:
             raise other
         shown = [facts.name for facts in context.environments]
         if action.environment not in shown:  # brought here for another study: it was shown to nobody
@@ -240,21 +224,9 @@ class ActionCheck:
         return inputs.current_compiler().compile(context.hypotheses, action)
 
 
-@dataclass(frozen=True, slots=True)
-class TurnResult:
-    """A turn as it was taken, now or before a restart."""
-
-    action: Action
-    secret: bytes
-    """What the seeds of a design follow from."""
-    note: str = ""
-    not_tested: tuple[str, ...] = ()
-    refused: DesignRefused | None = None
-    """Why its action would be refused; a study takes no such turn."""
-
-
-TakeTurn = Callable[[PlannerContext, ActionCheck], TurnResult]
-"""Takes a turn of the due kind, or raises what ends the planning."""
+TakeTurn = Callable[[PlannerContext, ActionCheck], tuple[PlannerTurn, bytes]]
+"""Takes a turn of the due kind, now or before a restart, and what the seeds of a design follow from; or raises what
+ends the planning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +235,7 @@ class AcceptedProposal:
 
     action: Propose
     hypotheses: tuple[Hypothesis, ...]
-    turn: TurnResult
+    turn: PlannerTurn
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +245,9 @@ class EvaluatedDesign:
     topic: str
     proposal: AcceptedProposal
     action: ProposeDesign
-    turn: TurnResult
+    turn: PlannerTurn
+    secret: bytes
+    """What its seeds follow from."""
     result: CompiledDesign | DesignRefused
 
     def get_compiled(self) -> CompiledDesign:
@@ -283,11 +257,11 @@ class EvaluatedDesign:
 
     def noise_plan(self, study: str) -> NoisePlan | None:
         """Return the runs that the design of a study waits for; None where there are none. Raises DesignRefused."""
-        return self.get_compiled().noise_plan(seed_source(f"{study}:noise", self.turn.secret))
+        return self.get_compiled().noise_plan(seed_source(f"{study}:noise", self.secret))
 
     def build_lock(self, study: str) -> Design:
         code = collect_reward_code(self.proposal.action)
-        return self.get_compiled().build_lock(self.topic, seed_source(study, self.turn.secret), code)
+        return self.get_compiled().build_lock(self.topic, seed_source(study, self.secret), code)
 
 
 def design_topic(
@@ -296,9 +270,9 @@ def design_topic(
     """Return the planner's evaluated design on a topic; `announce` is told the proposal first; raise DesignRefused."""
     context = inputs.build_context()
     check = ActionCheck(inputs, context)
-    turn = take(context, check)
+    turn, secret = take(context, check)
     again = inputs.build_replication(turn.action) if isinstance(turn.action, Replicate) else None
-    action = turn.action if again is None else again.proposal
+    action = turn.action if again is None else again[0]
     assert isinstance(action, Propose)
     hypotheses = inputs.with_metric_of(action).hypotheses(action)
     proposal = AcceptedProposal(action, hypotheses, turn)
@@ -307,7 +281,7 @@ def design_topic(
         return design_proposal(inputs, proposal, take)
     result = check.evaluate(turn.action)
     assert result is not None
-    return EvaluatedDesign(inputs.topic, proposal, again.design, turn, result)
+    return EvaluatedDesign(inputs.topic, proposal, again[1], turn, secret, result)
 
 
 def design_proposal(
@@ -317,22 +291,22 @@ def design_proposal(
     inputs = inputs.with_metric_of(proposal.action)
     context = inputs.build_context(proposal, rejected)
     check = ActionCheck(inputs, context)
-    turn = take(context, check)
+    turn, secret = take(context, check)
     result = check.evaluate(turn.action)
     assert isinstance(turn.action, ProposeDesign)
     assert result is not None
-    return EvaluatedDesign(inputs.topic, proposal, turn.action, turn, result)
+    return EvaluatedDesign(inputs.topic, proposal, turn.action, turn, secret, result)
 
 
 def dry_run(inputs: PlanningInputs, planner: Planner) -> EvaluatedDesign:
     """Return a planner's design on a topic with turns and seeds that nobody keeps; raise as `design_topic` does."""
 
-    def take(context: PlannerContext, check: ActionCheck) -> TurnResult:
+    def take(context: PlannerContext, check: ActionCheck) -> tuple[PlannerTurn, bytes]:
         turn = ask_planner(planner, context, check)
         if isinstance(turn.action, Decline):
             by = planner_label(planner.name, planner.model)
             raise TopicDeclined(PlannerMessage(by=by, text=turn.action.reason))
-        return TurnResult(turn.action, secrets.token_bytes(32), turn.note, turn.not_tested, turn.refused)
+        return turn, secrets.token_bytes(32)
 
     return design_topic(inputs, take)
 
@@ -396,3 +370,122 @@ def _describe_choices(context: PlannerContext, action: Propose | ProposeDesign) 
         source = "which --effect says" if context.effect_given else "the usual one"
         instead = "" if named else f", in place of {context.effect:g}, {source}"
         yield f"A smallest effect of {min(effects):g} is the planner's choice{instead}."
+
+
+MOST_OF_A_ROUND: Final = 3
+"""Explorations before one question."""
+_SHARE: Final = 0.25
+"""Most of the time left that one exploration may take: what it hints at is still to be shown."""
+
+
+def price_exploration(compiler: DesignCompiler, campaign: CampaignFacts, action: Explore) -> PricedExploration:
+    """Return what a planner wants to try, or raise DesignRefused: for settings, or for what it would cost."""
+    if campaign.explored >= MOST_OF_A_ROUND:
+        raise DesignRefused(
+            f"expected at most {MOST_OF_A_ROUND} explorations before a question; found one more; propose, or conclude"
+        )
+    if action.environment not in environments():
+        raise DesignRefused(f"expected an environment among {', '.join(environments())}; found {action.environment!r}")
+    base = compiler.base or Job()
+    steps = min(base.steps, action.steps or max(1, base.steps // 2))
+    job = base.model_copy(update={"environment": action.environment, "steps": steps})
+    arms = tuple({arm.name: arm for arm in map(_build_arm, action.tried)}.values())
+    jobs = []
+    for arm in arms:
+        values: dict[str, Any] = {**job.model_dump(), **arm.overrides}
+        try:
+            jobs.append(Job.model_validate(values))
+        except ValidationError as error:
+            raise DesignRefused(f"{arm.name}: {describe(error)}; try other values") from error
+    episodes = compiler.requirements.hidden_episodes
+    metric = Metric(meaning=f"share of {episodes} hidden tasks solved after the last step", episodes=episodes)
+    seconds = max(compiler.price.run_with_evaluations(variant, metric) for variant in jobs)
+    runs = len(arms)
+    need, left = -(-runs // compiler.price.parallel) * seconds, compiler.left
+    if need > _SHARE * left:
+        raise DesignRefused(
+            f"expected an exploration of at most a quarter of the {format_seconds(left)} left; found {runs} runs of "
+            f"about {format_seconds(seconds)}; try less, or shorter"
+        )
+    most = compiler.budget.max_runs
+    if most is not None and compiler.runs_made + runs > most:
+        raise DesignRefused(
+            f"expected at most {most} runs in all; found {compiler.runs_made} made and {runs} more; try less"
+        )
+    return PricedExploration(action.why, job, arms, screen_metric(metric), seconds)
+
+
+def _build_arm(tried: Tried) -> Arm:
+    overrides = {entry.field: constant_value(entry.field, entry.value) for entry in tried.settings}
+    if "steps" in overrides or "environment" in overrides:
+        raise DesignRefused("expected steps and environment once, for all that is tried; found them among its settings")
+    name = "+".join(f"{field}={value_text(value)}" for field, value in overrides.items()) or "as-it-is"
+    try:
+        return Arm(name=name.lower(), overrides=overrides)
+    except ValidationError as error:
+        raise DesignRefused(f"expected fewer settings, or shorter ones, of one try; found {name[:80]!r}") from error
+
+
+_NO_CONSTANTS: Final = ("environment", "steps", "seed", "tracking", MODEL)
+"""Fields of a job that a design names elsewhere, or that no planner sets."""
+_MOST_CONSTANTS: Final = 8
+_SAME: Final = (
+    "mechanism", "variable", "control", "treatment", "direction", "smallest_effect", "falsifier", "kill_if",
+    "confounds", "matched", "sought", "ladder",
+)  # fmt: skip
+"""Fields that a hypothesis has as it was proposed."""
+
+
+def build_replication(
+    action: Replicate, campaign: CampaignFacts | None, compiler: DesignCompiler
+) -> tuple[Propose, ProposeDesign]:
+    """Return the comparison of an earlier claim once more; raise DesignRefused for one that cannot be had again."""
+    known = {
+        entry.claim.id: (told, entry.claim) for told in (campaign.rounds if campaign else ()) for entry in told.claims
+    }
+    if action.claim not in known:
+        names = ", ".join(known) or "none"
+        raise DesignRefused(f"expected a claim of an earlier round ({names}); found {action.claim!r}")
+    told, claim = known[action.claim]
+    if claim.variable == CONFIGURATION:
+        raise DesignRefused(
+            f"expected a claim about one field; found {claim.id}, which a search made and is about several; propose a "
+            "hypothesis about one of them"
+        )
+    design = told.design
+    judged = design.metric
+    named = judged.kind and compiler.requirements.metric is None
+    metric = RequestedMetric(judged.kind, judged.threshold, judged.of).text if named else ""
+    constants = tuple(_find_constants(design.base_job, claim, compiler.base or Job()))
+    if len(constants) > _MOST_CONSTANTS:
+        raise DesignRefused(f"{claim.id} was tested with {len(constants)} fields held, more than a design can hold")
+    try:
+        again = _copy_hypothesis(claim, design.code)
+    except ValidationError as error:
+        raise DesignRefused(f"{claim.id} cannot be asked again as it was locked: {describe(error)}") from error
+    why = action.why or f"{claim.id}, of round {told.number}, is put to the test once more."
+    environment, steps = action.environment or design.environment, int(design.base_job["steps"])
+    wish = ProposeDesign(environment=environment, steps=steps, constants=constants)
+    return Propose(hypotheses=(again,), metric=metric, why=why), wish
+
+
+def _copy_hypothesis(claim: Hypothesis, code: Mapping[str, str]) -> ProposedHypothesis:
+    same = claim.model_dump(include=set(_SAME))
+    if claim.variable == MODEL:
+        same |= {"control": arm_text(claim.control), "treatment": arm_text(claim.treatment)}
+    return ProposedHypothesis.model_validate(same | {
+        "statement": claim.said, "predicted_low": claim.prediction.low, "predicted_high": claim.prediction.high,
+        "probability": claim.prediction.probability,
+        "code": code.get(str(claim.treatment)) if claim.variable == REWARD else None,
+    })  # fmt: skip
+
+
+def _find_constants(job: Mapping[str, Any], claim: Hypothesis, base: Job) -> Iterator[Constant]:
+    """Yield the fields that the round held at another value than the base job."""
+    usual = base.model_dump(mode="json")
+    for name, value in job.items():
+        if name in _NO_CONSTANTS or name == claim.variable or value == usual.get(name):
+            continue
+        if not isinstance(value, bool | int | float | str):
+            raise DesignRefused(f"{claim.id} was tested with a {name} that no design can hold; propose it anew")
+        yield Constant(field=name, value=value)

@@ -101,121 +101,78 @@ class ResearchOptions(BaseModel):
     vary: Annotated[
         list[str], *_option("FIELD=VALUE,VALUE,... in place of a topic, the control first; repeatable.")
     ] = []
-    shape: Annotated[
-        str | None,
-        *_option(
-            "How the fields of --vary go: `apart` (the default: each against the control), `together` (all of them in "
-            "one arm), `interaction` (whether the first one's effect depends on the second) or `trend` (one field's "
-            "values along a line).",
-            "--as", form={"title": "as", "enum": ["apart", "together", "interaction", "trend"], "default": "apart"}
-        ),
-    ] = None  # fmt: skip
+    shape: Annotated[str | None, *_option(
+        "How the fields of --vary go: `apart` (the default: each against the control), `together` (all of them in "
+        "one arm), `interaction` (whether the first one's effect depends on the second) or `trend` (one field's "
+        "values along a line).",
+        "--as", form={"title": "as", "enum": ["apart", "together", "interaction", "trend"], "default": "apart"},
+    )] = None  # fmt: skip
     held: Annotated[
         list[str], *_option("FIELD=VALUE that all arms share, beside --vary.", "--set", form={"title": "set"})
     ] = []
-    env: Annotated[
-        str | None,
-        *_option(
-            "Environment: a name, a folder, module:Name, tasks.jsonl (with --reward), or an address such as "
-            "reasoning-gym:chain_sum (docs/environments.md)."
-        ),
-    ] = None
+    env: Annotated[str | None, *_option(
+        "Environment: a name, a folder, module:Name, tasks.jsonl (with --reward), or an address such as "
+        "reasoning-gym:chain_sum (docs/environments.md)."
+    )] = None  # fmt: skip
     reward: Annotated[
         str | None, *_option("FILE.py[:NAME], the function that judges answers to `--env TASKS.jsonl`.")
     ] = None
     job: Annotated[Path | None, *_option("The job under all arms as JSON (see `ajet job explain`).")] = None
     model_path: Annotated[str | None, *_option("Folder of the model that is trained, in place of the tiny one.")] = None
     backend: Annotated[str | None, *_option("What generates and learns: local, verl (docs/cluster.md), ...")] = None
-    planner: Annotated[
-        str,
-        *_option(
-            f"Who plans: `rules`, or `llm` (any OpenAI-compatible endpoint){_PACKAGED_PLANNERS}.",
-            form={"enum": list(planner_names())},
-        ),
-    ] = "rules"
+    planner: Annotated[str, *_option(
+        f"Who plans: `rules`, or `llm` (any OpenAI-compatible endpoint){_PACKAGED_PLANNERS}.",
+        form={"enum": list(planner_names())},
+    )] = "rules"  # fmt: skip
     planner_model: Annotated[str | None, *_option("Name of the language model that plans, for `--planner llm`.")] = None
-    budget: Annotated[
-        str,
-        *_option(
-            "Wall clock for the whole study: 90s, 10m, 2h, 1d.", form={"pattern": r"^\s*(\d+(\.\d+)?\s*[dhms]\s*)+$"}
-        ),
-    ] = DEFAULT_BUDGET
+    budget: Annotated[str, *_option(
+        "Wall clock for the whole study: 90s, 10m, 2h, 1d.", form={"pattern": r"^\s*(\d+(\.\d+)?\s*[dhms]\s*)+$"}
+    )] = DEFAULT_BUDGET  # fmt: skip
     max_runs: Annotated[int | None, *_option("Most training runs.", form={"minimum": LEAST_RUNS}, min=LEAST_RUNS)] = (
         None
     )
-    metric: Annotated[
-        list[str],
-        *_option(
-            "What runs are judged by: NAME, NAME:THRESHOLD or NAME:OF, such as episodes:0.7 (`ajet metric list`); "
-            "else what the topic asks for, or hidden success after the last step."
-        ),
-    ] = []
-    effect: Annotated[
-        float | None,
-        *_option(
-            "Smallest difference that matters, in the metric's unit: 0.05 of hidden success, 500 episodes; smaller "
-            "ones count as none.",
-            form={"exclusiveMinimum": 0},
-            show_default="of success 0.1, of others a part of their range",
-        ),
-    ] = None
-    power: Annotated[
-        float | None,
-        *_option(
-            "Probability with which a difference of that size must be seen, or the design is refused.",
-            form={"minimum": 0.5, "maximum": 0.99},
-            show_default=f"{DEFAULT_POWER:g}, or what the budget carries",
-        ),
-    ] = None
-    looks: Annotated[
-        int,
-        *_option(
-            "Most times the data are analysed; 1 for once, at the end.", form={"minimum": 1, "maximum": MOST_ANALYSES}
-        ),
-    ] = DEFAULT_ANALYSES
-    rounds: Annotated[
-        int | None,
-        *_option(
-            "Most questions that are asked one after the other, each on what the last one found, under one bound on "
-            "false claims; 1 for the topic's own alone.",
-            form={"minimum": 1, "maximum": MOST_ROUNDS},
-            envvar="AJET_ROUNDS",
-            show_default="as many as the budget leaves time for, 4 at most",
-        ),
-    ] = None
-    episodes: Annotated[
-        int | None,
-        *_option(
-            "Hidden episodes of each evaluation; more make less noise and cost time.",
-            form={"minimum": LEAST_EPISODES, "maximum": MOST_EPISODES},
-            show_default="as many as make the study cheapest",
-        ),
-    ] = None
-    explore: Annotated[
-        bool,
-        *_option(
-            "Make one run of each arm on one seed, control included, and test nothing: curves, costs, and what a "
-            "study of it would take.",
-            "--explore",
-        ),
-    ] = False
-    approve: Annotated[
-        str,
-        *_option(
-            "What a person is asked before it begins: `plan` (all trainings, once the design is locked, a run before "
-            "it, and what a pilot leads to), `stages` (each part when its turn comes: screen, pilot, looks ...) or "
-            "`none`. It waits as long as it takes.",
-            form={"enum": list(get_args(ApprovalMode))},
-        ),
-    ] = "none"
-    sandbox: Annotated[
-        str | None,
-        *_option(
-            "Where clients and evaluators run: `docker` (the default where an engine answers) or `process`, which "
-            "isolates nothing; AJET_SANDBOX sets another default.",
-            form={"enum": ["docker", "process", None]},
-        ),
-    ] = None
+    metric: Annotated[list[str], *_option(
+        "What runs are judged by: NAME, NAME:THRESHOLD or NAME:OF, such as episodes:0.7 (`ajet metric list`); "
+        "else what the topic asks for, or hidden success after the last step."
+    )] = []  # fmt: skip
+    effect: Annotated[float | None, *_option(
+        "Smallest difference that matters, in the metric's unit: 0.05 of hidden success, 500 episodes; smaller "
+        "ones count as none.",
+        form={"exclusiveMinimum": 0}, show_default="of success 0.1, of others a part of their range",
+    )] = None  # fmt: skip
+    power: Annotated[float | None, *_option(
+        "Probability with which a difference of that size must be seen, or the design is refused.",
+        form={"minimum": 0.5, "maximum": 0.99}, show_default=f"{DEFAULT_POWER:g}, or what the budget carries",
+    )] = None  # fmt: skip
+    looks: Annotated[int, *_option(
+        "Most times the data are analysed; 1 for once, at the end.", form={"minimum": 1, "maximum": MOST_ANALYSES}
+    )] = DEFAULT_ANALYSES  # fmt: skip
+    rounds: Annotated[int | None, *_option(
+        "Most questions that are asked one after the other, each on what the last one found, under one bound on "
+        "false claims; 1 for the topic's own alone.",
+        form={"minimum": 1, "maximum": MOST_ROUNDS}, envvar="AJET_ROUNDS",
+        show_default="as many as the budget leaves time for, 4 at most",
+    )] = None  # fmt: skip
+    episodes: Annotated[int | None, *_option(
+        "Hidden episodes of each evaluation; more make less noise and cost time.",
+        form={"minimum": LEAST_EPISODES, "maximum": MOST_EPISODES}, show_default="as many as make the study cheapest",
+    )] = None  # fmt: skip
+    explore: Annotated[bool, *_option(
+        "Make one run of each arm on one seed, control included, and test nothing: curves, costs, and what a "
+        "study of it would take.",
+        "--explore",
+    )] = False  # fmt: skip
+    approve: Annotated[str, *_option(
+        "What a person is asked before it begins: `plan` (all trainings, once the design is locked, a run before "
+        "it, and what a pilot leads to), `stages` (each part when its turn comes: screen, pilot, looks ...) or "
+        "`none`. It waits as long as it takes.",
+        form={"enum": list(get_args(ApprovalMode))},
+    )] = "none"  # fmt: skip
+    sandbox: Annotated[str | None, *_option(
+        "Where clients and evaluators run: `docker` (the default where an engine answers) or `process`, which "
+        "isolates nothing; AJET_SANDBOX sets another default.",
+        form={"enum": ["docker", "process", None]},
+    )] = None  # fmt: skip
 
     def command(self) -> tuple[str, ...]:
         """Return what asks for the same on a command line, without `ajet`."""

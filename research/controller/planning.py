@@ -24,7 +24,6 @@ from research.controller.evaluation import (
     EvaluatedDesign,
     PlanningInputs,
     TakeTurn,
-    TurnResult,
     ask_planner,
     design_proposal,
     design_topic,
@@ -32,7 +31,7 @@ from research.controller.evaluation import (
     plan_rounds,
 )
 from research.design.comparison import StatisticalRequirements
-from research.design.compiler import DesignCompiler, seed_source
+from research.design.compiler import DesignCompiler, PricedExploration, seed_source
 from research.design.noise_bank import NoiseBank, model_key
 from research.design.pricing import Pricing
 from research.design.sample_size import LIKELY_SEEDS
@@ -41,7 +40,7 @@ from research.files import read_json, write_json
 from research.installation.base_job import describe_unusual_rate
 from research.installation.home import Home
 from research.isolation.mode import read_sandboxing
-from research.planners.context import ArmSummary, Planner, PlannerContext, Stage
+from research.planners.context import ArmSummary, Planner, PlannerContext, PlannerTurn, Stage
 from research.planners.history import CampaignFacts, Notebook, quote_latest
 from research.planners.prompts import final_message
 from research.planners.rules import RulesPlanner
@@ -57,7 +56,7 @@ from studies.checks.training import find_zero_lr_run, list_untrained_runs
 from studies.errors import ReportError
 from studies.log.event_log import lock_name, write_lock
 from studies.log.study import ASK_RULE
-from studies.records.alpha import AlphaLedgers, Exploration
+from studies.records.alpha import AlphaLedgers
 from studies.records.design import Budget
 from studies.records.verdict import PlannerMessage, planner_label, quote_message
 from studies.report.evidence import gather
@@ -152,28 +151,15 @@ class Planning:
     """Asks the planner of one study and writes what comes of it; prices and noise are read at each compilation."""
 
     def __init__(
-        self,
-        home: Home,
-        log: EventLog,
-        record: StudyLog,
-        planner: Planner,
-        pricing: Callable[[], Pricing],
-        base: Job,
-        draw_secret: DrawSecret = secrets.token_hex,
-        noise_bank: Callable[[EventLog], NoiseBank] = NoiseBank.of,
+        self, home: Home, log: EventLog, record: StudyLog, planner: Planner, pricing: Callable[[], Pricing], base: Job,
+        draw_secret: DrawSecret = secrets.token_hex, noise_bank: Callable[[EventLog], NoiseBank] = NoiseBank.of,
         findings: FindFindings = lambda words, most: (),
-    ) -> None:
+    ) -> None:  # fmt: skip
+        self._log, self._record, self._study = log, record, record.study
+        self._planner, self._pricing, self._base = planner, pricing, base
+        self._draw_secret, self._noise_bank, self._findings = draw_secret, noise_bank, findings
         self._study_folder = home.study(record.study)
         self._folder = self._study_folder / "planning"
-        self._draw_secret = draw_secret
-        self._noise_bank = noise_bank
-        self._findings = findings
-        self._log = log
-        self._record = record
-        self._study = record.study
-        self._planner = planner
-        self._pricing = pricing
-        self._base = base
 
     def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
         """Propose, design, and lock the design or the run that it waits for, after which it is called once more.
@@ -217,7 +203,9 @@ class Planning:
                 designed.get_compiled()
             except _ExplorationRequest as wish:
                 try:
-                    self._plan_exploration(inputs, wish)
+                    priced = ActionCheck(inputs, inputs.build_context()).price_exploration(wish.action)
+                    scope, used = f"{self._study}/{wish.place.key}", inputs.compiler.used
+                    self._announce_exploration(priced, seed_source(scope, wish.secret), used, wish.place)
                     return
                 except DesignRefused as error:  # the time went by
                     last = str(error)
@@ -245,20 +233,12 @@ class Planning:
         reason = f"no further question could be had within level and budget: {last}" if refused else last
         self._append(EventType.DECISION_TAKEN, {"rule": ASK_RULE, "action": "end", "reason": reason})
 
-    def _plan_exploration(self, inputs: PlanningInputs, wish: _ExplorationRequest) -> None:
-        priced = ActionCheck(inputs, inputs.build_context()).price_exploration(wish.action)
-        seeds = seed_source(f"{self._study}/{wish.place.key}", wish.secret)
-        plan = priced.plan(seeds, inputs.compiler.used)
-        self._announce_exploration(plan, priced.seconds_per_run, wish.place)
-
-    def _announce_exploration(self, plan: Exploration, seconds: float, turn: TurnId) -> None:
-        self._append(
-            EventType.EXPLORATION_PLANNED,
-            {
-                "plan": plan.model_dump(mode="json"), "hash": plan.hash(), "seconds_per_run": seconds,
-                "turn": turn.key,
-            },
-        )  # fmt: skip
+    def _announce_exploration(
+        self, priced: PricedExploration, draw_seed: Callable[[], int], used: frozenset[int], turn: TurnId
+    ) -> None:
+        plan = priced.plan(draw_seed, used)
+        payload = {"plan": plan.model_dump(mode="json"), "hash": plan.hash(), "turn": turn.key}
+        self._append(EventType.EXPLORATION_PLANNED, {**payload, "seconds_per_run": priced.seconds_per_run})
 
     def _find_surprises(self, state: StudyState) -> Iterator[str]:
         try:
@@ -284,7 +264,7 @@ class Planning:
         tries = [TurnId.parse(act.turn) for act in state.planner_acts if act.turn]
         taken = (turn.number for turn in tries if (turn.round, turn.stage) == (state.round, "propose"))
         number = state.question_try or max(taken, default=1)
-        for name in inputs.requested.custom_environments:
+        for name in inputs.wanted.custom_environments:
             get_environment(name)  # a planner is shown all that are known
         taking = self._make_turn_taker(state, number)
 
@@ -298,11 +278,9 @@ class Planning:
 
         designed = design_topic(inputs, taking, announce)
         if state.explores:
-            compiled = designed.get_compiled()
-            explored = compiled.explore(state.topic[:500], seed_source(self._study, designed.turn.secret))
-            self._announce_exploration(
-                explored, compiled.compiler.exploration(compiled.draft).seconds_per_run, TurnId(1, "design", number)
-            )
+            explored = designed.get_compiled().explore(state.topic[:500])
+            seeds = seed_source(self._study, designed.secret)
+            self._announce_exploration(explored, seeds, inputs.compiler.used, TurnId(1, "design", number))
             return
         if state.noise_plan is None and (plan := designed.noise_plan(self._seed_scope(state))) is not None:
             seconds = designed.get_compiled().compiler.price.plumbing(Job.from_record(plan.job), plan.episodes)
@@ -385,9 +363,9 @@ class Planning:
                 needs = StatisticalRequirements(effect=asked.effect, metric=metric, rounds=None)
                 compiler = replace(compiler, requirements=needs, ledgers=AlphaLedgers.begin(1), models=NO_MODELS)
                 wanted = RequestedComparison(
-                    environment=asked.environment, custom_environments=inputs.requested.custom_environments
+                    environment=asked.environment, custom_environments=inputs.wanted.custom_environments
                 )
-                inputs = replace(inputs, topic=asked.topic, requested=wanted, parsed=None)
+                inputs = replace(inputs, topic=asked.topic, wanted=wanted, parsed=None)
             designed = dry_run(replace(inputs, compiler=compiler), RulesPlanner())
             odd = list(filter(None, map(describe_unusual_rate, designed.get_compiled().draft.comparison.jobs)))
         except (ResearchError, InvalidRequest) as error:
@@ -400,18 +378,12 @@ class Planning:
         compiler = DesignCompiler(
             price=self._pricing().after_noise(state),
             budget=Budget(wall_clock_s=state.budget_s, max_runs=state.settings["max_runs"]),
-            runs_made=len(state.every_run),
-            base=self._base,
-            requirements=(requirements := StatisticalRequirements.of(state.settings)),
-            bank=bank,
-            ledgers=AlphaLedgers.begin(requirements.rounds or 1),
-            models=requested.models,
-            explores=state.explores,
-            measured_by=state.noise_plan.metric if state.noise_plan is not None else None,
-            study=self._study,
-            untrained=tuple(run.spec for run in list_untrained_runs(state)),
-            tried=state.noise_plan is not None,
-        )
+            runs_made=len(state.every_run), base=self._base,
+            requirements=(requirements := StatisticalRequirements.of(state.settings)), bank=bank,
+            ledgers=AlphaLedgers.begin(requirements.rounds or 1), models=requested.models, explores=state.explores,
+            measured_by=state.noise_plan.metric if state.noise_plan is not None else None, study=self._study,
+            untrained=tuple(run.spec for run in list_untrained_runs(state)), tried=state.noise_plan is not None,
+        )  # fmt: skip
         notes = tuple(
             quote_latest((f"note-{a.seq}", a.amendment.reason) for a in state.amendments if a.amendment.kind == "note")
         )
@@ -419,16 +391,14 @@ class Planning:
             state.topic,
             compiler,
             seconds_left,
-            requested,
-            ParsedTopic.of(state.settings),
-            read_sandboxing(state.settings).isolates and not state.explores,
-            notes,
             None if state.design is None else state.design.metric,
+            lambda inputs: StudyTools(state, self._study_folder, inputs.current_compiler, requested, self._findings),
+            wanted=requested,
+            parsed=ParsedTopic.of(state.settings),
+            code_allowed=read_sandboxing(state.settings).isolates and not state.explores,
+            notes=notes,
             notebook=Notebook(state.notebook),
             findings=tuple(self._findings(state.topic, MOST_FINDINGS)),
-            tools=lambda inputs: StudyTools(
-                state, self._study_folder, inputs.current_compiler, requested, self._findings
-            ),
             plays_seen=any(look["name"] == PLAYS for act in state.planner_acts for look in act.tool_calls),
         )
 
@@ -459,7 +429,7 @@ class Planning:
     ) -> TakeTurn:
         """Return a function that takes the `number`th turn of a stage of the present round, once."""
 
-        def take(context: PlannerContext, check: ActionCheck) -> TurnResult:
+        def take(context: PlannerContext, check: ActionCheck) -> tuple[PlannerTurn, bytes]:
             place = TurnId(round or state.round, context.stage, number)
             turn = self._take_turn(state, place, context, check, planner)
             action, secret, proposing = turn.action, bytes.fromhex(turn.secret), context.stage == "propose"
@@ -473,7 +443,7 @@ class Planning:
                     f"expected the planner's turns in {self._folder} as they were taken; found {action.action!r} where "
                     f"{kind.__name__} belongs; restore them from a backup"
                 )
-            return TurnResult(action, secret, str(turn.acted["note"]))
+            return PlannerTurn(action, note=str(turn.acted["note"])), secret
 
         return take
 

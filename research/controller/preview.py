@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from research.controller.evaluation import EvaluatedDesign, PlanningInputs, dry_run, plan_rounds, quote_tested
-from research.design.comparison import draft_design
-from research.design.compiler import LEAST_POWER
+from research.design.comparison import DesignDraft, draft_design
+from research.design.compiler import LEAST_POWER, DesignCompiler
 from research.design.power import MOST_SEEDS, PowerAnalysis
 from research.design.pricing import Stage, describe_basis
 from research.design.sample_size import EvaluationOption, Unaffordable
@@ -149,67 +149,62 @@ def preview(inputs: PlanningInputs, planner: Planner) -> PlanPreview:
     refused = designed.result if isinstance(designed.result, DesignRefused) else designed.proposal.turn.refused
     if refused is None:
         designed = plan_rounds(inputs, designed)
+    inputs, result = inputs.with_metric_of(designed.proposal.action), designed.result
+    calculator = inputs.compiler if isinstance(result, DesignRefused) else result.compiler
+    requirements = inputs.compiler.requirements
+    draft = draft_design(
+        designed.proposal.hypotheses, designed.action, inputs.compiler.base, requirements, calculator.judge
+    )
+    if refused is not None:  # with the evaluation that the refusal speaks of
+        calculator = calculator.choose_episodes(draft)
     said = quote_tested(planner, designed.proposal.action)
-    return _Preview(
-        inputs.with_metric_of(designed.proposal.action), designed, None if refused is None else refused.message, said
-    ).build()
+    return _Preview(inputs, designed, calculator, draft, None if refused is None else refused.message, said).build()
 
 
+@dataclass(frozen=True)
 class _Preview:
     """Builds the preview of an evaluated design."""
 
-    def __init__(self, inputs: PlanningInputs, designed: EvaluatedDesign, refused: str | None, said: str) -> None:
-        self._inputs = inputs
-        self._designed = designed
-        self._refused = refused
-        self._said = said
-        self._hypotheses = designed.proposal.hypotheses
-        self._requirements = inputs.compiler.requirements
-        found = designed.result
-        self._calculator = inputs.compiler if isinstance(found, DesignRefused) else found.compiler
-        self._draft = draft_design(
-            self._hypotheses, designed.action, inputs.compiler.base, self._requirements, self._calculator.judge
-        )
-        if refused is not None:  # with the evaluation that the refusal speaks of
-            self._calculator = self._calculator.choose_episodes(self._draft)
+    inputs: PlanningInputs
+    designed: EvaluatedDesign
+    calculator: DesignCompiler
+    draft: DesignDraft
+    refused: str | None
+    said: str
 
     def build(self) -> PlanPreview:
         analysis: PowerAnalysis | None = None
         with suppress(Unaffordable):
-            analysis = self._calculator.power_analysis(self._draft)
-        explores = self._calculator.explores
-        locked = None if self._refused or explores else self._designed.build_lock("plan")
+            analysis = self.calculator.power_analysis(self.draft)
+        explores = self.calculator.explores
+        locked = None if self.refused or explores else self.designed.build_lock("plan")
         stages = self._stages(locked, analysis)
-        turns = (self._designed.proposal.turn, self._designed.turn)
-        effect = self._draft.effect
-        requirements, comparison, metric = (
-            self._requirements,
-            self._draft.comparison,
-            self._calculator.metric(self._draft),
-        )
+        turns = (self.designed.proposal.turn, self.designed.turn)
+        effect, comparison, metric = self.draft.effect, self.draft.comparison, self.calculator.metric(self.draft)
+        requirements, hypotheses = self.inputs.compiler.requirements, self.designed.proposal.hypotheses
         environment = comparison.base.environment
         arms = zip(comparison.arms, comparison.jobs, strict=True)
         planned = [(arm.name, job.steps * job.episodes_per_step) for arm, job in arms]
-        tested = sentences(self._hypotheses, environment, effect, metric)
-        if self._draft.screen is not None:
-            tested = (screen_sentence([knob.field for knob in self._draft.screen.knobs], environment),)
-        first = None if self._refused or explores else self._designed.noise_plan("plan")
-        job, own = comparison.base, self._inputs.compiler.base or Job()
+        tested = sentences(hypotheses, environment, effect, metric)
+        if self.draft.screen is not None:
+            tested = (screen_sentence([knob.field for knob in self.draft.screen.knobs], environment),)
+        first = None if self.refused or explores else self.designed.noise_plan("plan")
+        job, own = comparison.base, self.inputs.compiler.base or Job()
         varied, usual = {name for arm in comparison.arms for name in arm.overrides}, list[str]()
         if isinstance(job.model, PathModel) and "learning_rate" not in {*find_fixed_fields(own), *varied}:
             usual = [f"learning_rate = {job.learning_rate:g}, as is usual for {describe_trained_weights(job)}"]
         return PlanPreview(
-            asked=self._inputs.topic,
-            tested=() if explores else (*filter(None, [self._said]), *tested),
+            asked=self.inputs.topic,
+            tested=() if explores else (*filter(None, [self.said]), *tested),
             not_tested=tuple(dict.fromkeys(text for turn in turns for text in turn.not_tested)),
             unequal=tuple(filter(None, (unequal_episodes(planned[0], arm) for arm in planned[1:]))),
             unusual=tuple(dict.fromkeys(filter(None, map(describe_unusual_rate, comparison.jobs)))),
-            accepted=self._refused is None,
+            accepted=self.refused is None,
             explores=explores,
-            refused=self._refused,
+            refused=self.refused,
             job=find_fixed_fields(own),
             assumed=tuple(dict.fromkeys((*(turn.note for turn in turns if turn.note), *usual))),
-            hypotheses=self._hypotheses,
+            hypotheses=hypotheses,
             environment=environment,
             brought=tuple(records_of([environment])),
             arms=tuple(arm.name for arm in comparison.arms),
@@ -218,21 +213,21 @@ class _Preview:
             smallest_effect=effect,
             promised_power=requirements.power,
             noise=analysis.noise if analysis else None,
-            no_noise_because=self._calculator.explain_unknown_noise(self._draft),
-            pilot_runs_first=locked.pilot.seeds * self._draft.arms if locked and locked.pilot else 0,
+            no_noise_because=self.calculator.explain_unknown_noise(self.draft),
+            pilot_runs_first=locked.pilot.seeds * self.draft.arms if locked and locked.pilot else 0,
             plumbing_run_first=first is not None and first.plumbing is not None,
             design=locked,
             seeds=_first_seeds(locked) if locked else None,
-            evaluations=self._calculator.list_evaluations(self._draft),
+            evaluations=self.calculator.list_evaluations(self.draft),
             power_curve=tuple(self._build_power_curve(analysis, effect, locked)) if analysis else (),
             rounds=tuple(self._list_rounds(locked, analysis)) if locked else (),
             stages=tuple(PricedStage(s.name, s.runs, s.seconds_per_run, run_hours([s])) for s in stages),
-            total_s=self._calculator.cost(stages),
-            priced_by=describe_basis(self._inputs.compiler.price, comparison.jobs),
+            total_s=self.calculator.cost(stages),
+            priced_by=describe_basis(self.inputs.compiler.price, comparison.jobs),
             expected=tuple(self._expect_cost(locked, true) for true in (0.0, effect)) if locked and analysis else (),
             requested_metric=requirements.metric,
-            requested_episodes=self._requirements.episodes,
-            budget=self._calculator.describe_budget(),
+            requested_episodes=requirements.episodes,
+            budget=self.calculator.describe_budget(),
         )
 
     def _list_rounds(self, locked: Design, analysis: PowerAnalysis | None) -> Iterator[RoundRow]:
@@ -244,7 +239,7 @@ class _Preview:
             if analysis is None:
                 yield RoundRow(number, difference, equivalence, None, None)
                 continue
-            at = replace(analysis, level=difference, alike=equivalence / self._draft.claims)
+            at = replace(analysis, level=difference, alike=equivalence / self.draft.claims)
             half = replace(at, promised=LEAST_POWER)
             yield RoundRow(
                 number, difference, equivalence, at.min_detectable_effect(seeds), half.min_detectable_effect(seeds)
@@ -252,14 +247,14 @@ class _Preview:
 
     def _stages(self, locked: Design | None, analysis: PowerAnalysis | None) -> tuple[Stage, ...]:
         """Return the stages of the design, or of what would be needed; with a pilot, of that."""
-        if self._calculator.explores:
-            return (self._calculator.exploration(self._draft),)
+        if self.calculator.explores:
+            return (self.calculator.exploration(self.draft),)
         if locked is not None:
-            screened = self._draft.with_candidates(locked.screen.candidates) if locked.screen else self._draft
-            return self._calculator.stages(screened, _first_seeds(locked))
+            screened = self.draft.with_candidates(locked.screen.candidates) if locked.screen else self.draft
+            return self.calculator.stages(screened, _first_seeds(locked))
         if analysis is None:
-            return self._calculator.stages(self._draft, FIRST_ANALYSIS)
-        return self._calculator.stages(self._draft, analysis.seeds_needed(self._draft.effect) or MOST_SEEDS)
+            return self.calculator.stages(self.draft, FIRST_ANALYSIS)
+        return self.calculator.stages(self.draft, analysis.seeds_needed(self.draft.effect) or MOST_SEEDS)
 
     def _build_power_curve(self, analysis: PowerAnalysis, effect: float, locked: Design | None) -> Iterator[PowerRow]:
         """Yield a line for some numbers of seeds, and those around what is needed."""
@@ -269,16 +264,12 @@ class _Preview:
             if locked is not None and seeds == len(locked.seeds):
                 stages = self._stages(locked, None)
             else:
-                stages = self._calculator.stages(self._calculator.widen_screen(self._draft, seeds), seeds)
+                stages = self.calculator.stages(self.calculator.widen_screen(self.draft, seeds), seeds)
             yield PowerRow(
-                seeds=seeds,
-                power=analysis.power(seeds, effect),
-                detectable=analysis.min_detectable_effect(seeds),
-                runs=sum(stage.runs for stage in stages),
-                seconds=self._calculator.cost(stages),
-                run_hours=run_hours(stages),
-                affordable=self._calculator.affords(stages),
-            )
+                seeds=seeds, power=analysis.power(seeds, effect), detectable=analysis.min_detectable_effect(seeds),
+                runs=sum(stage.runs for stage in stages), seconds=self.calculator.cost(stages),
+                run_hours=run_hours(stages), affordable=self.calculator.affords(stages),
+            )  # fmt: skip
 
     def _expect_cost(self, locked: Design, effect: float) -> ExpectedCost:
         assert locked.noise is not None
@@ -286,7 +277,7 @@ class _Preview:
         stages = self._stages(locked, None)
         confirm = next(stage for stage in stages if stage.name == "confirm")
         others = stages[: stages.index(confirm)]
-        before, cost = self._calculator.cost(others), self._calculator.cost((*others, confirm))
+        before, cost = self.calculator.cost(others), self.calculator.cost((*others, confirm))
         runs = confirm.runs * made + sum(stage.runs for stage in others)
         return ExpectedCost(effect, runs, before + made * (cost - before))
 

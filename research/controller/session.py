@@ -24,14 +24,7 @@ from research.controller.mirror import WandbMirror
 from research.controller.wandb import OnlineLogging
 from research.design.comparison import StatisticalRequirements
 from research.design.pricing import KnownCheck, runs_at_once
-from research.errors import (
-    BadEnvironment,
-    BadTopic,
-    DesignRefused,
-    NotReady,
-    PlannerFailed,
-    ResearchError,
-)
+from research.errors import BadEnvironment, BadTopic, DesignRefused, NotReady, PlannerFailed, ResearchError
 from research.installation.base_job import base_settings
 from research.installation.home import Home
 from research.installation.machine import describe

@@ -20,14 +20,7 @@ from research.design.pricing import EVALUATION_EPISODES, Estimates, Pricing, Sta
 from research.errors import DesignRefused, Unmeasurable
 from research.installation.base_job import require_agreement
 from research.proposals.actions import ProposeDesign, ProposedScreen
-from research.proposals.arms import (
-    ResolvedArms,
-    Scalar,
-    compare,
-    constant_value,
-    field_value,
-    is_job,
-)
+from research.proposals.arms import ResolvedArms, Scalar, compare, constant_value, field_value, is_job
 from research.proposals.metric_choice import (
     MetricChoice,
     RequestedMetric,
@@ -366,13 +359,8 @@ def _draft_search(
         )
     candidates = min(points, max(proposed.confirm + 1, LEAST_INITIAL))
     screen = Screen(
-        knobs=tuple(knobs),
-        sampler="surface",
-        bound=BOUND,
-        candidates=candidates,
-        initial=count_initial(candidates),
-        rungs=(Rung(steps=steps, keep=proposed.confirm),),
-        seed=0,
+        knobs=tuple(knobs), sampler="surface", bound=BOUND, candidates=candidates, initial=count_initial(candidates),
+        rungs=(Rung(steps=steps, keep=proposed.confirm),), seed=0,
         prediction=Prediction(
             low=proposed.predicted_low, high=proposed.predicted_high, level=PREDICTION_LEVEL,
             probability=proposed.probability,

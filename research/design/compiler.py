@@ -14,21 +14,10 @@ import hmac
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from research.design.comparison import (
-    PREDICTION_LEVEL,
-    DesignDraft,
-    check_prediction,
-    draft_design,
-)
-from research.design.headroom import (
-    require_headroom,
-    require_observable_collapse,
-    require_replicable,
-    require_room_to_gain,
-    require_schedule,
-    require_signal,
-)
+from research.design import headroom
+from research.design.comparison import PREDICTION_LEVEL, DesignDraft, check_prediction, draft_design
 from research.design.power import MOST_SEEDS, PowerAnalysis, Test
 from research.design.pricing import Stage, describe_basis
 from research.design.sample_size import LIKELY_SEEDS, SampleSizeCalculator, Unaffordable, refuse_exploring
@@ -56,7 +45,7 @@ from studies.checks.alarms import watchdog_of
 from studies.metrics import kind_of
 from studies.metrics.builtin import Gain
 from studies.records.alpha import ALPHA, Exploration
-from studies.records.design import REWARD, Design, Hypothesis, Metric, NoisePlan, Price
+from studies.records.design import REWARD, Arm, Design, Hypothesis, Metric, NoisePlan, Price
 from studies.records.procedure import CollapseRule, Pilot, PowerTarget, Prediction, Replication, Rule, StartRule
 from studies.records.runs import EXCLUDED_CODES, WORST_CODES, screen_metric
 from studies.records.statements import metric_name, statement_of
@@ -127,6 +116,23 @@ def collect_reward_code(proposal: Propose) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
+class PricedExploration:
+    """One run of each arm, before a seed is drawn for all of them."""
+
+    why: str
+    job: Job
+    arms: tuple[Arm, ...]
+    metric: Metric
+    seconds_per_run: float
+
+    def plan(self, draw_seed: Callable[[], int], used: frozenset[int]) -> Exploration:
+        return Exploration(
+            why=self.why, environment=self.job.environment, base_job=_under_arms(self.job), arms=self.arms,
+            seed=_draw_distinct(draw_seed, 1, used)[0], metric=self.metric,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class CompiledDesign:
     """A sound design that keeps its promise within the budget, before seeds are drawn for it.
 
@@ -164,16 +170,13 @@ class CompiledDesign:
             return self.analysis.test(self.seeds, self.draft.effect)
         return "contrast" if self.draft.weights else "welch" if self.draft.arms == 2 else "common"
 
-    def explore(self, why: str, draw_seed: Callable[[], int]) -> Exploration:
-        """Return one run of each arm, control included, on one seed of `draw_seed`."""
+    def explore(self, why: str) -> PricedExploration:
+        """Return one run of each arm, control included."""
         metric = self.compiler.metric(self.draft)
         scored, name = screen_metric(metric), metric_name(metric).replace("hidden success", "success on search tasks")
-        return Exploration(
-            why=why, environment=self.job.environment,
-            base_job=self.job.model_dump(mode="json", exclude={"seed", "tracking"}), arms=self.draft.comparison.arms,
-            seed=_draw_distinct(draw_seed, 1, self.compiler.used)[0],
-            metric=scored.model_copy(update={"name": scored.name or name}),
-        )  # fmt: skip
+        named = scored.model_copy(update={"name": scored.name or name})
+        seconds = self.compiler.exploration(self.draft).seconds_per_run
+        return PricedExploration(why, self.job, self.draft.comparison.arms, named, seconds)
 
     def build_lock(self, question: str, draw_seed: Callable[[], int], code: Mapping[str, str]) -> Design:
         """Return the design on seeds of `draw_seed`; with a pilot on as many as it may come to."""
@@ -190,7 +193,7 @@ class CompiledDesign:
         return Design(
             question=question,
             environment=draft.job.environment,
-            base_job=draft.job.model_dump(mode="json", exclude={"seed", "tracking"}),
+            base_job=_under_arms(draft.job),
             arms=draft.comparison.arms,
             control_arm=draft.comparison.arms[0].name,
             hypotheses=self.hypotheses,
@@ -240,14 +243,9 @@ class CompiledDesign:
         (seed,) = _draw_distinct(draw_seed, 1, self.compiler.used)
         metric = self.compiler.metric(self.draft)
         return NoisePlan(
-            environment=self.job.environment,
-            job=self.job.model_dump(mode="json", exclude={"seed", "tracking"}),
-            seeds=(),
-            metric_key=metric.key,
-            episodes=metric.episodes,
-            plumbing=seed,
-            metric=metric,
-        )
+            environment=self.job.environment, job=_under_arms(self.job), seeds=(), metric_key=metric.key,
+            episodes=metric.episodes, plumbing=seed, metric=metric,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,14 +282,14 @@ class DesignCompiler(SampleSizeCalculator):
             raise DesignRefused(f"{message}; {again}, or use --rounds 1", model_feedback=f"{message}; {again}")
         draft = draft_design(hypotheses, proposal, self.base, self.requirements, self.judge)
         metric = self.metric(draft)
-        require_schedule(draft, metric, self.price.estimates)
-        require_observable_collapse(draft, metric)
+        headroom.require_schedule(draft, metric, self.price.estimates)
+        headroom.require_observable_collapse(draft, metric)
         if self.explores:
             self.require_exploration(draft)
             return CompiledDesign(tuple(hypotheses), proposal, draft, self)
         if draft.replication:
             there = self.judge.metric(draft.replication, metric.episodes, models=draft.varies_model)
-            require_replicable(metric, there)
+            headroom.require_replicable(metric, there)
         self._require_room(draft, metric, hypotheses)
         if self.explain_unknown_noise(draft) is not None:
             compiler = self.choose_episodes(draft)
@@ -321,15 +319,15 @@ class DesignCompiler(SampleSizeCalculator):
             differences = [claim for claim in hypotheses if claim.kind == "difference"]  # a contrast is of all arms
             jobs = draft.comparison.jobs if differences else draft.comparison.jobs[:1]
             known = [self.price.estimates.of(job) for job in jobs]
-            require_room_to_gain(draft, self.bank.levels(draft.job, metric), known, differences)
+            headroom.require_room_to_gain(draft, self.bank.levels(draft.job, metric), known, differences)
             return
         # where two effects are compared, either may fit although their difference would not
         plain = [claim for claim in hypotheses if claim.kind != "interaction"]
         sought = [claim.direction for claim in plain if claim.sought != "equivalence"]
         directions = sought if hypotheses else ["increase" if metric.higher_is_better else "decrease"]
-        require_signal(draft, metric, self.price.estimates.of(draft.job), directions)
+        headroom.require_signal(draft, metric, self.price.estimates.of(draft.job), directions)
         if not kind_of(metric).rates:  # of a few runs none or all are no bound
-            require_headroom(draft, self.bank, metric, directions)
+            headroom.require_headroom(draft, self.bank, metric, directions)
 
     def check_proposal(self, proposal: Propose, environment: str | None = None, *, code_allowed: bool = False) -> None:
         """Raise DesignRefused for a proposal that cannot be tested in any environment, however short the training.
@@ -396,6 +394,10 @@ def build_decision_table(proposal: ProposeDesign) -> tuple[Rule, ...]:
     if proposal.replication is None and (idle := next((rule for rule in own if rule.then == "replicate"), None)):
         raise DesignRefused(f"decision table: {idle.name} replicates, but no replication is designed; name its setting")
     return own or (REPLICATING_TABLE if proposal.replication else DEFAULT_TABLE)
+
+
+def _under_arms(job: Job) -> dict[str, Any]:
+    return job.model_dump(mode="json", exclude={"seed", "tracking"})
 
 
 def _draw_distinct(draw_seed: Callable[[], int], count: int, used: frozenset[int]) -> tuple[int, ...]:

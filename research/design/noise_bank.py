@@ -421,31 +421,18 @@ def _observe(run: RunState) -> Observation | str:
     except Refused:  # nobody knows the kind any more
         counted, evaluates = False, True
     initial = run.measurements.get(metric.key + INITIAL)
+    fallen = run.conditions is not None and detect_collapse(run.conditions, CollapseRule()) is not None
     comparison = [run.spec.study, run.spec.design_hash, run.spec.phase]
     return Observation(
-        run=run.run_id,
-        study=run.spec.study,
-        environment=run.spec.environment,
-        model=model_key(job),
-        algorithm=job.algorithm,
-        group=digest([*comparison, run.spec.arm, _drop_seed(job)])[:16],
-        pairing=digest(comparison)[:16],
-        decoding=f"temperature {job.temperature:g}, {job.max_tokens} tokens",
-        seed=run.spec.seed,
-        steps=job.steps,
-        metric=metric_key(metric),
+        run=run.run_id, study=run.spec.study, environment=run.spec.environment, model=model_key(job),
+        algorithm=job.algorithm, group=digest([*comparison, run.spec.arm, _drop_seed(job)])[:16],
+        pairing=digest(comparison)[:16], decoding=f"temperature {job.temperature:g}, {job.max_tokens} tokens",
+        seed=run.spec.seed, steps=job.steps, metric=metric_key(metric),
         episodes=1 if not evaluates else measured.n if metric.schedule is None else metric.episodes,
-        value=measured.value,
-        initial=initial.value if initial is not None else None,
-        play_variance=(run.collected or {}).get("play_variance"),
-        collapsed=not counted and has_collapsed(run),
-        job=job_key(job),
+        value=measured.value, initial=initial.value if initial is not None else None,
+        play_variance=(run.collected or {}).get("play_variance"), collapsed=not counted and fallen, job=job_key(job),
         setting=setting_key(job),
-    )
-
-
-def has_collapsed(run: RunState) -> bool:
-    return run.conditions is not None and detect_collapse(run.conditions, CollapseRule()) is not None
+    )  # fmt: skip
 
 
 def metric_key(metric: Metric) -> str:

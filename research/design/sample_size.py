@@ -12,7 +12,7 @@ to the noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
@@ -21,7 +21,7 @@ from research.design.comparison import DEFAULT_POWER, DesignDraft, StatisticalRe
 from research.design.headroom import require_schedule
 from research.design.noise_bank import NoiseBank, load_shipped_bank
 from research.design.power import MOST_SEEDS, PowerAnalysis, RatePower, rate_noise
-from research.design.pricing import BudgetCheck, Pricing, Stage
+from research.design.pricing import BudgetCheck, Stage
 from research.errors import DesignRefused
 from research.proposals.actions import LEAST_SEEDS
 from research.proposals.metric_choice import MetricChoice, format_amount, format_difference, metric_range
@@ -182,8 +182,7 @@ class SampleSizeCalculator(BudgetCheck):
             f"{self.explain_unknown_noise(draft)} The first {FIRST_ANALYSIS} seeds x {draft.arms} arms say how many it "
             f"takes: {self.describe_cost(stages)}; {self.describe_budget()}"
         )
-        shorter = self._shorter_lengths(draft)
-        steps = next((n for n in shorter if self.affords(self.stages(draft.with_steps(n), FIRST_ANALYSIS))), None)
+        steps = self._find_shorter(draft, lambda less: self.stages(less, FIRST_ANALYSIS))
         exploring = self._suggest_exploring(draft)
         ways = "; or ".join([*_suggest_steps(draft, steps), *_suggest_smaller(draft, explorable=bool(exploring))])
         use, need_s = "; or ".join([f"use {self.suggest_flags(stages)}", *exploring]), self.cost(stages)
@@ -255,15 +254,12 @@ class SampleSizeCalculator(BudgetCheck):
         """
         return self.bank.checked is not None and not self.tried and not self.has_untrained(job)
 
-    def price_with(self, job: Job) -> Pricing:
-        """Return the price list of a study of a control's job, whose untrained policy may be evaluated once for all."""
-        return replace(self.price, untrained=job if self.makes_zero_lr_run(job) or self.has_untrained(job) else None)
-
     def stages(self, draft: DesignDraft, seeds: int) -> tuple[Stage, ...]:
-        job, metric = draft.job, self.metric(draft)
-        plumbing = self.price.plumbing(job, metric.episodes)
-        still = (Stage("zero-lr", 1, plumbing),) if self.makes_zero_lr_run(job) else ()
-        return (*still, *draft.stages(seeds, self.price_with(job), metric))
+        job, metric, first = draft.job, self.metric(draft), self.makes_zero_lr_run(draft.job)
+        still = (Stage("zero-lr", 1, self.price.plumbing(job, metric.episodes)),) if first else ()
+        # the untrained policy may be evaluated once for all
+        price = replace(self.price, untrained=job if first or self.has_untrained(job) else None)
+        return (*still, *draft.stages(seeds, price, metric))
 
     def exploration(self, draft: DesignDraft) -> Stage:
         """Return one run of each arm, evaluated as is usual whatever a study of it would choose."""
@@ -281,8 +277,7 @@ class SampleSizeCalculator(BudgetCheck):
         if self.affords(stages):
             return
         why = f"one run of each of {draft.arms} arms: {self.describe_cost(stages)}; {self.describe_budget()}"
-        shorter = (n for n in self._shorter_lengths(draft) if self.affords([self.exploration(draft.with_steps(n))]))
-        steps = next(shorter, None)
+        steps = self._find_shorter(draft, lambda less: [self.exploration(less)])
         ways = [f"use {self.suggest_flags(stages)}", *_suggest_steps(draft, steps)]
         feedback = f"{why}: {'; or '.join([*ways[1:], *_suggest_smaller(draft)])}"
         raise Unaffordable(
@@ -301,14 +296,16 @@ class SampleSizeCalculator(BudgetCheck):
             f"{format_seconds(self.cost(stages))}"
         ]
 
-    def _shorter_lengths(self, draft: DesignDraft) -> Iterator[int]:
-        """Yield halves of the training steps with which the metric can still be told."""
+    def _find_shorter(self, draft: DesignDraft, stages: Callable[[DesignDraft], Sequence[Stage]]) -> int | None:
+        """Return the first half of the training steps whose stages are affordable, and that still tell the metric."""
         steps = 0 if draft.screen is not None or draft.varies_steps else draft.job.steps
         while (steps := steps // 2) >= SHORTEST_STEPS:
             less = draft.with_steps(steps)
             with suppress(DesignRefused):
                 require_schedule(less, self.metric(less), self.price.estimates)
-                yield steps
+                if self.affords(stages(less)):
+                    return steps
+        return None
 
     def widen_screen(self, draft: DesignDraft, seeds: int) -> DesignDraft:
         """Return the design with the largest screen that leaves its confirmation affordable."""
@@ -349,8 +346,7 @@ class SampleSizeCalculator(BudgetCheck):
                 f"{promise} needs {need} seeds x {draft.arms} arms, {noise}: {self.describe_cost(stages)}; {can}"
                 f"{self.describe_budget()}"
             )
-            shorter = (n for n in self._shorter_lengths(draft) if self.affords(self.stages(draft.with_steps(n), need)))
-            steps = next(shorter, None)
+            steps = self._find_shorter(draft, lambda less: self.stages(less, need))
             flags += _suggest_steps(draft, steps)
         flags += (exploring := self._suggest_exploring(draft))
         suggestions, least = _suggest_steps(draft, steps), self.requirements.min_effect(metric)

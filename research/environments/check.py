@@ -248,15 +248,11 @@ def check(text: str, reward: str | None, home: Home, bounds: PlayBounds, note: N
     if known.calls_per_episode is not None or found:
         save_measurement(home, known)
     return EnvironmentCheck(
-        environment=environment,
-        tasks={split: len(environment.tasks(split)) for split in SPLITS},
+        environment=environment, tasks={split: len(environment.tasks(split)) for split in SPLITS},
         kinds=Counter(task.kind for split in SPLITS[:2] for task in environment.tasks(split) if task.kind),
-        drawn_twice=same,
-        players=plays.players,
-        faults=tuple(found),
-        remarks=tuple(_remarks(environment, plays)),
+        drawn_twice=same, players=plays.players, faults=tuple(found), remarks=tuple(_remarks(environment, plays)),
         measured=known,
-    )
+    )  # fmt: skip
 
 
 def _remarks(environment: Environment, plays: Plays) -> Iterator[str]:

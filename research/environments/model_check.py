@@ -159,22 +159,15 @@ def _build_measurement(
     plain = Job(environment=job.environment, model=job.model).model_dump(mode="json")
     held = {name: value for name, value in job.model_dump(mode="json").items() if value != plain[name]}
     return MeasuredEnvironment(
-        environment=job.environment,
-        model=FAKE if job.backend == FAKE else model_key(job.model),
-        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        job={**held, **conditions_of(job)},
+        environment=job.environment, model=FAKE if job.backend == FAKE else model_key(job.model),
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"), job={**held, **conditions_of(job)},
         calls_per_episode=fmean(record.calls for record in records) if records else None,
         prompt_tokens=sum(len(call.context.ids) for call in spans) / len(records) if records else None,
         sampled_tokens=fmean(record.tokens for record in records) if records else None,
-        cut_short=fmean(cut) if cut else None,
-        seconds_per_episode=seconds / len(episodes),
-        concurrency=job.max_concurrency,
-        runs_at_once=trial.runs_at_once,
-        seconds_per_trained_episode=status.metrics["timing_s/step"] / job.episodes_per_step,
-        startup_s=startup_s,
-        base_success=fmean(bool(episode["success"]) for episode in episodes),
-        base_success_n=len(episodes),
-        equal_groups=fmean(max(rewards) == min(rewards) for rewards in groups.values()),
-        equal_groups_n=len(groups),
+        cut_short=fmean(cut) if cut else None, seconds_per_episode=seconds / len(episodes),
+        concurrency=job.max_concurrency, runs_at_once=trial.runs_at_once,
+        seconds_per_trained_episode=status.metrics["timing_s/step"] / job.episodes_per_step, startup_s=startup_s,
+        base_success=fmean(bool(episode["success"]) for episode in episodes), base_success_n=len(episodes),
+        equal_groups=fmean(max(rewards) == min(rewards) for rewards in groups.values()), equal_groups_n=len(groups),
         group_size=GROUP,
-    )
+    )  # fmt: skip

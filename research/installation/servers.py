@@ -30,6 +30,7 @@ from research.errors import BadInput, NotReady
 from research.files import read_json, write_bytes
 from research.installation.base_job import python_of
 from research.installation.home import Home
+from research.text import is_http_url
 from swarm.client.transport import server_folder
 
 _BIND_TIMEOUT_S = 60.0
@@ -256,14 +257,9 @@ def _is_address(server: str) -> bool:
 
 
 def _connect_address(url: str, role: UserRole, environ: Mapping[str, str], home: Home) -> ServerConnection:
-    try:
-        parts = urlsplit(url)
-        said = parts.port != 0 and parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:
-        raise BadInput(f"expected an address like {_LIKE} as the server, found {url[:80]!r}") from None
-    if "@" in parts.netloc:
+    if is_http_url(url) and "@" in urlsplit(url).netloc:
         raise BadInput(f"expected an address like {_LIKE}, with the key in {TOKEN}; found a name or password in it")
-    if not said or parts.query or parts.fragment:
+    if not is_http_url(url) or urlsplit(url).query or urlsplit(url).fragment:
         raise BadInput(f"expected an address like {_LIKE} as the server, found {url[:80]!r}")
     for _, process in servers(home):
         if process is not None and process.url == url:

@@ -90,13 +90,7 @@ def build_artifacts(state: StudyState, folder: Path, find_log: Locate) -> Iterat
     """Yield what there is to show of a study, whose files lie in `folder`; its curves are apart."""
     progress = progress_of(state)
     yield StudyArtifact("progress", "progress", progress, lambda: progress.percent, True, str(progress))
-    if (
-        state.hypotheses
-        or state.design is not None
-        or state.noise_plan is not None
-        or state.rounds_before
-        or state.explored
-    ):
+    if any((state.hypotheses, state.design, state.noise_plan, state.rounds_before, state.explored)):
         plan = _plan(state)
         yield StudyArtifact("plan", "markdown", plan, lambda: plan)
     if any(run.attempts for run in state.every_run.values()):
@@ -209,18 +203,12 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
     low, high, known = number(verdict.low), number(verdict.high), None not in (verdict.low, verdict.high)
     return {
-        "hypothesis": verdict.hypothesis,
-        "phase": verdict.phase,
-        "look": verdict.look,
-        "verdict": verdict.verdict,
-        "final": verdict.final,
-        "estimate": number(verdict.estimate),
+        "hypothesis": verdict.hypothesis, "phase": verdict.phase, "look": verdict.look, "verdict": verdict.verdict,
+        "final": verdict.final, "estimate": number(verdict.estimate),
         "interval": f"{low} to {high} ({verdict.level:.1%})" if known else "none",
         "p": number(verdict.p_adjusted if verdict.p_adjusted is not None else verdict.p),
-        "runs": f"{verdict.n_control} + {verdict.n_treatment}",
-        "test": verdict.test,
-        "reason": verdict.reason,
-    }
+        "runs": f"{verdict.n_control} + {verdict.n_treatment}", "test": verdict.test, "reason": verdict.reason,
+    }  # fmt: skip
 
 
 def _result(run: RunState) -> dict[str, Any]:

@@ -41,26 +41,7 @@ from research.controller.mirror import describe_error
 from research.controller.options import ResearchOptions
 from research.errors import NotReady
 from research.installation.home import Home
-from research.orchestration.prefect_api import (
-    BEAT_S,
-    ENTRYPOINT,
-    HEARTBEAT,
-    RESCHEDULED,
-    TAG,
-    FlowRun,
-    FlowRunState,
-    SessionEnd,
-    UserAction,
-    action_reason,
-    connect,
-    create_flow_run,
-    describe_end,
-    ensure_deployment,
-    expires,
-    find_deployment,
-    find_flow_run,
-    installation_name,
-)
+from research.orchestration import prefect_api
 from research.orchestration.projection import question_of
 from research.orchestration.server import client_environment, ensure_server
 from research.orchestration.supervision import PREFECT_COMMAND, is_flow_run_alive, require_worker
@@ -152,15 +133,8 @@ def form_schema(parameters: type[BaseModel]) -> dict[str, Any]:
 
 SILENT: Final = "ajet: a controller that is silent has crashed"
 _ENDS: Final = (
-    "Completed",
-    "Budget used up",
-    "Failed",
-    "Cancelled",
-    "Crashed",
-    "Suspended",
-    "Scheduled",
-    "AwaitingRetry",
-)
+    "Completed", "Budget used up", "Failed", "Cancelled", "Crashed", "Suspended", "Scheduled", "AwaitingRetry",
+)  # fmt: skip
 """Names of states in which nobody beats any more; a paused study is driven, and beats."""
 _MISSED: Final = 3
 _ABOUT: Final = (
@@ -187,30 +161,30 @@ def register(client: SyncPrefectClient, home: Home, pool: ProcessPool, *, limits
     """
     _make_pool(client, pool, limits=limits)
     content: dict[str, Any] = {
-        "work_pool_name": pool.name, "entrypoint": ENTRYPOINT, "description": _ABOUT, "job_variables": {},
+        "work_pool_name": pool.name, "entrypoint": prefect_api.ENTRYPOINT, "description": _ABOUT, "job_variables": {},
         "parameter_openapi_schema": form_schema(FlowParameters), "enforce_parameter_schema": True,
         # Without it Prefect would copy the folder for each process.
         "pull_steps": [{"prefect.deployments.steps.set_working_directory": {"directory": str(pool.folder)}}],
     }  # fmt: skip
-    deployment = ensure_deployment(client, home, **content)
+    deployment = prefect_api.ensure_deployment(client, home, **content)
     # What is not named stays, schedules among it; but the runs that a schedule has planned go with each change.
     if any(getattr(deployment, field) != value for field, value in content.items()):
         client.update_deployment(deployment.id, DeploymentUpdate(**content))
     with suppress(ObjectNotFound):  # of an earlier version
-        place = installation_name(home)
+        place = prefect_api.installation_name(home)
         client.delete_deployment(client.read_deployment_by_name(f"ajet-resume/resume@{place}").id)
     if not client.read_automations_by_name(SILENT):
         trigger = EventTrigger(
-            after={HEARTBEAT},
-            expect={HEARTBEAT, *(f"prefect.flow-run.{end}" for end in _ENDS)},
+            after={prefect_api.HEARTBEAT},
+            expect={prefect_api.HEARTBEAT, *(f"prefect.flow-run.{end}" for end in _ENDS)},
             match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
             match_related=ResourceSpecification(
-                {"prefect.resource.role": ["tag"], "prefect.resource.id": [f"prefect.tag.{TAG}"]}
+                {"prefect.resource.role": ["tag"], "prefect.resource.id": [f"prefect.tag.{prefect_api.TAG}"]}
             ),
             for_each={"prefect.resource.id"},
             posture=Posture.Proactive,
             threshold=1,
-            within=timedelta(seconds=_MISSED * BEAT_S),
+            within=timedelta(seconds=_MISSED * prefect_api.BEAT_S),
         )
         gone = "no heartbeat: its process is gone"
         crash = ChangeFlowRunState(name="Crashed", state=StateType.CRASHED, message=gone, force=False)
@@ -220,7 +194,7 @@ def register(client: SyncPrefectClient, home: Home, pool: ProcessPool, *, limits
 
 def is_registered(client: SyncPrefectClient, home: Home) -> bool:
     """Return whether the deployment is in a pool; no worker takes the flow runs of one that only shows studies."""
-    deployment = find_deployment(client, home)
+    deployment = prefect_api.find_deployment(client, home)
     return deployment is not None and deployment.work_queue_id is not None
 
 
@@ -315,8 +289,8 @@ class StudyFlowRuns:
         """
         kinds = filters.FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING])
         at = filters.FlowRunFilterState(type=kinds)
-        pool = filters.WorkPoolFilter(name=filters.WorkPoolFilterName(any_=[installation_name(self._home)]))
-        ours = filters.FlowRunFilter(tags=filters.FlowRunFilterTags(all_=[TAG]), state=at)
+        pool = filters.WorkPoolFilter(name=filters.WorkPoolFilterName(any_=[prefect_api.installation_name(self._home)]))
+        ours = filters.FlowRunFilter(tags=filters.FlowRunFilterTags(all_=[prefect_api.TAG]), state=at)
         now, studies = self._clock(), self._log.studies()
         taken = {
             run.state.id: run
@@ -328,19 +302,21 @@ class StudyFlowRuns:
         for state, since in self._taken.items():
             if now - since >= BEGINNING_S:
                 run, states = taken[state], client.read_flow_run_states(taken[state].id)
-                again = sum(older.message == RESCHEDULED for older in states) < MOST_FRUITLESS
-                FlowRun(client, run.id).set(AwaitingRetry(message=RESCHEDULED) if again else Crashed(message=_IN_VAIN))
+                again = sum(older.message == prefect_api.RESCHEDULED for older in states) < MOST_FRUITLESS
+                prefect_api.FlowRun(client, run.id).set(
+                    AwaitingRetry(message=prefect_api.RESCHEDULED) if again else Crashed(message=_IN_VAIN)
+                )
 
     def _settle(self, client: SyncPrefectClient, state: StudyState) -> None:
-        run = find_flow_run(client, self._home, state.id)
+        run = prefect_api.find_flow_run(client, self._home, state.id)
         over = state.stopped_reason is not None or is_done(state)
         if run is None or run.state is None:
             if over:
                 self._unowned.forget(state.id)
             elif state.fruitless < MOST_FRUITLESS and is_registered(client, self._home):
-                create_flow_run(client, self._home, state, Scheduled(message=RESCHEDULED))
+                prefect_api.create_flow_run(client, self._home, state, Scheduled(message=prefect_api.RESCHEDULED))
             return
-        flow_run, at_prefect = FlowRun(client, run.id), run.state
+        flow_run, at_prefect = prefect_api.FlowRun(client, run.id), run.state
         if over and at_prefect.is_final() and not at_prefect.is_crashed():
             if at_prefect.is_cancelled() and any(attempts_running(state)):  # whoever stopped it was killed before
                 end_attempts(self._home, self._log, StudyLog(self._log, state.id), self._warn)
@@ -349,32 +325,32 @@ class StudyFlowRuns:
             return
         elif over:
             if at_prefect.is_paused() or self._lasts(state, at_prefect):
-                flow_run.end(describe_end(state, None))
-        elif FlowRunState.of(at_prefect).action is UserAction.STOP:
+                flow_run.end(prefect_api.describe_end(state, None))
+        elif prefect_api.FlowRunState.of(at_prefect).action is prefect_api.UserAction.STOP:
             if at_prefect.is_cancelled() or self._lasts(state, at_prefect):  # which no process saw
-                record, reason = StudyLog(self._log, state.id), action_reason(UserAction.STOP)
+                record, reason = StudyLog(self._log, state.id), prefect_api.action_reason(prefect_api.UserAction.STOP)
                 record.change(lambda state: build_stop_event(state, reason), actor="user")
-                flow_run.end(SessionEnd("cancelled", reason))
+                flow_run.end(prefect_api.SessionEnd("cancelled", reason))
                 end_attempts(self._home, self._log, record, self._warn)
         elif at_prefect.is_paused():
             self._keep_suspended(flow_run, state, at_prefect)
         elif self._is_left(client, state, run.id, at_prefect):
-            flow_run.set(AwaitingRetry(message=RESCHEDULED))
+            flow_run.set(AwaitingRetry(message=prefect_api.RESCHEDULED))
 
-    def _keep_suspended(self, flow_run: FlowRun, state: StudyState, at_prefect: State[Any]) -> None:
+    def _keep_suspended(self, flow_run: prefect_api.FlowRun, state: StudyState, at_prefect: State[Any]) -> None:
         """Have a suspended study wait as long as it takes, and go on where a terminal resumed it or answered it."""
-        if expires(at_prefect):  # somebody pressed Suspend, and the process ended before it saw that
-            request_pause(self._log, state.id, action_reason(UserAction.PAUSE))
+        if prefect_api.expires(at_prefect):  # somebody pressed Suspend, and the process ended before it saw that
+            request_pause(self._log, state.id, prefect_api.action_reason(prefect_api.UserAction.PAUSE))
             state = fold(self._log.read(state.id))
         question = question_of(state) if state.paused_reason is None else None
         waits = state.paused_reason is not None or question is not None
         if not waits or any(attempts_running(state)):
-            flow_run.set(AwaitingRetry(message=RESCHEDULED))
+            flow_run.set(AwaitingRetry(message=prefect_api.RESCHEDULED))
             return
         digest = "" if question is None else question.digest
-        lasts = bool(at_prefect.state_details.pause_reschedule) and not expires(at_prefect)
-        if not lasts or FlowRunState.of(at_prefect).digest != digest:
-            flow_run.end(SessionEnd("rests", state.paused_reason or "it waits for an answer", question))
+        lasts = bool(at_prefect.state_details.pause_reschedule) and not prefect_api.expires(at_prefect)
+        if not lasts or prefect_api.FlowRunState.of(at_prefect).digest != digest:
+            flow_run.end(prefect_api.SessionEnd("rests", state.paused_reason or "it waits for an answer", question))
 
     def _is_left(self, client: SyncPrefectClient, state: StudyState, run: UUID, at_prefect: State[Any]) -> bool:
         """Return whether a flow run without a process is to get one; one that fails as it begins, only a few times."""
@@ -429,17 +405,19 @@ def hand_over(client: SyncPrefectClient, home: Home, log: EventLog, study: str) 
     state = fold(log.read(study))
     until = time.monotonic() + _OTHERS_S
     # A server that lost its database knows no study before the worker has told it what runs here.
-    while find_flow_run(client, home, study) is None and not is_registered(client, home):
+    while prefect_api.find_flow_run(client, home, study) is None and not is_registered(client, home):
         if time.monotonic() > until:
             raise NotReady("expected the worker's deployment in its pool; found none; start the worker: ajet up --work")
         time.sleep(_LOOK_S)
     with scheduling_lock(home):
-        run = find_flow_run(client, home, study)
-        run = run or create_flow_run(client, home, state, Scheduled(message=_HANDED_OVER))
+        run = prefect_api.find_flow_run(client, home, study)
+        run = run or prefect_api.create_flow_run(client, home, state, Scheduled(message=_HANDED_OVER))
         waits = run.state is not None and (run.state.is_scheduled() or run.state.is_pending())
-        goes_on = not is_on_hold(state) or overrides_stop(log, study, FlowRun(client, run.id).request_time())
+        goes_on = not is_on_hold(state) or overrides_stop(
+            log, study, prefect_api.FlowRun(client, run.id).request_time()
+        )
         if not (waits and goes_on):
-            FlowRun(client, run.id).set(Scheduled(message=_HANDED_OVER))
+            prefect_api.FlowRun(client, run.id).set(Scheduled(message=_HANDED_OVER))
         return run.id
 
 
@@ -456,7 +434,7 @@ def worker_scheduler(home: Home) -> ScheduleStudy:
 
     def schedule(study: str) -> str:
         try:
-            with connect(server.api) as client, closing(EventLog(home.database)) as log:
+            with prefect_api.connect(server.api) as client, closing(EventLog(home.database)) as log:
                 return f"{server.url}/runs/flow-run/{hand_over(client, home, log, study)}"
         except Exception as error:  # a client's errors are many, and mean the same here
             raise NotReady(

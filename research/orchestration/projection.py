@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -35,44 +36,16 @@ from research.errors import BadInput
 from research.files import ignore_disk_full
 from research.installation.home import Home, attempt_in
 from research.installation.tiny_model import Note
+from research.orchestration import prefect_api, task_rows
 from research.orchestration.artifacts import DESCRIPTIONS, LiveCurves, StudyArtifact, build_artifacts
-from research.orchestration.prefect_api import (
-    BEAT_S,
-    Activity,
-    FlowRun,
-    FlowRunGone,
-    Question,
-    UserAction,
-    action_reason,
-    activity,
-    connect,
-    create_flow_run,
-    describe_end,
-    find_flow_run,
-    reconcile,
-)
 from research.orchestration.server import PrefectServer, PrefectUnavailable, client_environment, ensure_server
-from research.orchestration.task_rows import (
-    TaskRow,
-    TrainingLine,
-    attempt_key,
-    build_rows,
-    cancel_row,
-    end_row,
-    find_tracking_log,
-    outcome_lines,
-    reopen_row,
-    state_lines,
-    tracking_lines,
-    training_lines,
-)
 from research.runs.files import AttemptFolder, read_progress
 from research.scheduler.approvals import describe_cost, how_to_answer
 from studies import EventLog, RunState, StudyLog, StudyState
 from studies.log.study import AttemptState
 
 
-def question_of(state: StudyState) -> Question | None:
+def question_of(state: StudyState) -> prefect_api.Question | None:
     """Return what a study asks a person; None for nothing."""
     if (request := state.open_question) is None:
         return None
@@ -83,10 +56,10 @@ def question_of(state: StudyState) -> Question | None:
         f"within seconds; where none works on it, the next one does (`ajet study resume {state.id}`). In a terminal: "
         f"{how_to_answer(state)}\n"
     )
-    return Question(request.digest, text)
+    return prefect_api.Question(request.digest, text)
 
 
-def take_answer(flow_run: FlowRun, record: StudyLog) -> None:
+def take_answer(flow_run: prefect_api.FlowRun, record: StudyLog) -> None:
     """Write the answer that was given in the form of a study's question into its log; the first one counts."""
     if (question := question_of(record.state())) is None:
         return
@@ -105,20 +78,20 @@ class Projection:
     `told` says that an earlier session published to it.
     """
 
-    def __init__(self, flow_run: FlowRun, begun: StudyState, folder: Path, *, told: bool) -> None:
+    def __init__(self, flow_run: prefect_api.FlowRun, begun: StudyState, folder: Path, *, told: bool) -> None:
         self.flow_run = flow_run
         self._begun = begun
         self._folder = folder
         self._state: StudyState | None = None
-        self._rows: dict[str, TaskRow] = {}
+        self._rows: dict[str, task_rows.TaskRow] = {}
         self._versions: dict[str, Hashable] = {}
         """What is shown of each artifact, which is not published again; and where."""
         self._shown: dict[str, UUID] = {}
         self._curves = LiveCurves(folder)
         self._redrawn = -REDRAW_S
         self._logged = {key for key, _ in (progress_lines(begun) if begun.resumed_count else ())}
-        rows = build_rows(begun) if told else ()
-        self._written = {(row.key, line.key) for row in rows for line in state_lines(row)}
+        rows = task_rows.build_rows(begun) if told else ()
+        self._written = {(row.key, line.key) for row in rows for line in task_rows.state_lines(row)}
         """Lines of the rows' logs that were told."""
         self._over = {
             (attempt.name, attempt.url) for _, _, attempt in _attempts_of(begun) if attempt.status is not None
@@ -145,37 +118,39 @@ class Projection:
         self._state = state
 
     def _put_rows(self, state: StudyState, over: bool) -> None:
-        rows = {row.key: reopen_row(row, self._begun) for row in build_rows(state)}
+        rows = {row.key: task_rows.reopen_row(row, self._begun) for row in task_rows.build_rows(state)}
         if over:
-            rows = {key: end_row(row, state.last_ts) for key, row in rows.items()}
+            rows = {key: task_rows.end_row(row, state.last_ts) for key, row in rows.items()}
         for key, row in self._rows.items():
             if key not in rows:
-                rows[key] = cancel_row(row, state.last_ts)
+                rows[key] = task_rows.cancel_row(row, state.last_ts)
         self.flow_run.task_runs.put(rows.values())
         self._rows = rows
-        self._write((row.key, line) for row in rows.values() for line in state_lines(row))
+        self._write((row.key, line) for row in rows.values() for line in task_rows.state_lines(row))
 
-    def _write(self, lines: Iterable[tuple[str, TrainingLine]]) -> None:
+    def _write(self, lines: Iterable[tuple[str, task_rows.TrainingLine]]) -> None:
         new = {(key, line.key): (key, line) for key, line in lines if (key, line.key) not in self._written}
         if new:
             self.flow_run.task_runs.log(new.values())
             self._written |= new.keys()
 
-    def _training_lines(self, round: int, run: RunState, attempt: AttemptState) -> Iterator[tuple[str, TrainingLine]]:
+    def _training_lines(
+        self, round: int, run: RunState, attempt: AttemptState
+    ) -> Iterator[tuple[str, task_rows.TrainingLine]]:
         """Yield what an attempt's own files say of its progress."""
-        folder, key = self._files(run, attempt), attempt_key(run, attempt.number, round)
-        lines = list(tracking_lines(attempt, self._find_log(run, attempt)))
+        folder, key = self._files(run, attempt), task_rows.attempt_key(run, attempt.number, round)
+        lines = list(task_rows.tracking_lines(attempt, self._find_log(run, attempt)))
         if (progress := read_progress(folder)) is not None:
             self._curves.add_progress(run.run_id, attempt.number, progress)
-            lines = [*training_lines(attempt, progress), *lines]
+            lines = [*task_rows.training_lines(attempt, progress), *lines]
         if attempt.status is not None:
-            lines += outcome_lines(attempt, folder)
+            lines += task_rows.outcome_lines(attempt, folder)
         yield from ((key, line) for line in lines)
 
     def _find_log(self, run: RunState, attempt: AttemptState) -> str | None:
         """Return where the W&B log of an attempt is; looked up until it is found, or the attempt is over."""
         if attempt.name not in self._tracking_logs:
-            log = find_tracking_log(self._files(run, attempt), self._folder)
+            log = task_rows.find_tracking_log(self._files(run, attempt), self._folder)
             if log is None and attempt.status is None:
                 return None
             self._tracking_logs[attempt.name] = log
@@ -215,22 +190,22 @@ def _attempts_of(state: StudyState) -> Iterator[tuple[int, RunState, AttemptStat
         yield from ((entry.round, run, attempt) for run in entry.runs.values() for attempt in run.attempts)
 
 
+@dataclass(eq=False)
 class ControllerSession:
     """A study's flow run in the session that began as of `begun`. Every call raises what Prefect's client raises."""
 
-    def __init__(
-        self, home: Home, log: EventLog, begun: StudyState, client: SyncPrefectClient, *, executed: bool = False
-    ) -> None:
-        """`executed` says that Prefect's engine runs this process for the flow run, which is then ended elsewhere."""
-        self._home = home
-        self._log = log
-        self._begun = begun
-        self._client = client
-        self._record = StudyLog(log, begun.id)
-        self._executed = executed
-        self._beaten = -math.inf
-        self._shown: Projection | None = None
-        self._agreed = Activity.RUNNING
+    home: Home
+    log: EventLog
+    begun: StudyState
+    client: SyncPrefectClient
+    executed: bool = False
+    """Whether Prefect's engine runs this process for the flow run, which is then ended elsewhere."""
+    _beaten: float = -math.inf
+    _shown: Projection | None = None
+    _agreed: prefect_api.Activity = prefect_api.Activity.RUNNING
+
+    def __post_init__(self) -> None:
+        self._record = StudyLog(self.log, self.begun.id)
 
     def refresh(self, notes: list[str] | None = None) -> None:
         """Carry out clicks since the last refresh and publish what is new; lines that were told leave `notes`."""
@@ -241,12 +216,12 @@ class ControllerSession:
 
         def publish(shown: Projection) -> None:
             state = self._record.state()
-            end = describe_end(state, error)
+            end = prefect_api.describe_end(state, error)
             shown.flow_run.read()  # one that is gone is noticed before anything is published
             try:
                 shown.update(state, over=end.how != "left")
             finally:
-                if not self._executed:
+                if not self.executed:
                     shown.flow_run.end(end)
 
         self._with_flow_run(publish)
@@ -254,28 +229,30 @@ class ControllerSession:
     def _refresh(self, shown: Projection, notes: list[str]) -> None:
         """Set the flow run's state before the study's, so that the least time is left for a click in between."""
         at_prefect = shown.flow_run.read_state()
-        if at_prefect.put_back and self._executed:
+        if at_prefect.put_back and self.executed:
             return
         action = at_prefect.action
-        if self._agreed is Activity.ASKING and action is UserAction.CONTINUE:  # the form was sent
+        if (
+            self._agreed is prefect_api.Activity.ASKING and action is prefect_api.UserAction.CONTINUE
+        ):  # the form was sent
             take_answer(shown.flow_run, self._record)
             action = None
         state = self._record.state()
-        both, ask = reconcile(self._agreed, action, activity(state))
-        question = question_of(state) if both is Activity.ASKING else None
+        both, ask = prefect_api.reconcile(self._agreed, action, prefect_api.activity(state))
+        question = question_of(state) if both is prefect_api.Activity.ASKING else None
         as_is = at_prefect.shows is both and (question is None or at_prefect.digest == question.digest)
-        if ask is not UserAction.STOP and not as_is and state.stopped_reason is None:
-            reason = state.paused_reason or action_reason(UserAction.PAUSE)
+        if ask is not prefect_api.UserAction.STOP and not as_is and state.stopped_reason is None:
+            reason = state.paused_reason or prefect_api.action_reason(prefect_api.UserAction.PAUSE)
             shown.flow_run.show(both, reason, question)
         match ask:
-            case UserAction.STOP:
-                request_stop(self._home, self._log, self._begun.id, action_reason(ask))
-            case UserAction.PAUSE:
-                request_pause(self._log, self._begun.id, action_reason(ask))
-            case UserAction.CONTINUE:
-                request_continue(self._log, self._begun.id)
+            case prefect_api.UserAction.STOP:
+                request_stop(self.home, self.log, self.begun.id, prefect_api.action_reason(ask))
+            case prefect_api.UserAction.PAUSE:
+                request_pause(self.log, self.begun.id, prefect_api.action_reason(ask))
+            case prefect_api.UserAction.CONTINUE:
+                request_continue(self.log, self.begun.id)
         self._agreed = both
-        if (now := time.monotonic()) - self._beaten >= BEAT_S:
+        if (now := time.monotonic()) - self._beaten >= prefect_api.BEAT_S:
             shown.flow_run.send_heartbeat()
             self._beaten = now
         if count := len(notes):  # more may come meanwhile
@@ -287,22 +264,22 @@ class ControllerSession:
         try:
             self._shown = self._shown or self._begin()
             do(self._shown)
-        except FlowRunGone:
+        except prefect_api.FlowRunGone:
             self._shown = self._begin()
             do(self._shown)
 
     def _begin(self) -> Projection:
         """Take up the study's flow run; where the server does not know it, a new one begins as this session did."""
-        begun, resumed = self._begun, True
-        if (run := find_flow_run(self._client, self._home, begun.id)) is None:
-            run, resumed = create_flow_run(self._client, self._home, begun, Running()), False
-        flow_run = FlowRun(self._client, run.id)
+        begun, resumed = self.begun, True
+        if (run := prefect_api.find_flow_run(self.client, self.home, begun.id)) is None:
+            run, resumed = prefect_api.create_flow_run(self.client, self.home, begun, Running()), False
+        flow_run = prefect_api.FlowRun(self.client, run.id)
         flow_run.adopt(begun)
-        told = resumed and (not self._executed or run.run_count > 1)
-        if resumed and not self._executed:
-            flow_run.show(Activity.RUNNING, "")
-        self._agreed = Activity.RUNNING
-        return Projection(flow_run, begun, self._home.study(begun.id), told=told)
+        told = resumed and (not self.executed or run.run_count > 1)
+        if resumed and not self.executed:
+            flow_run.show(prefect_api.Activity.RUNNING, "")
+        self._agreed = prefect_api.Activity.RUNNING
+        return Projection(flow_run, begun, self.home.study(begun.id), told=told)
 
 
 REFRESH_S = 2.0
@@ -369,7 +346,7 @@ class PrefectView:
             self.url, self.own = server.url, server.password is not None
             self._say(server.line)
             os.environ.update(client_environment(self._home.prefect))
-            with connect(server.api) as client, closing(EventLog(self._home.database)) as log:
+            with prefect_api.connect(server.api) as client, closing(EventLog(self._home.database)) as log:
                 session = ControllerSession(self._home, log, self._begun, client, executed=self._executed)
                 self._trouble.attempt(lambda: session.refresh(self._notes))
                 while not self._over.wait(_AGAIN_S if self._trouble.lasts else REFRESH_S):

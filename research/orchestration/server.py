@@ -38,6 +38,7 @@ from sqlalchemy.exc import ArgumentError
 from research.errors import NotReady
 from research.files import read_json, write_bytes, write_json
 from research.installation.base_job import PREFECT_REMEDY
+from research.text import is_http_url
 from studies.log.locks import Holder
 
 SERVER: Final = "PREFECT_API_URL"
@@ -65,14 +66,9 @@ def find_named_server(environment: Mapping[str, str] = os.environ) -> str | None
     if not chosen:
         return None
     url = chosen.rstrip("/").removesuffix("/api")
-    try:
-        parts = urlsplit(url)
-        named = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        named = False
-    if not named:
+    if not is_http_url(url):
         raise PrefectUnavailable(f"expected an address such as http://HOST:4200/api in {SERVER}; found another text")
-    if parts.username is not None:
+    if (parts := urlsplit(url)).username is not None:
         raise PrefectUnavailable(
             f"expected no user and password in {SERVER}; found them before {parts.hostname}; take them out, and set "
             f"{AUTH}=USER:PASSWORD instead"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from typing import Any, Final, Literal, Protocol
 
 from research.errors import DesignRefused
@@ -117,10 +117,33 @@ def known_environments() -> tuple[Environment, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannerContext:
-    """The study as a planner sees it."""
+class Briefing:
+    """What a study asks, and what came of it: for a planner, and for whoever judges what it does."""
 
     topic: str
+    _: KW_ONLY
+    wanted: RequestedComparison = field(default_factory=RequestedComparison)
+    """What flags ask for, in the place of a topic or beside it."""
+    parsed: ParsedTopic | None = None
+    """What the rules understood of the topic when the study began; None where nobody parsed it."""
+    code_allowed: bool = False
+    """Whether the study's runs are in containers, so that a reward function may be proposed."""
+    notes: Sequence[QuotedText] = ()
+    """Notes that people left in the study."""
+    campaign: CampaignFacts | None = None
+    """What the rounds before found; None in the first."""
+    notebook: Notebook | None = None
+    """What the planner wrote down in earlier turns; None where it can write nothing down."""
+    findings: Sequence[QuotedText] = ()
+    """What earlier studies here found about the topic."""
+    plays_seen: bool = False
+    """Whether a planner looked at plays of hidden tasks: then no reward function may be written any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerContext(Briefing):
+    """The study as a planner sees it."""
+
     seconds_left: float
     seconds_per_run: float
     """Estimated seconds of one run of the default job, in the environment that is asked for."""
@@ -150,26 +173,12 @@ class PlannerContext:
     verdicts: Sequence[Verdict] = ()
     warnings: Sequence[str] = ()
     """What the confound linter says about the design's runs, one line each."""
-    notes: Sequence[QuotedText] = ()
     rejected: str | None = None
-    wanted: RequestedComparison = field(default_factory=RequestedComparison)
-    """What flags ask for, in the place of a topic or beside it."""
-    parsed: ParsedTopic | None = None
-    """What the topic was understood to ask when the study began; None where nobody parsed it."""
-    code_allowed: bool = False
-    """Whether the study's runs are in containers, so that a reward function may be proposed."""
     fields: tuple[FieldSpec, ...] = field(default_factory=field_specs)
     environments: tuple[Environment, ...] = field(default_factory=known_environments)
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    campaign: CampaignFacts | None = None
-    """What the rounds before found; None in the first."""
-    notebook: Notebook | None = None
-    """What the planner wrote down in earlier turns; None where it can write nothing down."""
-    findings: Sequence[QuotedText] = ()
     tools: StudyTools | None = field(default=None, repr=False)
     """What it may look at; None for nothing."""
-    plays_seen: bool = False
-    """Whether plays of hidden tasks were looked at, so that no reward function may be written any more."""
 
     @property
     def stage(self) -> Stage:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from urllib.parse import urlsplit
 
 from research.errors import BadInput, NotReady, ResearchError
 from research.installation.studies import every_study
@@ -23,7 +22,7 @@ from research.planners.context import Planner
 from research.planners.endpoint import OpenAiEndpoint, Recorder, Replay
 from research.planners.llm import TIMEOUT_S, LlmPlanner
 from research.planners.rules import RulesPlanner
-from research.text import did_you_mean
+from research.text import did_you_mean, is_http_url
 from studies import EventLog, StudyState
 from studies.records.procedure import Prediction
 from studies.records.verdict import Verdict
@@ -132,14 +131,6 @@ def _load_plugin(name: str, model: str | None, environ: Mapping[str, str]) -> Pl
             f"{getattr(planner, 'name', None)!r}; correct it in its package"
         )
     return planner
-
-
-def is_http_url(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
 
 
 EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)

@@ -13,33 +13,13 @@ from itertools import islice
 from typing import Any
 
 from research.installation.base_job import find_fixed_fields, require_agreement
+from research.planners import follow_up
 from research.planners.context import Check, PlannerContext, PlannerTurn, field_specs
-from research.planners.follow_up import (
-    UNDIRECTED,
-    UNSEEN_CONFOUNDERS,
-    FollowUpFinder,
-    find_prior,
-    predict,
-    predict_best,
-    scale_to_metric,
-)
 from research.planners.history import CampaignFacts
 from research.planners.lexicon import DEFAULT_ENVIRONMENT
 from research.planners.topic import judge_by, parse_topic, refuse_left
 from research.planners.values import Contrast, ValuePlan, check_values, plan_search, plan_values
-from research.proposals.actions import (
-    Action,
-    Conclude,
-    Constant,
-    FieldValue,
-    Propose,
-    ProposeDesign,
-    ProposedHypothesis,
-    ProposedKnob,
-    ProposedReplication,
-    ProposedScreen,
-    Setting,
-)
+from research.proposals import actions
 from research.proposals.arms import Scalar, value_text
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import default_effect, format_difference
@@ -63,11 +43,11 @@ class RulesPlanner:
         if context.stage == "conclude":
             judged = "; ".join(f"{verdict.hypothesis} is {verdict.verdict}" for verdict in context.verdicts)
             reason = f"Every hypothesis of the locked design has its verdict: {judged}."
-            return PlannerTurn(Conclude(reason=reason[:1000]))
+            return PlannerTurn(actions.Conclude(reason=reason[:1000]))
         if context.campaign is not None:
             return _plan_next_round(context, context.campaign, check)
         plan = _TopicPlan.of(context, _read_topic(context))
-        action: Action = plan.propose() if context.stage == "propose" else plan.design()
+        action: actions.Action = plan.propose() if context.stage == "propose" else plan.design()
         untested = tuple(f"{text!r}" for text in plan.parsed.left)
         return PlannerTurn(action, note=plan.describe_assumptions(), not_tested=untested, refused=check(action))
 
@@ -75,9 +55,9 @@ class RulesPlanner:
 def _plan_next_round(context: PlannerContext, campaign: CampaignFacts, check: Check) -> PlannerTurn:
     """Return the next round's action: the first question of the rules that is not refused, or that none is left."""
     first: PlannerTurn | None = None
-    for found in islice(FollowUpFinder(context, campaign).find(), len(campaign.refused), None):
+    for found in islice(follow_up.FollowUpFinder(context, campaign).find(), len(campaign.refused), None):
         plan = _TopicPlan(context, ParsedTopic(environment=found.environment), found.plan)
-        action: Action = plan.propose()
+        action: actions.Action = plan.propose()
         if context.stage == "design":
             proposed = [(entry.variable, *entry.sides) for entry in plan.propose().hypotheses]
             if proposed != [(entry.variable, entry.control, entry.treatment) for entry in context.hypotheses]:
@@ -87,7 +67,7 @@ def _plan_next_round(context: PlannerContext, campaign: CampaignFacts, check: Ch
         if turn.refused is None or context.stage == "design":
             return turn
         first = first or turn
-    return first or PlannerTurn(Conclude(reason="The rules have no further question about what was asked."))
+    return first or PlannerTurn(actions.Conclude(reason="The rules have no further question about what was asked."))
 
 
 def _read_topic(context: PlannerContext) -> ParsedTopic:
@@ -161,45 +141,47 @@ class _TopicPlan:
             values |= {entry.field: [entry.control, *entry.treatments] for entry in self._plan.contrasts}
         return {name: entries for name, entries in values.items() if name != MODEL}
 
-    def propose(self) -> Propose:
+    def propose(self) -> actions.Propose:
         contrasts, shape = self._plan.contrasts, self._plan.shape
         if self._plan.confirm:
-            return Propose(search=True)
+            return actions.Propose(search=True)
         first = contrasts[0]
         if shape == "interaction":
             other = contrasts[1]
-            claim = self._make_claim([first, other], 0, (-_NO_IDEA, _NO_IDEA, UNDIRECTED))
-            return Propose(hypotheses=(claim.model_copy(update={"moderator": other.field}),))
+            claim = self._make_claim([first, other], 0, (-_NO_IDEA, _NO_IDEA, follow_up.UNDIRECTED))
+            return actions.Propose(hypotheses=(claim.model_copy(update={"moderator": other.field}),))
         if shape == "trend":
             claim = self._make_claim([first], len(first.treatments) - 1)
-            return Propose(hypotheses=(claim.model_copy(update={"ladder": (first.control, *first.treatments)}),))
+            return actions.Propose(
+                hypotheses=(claim.model_copy(update={"ladder": (first.control, *first.treatments)}),)
+            )
         groups = [list(contrasts)] if shape == "together" else [[entry] for entry in contrasts]
-        return Propose(
+        return actions.Propose(
             hypotheses=tuple(self._make_claim(group, at) for group in groups for at in range(len(group[0].treatments)))
         )
 
-    def design(self) -> ProposeDesign:
+    def design(self) -> actions.ProposeDesign:
         constants = dict(self._plan.constants)
         steps, again, screen = constants.pop("steps", None), self.parsed.again, None
         if self._plan.confirm:
             knobs = self._plan.contrasts
-            low, high, probability = predict_best([knob.field for knob in knobs])
-            low, high = scale_to_metric(low, high, self._metric)
+            low, high, probability = follow_up.predict_best([knob.field for knob in knobs])
+            low, high = follow_up.scale_to_metric(low, high, self._metric)
             controls = [None if knob.control == self._usual[knob.field] else knob.control for knob in knobs]
-            screen = ProposedScreen(
+            screen = actions.ProposedScreen(
                 knobs=tuple(
-                    ProposedKnob(field=knob.field, values=knob.treatments, control=control)
+                    actions.ProposedKnob(field=knob.field, values=knob.treatments, control=control)
                     for knob, control in zip(knobs, controls, strict=True)
                 ),
                 confirm=self._plan.confirm, predicted_low=low, predicted_high=high,
                 probability=probability, smallest_effect=self._find_effect(),
             )  # fmt: skip
-        return ProposeDesign(
+        return actions.ProposeDesign(
             environment=self._environment,
             steps=None if steps is None else int(steps),
-            constants=tuple(Constant(field=name, value=value) for name, value in constants.items()),
+            constants=tuple(actions.Constant(field=name, value=value) for name, value in constants.items()),
             screen=screen,
-            replication=ProposedReplication(environment=again) if again else None,
+            replication=actions.ProposedReplication(environment=again) if again else None,
         )
 
     def describe_assumptions(self) -> str:
@@ -242,41 +224,37 @@ class _TopicPlan:
 
     def _make_claim(
         self, about: Sequence[Contrast], at: int, expected: tuple[float, float, float] | None = None
-    ) -> ProposedHypothesis:
+    ) -> actions.ProposedHypothesis:
         """Return the claim on the arm of so many contrasts' `at`th treatments; its fields differ together."""
         claim = None if expected else self._plan.claim
         if expected is None:
             # Words have no order, and their priors no direction.
             sizes = [(each.control, each.treatments[at]) for each in about]
             rises = [any(isinstance(side, str) for side in pair) or pair[1] > pair[0] for pair in sizes]  # type: ignore[operator]
-            known = [predict(each.field, rises=up, claim=claim) for each, up in zip(about, rises, strict=True)]
+            known = [
+                follow_up.predict(each.field, rises=up, claim=claim) for each, up in zip(about, rises, strict=True)
+            ]
             lows, highs, chances = zip(*known, strict=True)
             expected = min(lows), max(highs), sum(chances) / len(chances)
         variable, control, treatment = about[0].field, about[0].control, about[0].treatments[at]
-        sides: tuple[Setting, Setting] = (control, treatment)
+        sides: tuple[actions.Setting, actions.Setting] = (control, treatment)
         if len(about) > 1:
             variable = CONFIGURATION
             sides = (
-                tuple(FieldValue(field=each.field, value=each.control) for each in about),
-                tuple(FieldValue(field=each.field, value=each.treatments[at]) for each in about),
+                tuple(actions.FieldValue(field=each.field, value=each.control) for each in about),
+                tuple(actions.FieldValue(field=each.field, value=each.treatments[at]) for each in about),
             )
-        low, high = scale_to_metric(*expected[:2], self._metric)
+        low, high = follow_up.scale_to_metric(*expected[:2], self._metric)
         raises = (claim != "decrease") == self._metric.higher_is_better
-        return ProposedHypothesis(
-            mechanism=" ".join(dict.fromkeys(find_prior(each.field).because for each in about)),
-            variable=variable,
-            control=sides[0],
-            treatment=sides[1],
-            direction="increase" if raises else "decrease",
-            predicted_low=low,
-            predicted_high=high,
-            probability=expected[2],
-            smallest_effect=self._find_effect(),
+        return actions.ProposedHypothesis(
+            mechanism=" ".join(dict.fromkeys(follow_up.find_prior(each.field).because for each in about)),
+            variable=variable, control=sides[0], treatment=sides[1], direction="increase" if raises else "decrease",
+            predicted_low=low, predicted_high=high, probability=expected[2], smallest_effect=self._find_effect(),
             falsifier=f"An interval on fresh seeds beyond 0 on the other side, or within ±{self._describe_effect()}.",
-            confounds=tuple(fear for each in about for fear in UNSEEN_CONFOUNDERS.get(each.field, ())),
+            confounds=tuple(fear for each in about for fear in follow_up.UNSEEN_CONFOUNDERS.get(each.field, ())),
             matched=self._plan.matched,
             sought="equivalence" if self.parsed.equivalence else "either" if claim is None else "difference",
-        )
+        )  # fmt: skip
 
 
 def _list_values(name: str, values: Sequence[Scalar], joint: str) -> str:

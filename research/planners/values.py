@@ -124,11 +124,7 @@ def check_values(name: str, asked: Sequence[Scalar]) -> tuple[Scalar, ...]:
     return values
 
 
-def choose_values(
-    facts: FieldSpec,
-    values: Sequence[Scalar] = (),
-    sense: Sense | None = None,
-) -> tuple[Scalar, ...]:
+def choose_values(facts: FieldSpec, values: Sequence[Scalar] = (), sense: Sense | None = None) -> tuple[Scalar, ...]:
     """Return the values that are compared, the control first, of a field with the values and the direction named.
 
     Raises BadTopic for a direction that leads nowhere.

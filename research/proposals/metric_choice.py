@@ -143,21 +143,13 @@ class MetricChoice:
                 f"expected batches of all groups, whose success {asked.kind} reads; found batch_rule = varied_groups, "
                 "which drops those that are all solved or all missed; ask for another metric, --metric area"
             )
+        given = Asked(
+            measures=environment.measures, episodes=episodes, threshold=asked.threshold, of=asked.of,
+            horizon=max(job.steps * job.episodes_per_step for job in jobs), horizon_s=self._horizon_s(jobs),
+            rewards=environment.reward_range, tokens=max(job.max_context for job in jobs), facts=environment.facts,
+        )  # fmt: skip
         try:
-            metric = define_metric(
-                find_kind(asked.kind),
-                Asked(
-                    measures=environment.measures,
-                    episodes=episodes,
-                    horizon=max(job.steps * job.episodes_per_step for job in jobs),
-                    horizon_s=self._horizon_s(jobs),
-                    threshold=asked.threshold,
-                    rewards=environment.reward_range,
-                    tokens=max(job.max_context for job in jobs),
-                    facts=environment.facts,
-                    of=asked.of,
-                ),
-            )
+            metric = define_metric(find_kind(asked.kind), given)
         except Refused as error:
             raise DesignRefused(str(error)) from error
         seed = task_seed_of(self.study, environment.name) if self.study else None

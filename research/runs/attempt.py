@@ -112,17 +112,11 @@ class Attempt:
             if not has_room(self._folder.path):
                 code, reason = DISK_FULL, f"the disk is full, and {reason}"
         return AttemptOutcome(
-            status=status,
-            code=code,
-            reason=reason,
-            seconds=time.monotonic() - self._began,
-            stages=self._stages,
-            refused=self._refused(),
-            seen=self._seen,
+            status=status, code=code, reason=reason, seconds=time.monotonic() - self._began, stages=self._stages,
+            refused=self._refused(), seen=self._seen,
             stopped_by=self._training.alarm.code if self._training.alarm is not None else "",
-            files=file_hashes(self._folder, self._spec) if status == "finished" else {},
-            resumed_at=self._resumed_at,
-        )
+            files=file_hashes(self._folder, self._spec) if status == "finished" else {}, resumed_at=self._resumed_at,
+        )  # fmt: skip
 
     async def _perform(self, processes: ProcessGroup) -> None:
         with self._stage("boot"):

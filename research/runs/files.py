@@ -113,14 +113,9 @@ class AttemptSpec(Record):
     def names(self) -> dict[str, Any]:
         """Return the identity that the tracked run must carry in its config (the job's digest is the server's)."""
         return {
-            "study": self.study,
-            "design_hash": self.spec.design_hash,
-            "arm": self.spec.arm,
-            "seed": self.spec.seed,
-            "run_id": self.run_id,
-            "attempt": self.attempt,
-            "job_digest": self.job.digest(),
-        }
+            "study": self.study, "design_hash": self.spec.design_hash, "arm": self.spec.arm, "seed": self.spec.seed,
+            "run_id": self.run_id, "attempt": self.attempt, "job_digest": self.job.digest(),
+        }  # fmt: skip
 
     def job_with_tracking(self, folder: AttemptFolder) -> Job:
         tracking = Tracking(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from research.design.pricing import has_ended_run, is_guess, price_of
@@ -53,29 +54,19 @@ LATEST_LOG_S = 600.0
 LOG_TAIL_BYTES = 1000
 
 
+@dataclass(eq=False)
 class AttemptLauncher:
     """Launches, watches and stops the attempts of one study, and writes their events."""
 
-    def __init__(
-        self,
-        home: Home,
-        record: StudyLog,
-        sandbox: Sandbox,
-        slots: MachineSlots,
-        clock: Clock,
-        isolation: Isolation = UNISOLATED,
-        read_tracking: ReadTracking | None = None,
-    ) -> None:
-        self._home = home
-        self._record = record
-        self._study = record.study
-        self._sandbox = sandbox
-        self._slots = slots
-        self._clock = clock
-        self._isolation = isolation
-        self._read_tracking = read_tracking
-        self._late: dict[str, datetime] = {}
-        """When the tracker of an attempt that has ended was behind, by the attempt's name."""
+    home: Home
+    record: StudyLog
+    sandbox: Sandbox
+    slots: MachineSlots
+    clock: Clock
+    isolation: Isolation = UNISOLATED
+    read_tracking: ReadTracking | None = None
+    _late: dict[str, datetime] = field(default_factory=dict)
+    """When the tracker of an attempt that has ended was behind, by the attempt's name."""
 
     def launch(self, state: StudyState, run: RunState, number: int) -> None:
         """Launch attempt `number` at a run, for which a slot was taken: its spec, the event, then the sandbox.
@@ -85,10 +76,10 @@ class AttemptLauncher:
         it no try; NotReady for a design with code that a planner wrote, without containers.
         """
         if state.design is not None and state.design.code:  # whichever arm comes first
-            require_isolation(self._isolation.sandboxing, f"the reward {', '.join(state.design.code)}")
+            require_isolation(self.isolation.sandboxing, f"the reward {', '.join(state.design.code)}")
         model = Job.from_record(run.spec.job).model
         if isinstance(model, PathModel):
-            require_unchanged(model, self._home.models)
+            require_unchanged(model, self.home.models)
         for custom in find_custom_environments(_environments(run)):
             custom.require_unchanged()
         plan = plan_resume(run, lambda earlier: self._folder(run, earlier))
@@ -99,9 +90,9 @@ class AttemptLauncher:
             initial_of=plan.initial_of, during_sha256=plan.during_sha256,
         )  # fmt: skip
         self._reap(run, attempt)  # there is nothing: it shows that the engine answers
-        require_room(self._home.path, LAUNCH_ROOM)
+        require_room(self.home.path, LAUNCH_ROOM)
         self._write_spec(state, run, attempt)
-        chosen = self._isolation.sandboxing
+        chosen = self.isolation.sandboxing
         sandbox = {"kind": chosen.kind, **chosen.model_dump(mode="json", exclude_defaults=True)}
         begins = {name: value for name, value in plan._asdict().items() if value}
         said = {"begins": begins} if run.attempts or begins else {}
@@ -109,13 +100,13 @@ class AttemptLauncher:
         self._start(state, run, attempt)
 
     def take_slot(self, state: StudyState, name: str) -> bool:
-        return self._slots.take(name, int(state.settings["parallel"]))
+        return self.slots.take(name, int(state.settings["parallel"]))
 
     def attempt_name(self, run: RunState, number: int) -> str:
-        return f"ajet-{self._study}-{run.run_id}-a{number}"
+        return f"ajet-{self.record.study}-{run.run_id}-a{number}"
 
     def is_started(self, run: RunState) -> bool:
-        return self._sandbox.adopt(_active_attempt(run).name) is not None
+        return self.sandbox.adopt(_active_attempt(run).name) is not None
 
     def watch(self, state: StudyState, run: RunState) -> bool:
         """Check on the attempt that runs; return whether its end was recorded.
@@ -125,9 +116,9 @@ class AttemptLauncher:
         """
         attempt = _active_attempt(run)
         read_at = self._late.get(attempt.name)
-        if read_at is not None and 0 <= (self._clock() - read_at).total_seconds() < READ_AGAIN_S:
+        if read_at is not None and 0 <= (self.clock() - read_at).total_seconds() < READ_AGAIN_S:
             return False  # a clock that was set back is read again
-        if (handle := self._sandbox.adopt(attempt.name)) is None:
+        if (handle := self.sandbox.adopt(attempt.name)) is None:
             # Claimed anew in any case: somebody may be about to take the slot of a controller that was killed.
             if not self.take_slot(state, attempt.name):
                 return False
@@ -135,12 +126,12 @@ class AttemptLauncher:
             handle = self._start(state, run, attempt)
         ended = handle.poll()
         if ended is None:
-            require_room(self._home.path)  # its end cannot be written down without
+            require_room(self.home.path)  # its end cannot be written down without
             return False
         settled = self._record_end(state, run, attempt, handle, ended, patient=True)
-        self._slots.give_back(attempt.name)
+        self.slots.give_back(attempt.name)
         if not settled:
-            self._late[attempt.name] = self._clock()
+            self._late[attempt.name] = self.clock()
         return settled
 
     def stop(self, state: StudyState, run: RunState, code: str) -> None:
@@ -149,7 +140,7 @@ class AttemptLauncher:
         Unless its environment is gone, with which it would be checked: then it counts as stopped, to be gone on from.
         """
         attempt = _active_attempt(run)
-        handle = self._sandbox.adopt(attempt.name)
+        handle = self.sandbox.adopt(attempt.name)
         if handle is None:
             self._append_end(run, attempt, "stopped", code, "stopped before it began", 0.0)
             return
@@ -177,13 +168,13 @@ class AttemptLauncher:
         if run.collected is None:
             raise ValueError(f"expected a run that was collected; found run {run.run_id}, which is {run.status}")
         try:
-            found = measure(self._home.study(self._study), run.collected, run.spec.metric)
+            found = measure(self.home.study(self.record.study), run.collected, run.spec.metric)
         except CollectError as error:
             self.invalidate(run, error.code, error.reason)
             return
         for measurement in found:
             if measurement.key not in run.measurements:
-                self._record.append(EventType.MEASUREMENT_RECORDED, measurement.model_dump(mode="json"))
+                self.record.append(EventType.MEASUREMENT_RECORDED, measurement.model_dump(mode="json"))
 
     def invalidate(self, run: RunState, code: str, reason: str) -> None:
         self._append(EventType.RUN_INVALIDATED, run, code=code, reason=reason)
@@ -198,7 +189,7 @@ class AttemptLauncher:
         if source is None or source.collected is None:
             return ResumePlan()
         try:
-            data = read_collected(self._home.study(self._study), source.collected["evaluation"])
+            data = read_collected(self.home.study(self.record.study), source.collected["evaluation"])
         except CollectError:
             return ResumePlan()
         initial = RunEvaluation.model_validate_json(data).initial.model_dump(mode="json", exclude_defaults=True)
@@ -208,7 +199,7 @@ class AttemptLauncher:
     def _start(self, state: StudyState, run: RunState, attempt: AttemptState) -> Handle:
         if attempt.resumes is not None:
             transfer_files(self._folder(run, attempt.resumes), self._folder(run, attempt.number))
-        folder, contained = self._folder(run, attempt.number).path, self._isolation.containers is not None
+        folder, contained = self._folder(run, attempt.number).path, self.isolation.containers is not None
         spec = SandboxSpec(
             name=attempt.name,
             command=(sys.executable, "-m", "research.runs.attempt", str(folder)),
@@ -223,7 +214,7 @@ class AttemptLauncher:
             trusted=True,
             after_kill=reap_command(folder) if contained else (),
         )
-        return self._sandbox.run(spec)
+        return self.sandbox.run(spec)
 
     def _record_end(
         self, state: StudyState, run: RunState, attempt: AttemptState, handle: Handle, ended: Exit, *, patient: bool
@@ -245,7 +236,7 @@ class AttemptLauncher:
                 status, code, reason = _failure(ended, outcome, handle)
                 if code in WORST_CODES:
                     spec = self._attempt_spec(state, run, attempt)
-                    alarm = find_breakdown(self._folder(run, attempt.number), spec, self._read_tracking)
+                    alarm = find_breakdown(self._folder(run, attempt.number), spec, self.read_tracking)
                     status, code, reason = "failed", alarm.code, alarm.sentence
         except CollectError as error:
             if error.late and patient and self._age_seconds(attempt) - seconds < LATEST_LOG_S:
@@ -267,12 +258,12 @@ class AttemptLauncher:
         attempts = [one for other in state.every_run.values() for one in other.attempts]
         *earlier, last = run.lineage  # the attempts whose training the run's is
         trained = [*((one, end(one, one.seconds or 0.0)) for one in earlier), (last, ended)]
-        others = self._slots.spans(ended)
+        others = self.slots.spans(ended)
         return collect(
             self._folder(run, attempt.number),
             self._attempt_spec(state, run, attempt),
-            self._home.study(self._study),
-            self._read_tracking,
+            self.home.study(self.record.study),
+            self.read_tracking,
             said=said or NOTHING_SAID,
             neighbours=max(count_neighbours(attempts, one, until, others) for one, until in trained),
         )
@@ -282,7 +273,7 @@ class AttemptLauncher:
     ) -> None:
         self._append(EventType.RUN_COLLECTED, run, attempt=attempt.number, seconds=seconds, **evidence.payload)
         for measurement in evidence.measurements:
-            self._record.append(EventType.MEASUREMENT_RECORDED, measurement.model_dump(mode="json"))
+            self.record.append(EventType.MEASUREMENT_RECORDED, measurement.model_dump(mode="json"))
 
     def _append_end(
         self,
@@ -299,44 +290,37 @@ class AttemptLauncher:
             EventType.ATTEMPT_ENDED, run, attempt=attempt.number, status=status, code=code, reason=reason,
             seconds=seconds, **{name: value for name, value in more.items() if value is not None},
         )  # fmt: skip
-        self._slots.give_back(attempt.name)
+        self.slots.give_back(attempt.name)
 
     def _append(self, type: EventType, run: RunState, **payload: object) -> None:
-        self._record.append(type, {"run_id": run.run_id, **payload})
+        self.record.append(type, {"run_id": run.run_id, **payload})
 
     def _labels(self, run: RunState, attempt: AttemptState) -> dict[str, str]:
-        return {"study": self._study, "run_id": run.run_id, "attempt": str(attempt.number)}
+        return {"study": self.record.study, "run_id": run.run_id, "attempt": str(attempt.number)}
 
     def _reap(self, run: RunState, attempt: AttemptState) -> None:
-        if self._isolation.containers is not None:
-            end_containers(self._isolation.containers, self._labels(run, attempt), self._folder(run, attempt.number))
+        if self.isolation.containers is not None:
+            end_containers(self.isolation.containers, self._labels(run, attempt), self._folder(run, attempt.number))
 
     def _attempt_spec(self, state: StudyState, run: RunState, attempt: AttemptState) -> AttemptSpec:
-        contained = self._isolation.containers is not None
+        contained = self.isolation.containers is not None
         return AttemptSpec(
-            study=self._study,
-            run_id=run.run_id,
-            attempt=attempt.number,
-            spec=run.spec,
-            models=str(self._home.models),
-            environments=str(self._home.environments),
-            sandbox=self._isolation.sandboxing,
-            containers=str(self._home.containers) if contained else "",
-            watchdog=None if state.design is None else state.design.watchdog,
-            resumes=attempt.resumes,
-            initial_sha256=attempt.initial_sha256,
-            initial_of=attempt.initial_of,
+            study=self.record.study, run_id=run.run_id, attempt=attempt.number, spec=run.spec,
+            models=str(self.home.models), environments=str(self.home.environments), sandbox=self.isolation.sandboxing,
+            containers=str(self.home.containers) if contained else "",
+            watchdog=None if state.design is None else state.design.watchdog, resumes=attempt.resumes,
+            initial_sha256=attempt.initial_sha256, initial_of=attempt.initial_of,
             initial_episodes=state.every_run[attempt.initial_of].spec.metric.episodes if attempt.initial_of else None,
             during_sha256=attempt.during_sha256,
-        )
+        )  # fmt: skip
 
     def _write_spec(self, state: StudyState, run: RunState, attempt: AttemptState) -> None:
         limit = _time_limit(state, run)
         step_s = price_of(state, run.spec.phase) / int(str(run.spec.job["steps"]))
         packages: dict[str, None] = {}
-        if self._isolation.containers is None:  # what comes first on the path of its processes; made again if gone
+        if self.isolation.containers is None:  # what comes first on the path of its processes; made again if gone
             for environment in _environments(run):
-                packages |= dict.fromkeys(map(str, packages_of(environment, self._home, lambda _: None)))
+                packages |= dict.fromkeys(map(str, packages_of(environment, self.home, lambda _: None)))
         found = {
             "time_limit_s": limit,
             "play_s": max(EPISODE_TIMEOUT_S, limit / TIME_LIMIT_FACTOR),
@@ -356,7 +340,7 @@ class AttemptLauncher:
             return AttemptOutcome(status="failed", code="outcome_unreadable", reason=reason, seconds=seconds, stages={})
 
     def _folder(self, run: RunState, number: int) -> AttemptFolder:
-        return AttemptFolder(self._home.attempt(self._study, run.run_id, number))
+        return AttemptFolder(self.home.attempt(self.record.study, run.run_id, number))
 
     def _active_seconds(self, run: RunState, attempt: AttemptState, unknown: float = 0.0) -> float:
         """Return the seconds that an attempt worked until its last sign of life; `unknown` where it left none."""
@@ -364,7 +348,7 @@ class AttemptLauncher:
         return unknown if progress is None else min(progress.seconds, self._age_seconds(attempt))
 
     def _age_seconds(self, attempt: AttemptState) -> float:
-        return max(0.0, (self._clock() - datetime.fromisoformat(attempt.launched)).total_seconds())
+        return max(0.0, (self.clock() - datetime.fromisoformat(attempt.launched)).total_seconds())
 
 
 def _environments(run: RunState) -> list[str]:

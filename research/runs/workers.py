@@ -330,19 +330,12 @@ def container_spec(spec: AttemptSpec, role: Role, tasks: Sequence[Task], folder:
     most = ALL_EVALUATIONS_BYTES if role == "evaluator-during" else EVALUATION_BYTES
     play = play_arguments(spec, role, server=SERVER, out=f"/workspace/results/{EVALUATION}")
     return SandboxSpec(
-        name=container_name(spec.labels(), role),
-        command=("python3", "-m", MODULE, *play, *arguments),
-        directory=folder.path,
-        environment={"AJET_TOKEN": PLACEHOLDER},
-        labels={**spec.labels(), "role": role},
-        time_limit_s=spec.time_limit_s,
-        trusted="reward.py" not in files,
-        image=spec.sandbox.image,
-        archive=pack(files),
-        results={} if role == "client" else {EVALUATION: most},
-        exchange=folder.exchange(role),
+        name=container_name(spec.labels(), role), command=("python3", "-m", MODULE, *play, *arguments),
+        directory=folder.path, environment={"AJET_TOKEN": PLACEHOLDER}, labels={**spec.labels(), "role": role},
+        time_limit_s=spec.time_limit_s, trusted="reward.py" not in files, image=spec.sandbox.image, archive=pack(files),
+        results={} if role == "client" else {EVALUATION: most}, exchange=folder.exchange(role),
         ports={SERVER_PORT: PORTS[SERVER_PORT]},
-    )
+    )  # fmt: skip
 
 
 def container_name(labels: Mapping[str, str], role: Role) -> str:

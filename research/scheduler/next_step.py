@@ -9,97 +9,96 @@ given up first (`research.scheduler.budget`). Once the budget is used up, what w
 stops; resumed with no more budget, it concludes. While it is paused, what runs finishes and nothing begins, not even a
 verdict; what a person has to approve waits for that (`research.scheduler.approvals`). Attempts are watched elsewhere
 (`research.runs.launcher`).
+
+A hypothesis is judged when every run of the open arms up to its look is over; a vetoed one with the others. What a rule
+decides is about runs only: a claim rests on the locked test whatever the table says.
+
+In a screen `research.design.screening` chooses and ranks. Candidate number i is chosen by the results of those before
+it less the parallel slots, whatever else is known: equal results lead to equal candidates, wherever a controller is
+killed. A run that was given up has no score, which ranks worst.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
 
 from research.design.pricing import price_of
+from research.design.screening import Allowed, Scores, ScreenProgress
 from research.errors import NotReady
+from research.proposals.actions import decide, rules_for
+from research.proposals.arms import is_job
+from research.scheduler import steps
 from research.scheduler.approvals import require_approval
-from research.scheduler.budget import StepLimits, affordable_seeds, end_screen, foresee_cuts, replication_seconds
-from research.scheduler.interim_analyses import (
-    conclusion,
-    judgements,
-    last_judgements,
-    screen_runs,
-    screen_step,
-    zero_lr_conclusion,
+from research.scheduler.budget import (
+    StepLimits,
+    affordable_seeds,
+    end_candidates,
+    end_screen,
+    foresee_cuts,
+    replication_seconds,
 )
 from research.scheduler.required_runs import (
     RequiredRun,
     attempts_running,
     budget_stop_reason,
     confirmation_runs,
+    count_seeds,
     exploration_runs,
     find_failure,
     is_over,
     later_runs,
     may_continue,
     missing_runs,
+    next_analysis,
     noise_runs,
     planned_runs,
+    replication_hypotheses,
     replication_runs,
     runs_left,
     spec_of,
     to_required_run,
-)
-from research.scheduler.steps import (
-    BUDGET_CODE,
-    EXPLORED,
-    UNLOCKED,
-    VETO_CODE,
-    AskCandidate,
-    BuildReport,
-    Collect,
-    ConcludeStudy,
-    Decide,
-    Invalidate,
-    Launch,
-    Measure,
-    PlanRound,
-    PlanRun,
-    PlanStudy,
-    PrepareModel,
-    SizeDesign,
-    Step,
-    StopAttempt,
-    StopStudy,
+    was_cut,
 )
 from research.text import format_seconds, memoize_last
 from studies import RunState, StudyState
+from studies.checks.training import PLUMBING, find_fault, find_zero_lr_run
 from studies.log.study import BUDGET_RULE, Decision
-from studies.records.design import Design
-from studies.records.procedure import Phase
-from studies.records.runs import PLUMBING_ARM
+from studies.records.base import JsonValue, canonical
+from studies.records.design import Design, Hypothesis
+from studies.records.procedure import Phase, Screen
+from studies.records.runs import EVIDENCE_CODES, PLUMBING_ARM, screen_metric
+from studies.records.statements import control_values
+from studies.records.verdict import Verdict
 
-_TAKES_TIME = (PlanStudy, AskCandidate, PlanRun, PrepareModel, Launch)
+_TAKES_TIME = (steps.PlanStudy, steps.AskCandidate, steps.PlanRun, steps.PrepareModel, steps.Launch)
 _USED_UP = "{:g} s of work are used up"
 MOST_ATTEMPTS = 3
 """Tries at an A/A run, which has no design to say it."""
 
 
-def next_step(state: StudyState, seconds_left: float, parallel: int) -> Step | None:
+def next_step(state: StudyState, seconds_left: float, parallel: int) -> steps.Step | None:
     """Return the next step of at most `parallel` attempts; None when only those that run, or nobody, can move it on."""
     if state.concluded_reason is not None:
-        return BuildReport() if state.report is None else None
+        return steps.BuildReport() if state.report is None else None
     if state.stopped_reason is not None:
         return next(_when_stopped(state), None)
     used_up = state.budget_decision
     if used_up is not None and (not _has_design(state) or state.stopped_seq < used_up.seq):
-        return StopStudy(budget_stop_reason(used_up))
+        return steps.StopStudy(budget_stop_reason(used_up))
     limits = StepLimits(seconds_left, parallel)
     if state.paused_reason is not None:  # what runs may finish, as long as there is a budget for it
         step = next(_follow_up(state), None)
         if step is None and limits.seconds <= 0 and any(attempts_running(state)):
-            return Decide(BUDGET_RULE, "stop", _USED_UP.format(state.budget_s))
+            return steps.Decide(BUDGET_RULE, "stop", _USED_UP.format(state.budget_s))
         return step
     if used_up is not None:
         return next(_wind_up(state, used_up), None)
     step = next(_work(state, limits), None)
     if (reason := _budget_end_reason(state, step, limits)) is not None:
-        return Decide(BUDGET_RULE, "stop", reason)
+        return steps.Decide(BUDGET_RULE, "stop", reason)
     return require_approval(state, step, limits)
 
 
@@ -109,7 +108,7 @@ def is_done(state: StudyState) -> bool:
     return still and next_step(state, 0.0, 0) is None
 
 
-def _work(state: StudyState, limits: StepLimits) -> Iterator[Step]:
+def _work(state: StudyState, limits: StepLimits) -> Iterator[steps.Step]:
     required = _stage_runs(state)
     yield from _follow_up(state)
     design, runs = state.design, planned_runs(state)
@@ -118,16 +117,16 @@ def _work(state: StudyState, limits: StepLimits) -> Iterator[Step]:
         if not any(attempts_running(state)) and price_of(state, "explore") > limits.seconds:
             left = (runs[entry] for entry in required if entry in runs and not is_over(runs[entry]))
             reason = "the budget carries no more of the exploration"
-            yield from (Invalidate(run.run_id, BUDGET_CODE, reason) for run in left)
+            yield from (steps.Invalidate(run.run_id, steps.BUDGET_CODE, reason) for run in left)
         return
     if state.explored is not None:
-        yield ConcludeStudy(EXPLORED)
+        yield steps.ConcludeStudy(steps.EXPLORED)
         return
     if design is None:
         yield from zero_lr_conclusion(state)
         yield from _make(state, required, limits)
         if all(_is_met(state, required_run) for required_run in required):
-            yield PlanStudy()
+            yield steps.PlanStudy()
         return
     yield from foresee_cuts(state, design, limits)
     if design.screen is not None:
@@ -135,12 +134,12 @@ def _work(state: StudyState, limits: StepLimits) -> Iterator[Step]:
     elif not state.awaits_sizing:
         yield from judgements(state, design)
     elif all(_is_met(state, required_run) for required_run in required):
-        yield SizeDesign(affordable_seeds(state, design, limits))
+        yield steps.SizeDesign(affordable_seeds(state, design, limits))
     yield from _make(state, required, limits)
     if required or any(attempts_running(state)):
         return
     if may_continue(state) and limits.seconds > 0 and runs_left(state) != 0:
-        yield PlanRound()
+        yield steps.PlanRound()
     else:
         yield from conclusion(state, design)
 
@@ -166,7 +165,7 @@ def _is_met(state: StudyState, required_run: RequiredRun) -> bool:
     return run is not None and is_over(run)
 
 
-def _follow_up(state: StudyState) -> Iterator[Step]:
+def _follow_up(state: StudyState) -> Iterator[steps.Step]:
     """Yield what ends of attempts ask for, and give up the runs that nothing needs any more."""
     wanted, design = _possible_runs(state), state.design
     for run in state.runs.values():
@@ -176,14 +175,14 @@ def _follow_up(state: StudyState) -> Iterator[Step]:
             yield step
         elif not is_over(run) and to_required_run(run) not in wanted:
             about = [h.id for h in design.hypotheses if run.spec.arm in design.contrast_of(h)] if design else []
-            code, why = BUDGET_CODE, "its claim was settled on what the budget had carried"
+            code, why = steps.BUDGET_CODE, "its claim was settled on what the budget had carried"
             if design is not None and design.screen is not None:
                 why = "the screen was ended to keep the confirmation within the budget"
             elif (run.active is not None and state.vetoed) or (about and state.vetoed.keys() >= set(about)):
-                code, why = VETO_CODE, "nothing needs it any more: its hypothesis was vetoed"
-            if run.active is not None and code == VETO_CODE:
-                yield StopAttempt(run.run_id, code)
-            yield Invalidate(run.run_id, code, why)
+                code, why = steps.VETO_CODE, "nothing needs it any more: its hypothesis was vetoed"
+            if run.active is not None and code == steps.VETO_CODE:
+                yield steps.StopAttempt(run.run_id, code)
+            yield steps.Invalidate(run.run_id, code, why)
 
 
 @memoize_last
@@ -195,11 +194,11 @@ def _possible_runs(state: StudyState) -> frozenset[RequiredRun]:
     return frozenset((*required, *later_runs(state, design)))
 
 
-def _make(state: StudyState, required: Sequence[RequiredRun], limits: StepLimits) -> Iterator[Step]:
+def _make(state: StudyState, required: Sequence[RequiredRun], limits: StepLimits) -> Iterator[steps.Step]:
     runs = planned_runs(state)
     left = runs_left(state)
     if left is None or left > 0:
-        yield from (PlanRun(spec_of(state, required_run)) for required_run in missing_runs(runs, required))
+        yield from (steps.PlanRun(spec_of(state, required_run)) for required_run in missing_runs(runs, required))
     planned = [required_run for required_run in required if required_run in runs]
     waiting = [required_run for required_run in planned if runs[required_run].status in ("planned", "ended")]
     if not waiting:
@@ -207,7 +206,7 @@ def _make(state: StudyState, required: Sequence[RequiredRun], limits: StepLimits
     design, phase = state.design, waiting[0].phase
     of_model: Phase = "confirm" if phase == "screen" else phase  # a screen begins with the confirmation's
     if of_model not in state.prepared:
-        yield PrepareModel(of_model)
+        yield steps.PrepareModel(of_model)
     if sum(1 for _ in attempts_running(state)) >= limits.parallel:
         return
     if design is not None and design.screen is not None:
@@ -217,21 +216,21 @@ def _make(state: StudyState, required: Sequence[RequiredRun], limits: StepLimits
     for required_run in waiting:
         if price_of(state, phase, required_run.steps) <= limits.seconds:
             run = runs[required_run]
-            yield Launch(run.run_id, len(run.attempts) + 1)
+            yield steps.Launch(run.run_id, len(run.attempts) + 1)
             return
 
 
-def _settle(run: RunState, design: Design | None) -> Step | None:
+def _settle(run: RunState, design: Design | None) -> steps.Step | None:
     if run.status not in ("ended", "collected"):
         return None
     if run.collected is None and run.attempts[-1].status == "finished":
-        return Collect(run.run_id)
+        return steps.Collect(run.run_id)
     if (failure := find_failure(run, MOST_ATTEMPTS if design is None else design.max_attempts)) is not None:
-        return Invalidate(run.run_id, *failure)
-    return Measure(run.run_id) if run.collected is not None and not is_over(run) else None
+        return steps.Invalidate(run.run_id, *failure)
+    return steps.Measure(run.run_id) if run.collected is not None and not is_over(run) else None
 
 
-def _budget_end_reason(state: StudyState, step: Step | None, limits: StepLimits) -> str | None:
+def _budget_end_reason(state: StudyState, step: steps.Step | None, limits: StepLimits) -> str | None:
     running = any(attempts_running(state))
     if limits.seconds <= 0 and (isinstance(step, _TAKES_TIME) or (step is None and running)):
         return _USED_UP.format(state.budget_s)
@@ -254,17 +253,17 @@ def _budget_end_reason(state: StudyState, step: Step | None, limits: StepLimits)
     return f"{left} of {state.budget_s:g} s are left, and {takes}"
 
 
-def _when_stopped(state: StudyState) -> Iterator[Step]:
+def _when_stopped(state: StudyState) -> Iterator[steps.Step]:
     """End what runs; after the budget, judge what was collected, and report that, or a denial."""
     used_up = state.budget_decision is not None
-    code = BUDGET_CODE if used_up else "stopped"
-    yield from (StopAttempt(run.run_id, code) for run in attempts_running(state))
+    code = steps.BUDGET_CODE if used_up else "stopped"
+    yield from (steps.StopAttempt(run.run_id, code) for run in attempts_running(state))
     if used_up and state.design is not None:
         yield from filter(None, (_settle(run, state.design) for run in state.runs.values() if run.invalid is None))
         if any(run.attempts for run in state.runs_in("confirm")):
             yield from last_judgements(state, state.design)
     if (used_up or state.denial is not None) and _has_design(state) and state.report is None:
-        yield BuildReport()
+        yield steps.BuildReport()
 
 
 def _has_design(state: StudyState) -> bool:
@@ -273,9 +272,9 @@ def _has_design(state: StudyState) -> bool:
     return state.design is not None or bool(state.rounds_before) or state.explored is not None
 
 
-def _wind_up(state: StudyState, used_up: Decision) -> Iterator[Step]:
+def _wind_up(state: StudyState, used_up: Decision) -> Iterator[steps.Step]:
     """Go on after the budget was used up and nobody amended it: judge what is there, and conclude."""
-    yield from (StopAttempt(run.run_id, BUDGET_CODE) for run in attempts_running(state))
+    yield from (steps.StopAttempt(run.run_id, steps.BUDGET_CODE) for run in attempts_running(state))
     for run in state.runs.values():
         if run.invalid is not None:
             continue
@@ -283,9 +282,194 @@ def _wind_up(state: StudyState, used_up: Decision) -> Iterator[Step]:
             yield step
         elif not is_over(run):
             point = "had finished" if run.attempts else "began"
-            yield Invalidate(run.run_id, BUDGET_CODE, f"the study's budget was used up before the run {point}")
+            yield steps.Invalidate(
+                run.run_id, steps.BUDGET_CODE, f"the study's budget was used up before the run {point}"
+            )
     if state.design is None:
-        yield ConcludeStudy(EXPLORED if state.explores else f"round {state.round} {UNLOCKED}: {used_up.reason}")
+        yield steps.ConcludeStudy(
+            steps.EXPLORED if state.explores else f"round {state.round} {steps.UNLOCKED}: {used_up.reason}"
+        )
         return
     yield from last_judgements(state, state.design)
     yield from conclusion(state, state.design)
+
+
+def judgements(state: StudyState, design: Design) -> Iterator[steps.Step]:
+    """Yield the verdicts and decisions that are due: of the confirmation, then of the replication."""
+    over = {required_run for required_run, run in planned_runs(state).items() if is_over(run)}
+    required = confirmation_runs(state)
+    # A verdict that stands no more is formed again before those of later looks, which take it as it stands then.
+    for hypothesis in sorted(design.hypotheses, key=lambda h: next_analysis(state, h.id)):
+        verdict = state.verdict_on(hypothesis.id)
+        if state.is_settled(hypothesis.id) or (verdict is not None and _is_undecided(state, design, hypothesis)):
+            continue
+        analysis = next_analysis(state, hypothesis.id)
+        seen = _seeds_of_arms(design, design.seeds[: count_seeds(design, analysis)])
+        if all(required_run in over for required_run in required if required_run.seed in seen[required_run.arm]):
+            yield steps.Judge(hypothesis.id, analysis)
+    for hypothesis in design.hypotheses:
+        verdict = state.verdict_on(hypothesis.id)
+        if verdict is not None and not state.may_go_on(verdict) and _is_undecided(state, design, hypothesis):
+            yield _decision(state, design, hypothesis, verdict)
+    wanted = [] if required else replication_hypotheses(state, design)
+    if wanted and over.issuperset(replication_runs(state, design)):
+        yield from (steps.Judge(hypothesis.id, phase="replicate") for hypothesis in wanted)
+
+
+def last_judgements(state: StudyState, design: Design) -> Iterator[steps.Judge]:
+    """Yield the verdicts on the runs that were made, once no more will be."""
+    for hypothesis in sorted(design.hypotheses, key=lambda h: next_analysis(state, h.id)):
+        analysis = next_analysis(state, hypothesis.id)
+        if state.is_settled(hypothesis.id):
+            continue
+        rest = state.ended_by(hypothesis.id) == "budget" and analysis <= len(design.looks)
+        verdict = state.verdict_on(hypothesis.id)
+        if verdict is None or (rest and verdict.last is None) or _has_new_runs(state, design, hypothesis, analysis):
+            yield steps.Judge(hypothesis.id, analysis)
+    launched = {run.spec.arm for run in state.runs_in("replicate") if run.attempts}
+    for hypothesis in replication_hypotheses(state, design):
+        if design.arm_with(hypothesis.variable, hypothesis.treatment).name in launched:
+            yield steps.Judge(hypothesis.id, phase="replicate")
+
+
+def conclusion(state: StudyState, design: Design) -> Iterator[steps.Step]:
+    """Yield the decision to conclude, then the conclusion."""
+    if design.screen is not None and state.budget_decision is not None:
+        reason = "the budget was used up before the screen was decided: there is no claim to judge"
+    elif design.screen is not None:
+        reason = "no candidate of the screen could be measured to its end: there is no claim to judge"
+    elif not design.hypotheses:
+        reason = "the screen kept no candidate that differs from the control: there is no claim to judge"
+    else:
+        verdicts, count = state.verdicts, len(state.verdicts)
+        reason = f"{'the hypothesis is' if count == 1 else f'all {count} hypotheses are'} judged: " + ", ".join(
+            f"{verdict.hypothesis} {verdict.verdict}" for verdict in verdicts
+        )
+    if all((decision.rule, decision.reason) != (steps.CONCLUDE_RULE, reason) for decision in state.decisions):
+        yield steps.Decide(steps.CONCLUDE_RULE, "conclude", reason)
+    yield steps.ConcludeStudy(reason)
+
+
+def zero_lr_conclusion(state: StudyState) -> Iterator[steps.Step]:
+    """Yield the end of a study whose run with a learning rate of 0 shows that the machinery is broken."""
+    run = find_zero_lr_run(state)
+    if run is None or not is_over(run) or run.invalid is not None or (fault := find_fault(run.conditions)) is None:
+        return
+    reason = (
+        f"invalid({PLUMBING}): {fault}; nothing was trained after it, as no comparison by this backend could be "
+        f"trusted: look at run {run.run_id}, mend the backend, and start a new study"
+    )
+    if all(decision.rule != steps.PLUMBING_RULE for decision in state.decisions):
+        yield steps.Decide(steps.PLUMBING_RULE, "conclude", reason)
+    yield steps.ConcludeStudy(reason)
+
+
+def _seeds_of_arms(design: Design, drawn: Sequence[int]) -> Mapping[str, frozenset[int]]:
+    return {arm.name: frozenset(design.seeds_of(arm.name, drawn)) for arm in design.arms}
+
+
+def _is_undecided(state: StudyState, design: Design, hypothesis: Hypothesis) -> bool:
+    ruled = bool(design.looks or design.decision_table or hypothesis.kill_if)
+    return ruled and hypothesis.id not in state.decided and hypothesis.id not in state.vetoed
+
+
+def _decision(state: StudyState, design: Design, hypothesis: Hypothesis, verdict: Verdict) -> steps.Decide:
+    analyses = max(1, len(design.looks))
+    rule = decide(rules_for(hypothesis, design.decision_table), verdict, analyses)
+    action, why = rule.then, f"{rule.when}: {hypothesis.id} is {verdict.verdict} at look {verdict.look} of {analyses}"
+    if action == "continue" and (verdict.final or verdict.look >= analyses):
+        action, why = "settle", f"{why}, which is final"
+    if action == "continue" and (code := _find_altered_evidence(state, design, hypothesis, verdict)) is not None:
+        action, why = "settle", f"{why}, which no more seeds can heal: {code}"
+    if action == "replicate" and design.replication is None:
+        action, why = "settle", f"{why}, and the lock has no replication"
+    return steps.Decide(rule.name, action, why, hypothesis.id, verdict.look)
+
+
+def _find_altered_evidence(state: StudyState, design: Design, hypothesis: Hypothesis, verdict: Verdict) -> str | None:
+    """Return the code of altered evidence that a verdict rests on, unless an amendment accepts it; None without any."""
+    accepted = {entry.amendment.target for entry in state.amendments}
+    arms = tuple(design.contrast_of(hypothesis))
+    seen = _seeds_of_arms(design, design.seeds[: count_seeds(design, verdict.look)])
+    runs = (run for arm in arms for run in state.runs_of(arm) if run.spec.seed in seen[arm])
+    codes = (run.invalid[0] for run in runs if run.invalid)
+    spoilt = (code for code in codes if code in EVIDENCE_CODES and code not in accepted)
+    return next(spoilt, None) if verdict.verdict == "invalid" else None
+
+
+def _has_new_runs(state: StudyState, design: Design, hypothesis: Hypothesis, analysis: int) -> bool:
+    if analysis > max(1, len(design.looks)):
+        return False
+    new = _seeds_of_arms(design, design.seeds[count_seeds(design, analysis - 1) : count_seeds(design, analysis)])
+    arms = tuple(design.contrast_of(hypothesis))
+    return any(run.attempts and run.spec.seed in new[arm] for arm in arms for run in state.runs_of(arm))
+
+
+def screen_runs(state: StudyState, design: Design, screen: Screen) -> tuple[RequiredRun, ...]:
+    """Return the screening runs that are needed now, those that are over excepted."""
+    if was_cut(state, steps.END_SCREEN):
+        return tuple(to_required_run(run) for run in attempts_running(state))
+    return tuple(
+        RequiredRun("screen", trial.candidate, screen.seed, screen.rungs[trial.rung].steps)
+        for trial in _screen_progress(state, design, screen).due_trials()
+    )
+
+
+def screen_step(
+    state: StudyState, design: Design, screen: Screen, required: tuple[RequiredRun, ...], limits: StepLimits
+) -> Iterator[steps.Step]:
+    """Yield the next candidate while there are slots and time for it, or whom the screen kept once it is over."""
+    progress, known = _screen_progress(state, design, screen), scores(state, screen)
+    every = tuple(state.candidates)
+    settled = set(every[: max(0, len(every) + 1 - int(state.settings["parallel"]))])
+    arm = None
+    if all((name, 0) in known for name in settled):  # else slots are full
+        seen = {trial: score for trial, score in known.items() if trial[0] in settled}
+        arm = replace(progress, scores=seen).next_candidate()
+    last = len(progress.screen.rungs) - 1
+    if arm is not None:
+        yield from end_candidates(state, design, screen, limits)
+        yield steps.AskCandidate(len(every), arm)
+    elif not required and any(rung == last and score is not None for (_, rung), score in known.items()):
+        asked = tuple(arm for arm in progress.asked if (arm.name, 0) in known)
+        yield steps.DecideScreen(replace(progress, asked=asked).select())
+
+
+def scores(state: StudyState, screen: Screen) -> Scores:
+    """Return the score of each screening run that is over, by candidate and rung; None for one that was given up."""
+    found: dict[tuple[str, int], float | None] = {}
+    ended = was_cut(state, steps.END_SCREEN)
+    for run in state.runs_in("screen"):
+        if is_over(run) and not (ended and run.invalid is not None and run.invalid[0] == steps.BUDGET_CODE):
+            value = run.measurements.get(run.spec.metric.key) if run.invalid is None else None
+            for index, rung in enumerate(screen.rungs):
+                if rung.steps == int(run.spec.job["steps"]):
+                    found[run.spec.arm, index] = None if value is None else value.value
+    return found
+
+
+def _screen_progress(state: StudyState, design: Design, screen: Screen) -> ScreenProgress:
+    """Return how far the screen went; one that was cut short asks for no more candidates, or is at its end."""
+    progress = ScreenProgress(
+        screen, control_values(design), tuple(state.candidates.values()), scores(state, screen),
+        screen_metric(design.metric).higher_is_better, _cached_check(canonical(design.base_job)),
+    )  # fmt: skip
+    if was_cut(state, steps.END_SCREEN):
+        return progress.ended()
+    if was_cut(state, steps.NO_MORE_CANDIDATES):
+        return replace(progress, screen=screen.model_copy(update={"candidates": len(progress.asked)}))
+    return progress
+
+
+@lru_cache(maxsize=4)
+def _cached_check(base: str) -> Allowed:
+    """Return what says whether knob values make a job; each is tried once, as every step of a screen asks for all."""
+    fields, known = json.loads(base), dict[tuple[tuple[str, JsonValue], ...], bool]()
+
+    def is_allowed(values: Mapping[str, JsonValue]) -> bool:
+        key = tuple(values.items())
+        if key not in known:
+            known[key] = is_job(fields, values)
+        return known[key]
+
+    return is_allowed

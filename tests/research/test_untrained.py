@@ -319,8 +319,9 @@ def test_a_later_round_with_the_same_policy_begins_without_such_a_run_and_one_wi
     job, colder = BASE.model_copy(update={"learning_rate": 0.5}), BASE.model_copy(update={"temperature": 0.5})
     made = [[compiler.makes_zero_lr_run(each) for each in (job, colder)] for compiler in (first, later, lost)]
     assert made == [[True, True], [False, True], [False, False]]
-    shares = [compiler.price_with(each).untrained is not None for compiler in (later, lost) for each in (job, colder)]
-    assert shares == [True, True, False, False]
+    assert [compiler.has_untrained(each) for compiler in (later, lost) for each in (job, colder)] == [True] + 3 * [
+        False
+    ]
 
 
 @pytest.mark.slow

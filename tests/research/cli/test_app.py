@@ -75,8 +75,7 @@ def test_a_command_imports_no_library_that_it_does_not_use(modules: Imported, ar
 
 
 @pytest.mark.parametrize(
-    "module",
-    ["research.runs.attempt", "research.runs.resume", "research.agents.launch", "swarm.environments.__main__"],
+    "module", ["research.runs.attempt", "research.runs.resume", "research.agents.launch", "swarm.environments.__main__"]
 )
 def test_a_process_of_a_study_imports_no_library_that_it_does_not_use(modules: Imported, module: str) -> None:
     found = modules("-m", module)

@@ -207,7 +207,8 @@ def try_exploring(given: dict[str, Any]) -> Exploration:
         price=given["price"], budget=budget, requirements=given["requirements"], bank=NoiseBank(),
         seconds_left=given["budget_s"] - given["spent_s"], runs_made=given["runs_made"], explores=True,
     )  # fmt: skip
-    return compiler.compile(given["hypotheses"], given["proposal"]).explore("why", seed_source("study", b"secret"))
+    explored = compiler.compile(given["hypotheses"], given["proposal"]).explore("why")
+    return explored.plan(seed_source("study", b"secret"), compiler.used)
 
 
 def follow(offer: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.controller.rounds import build_replication
+from research.controller.evaluation import build_replication
 from research.planners.history import (
     LONGEST,
     MOST_CHARACTERS,
@@ -57,7 +57,7 @@ def test_a_claim_about_a_trend_is_put_to_the_test_again_over_its_whole_ladder() 
     trend = replace(told.rounds[0].claims[0], claim=hypothesis("h1", 16, variable="group_size", ladder=(4, 8, 16)))
     compiler: Any = SimpleNamespace(requirements=SimpleNamespace(metric=None), base=None)
     asked = replace(told, rounds=(replace(told.rounds[0], claims=(trend,)),))
-    (again,) = build_replication(Replicate(claim="h1"), asked, compiler).proposal.hypotheses
+    (again,) = build_replication(Replicate(claim="h1"), asked, compiler)[0].hypotheses
     assert (again.control, again.treatment, again.ladder) == (4, 16, (4, 8, 16))
 
 

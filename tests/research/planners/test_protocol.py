@@ -161,7 +161,7 @@ def test_what_a_model_chose_by_itself_and_what_it_says_that_it_tests_is_said_fir
 def test_no_other_environment_is_played_than_one_that_the_topic_names(
     topic: str, flag: str | None, environment: str, refusal: str | None
 ) -> None:
-    inputs = replace(context(), topic=topic, requested=RequestedComparison(environment=flag))
+    inputs = replace(context(), topic=topic, wanted=RequestedComparison(environment=flag))
     planner = ScriptedPlanner(3, environment)
     if refusal is None:
         assert preview(inputs, planner).environment == environment

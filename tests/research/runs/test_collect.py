@@ -164,8 +164,7 @@ DURING: list[tuple[Callable[[Any], None], str]] = [
 
 
 @pytest.mark.parametrize(
-    ("which", "change", "code"),
-    [*(("final", *row) for row in FINAL), *(("during", *row) for row in DURING)],
+    ("which", "change", "code"), [*(("final", *row) for row in FINAL), *(("during", *row) for row in DURING)]
 )
 def test_evaluations_that_are_not_the_runs_whole_own_ones_are_refused(
     folder: AttemptFolder, which: EvaluationName, change: Callable[[Any], None], code: str
