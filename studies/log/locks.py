@@ -49,32 +49,21 @@ SteadyClock = Callable[[], float]
 
 _METADATA: Final = sa.MetaData()
 _LEASES: Final = sa.Table(
-    "leases",
-    _METADATA,
-    sa.Column("study", sa.String(64), primary_key=True),
-    sa.Column("holder", sa.Text, nullable=False),
-    sa.Column("epoch", sa.Integer, nullable=False),
-    sa.Column("beat", sa.Integer, nullable=False),
-    sa.Column("ttl_s", sa.Float, nullable=False),
-)
+    "leases", _METADATA, sa.Column("study", sa.String(64), primary_key=True),
+    sa.Column("holder", sa.Text, nullable=False), sa.Column("epoch", sa.Integer, nullable=False),
+    sa.Column("beat", sa.Integer, nullable=False), sa.Column("ttl_s", sa.Float, nullable=False),
+)  # fmt: skip
 _MACHINES: Final = sa.Table(
-    "machines",
-    _METADATA,
-    sa.Column("host", sa.String(255), primary_key=True),
+    "machines", _METADATA, sa.Column("host", sa.String(255), primary_key=True),
     sa.Column("turn", sa.Integer, nullable=False),
-)
+)  # fmt: skip
 _SLOTS: Final = sa.Table(
-    "slots",
-    _METADATA,
-    sa.Column("host", sa.String(255), primary_key=True),
-    sa.Column("study", sa.String(64), primary_key=True),
-    sa.Column("attempt", sa.String(255), primary_key=True),
-    sa.Column("home", sa.Text, nullable=False),
-    sa.Column("turn", sa.Integer, nullable=False),
-    sa.Column("claim", sa.Integer, nullable=False),
-    sa.Column("slot", sa.String(64), nullable=True),
+    "slots", _METADATA, sa.Column("host", sa.String(255), primary_key=True),
+    sa.Column("study", sa.String(64), primary_key=True), sa.Column("attempt", sa.String(255), primary_key=True),
+    sa.Column("home", sa.Text, nullable=False), sa.Column("turn", sa.Integer, nullable=False),
+    sa.Column("claim", sa.Integer, nullable=False), sa.Column("slot", sa.String(64), nullable=True),
     sa.UniqueConstraint("host", "slot"),
-)
+)  # fmt: skip
 
 
 def _prepare(log: EventLog, statements: Collection[sa.Executable]) -> None:
