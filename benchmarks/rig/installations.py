@@ -58,7 +58,7 @@ BRINGING_BACK: Final = ("Prefect's worker", "Prefect's server", "supervisor")
 OF_A_RUN: Final = ("evaluator", "client", "swarm server", "attempt", "shim")
 """Those whose death costs a run one of its tries."""
 KINDS: Final[dict[str, Callable[[Command], bool]]] = {
-    MAKER: _runs("swarm.backends.tiny_model"),
+    MAKER: _runs("swarm.backends.local.warm_start"),
     "evaluator": _runs("swarm.environments", "evaluate"),
     "client": _runs("swarm.environments", "play"),
     "swarm server": _runs("swarm.server"),

@@ -182,11 +182,11 @@ def made(environment: str, models: Path, spec: TinyModel | None = None, *, envir
     `environments` is where one lies that is not built in.
     """
     print(f"making the tiny model of {environment}", file=sys.stderr)
-    spec = spec or TinyModel()
+    job = Job(environment=environment, model=spec or TinyModel())
     subprocess.run(
         [
-            sys.executable, "-m", "swarm.backends.tiny_model", "--environment", environment, "--models", str(models),
-            "--spec", spec.model_dump_json(), *(("--environments", str(environments)) if environments else ()),
+            sys.executable, "-m", "swarm.backends.local.warm_start", "--job", job.model_dump_json(),
+            "--models", str(models), *(("--environments", str(environments)) if environments else ()),
         ],
         check=True, cwd=BENCHMARKS, stdout=subprocess.DEVNULL,
     )  # fmt: skip

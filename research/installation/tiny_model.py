@@ -43,14 +43,11 @@ def prepare_model(job: Job, models: Path, note: Note) -> Mapping[str, Any]:
     if job.backend not in ("local", "verl"):
         return {"sha256": None, "seconds": 0.0}
     began = time.monotonic()
-    if isinstance(job.model, TinyModel):
-        what, maker = "the tiny model", "tiny_model"
-        given: tuple[str, ...] = ("--environment", job.environment, "--spec", job.model.model_dump_json())
-    else:
-        what, maker = f"the warm start of {model_name(job.model.model_dump())}", "local.warm_start"
-        given = ("--job", job.model_dump_json())
+    tiny = isinstance(job.model, TinyModel)
+    what = "the tiny model" if tiny else f"the warm start of {model_name(job.model.model_dump())}"
     folders = ("--models", str(models), "--environments", str(models.parent / "environments"))
-    command = (python_of(job.backend), "-m", f"swarm.backends.{maker}", *given, *folders)
+    maker = "swarm.backends.local.warm_start"
+    command = (python_of(job.backend), "-m", maker, "--job", job.model_dump_json(), *folders)
     deaths: list[str] = []
     while True:
         last = ""

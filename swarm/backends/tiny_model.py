@@ -1,7 +1,5 @@
 """Tiny Llama models made from a seed, with tokenizer and warm start, cached by hash.
 
-    python -m swarm.backends.tiny_model --environment guess --models DIR [--spec JSON]
-
 The folder is in Hugging Face's format, whole or absent; the same spec, environment and code version name the same
 folder, and processes that ask at once make it once. On one machine the weights come out the same bit for bit.
 
@@ -13,14 +11,12 @@ scripted player on the train split alone, with the loss on the assistant's token
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import math
 import random
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,13 +26,9 @@ from typing import Any
 import torch
 import transformers
 from filelock import FileLock
-from pydantic import ValidationError
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers.utils.logging import disable_progress_bar
 
 from swarm.environments import Demonstration, Environment, get_environment
-from swarm.environments.registry import add_folder
-from swarm.errors import InvalidRequest
 from swarm.job import TINY_CONTEXT, TinyModel
 from swarm.rendering.messages import BackendError
 from swarm.timelines import normalise
@@ -59,39 +51,6 @@ def build_once(folder: Path, make: Callable[[Path], None]) -> Path:
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
     return folder
-
-
-def print_folder(
-    parser: argparse.ArgumentParser,
-    arguments: list[str] | None,
-    make: Callable[[argparse.Namespace, Progress], Path],
-    expected: str,
-) -> int:
-    """Print the folder that `make` returns for a command line, and steps; return the exit code: 2, with a line, where
-    there is none. `expected` says what its JSON is to be: `--job to be a job's JSON`."""
-    parser.add_argument("--models", required=True, type=Path, help="folder of models; made if missing")
-    parser.add_argument("--environments", type=Path, help="folder of environments that were brought")
-    given = parser.parse_args(arguments)
-    disable_progress_bar()
-    if given.environments is not None:
-        add_folder(given.environments)
-
-    def print_progress(done: int, of: int) -> None:
-        if 50 * done // of > 50 * (done - 1) // of:  # some 50 lines at most
-            sys.stdout.write(f"warm start {done}/{of}\n")
-            sys.stdout.flush()
-
-    try:
-        folder = make(given, print_progress)
-    except ValidationError as error:
-        first = error.errors()[0]
-        sys.stderr.write(f"expected {expected}; found {first['msg']} at {first['loc']}\n")
-        return 2
-    except (InvalidRequest, BackendError, OSError) as error:
-        sys.stderr.write(f"{' '.join(str(error).split())}\n")
-        return 2
-    sys.stdout.write(f"{folder}\n")
-    return 0
 
 
 _PERIODS = (2.0, *(4.0 * 100.0 ** (step / 6) for step in range(7)))
@@ -349,19 +308,3 @@ def _tokenizer(environment: Environment) -> transformers.PreTrainedTokenizerFast
     bytes_alone = build_tokenizer((), TINY_CONTEXT)
     texts = [text for play in plays for text in _BETWEEN_MARKS.split(render_play(bytes_alone, play))]
     return build_tokenizer(texts, TINY_CONTEXT, CALL_MARKS)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Make the model the command line names and print its folder; return the exit code (2: bad input)."""
-    parser = argparse.ArgumentParser(prog="python -m swarm.backends.tiny_model", description="Make a tiny model.")
-    parser.add_argument("--environment", required=True, help="the environment whose player it imitates")
-    parser.add_argument("--spec", default="{}", help="JSON of a job's tiny model; defaults where left out")
-
-    def make(given: argparse.Namespace, progress: Progress) -> Path:
-        return ensure_tiny(TinyModel.model_validate_json(given.spec), given.environment, given.models, progress)
-
-    return print_folder(parser, arguments, make, "--spec to be a tiny model's JSON")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """Warm starts: models imitate an environment's demonstrations, cached by hash.
 
-    python -m swarm.backends.local.warm_start --models DIR --job JSON
+    python -m swarm.backends.local.warm_start --models DIR --job JSON [--environments DIR]    a tiny one's too
 
 The folder is whole or absent, with the model's own files but fp32 weights, so that no small step is lost; the same
 model, environment, steps and recipe name the same folder, and processes that ask at once make it once. No foreign code
@@ -24,14 +24,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
+from transformers.utils.logging import disable_progress_bar
 
 from swarm.backends.local.loading import load_policy
 from swarm.backends.local.micro_batch import split_rows
-from swarm.backends.tiny_model import Progress, build_once, print_folder
+from swarm.backends.tiny_model import Progress, build_once, ensure_tiny
 from swarm.environments import Demonstration, Environment, get_environment
+from swarm.environments.registry import add_folder
 from swarm.errors import InvalidRequest
-from swarm.job import Job, PathModel
+from swarm.job import Job, PathModel, TinyModel
 from swarm.models import folder_hash, model_place, require_model_folder
 from swarm.rendering.messages import BackendError, Message, assemble_answer
 from swarm.rendering.renderer import HFRenderer, load_renderer
@@ -186,17 +189,37 @@ def _make(job: Job, source: Path, renderer: HFRenderer, folder: Path, progress: 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Make the model of the job in the command line and print its folder; return the exit code (2: bad input)."""
-    parser = argparse.ArgumentParser(
-        prog="python -m swarm.backends.local.warm_start", description="Warm-start a model."
-    )
+    """Make the model that the job in the command line trains, and print steps, then its folder; return the exit code:
+    2, with a line, for bad input."""
+    parser = argparse.ArgumentParser(prog="python -m swarm.backends.local.warm_start", description="Make a model.")
     parser.add_argument("--job", required=True, help="the job as JSON")
-    return print_folder(
-        parser,
-        arguments,
-        lambda given, progress: ensure_warm_start(Job.from_record(given.job), given.models, progress),
-        "--job to be a job's JSON",
-    )
+    parser.add_argument("--models", required=True, type=Path, help="folder of models; made if missing")
+    parser.add_argument("--environments", type=Path, help="folder of environments that were brought")
+    given = parser.parse_args(arguments)
+    disable_progress_bar()
+    if given.environments is not None:
+        add_folder(given.environments)
+
+    def print_progress(done: int, of: int) -> None:
+        if 50 * done // of > 50 * (done - 1) // of:  # some 50 lines at most
+            print(f"warm start {done}/{of}", flush=True)  # noqa: T201
+
+    try:
+        job = Job.from_record(given.job)
+        if isinstance(job.model, TinyModel):
+            folder = ensure_tiny(job.model, job.environment, given.models, print_progress)
+        else:
+            folder = ensure_warm_start(job, given.models, print_progress)
+    except ValidationError as error:
+        first = error.errors()[0]
+        why = f"expected --job to be a job's JSON; found {first['msg']} at {first['loc']}"
+    except (InvalidRequest, BackendError, OSError) as error:
+        why = str(error)
+    else:
+        print(folder, flush=True)  # noqa: T201
+        return 0
+    sys.stderr.write(f"{' '.join(why.split())}\n")
+    return 2
 
 
 if __name__ == "__main__":

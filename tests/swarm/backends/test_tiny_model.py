@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from jinja2 import Template
 
 from swarm.backends import tiny_model as tiny
+from swarm.backends.local.warm_start import main
 from swarm.environments import get_environment
 from swarm.job import TinyModel
 from swarm.rendering.messages import ToolCall, assemble_answer
@@ -47,7 +48,7 @@ def renderer(tokenizer: transformers.PreTrainedTokenizerFast) -> HFRenderer:
 
 TWO = """
 import os, sys
-from swarm.backends import tiny_model as model
+from swarm.backends.local import warm_start as model
 
 for file in sys.argv[1:3]:  # forked, so that torch is imported once; it was not used yet
     if not os.fork():
@@ -85,8 +86,8 @@ def test_a_model_that_breaks_while_it_is_made_leaves_no_folder(tmp_path: Path) -
 
 def test_two_processes_at_once_make_it_once(tmp_path: Path) -> None:
     models, files = tmp_path / "models", [tmp_path / "first", tmp_path / "second"]
-    spec = json.dumps({"hidden_size": 16, "layers": 1, "warm_start_steps": 5})
-    given = ("--models", str(models), "--environment", "arith", "--spec", spec)
+    spec = {"kind": "tiny", "hidden_size": 16, "layers": 1, "warm_start_steps": 5}
+    given = ("--models", str(models), "--job", json.dumps({"environment": "arith", "model": spec}))
     command = [sys.executable, "-c", TWO, *map(str, files), *given]
     ended = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=400, capture_output=True)
     assert ended.returncode == 0, ended.stderr.decode()
@@ -99,16 +100,13 @@ def test_two_processes_at_once_make_it_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--environment", "chess"], "arith, guess, market"),
-        (["--environment", "guess", "--spec", '{"layers": 0}'], "layers"),
-    ],
+    ("job", "said"),
+    [({"environment": "chess"}, "arith, guess, market"), ({"model": {"kind": "tiny", "layers": 0}}, "layers")],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
-    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    job: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert tiny.main([*arguments, "--models", str(tmp_path)]) == 2
+    assert main(["--job", json.dumps(job), "--models", str(tmp_path)]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert said in printed.err
