@@ -106,7 +106,6 @@ def parse(body: bytes, model: str) -> CompletionRequest:
         left_out=tuple(name for name, plain in _ADVICE.items() if fields.text(name) not in (None, plain)),
     )
     options.ignore("include_obfuscation")
-    options.close()
     fields.ignore(*_NO_INFLUENCE)
     fields.require_neutral(**_NEUTRAL)
     fields.close()
@@ -125,8 +124,6 @@ def _schema(found: Fields) -> Mapping[str, Any] | None:
             raise field_error(inner.where, "expected an object, found none")
         schema = inner.object("schema") or {}
         inner.ignore("name", "description", "strict")
-        inner.close()
-    found.close()
     return schema
 
 
@@ -134,7 +131,6 @@ def _tool(fields: Fields) -> Tool:
     function = _function(fields, fields.text("type"), "tools")
     tool = function_tool(function.required_text("name"), function.text("description"), function.object("parameters"))
     function.ignore("strict")
-    function.close()
     fields.close()
     return tool
 
@@ -156,9 +152,7 @@ def _tool_choice(found: Any, tools: list[Tool]) -> ToolChoice:
             raise field_error("tool_choice", f"expected none, auto, required or a function, found {abbreviate(found)}")
         fields = Fields(found, "tool_choice")
         fields.take("type")
-        function = fields.inner("function")
-        name = function.required_text("name")
-        function.close()
+        name = fields.inner("function").required_text("name")
         fields.close()
     return check_choice(ToolChoice("required", name), tools)
 
@@ -188,7 +182,6 @@ def _assistant(fields: Fields, called: set[str]) -> Message:
     stored = fields.inner(_STORED)
     stored.require_neutral(refusal=("",))
     stored.ignore("reasoning_content", "reasoning")
-    stored.close()
     message: dict[str, Any] = {}
     reasoning, other = fields.text("reasoning_content"), fields.text("reasoning")
     if reasoning or other:
@@ -205,7 +198,6 @@ def _read_call(fields: Fields) -> dict[str, Any]:
     call_id, function = fields.required_text("id"), _function(fields, fields.text("type") or "function", "calls")
     named = {"name": function.required_text("name"), "arguments": function.required_text("arguments")}
     function.ignore("parsed_arguments", _STORED)
-    function.close()
     fields.ignore("index", _STORED)
     fields.close()
     return {"id": call_id, "type": "function", "function": named}

@@ -45,6 +45,7 @@ class Fields:
             raise field_error(where, f"expected an object, found {abbreviate(value)}")
         self.where = where
         self._left = {name: found for name, found in value.items() if found is not None}
+        self._inner: list[Fields] = []
 
     @property
     def empty(self) -> bool:
@@ -80,10 +81,11 @@ class Fields:
         return self._take_typed(name, dict, "an object")
 
     def inner(self, name: str) -> Fields:
-        """Return the fields of an object; none where it is absent."""
+        """Return the fields of an object, which is closed with this one; none where it is absent."""
         found = self.take(name)
         fields = Fields({} if found is None else found, self.at(name))
         fields.absent = found is None
+        self._inner.append(fields)
         return fields
 
     def integer(self, name: str, least: int, most: int | None = None) -> int | None:
@@ -144,7 +146,9 @@ class Fields:
                 )
 
     def close(self) -> None:
-        """Refuse the first field that nobody took."""
+        """Refuse the first field that nobody took, of the objects within first."""
+        for inner in self._inner:
+            inner.close()
         for name in self._left:
             raise field_error(self.at(name), "is not honoured by this server; leave it out")
 

@@ -110,8 +110,7 @@ def _parse_shared(fields: Fields, model: str) -> CompletionRequest:
     if not form.absent:
         form.required_choice("type", ("json_schema",), "json_schema")
         schema = form.object("schema") or {}
-    for read in (thinking, form, output, fields):
-        read.close()
+    fields.close()
     return CompletionRequest(
         messages=(*system, *_messages(turns)),
         tools=tools,
@@ -143,7 +142,6 @@ def _tool_choice(found: Fields) -> tuple[ToolChoice, bool]:
     kind = found.required_choice("type", ("auto", "any", "tool", "none"), "auto, any, tool or none")
     name = found.required_text("name") if kind == "tool" else None
     parallel = not (found.flag("disable_parallel_tool_use") or False)
-    found.close()
     if kind in ("any", "tool"):
         return ToolChoice("required", name), parallel
     return ToolChoice("none" if kind == "none" else "auto"), parallel

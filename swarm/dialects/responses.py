@@ -206,8 +206,7 @@ def parse(body: bytes, model: str) -> CompletionRequest:
             wrong = "the server keeps no responses, conversations or prompts; send the history as `input`"
             raise field_error(stored, wrong)
     fields.ignore(*_NO_INFLUENCE)
-    for read in (text, reasoning, options, fields):
-        read.close()
+    fields.close()
     return request
 
 
@@ -222,7 +221,6 @@ def _format(found: Fields) -> Mapping[str, Any]:
         found.flag("strict")
         description = found.text("description")
         read |= {"description": description} if description else {}
-    found.close()
     return read
 
 
