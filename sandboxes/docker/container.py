@@ -26,14 +26,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from sandboxes.docker import launch
 from sandboxes.docker.engine import ContainerEngine, EngineRefusal, inspect, wrap_errors
 from sandboxes.shim import has_started, write_durably
 from sandboxes.spec import (
     Exit,
-    ExitReason,
     FolderHandle,
     SandboxError,
     SandboxSpec,
@@ -49,21 +48,13 @@ TROUBLE_BYTES = 4_096
 NOT_COLLECTED = "the container ended before it was read"
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How the command ended, in the words of PID 1."""
-
-    reason: str
-    code: int
-    dropped_bytes: int
-    oom_kills: int
-
-
 @dataclass(slots=True)
 class FrameReport:
-    """All that the frames of a container say."""
+    """All that the frames of a container say: how the command `ended` by PID 1, with what it counted; its results."""
 
-    ending: Ending | None = None
+    ended: Exit | None = None
+    dropped_bytes: int | None = None
+    oom_kills: int | None = None
     results: dict[str, bytes] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     """Of the results that were asked for, those that there are not, and why."""
@@ -81,9 +72,12 @@ def read_frames(log: bytes, limits: Mapping[str, int]) -> FrameReport:
         if not isinstance(frame, dict):
             report.trouble = (report.trouble + line.decode(errors="replace") + "\n")[:TROUBLE_BYTES]
         elif "exit" in frame:
-            if report.ending is None and frame["exit"] in ("finished", "error", "timeout", "stopped"):
-                counts = [frame.get(key) for key in ("code", "dropped", "oom_kills")]
-                report.ending = Ending(frame["exit"], *(count if type(count) is int else 0 for count in counts))
+            if report.ended is None and frame["exit"] in ("finished", "error", "timeout", "stopped"):
+                counts = (
+                    count if type(count := frame.get(key)) is int else 0 for key in ("code", "dropped", "oom_kills")
+                )
+                code, report.dropped_bytes, report.oom_kills = counts
+                report.ended = Exit(frame["exit"], code)
         elif (
             isinstance(name := frame.get("result"), str)
             and name in parts.keys() - report.results.keys() - report.refused.keys()
@@ -134,13 +128,12 @@ def collect(engine: ContainerEngine, container: str, state: Mapping[str, Any], f
 
 def classify_exit(state: Mapping[str, Any], report: FrameReport, asked: Mapping[str, Any] | None) -> Exit:
     """Return how it ended: PID 1's word, which nobody can forge, corrected by what only we and the engine know."""
-    if (ending := report.ending) is not None:
-        reason = cast(ExitReason, ending.reason)
-        if reason == "stopped" and asked is None:
-            reason = "killed"  # somebody asked the engine, not us
-        elif reason == "error" and (state["OOMKilled"] or ending.oom_kills):
-            reason = "out_of_memory"
-        return Exit(reason, ending.code)
+    if (ended := report.ended) is not None:
+        if ended.reason == "stopped" and asked is None:
+            return Exit("killed", ended.code)  # somebody asked the engine, not us
+        if ended.reason == "error" and (state["OOMKilled"] or report.oom_kills):
+            return Exit("out_of_memory", ended.code)
+        return ended
     code = int(state["ExitCode"])  # PID 1 left no word: it was killed, or never came to its work
     if state["OOMKilled"]:
         return Exit("out_of_memory", code)
@@ -160,8 +153,8 @@ def record_exit(folder: Path, ended: Exit, report: FrameReport | None = None) ->
             for name, data in report.results.items()
         },
         "refused": report.refused,
-        "dropped_bytes": report.ending.dropped_bytes if report.ending else None,
-        "oom_kills": report.ending.oom_kills if report.ending else None,
+        "dropped_bytes": report.dropped_bytes,
+        "oom_kills": report.oom_kills,
     }
     write_once(folder / "exit.json", value)
 

@@ -13,12 +13,11 @@ from sandboxes.docker.container import (
     LINE_BYTES,
     NOT_COLLECTED,
     TROUBLE_BYTES,
-    Ending,
     FrameReport,
     classify_exit,
     read_frames,
 )
-from sandboxes.spec import Exit
+from sandboxes.spec import Exit, ExitReason
 
 
 def lines(*frames: dict[str, Any]) -> bytes:
@@ -37,7 +36,7 @@ END = {"exit": "error", "code": 3, "dropped": 5, "oom_kills": 1}
 @given(st.binary(max_size=200))
 def test_a_whole_result_is_read_as_it_was(data: bytes) -> None:
     report = read_frames(lines(END, *result("a", data)), {"a": 200})
-    assert report.ending == Ending("error", 3, 5, 1)
+    assert (report.ended, report.dropped_bytes, report.oom_kills) == (Exit("error", 3), 5, 1)
     assert (report.results, report.refused, report.trouble) == ({"a": data}, {}, "")
 
 
@@ -63,15 +62,15 @@ def test_a_result_that_is_larger_other_unasked_or_refused_is_not_taken(frames: l
 
 def test_the_first_word_on_a_result_and_on_the_end_is_the_last() -> None:
     report = read_frames(lines(END, *result("a", b"1"), *result("a", b"2"), {**END, "exit": "finished"}), {"a": 8})
-    assert (report.results, report.refused, report.ending) == ({"a": b"1"}, {}, Ending("error", 3, 5, 1))
+    assert (report.results, report.refused, report.ended) == ({"a": b"1"}, {}, Exit("error", 3))
 
 
 def test_words_and_counts_that_pid_1_does_not_say_are_not_believed() -> None:
-    assert read_frames(lines({**END, "exit": "killed"}), {}).ending is None
-    odd = {**END, "code": True, "dropped": "5", "oom_kills": None}
-    assert read_frames(lines(odd), {}).ending == Ending("error", 0, 0, 0)
+    assert read_frames(lines({**END, "exit": "killed"}), {}).ended is None
+    odd = read_frames(lines({**END, "code": True, "dropped": "5", "oom_kills": None}), {})
+    assert (odd.ended, odd.dropped_bytes, odd.oom_kills) == (Exit("error", 0), 0, 0)
     assert len(read_frames(lines({"result": "a", "refused": "x" * 10_000}), {"a": 8}).refused["a"]) == TROUBLE_BYTES
-    assert read_frames(lines({**END, "more": "x" * LINE_BYTES}), {}).ending is None  # a line too long is none
+    assert read_frames(lines({**END, "more": "x" * LINE_BYTES}), {}).ended is None  # a line too long is none
 
 
 @given(st.binary(max_size=300) | st.lists(st.dictionaries(st.sampled_from(
@@ -88,8 +87,8 @@ ASKED = {"asked_at": 1.0}
 OVERDUE = {"asked_at": 1.0, "overdue": True}
 
 
-def word(reason: str, code: int = 0, oom_kills: int = 0) -> FrameReport:
-    return FrameReport(Ending(reason, code, 0, oom_kills))
+def word(reason: ExitReason, code: int = 0, oom_kills: int = 0) -> FrameReport:
+    return FrameReport(Exit(reason, code), 0, oom_kills)
 
 
 @pytest.mark.parametrize(("report", "code", "oom", "asked", "ended"), [
