@@ -3,24 +3,19 @@
     GET /snapshot                                     -> Snapshot      (any role)
     GET /history?after=STEP&keys=A,B*&limit=N&newest=BOOL -> HistoryPage (any role)
 
-Both are bounded, whatever runs: of streams, owners and dropped episodes a snapshot names some and counts the rest. A
-reader takes no notice of what it does not know: servers learn to say more.
+Both are bounded, whatever runs: of streams, owners and dropped episodes a snapshot names some and counts the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from swarm.wire import Status
-
-
-class _SnapshotModel(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+from swarm.wire import Growing, Status
 
 
-class StepWait(_SnapshotModel):
+class StepWait(Growing):
     """One thing that the present step waits for."""
 
     what: str
@@ -36,7 +31,7 @@ class StepWait(_SnapshotModel):
     """Of a straggler: seconds since it began."""
 
 
-class StreamSnapshot(_SnapshotModel):
+class StreamSnapshot(Growing):
     """Where one stream stands."""
 
     name: str
@@ -52,7 +47,7 @@ class StreamSnapshot(_SnapshotModel):
     """Places of unfinished groups that nobody plays."""
 
 
-class OwnerSnapshot(_SnapshotModel):
+class OwnerSnapshot(Growing):
     """What one client holds."""
 
     owner: str
@@ -64,7 +59,7 @@ class OwnerSnapshot(_SnapshotModel):
     """Seconds since the first of them began."""
 
 
-class DropSnapshot(_SnapshotModel):
+class DropSnapshot(Growing):
     """An episode that was dropped or fenced."""
 
     at: float
@@ -75,7 +70,7 @@ class DropSnapshot(_SnapshotModel):
     reason: str
 
 
-class Snapshot(_SnapshotModel):
+class Snapshot(Growing):
     """What a server is doing at one moment."""
 
     at: float
@@ -133,7 +128,7 @@ def describe_side_conversations(conversations: int) -> str:
     )
 
 
-class StepRecord(_SnapshotModel):
+class StepRecord(Growing):
     """What a finished step measured."""
 
     step: int
@@ -141,7 +136,7 @@ class StepRecord(_SnapshotModel):
     """By the names of trackers; without numbers that are not finite, and for an evaluated step with `eval/...`."""
 
 
-class HistoryPage(_SnapshotModel):
+class HistoryPage(Growing):
     """Finished steps in their order."""
 
     job_digest: str | None

@@ -20,6 +20,12 @@ class _Wire(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
+class Growing(_Wire):
+    """What servers learn to say more of; a reader takes no notice of what it does not know."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
 class ServerState(StrEnum):
     """The server's life."""
 
@@ -46,10 +52,8 @@ class Stillness(_Wire):
     does not compare them."""
 
 
-class EvaluationSummary(_Wire):
+class EvaluationSummary(Growing):
     """What the weights of a step were worth in the evaluation that training waited for (a job's `eval_every`)."""
-
-    model_config = ConfigDict(extra="ignore")
 
     step: int
     episodes: int
@@ -59,13 +63,11 @@ class EvaluationSummary(_Wire):
     """Share of them that succeeded; None unless all of them said whether they did."""
 
 
-class Status(_Wire):
+class Status(Growing):
     """What a server is doing now.
 
     A client takes no notice of what it does not know: a study keeps its client image, and servers learn to say more.
     """
-
-    model_config = ConfigDict(extra="ignore")
 
     state: ServerState
     reason: str | None = None
@@ -316,10 +318,8 @@ class Erasure(_Wire):
     """No episodes of this owner in any training of this server."""
 
 
-class StreamStatus(_Wire):
+class StreamStatus(Growing):
     """Where one stream stands; a client takes no notice of what it does not know."""
-
-    model_config = ConfigDict(extra="ignore")
 
     name: str
     share: float | None
@@ -349,10 +349,8 @@ class CheckpointSummary(_Wire):
     """What its files hold on disk."""
 
 
-class CheckpointList(_Wire):
+class CheckpointList(Growing):
     """The kept checkpoints of one training, the newest first."""
-
-    model_config = ConfigDict(extra="ignore")
 
     job_digest: str | None
     """Whose they are: the loaded job's, else the newest training's; None where nothing was trained yet."""
@@ -400,10 +398,8 @@ class EpisodeList(_Wire):
 EXPORT_HEADER = "X-Ajet-Export"
 
 
-class ExportCounts(_Wire):
+class ExportCounts(Growing):
     """What becomes of the episodes of an export, as `X-Ajet-Export` tells it beside its lines."""
-
-    model_config = ConfigDict(extra="ignore")
 
     episodes: int = 0
     """Listed for it. Lines that are missing are those of open ones without a token, or given up meanwhile."""
