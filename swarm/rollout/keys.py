@@ -27,7 +27,7 @@ from urllib.parse import unquote
 import jwt
 from pydantic import ValidationError
 
-from swarm.errors import Forbidden, InvalidKey, ServerFailed
+from swarm.errors import InvalidKey, ServerFailed
 from swarm.job import Job
 
 _SECRET_BYTES = 32
@@ -160,7 +160,7 @@ class Keys:
         claims = self.read(signed)
         if claims.use != "model":
             raise InvalidKey(
-                f"expected an agent's name behind an episode's key alone; found it behind {_describe_claims(claims)}"
+                f"expected an agent's name behind an episode's key alone; found it behind {describe_claims(claims)}"
             )
         return replace(claims, agent=unquote(name))
 
@@ -194,13 +194,5 @@ class Keys:
         return Claims(signed["use"], episode=signed["ep"], fencing_token=signed["epoch"]), float(signed["exp"])
 
 
-def require_permission(claims: Claims, *, roles: tuple[Role, ...] = (), uses: tuple[Use, ...] = ()) -> Claims:
-    """Return claims of one of these kinds; raise Forbidden (403) for others."""
-    if claims.use in uses or claims.role in roles:
-        return claims
-    wanted = " or ".join([*(f"a {use} key" for use in uses), *(f"the {role} role" for role in roles)])
-    raise Forbidden(f"this call needs {wanted}; found {_describe_claims(claims)}")
-
-
-def _describe_claims(claims: Claims) -> str:
+def describe_claims(claims: Claims) -> str:
     return f"the {claims.role} role" if claims.use == "role" else f"a {claims.use} key"

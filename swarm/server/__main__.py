@@ -24,7 +24,7 @@ import uvicorn
 from filelock import FileLock, Timeout
 
 from swarm.environments.registry import add_folder
-from swarm.errors import ServerFailed, SwarmError
+from swarm.errors import InvalidRequest, ServerFailed, SwarmError
 from swarm.plugins import seconds
 from swarm.rollout.keys import Keys, ServerDirectory
 from swarm.server.connections import LimitedHttp, raise_file_limit
@@ -40,10 +40,6 @@ STORE = "AJET_SWARM_STORE"
 LOOKED_AT_S = 0.2
 """Clients take a directory's lock for a moment, to see whether a server lives (`swarm.client.transport`)."""
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-
-
-class StartRefused(Exception):
-    """The server does not start; the message is the one line a person needs."""
 
 
 class _Uvicorn(uvicorn.Server):
@@ -122,16 +118,16 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s level=%(levelname)s %(message)s", stream=sys.stderr)
     try:
         _run(options)
-    except (StartRefused, ServerFailed) as error:
+    except (InvalidRequest, ServerFailed) as error:
         print(f"ajet swarm server: {error}", file=sys.stderr)  # noqa: T201
-        return 2 if isinstance(error, StartRefused) else 1
+        return 2 if isinstance(error, InvalidRequest) else 1
     return 0
 
 
 def _run(options: argparse.Namespace) -> None:
     token = _read_token(options.token_file)
     if options.host not in _LOOPBACK and token is None:
-        raise StartRefused(f"--host {options.host} is not loopback; give --token-file FILE with an admin token")
+        raise InvalidRequest(f"--host {options.host} is not loopback; give --token-file FILE with an admin token")
     directory: Path = options.directory.absolute()
     lock = _lock_directory(directory)
     try:
@@ -143,9 +139,9 @@ def _run(options: argparse.Namespace) -> None:
                 kept.read_interrupted_job()
             keys = Keys(token, secret=kept.secret())
         except ServerFailed as failure:
-            raise StartRefused(str(failure)) from None
+            raise InvalidRequest(str(failure)) from None
         except OSError as error:
-            raise StartRefused(f"cannot write to {directory}: {error.strerror or error}") from None
+            raise InvalidRequest(f"cannot write to {directory}: {error.strerror or error}") from None
         if options.environments is not None:
             add_folder(options.environments)
         models = (options.models or directory / "models").absolute()
@@ -194,9 +190,9 @@ def _lock_directory(directory: Path) -> FileLock:
         lock = FileLock(directory / "server.lock")
         lock.acquire(timeout=LOOKED_AT_S)
     except Timeout:
-        raise StartRefused(f"another server runs in {directory}; stop it or give another --directory") from None
+        raise InvalidRequest(f"another server runs in {directory}; stop it or give another --directory") from None
     except OSError as error:
-        raise StartRefused(f"cannot write to {directory}: {error.strerror or error}") from None
+        raise InvalidRequest(f"cannot write to {directory}: {error.strerror or error}") from None
     (directory / "server.json").unlink(missing_ok=True)
     return lock
 
@@ -214,7 +210,7 @@ def _open_socket(host: str, port: int) -> socket.socket:
             sock.bind((host, 0))
             print(f"port {port} is in use; took {sock.getsockname()[1]} instead", file=sys.stderr)  # noqa: T201
     except (OSError, OverflowError) as error:
-        raise StartRefused(f"cannot bind {host}:{port}: {error}") from None
+        raise InvalidRequest(f"cannot bind {host}:{port}: {error}") from None
     sock.listen(2048)  # from here on clients queue instead of being refused
     return sock
 
@@ -226,11 +222,11 @@ def _read_token(path: Path | None) -> str | None:
         token = path.read_text().strip()
         mode = path.stat().st_mode & 0o077
     except OSError as error:
-        raise StartRefused(f"cannot read --token-file {path}: {error.strerror}") from None
+        raise InvalidRequest(f"cannot read --token-file {path}: {error.strerror}") from None
     if mode:
-        raise StartRefused(f"--token-file {path} is readable by others; chmod 600 it")
+        raise InvalidRequest(f"--token-file {path} is readable by others; chmod 600 it")
     if len(token) < SHORTEST_TOKEN:
-        raise StartRefused(f"--token-file {path}: expected a token of at least {SHORTEST_TOKEN} characters")
+        raise InvalidRequest(f"--token-file {path}: expected a token of at least {SHORTEST_TOKEN} characters")
     return token
 
 

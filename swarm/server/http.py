@@ -14,6 +14,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
@@ -41,7 +42,7 @@ from swarm.errors import (
     describe_invalid,
     to_invalid_request,
 )
-from swarm.rollout.keys import Claims, Keys, Role, Use, require_permission
+from swarm.rollout.keys import Claims, Keys, Role, Use, describe_claims
 from swarm.server.connections import FailureLimiter, peer_of
 
 log = logging.getLogger(__name__)
@@ -181,26 +182,19 @@ _KEY = "ajet.key"
 _JSON = TypeAdapter[Any](Any)
 
 
+@dataclass(frozen=True, slots=True)
 class Guard:
     """ASGI middleware around the whole application, or a route of it that tells of errors in its own form.
 
-    It reads the key of a request, once; `authorised` returns what it says. `key_header` may carry the key in place of
+    It reads the key of a request, once; `authorize` returns what it says. `key_header` may carry the key in place of
     a Bearer token.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        keys: Keys,
-        failures: FailureLimiter | None = None,
-        tell: Tell = openai_error,
-        key_header: bytes | None = None,
-    ) -> None:
-        self._app = app
-        self._keys = keys
-        self._failures = FailureLimiter() if failures is None else failures
-        self._tell = tell
-        self._key_header = key_header
+    app: ASGIApp
+    keys: Keys
+    failures: FailureLimiter
+    tell: Tell = openai_error
+    key_header: bytes | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, length = scope["path"], header(scope, b"content-length") or "0"
@@ -211,18 +205,18 @@ class Guard:
             refusal = BodyTooLarge(f"expected a body of at most {most} bytes, found more")
         elif not self._read_key(scope):
             peer = peer_of(scope)
-            wait_s = 0.0 if path == "/health" else self._failures.wait_s(peer)
+            wait_s = 0.0 if path == "/health" else self.failures.wait_s(peer)
             if wait_s > 0:
                 refusal = Throttled(f"too many wrong keys came from {peer}; wait {wait_s:.1f} s", retry_after=wait_s)
             answer = send
 
             async def send(message: Message) -> None:
                 if message["type"] == "http.response.start" and message["status"] == 401:
-                    self._failures.note(peer)
+                    self.failures.note(peer)
                 await answer(message)
 
         if refusal is not None:
-            await error_response(refusal, self._tell(refusal))(scope, receive, send)
+            await error_response(refusal, self.tell(refusal))(scope, receive, send)
             return
         size = 0
 
@@ -235,20 +229,20 @@ class Guard:
             return message
 
         chunked = header(scope, b"transfer-encoding") is not None
-        await self._app(scope, receive_limited if chunked else receive, send)
+        await self.app(scope, receive_limited if chunked else receive, send)
 
     def _read_key(self, scope: Scope) -> bool:
         """Keep with the request what its key says, or why it is refused; return whether one that it carries was signed
         here, though its route takes none there: an SDK sends its key's header to all routes."""
         try:
-            scope[_KEY] = claims = self._keys.read_header(authorization(scope, self._key_header))
+            scope[_KEY] = claims = self.keys.read_header(authorization(scope, self.key_header))
             if claims.signed:
                 return True
         except InvalidKey as refusal:
             scope[_KEY] = refusal.message
         key = header(scope, KEY_HEADER)
         with contextlib.suppress(InvalidKey):
-            return key is not None and self._keys.read_header(f"Bearer {key}").signed
+            return key is not None and self.keys.read_header(f"Bearer {key}").signed
         return False
 
 
@@ -257,7 +251,10 @@ def authorize(scope: Scope, *, roles: tuple[Role, ...] = (), uses: tuple[Use, ..
     found: Claims | str = scope[_KEY]
     if isinstance(found, str):
         raise InvalidKey(found)
-    return require_permission(found, roles=roles, uses=uses)
+    if found.use in uses or found.role in roles:
+        return found
+    wanted = " or ".join([*(f"a {use} key" for use in uses), *(f"the {role} role" for role in roles)])
+    raise Forbidden(f"this call needs {wanted}; found {describe_claims(found)}")
 
 
 class ErrorObject(BaseModel):
