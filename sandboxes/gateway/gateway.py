@@ -21,6 +21,7 @@ import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -100,6 +101,7 @@ DESCRIPTORS = 8192
 """What a process should have for its gateways and all else; many systems begin with 1024, and allow far more."""
 
 
+@dataclass(eq=False)
 class Gateway:
     """Serves the sockets of one exchange folder while its context is entered.
 
@@ -107,43 +109,31 @@ class Gateway:
     JSON for each connection to the Internet that was asked for.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        upstream: Upstream | None,
-        allow: Sequence[Destination] = (),
-        log: Path,
-        resolve: Resolve = resolve_here,
-    ) -> None:
-        self._folder = folder
-        self._upstream = upstream
-        self._allow = allow
-        self._log = log
-        self._resolve = resolve
-        self._counts: Counter[str] = Counter()
-        self._stack = AsyncExitStack()
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        return self._counts
+    folder: Path
+    _: KW_ONLY
+    upstream: Upstream | None
+    allow: Sequence[Destination] = ()
+    log: Path
+    resolve: Resolve = resolve_here
+    counts: Counter[str] = field(default_factory=Counter, init=False)
+    _stack: AsyncExitStack = field(default_factory=AsyncExitStack, init=False)
 
     @property
     def refused(self) -> Mapping[str, int]:
-        return {reason: count for reason, count in self._counts.items() if reason not in NO_REFUSALS}
+        return {reason: count for reason, count in self.counts.items() if reason not in NO_REFUSALS}
 
     async def __aenter__(self) -> Self:
-        prepare(self._folder)
+        prepare(self.folder)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         enough = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
         if soft != resource.RLIM_INFINITY and soft < enough:
             resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
-        proxy = ReverseProxy(self._upstream, self._count)
-        egress = Egress(self._allow, self._log, self._count, MOST_WAYS_OUT, self._resolve)
+        proxy = ReverseProxy(self.upstream, self._count)
+        egress = Egress(self.allow, self.log, self._count, MOST_WAYS_OUT, self.resolve)
         async with AsyncExitStack() as stack:
-            sock = stack.enter_context(listen(self._folder / PORTS[SERVER_PORT]))
+            sock = stack.enter_context(listen(self.folder / PORTS[SERVER_PORT]))
             await stack.enter_async_context(proxy.serve(sock, MOST_CALLS))
-            sock = stack.enter_context(listen(self._folder / PORTS[EGRESS_PORT]))
+            sock = stack.enter_context(listen(self.folder / PORTS[EGRESS_PORT]))
             await stack.enter_async_context(egress.serve(sock))
             self._stack = stack.pop_all()
         return self
@@ -152,4 +142,4 @@ class Gateway:
         await self._stack.aclose()
 
     def _count(self, what: str) -> None:
-        self._counts[what] += 1
+        self.counts[what] += 1

@@ -233,9 +233,6 @@ def _compile(
     return compiled
 
 
-PIP_TIMEOUT_S = 900.0
-
-
 def closure(roots: Sequence[str], markers: Mapping[str, str]) -> tuple[str, ...]:
     """Return `name==version`, sorted, of the roots and all that they need where the markers hold, as installed here."""
     found: dict[str, str] = {}
@@ -286,10 +283,10 @@ def _pip(arguments: Sequence[str], base: BaseImage, target: Path) -> None:
         *(f"--platform={platform}" for platform in base.platforms), "--target", str(target), *arguments,
     ]  # fmt: skip
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PIP_TIMEOUT_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
         raise SandboxError(
-            f"pip did not bring the packages in {PIP_TIMEOUT_S:.0f} s; see that its index answers"
+            f"pip did not bring the packages in {TIMEOUT_S:.0f} s; see that its index answers"
         ) from error
     if done.returncode != 0:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]

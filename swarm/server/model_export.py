@@ -18,6 +18,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -149,7 +150,7 @@ def main(arguments: list[str] | None = None) -> int:
     job = None if given.job is None else Job.from_record(given.job)
     folders = (given.directory, given.models, given.to)
     try:
-        card = export_model(*folders, given.step, job, lambda line: print(line, flush=True), apart=given.apart)  # noqa: T201
+        card = export_model(*folders, given.step, job, partial(print, flush=True), apart=given.apart)
     except (ImportError, SwarmError, BackendError, OSError, MemoryError) as error:
         why = str(error) or "the memory is full: export on a machine with more"
         if isinstance(error, ImportError):

@@ -113,7 +113,8 @@ class SwarmServer:
         self._peers = peers
         self._checkpoint_after_s = checkpoint_after_s
         self._job: Job | None = None
-        self._training: Training | None = None
+        self.opened: Training | None = None
+        """The training in whatever state, FAILED too; None while the engine is off."""
         self._stopping = asyncio.Lock()
 
     @property
@@ -127,19 +128,14 @@ class SwarmServer:
         """The running training; raises what a client should hear when there is none."""
         if self.machine.state is ServerState.FAILED:
             raise ServerFailed(f"the server FAILED: {self.machine.reason}")
-        if self._training is None:
+        if self.opened is None:
             raise EngineUnavailable("the engine is off; POST /engine/start", retry_after=RETRY_AFTER_S)
-        return self._training
-
-    @property
-    def opened(self) -> Training | None:
-        """The training in whatever state, FAILED too; None while the engine is off."""
-        return self._training
+        return self.opened
 
     @property
     def written(self) -> EpisodeReader:
         """What was written: of the running training, else of the loaded job, else of the newest training."""
-        return self._archive if self._training is None else self._training.store
+        return self._archive if self.opened is None else self.opened.store
 
     async def checkpoints(self) -> CheckpointList:
         """Return the kept checkpoints: of the loaded job, else of the newest training."""
@@ -152,7 +148,7 @@ class SwarmServer:
 
     async def digest(self) -> str | None:
         """Return the digest of the job that began the training whose episodes are shown; None where there is none."""
-        return await self._archive.digest() if self._training is None else self._training.digest
+        return await self._archive.digest() if self.opened is None else self.opened.digest
 
     def load(self, job: Job) -> Status:
         """Load a job; one that means the same changes nothing. JobConflict while another one's engine is on.
@@ -191,7 +187,7 @@ class SwarmServer:
             if recovered.fresh_start is not None:
                 log.warning("event=fresh_start job_digest=%s reason=%r", job.digest(), recovered.fresh_start)
             store.note(booting)
-            self._training = Training(
+            self.opened = Training(
                 job,
                 self.machine,
                 (store, recovered),
@@ -202,7 +198,7 @@ class SwarmServer:
                 self._peers,
                 self._checkpoint_after_s,
             )
-            self._training.start()
+            self.opened.start()
 
     async def resume(self) -> None:
         """Boot the job whose engine was on when a former life of this server ended, if one was."""
@@ -222,21 +218,21 @@ class SwarmServer:
                 self._kept.record_engine_off()
             if self.machine.state is not ServerState.OFFLINE:
                 self.machine.transition_to(ServerState.OFFLINE)
-            if self._training is not None:
+            if self.opened is not None:
                 try:
-                    await self._training.stop()
+                    await self.opened.stop()
                 except Exception as error:
                     log.error("event=stop_failed error=%r", str(error), exc_info=error)
                     reason = f"{type(error).__name__}: {error}"
                     raise ServerFailed(f"the engine is off, but its last metrics may be lost: {reason}") from error
                 finally:
-                    self._training = None
+                    self.opened = None
         return self.status()
 
     async def erase(self, request: EraseRequest) -> Erasure:
         """Erase what can be erased now of an owner's episodes, of whatever training of this server, running or not.
         Raises EngineUnavailable while it boots, StoreUnavailable where the store takes nothing: ask again."""
-        live = None if self._training is None else await self._training.rollout.erase(request)
+        live = None if self.opened is None else await self.opened.rollout.erase(request)
         elsewhere = request.episodes if live is None else live.unknown
         if not elsewhere:
             assert live is not None  # a request names episodes
@@ -244,7 +240,7 @@ class SwarmServer:
 
         async def erase_offline() -> Mapping[str, bool]:
             async with self._stopping:  # nothing boots meanwhile
-                running = None if self._training is None else self._training.digest
+                running = None if self.opened is None else self.opened.digest
                 installation, mark = await asyncio.to_thread(self._kept.installation), fingerprint(request.secret)
                 return await asyncio.to_thread(erase_archived, self._store, installation, mark, elsewhere, running)
 
@@ -260,7 +256,7 @@ class SwarmServer:
         if (job := self._job) is None:
             return found
         known: dict[str, Any] = {"job_digest": job.digest(), "group_size": job.group_size, "steps": job.steps}
-        if (training := self._training) is not None:
+        if (training := self.opened) is not None:
             rollout = training.rollout
             known |= {
                 "fresh_start": training.fresh_start,
@@ -294,8 +290,8 @@ class SwarmServer:
         told = change.details
         reason = f" reason={told['reason']!r}" if told["reason"] else ""
         log.info("event=state from=%s to=%s%s", told["from"], told["to"], reason)
-        if self._training is not None:
-            self._training.store.note(change)
+        if self.opened is not None:
+            self.opened.store.note(change)
 
 
 def default_store(directory: Path) -> str:

@@ -65,7 +65,7 @@ class TemplateSplices:
         self._closing: bool | None = None
         self._audited: set[tuple[Any, ...]] = set()
         self.trusted = True
-        """No anchored history disagreed with the whole one so far."""
+        """No anchored history disagreed with the whole one so far: long ones are bridged by a few of their messages."""
 
     def find(
         self, known: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool], *, whole: bool = False

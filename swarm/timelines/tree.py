@@ -62,22 +62,16 @@ class _NodeState:
 class CallTree:
     """All finished calls of one episode, by index."""
 
-    def __init__(self, renderer: Renderer, nodes: Sequence[Node] = ()) -> None:
-        """Begin a tree; one made of `nodes` alone (read back from a store) gives rows and counts alone."""
+    def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
         self._stops = frozenset(renderer.stop_ids)
         self._ends = tuple(renderer.decode([token], special=True) for token in {renderer.eos_id, *self._stops})
-        self._splices = TemplateSplices(renderer, self._ends)
+        self.splices = TemplateSplices(renderer, self._ends)
         self._histories: list[tuple[tuple[Tool, ...], Matcher]] = []
         self._answers: set[Hashable] = set()
         self._served: dict[int, _NodeState] = {}
-        self._next = max((node.index for node in nodes), default=-1) + 1
-        self.nodes: list[Node] = list(nodes)
-
-    @property
-    def anchored(self) -> bool:
-        """Long histories are bridged by a few of their messages; False once the template gave another text for all."""
-        return self._splices.trusted
+        self._next = 0
+        self.nodes: list[Node] = []
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = (), encode: Encode | None = None) -> Prompt:
         """Return the prompt for `messages`; raise BackendError if the template refuses them. `encode` takes the place
@@ -165,13 +159,13 @@ class CallTree:
     ) -> Prompt | None:
         known, new = sent[: found.length], sent[found.length :]
         blind = self._served[node.index].exact is None and self._served[node.index].aligned is None
-        cut = self._splices.find(known, new, tools, whole=blind)
+        cut = self.splices.find(known, new, tools, whole=blind)
         if cut is None:
             return None
         ids = tuple(encode(cut.rest))
         whole = bool(node.sampled) and node.sampled[-1] in self._stops
         same = whole and ids[:1] == node.sampled[-1:]
-        if whole and not same and not self._splices.closes(known, tools):
+        if whole and not same and not self.splices.closes(known, tools):
             return None  # it sampled the opening of another role than the one that follows
         exact = self._is_exact(node, cut, encode, whole=whole) and (same or not whole)
         drift = Drift.FORK if found.departs else Drift.CLEAN if exact else Drift.REALIGN

@@ -45,30 +45,8 @@ _GATHER_FOR = 20
 """Open requests up to which that holds; with more it grows in proportion, since a chunk costs some 40 us on its way."""
 
 
-class _OutputQueue:
-    """Chunks of one generation until its consumer takes them; used on the event loop alone."""
-
-    def __init__(self) -> None:
-        self._chunks: list[Chunk] = []
-        self._error: BackendError | None = None
-        self._waiter: asyncio.Future[None] | None = None
-
-    def put(self, chunks: Sequence[Chunk], error: BackendError | None = None) -> None:
-        """Add chunks, or why there will be no more."""
-        self._chunks += chunks
-        self._error = self._error or error
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def take(self) -> list[Chunk]:
-        """Return the chunks that came; raise BackendError when none will come any more."""
-        while not self._chunks:
-            if self._error is not None:
-                raise self._error
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        chunks, self._chunks = self._chunks, []
-        return chunks
+_Output = Chunk | BackendError
+"""What a generation's consumer waits for: its next chunk, or why no more will come."""
 
 
 class LocalEngine:
@@ -96,7 +74,7 @@ class LocalEngine:
         self._arrived: list[Generation] = []
         self._stopped: str | None = "the engine is not started"
         self._failure: str | None = None
-        self._open: dict[Generation, _OutputQueue] = {}
+        self._open: dict[Generation, asyncio.Queue[_Output]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._silence_s = silence_s
@@ -157,7 +135,7 @@ class LocalEngine:
                 raise GrammarRefused("this engine follows no grammar: install llguidance on its machine")
             guide = await asyncio.to_thread(self._guides.guide, sampling.grammar)  # a large schema takes its time
         generation = Generation(list(request.prompt_ids), sampling, guide, since=time.monotonic())
-        queue = _OutputQueue()
+        queue: asyncio.Queue[_Output] = asyncio.Queue()
         with self._wake:
             if self._failure:
                 raise BackendError(self._failure)
@@ -171,9 +149,11 @@ class LocalEngine:
         finished = False
         try:
             while not finished:
-                for chunk in await queue.take():
-                    finished = chunk.finish is not None
-                    yield chunk
+                output = await queue.get()
+                if isinstance(output, BackendError):
+                    raise output
+                finished = output.finish is not None
+                yield output
         finally:
             generation.cancelled = True
             self._open.pop(generation, None)
@@ -226,10 +206,10 @@ class LocalEngine:
     def _hand_over(self, advanced: Sequence[Generation]) -> None:
         now = time.monotonic()
         gather = _GATHER_S * max(1.0, len(self._open) / _GATHER_FOR)
-        due: list[tuple[Generation, list[Chunk]]] = []
+        due: list[tuple[Generation, Sequence[_Output]]] = []
         for generation in advanced:
             if generation.finish or now - generation.since >= gather:
-                due.append((generation, [] if generation.error else _take_chunks(generation)))
+                due.append((generation, [generation.error] if generation.error else _take_chunks(generation)))
                 generation.since = now
         if due:
             self._call_loop(self._deliver, due)
@@ -238,15 +218,16 @@ class LocalEngine:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback, *arguments)
 
-    def _deliver(self, due: Sequence[tuple[Generation, Sequence[Chunk]]]) -> None:
-        for generation, chunks in due:
+    def _deliver(self, due: Sequence[tuple[Generation, Sequence[_Output]]]) -> None:
+        for generation, outputs in due:
             if queue := self._open.get(generation):
-                queue.put(chunks, generation.error)
+                for output in outputs:
+                    queue.put_nowait(output)
 
     def _fail_open(self) -> None:
         error = BackendError(self._failure) if self._failure else RequestLost(self._stopped or "the engine was stopped")
         for queue in self._open.values():
-            queue.put((), error)
+            queue.put_nowait(error)
 
 
 def _take_chunks(generation: Generation) -> list[Chunk]:

@@ -31,20 +31,16 @@ class Optimizer:
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], *, weight_decay: float, max_grad_norm: float) -> None:
         self._weights = dict(parameters)
-        self._masters = {
+        self.masters = {
             name: (weight if weight.dtype == torch.float32 else nn.Parameter(weight.detach().float()))
             for name, weight in self._weights.items()
         }
         self._max_grad_norm = max_grad_norm
-        self._adamw = torch.optim.AdamW(self._masters.values(), lr=0.0, weight_decay=weight_decay, fused=True)
-
-    @property
-    def masters(self) -> Mapping[str, Tensor]:
-        return self._masters
+        self._adamw = torch.optim.AdamW(self.masters.values(), lr=0.0, weight_decay=weight_decay, fused=True)
 
     def moments(self) -> Mapping[str, Tensor]:
         """Return AdamW's state by `PARAMETER/KEY`; it is empty before the first step."""
-        names = list(self._masters)
+        names = list(self.masters)
         state = self._adamw.state_dict()["state"]
         return {f"{names[i]}/{key}": value for i, slot in state.items() for key, value in slot.items()}
 
@@ -63,7 +59,7 @@ class Optimizer:
 
     def clip(self) -> float:
         """Scale the gradient down to the greatest norm allowed; return the norm it had."""
-        return torch.nn.utils.clip_grad_norm_(self._masters.values(), self._max_grad_norm).item()
+        return torch.nn.utils.clip_grad_norm_(self.masters.values(), self._max_grad_norm).item()
 
     def step(self, step_size: float) -> None:
         for group in self._adamw.param_groups:
@@ -75,16 +71,16 @@ class Optimizer:
         """Return copies, in the host's memory, of masters and moments."""
         masters, moments = (
             {name: value.detach().to("cpu", copy=True) for name, value in tensors.items()}
-            for tensors in (self._masters, self.moments())
+            for tensors in (self.masters, self.moments())
         )
         return masters, moments
 
     @torch.no_grad()
     def load(self, masters: Mapping[str, Tensor], moments: Mapping[str, Tensor]) -> None:
         """Put weights and AdamW's state back; the names and shapes are those of `masters` and `moments`."""
-        for name, master in self._masters.items():
+        for name, master in self.masters.items():
             master.copy_(masters[name])
-        index = {name: i for i, name in enumerate(self._masters)}
+        index = {name: i for i, name in enumerate(self.masters)}
         state: dict[int, dict[str, Tensor]] = {}
         for path, value in moments.items():
             name, key = path.rsplit("/", 1)
@@ -98,7 +94,7 @@ class Optimizer:
             weight.copy_(master)
 
     def _lower_precision(self) -> list[tuple[nn.Parameter, nn.Parameter]]:
-        pairs = zip(self._weights.values(), self._masters.values(), strict=True)
+        pairs = zip(self._weights.values(), self.masters.values(), strict=True)
         return [(weight, master) for weight, master in pairs if weight is not master]
 
 

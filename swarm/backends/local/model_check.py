@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", required=True, type=Path, help="file that the result is written to")
     given = parser.parse_args(arguments)
     try:
-        found = asyncio.run(measure(Job.model_validate_json(given.job), given.folder_hash, _say))
+        found = asyncio.run(measure(Job.model_validate_json(given.job), given.folder_hash, partial(print, flush=True)))
     except ImportError as error:
         why = f"{error}; install the extra `local`: pip install 'ajet[local]'"
     except (BackendError, MemoryError) as error:
@@ -60,11 +61,6 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     sys.stderr.write(f"{' '.join(why.split())}\n")
     return 2
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 _GROUPS, _GROUP = 4, 4

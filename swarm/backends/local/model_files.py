@@ -17,6 +17,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,23 +47,19 @@ _WHATEVER_IS_WRONG = (OSError, ValueError, KeyError, IndexError, RuntimeError, I
 def convert(source: Path, target: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    _say("reading the tokenizer")
+    say = partial(print, flush=True)
+    say("reading the tokenizer")
     own: Any = {"gguf_file": source.name, "local_files_only": True, "trust_remote_code": False}
     tokenizer: Any = AutoTokenizer.from_pretrained(source.parent, **own)
-    _say("reading the weights")
+    say("reading the weights")
     read: Any = AutoModelForCausalLM.from_pretrained(source.parent, dtype=torch.float32, **own)
-    _say("writing the weights in fp32")
+    say("writing the weights in fp32")
     # What was read from GGUF remembers its quantisation and refuses to be saved: a fresh model has the weights alone.
     fresh = type(read)(read.config)
     fresh.load_state_dict(read.state_dict())
     fresh.generation_config = read.generation_config
     fresh.save_pretrained(target)
     tokenizer.save_pretrained(target)
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -70,7 +70,7 @@ def test_a_template_that_refuses_an_anchored_history_alone_is_shown_the_whole() 
         late = served.results or late
         history = [*history, served.message, *(late if turn == 12 else []), user("and now?")]
     assert at.drift == [Drift.START, *[Drift.CLEAN] * 14]
-    assert not at.tree.anchored
+    assert not at.tree.splices.trusted
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))
@@ -90,7 +90,7 @@ def test_long_runs_of_every_family_are_rendered_as_the_whole_history_is(name: st
         new = served.node.context[1:]
         assert ids[-len(new) :] == list(new)
         history = [*history, served.message, *(served.results or [user("and now?")])]
-    assert at.tree.anchored
+    assert at.tree.splices.trusted
 
 
 ROLES = st.lists(st.sampled_from(["system", "user", "tool", "assistant", "thinks"]), max_size=40)
