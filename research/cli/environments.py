@@ -34,7 +34,7 @@ from studies import EventLog
 from studies.statistics.proportions import rate_interval
 from swarm.environments.base import Environment
 from swarm.environments.building import SPLITS
-from swarm.environments.custom import CustomEnvironment, describe_manifest
+from swarm.environments.custom import CustomEnvironment
 from swarm.environments.play import format_message
 from swarm.errors import to_invalid_request
 from swarm.job import Job, TinyModel
@@ -289,7 +289,7 @@ def show(ref: Reference, reward: Reward = None, json: Json = False) -> None:
     facts: dict[str, Any] = {
         "environment": environment.name, "title": environment.title, "measures": environment.measures,
         "reward_range": list(environment.reward_range), "solved_at": environment.solved_at,
-        **(describe_manifest(environment.manifest) if isinstance(environment, CustomEnvironment) else {}),
+        **(environment.manifest.model_dump(mode="json") if isinstance(environment, CustomEnvironment) else {}),
         "example": plays.example, "faults": list(plays.faults),
         "measured": measured,
     }  # fmt: skip

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from swarm.algorithms.advantages import call_advantages
-from swarm.algorithms.losses import minibatch_weights, minibatches
+from swarm.algorithms.losses import minibatches, token_weights
 from swarm.algorithms.mismatch import MismatchGuard
 from swarm.algorithms.objective import Objective, UpdateCost, UpdateSums, batch_metrics
 from swarm.algorithms.rows import Row, flatten_tokens, tokens_by_call, train_rows
@@ -177,10 +177,12 @@ class PolicyLearner(ABC):
             with update.cost.measure("update_actor"):
                 self._begin_steps(undoable=len(steps) > 1)
                 counts = [sum(len(row.targets) for row in own) for own in update.rows]
-                shares = [episode.weight for episode in update.episodes]
                 for number, minibatch in enumerate(steps, 1):
                     rows = [row for episode in minibatch for row in update.rows[episode]]
-                    self._gradient(rows, minibatch_weights(self._job, counts, shares, minibatch), update)
+                    shares = [0.0] * len(counts)
+                    for episode in minibatch:
+                        shares[episode] = update.episodes[episode].weight
+                    self._gradient(rows, token_weights(self._job, counts, shares), update)
                     if number == 1:
                         self._guard.check(update.sums.mismatch, update.sums.fresh)
                     norm = self._step(update.step_size, last=number == len(steps))

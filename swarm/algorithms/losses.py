@@ -38,12 +38,6 @@ class Surrogate:
     dual_clipped: Tensor
 
 
-def all_logprobs(logits: Tensor, temperature: float) -> Tensor:
-    """Return fp32 log-probs (M, V) of logits (M, V) at the sampling temperature."""
-    logits = logits.float()
-    return (logits if temperature == 1 else logits / temperature).log_softmax(-1)
-
-
 def entropy(logprobs: Tensor) -> Tensor:
     """Return the entropy (M,) in nats of distributions by log-probs (M, V); without a gradient some rows at a time."""
     if torch.is_grad_enabled():
@@ -111,11 +105,6 @@ def divergence(present: Tensor, reference: Tensor, estimator: Literal["k1", "k2"
             return (-gap).exp() + gap - 1
 
 
-def probability_ratio(proximal: Tensor, rollout: Tensor) -> Tensor:
-    """Return proximal over rollout probability (M,) from log-probs (M,), held within exp(+-20)."""
-    return (proximal - rollout).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
-
-
 def correction_weights(ratio: Tensor, correction: Correction, cap: float) -> Tensor:
     """Return the factor (M,) of each token's policy loss, given its probability ratio (M,).
 
@@ -149,12 +138,6 @@ def token_weights(job: Job, counts: Sequence[int], weights: Sequence[float]) -> 
         weight / (total * share) if weight and count else 0.0
         for count, weight, share in zip(counts, weights, shares, strict=True)
     ]
-
-
-def minibatch_weights(job: Job, counts: Sequence[int], weights: Sequence[float], chosen: Sequence[int]) -> list[float]:
-    """Return the weight of a token of each episode in a minibatch of the `chosen` ones; 0 for all others."""
-    members = set(chosen)
-    return token_weights(job, counts, [own if number in members else 0.0 for number, own in enumerate(weights)])
 
 
 def minibatches(episodes: int, wanted: int, order: torch.Generator) -> Iterator[list[int]]:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from swarm.algorithms import losses
 from swarm.algorithms.advantages import constant_groups
-from swarm.algorithms.losses import LOG_RATIO_BOUND, Surrogate, correction_weights, probability_ratio
+from swarm.algorithms.losses import LOG_RATIO_BOUND, Surrogate, correction_weights
 from swarm.algorithms.mismatch import PolicyDifference
 from swarm.algorithms.rows import Tokens
 from swarm.backends.protocols import Batch
@@ -226,7 +226,7 @@ class Objective:
         """Return the off-policy factor (M,) of each token's policy loss: the tokens' own where they have one."""
         if tokens.correction is not None:
             return tokens.correction if tokens.kept is None else tokens.correction * tokens.kept
-        ratio = probability_ratio(proximal, tokens.rollout)
+        ratio = losses.token_log_ratio(proximal, tokens.rollout).exp()
         return correction_weights(ratio, self._job.rollout_correction, self._job.correction_cap)
 
     def proximal(self, present: Tensor, tokens: Tokens) -> Tensor:

@@ -27,6 +27,7 @@ import torch
 import transformers
 from filelock import FileLock
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from torch.nn.utils.rnn import pad_sequence
 
 from swarm.environments import Demonstration, Environment, get_environment
 from swarm.job import TINY_CONTEXT, TinyModel
@@ -138,7 +139,6 @@ def build_tokenizer(
 _TOKENS_PER_STEP = 2048
 _MUON_RATE, _ADAM_RATE = 0.02, 5e-3
 _WARM_UP = 20
-_IGNORED = -100
 
 
 def warm_start(
@@ -168,11 +168,11 @@ def warm_start(
     model.train()
     with one_thread():
         for step in range(steps):
-            ids_BT, labels_BT = _batch(tokenizer, environment, rng)
+            ids_BT, said_BT = _batch(tokenizer, environment, rng)
             hidden_BTD = model.get_decoder()(input_ids=ids_BT, use_cache=False).last_hidden_state
-            asked = labels_BT[:, 1:] != _IGNORED  # logits only where they count: the vocabulary is wider than the model
+            asked = said_BT[:, 1:]  # logits only where they count: the vocabulary is wider than the model
             logits_NV = model.get_output_embeddings()(hidden_BTD[:, :-1][asked])
-            loss = torch.nn.functional.cross_entropy(logits_NV, labels_BT[:, 1:][asked])
+            loss = torch.nn.functional.cross_entropy(logits_NV, ids_BT[:, 1:][asked])
             model.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -202,10 +202,8 @@ def _batch(
     rows: list[list[int]] = []
     while sum(map(len, rows)) < _TOKENS_PER_STEP:  # so that a step costs the same in any environment
         rows += encode_plays(tokenizer, [environment.demonstrate(rng.choice(tasks), rng) for _ in range(16)])
-    length = max(len(row) for row in rows)
-    ids = [row + [tokenizer.pad_token_id] * (length - len(row)) for row in rows]
-    labels = [assistant_labels(tokenizer, row) + [_IGNORED] * (length - len(row)) for row in rows]
-    return torch.tensor(ids), torch.tensor(labels)
+    said = pad_sequence([torch.tensor(said_by_assistant(tokenizer, row)) for row in rows], batch_first=True)
+    return pad_sequence(list(map(torch.tensor, rows)), batch_first=True, padding_value=tokenizer.pad_token_id), said
 
 
 def encode_plays(tokenizer: transformers.PreTrainedTokenizerFast, plays: Sequence[Demonstration]) -> list[list[int]]:
@@ -221,17 +219,17 @@ def render_play(tokenizer: transformers.PreTrainedTokenizerFast, play: Demonstra
     return str(tokenizer.apply_chat_template(messages, tools=tools or None, tokenize=False))
 
 
-def assistant_labels(tokenizer: transformers.PreTrainedTokenizerFast, ids: list[int]) -> list[int]:
-    """Return `ids` with everything hidden but what the assistant says, its end token included."""
+def said_by_assistant(tokenizer: transformers.PreTrainedTokenizerFast, ids: list[int]) -> list[bool]:
+    """Return which of `ids` the assistant says, its end token included."""
     start, end, role = (tokenizer.convert_tokens_to_ids(token) for token in (START, END, ASSISTANT))
-    labels, speaking = [], False
+    said, speaking = [], False
     for position, token in enumerate(ids):
-        labels.append(token if speaking else _IGNORED)
+        said.append(speaking)
         if token == end:
             speaking = False
         elif position > 0 and token == role and ids[position - 1] == start:
             speaking = True
-    return labels
+    return said
 
 
 _VERSION = 3

@@ -342,7 +342,3 @@ def files_hash(files: Mapping[str, bytes]) -> str:
         return ""
     each = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
     return hashlib.sha256(json.dumps(each, sort_keys=True).encode()).hexdigest()
-
-
-def describe_manifest(manifest: Manifest) -> dict[str, Any]:
-    return {"environment": manifest.full_name, **manifest.model_dump(mode="json")}

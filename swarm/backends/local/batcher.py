@@ -354,7 +354,7 @@ class Batcher:
         if columns.size > 1:  # what pads has a place in memory, but none that a model of so many positions knows
             places = places.clamp(max=self._positions - 1)
         features = self._policy.decode(ids.to(device), places, mask, self._cache)
-        self._table.mark_valid(rows, ends)
+        self._table.cached[rows] = ends
         done = np.flatnonzero(ends == self._table.known[rows])
         if columns.size == 1 and done.size == rows.size:
             return rows, features[:, 0]

@@ -120,10 +120,6 @@ class SlotTable:
         self._ids[rows, self.known[rows]] = ids
         self.known[rows] += 1
 
-    def mark_valid(self, rows: npt.NDArray[Any], ends: npt.NDArray[Any]) -> None:
-        """Note that the first `ends` (B,) tokens of `rows` (B,) are valid."""
-        self.cached[rows] = ends
-
     def exchange(self, one: int, other: int) -> int:
         for column in (self._ids, self.known, self.cached, self.busy, self._used):
             column[[one, other]] = column[[other, one]]

@@ -23,12 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swarm.algorithms.losses import all_logprobs
 from swarm.algorithms.rows import Row
-from swarm.backends.local import tree_attention
 from swarm.backends.local.fused_forward import describe_difference
 from swarm.backends.local.policy import Policy
-from swarm.backends.local.tree_attention import Segment, TreeMask
+from swarm.backends.local.tree_attention import NAME, Segment, TreeMask
 from swarm.job import Job
 from swarm.timelines.node import TrainRow
 
@@ -74,8 +72,9 @@ def split_rows(rows: Sequence[RowT], tokens: int) -> Iterator[list[RowT]]:
 
 
 def vocabulary_logprobs(policy: Policy, micro: PaddedRows | PackedRows, temperature: float) -> Tensor:
-    """Return log-probs (M, V) of the whole vocabulary at the places of a micro-batch's M sampled tokens."""
-    return all_logprobs(policy.head(micro.features(policy)), temperature)
+    """Return fp32 log-probs (M, V) of the whole vocabulary at the places of a micro-batch's M sampled tokens."""
+    logits = policy.head(micro.features(policy))
+    return (logits if temperature == 1 else logits / temperature).log_softmax(-1)
 
 
 def compute_logprobs(
@@ -261,7 +260,7 @@ def find_tree_obstacle(policy: Policy) -> str | None:
     """Return why a policy cannot compute trees, or None: compare a small tree with its rows."""
     if policy.device.type != "cpu":
         return f"on {policy.device.type} rows are computed faster than trees"
-    if not tree_attention.is_installed(policy.model):
+    if getattr(policy.model.config, "_attn_implementation", None) != NAME:
         return "the model's attention is not transformers' SDPA"
     text = policy.probe_ids(1 + max(map(max, _PROBE)))
     rows = []

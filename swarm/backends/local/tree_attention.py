@@ -128,10 +128,6 @@ def install(model: Any) -> None:
         model.set_attn_implementation(NAME)
 
 
-def is_installed(model: Any) -> bool:
-    return getattr(model.config, "_attn_implementation", None) == NAME
-
-
 def tree_attention(
     module: torch.nn.Module,
     query: Tensor,

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers.utils.logging import disable_progress_bar
 
 from swarm.backends.local.loading import load_policy
@@ -93,23 +94,18 @@ WARM_UP = 10
 """Steps over which it rises; after them it falls along a line to 0."""
 TOKENS_AT_ONCE = 4096
 """Ids of one forward, padding included; a step of more takes several."""
-_IGNORED = -100
 
 
 def _sum_loss(model: Any, rows: Sequence[TrainRow]) -> Tensor:
-    length, device = max(len(row.ids) for row in rows), next(model.parameters()).device
-    ids_BT = torch.tensor([[*row.ids, *[0] * (length - len(row.ids))] for row in rows], device=device)
-    labels = [
-        [token if sampled else _IGNORED for token, sampled in zip(row.ids, row.sampled, strict=True)]
-        + [_IGNORED] * (length - len(row.ids))
-        for row in rows
-    ]
-    labels_BT = torch.tensor(labels, device=device)[:, 1:]
-    attended_BT = torch.tensor([[1] * len(row.ids) + [0] * (length - len(row.ids)) for row in rows], device=device)
+    columns = [(row.ids, row.sampled, [1] * len(row.ids)) for row in rows]
+    ids_BT, imitated_BT, attended_BT = (
+        pad_sequence([torch.tensor(column) for column in same], batch_first=True).to(next(model.parameters()).device)
+        for same in zip(*columns, strict=True)
+    )
     hidden_BTD = model.get_decoder()(input_ids=ids_BT, attention_mask=attended_BT, use_cache=False).last_hidden_state
-    asked = labels_BT != _IGNORED
+    asked = imitated_BT[:, 1:] == 1
     logits_NV = model.get_output_embeddings()(hidden_BTD[:, :-1][asked]).float()
-    return torch.nn.functional.cross_entropy(logits_NV, labels_BT[asked], reduction="sum")
+    return torch.nn.functional.cross_entropy(logits_NV, ids_BT[:, 1:][asked], reduction="sum")
 
 
 _VERSION = 1

@@ -259,7 +259,7 @@ def test_a_placement_s_cached_prefix_is_what_the_slot_or_its_donor_holds(steps: 
         source = placement.slot if placement.donor is None else placement.donor
         assert held.get(source, [])[: placement.cached] == prompt[: placement.cached]
         busy.append(placement.slot)
-        table.mark_valid(np.array([placement.slot]), np.array([len(prompt)]))
+        table.cached[placement.slot] = len(prompt)
         held[placement.slot] = prompt
 
 
@@ -270,9 +270,9 @@ def test_a_sibling_is_told_of_the_oldest_row_that_will_hold_its_prompt_and_borro
     assert table.find_leader(leader) is None
     assert table.find_leader(second) == (leader, 100)
     assert table.find_leader(third) == (leader, 100)
-    table.mark_valid(np.array([leader]), np.array([60]))
+    table.cached[leader] = 60
     assert table.borrow(second) == kv_cache.SlotAssignment(second, 60, leader)
     assert table.borrow(second) is None
-    table.mark_valid(np.array([leader]), np.array([101]))
+    table.cached[leader] = 101
     assert table.borrow(third) == kv_cache.SlotAssignment(third, 100, leader)
     assert table.find_leader(third) is None
