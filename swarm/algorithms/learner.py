@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 
 from swarm.algorithms.advantages import call_advantages
-from swarm.algorithms.losses import minibatches, token_weights
-from swarm.algorithms.mismatch import MismatchGuard
+from swarm.algorithms.losses import MismatchGuard, minibatches, token_weights
 from swarm.algorithms.objective import Objective, UpdateCost, UpdateSums, batch_metrics
 from swarm.algorithms.rows import Row, flatten_tokens, tokens_by_call, train_rows
 from swarm.backends.protocols import Batch, NotFinite, TrainEpisode

@@ -23,8 +23,7 @@ from torch import Tensor
 
 from swarm.algorithms import losses
 from swarm.algorithms.advantages import constant_groups
-from swarm.algorithms.losses import LOG_RATIO_BOUND, Surrogate, correction_weights
-from swarm.algorithms.mismatch import PolicyDifference
+from swarm.algorithms.losses import LOG_RATIO_BOUND, PolicyDifference, Surrogate, correction_weights
 from swarm.algorithms.rows import Tokens
 from swarm.backends.protocols import Batch
 from swarm.job import Job

@@ -20,8 +20,8 @@ from swarm.backends.protocols import Backend, Sampling
 from swarm.dialects.base import CompletionRequest, RequestedSampling, ToolChoice
 from swarm.errors import InvalidRequest, SwarmError
 from swarm.job import Job
-from swarm.rendering.grammars import json_answer
 from swarm.rendering.messages import BackendError, Message, Renderer, Tool
+from swarm.rendering.reading import json_answer
 from swarm.rollout.episodes import EpisodeRegistry, LeasedEpisode
 from swarm.timelines import Prompt
 from swarm.wire import EpisodeKind

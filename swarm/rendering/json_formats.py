@@ -18,9 +18,17 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
-from swarm.rendering.grammars import grammar, json_calls, quote
 from swarm.rendering.messages import AnswerFormat, Piece, Reader, Thinking, ToolCall, Words
-from swarm.rendering.reading import UnterminatedString, is_sendable, members, parse_call, split_values
+from swarm.rendering.reading import (
+    UnterminatedString,
+    grammar,
+    is_sendable,
+    json_calls,
+    members,
+    parse_call,
+    quote,
+    split_values,
+)
 from swarm.rendering.tagged import Calls, TaggedFormat, Tools, read_json
 
 

@@ -1,18 +1,24 @@
-"""Incremental reading of answers, and JSON as the model wrote it.
+"""Incremental reading of answers, JSON as the model wrote it, and grammars of forced tool calls and JSON.
 
 Text is given back as it was written, never parsed and written anew; only strict JSON counts (no NaN, no raw line break
 in a string), for a client must be able to read it. Text that ends inside a string raises `UnterminatedString`: the mark
 that was taken for the end of a call is a part of that string. Readers are steps over the text that came so far;
 neighbouring pieces of one kind become one, and a piece is given out once.
+
+What a guide allows follows the grammar, and an end is allowed only where the grammar may end; one that does not compile
+for the model's tokenizer (`swarm.rendering.guides`) is a GrammarRefused that says why. A family's mark is a whole rule
+(`name: "mark"`) or a whole suffix (`name[suffix="mark"]: /.../`), so that a special token can stand for it. A JSON
+schema stands on one line, and JSON has one space after each colon and comma, as templates write it.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from swarm.rendering.messages import Piece, Reader, Reasoning, ToolCall, Words
+from swarm.rendering.messages import Piece, Reader, Reasoning, Thinking, ToolCall, Words
 
 MAX_UNTERMINATED = 256
 """Most end marks within strings of one call: a model that repeats its mark for ever is not read anew at each."""
@@ -162,3 +168,78 @@ class StepReader(Reader):
     def _give(self, kind: type[Words] | type[Reasoning], size: int) -> None:
         self._pieces.text(kind, self._text[:size])
         self._text = self._text[size:]
+
+
+_ANY: Mapping[str, Any] = {"type": "object"}
+
+
+def parameters(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    functions = [tool.get("function", tool) for tool in tools]
+    return {function["name"]: function.get("parameters") or _ANY for function in functions}
+
+
+def properties(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the schema of each member of an object; one that is no more than true or false says nothing."""
+    declared = schema.get("properties")
+    fields = declared.items() if isinstance(declared, Mapping) else ()
+    return {name: field if isinstance(field, Mapping) else {} for name, field in fields}
+
+
+def as_json(text: str, schema: Mapping[str, Any]) -> str:
+    """Return the JSON of a value without quotes: a string if `schema` says so, or it is no JSON of whole characters."""
+    if is_text(schema):
+        return quote(text)
+    try:
+        values = split_values(text)
+    except UnterminatedString:
+        values = None
+    if values is None or len(values) != 1 or values[0].startswith('"') or is_broken(text):
+        return quote(text)
+    return values[0]
+
+
+def is_text(schema: Mapping[str, Any]) -> bool:
+    return schema.get("type") in ("string", ["string"])
+
+
+def quote(text: str) -> str:
+    """Return `text` as a string of JSON, and of Lark."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def object_of(values: Mapping[str, str]) -> str:
+    return "{" + ", ".join(f"{quote(key)}: {value}" for key, value in values.items()) + "}"
+
+
+_SPACING = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
+
+
+def json_of(schema: Mapping[str, Any]) -> str:
+    return f"%json {json.dumps({**schema, 'x-guidance': _SPACING}, ensure_ascii=False)}"
+
+
+def grammar(call: str, rules: Mapping[str, str], thinking: Thinking | None = None) -> str:
+    """Return the grammar of one `call` (an expression over `rules`), after the rest of an opened thought if any."""
+    lines = [f"{name}: {rule}" for name, rule in rules.items()]
+    if thinking is None:
+        return "\n".join([f"start: {call}", *lines])
+    thought = f"thought[suffix={quote(thinking.close)}]: /(?s:.*)/"
+    return "\n".join([f'start: thought "\\n\\n" ({call})', *lines, thought])
+
+
+def json_answer(schema: Mapping[str, Any], thinking: Thinking | None = None) -> str:
+    if thinking is None:
+        return f"start: {json_of(schema)}"
+    return grammar("json", {"json": json_of(schema)}, thinking)
+
+
+def json_calls(
+    tools: Sequence[Mapping[str, Any]], before: str, between: str, after: str, mark: str = ""
+) -> tuple[str, dict[str, str]]:
+    """Return the choice of one tool, and its rules: `before` name `between`, the rule `mark`, arguments, `after`."""
+    rules: dict[str, str] = {}
+    for number, (name, schema) in enumerate(parameters(tools).items()):
+        parts = (quote(before + name + between), mark, f"args_{number}", quote(after) if after else "")
+        rules[f"call_{number}"] = " ".join(filter(None, parts))
+        rules[f"args_{number}"] = json_of(schema)
+    return " | ".join(name for name in rules if name.startswith("call_")), rules

@@ -17,7 +17,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from swarm.rendering.grammars import (
+from swarm.rendering.messages import AnswerFormat, Reader, Reasoning, Thinking, ToolCall, Words
+from swarm.rendering.reading import (
+    MAX_UNTERMINATED,
+    StepReader,
+    UnterminatedString,
     as_json,
     grammar,
     is_text,
@@ -25,11 +29,11 @@ from swarm.rendering.grammars import (
     json_of,
     object_of,
     parameters,
+    parse_call,
+    partial_match_size,
     properties,
     quote,
 )
-from swarm.rendering.messages import AnswerFormat, Reader, Reasoning, Thinking, ToolCall, Words
-from swarm.rendering.reading import MAX_UNTERMINATED, StepReader, UnterminatedString, parse_call, partial_match_size
 
 Tools = Sequence[Mapping[str, Any]]
 _TAIL = 64

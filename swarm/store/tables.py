@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-from array import array
+import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
@@ -26,7 +25,6 @@ from swarm.backends.protocols import CallReward
 from swarm.timelines import Drift, Node
 from swarm.wire import EvaluationSummary
 
-T = TypeVar("T", int, float)
 FIRST, NEWEST = "0001", "0009"
 """The schema of 0.1.0, and the one that is written."""
 ID_BYTES = 4
@@ -34,26 +32,20 @@ ID_BYTES = 4
 
 
 def pack_ints(values: Sequence[int]) -> bytes:
-    """Return the bytes of ids or versions; raise OverflowError for one that is no int32."""
-    return _little_endian(array("i", values)).tobytes()
+    """Return the bytes of ids or versions; raise struct.error for one that is no int32."""
+    return struct.pack(f"<{len(values)}i", *values)
 
 
 def pack_floats(values: Sequence[float]) -> bytes:
-    return _little_endian(array("d", values)).tobytes()
+    return struct.pack(f"<{len(values)}d", *values)
 
 
 def unpack_ints(data: bytes) -> tuple[int, ...]:
-    return tuple(_little_endian(array("i", data)))
+    return struct.unpack(f"<{len(data) // ID_BYTES}i", data)
 
 
 def unpack_floats(data: bytes) -> tuple[float, ...]:
-    return tuple(_little_endian(array("d", data)))
-
-
-def _little_endian(values: array[T]) -> array[T]:
-    if sys.byteorder == "big":
-        values.byteswap()
-    return values
+    return struct.unpack(f"<{len(data) // 8}d", data)
 
 
 class PlainText(sa.TypeDecorator[str]):

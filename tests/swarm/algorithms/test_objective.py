@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from swarm.algorithms import losses, mismatch
+from swarm.algorithms import losses
 from swarm.algorithms.losses import Surrogate
 from swarm.algorithms.objective import Objective, UpdateSums, batch_metrics
 from swarm.algorithms.rows import Tokens
@@ -219,7 +219,7 @@ def test_the_batch_s_metrics_describe_its_advantages_and_groups() -> None:
 def test_updates_above_the_limit_are_counted_and_the_count_goes_on_from_a_saved_one(
     updates: list[tuple[float, int]], count: int
 ) -> None:
-    guard, other = mismatch.MismatchGuard(1.1), mismatch.MismatchGuard(1.1)
+    guard, other = losses.MismatchGuard(1.1), losses.MismatchGuard(1.1)
     for error, tokens in updates:
         guard.check(error, tokens)
     assert guard.above == count

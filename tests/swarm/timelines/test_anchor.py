@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from swarm.backends.fake import FakeRenderer
 from swarm.rendering.messages import BackendError, Message, Tool
 from swarm.timelines import Drift, normalise
-from swarm.timelines.splice import select_anchors
+from swarm.timelines.tree import select_anchors
 from tests.swarm.timelines.agents import FAKE
 from tests.swarm.timelines.desk import WEATHER, Desk, system, user
 from tests.swarm.timelines.families import FAMILIES, Call, make_renderer

@@ -20,10 +20,10 @@ from swarm.backends.local.batcher import Batcher, Generation, SampledToken
 from swarm.backends.local.engine import LocalEngine
 from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import Chunk, GenerationRequest, Sampling
-from swarm.rendering.grammars import json_answer
 from swarm.rendering.guides import Guide, Guides
 from swarm.rendering.json_formats import MistralFormat
 from swarm.rendering.messages import AnswerFormat, GrammarRefused, ToolCall, assemble_answer
+from swarm.rendering.reading import json_answer
 from tests.swarm.backends.local.models import make_model, make_tokenizer
 from tests.swarm.rendering.support import GLM, HERMES, LLAMA3, MISTRAL, TOOLS, tool
 from tests.swarm.server.support import eventually
