@@ -20,20 +20,18 @@ from swarm.dialects.base import (
     RequestedSampling,
     StreamWriter,
     Token,
-    ToolChoice,
     event,
     token_logprobs,
 )
 from swarm.dialects.fields import (
     Fields,
-    abbreviate,
     body_fields,
-    check_choice,
     field_error,
     function_tool,
     is_plain,
     join_text,
     read_call_id,
+    read_tool_choice,
 )
 from swarm.errors import SwarmError
 from swarm.rendering.messages import Message, Piece, Reasoning, Tool, ToolCall, Words
@@ -86,7 +84,7 @@ def parse(body: bytes, model: str) -> CompletionRequest:
     request = CompletionRequest(
         messages=messages,
         tools=tuple(tools),
-        tool_choice=_tool_choice(fields.take("tool_choice"), tools),
+        tool_choice=read_tool_choice(fields, tools, nested=True),
         parallel_tool_calls=fields.flag("parallel_tool_calls") is not False,
         sampling=RequestedSampling(
             max_tokens=min((limit for limit in limits if limit is not None), default=None),
@@ -139,22 +137,6 @@ def _function(fields: Fields, kind: str | None, what: str) -> Fields:
     if kind != "function":
         raise field_error(fields.at("type"), f"only {what} of type 'function' are honoured, found {kind!r}")
     return fields.inner("function")
-
-
-def _tool_choice(found: Any, tools: list[Tool]) -> ToolChoice:
-    if found is None or found == "auto":
-        return ToolChoice()
-    if found == "none":
-        return ToolChoice("none")
-    name = None
-    if found != "required":
-        if not isinstance(found, dict) or found.get("type") != "function":
-            raise field_error("tool_choice", f"expected none, auto, required or a function, found {abbreviate(found)}")
-        fields = Fields(found, "tool_choice")
-        fields.take("type")
-        name = fields.inner("function").required_text("name")
-        fields.close()
-    return check_choice(ToolChoice("required", name), tools)
 
 
 def _message(fields: Fields, called: set[str]) -> Message:

@@ -224,17 +224,17 @@ def function_tool(name: str, description: str | None, parameters: Mapping[str, A
 
 
 def read_tools(
-    found: Sequence[Any], where: str, read: Callable[[Fields], Tool], left_out: re.Pattern[str]
+    fields: Fields, read: Callable[[Fields], Tool], left_out: re.Pattern[str]
 ) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
     """Return the tools offered, and each kind left out once: `left_out` matches types, its first group is the kind."""
     tools: list[Tool] = []
     kinds: dict[str, None] = {}
-    for number, tool in enumerate(found):
+    for number, tool in enumerate(fields.items("tools") or []):
         kind = tool.get("type") if isinstance(tool, dict) else None
         if isinstance(kind, str) and (known := left_out.fullmatch(kind)):
             kinds[known[known.lastindex or 0]] = None
         else:
-            tools.append(read(Fields(tool, f"{where}.{number}")))
+            tools.append(read(Fields(tool, f"tools.{number}")))
     return tuple(tools), tuple(kinds)
 
 
@@ -246,6 +246,22 @@ def check_choice(choice: ToolChoice, tools: Sequence[Tool]) -> ToolChoice:
             "tool_choice", f"expected one of `tools` ({', '.join(known) or 'none given'}), found {wanted}"
         )
     return choice
+
+
+def read_tool_choice(fields: Fields, tools: Sequence[Tool], *, nested: bool) -> ToolChoice:
+    """Return what OpenAI's APIs choose: a word or a function, whose name may stand in an object of its own."""
+    found = fields.take("tool_choice")
+    if found in (None, "auto", "none"):
+        return ToolChoice(found or "auto")
+    name = None
+    if found != "required":
+        if not isinstance(found, dict) or found.get("type") != "function":
+            raise field_error("tool_choice", f"expected none, auto, required or a function, found {abbreviate(found)}")
+        named = Fields(found, "tool_choice")
+        named.take("type")
+        name = (named.inner("function") if nested else named).required_text("name")
+        named.close()
+    return check_choice(ToolChoice("required", name), tools)
 
 
 def read_call_id(fields: Fields, name: str, called: Container[str]) -> str:

@@ -97,7 +97,7 @@ def _parse_shared(fields: Fields, model: str) -> CompletionRequest:
         raise refusal
     fields.require_model(model)
     system, turns = _system(fields.take("system"), "system"), fields.items("messages")
-    tools, left_out = read_tools(fields.items("tools") or [], "tools", _tool, _LEFT_OUT)
+    tools, left_out = read_tools(fields, _tool, _LEFT_OUT)
     choice, parallel = _tool_choice(fields.inner("tool_choice"))
     thinking, output = fields.inner("thinking"), fields.inner("output_config")
     if not thinking.absent:

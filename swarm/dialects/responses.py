@@ -21,7 +21,6 @@ from swarm.dialects.base import (
     RequestedSampling,
     StreamWriter,
     Token,
-    ToolChoice,
     answer_tokens,
     named_event,
     rename_param,
@@ -33,12 +32,12 @@ from swarm.dialects.fields import (
     Fields,
     abbreviate,
     body_fields,
-    check_choice,
     field_error,
     function_tool,
     is_plain,
     join_text,
     read_call_id,
+    read_tool_choice,
     read_tools,
 )
 from swarm.errors import InvalidRequest, SwarmError, Throttled
@@ -173,7 +172,7 @@ def parse(body: bytes, model: str) -> CompletionRequest:
     messages = messages_of(fields.take("input"))
     if instructions:
         messages = ({"role": "system", "content": instructions}, *messages)
-    tools, left_out = read_tools(fields.items("tools") or [], "tools", _tool, _LEFT_OUT)
+    tools, left_out = read_tools(fields, _tool, _LEFT_OUT)
     text, reasoning, options = fields.inner("text"), fields.inner("reasoning"), fields.inner("stream_options")
     format_, verbosity = _format(text.inner("format")), text.choice("verbosity", ("low", "medium", "high"))
     effort = reasoning.text("effort")
@@ -181,7 +180,7 @@ def parse(body: bytes, model: str) -> CompletionRequest:
     request = CompletionRequest(
         messages=messages,
         tools=tools,
-        tool_choice=check_choice(_tool_choice(fields), tools),
+        tool_choice=read_tool_choice(fields, tools, nested=False),
         parallel_tool_calls=fields.flag("parallel_tool_calls") is not False,
         sampling=RequestedSampling(
             max_tokens=fields.integer("max_output_tokens", 1),
@@ -246,21 +245,6 @@ def _tool(fields: Fields) -> Tool:
     fields.ignore("output_schema")
     fields.close()
     return tool
-
-
-def _tool_choice(fields: Fields) -> ToolChoice:
-    found = fields.take("tool_choice")
-    if found is None or found in ("auto", "none", "required"):
-        return ToolChoice(found or "auto")
-    if not isinstance(found, dict) or found.get("type") != "function":
-        raise field_error(
-            "tool_choice", f"only auto, none, required and a function are honoured, found {abbreviate(found)}"
-        )
-    named = Fields(found, "tool_choice")
-    named.take("type")
-    choice = ToolChoice("required", named.required_text("name"))
-    named.close()
-    return choice
 
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
