@@ -205,8 +205,6 @@ def _grammar(request: CompletionRequest, backend: Backend, prompt: str) -> str |
     if forced:
         name = request.tool_choice.name
         wanted = [tool for tool in request.tools if name is None or tool["function"]["name"] == name]
-        if not wanted:
-            raise InvalidRequest(f"`tool_choice` asks for {name or 'a tool'!r}, which is not in `tools`", param=field)
         if (grammar := answers.grammar(wanted, prompt)) is None:
             raise InvalidRequest("this model's tool calls cannot be forced; leave `tool_choice` out", param=field)
         return grammar
