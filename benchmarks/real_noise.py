@@ -14,7 +14,7 @@ five` show how many; and the scores are returns of games, not shares of solved t
 
 Goals: false claims in at most 5 %, the wrong sign in at most 1 %, equivalent at the margin in at most
 5 %. Of power there is none: the promise goes by the mean noise of a game, and agents differ in theirs.
-Full size: some 5 minutes on one core.
+Full size: some 2 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import product
 from typing import Any
 
-from rig.frame import circumstances, concluded, parser
+from rig.frame import circumstances, concluded, parser, tell
 from rig.real_verdicts import Way, resampled
 from rig.simulated_verdicts import ALPHA, Procedure, promised
-from simlab.scores import Bar, counted
+from simlab.scores import Bar, counted, work
 
 STUDIES, QUICK = 3000, 60
 SEEDS = (3, 5, 8)
@@ -41,18 +43,21 @@ GOALS = {
 
 def main() -> int:
     """Draw, judge, print, and write what the options ask."""
-    options = parser(__doc__, quick=f"{QUICK} studies a row instead of {STUDIES}").parse_args()
+    options = parser(__doc__, quick=f"{QUICK} studies a row instead of {STUDIES}", parallel=True).parse_args()
     started = time.monotonic()
     studies = QUICK if options.quick else STUDIES
-    rows = [
-        resampled(Procedure("after", n, margin=promised(n)), way, studies, planted=planted)
-        for way in WAYS for n in SEEDS for planted in (False, True)
-    ]  # fmt: skip
+    rows = work("real_noise", partial(_row, studies), [*product(WAYS, SEEDS, (False, True))],
+                workers=options.workers, tell=tell)  # fmt: skip
     show(rows)
     seconds = round(time.monotonic() - started, 1)
     print(f"\n{studies} studies a row, {seconds:.0f} s")
     figures = {"circumstances": circumstances(options), "seconds": seconds, "resampled": rows}
     return concluded("real_noise", figures, missed(rows), options)
+
+
+def _row(studies: int, row: tuple[Way, int, bool]) -> dict[str, Any]:
+    way, seeds, planted = row
+    return resampled(Procedure("after", seeds, margin=promised(seeds)), way, studies, planted=planted)
 
 
 def show(rows: Sequence[Mapping[str, Any]]) -> None:

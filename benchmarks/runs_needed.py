@@ -62,8 +62,7 @@ from simlab.landscapes import NAMES, Recorded, RecordedRun
 from simlab.scores import Bar, counted, work
 
 from research.design.comparison import StatisticalRequirements
-from research.design.compiler import _LESS_POWER as LESS_POWER
-from research.design.compiler import DesignCompiler
+from research.design.compiler import LESS_POWER, DesignCompiler
 from research.design.noise_bank import NoiseBank, Observation, metric_key, model_key
 from research.design.pricing import CALLS_PER_EPISODE, SECONDS_PER_CALL, STARTUP_S, Estimates, make_pricing
 from research.design.sample_size import Unaffordable

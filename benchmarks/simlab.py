@@ -6,6 +6,7 @@
     python benchmarks/simlab.py --suite inquiries --inquiries 40    so many of them, which take a minute each
     python benchmarks/simlab.py --json          also writes benchmarks/results/simlab.json, docs/calibration.md and
                                                 its plots; a suite that was not run keeps what is there
+    python benchmarks/simlab.py --render        flies nothing: docs/calibration.md and its plots from what is there
     python benchmarks/simlab.py --check         exit code 1 unless the bars below are kept
 
 Studies fly through the shipped loop (planner seam, compiler, scheduler, recovery, collection, statistics, decision
@@ -53,6 +54,9 @@ FLOWN = ("date", "commit")
 def main() -> int:
     """Run the suites; return the exit code."""
     arguments = _arguments()
+    if arguments.render:
+        write_page(earlier(NAME))
+        return 0
     before = _before() if arguments.suite else {}
     found: dict[str, Any] = dict(before.pop("suites", {}))
     made = before or circumstances(arguments)  # a page some of whose suites are flown again keeps its version
@@ -81,6 +85,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     options = parser(__doc__, quick="a size for CI", parallel=True)
     options.add_argument("--suite", action="append", choices=SUITES, help="only this suite")
+    options.add_argument("--render", action="store_true", help="fly nothing")
     options.add_argument("--inquiries", type=int, help="of the suite of inquiries so many (default: all of its size)")
     return options.parse_args()
 

@@ -117,6 +117,7 @@ def _simlab(figures: Figures) -> Iterator[Headline]:
 def _verdicts(figures: Figures) -> Iterator[Headline]:
     def told(name: str, cell: str, rules: str = "after", n: int = 5, *, planted: bool = False) -> Headline:
         row = row_with(figures["rows"], cell=cell, rules=rules, planted=planted, arms=2, n=n)
+        name += ", out of scope" * row.get("outside", False)
         headline = rate(name, row["found" if planted else "false"], lower=not planted, goal=0.75 if planted else 0.05)
         return replace(headline, at=(row["commit"], row["date"])) if "commit" in row else headline
 

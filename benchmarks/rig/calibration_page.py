@@ -31,10 +31,12 @@ says what works in reinforcement learning. Planners are the built-in rules and o
 suite *search* two kinds of world are grids of real trainings that were recorded once, each run one of them.
 
 The noise is as ugly as real noise may be: trainings that collapse, in all arms or in one; an arm that is twice or five
-times as loud; heavy tails; runs that share a seed and go together or against each other; a measure near its ceiling; a
-noise bank that is wrong by a factor of 2; and a mixture that each study draws from its own seed, so that nobody could
-tune to one. Judged by the rules alone: arms that sometimes never start, are skewed, or do more for some tasks than for
-others; studies that a budget or a hand ends. A claim is scored against the truth that its verdict names.
+times as loud; heavy tails; runs of one seed that go together; a measure near its ceiling; arms that sometimes never
+start or are skewed; a noise bank that is wrong by a factor of 2, or that knows nothing, so that a pilot sizes; and a
+mixture that each study draws from its own seed, so that nobody could tune to one. Judged by the rules alone: arms that
+do more for some tasks than for others; studies that a budget or a hand ends. A claim is scored against the truth that
+its verdict names. Runs of one seed that go against each other are *out of scope*
+([why](statistics.md#where-this-is-approximate)): no mixture has them, and what bars come to there is told beside.
 Brackets hold 95 % (Clopper and Pearson for shares, Student for means). Bars were set before these runs. Where too few
 studies were run to tell, a bar is neither kept nor missed; that a smaller sample counts where its whole interval lies
 on one side was decided after commit 672561d was seen, and let six kept bars count. Every cell:
@@ -73,13 +75,14 @@ _SHARES = {
 }  # fmt: skip
 RULES = Chapter(
     "The rules alone", "verdicts",
-    "Studies of 2 or 5 arms with 3, 5 or 8 seeds under each ugliness, judged by what designs lock today: Welch's test "
-    "(of more than two arms one variance of all), independent runs, the mean of the trainings that do "
-    "not collapse. The promised effect is what so many seeds see with power 0.8 under clean noise; with collapses "
-    "fewer runs are left, and power is less than promised. *Stuck* trainings stay where they began, in one arm; claims "
-    "of the arms' means are counted where all trainings, and where those that start, are equally good. A *pilot* sizes "
-    "up to 20 seeds where nothing is known of the noise. A *budget* ends studies at a run that chance picks, the "
-    "*peeker* at the first run after which that leads to a claim.",
+    "Studies of 2 or 5 arms with 3, 5 or 8 seeds under each ugliness, judged by what designs lock today: all arms have "
+    "the same seeds; Welch's test (of more than two arms one variance of all), or *paired*, which is locked where runs "
+    "of one seed surely go together; the mean of the trainings that do not collapse. The promised effect is what so "
+    "many seeds see with power 0.8 under clean noise; with collapses fewer runs are left, and power is less than "
+    "promised. *Stuck* trainings stay where they began, in one arm; claims of the arms' means are counted where all "
+    "trainings, and where those that start, are equally good. A *pilot* sizes up to 20 seeds where nothing is known of "
+    "the noise, also of a *trend* over all arms. A *budget* ends studies at a run that chance picks, the *peeker* at "
+    "the first run after which that leads to a claim.",
     _SHARES,
 )  # fmt: skip
 REAL = Chapter(
@@ -133,7 +136,7 @@ def _page(figures: Row, drawn: set[str]) -> Iterator[str]:
     yield "| suite | question | studies | bars kept | missed | too few to tell |"
     yield "|---|---|---|---|---|---|"
     for name, suite in suites.items():
-        bars = [figure["kept"] for figure in suite["figures"] if figure["bar"]]
+        bars = [figure["kept"] for figure in suite["figures"] if figure["bar"] and not figure.get("outside")]
         counts = f"{bars.count(True)} | {bars.count(False)} | {bars.count(None)}"
         yield f"| {name} | {suite['question']} | {suite['flights']:,} | {counts} |"
     yield NOTES
@@ -163,10 +166,15 @@ def _circumstances(figures: Row) -> str:
 
 def _bars(name: str, suite: Row) -> Iterator[str]:
     """Yield the bars that are told: missed ones, a line for each size, then kept ones, those of one kind together."""
-    told = [figure for figure in suite["figures"] if figure["bar"] and figure["kept"] is not None]
+    told = [figure for figure in suite["figures"] if figure["bar"]]
     short: dict[tuple[str, str], list[str]] = {}
     kinds: dict[tuple[str, str], list[Row]] = {}
     for figure in told:
+        if figure.get("outside"):
+            result = {True: "kept", False: "missed", None: "too few to tell"}[figure["kept"]]
+            yield f"| {name} | {figure['name']} | {_measured(figure)} | {figure['bar']} | out of scope: {result} |"
+        if figure.get("outside") or figure["kept"] is None:
+            continue
         size, _, kind = figure["name"].rpartition(": ")
         if figure["kept"]:
             kinds.setdefault((kind, figure["bar"]), []).append(figure)
@@ -201,7 +209,7 @@ def _chapters() -> Iterator[str]:
     """Yield the worst cells of what was judged alone; nothing of what was not measured."""
     if (found := figures_of(RULES.figures)) is not None:
         yield from _head(RULES, "studies")
-        yield from _alone([row for row in found["rows"] if row["rules"] != "paired"])
+        yield from _alone(found["rows"])
     if (found := figures_of(REAL.figures)) is not None:
         yield from _head(REAL, "studies")
         for way in dict.fromkeys(row["way"] for row in found["resampled"]):
@@ -227,12 +235,18 @@ def _chapters() -> Iterator[str]:
 
 
 _ALONE: Mapping[str, Callable[[Row], bool]] = {
+    "runs of one seed that go against each other: out of scope": lambda row: row.get("outside", False),
     "one arm stuck in 5 or 10 % of its trainings": lambda row: row["cell"].startswith("stuck"),
     "one arm skewed, three times as loud": lambda row: row["cell"].startswith("skewed"),
     "arm x task, of these tasks": lambda row: row["cell"].startswith("arm x task"),
-    "sized by a pilot": lambda row: row["rules"] == "pilot",
+    "paired": lambda row: row["rules"] == "paired",
+    "sized by a pilot, 2 arms": lambda row: row["rules"] == "pilot" and row["arms"] == 2,
+    "sized by a pilot, 3 arms": lambda row: row["rules"] == "pilot" and row["arms"] == 3,
+    "sized by a pilot, 5 arms": lambda row: row["rules"] == "pilot" and row["arms"] == 5,
+    "a trend, sized by a pilot": lambda row: row["rules"] == "trend",
     "ended by its budget": lambda row: row["rules"] == "budget",
-    "ended by a peeker": lambda row: row["rules"] == "peeker",
+    "ended by a peeker, 5 seeds": lambda row: row["rules"] == "peeker" and row["n"] == 5,
+    "ended by a peeker, 8 seeds": lambda row: row["rules"] == "peeker" and row["n"] == 8,
 }
 """Studies by the rules alone that have a line of their own."""
 

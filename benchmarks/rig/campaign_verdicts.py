@@ -21,10 +21,12 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final, Literal
 
-from research.design.power import PowerAnalysis
+from research.design.power import MOST_SEEDS, PowerAnalysis
 from rig.simulated_verdicts import (
     ALPHA,
     EPISODES,
+    PILOT_SEEDS,
+    PROMISED,
     SD,
     SEED,
     World,
@@ -34,11 +36,12 @@ from rig.simulated_verdicts import (
     first_runs,
     rate_of,
     sign_said,
+    sized,
     training,
 )
 from studies.records.alpha import MOST_ROUNDS, AlphaAllocation, AlphaLedgers, RoundOutcome, equivalence_level
 from studies.records.design import Design
-from studies.records.procedure import CollapseRule, Noise, Prediction, RoundPlace, StartRule
+from studies.records.procedure import CollapseRule, Noise, Pilot, PowerTarget, Prediction, RoundPlace, StartRule
 from studies.records.verdict import Verdict
 from studies.statistics.comparison import compare
 from studies.statistics.sizing import plan_analyses
@@ -222,11 +225,11 @@ def seen_with(power: float) -> float:
 
 @cache
 def _design(
-    variables: tuple[int, ...], margin: float, certain: bool, place: RoundPlace | None, alpha: float
+    variables: tuple[int, ...], margin: float, certain: bool, piloted: bool, place: RoundPlace | None, alpha: float
 ) -> Design:  # fmt: skip
     """Return a round's design, as the compiler locks one with these variables, one a claim.
 
-    `certain` is whether the planner says that everything is proven already.
+    `certain` is whether the planner says that everything is proven already, `piloted` whether its first runs size it.
     """
     claims = [
         claim_of(number, variable=f"knob{variable}",
@@ -237,10 +240,14 @@ def _design(
     level = alpha if place is None else place.difference
     alike = None if place is None else place.equivalence / len(claims)
     several = "dunnett_bonferroni" if place else "dunnett_bh"
+    looks: dict[str, Any] = {"looks": plan_analyses(SEEDS, MOST_LOOKS, level, alike)}
+    if piloted:
+        pilot = Pilot(seeds=PILOT_SEEDS, most=MOST_SEEDS, analyses=MOST_LOOKS)
+        looks = {"pilot": pilot, "promise": PowerTarget(power=PROMISED, effect=margin)}
     return design_of(
-        claims, SEEDS, test="welch" if len(claims) == 1 else "common", alpha=level,
-        looks=plan_analyses(SEEDS, MOST_LOOKS, level, alike), multiplicity="none" if len(claims) == 1 else several,
-        equivalence_margin=margin, collapse=CollapseRule(), start=StartRule(), shared_seeds=False, inquiry=place,
+        claims, MOST_SEEDS if piloted else SEEDS, test="welch" if len(claims) == 1 else "common", alpha=level,
+        multiplicity="none" if len(claims) == 1 else several, equivalence_margin=margin, collapse=CollapseRule(),
+        start=StartRule(), inquiry=place, spending="reached", **looks,
     )  # fmt: skip
 
 
@@ -248,7 +255,7 @@ def judged_round(stake: AlphaAllocation, runs: Mapping[str, ArmData], rng: rando
     """Return what came of each claim, judged look by look; one that is decided gets no more runs."""
     design = stake.design
     settled: dict[str, Judged] = {}
-    ran = dict.fromkeys(runs, SEEDS)
+    ran = dict.fromkeys(runs, len(design.seeds))
     for number, look in enumerate(design.looks, start=1):
         data = {name: first_runs(arm, min(ran[name], look.seeds)) for name, arm in runs.items()}
         known = {name: judged.verdict for name, judged in settled.items() if judged.verdict is not None}
@@ -298,7 +305,9 @@ CLAIMS: Final = (1,) * 12 + (2,) * 5 + (3,) * 3
 """How many claims a round has: one of these."""
 _SAME = 1e-9
 
+PILOTED: Final = "normal, sized by pilots"
 NOISES: Mapping[str, World] = {
+    PILOTED: World(),
     "normal": World(),
     "t3": World(tails="t3"),
     "collapses in 15 %": World(collapses=(0.15, 0.15)),
@@ -431,13 +440,14 @@ def inquiry(cell: InquiryCell, number: int) -> list[JudgedRound]:
         own = ledgers if cell.ledgers else AlphaLedgers.begin(1, ALPHA)
         place = own.next_place("" if own.round == 1 else LOCK_BEFORE)
         certain = cell.planner == "liar"
-        stake = own.allocate(_design(variables, margin, certain, place, own.differences.alpha))
+        design = _design(variables, margin, certain, cell.noise == PILOTED, place, own.differences.alpha)
         effects = tuple(margin * truth.effect(question, name) for question in questions)
-        data = {"control": [training(noise, False, 0.0, False, rng) for _ in range(SEEDS)]}
         worlds = [replace(noise, effect=effect) for effect in effects]
-        for claim, world in zip(stake.design.hypotheses, worlds, strict=True):
-            data[f"arm{claim.id[1:]}"] = [training(world, True, 0.0, False, rng) for _ in range(SEEDS)]
-        judged = judged_round(stake, {arm: data_of(stake.design, arm, runs) for arm, runs in data.items()}, rng)
+        data = {
+            arm.name: data_of(design, arm.name, [training(world, treated, 0.0, rng) for _ in design.seeds])
+            for arm, world, treated in zip(design.arms, (noise, *worlds), (False, *[True] * count), strict=True)
+        }
+        judged = judged_round(own.allocate(sized(design, data)), data, rng)
         levels = (ledgers.differences.level, ledgers.equivalences.level) if cell.ledgers else (ALPHA, ALPHA)
         truths = tuple(
             world.effect if one.verdict is None else world.spoken_of(one.verdict)

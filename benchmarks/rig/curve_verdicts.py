@@ -345,6 +345,6 @@ def _blank(quantity: Quantity, seeds: int) -> Design:
         Prediction(low=-1, high=1, probability=0.5),
     )
     return design_of(
-        [claim_of(1, direction=direction, prediction=prediction)], seeds, metric=metric, shared_seeds=False,
+        [claim_of(1, direction=direction, prediction=prediction)], seeds, metric=metric,
         test="boschloo" if kind_of(metric).rates else "welch", looks=plan_analyses(seeds, _MOST_LOOKS),
     )  # fmt: skip

@@ -60,12 +60,15 @@ _FEWEST = 3
 _MOST_LOOKS = 3
 _EXACT = 1e-9
 
-Rules = Literal["after", "paired", "pilot", "budget", "peeker"]
-"""What a design locks. `after` (the rules of today, named so since they changed): Welch's test (of more arms than two:
-one variance of all), seeds of each arm's own, looks from 3, a rule of collapse and one of start. `paired`: the same
-with shared seeds and the paired test. `pilot`: nothing is known of the noise, and the first runs size the design, up to
-its seeds. `budget`: it ends at a run that chance picks. `peeker`: somebody ends it at the first run after which that
-leads to a claim."""
+Rules = Literal["after", "paired", "pilot", "trend", "budget", "peeker"]
+"""What a design locks. `after` (the rules of today, named so since they changed): arms share seeds, Welch's test (of
+more arms than two: one variance of all), looks from 3, a rule of collapse and one of start. `paired`: the same with the
+paired test, as where runs of one seed surely go together. `pilot`: nothing is known of the noise, and the first runs
+size the design, up to its seeds. `trend`: the same of one claim, that it rises from the control to the last arm.
+`budget`: it ends at a run that chance picks. `peeker`: somebody ends it at the first run after which that leads to a
+claim."""
+SIZED: tuple[Rules, ...] = ("pilot", "trend")
+"""By their first runs."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,7 @@ def _kept(stuck: float, collapsing: float, scope: Scope) -> float:
 
 
 def drawn(number: int) -> World:
-    """Return the mixture of one study: every kind of ugliness, more or less of it."""
+    """Return the mixture of one study: every kind of ugliness in scope, more or less of it."""
     source = random.Random(f"{SEED} mixture {number}")
     rates = [source.uniform(0.0, 0.3) if source.random() < 0.5 else 0.0 for _ in range(2)]
     ceiling = source.random() < 0.2
@@ -154,7 +157,7 @@ def drawn(number: int) -> World:
         collapses=(rates[0], rates[1]),
         ratio=source.uniform(1.0, 5.0) if source.random() < 0.5 else 1.0,
         tails="t3" if source.random() < 0.3 else "normal",
-        correlation=source.uniform(-0.6, 0.6),
+        correlation=source.uniform(0.0, 0.6),
         ceiling=ceiling,
         bank_sees=source.random() < 0.5,
     )
@@ -173,7 +176,8 @@ class Procedure:
     @property
     def test(self) -> Test:
         """The test that it locks."""
-        return "paired" if self.rules == "paired" else "welch" if self.treatments == 1 else "common"
+        own: dict[Rules, Test] = {"paired": "paired", "trend": "contrast"}
+        return own.get(self.rules, "welch" if self.treatments == 1 else "common")
 
     @property
     def looks(self) -> tuple[InterimAnalysis, ...]:
@@ -183,7 +187,7 @@ class Procedure:
     def design(self, collapse: CollapseRule | None) -> Design:
         """Return the design that is judged by."""
         known: dict[str, Any] = {"equivalence_margin": self.margin, "collapse": collapse}
-        if self.rules == "pilot":
+        if self.rules in SIZED:
             pilot = Pilot(seeds=PILOT_SEEDS, most=self.seeds, analyses=_MOST_LOOKS)
             known |= {"pilot": pilot, "looks": (), "promise": PowerTarget(power=PROMISED, effect=self.margin)}
         return _blank(replace(self, margin=0.1)).model_copy(update=known)
@@ -192,27 +196,31 @@ class Procedure:
 @cache
 def _blank(procedure: Procedure) -> Design:
     """Return a design without its margin and rule, built once: thousands of studies differ in nothing else."""
+    last = procedure.treatments
+    claims = [claim_of(number) for number in range(1, last + 1)]
+    if procedure.rules == "trend":
+        claims = [claim_of(1, treatment=last, ladder=tuple(range(last + 1)))]
     return design_of(
-        [claim_of(number) for number in range(1, procedure.treatments + 1)], procedure.seeds, test=procedure.test,
-        looks=procedure.looks, multiplicity="dunnett_bh" if procedure.treatments > 1 else "none",
-        shared_seeds=procedure.rules == "paired", spending="reached", start=StartRule(),
+        claims, procedure.seeds, test=procedure.test, looks=procedure.looks, spending="reached", start=StartRule(),
+        multiplicity="dunnett_bh" if len(claims) > 1 else "none",
     )  # fmt: skip
 
 
 def claim_of(number: int, **others: Any) -> Hypothesis:
     """Return the claim that an arm is better, but for what `others` say."""
     prediction = Prediction(low=0, high=1, probability=0.5)
-    plain = {"variable": "knob", "direction": "increase", "prediction": prediction}
-    return Hypothesis(id=f"h{number}", statement="It is better.", control=0, treatment=number, **{**plain, **others})
+    plain = {"variable": "knob", "treatment": number, "direction": "increase", "prediction": prediction}
+    return Hypothesis(id=f"h{number}", statement="It is better.", control=0, **{**plain, **others})
 
 
 def design_of(claims: Sequence[Hypothesis], seeds: int, **others: Any) -> Design:
-    """Return a design with these claims, each on an arm of its own, but for what `others` say."""
-    arms = [Arm(name=f"arm{claim.id[1:]}", overrides={claim.variable: claim.treatment}) for claim in claims]
+    """Return a design with these claims, each on arms of its own, but for what `others` say."""
+    settings = [(claim.variable, value) for claim in claims for value in claim.settings[1:]]
+    arms = [Arm(name=f"arm{number}", overrides=dict([own])) for number, own in enumerate(settings, start=1)]
     plain = {"metric": Metric(meaning="a simulated success", episodes=EPISODES), "alpha": ALPHA}
     return Design(
         question="Is any arm better?", environment="simulated", base_job={}, control_arm="control",
-        arms=(Arm(name="control", overrides={}), *arms), hypotheses=tuple(claims),
+        arms=(Arm(name="control", overrides={claims[0].variable: claims[0].control}), *arms), hypotheses=tuple(claims),
         seeds=tuple(range(1, seeds + 1)), budget=Budget(wall_clock_s=1),
         price=Price(runs=1, parallel=1, seconds_per_run=1, total_s=1, basis="none"), **{**plain, **others},
     )  # fmt: skip
@@ -327,13 +335,18 @@ def simulate(procedure: Procedure, world: World | None, studies: int, *, planted
         chance = rng.gauss(0, INTERACTION / math.sqrt(base.tasks)) if base.tasks else 0.0
         own = replace(base, effect=planted * (-margin if base.falls else margin), chance=chance)
         start = START + rng.gauss(0, math.sqrt(START * (1 - START) / EPISODES))
-        collapse = CollapseRule(drop=DROP if own.bank_sees and own.collapses[0] > 0 else None)
-        design = replace(procedure, margin=margin).design(collapse)
+        seen = own.bank_sees and own.collapses[0] > 0 and procedure.rules not in SIZED
+        design = replace(procedure, margin=margin).design(CollapseRule(drop=DROP if seen else None))
         runs: dict[str, list[SimulatedRun]] = {arm.name: [] for arm in design.arms}
+        worlds = [own] * len(runs)
+        if procedure.rules == "trend":  # it rises from arm to arm, and the last one has its noise
+            worlds = [replace(own, effect=own.effect * rung / procedure.treatments, ratio=1.0)
+                      for rung in range(procedure.treatments)] + [own]  # fmt: skip
+        treated = {*runs} - {"control"} if procedure.rules == "trend" else {"arm1"}
         for _ in design.seeds:
             shared = rng.gauss(0, 1)
-            for arm in design.arms:
-                runs[arm.name].append(training(own, arm.name == "arm1", shared, design.shared_seeds, rng, start))
+            for arm, its in zip(runs, worlds, strict=True):
+                runs[arm].append(training(its, arm in treated, shared, rng, start))
         data = {name: data_of(design, name, found) for name, found in runs.items()}
         if procedure.rules in ("budget", "peeker"):
             verdicts = [judged_short(design, data, rng if procedure.rules == "budget" else None)]
@@ -409,14 +422,12 @@ def judged_short(design: Design, runs: Mapping[str, ArmData], rng: random.Random
     raise AssertionError(f"expected a study that ends by its last run; found one of {end}")
 
 
-def training(
-    world: World, treated: bool, shared: float, share: bool, rng: random.Random, start: float = START
-) -> SimulatedRun:  # fmt: skip
-    """Return a run; runs of one seed share a part of their noise, where the design shares seeds.
+def training(world: World, treated: bool, shared: float, rng: random.Random, start: float = START) -> SimulatedRun:
+    """Return a run, of which runs with its seed share a part of their noise, `shared`.
 
     `start` is what the study's evaluation before training found.
     """
-    r = world.correlation if share else 0.0
+    r = world.correlation
     noise = math.sqrt(abs(r)) * shared * (-1 if r < 0 and treated else 1) + math.sqrt(1 - abs(r)) * rng.gauss(0, 1)
     if world.tails == "t3":
         noise /= math.sqrt(sum(rng.gauss(0, 1) ** 2 for _ in range(3)))

@@ -122,6 +122,8 @@ class Measured:
     """Of a share: how many of how many."""
     bar: Bar | None = None
     percent: bool = True
+    outside: bool = False
+    """Whether it is of what verdicts promise nothing of: its bar is told, and is no bar of the suite."""
 
     @property
     def kept(self) -> bool | None:
@@ -142,6 +144,7 @@ class Measured:
         """Return it in words, with its interval and its bar."""
         bar = f"; the bar is {self.bar.words(self.percent)}" if self.bar else ""
         bar += f", and {needed(self.bar)} are needed to tell" if self.bar and self.small else ""
+        bar += "; out of scope" if self.outside else ""
         return f"{self.name}: {self.measured()}{bar}"
 
     def measured(self) -> str:
@@ -164,18 +167,18 @@ class Measured:
         return f"{100 * value:.1f} %" if self.percent else f"{value:.3g}"
 
 
-def share(name: str, hits: Iterable[bool], bar: Bar | None = None) -> Measured:
+def share(name: str, hits: Iterable[bool], bar: Bar | None = None, *, outside: bool = False) -> Measured:
     """Return the share of hits with its Clopper-Pearson interval."""
     found = list(hits)
-    return counted(name, sum(found), len(found), bar)
+    return counted(name, sum(found), len(found), bar, outside=outside)
 
 
-def counted(name: str, count: int, of: int, bar: Bar | None = None) -> Measured:
+def counted(name: str, count: int, of: int, bar: Bar | None = None, *, outside: bool = False) -> Measured:
     """Return `count` of `of` as a figure."""
     if not of:
-        return Measured(name, None, bar=bar, count=0, of=0)
+        return Measured(name, None, bar=bar, count=0, of=0, outside=outside)
     low, high = clopper_pearson(count, of)
-    return Measured(name, count / of, low, high, count, of, bar)
+    return Measured(name, count / of, low, high, count, of, bar, outside=outside)
 
 
 def mean(name: str, values: Sequence[float], bar: Bar | None = None, *, percent: bool = False) -> Measured:
@@ -245,7 +248,9 @@ class SuiteOutcome:
     @property
     def missed(self) -> list[str]:
         """The bars that were missed, in words."""
-        return [f"{self.name}: {figure.words()}" for figure in self.figures if figure.kept is False]
+        return [
+            f"{self.name}: {figure.words()}" for figure in self.figures if figure.kept is False and not figure.outside
+        ]
 
     def payload(self) -> dict[str, Any]:
         """Return it for a file."""

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from research.controller.controller import StudyController
+from research.design.noise_bank import NoiseBank, Observation, metric_key, model_key, setting_key
 from research.design.pricing import Pricing
 from research.errors import ResearchError
 from research.installation.home import Home
@@ -41,6 +42,7 @@ from simlab.worlds import Planted, Scalar, World
 from studies import Event, EventLog, EventType, StudyLog, StudyState
 from studies.errors import StudiesError
 from studies.log.fold import WORKED
+from studies.records.design import Metric
 from studies.report import build_report
 from studies.report.build import Report
 from swarm.job import Job
@@ -48,6 +50,9 @@ from swarm.job import Job
 MOST_TICKS = 3000
 POLL_S = 1.0
 """Least time between two ticks."""
+KNOWN_RUNS = 20
+_BETWEEN_TASKS = 0.02
+"""Share of a play's variance that is between the tasks of a planted world, which differ little."""
 PAUSE_S = 30.0
 """How long is waited where nothing runs: for a sandbox that refuses, or for a person."""
 MODEL = {"kind": "path", "path": f"{SIMULATED}: there are no weights"}
@@ -97,8 +102,8 @@ class Flight:
     """Also decides its seeds."""
     topic: str
     world: World
-    noise_world: World | None = None
-    """Where A/A runs come from; None for the same world. With another, what a study learns of its noise is wrong."""
+    bank_world: Planted | None = None
+    """Whose runs of the control the noise bank knows; None where it knows none, and a pilot sizes what is designed."""
     planner: Callable[[SimClock], Planner] = rules
     budget_s: float = 8 * 3600.0
     max_runs: int | None = None
@@ -188,9 +193,7 @@ def resume(flight: Flight, home: Home, open_log: Callable[[str, SimClock], Event
         clock.advance_to(datetime.fromisoformat(log.read(flight.name)[-1].ts))
         # A machine of its own: all flights of a home begin at the same simulated moment, and are no neighbours.
         machine = home.sandboxes / flight.name
-        sandbox = SimSandbox(
-            machine, flight.world, clock, noise_world=flight.noise_world, faults=flight.faults, alter=flight.alter
-        )
+        sandbox = SimSandbox(machine, flight.world, clock, faults=flight.faults, alter=flight.alter)
         return _Leg(flight, home, log, sandbox).travel()
 
 
@@ -202,6 +205,24 @@ def pricing(flight: Flight) -> Pricing:
         return flight.world.seconds(known, job.steps)
 
     return Pricing(seconds, flight.parallel, 0.0, f"the {SIMULATED} machine's own times")
+
+
+def known_noise(flight: Flight) -> NoiseBank:
+    """Return what the noise bank knows besides the runs of a flight's home."""
+    if (world := flight.bank_world) is None:
+        return NoiseBank()
+    job = flight.job.model_copy(update=dict(world.base))
+    shared = {
+        "study": "known", "environment": job.environment, "model": model_key(job), "algorithm": job.algorithm,
+        "group": "known", "pairing": "known", "decoding": "", "steps": world.steps, "episodes": world.episodes,
+        "metric": metric_key(Metric(meaning="hidden success", episodes=1)), "setting": setting_key(job),
+    }  # fmt: skip
+    runs = [world.run({}, seed) for seed in range(KNOWN_RUNS)]
+    return NoiseBank(frozenset(
+        Observation(run=f"known-{seed}", seed=seed, value=run.hidden, initial=run.initial, collapsed=run.collapsed,
+                    play_variance=run.hidden * (1 - run.hidden) * (1 - _BETWEEN_TASKS), **shared)
+        for seed, run in enumerate(runs)
+    ))  # fmt: skip
 
 
 def _open(database: str, clock: SimClock) -> EventLog:
@@ -220,6 +241,7 @@ def make_controller(flight: Flight, home: Home, log: EventLog, sandbox: SimSandb
             "clock": sandbox.clock,
             "seconds": sandbox.clock.seconds,
             "pricing": pricing(flight),
+            "noise_bank": lambda log: NoiseBank.of(log).merge(known_noise(flight)),
             "base": flight.job,
             "read_tracking": SimTracker(sandbox.clock),
             "build_report": build_report if flight.report else _no_report,

@@ -292,21 +292,14 @@ class SimSandbox:
     """Simulated attempts under a folder. `alter` may change what one leaves behind."""
 
     def __init__(
-        self, root: Path, world: World, clock: SimClock, *, noise_world: World | None = None,
-        faults: Faults = NO_FAULTS, alter: Alter = unaltered,
-    ) -> None:  # fmt: skip
-        """`noise_world` is where A/A runs come from (default: `world`)."""
+        self, root: Path, world: World, clock: SimClock, *, faults: Faults = NO_FAULTS, alter: Alter = unaltered
+    ) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self.root = root
-        self._world = world
-        self._noise_world = noise_world or world
+        self.world = world
         self.clock = clock
         self.faults = faults
         self.alter = alter
-
-    def world_of(self, order: AttemptSpec) -> World:
-        """Return the world that an attempt's run comes from."""
-        return self._noise_world if order.spec.phase == "noise" else self._world
 
     def run(self, spec: SandboxSpec) -> Handle:
         """Launch an attempt, or adopt it; SandboxError while the plan lets nothing start."""
@@ -360,7 +353,7 @@ class SimSandbox:
 
     def _seconds(self, order: AttemptSpec, neighbours: int) -> float:
         steps = int(order.spec.job["steps"])
-        return self.world_of(order).seconds(configuration(order), steps, neighbours)
+        return self.world.seconds(configuration(order), steps, neighbours)
 
 
 class SimHandle:
@@ -447,7 +440,7 @@ class SimHandle:
 
     def _remains(self) -> tuple[AttemptSpec, SimulatedFiles]:
         order = AttemptSpec.model_validate_json(AttemptFolder(self._directory).spec.read_text())
-        played, left = remains(self._sandbox.world_of(order), order, self._launch["seconds"])
+        played, left = remains(self._sandbox.world, order, self._launch["seconds"])
         return order, self._sandbox.alter(order, played, left)
 
     def _say(self, text: str) -> None:

@@ -57,7 +57,7 @@ MOST_EXCLUDED = 0.2
 _MOST_REDRAWS = 100
 LEAST_POWER = 0.5
 """Power with which a later round is still worth asking."""
-_LESS_POWER = (0.7, 0.6, LEAST_POWER)
+LESS_POWER = (0.7, 0.6, LEAST_POWER)
 """With which power a later round may be asked, where the budget carries no more."""
 _QUOTED = {*(Hypothesis.model_fields.keys() & ProposedHypothesis.model_fields)} - {
     "statement", "control", "treatment", "ladder",
@@ -301,7 +301,7 @@ class DesignCompiler(SampleSizeCalculator):
                 draft, seeds = compiler.with_listed_prices().size_pilot(draft)
             return CompiledDesign(tuple(hypotheses), proposal, draft, compiler, seeds)
         powers = [self.requirements.power]
-        powers += [power for power in _LESS_POWER if self.ledgers.round > 1 and power < self.requirements.power]
+        powers += [power for power in LESS_POWER if self.ledgers.round > 1 and power < self.requirements.power]
         for power in powers:
             compiler = replace(self, requirements=replace(self.requirements, power=power)).choose_episodes(draft)
             try:

@@ -5,18 +5,19 @@ between seeds, up or down. *Cells*: each kind of ugliness and their mixture (`si
 smallest effect of interest planted in trainings that do not collapse. The design promises power at it, and it is the
 margin of equivalence: one world tests power, signs and false equivalence.
 
-Power is held to its bar at the effect that the design's number of seeds suffices for. Where the bank's word on the
-noise is too small, that is the promised effect times as much: nobody can see with few seeds what takes many. Power at
-the promised effect itself stands beside it.
+A pilot sizes designs, or a bank that may be wrong does (`Ugliness.bank`). Power is held to its bar at the effect that
+the design's number of seeds suffices for. Where the bank's word on the noise is too small, that is the promised effect
+times as much: nobody can see with few seeds what takes many. Power at the promised effect itself stands beside it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from simlab.noise import MIXTURE, NAMES, ugliness
+from simlab.noise import MIXTURE, NAMES, OUT_OF_SCOPE, ugliness
 from simlab.scores import Bar, Measured, Progress, SuiteOutcome, counted, mean, share, silent, work
 from simlab.sim_records import FlightRecord, FlownClaim, coverage, flown
 from simlab.sim_run import Flight
@@ -65,7 +66,7 @@ def planted(count: int, cells: Sequence[str] = NAMES) -> list[Flight]:
         loudness = ugly.loudness(ask)
         for name, effect in ({"margin": EFFECT} | ({"seen": EFFECT * loudness} if loudness > _LOUD else {})).items():
             world, bank = ugly.worlds(ask, seed, sign * effect)
-            studies.append(Flight(f"effects-{place}-{name}-{number}", ask.topic, world, noise_world=bank))
+            studies.append(Flight(f"effects-{place}-{name}-{number}", ask.topic, world, bank_world=bank))
     return studies
 
 
@@ -88,14 +89,15 @@ def cell_figures(records: Sequence[FlightRecord]) -> list[Measured]:
     """Return what the studies of each cell amount to: power, signs, and equivalence at the margin."""
     told = []
     for cell, own in judged_cells(records).items():
-        told += [
+        figures = (
             _power(f"{cell}: power", _seen(own), Bar("at least", LEAST_POWER, likely=LIKELY_POWER)),
             share(f"{cell}: sign errors", [claim.false for claim in _claims(own)],
                   Bar("at most", MOST_SIGN_ERRORS, likely=LIKELY_SIGN_ERRORS)),
             share(f"{cell}: called equivalent at the margin",
                   [claim.falsely_equivalent for claim in _claims(own, "margin")],
                   Bar("at most", MOST_FALSELY_EQUIVALENT)),
-        ]  # fmt: skip
+        )  # fmt: skip
+        told += [replace(figure, outside=cell in OUT_OF_SCOPE) for figure in figures]
     return told
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from simlab.noise import MIXTURE, NAMES, ugliness
+from simlab.noise import MIXTURE, NAMES, OUT_OF_SCOPE, ugliness
 from simlab.scores import Bar, Measured, Progress, SuiteOutcome, share, silent, work
 from simlab.sim_records import FlightRecord, coverage, flown
 from simlab.sim_run import Flight
@@ -32,7 +32,7 @@ def flights(count: int, first: int = 0, cells: Sequence[str] = NAMES) -> list[Fl
         ask, place = ASKS[number % len(ASKS)], NAMES.index(cell)
         seed = _WORLDS + _PER_CELL * place + number
         world, bank = ugliness(cell, seed).worlds(ask, seed, 0.0)
-        studies.append(Flight(f"null-{place}-{number}", ask.topic, world, noise_world=bank))
+        studies.append(Flight(f"null-{place}-{number}", ask.topic, world, bank_world=bank))
     return studies
 
 
@@ -55,7 +55,8 @@ def figures(records: Sequence[FlightRecord]) -> list[Measured]:
     return [
         *(share(f"{cell}: studies with a false claim",
                 [any(claim.false for claim in record.claims) for record in own if record.claims],
-                Bar("at most", MOST_FALSE)) for cell, own in judged_cells(records).items()),
+                Bar("at most", MOST_FALSE), outside=cell in OUT_OF_SCOPE)
+          for cell, own in judged_cells(records).items()),
         share("called equivalent, rightly, of all claims",
               [claim.verdict == "equivalent" and not claim.falsely_equivalent for claim in claims]),
         share("called equivalent, falsely: of all trainings they differ by the margin",
