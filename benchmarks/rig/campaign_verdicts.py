@@ -6,10 +6,6 @@ Effects are in units of the margin of equivalence, which is the effect that the 
 Every inquiry has twelve rounds of one to three claims. Its ledgers are the shipped ones; so are the designs, at their
 places, and the verdicts. Runs are those of `rig.simulated_verdicts`, with its kinds of noise. The same cell and number
 give the same inquiry.
-
-The judge is called for every claim at every look, but where its own comparison says at the whole level of the look,
-which no correction for other claims raises, that nothing can be claimed yet: it takes most of the time, and would say
-`inconclusive`. One in fifty of those is handed to it all the same; anything else that it says ends the simulation.
 """
 
 from __future__ import annotations
@@ -29,24 +25,21 @@ from rig.simulated_verdicts import (
     PROMISED,
     SD,
     SEED,
+    Judged,
     World,
     claim_of,
     data_of,
     design_of,
-    first_runs,
+    judged_round,
     rate_of,
     sign_said,
     sized,
     training,
 )
-from studies.records.alpha import MOST_ROUNDS, AlphaAllocation, AlphaLedgers, RoundOutcome, equivalence_level
+from studies.records.alpha import MOST_ROUNDS, AlphaLedgers, RoundOutcome
 from studies.records.design import Design
 from studies.records.procedure import CollapseRule, Noise, Pilot, PowerTarget, Prediction, RoundPlace, StartRule
-from studies.records.verdict import Verdict
-from studies.statistics.comparison import compare
 from studies.statistics.sizing import plan_analyses
-from studies.verdicts.inputs import ArmData, JudgeInput
-from studies.verdicts.rules import LEAST_KEPT, judge
 
 INQUIRIES: Final = 2000
 """Of a cell: of so many the upper end of the interval of a share of 5 % can lie at 6 %."""
@@ -195,22 +188,8 @@ SEEDS: Final = 5
 MOST_LOOKS: Final = 3
 LOCK_BEFORE: Final = "0" * 64
 """Stands for the hash of the lock of the round before, of which the ledgers know nothing."""
-_ONE_IN = 50
 _KNOWN_DF = 10_000
 """Degrees of freedom of a bank that knows the noise."""
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """What came of one claim; without a verdict it is inconclusive."""
-
-    verdict: Verdict | None
-    estimate: float | None
-
-    @property
-    def name(self) -> str:
-        """The verdict in a word."""
-        return "inconclusive" if self.verdict is None else self.verdict.verdict
 
 
 @cache
@@ -249,56 +228,6 @@ def _design(
         multiplicity="none" if len(claims) == 1 else several, equivalence_margin=margin, collapse=CollapseRule(),
         start=StartRule(), inquiry=place, spending="reached", **looks,
     )  # fmt: skip
-
-
-def judged_round(stake: AlphaAllocation, runs: Mapping[str, ArmData], rng: random.Random) -> list[Judged]:
-    """Return what came of each claim, judged look by look; one that is decided gets no more runs."""
-    design = stake.design
-    settled: dict[str, Judged] = {}
-    ran = dict.fromkeys(runs, len(design.seeds))
-    for number, look in enumerate(design.looks, start=1):
-        data = {name: first_runs(arm, min(ran[name], look.seeds)) for name, arm in runs.items()}
-        known = {name: judged.verdict for name, judged in settled.items() if judged.verdict is not None}
-        for claim in [claim.id for claim in design.hypotheses if claim.id not in settled]:
-            one = _judged(stake, claim, number, data, known, rng)
-            if number == len(design.looks) or (one.verdict is not None and one.verdict.final):
-                settled[claim] = one
-        ran |= {f"arm{name[1:]}": min(ran[f"arm{name[1:]}"], look.seeds) for name in settled}
-    return [settled[claim.id] for claim in design.hypotheses]
-
-
-def _judged(
-    stake: AlphaAllocation, claim: str, look: int, data: Mapping[str, ArmData], known: Mapping[str, Verdict],
-    rng: random.Random,
-) -> Judged:  # fmt: skip
-    """Return what comes of a claim at a look, by the judge where it may have something to say."""
-    estimate = _surely_open(stake, claim, look, data)
-    if estimate is not None and rng.randrange(_ONE_IN):
-        return Judged(None, estimate)
-    verdict = judge(JudgeInput(stake, claim, data, look=look, earlier=known))
-    if estimate is None:
-        return Judged(verdict, verdict.estimate)
-    if verdict.verdict != "inconclusive":
-        raise AssertionError(f"expected a judge that finds nothing in {claim}; found {verdict.reason}")
-    return Judged(None, estimate)
-
-
-def _surely_open(stake: AlphaAllocation, claim: str, look: int, data: Mapping[str, ArmData]) -> float | None:
-    """Return the estimate where the judge can claim nothing at this look; None where it has to say."""
-    design, own = stake.design, ("control", f"arm{claim[1:]}")
-    control, treatment = (data[name].drop_collapsed() for name in own)
-    others: Sequence[list[float]] = [arm.drop_collapsed().numbers for name, arm in data.items() if name not in own]
-    if min(len(control.values), len(treatment.values)) < LEAST_KEPT:
-        return None
-    found = compare("welch" if design.test == "welch" else "common", control, treatment, others=others)
-    if found is None:
-        return None
-    margin, error = design.equivalence_margin, found.error
-    assert margin is not None
-    outside = max(found.tail((margin - found.estimate) / error), found.tail((margin + found.estimate) / error))
-    told = found.p < stake.difference(look, "confirm")
-    alike = outside < equivalence_level(design, look, "confirm")
-    return None if told or alike else found.estimate
 
 
 CLAIMS: Final = (1,) * 12 + (2,) * 5 + (3,) * 3
