@@ -12,8 +12,8 @@ All seconds are those of a core: what else the machine does counts for nothing.
 an attempt that ends and the next that begins, in the controller's process and in the server's.
 *List*: an installation of 1,000 concluded studies, each with its files; `ajet study list` as a whole command, where
 nothing was kept of an earlier list, and where something was.
-*Days*: a simulated study of ten days with a screen, a confirmation that a pilot sizes, in looks and a replication, looked at
-every ten simulated minutes, and the memory of the process day by day.
+*Days*: a simulated study of ten days with a screen, a confirmation sized by a pilot and a replication, looked at every
+ten simulated minutes, and the memory of the process day by day.
 
 Goals: ten times the runs take at most 15 times as long a tick; Prefect takes less than a quarter of a second an
 attempt; the list of 1,000 studies takes less than a second, once they were read; a controller grows by less than 20 MiB
