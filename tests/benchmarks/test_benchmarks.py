@@ -124,13 +124,15 @@ def test_the_house_measures_name_each_goal_that_is_missed_and_each_limit_that_is
 
 
 def test_figures_carry_the_textbooks_intervals_and_are_held_to_their_bars() -> None:
-    from simlab.scores import Bar, clopper_pearson, counted, mean
+    from simlab.scores import Bar, SuiteOutcome, clopper_pearson, counted, mean
 
     assert clopper_pearson(4, 20) == pytest.approx((0.0573340, 0.4366140), abs=1e-6)
     assert (mean("x", [1.0, 2.0, 3.0]).low or 0.0) == pytest.approx(2 - 2.48414, abs=1e-4)
     kept = [counted("x", count, of, Bar("at most", 0.05)).kept for count, of in
             [(40, 1000), (60, 1000), (4, 60), (20, 60), (0, 0)]]  # fmt: skip
     assert kept == [True, False, None, False, False]
+    beside = [counted("x", 20, 60, Bar("at most", 0.05), outside=outside) for outside in (False, True)]
+    assert len(SuiteOutcome("null", "?", 60, beside).missed) == 1
 
 
 def test_backends_agree_where_they_differ_by_less_than_the_margin() -> None:
@@ -146,14 +148,31 @@ def test_backends_agree_where_they_differ_by_less_than_the_margin() -> None:
 
 
 def test_simulated_studies_and_inquiries_are_judged_by_the_shipped_rules() -> None:
-    from rig.campaign_verdicts import InquiryCell, inquiry, overdrawn
+    from rig.campaign_verdicts import PILOTED, InquiryCell, inquiry, overdrawn
     from rig.simulated_verdicts import Procedure, World, promised, simulate
 
     rules = Procedure("after", 8, margin=promised(8))
     nothing, planted = (simulate(rules, World(), 30, planted=planted).figures() for planted in (False, True))
     assert [nothing["false"][0] <= 0.25, planted["found"][0] >= 0.5, planted["wrong_sign"][0]] == [True, True, 0]
-    assert not overdrawn(inquiry(InquiryCell("nothing", "plain"), 1), 0)
+    assert not any(overdrawn(inquiry(InquiryCell("nothing", "plain", noise), 1), 0) for noise in ("normal", PILOTED))
     assert overdrawn(inquiry(InquiryCell("nothing", "plain", ledgers=False), 1), 0)
+
+
+def test_a_simulated_bank_knows_the_noise_of_its_world_and_what_a_collapse_costs() -> None:
+    from simlab.noise import Ugliness
+    from simlab.sim_run import Flight, known_noise
+    from simlab.worlds import PAIRS
+
+    from studies.records.design import Metric
+    from studies.records.procedure import Noise
+
+    world, bank = Ugliness(collapses=(0.3, 0.3), bank=2.0).worlds(PAIRS[0], 1, 0.0)
+    flight = Flight("known", PAIRS[0].topic, world, bank_world=bank)
+    noise = known_noise(flight).find("guess", flight.job, Metric(meaning="success", episodes=512))
+    assert isinstance(noise, Noise)
+    assert noise.sd == pytest.approx(0.06, rel=0.4)
+    assert (noise.drop or 0.0) > 0.1
+    assert Ugliness().worlds(PAIRS[0], 1, 0.0)[1] is None
 
 
 def test_a_verdict_is_scored_by_the_trainings_that_it_names() -> None:
@@ -167,11 +186,15 @@ def test_a_verdict_is_scored_by_the_trainings_that_it_names() -> None:
     assert both.difference("all") < both.difference("not_collapsed") < 0.1 > both.difference("started")
 
 
-@pytest.mark.parametrize(("rules", "seeds", "margin"), [("budget", 8, 0.1), ("peeker", 8, 0.1), ("pilot", 20, 0.15)])
-def test_simulated_studies_are_sized_and_ended_by_the_shipped_rules(rules: Any, seeds: int, margin: float) -> None:
+@pytest.mark.parametrize(("rules", "seeds", "arms", "margin"), [
+    ("budget", 8, 2, 0.1), ("peeker", 8, 2, 0.1), ("pilot", 20, 2, 0.15), ("trend", 20, 3, 0.15),
+])  # fmt: skip
+def test_simulated_studies_are_sized_and_ended_by_the_shipped_rules(
+    rules: Any, seeds: int, arms: int, margin: float
+) -> None:
     from rig.simulated_verdicts import Procedure, World, simulate
 
-    procedure = Procedure(rules, seeds, margin=margin)
+    procedure = Procedure(rules, seeds, arms - 1, margin)
     nothing, planted = (simulate(procedure, World(), 20, planted=planted).figures() for planted in (False, True))
     assert [nothing["false"][0] <= 0.3, planted["found"][0] >= 0.3, planted["wrong_sign"][0]] == [True, True, 0]
     assert 3 <= planted["seeds"] < seeds

@@ -1,7 +1,8 @@
 """Is a question that cannot be afforded refused with an alternative that works, and is no budget exceeded?
 
 *Tenths*: questions with a tenth of the wall clock that they need. They must be refused. The price in the refusal, taken
-at its word in the same home, must be enough once the noise is known; before, it is the least that any noise needs.
+at its word in the same home, must be enough: where the noise is known for the design that was asked for, else for a
+pilot and what it leads to.
 *Slow*: runs that take a multiple of their price, as neighbours slow the machine. The study must end within its budget
 and say what it lacks.
 """
@@ -74,9 +75,11 @@ def slow(count: int) -> list[Flight]:
 
 
 def _flight(name: str, number: int, crowding: float = 0.0) -> Flight:
+    """Return a study whose noise every other time is known."""
     ask = ASKS[number % len(ASKS)]
     others = {"seed_sd": 0.03, "seconds_per_step": 30.0, "crowding": crowding, "steps": 8}
-    return Flight(name, ask.topic, ask.planted(5_000_000 + number, 0.12, **others))
+    world = ask.planted(5_000_000 + number, 0.12, **others)
+    return Flight(name, ask.topic, world, bank_world=None if (number + number // 4) % 2 else world)
 
 
 def ask(flight: Flight) -> BudgetQuestion:
