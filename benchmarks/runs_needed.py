@@ -192,12 +192,6 @@ class Plan:
         """Of an evaluation."""
         return self.design.metric.episodes
 
-    @property
-    def words(self) -> dict[str, Any]:
-        """What is told of it."""
-        power = None if self.design.promise is None else self.design.promise.power
-        return {"episodes": self.episodes, "test": self.design.test, "promised": power}
-
 
 @dataclass(frozen=True)
 class Row:
@@ -340,25 +334,9 @@ def bank(environment: str) -> NoiseBank:
     ))  # fmt: skip
 
 
-@dataclass
-class Count:
-    """What became of the studies of a row."""
-
-    claims: int = 0
-    right: int = 0
-    runs: int = 0
-    most: int = 0
-    seconds: float = 0.0
-
-    def figures(self, studies: int) -> dict[str, Any]:
-        """Return rates with their intervals, and means."""
-        rates = {name: rate_of(getattr(self, name), studies) for name in ("claims", "right")}
-        return {"studies": studies, **rates, **{name: getattr(self, name) / studies for name in MEASURES}}
-
-
 def simulate(row: Row) -> dict[str, Any]:
-    """Return what became of the studies of a row."""
-    question, own, count = row.question, ground(row.question.environment), Count()
+    """Return what became of the studies of a row: rates with their intervals, and means."""
+    question, own, sums = row.question, ground(row.question.environment), np.zeros(5)
     source = np.random.default_rng([SEED, *f"{question} {row.rules} {row.planted}".encode()])
     for _ in range(row.studies):
         plan = plan_now(question) if row.rules == "now" else plan_before(question, *noise_before(question, source))
@@ -366,11 +344,16 @@ def simulate(row: Row) -> dict[str, Any]:
         design = sized(plan.design, data)
         verdict = judged(design, data, question.ledgers)[0]
         runs = plan.first + verdict.n_control + verdict.n_treatment
-        count.claims += sign_said(verdict) != 0
-        count.right += verdict.verdict == "supported"
-        count.runs, count.most = count.runs + runs, count.most + plan.first + 2 * len(design.seeds)
-        count.seconds += plan.first_s + (runs - plan.first) * plan.run_s
-    return {**asdict(question), "rules": row.rules, "planted": row.planted, **plan.words, **count.figures(row.studies)}
+        seconds, most = plan.first_s + (runs - plan.first) * plan.run_s, plan.first + 2 * len(design.seeds)
+        sums += (sign_said(verdict) != 0, verdict.verdict == "supported", runs, most, seconds)
+    claims, right, *means = sums.tolist()
+    return {
+        **asdict(question), "rules": row.rules, "planted": row.planted, "episodes": plan.episodes,
+        "test": plan.design.test, "promised": None if plan.design.promise is None else plan.design.promise.power,
+        "studies": row.studies, "claims": rate_of(round(claims), row.studies),
+        "right": rate_of(round(right), row.studies),
+        **{name: total / row.studies for name, total in zip(MEASURES, means, strict=True)},
+    }  # fmt: skip
 
 
 def noise_before(question: Question, source: Generator) -> tuple[float, int]:

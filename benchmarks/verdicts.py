@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rig.frame import circumstances, concluded, earlier, parser, tell
+from rig.frame import circumstances, concluded, earlier, parser, show_table, tell
 from rig.simulated_verdicts import ALPHA, SD, Procedure, Rules, World, promised, simulate
 from simlab.scores import Bar, counted, work
 
@@ -146,15 +146,14 @@ def _measured(row: Row) -> dict[str, Any]:
 
 
 def _show(arms: int, n: int, rows: Sequence[dict[str, Any]]) -> None:
-    print(f"\n{arms} arms, {n} seeds each\n")
-    print(f"{'':30s} {'':8s} {'no difference:':>24s} {'':24s} {'the promised effect:':>24s}")
-    heads = ("false claims", "read of all", "equivalent", "power", "sign error", "equivalent")
-    print(f"{'':30s} {'':8s} " + " ".join(f"{head:>12s}" for head in heads))
+    heads = ("cell", "rules", "false claims", "read of all", "equivalent", "power", "sign error", "at the margin")
+    lines = []
     for cell, rules in dict.fromkeys((row["cell"], row["rules"]) for row in rows):
         own = {row["planted"]: row for row in rows if (row["cell"], row["rules"]) == (cell, rules)}
         names = {False: ("false", "false_of_all", "equivalent"), True: ("found", "wrong_sign", "falsely_equivalent")}
         shown = [f"{own[side][name][0]:.1%}" if side in own else "-" for side, of in names.items() for name in of]
-        print(f"{cell:30s} {rules:8s} " + " ".join(f"{text:>12s}" for text in shown))
+        lines.append((cell, rules, *shown))
+    show_table(f"{arms} arms, {n} seeds each: no difference, and the promised effect", heads, lines, left=2)
 
 
 def missed(rows: Sequence[dict[str, Any]]) -> list[str]:
