@@ -137,8 +137,8 @@ class World:
 
     def spoken_of(self, verdict: Verdict) -> float:
         """Return the difference that a verdict speaks of: on the tasks that were drawn."""
-        control, treatment = (rate.count > 0 for rate in verdict.starts) if verdict.starts else (False, False)
-        return self.difference(verdict.scope, (control, treatment)) + self.chance
+        seen = [rate.count > 0 for rate in verdict.starts] or [False]
+        return self.difference(verdict.scope, (seen[0], seen[-1])) + self.chance
 
 
 def _kept(stuck: float, collapsing: float, scope: Scope) -> float:
