@@ -428,9 +428,9 @@ def _surely_open(stake: AlphaAllocation, own: Sequence[str], look: int, data: Ma
     design = stake.design
     if design.test not in ("welch", "common"):
         return None
-    kept = {name: arm if design.collapse is None else arm.drop_collapsed() for name, arm in data.items()}
+    kept = {name: arm.runs(0.0) if design.collapse is None else arm.drop_collapsed() for name, arm in data.items()}
     control, treatment = (kept[name] for name in own)
-    if min(len(control.values), len(treatment.values)) < LEAST_KEPT:
+    if min(len(control.numbers), len(treatment.numbers)) < LEAST_KEPT:
         return None
     others = [arm.numbers for name, arm in kept.items() if name not in own]
     found, margin = compare(design.test, control, treatment, others=others), design.equivalence_margin

@@ -212,7 +212,7 @@ def known_noise(flight: Flight) -> NoiseBank:
     if (world := flight.bank_world) is None:
         return NoiseBank()
     job = flight.job.model_copy(update=dict(world.base))
-    shared = {
+    shared: dict[str, Any] = {
         "study": "known", "environment": job.environment, "model": model_key(job), "algorithm": job.algorithm,
         "group": "known", "pairing": "known", "decoding": "", "steps": world.steps, "episodes": world.episodes,
         "metric": metric_key(Metric(meaning="hidden success", episodes=1)), "setting": setting_key(job),
