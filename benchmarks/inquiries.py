@@ -12,8 +12,8 @@ has 5 % of its own, as somebody has who tests until something is significant.
 Goals, in every cell with ledgers: any false difference, and any false equivalence, in at most 5 % of the inquiries, as
 far as 2,000 tell: the upper end of the 95 % interval at 6 % or below. No ledger overdrawn: the levels of rounds without
 an effect sum to at most 5 % up to the first false claim. What misses one is published as it is. With `--json` figures
-are written after each cell; a cell that is not flown keeps what is there. Full size: some 25 minutes of one core; where
-pilots size each round, which takes longest, it is 500 inquiries.
+are written after each cell; a cell that is not flown keeps what is there. Full size: some 14 minutes of two cores, with
+500 inquiries where pilots size each round, which takes longest.
 """
 
 from __future__ import annotations

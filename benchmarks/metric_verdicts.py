@@ -15,7 +15,7 @@ share of trainings that collapse it is the rates that are planted, and the cours
 Goals: false claims in at most 5 % of null studies, the wrong sign in at most 1 %, called equivalent at the margin in at
 most 5 %; intervals hold the truth as often as they say, to 2 %; and power of at least 75 %, but where less than 95 % of
 an arm reach the threshold or trainings collapse, as no design promises it there. What misses one is published as it is.
-A metric that is not named keeps what is there. Full size: some 15 minutes of one core.
+A metric that is not named keeps what is there. Full size: some 16 minutes of two cores.
 """
 
 from __future__ import annotations

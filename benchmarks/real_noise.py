@@ -14,7 +14,7 @@ five` show how many; and the scores are returns of games, not shares of solved t
 
 Goals: false claims in at most 5 %, the wrong sign in at most 1 %, equivalent at the margin in at most
 5 %. Of power there is none: the promise goes by the mean noise of a game, and agents differ in theirs.
-Full size: some 2 minutes on two cores.
+Full size: some 40 seconds on two cores.
 """
 
 from __future__ import annotations

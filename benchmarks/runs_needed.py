@@ -24,7 +24,7 @@ later round is. Seconds are those of the price list, one run after the other.
 Goals: in sum over all that is asked of an effect at most .55 of the runs before in `guess`, .65 in `arith`, where rules
 that fall short of a power of .8 are charged the runs that a normal test needs to make it up; claims in at most 5 % of
 the studies of nothing, and a power of .75 of .05 and .1, as far as it can be told: .03 is often more than 20 seeds see.
-What misses one is published as it is. Full size: some 10 minutes of one core.
+What misses one is published as it is. Full size: some 2 minutes of two cores.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How often is ajet wrong, and what does it see, when the truth is known?
 
-    python benchmarks/simlab.py                 all suites at full size: thousands of studies on both cores
+    python benchmarks/simlab.py                 all suites at full size: thousands of studies, half an hour of two cores
     python benchmarks/simlab.py --quick         the same at a size for CI: a few minutes of one core
     python benchmarks/simlab.py --suite null    only this one (again: --suite effects ...)
-    python benchmarks/simlab.py --suite inquiries --inquiries 40    so many of them, which take a minute each
+    python benchmarks/simlab.py --suite inquiries --inquiries 40    so many of them, which take ten seconds each
     python benchmarks/simlab.py --json          also writes benchmarks/results/simlab.json, docs/calibration.md and
                                                 its plots; a suite that was not run keeps what is there
     python benchmarks/simlab.py --render        flies nothing: docs/calibration.md and its plots from what is there
@@ -111,18 +111,18 @@ def show(outcome: SuiteOutcome, seconds: float) -> None:
 
 
 SUITES: dict[str, tuple[Callable[..., SuiteOutcome], Sequence[int], Sequence[int]]] = {
-    null.NAME: (null.measure, (2, 2), (8, 900)),
-    effects.NAME: (effects.measure, (24, 1, 1), (480, 8, 720)),
-    equivalence.NAME: (equivalence.measure, (18,), (2400,)),
-    baits.NAME: (baits.measure, (1,), (10,)),
+    null.NAME: (null.measure, (2, 2), (4, 700)),
+    effects.NAME: (effects.measure, (24, 1, 1), (240, 4, 500)),
+    equivalence.NAME: (equivalence.measure, (18,), (1200,)),
+    baits.NAME: (baits.measure, (1,), (5,)),
     traps.NAME: (traps.measure, (1,), (5,)),
     faults.NAME: (faults.measure, (1, 8, 10), (3, 80, 1)),
     budget.NAME: (budget.measure, (4,), (24,)),
-    planners.NAME: (planners.measure, (2,), (30,)),
+    planners.NAME: (planners.measure, (2,), (20,)),
     search.NAME: (search.measure, (7,), (84,)),
-    inquiries.NAME: (inquiries.measure, (4, 1, 120), (300, 1, 20)),
+    inquiries.NAME: (inquiries.measure, (4, 1, 120), (20, 1, 20)),
 }
-"""Each with its quick and its full size."""
+"""Each with its quick size and the full one, at which the bars of mixtures and margins can be told."""
 
 
 if __name__ == "__main__":

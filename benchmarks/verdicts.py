@@ -17,7 +17,7 @@ trainings and tasks.
 Goals, in every cell: false claims in at most 5 % of null studies, the wrong sign in at most 1 %,
 called equivalent at the margin in at most 5 %, and power of at least 75 %, so that silence keeps none of them. What
 misses one is published as it is; runs of one seed that go against each other are out of scope, and told beside. A cell
-that is not named keeps what is there. Full size, on two cores: some 30 minutes, half of it for five arms.
+that is not named keeps what is there. Full size, on two cores: some 8 minutes, half of it for five arms.
 """
 
 from __future__ import annotations

@@ -61,12 +61,12 @@ class Benchmark:
 
 
 BENCHMARKS = (
-    Benchmark("simlab", "How often is a study wrong?", 150),
-    Benchmark("verdicts", "How often is a verdict wrong, by its rules alone?", 40),
-    Benchmark("metric_verdicts", "And on other metrics than success?", 12),
-    Benchmark("inquiries", "And over inquiries of twelve rounds?", 25),
-    Benchmark("real_noise", "And on the noise of real trainings?", 5),
-    Benchmark("runs_needed", "How many runs does a verdict need, beside the rules before?", 5),
+    Benchmark("simlab", "How often is a study wrong?", 30),
+    Benchmark("verdicts", "How often is a verdict wrong, by its rules alone?", 10),
+    Benchmark("metric_verdicts", "And on other metrics than success?", 20),
+    Benchmark("inquiries", "And over inquiries of twelve rounds?", 15),
+    Benchmark("real_noise", "And on the noise of real trainings?", 1),
+    Benchmark("runs_needed", "How many runs does a verdict need, beside the rules before?", 2),
     Benchmark("first_study", "How long does a first study take?", 6),
     Benchmark("evaluation_cost", "What do evaluations during training cost?", 5),
     Benchmark("orchestration", "What does orchestration cost?", 12),

@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from simlab.noise import MIXTURE, NAMES, OUT_OF_SCOPE, ugliness
+from simlab.noise import EPISODES, MIXTURE, NAMES, OUT_OF_SCOPE, ugliness
 from simlab.scores import Bar, Measured, Progress, SuiteOutcome, counted, mean, share, silent, work
 from simlab.sim_records import FlightRecord, FlownClaim, coverage, flown
 from simlab.sim_run import Flight
@@ -52,7 +52,8 @@ def flights(count: int, first: int = 0) -> list[Flight]:
         size, sign = SIZES[number % len(SIZES)], 1 if number // len(SIZES) % 2 else -1
         ask = PAIRS[number // (2 * len(SIZES)) % len(PAIRS)]
         world = ask.planted(_WORLDS + number, sign * size * TOTAL_SD, centre=0.5, seed_sd=SEED_SD, steps=8)
-        studies.append(Flight(f"effects-{number}", ask.topic, world))
+        asks = {"episodes": EPISODES}  # of which `TOTAL_SD` is; else the product chooses
+        studies.append(Flight(f"effects-{number}", ask.topic, world, asks=asks))
     return studies
 
 
