@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -35,22 +36,16 @@ class UpdateSums:
     def __init__(self, version: int, cap: float) -> None:
         self.steps = 0
         self._version = version
-        self._weighted: dict[str, float] = {}
-        self._tokens = 0
-        self._drift = 0.0
-        self._clipped = 0.0
-        self._dual_clipped = 0.0
+        self._weighted: dict[str, float] = defaultdict(float)
+        self._sums: dict[str, float] = defaultdict(float)
         self._seen: dict[int, int] = {}
-        self._once = 0
-        self._age = 0
         self._difference = PolicyDifference(cap)
         self.fresh = 0
-        self._error = 0.0
 
     def add(self, **terms: Tensor) -> None:
         """Add one micro-batch's share of values that are averaged over optimiser steps."""
         for name, term in terms.items():
-            self._weighted[name] = self._weighted.get(name, 0.0) + term.item()
+            self._weighted[name] += term.item()
 
     def add_tokens(self, tokens: Tokens, present: Tensor, proximal: Tensor, terms: Surrogate, weights: Tensor) -> None:
         """Add M tokens, log-probs (M,) present and as the clip compares, what it did, and the correction's weights."""
@@ -58,47 +53,47 @@ class UpdateSums:
         columns = torch.stack([present.detach(), proximal, tokens.rollout, weights, *flags]).cpu().double()
         present, proximal, rollout, weights, clipped, dual_clipped = columns.unbind()
         versions, episodes = torch.stack([tokens.versions, tokens.episodes]).cpu().unbind()
-        self._tokens += len(present)
-        self._drift += (proximal - present).sum().item()
-        self._clipped += clipped.sum().item()
-        self._dual_clipped += dual_clipped.sum().item()
+        self._sums["tokens"] += len(present)
+        self._sums["drift"] += (proximal - present).sum().item()
+        self._sums["clipped"] += clipped.sum().item()
+        self._sums["dual_clipped"] += dual_clipped.sum().item()
         # whether this optimiser step is the first with these episodes: minibatches are whole episodes
         if all(self._seen.setdefault(number, self.steps) == self.steps for number in episodes.unique().tolist()):
-            self._once += len(versions)
-            self._age += int((self._version - versions).sum())
+            self._sums["once"] += len(versions)
+            self._sums["age"] += (self._version - versions).sum().item()
             begun = present if self.steps == 0 else tokens.proximal
             if begun is not None:
                 self._difference.add(begun.cpu().double(), rollout, weights)
         if self.steps == 0:
             gaps = (present - rollout)[versions == self._version]
             self.fresh += len(gaps)
-            self._error += gaps.abs().clamp(max=LOG_RATIO_BOUND).exp().sum().item()
+            self._sums["error"] += gaps.abs().clamp(max=LOG_RATIO_BOUND).exp().sum().item()
 
     def merge(self, other: UpdateSums) -> None:
         """Add the sums of other tokens of the same optimiser steps, as another rank took them."""
         self.steps = max(self.steps, other.steps)
-        for name, total in other._weighted.items():
-            self._weighted[name] = self._weighted.get(name, 0.0) + total
-        for name in ("_tokens", "_drift", "_clipped", "_dual_clipped", "_once", "_age", "fresh", "_error"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.fresh += other.fresh
+        for own, theirs in ((self._weighted, other._weighted), (self._sums, other._sums)):
+            for name, total in theirs.items():
+                own[name] += total
         self._seen |= other._seen
         self._difference.merge(other._difference)
 
     @property
     def mismatch(self) -> float:
         """Mean exp |log-prob now - when sampled| over the first step's `fresh` tokens, of the update's own version."""
-        return self._error / max(1, self.fresh)
+        return self._sums["error"] / max(1, self.fresh)
 
     def metrics(self) -> Mapping[str, float]:
-        tokens = max(1, self._tokens)
+        sums, tokens = self._sums, max(1, self._sums["tokens"])
         return {
             **{f"actor/{name}": total / max(1, self.steps) for name, total in self._weighted.items()},
-            "actor/ppo_kl": self._drift / tokens,
-            "actor/pg_clipfrac": self._clipped / tokens,
-            "actor/pg_clipfrac_lower": self._dual_clipped / tokens,
+            "actor/ppo_kl": sums["drift"] / tokens,
+            "actor/pg_clipfrac": sums["clipped"] / tokens,
+            "actor/pg_clipfrac_lower": sums["dual_clipped"] / tokens,
             "training/token_mult_prob_error": self.mismatch,
             **self._difference.metrics(),
-            "offpolicy/token_weighted_policy_age": self._age / max(1, self._once),
+            "offpolicy/token_weighted_policy_age": sums["age"] / max(1, sums["once"]),
         }
 
 
