@@ -5,14 +5,14 @@ from swarm.timelines.node import (
     Drift,
     Node,
     linear_rows,
-    select_trained,
     token_counts,
+    trained_leaves,
     tree_tokens,
     unmerged_rows,
 )
 from swarm.timelines.tree import CallTree, Prompt
 
 __all__ = [
-    "CallTree", "Drift", "Node", "Prompt", "canonical", "linear_rows", "normalise", "select_trained", "token_counts",
+    "CallTree", "Drift", "Node", "Prompt", "canonical", "linear_rows", "normalise", "token_counts", "trained_leaves",
     "tree_tokens", "unmerged_rows",
 ]  # fmt: skip

@@ -70,12 +70,6 @@ class Node:
         return ids
 
 
-def select_trained(nodes: Sequence[Node]) -> list[Node]:
-    """Return what training needs of `nodes`: the trained ones, and those they go on from."""
-    needed = {node.index for leaf in nodes if leaf.trained for node in leaf.path()}
-    return [node for node in nodes if node.index in needed]
-
-
 @dataclass(frozen=True, slots=True)
 class TrainRow:
     """One linear row of an episode's call tree.
@@ -101,7 +95,7 @@ def linear_rows(
     `by_call`: they say which call sampled what. What the calls `masked` sampled is context alone."""
     trained = set(masked)
     rows = []
-    for leaf in _leaves(select_trained(nodes)):
+    for leaf in trained_leaves(nodes):
         path = leaf.path()
         rows.append(_row(path, {node.index for node in path} - trained, by_call=by_call))
         trained.update(node.index for node in path)
@@ -119,11 +113,10 @@ def unmerged_rows(
 def token_counts(nodes: Sequence[Node]) -> tuple[int, int]:
     """Return the ids in the linear rows and in the unmerged rows of `nodes`."""
     lengths: dict[int, int] = {}
-    nodes = select_trained(nodes)
     for node in nodes:  # parents come before children
         before = lengths[node.parent.index] if node.parent is not None else 0
         lengths[node.index] = before + len(node.context) + len(node.sampled)
-    merged = sum(lengths[leaf.index] for leaf in _leaves(nodes))
+    merged = sum(lengths[leaf.index] for leaf in trained_leaves(nodes))
     return merged, sum(lengths[node.index] for node in nodes if node.trained)
 
 
@@ -136,15 +129,16 @@ def common_length(left: Sequence[Any], right: Sequence[Any]) -> int:
 def tree_tokens(episodes: Sequence[Sequence[Node]]) -> int:
     """Return the ids in one packed tree of all calls of `episodes` that training needs: the prefixes they have. Sorted
     as words of a dictionary, each path adds what it does not share with the one before it."""
-    ids = [array("I", leaf.path_ids()) for nodes in episodes for leaf in _leaves(select_trained(nodes))]
+    ids = [array("I", leaf.path_ids()) for nodes in episodes for leaf in trained_leaves(nodes)]
     paths = sorted(path.tobytes() for path in ids)
     shared = sum(common_length(left, right) // array("I").itemsize for left, right in pairwise(paths))
     return sum(map(len, ids)) - shared
 
 
-def _leaves(nodes: Sequence[Node]) -> list[Node]:
-    inner = {node.parent.index for node in nodes if node.parent is not None}
-    return [node for node in nodes if node.index not in inner]
+def trained_leaves(nodes: Sequence[Node]) -> list[Node]:
+    """Return the trained calls that no other trained one goes on from: each ends a row."""
+    inner = {node.index for leaf in nodes if leaf.trained for node in leaf.path()[:-1]}
+    return [node for node in nodes if node.trained and node.index not in inner]
 
 
 def _row(path: Sequence[Node], trained: set[int], *, by_call: bool) -> TrainRow:

@@ -18,7 +18,7 @@ from swarm.backends.protocols import Batch, TrainEpisode
 from swarm.job import Job
 from swarm.rollout.task_sampler import Group
 from swarm.store.tables import Sample
-from swarm.timelines import Drift, linear_rows, select_trained, token_counts, tree_tokens, unmerged_rows
+from swarm.timelines import Drift, linear_rows, token_counts, trained_leaves, tree_tokens, unmerged_rows
 from swarm.wire import stream_label
 
 _OTHERS = "others+"
@@ -134,10 +134,8 @@ def _merge(groups: Sequence[Group]) -> dict[str, float]:
     counts = [token_counts(sample.nodes) for sample in samples]
     merged, unmerged = (sum(column) for column in zip(*counts, strict=True))
     packed = sum(tree_tokens([sample.nodes for sample in group.ended]) for group in groups)
-    needed = [select_trained(sample.nodes) for sample in samples]
-    inner = [{node.parent.index for node in nodes if node.parent is not None} for nodes in needed]
     return {
-        "merge/rows": float(sum(len(nodes) - len(parents) for nodes, parents in zip(needed, inner, strict=True))),
+        "merge/rows": float(sum(len(trained_leaves(sample.nodes)) for sample in samples)),
         "merge/tokens": float(merged),
         "merge/unmerged_tokens": float(unmerged),
         "merge/ratio": unmerged / merged,

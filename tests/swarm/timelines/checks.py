@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from swarm.algorithms.rows import train_rows
 from swarm.backends.local.micro_batch import PackedRows, sort_depth_first
 from swarm.backends.protocols import TrainEpisode
-from swarm.timelines import Drift, Node, linear_rows, select_trained
+from swarm.timelines import Drift, Node, linear_rows
 from swarm.timelines.node import TrainRow
 from tests.swarm.timelines.desk import Served
 
@@ -128,7 +128,7 @@ def check_packed(episodes: Sequence[Sequence[Served]]) -> None:
 
 def distinct_prefixes(episodes: Sequence[Sequence[Node]]) -> int:
     """Count by brute force what `tree_tokens` counts."""
-    paths = [tuple(node.path_ids()) for nodes in episodes for node in select_trained(nodes)]
+    paths = [tuple(node.path_ids()) for nodes in episodes for node in nodes if node.trained]
     return len({path[:size] for path in paths for size in range(1, len(path) + 1)})
 
 
