@@ -25,6 +25,7 @@ from research.controller.interventions import request_continue, request_pause, r
 from research.errors import NotReady
 from research.installation.home import Home
 from research.orchestration import deployment as handing
+from research.orchestration import prefect_api
 from research.orchestration.deployment import (
     BEGINNING_S,
     CRASHED_S,
@@ -342,7 +343,7 @@ def test_one_that_waits_since_before_a_pause_is_put_in_line_anew_which_lifts_it(
 def test_whoever_goes_on_with_a_study_while_the_worker_stops_it_for_a_cancel_wished_that_later(
     left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, reason = left.begin(named("Cancelled")), handing.action_reason
+    run, reason = left.begin(named("Cancelled")), prefect_api.action_reason
 
     def go_on() -> None:
         with closing(EventLog(left.home.database)) as log:
@@ -355,7 +356,7 @@ def test_whoever_goes_on_with_a_study_while_the_worker_stops_it_for_a_cancel_wis
         return reason(action)
 
     person = threading.Thread(target=go_on)
-    monkeypatch.setattr(handing, "action_reason", stop_slowly)
+    monkeypatch.setattr(prefect_api, "action_reason", stop_slowly)
     left.look(0.0)
     person.join(60.0)
     assert left.state.is_scheduled()

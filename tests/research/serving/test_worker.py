@@ -11,6 +11,7 @@ import pytest
 from prefect.states import Running
 
 from research.orchestration import deployment as registration
+from research.orchestration import prefect_api
 from research.orchestration.prefect_api import LEFT, FlowRun, SessionEnd, create_flow_run
 from research.orchestration.server import read_process
 from research.orchestration.supervision import WORKER
@@ -102,7 +103,7 @@ def test_a_flow_run_whose_controller_is_silent_crashes_and_one_that_beats_does_n
 ) -> None:
     for found in pages.client.read_automations_by_name(registration.SILENT):
         pages.client.delete_automation(found.id)
-    monkeypatch.setattr(registration, "BEAT_S", 4.0)
+    monkeypatch.setattr(prefect_api, "BEAT_S", 4.0)
     pool = registration.ProcessPool(pages.place, Path.cwd(), 1)
     registration.register(pages.client, pages.home, pool, limits=False)
     studies = [StudyState(id=f"s-{number}", topic="topic") for number in (1, 2)]
