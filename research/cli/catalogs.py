@@ -15,8 +15,7 @@ from rich.text import Text
 from research.cli.app import Json, answer, console, make_facts, make_table, print_json, show_progress
 from research.errors import BadInput
 from research.installation.home import Home
-from research.models.catalog import find_model, read_catalog, read_record
-from research.models.fetch import build_job, measure_model
+from research.models.fetch import build_job, find_model, measure_model, read_catalog, read_record
 from research.models.fetch import fetch as fetch_model
 from research.proposals.metric_choice import default_threshold, find_kind, flag_syntax
 from research.terminal import warn

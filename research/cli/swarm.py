@@ -128,12 +128,9 @@ class StartOptions(BaseModel):
     check: Annotated[
         bool, typer.Option("--check", help="Start nothing: say what the backend verl finds and lacks here.")
     ] = False
-    port: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=65535, help="Port; another is taken if in use.", show_default="8700, or that of its last start"
-        ),
-    ] = None
+    port: Annotated[int | None, typer.Option(
+        min=0, max=65535, help="Port; another is taken if in use.", show_default="8700, or that of its last start",
+    )] = None  # fmt: skip
     name: Annotated[
         str | None, typer.Option(help="Name of the server, where several run here.", show_default=False)
     ] = None
@@ -141,22 +138,16 @@ class StartOptions(BaseModel):
         str | None,
         typer.Option(help="Address to bind; one beyond 127.0.0.1 needs --token-file.", show_default="127.0.0.1"),
     ] = None
-    store: Annotated[
-        str | None,
-        typer.Option(
-            help="URL of its database, postgresql+psycopg://...; one with a password rather in AJET_SWARM_STORE.",
-            show_default="SQLite in its folder",
-        ),
-    ] = None
+    store: Annotated[str | None, typer.Option(
+        help="URL of its database, postgresql+psycopg://...; one with a password rather in AJET_SWARM_STORE.",
+        show_default="SQLite in its folder",
+    )] = None  # fmt: skip
     token_file: Annotated[
         Path | None, typer.Option(help="File, yours alone, with an admin token of your own.", show_default=False)
     ] = None
-    peer: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--peer", help="Address of a server to ask what became of a team; repeatable.", show_default=False
-        ),
-    ] = None
+    peer: Annotated[list[str] | None, typer.Option(
+        "--peer", help="Address of a server to ask what became of a team; repeatable.", show_default=False,
+    )] = None  # fmt: skip
     server: servers.Server = None
 
     def wanted_job(self) -> Job | None:

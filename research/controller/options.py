@@ -60,16 +60,10 @@ from swarm.environments.custom import MARK, is_custom
 from swarm.environments.registry import environments
 from swarm.job import Job
 
-PlannerTimeout = Annotated[
-    float | None,
-    typer.Option(
-        "--planner-timeout",
-        min=1,
-        max=LONGEST_TIMEOUT_S,
-        help="Seconds that an answer of the language model is waited for; AJET_PLANNER_TIMEOUT too.",
-        show_default=f"{TIMEOUT_S:g}",
-    ),
-]
+PlannerTimeout = Annotated[float | None, typer.Option(
+    "--planner-timeout", min=1, max=LONGEST_TIMEOUT_S, show_default=f"{TIMEOUT_S:g}",
+    help="Seconds that an answer of the language model is waited for; AJET_PLANNER_TIMEOUT too.",
+)]  # fmt: skip
 Detach = Annotated[
     bool, typer.Option("--detach", help="Hand it to this machine's worker (`ajet up --work`) and return.")
 ]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from research.cli.progress import screen
+from research.cli.research import screen
 from research.cli.studies import list_row, render_ending, show, summary
 from research.controller.progress import progress_of
 from research.design.noise_bank import NoiseBank

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from research.cli.app import console
-from research.cli.progress import LineLog, LiveScreen, screen
+from research.cli.research import LineLog, LiveScreen, screen
 from research.cli.studies import render_ending, render_opening
 from research.terminal import warn
 from studies import EventType

@@ -15,10 +15,17 @@ import pytest
 
 from research.errors import ModelFailed
 from research.installation.tiny_model import Note
-from research.models import catalog
 from research.models import fetch as fetching
-from research.models.catalog import RECORD, SMOLLM2_135M, DownloadableModel, read_record
-from research.models.fetch import build_job, fetch, load_check, measure_model
+from research.models.fetch import (
+    RECORD,
+    SMOLLM2_135M,
+    DownloadableModel,
+    build_job,
+    fetch,
+    load_check,
+    measure_model,
+    read_record,
+)
 from swarm.models import folder_hash
 from tests.research.factories import make_wheel
 from tests.swarm.backends.local.models import save_folder
@@ -129,11 +136,11 @@ def test_a_disk_that_is_full_is_told_and_what_a_killed_fetch_left_is_removed_by_
 @pytest.mark.usefixtures("at_hand")
 def test_a_model_that_was_changed_is_damaged(offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = offer("fine")
-    monkeypatch.setattr(catalog, "FETCHABLE", {model.name: model})
+    monkeypatch.setattr(fetching, "FETCHABLE", {model.name: model})
     models = tmp_path / "models"
 
     def state() -> tuple[str, str]:
-        (one,) = catalog.read_catalog(models)
+        (one,) = fetching.read_catalog(models)
         return one.state, str(one.problem)
 
     assert state() == ("not fetched", "None")
