@@ -19,10 +19,8 @@ from rich.text import Text
 from research.cli.app import Json, answer, console, make_table, show_progress
 from research.design.pricing import runs_at_once
 from research.environments import catalog
-from research.environments.check import EnvironmentCheck, PlayBounds, Plays, has_parts, play_alone
-from research.environments.check import check as check_environment
+from research.environments import check as checks
 from research.environments.install import load_environment, packages_of, remove
-from research.environments.model_check import ModelTrial, job_of, try_model
 from research.environments.reference import write_example
 from research.errors import BadEnvironment
 from research.installation.base_job import base_job, require_backend
@@ -46,7 +44,7 @@ _OURS = ("environment", "model", "tracking")
 
 def parse_trial(
     file: Path | None, model_path: str | None, tiny: bool, groups: int, held: Sequence[str], models: Path
-) -> ModelTrial | None:
+) -> checks.ModelTrial | None:
     """Return what options ask for, None for no model. Raises BadEnvironment, BadInput, InvalidRequest (its folder)."""
     if tiny and (model_path is not None or file is not None):
         other = "--model-path" if model_path is not None else "--job (it names its model)"
@@ -69,11 +67,11 @@ def parse_trial(
         except ValueError:
             fields[name] = value
     try:
-        job = job_of(base, fields)
+        job = checks.job_of(base, fields)
     except ValidationError as error:
         raise BadEnvironment(f"{to_invalid_request(error)}; see `ajet job explain`") from error
     require_backend(job.backend)
-    return ModelTrial(job, groups, SECONDS, runs_at_once([job], check_loader(models)))
+    return checks.ModelTrial(job, groups, SECONDS, runs_at_once([job], check_loader(models)))
 
 
 Line = Table | Text
@@ -109,7 +107,7 @@ def format_size(count: int) -> str:
 
 
 def show_lines(
-    environment: Environment, plays: Plays, measured: Sequence[catalog.MeasuredEnvironment]
+    environment: Environment, plays: checks.Plays, measured: Sequence[catalog.MeasuredEnvironment]
 ) -> Iterator[Line]:
     yield Text(environment.name, "bold")
     low, high = environment.reward_range
@@ -148,7 +146,7 @@ def show_lines(
         yield Text(f"not measured yet: ajet env check {environment.name}", "dim")
 
 
-def check_lines(found: EnvironmentCheck) -> Iterator[Line]:
+def check_lines(found: checks.EnvironmentCheck) -> Iterator[Line]:
     yield Text.assemble((found.environment.name, "bold"), f"   {found.environment.title}")
     twice = {True: ", drawn twice the same", False: "", None: ""}[found.drawn_twice]
     counts = ", ".join(f"{count} {split}" for split, count in found.tasks.items())
@@ -284,7 +282,7 @@ def show(ref: Reference, reward: Reward = None, json: Json = False) -> None:
     with show_progress(json, "looking", lambda line: None) as note:
         environment = load_environment(ref, reward, home, note)
         packages = packages_of(environment.name, home, note)
-        plays = play_alone(environment.name, home, packages, PlayBounds(plays=1), note)
+        plays = checks.play_alone(environment.name, home, packages, checks.PlayBounds(plays=1), note)
     measured = catalog.find_measurements(home, environment.name)
     facts: dict[str, Any] = {
         "environment": environment.name, "title": environment.title, "measures": environment.measures,
@@ -365,12 +363,12 @@ def check(
     trial = parse_trial(job, model_path, tiny, groups, held, Home.locate().models)
     home = Home.locate().prepare()
     with show_progress(json, "looking", lambda line: None) as note:
-        found = check_environment(ref, reward, home, PlayBounds(plays=plays, play_s=play_seconds), note)
+        found = checks.check(ref, reward, home, checks.PlayBounds(plays=plays, play_s=play_seconds), note)
     for line in () if json else check_lines(found):
         console().print(line)
     environment, played = found.environment, None
     if trial is not None and not found.faults:
-        if isinstance(trial.job.model, TinyModel) and not has_parts(environment)[1]:
+        if isinstance(trial.job.model, TinyModel) and not checks.has_parts(environment)[1]:
             raise BadEnvironment(
                 f"expected demonstrations of {environment.name}, which a tiny model imitates first; it has none; give "
                 "it `imitate`, or name a model: --model-path DIR"
@@ -380,7 +378,7 @@ def check(
         chosen = random.Random(0).sample(tasks, min(groups, len(tasks)))
         with show_progress(json, "looking", lambda line: None) as note:
             packages = packages_of(environment.name, home, note)
-            played = try_model(trial, chosen, home, packages, note)
+            played = checks.try_model(trial, chosen, home, packages, note)
         catalog.save_measurement(home, played)
     told = {
         "environment": environment.name, "tasks": found.tasks, "kinds": found.kinds,

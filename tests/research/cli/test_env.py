@@ -157,7 +157,7 @@ def test_a_check_is_confined(ajet: Ajet, tmp_path: Path, home: Path, monkeypatch
         servers.append(start_swarm(*arguments, **options))
         return servers[-1]
 
-    monkeypatch.setattr("research.environments.model_check.start_swarm", started)
+    monkeypatch.setattr("research.environments.check.start_swarm", started)
     folder, told = sums(tmp_path / "sums"), tmp_path / "told"
     path = folder / "environment.py"
     tells = f"import os\nopen({str(told)!r}, 'a').write(os.environ.get('AJET_TOKEN', '') + chr(10))\n"
