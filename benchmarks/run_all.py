@@ -2,7 +2,7 @@
 
     python benchmarks/run_all.py                one benchmark after another: hours on two cores
     python benchmarks/run_all.py --only soak    only this one (again: --only scale ...)
-    python benchmarks/run_all.py --render       measures nothing: docs/performance.md from what is there
+    python benchmarks/run_all.py --render       measures nothing: history and docs/performance.md from what is there
 
 Each benchmark writes its figures to benchmarks/results/. Its headline figures are compared with those of the last other
 version in benchmarks/results/history/headlines.csv and added to them, and docs/performance.md is rendered anew. What is
@@ -39,6 +39,7 @@ def main() -> int:
     """Measure and render, as the options ask; return the exit code."""
     arguments = _arguments()
     problems = [] if arguments.render else measure(_chosen(arguments.only))
+    append(entry for result in (load(each.name) for each in BENCHMARKS) if result for entry in entries(result))
     PAGE.write_text(render())
     for words in problems:
         print(words)

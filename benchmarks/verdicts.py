@@ -17,7 +17,7 @@ trainings and tasks.
 Goals, in every cell: false claims in at most 5 % of null studies, the wrong sign in at most 1 %,
 called equivalent at the margin in at most 5 %, and power of at least 75 %, so that silence keeps none of them. What
 misses one is published as it is; runs of one seed that go against each other are out of scope, and told beside. A cell
-that is not named keeps what is there. Full size, on two cores: some 8 minutes, half of it for five arms.
+that is not named keeps what is there. Full size, on two cores: some 10 minutes, half of it for five arms.
 """
 
 from __future__ import annotations
@@ -122,9 +122,9 @@ def _rows(quick: bool) -> list[Row]:
             for cell in (["mixture"] if quick else UGLY)
             for n, planted in ((3, False), (5, False), (5, True))]  # fmt: skip
     sized = [
-        Row(cell, Procedure(rules, MOST_SEEDS, treatments, size * SD), studies // (2 * treatments), planted)
+        Row(cell, Procedure(rules, MOST_SEEDS, treatments, size * SD), studies // part, planted)
         for cell, size in (*PILOTS.items(), ("noise 1:5", 2.0), ("mixture", 2.0))
-        for treatments in (1, 2, 4)
+        for treatments, part in ((1, 2), (2, 3), (4, 3))
         for rules in ("pilot", *("trend",) * (treatments > 1 and cell in TRENDS))
         for planted in (False, True)
     ]

@@ -115,28 +115,38 @@ def _simlab(figures: Figures) -> Iterator[Headline]:
 
 
 def _verdicts(figures: Figures) -> Iterator[Headline]:
-    def told(name: str, cell: str, rules: str = "after", n: int = 5, *, planted: bool = False) -> Headline:
-        row = row_with(figures["rows"], cell=cell, rules=rules, planted=planted, arms=2, n=n)
-        name += ", out of scope" * row.get("outside", False)
-        headline = rate(name, row["found" if planted else "false"], lower=not planted, goal=0.75 if planted else 0.05)
-        return replace(headline, at=(row["commit"], row["date"])) if "commit" in row else headline
+    def told(
+        name: str, cell: str, rules: str = "after", n: int = 5, arms: int = 2, *, planted: bool = False
+    ) -> Iterator[Headline]:
+        fields = {"cell": cell, "rules": rules, "planted": planted, "arms": arms, "n": n}
+        for row in [row for row in figures["rows"] if fields.items() <= row.items()]:
+            whole = name + ", out of scope" * row.get("outside", False)
+            share = rate(whole, row["found" if planted else "false"], lower=not planted, goal=0.75 if planted else 0.05)
+            yield replace(share, at=(row["commit"], row["date"])) if "commit" in row else share
 
     for cell, name in (("clean", "clean"), ("noise 1:5", "noise 1:5"), ("correlation -0.6", "seeds against each other"),
                        ("mixture", "mixture")):  # fmt: skip
-        yield told(f"false claims, {name}", cell)
+        yield from told(f"false claims, {name}", cell)
     for cell in ("clean", "mixture"):
-        yield told(f"power, {cell}", cell, planted=True)
+        yield from told(f"power, {cell}", cell, planted=True)
     for cell in ("stuck in one arm, 5 %, equal over all", "stuck in one arm, 10 %, equal over all",
                  "skewed in one arm, 3 times as loud"):  # fmt: skip
-        yield told(f"false claims, {cell}", cell)
-    yield told("false claims, ended by its budget", "clean", "budget", 8)
-    yield told("false claims, ended by a peeker", "clean", "peeker", 8)
-    yield told("false claims, sized by a pilot", "a pilot, effect of 2 sd", "pilot", 20)
-    yield told("power, sized by a pilot", "a pilot, effect of 2 sd", "pilot", 20, planted=True)
+        yield from told(f"false claims, {cell}", cell)
+    yield from told("false claims, ended by its budget", "clean", "budget", 8)
+    yield from told("false claims, ended by a peeker", "clean", "peeker", 8)
+    yield from told("false claims, ended by a peeker, 5 seeds", "clean", "peeker", 5)
+    sized = "a pilot, effect of 2 sd"
+    yield from told("false claims, sized by a pilot", sized, "pilot", 20)
+    yield from told("power, sized by a pilot", sized, "pilot", 20, planted=True)
+    for arms in (3, 5):
+        yield from told(f"false claims, sized by a pilot, {arms} arms", sized, "pilot", 20, arms)
+        yield from told(f"false claims on a trend, sized by a pilot, {arms} arms", sized, "trend", 20, arms)
 
 
 def _metric_verdicts(figures: Figures) -> Iterator[Headline]:
-    for metric in ("episodes", "area", "area:0.7", "collapse"):
+    for metric in ("episodes", "area", "area:0.7", "training-area", "collapse"):
+        if metric not in figures["metrics"]:
+            continue
         rows = figures["metrics"][metric]["rows"]
         ugly = row_with(rows, cell="mixture", n=5, planted=False)["figures"]["false"]
         clean = row_with(rows, cell="none collapse" if metric == "collapse" else "clean", n=5, planted=True)
