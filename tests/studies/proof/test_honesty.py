@@ -6,8 +6,10 @@ What it cannot see is stated here too: a log whose end was hashed anew is told f
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -169,6 +171,7 @@ def test_what_was_forged_with_all_hashes_is_named_by_what_it_should_be(kept: Kep
 
 
 GALLERY = Path(__file__).parents[3] / "studies" / "gallery"
+EXPORTS = Path(__file__).parents[2] / "recorded" / "2026-11-24"
 
 
 @pytest.mark.parametrize("folder", sorted(path for path in GALLERY.iterdir() if path.is_dir()), ids=lambda p: p.name)
@@ -177,6 +180,13 @@ def test_a_study_in_the_gallery_holds_up_to_the_head_that_its_page_names(folder:
     page = (GALLERY / "README.md").read_text()
     (head,) = re.findall(rf"ajet study verify studies/gallery/{folder.name} --head (\w+)", page)
     assert verify(study, rows, folder, head=head, known=broken).drifts == ()
+
+
+@pytest.mark.parametrize(("name", "head"), json.loads((EXPORTS / "heads.json").read_text()).items())
+def test_an_export_of_an_earlier_version_holds_up_to_its_head(name: str, head: str, tmp_path: Path) -> None:
+    subprocess.run(["tar", "-xf", EXPORTS / f"{name}.tar.xz", "--no-same-owner", "-C", tmp_path], check=True)
+    study, rows, broken = read_export(tmp_path / name)
+    assert verify(study, rows, tmp_path / name, head=head, known=broken).drifts == ()
 
 
 def test_a_head_that_was_kept_names_a_tail_cut_off_or_a_log_written_anew_and_counts_what_came_after(kept: Kept) -> None:
