@@ -34,21 +34,7 @@ from research.planners.lexicon import find_environment, name_environments
 from research.planners.prompts import DECLINABLE
 from research.planners.rules import RulesPlanner
 from research.planners.tools import StudyTools
-from research.proposals.actions import (
-    Action,
-    AskUser,
-    Conclude,
-    Constant,
-    Decline,
-    Explore,
-    Note,
-    Propose,
-    ProposeDesign,
-    ProposedHypothesis,
-    Replicate,
-    Revise,
-    Tried,
-)
+from research.proposals import actions
 from research.proposals.arms import arm_text, constant_value, value_text
 from research.proposals.metric_choice import RequestedMetric
 from research.text import describe, did_you_mean, format_seconds
@@ -77,9 +63,9 @@ class PlanningInputs(Briefing):
     def current_compiler(self) -> DesignCompiler:
         return replace(self.compiler, seconds_left=self.seconds_left())
 
-    def with_metric_of(self, action: Action) -> PlanningInputs:
+    def with_metric_of(self, action: actions.Action) -> PlanningInputs:
         """Return the context with the metric that a proposal names; raise DesignRefused."""
-        if not isinstance(action, Propose) or not action.metric.strip():
+        if not isinstance(action, actions.Propose) or not action.metric.strip():
             return self
         requirements = self.compiler.requirements
         try:
@@ -97,10 +83,10 @@ class PlanningInputs(Briefing):
         """Return what the job's runs are judged by; raise DesignRefused for what its environment does not give."""
         return self.locked or self.compiler.metric_in(self._set_environment(self.compiler.base or Job()).environment)
 
-    def build_replication(self, action: Replicate) -> tuple[Propose, ProposeDesign]:
+    def build_replication(self, action: actions.Replicate) -> tuple[actions.Propose, actions.ProposeDesign]:
         return build_replication(action, self.campaign, self.compiler)
 
-    def hypotheses(self, proposal: Propose) -> tuple[Hypothesis, ...]:
+    def hypotheses(self, proposal: actions.Propose) -> tuple[Hypothesis, ...]:
         """Return the hypotheses of a proposal as records; raise DesignRefused for one that cannot be tested."""
         judged = None if self.compiler.requirements.metric is None else self.metric()
         number = 1 if self.campaign is None else self.campaign.round
@@ -146,14 +132,14 @@ class ActionCheck:
     def __init__(self, inputs: PlanningInputs, context: PlannerContext) -> None:
         self._inputs = inputs
         self._context = context
-        self._last: tuple[Action, CompiledDesign | DesignRefused | None] | None = None
+        self._last: tuple[actions.Action, CompiledDesign | DesignRefused | None] | None = None
 
-    def __call__(self, action: Action) -> DesignRefused | None:
+    def __call__(self, action: actions.Action) -> DesignRefused | None:
         """Return why an action would be refused, None for one that is accepted."""
         result = self.evaluate(action)
         return result if isinstance(result, DesignRefused) else None
 
-    def evaluate(self, action: Action) -> CompiledDesign | DesignRefused | None:
+    def evaluate(self, action: actions.Action) -> CompiledDesign | DesignRefused | None:
         """Return a design, or a refusal; None for an action that is accepted and is none."""
         # Written out, since to Python 0 is False, and to a job it is not.
         if self._last is None or self._last[0].model_dump_json() != action.model_dump_json():
@@ -163,9 +149,9 @@ class ActionCheck:
                 self._last = action, error
         return self._last[1]
 
-    def _evaluate(self, action: Action) -> CompiledDesign | None:
+    def _evaluate(self, action: actions.Action) -> CompiledDesign | None:
         inputs, context = self._inputs.with_metric_of(action), self._context
-        if isinstance(action, Note | Revise | AskUser):
+        if isinstance(action, actions.Note | actions.Revise | actions.AskUser):
             if context.notebook is None or context.stage not in DECLINABLE:
                 raise DesignRefused(
                     f"expected the action {context.stage!r} now; found {action.action!r}; nothing is written down"
@@ -174,29 +160,33 @@ class ActionCheck:
                 raise DesignRefused(why)
             return None
         substitute = context.stage in DECLINABLE and (  # to decline, or later to conclude, replicate or explore
-            isinstance(action, Decline)
-            or (isinstance(action, Replicate | Explore) and context.stage == "propose" and context.campaign is not None)
-            or (isinstance(action, Conclude) and context.campaign is not None)
+            isinstance(action, actions.Decline)
+            or (
+                isinstance(action, actions.Replicate | actions.Explore)
+                and context.stage == "propose"
+                and context.campaign is not None
+            )
+            or (isinstance(action, actions.Conclude) and context.campaign is not None)
         )
         if action.action != context.stage and not substitute:
             raise DesignRefused(f"expected the action {context.stage!r} now; found {action.action!r}")
-        if isinstance(action, Replicate):
+        if isinstance(action, actions.Replicate):
             proposal, design = inputs.build_replication(action)
             if (other := inputs.wanted.find_conflict(design.environment)) is not None:
                 raise other
             inputs = inputs.with_metric_of(proposal)
             return inputs.current_compiler().compile(inputs.hypotheses(proposal), design)
-        if isinstance(action, Explore):
+        if isinstance(action, actions.Explore):
             self.price_exploration(action)
             return None
-        if isinstance(action, Propose):
+        if isinstance(action, actions.Propose):
             if inputs.plays_seen and any(hypothesis.variable == REWARD for hypothesis in action.hypotheses):
                 raise DesignRefused(f"expected hypotheses about job fields; found a reward function: {NO_REWARD_NOW}")
             environment = find_environment(inputs.topic, inputs.wanted)
             inputs.current_compiler().check_proposal(action, environment, code_allowed=inputs.code_allowed)
-        return self._compile_proposal(inputs, action) if isinstance(action, ProposeDesign) else None
+        return self._compile_proposal(inputs, action) if isinstance(action, actions.ProposeDesign) else None
 
-    def price_exploration(self, action: Explore) -> PricedExploration:
+    def price_exploration(self, action: actions.Explore) -> PricedExploration:
         inputs = self._inputs
         if inputs.campaign is None:
             raise DesignRefused("expected a question first; found an exploration, which is of later rounds")
@@ -204,7 +194,7 @@ class ActionCheck:
             raise other
         return price_exploration(inputs.current_compiler(), inputs.campaign, action)
 
-    def _compile_proposal(self, inputs: PlanningInputs, action: ProposeDesign) -> CompiledDesign:
+    def _compile_proposal(self, inputs: PlanningInputs, action: actions.ProposeDesign) -> CompiledDesign:
         context = self._context
         first = inputs.campaign is None and inputs.wanted.environment is None  # a flag goes before a topic
         if first and (named := name_environments(inputs.topic)) and action.environment not in named:
@@ -233,7 +223,7 @@ ends the planning."""
 class AcceptedProposal:
     """A proposal, and its hypotheses as records."""
 
-    action: Propose
+    action: actions.Propose
     hypotheses: tuple[Hypothesis, ...]
     turn: PlannerTurn
 
@@ -244,7 +234,7 @@ class EvaluatedDesign:
 
     topic: str
     proposal: AcceptedProposal
-    action: ProposeDesign
+    action: actions.ProposeDesign
     turn: PlannerTurn
     secret: bytes
     """What its seeds follow from."""
@@ -271,9 +261,9 @@ def design_topic(
     context = inputs.build_context()
     check = ActionCheck(inputs, context)
     turn, secret = take(context, check)
-    again = inputs.build_replication(turn.action) if isinstance(turn.action, Replicate) else None
+    again = inputs.build_replication(turn.action) if isinstance(turn.action, actions.Replicate) else None
     action = turn.action if again is None else again[0]
-    assert isinstance(action, Propose)
+    assert isinstance(action, actions.Propose)
     hypotheses = inputs.with_metric_of(action).hypotheses(action)
     proposal = AcceptedProposal(action, hypotheses, turn)
     announce(proposal)
@@ -293,7 +283,7 @@ def design_proposal(
     check = ActionCheck(inputs, context)
     turn, secret = take(context, check)
     result = check.evaluate(turn.action)
-    assert isinstance(turn.action, ProposeDesign)
+    assert isinstance(turn.action, actions.ProposeDesign)
     assert result is not None
     return EvaluatedDesign(inputs.topic, proposal, turn.action, turn, secret, result)
 
@@ -303,7 +293,7 @@ def dry_run(inputs: PlanningInputs, planner: Planner) -> EvaluatedDesign:
 
     def take(context: PlannerContext, check: ActionCheck) -> tuple[PlannerTurn, bytes]:
         turn = ask_planner(planner, context, check)
-        if isinstance(turn.action, Decline):
+        if isinstance(turn.action, actions.Decline):
             by = planner_label(planner.name, planner.model)
             raise TopicDeclined(PlannerMessage(by=by, text=turn.action.reason))
         return turn, secrets.token_bytes(32)
@@ -343,20 +333,20 @@ def ask_planner(planner: Planner, context: PlannerContext, check: ActionCheck) -
     if turn.refused is not None or context.wanted.vary or context.campaign is not None:
         return turn  # what the topic asks for is said in its first round
     action, own = turn.action, planner.name != RulesPlanner.name
-    if own and isinstance(action, Propose | ProposeDesign):
+    if own and isinstance(action, actions.Propose | actions.ProposeDesign):
         said = quote_tested(planner, action)
         turn = replace(turn, note=" ".join(filter(None, (said, turn.note, *_describe_choices(context, action)))))
     return turn
 
 
-def quote_tested(planner: Planner, action: Action) -> str:
+def quote_tested(planner: Planner, action: actions.Action) -> str:
     """Return what a planner says that it tests of the topic, quoted as its own words; empty where it says nothing."""
-    said = action.tested.strip() if isinstance(action, Propose) else ""
+    said = action.tested.strip() if isinstance(action, actions.Propose) else ""
     return f'{planner_label(planner.name, planner.model)} tests of the topic: "{said}"' if said else ""
 
 
-def _describe_choices(context: PlannerContext, action: Propose | ProposeDesign) -> Iterator[str]:
-    if isinstance(action, ProposeDesign):
+def _describe_choices(context: PlannerContext, action: actions.Propose | actions.ProposeDesign) -> Iterator[str]:
+    if isinstance(action, actions.ProposeDesign):
         named = context.wanted.environment or name_environments(context.topic)
         if not named and "environment" not in context.fixed:
             yield f"The environment {action.environment} is the planner's choice: the topic and the flags name none."
@@ -378,7 +368,7 @@ _SHARE: Final = 0.25
 """Most of the time left that one exploration may take: what it hints at is still to be shown."""
 
 
-def price_exploration(compiler: DesignCompiler, campaign: CampaignFacts, action: Explore) -> PricedExploration:
+def price_exploration(compiler: DesignCompiler, campaign: CampaignFacts, action: actions.Explore) -> PricedExploration:
     """Return what a planner wants to try, or raise DesignRefused: for settings, or for what it would cost."""
     if campaign.explored >= MOST_OF_A_ROUND:
         raise DesignRefused(
@@ -415,7 +405,7 @@ def price_exploration(compiler: DesignCompiler, campaign: CampaignFacts, action:
     return PricedExploration(action.why, job, arms, screen_metric(metric), seconds)
 
 
-def _build_arm(tried: Tried) -> Arm:
+def _build_arm(tried: actions.Tried) -> Arm:
     overrides = {entry.field: constant_value(entry.field, entry.value) for entry in tried.settings}
     if "steps" in overrides or "environment" in overrides:
         raise DesignRefused("expected steps and environment once, for all that is tried; found them among its settings")
@@ -437,8 +427,8 @@ _SAME: Final = (
 
 
 def build_replication(
-    action: Replicate, campaign: CampaignFacts | None, compiler: DesignCompiler
-) -> tuple[Propose, ProposeDesign]:
+    action: actions.Replicate, campaign: CampaignFacts | None, compiler: DesignCompiler
+) -> tuple[actions.Propose, actions.ProposeDesign]:
     """Return the comparison of an earlier claim once more; raise DesignRefused for one that cannot be had again."""
     known = {
         entry.claim.id: (told, entry.claim) for told in (campaign.rounds if campaign else ()) for entry in told.claims
@@ -465,22 +455,22 @@ def build_replication(
         raise DesignRefused(f"{claim.id} cannot be asked again as it was locked: {describe(error)}") from error
     why = action.why or f"{claim.id}, of round {told.number}, is put to the test once more."
     environment, steps = action.environment or design.environment, int(design.base_job["steps"])
-    wish = ProposeDesign(environment=environment, steps=steps, constants=constants)
-    return Propose(hypotheses=(again,), metric=metric, why=why), wish
+    wish = actions.ProposeDesign(environment=environment, steps=steps, constants=constants)
+    return actions.Propose(hypotheses=(again,), metric=metric, why=why), wish
 
 
-def _copy_hypothesis(claim: Hypothesis, code: Mapping[str, str]) -> ProposedHypothesis:
+def _copy_hypothesis(claim: Hypothesis, code: Mapping[str, str]) -> actions.ProposedHypothesis:
     same = claim.model_dump(include=set(_SAME))
     if claim.variable == MODEL:
         same |= {"control": arm_text(claim.control), "treatment": arm_text(claim.treatment)}
-    return ProposedHypothesis.model_validate(same | {
+    return actions.ProposedHypothesis.model_validate(same | {
         "statement": claim.said, "predicted_low": claim.prediction.low, "predicted_high": claim.prediction.high,
         "probability": claim.prediction.probability,
         "code": code.get(str(claim.treatment)) if claim.variable == REWARD else None,
     })  # fmt: skip
 
 
-def _find_constants(job: Mapping[str, Any], claim: Hypothesis, base: Job) -> Iterator[Constant]:
+def _find_constants(job: Mapping[str, Any], claim: Hypothesis, base: Job) -> Iterator[actions.Constant]:
     """Yield the fields that the round held at another value than the base job."""
     usual = base.model_dump(mode="json")
     for name, value in job.items():
@@ -488,4 +478,4 @@ def _find_constants(job: Mapping[str, Any], claim: Hypothesis, base: Job) -> Ite
             continue
         if not isinstance(value, bool | int | float | str):
             raise DesignRefused(f"{claim.id} was tested with a {name} that no design can hold; propose it anew")
-        yield Constant(field=name, value=value)
+        yield actions.Constant(field=name, value=value)
