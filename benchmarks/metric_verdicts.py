@@ -29,7 +29,7 @@ from typing import Any
 
 from rig.curve_verdicts import CurveStudy, simulate
 from rig.frame import circumstances, concluded, earlier, parser, tell
-from rig.simulated_verdicts import ALPHA
+from rig.simulated_verdicts import GOALS
 from simlab.curves import CELLS, PACES, RATES, Quantity, truth
 from simlab.scores import Bar, Measured, counted, work
 
@@ -63,12 +63,6 @@ _TIMES: Sequence[Quantity] = ("episodes", "seconds")
 SEEDS, FEW, RATE_SEEDS, QUICKLY = (3, 5, 8), (3, 5), (3, 5, 8, 12), (5,)
 """Of an arm. An effect on a time, and an area but where it is read as speed, are flown with few of them; rates are
 quick, and take many."""
-GOALS = {
-    "false": Bar("at most", ALPHA),
-    "wrong_sign": Bar("at most", 0.01, likely=0.005),
-    "falsely_equivalent": Bar("at most", ALPHA),
-    "found": Bar("at least", 0.75, likely=0.80),
-}
 _WORDS = {
     "false": "false claims", "wrong_sign": "sign errors", "falsely_equivalent": "equivalent at the margin",
     "found": "power",

@@ -3,7 +3,6 @@
     python benchmarks/simlab.py                 all suites at full size: thousands of studies, half an hour of two cores
     python benchmarks/simlab.py --quick         the same at a size for CI: a few minutes of one core
     python benchmarks/simlab.py --suite null    only this one (again: --suite effects ...)
-    python benchmarks/simlab.py --suite inquiries --inquiries 40    so many of them, which take ten seconds each
     python benchmarks/simlab.py --json          also writes benchmarks/results/simlab.json, docs/calibration.md and
                                                 its plots; a suite that was not run keeps what is there
     python benchmarks/simlab.py --render        flies nothing: docs/calibration.md and its plots from what is there
@@ -65,8 +64,6 @@ def main() -> int:
         began = time.monotonic()
         suite, quick, full = SUITES[name]
         sizes = quick if arguments.quick else full
-        if name == inquiries.NAME and arguments.inquiries is not None:
-            sizes = (arguments.inquiries, *sizes[1:])
         outcome = suite(*sizes, workers=arguments.workers, tell=tell)
         flown = {key: circumstances(arguments)[key] for key in FLOWN}
         found[name] = {**outcome.payload(), "seconds": round(time.monotonic() - began, 1), **flown}
@@ -86,7 +83,6 @@ def _arguments() -> argparse.Namespace:
     options = parser(__doc__, quick="a size for CI", parallel=True)
     options.add_argument("--suite", action="append", choices=SUITES, help="only this suite")
     options.add_argument("--render", action="store_true", help="fly nothing")
-    options.add_argument("--inquiries", type=int, help="of the suite of inquiries so many (default: all of its size)")
     return options.parse_args()
 
 

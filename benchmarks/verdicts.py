@@ -29,8 +29,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rig.frame import circumstances, concluded, earlier, parser, show_table, tell
-from rig.simulated_verdicts import ALPHA, SD, Procedure, Rules, World, promised, simulate
-from simlab.scores import Bar, counted, work
+from rig.simulated_verdicts import GOALS, SD, Procedure, Rules, World, promised, simulate
+from simlab.scores import counted, work
 
 from research.design.power import MOST_SEEDS
 
@@ -63,12 +63,6 @@ CELLS: dict[str, World | None] = {
 }
 """Each kind of ugliness alone; None draws a mixture for each study. Equal means trainings that start and do not
 collapse."""
-GOALS = {
-    "false": Bar("at most", ALPHA),
-    "wrong_sign": Bar("at most", 0.01, likely=0.005),
-    "falsely_equivalent": Bar("at most", ALPHA),
-    "found": Bar("at least", 0.75, likely=0.80),
-}
 OUT_OF_SCOPE = ("correlation -0.3", "correlation -0.6")
 """Welch's test errs by more than it says where runs of one seed lie apart: told, and no goal."""
 SHORT: tuple[Rules, ...] = ("budget", "peeker")

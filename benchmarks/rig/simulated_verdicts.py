@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
-from simlab.scores import clopper_pearson
+from simlab.scores import Bar, clopper_pearson
 
 from research.design.power import PowerAnalysis
 from studies.checks.training import detect_collapse, has_started
@@ -42,6 +42,13 @@ SEED = 20261120
 ALPHA = 0.05
 _KNOWN_DF = 10_000
 """Of a bank that knows the noise."""
+GOALS = {
+    "false": Bar("at most", ALPHA),
+    "wrong_sign": Bar("at most", 0.01, likely=0.005),
+    "falsely_equivalent": Bar("at most", ALPHA),
+    "found": Bar("at least", 0.75, likely=0.80),
+}
+"""Bars of the rates that a tally has."""
 START, END, SD, EPISODES = 0.2, 0.6, 0.05, 512
 """Success before training and after it, its standard deviation over trainings, and the episodes of an evaluation."""
 CEILING, CEILING_SD = 0.93, 0.014
