@@ -257,7 +257,7 @@ def _is_address(server: str) -> bool:
 
 
 def _connect_address(url: str, role: UserRole, environ: Mapping[str, str], home: Home) -> ServerConnection:
-    if is_http_url(url) and "@" in urlsplit(url).netloc:
+    if "@" in url.rpartition("//")[2].partition("/")[0]:  # of what is no address, too: it is not quoted then
         raise BadInput(f"expected an address like {_LIKE}, with the key in {TOKEN}; found a name or password in it")
     if not is_http_url(url) or urlsplit(url).query or urlsplit(url).fragment:
         raise BadInput(f"expected an address like {_LIKE} as the server, found {url[:80]!r}")
