@@ -140,9 +140,9 @@ class RunState:
     @property
     def lineage(self) -> tuple[AttemptState, ...]:
         """The attempts whose training the last one's is: it, and those that it went on from, the first one first."""
-        by_number = {attempt.number: attempt for attempt in self.attempts}
+        by_number: dict[int | None, AttemptState] = {attempt.number: attempt for attempt in self.attempts}
         line = list(self.attempts[-1:])
-        while line and (earlier := by_number.get(line[0].resumes or 0)) is not None:
+        while line and (earlier := by_number.get(line[0].resumes)) is not None:
             line.insert(0, earlier)
         return tuple(line)
 

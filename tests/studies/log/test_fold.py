@@ -272,6 +272,12 @@ def test_a_run_moves_from_planned_to_collected_with_every_attempt_kept(study: Sy
     assert run.seconds == pytest.approx(sum(a.seconds or 0 for a in run.attempts))
 
 
+def test_an_attempt_that_a_log_calls_the_0th_goes_on_from_none(study: Synthetic) -> None:
+    spec = ready(study)[0]
+    study.append(EventType.ATTEMPT_LAUNCHED, run_id=spec.run_id, attempt=0, name="x")
+    assert [attempt.number for attempt in study.state().runs[spec.run_id].lineage] == [0]
+
+
 def test_an_invalid_run_is_kept_but_counts_for_nothing(study: Synthetic) -> None:
     victim = ready(study)[0]
     study.run(victim)
