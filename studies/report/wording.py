@@ -258,7 +258,8 @@ def describe_trainings(verdict: Verdict, metric: Metric) -> str:
             f"{rate.count} of {rate.of} with {rate.arm} ({number(rate.low, 2)} to {number(rate.high, 2)})"
             for rate in verdict.reached
         )
-        by = "It was reached by" if metric.threshold else f"Below {metric.cut_at:,.0f}, where it is cut, lay"
+        below = f"Below {metric.cut_at:,.0f}, where it is cut, lay"
+        by = below if metric.threshold is None else "It was reached by"
         cut = f"; a run that did not counts with {in_unit(f'{metric.cut_at:,.0f}', metric)}" if missed else ""
         reached += f" {by} {rates}, with 95 % limits of the rate{cut}."
     if verdict.scope != "reached":

@@ -401,9 +401,12 @@ def test_a_verdict_on_a_time_speaks_of_the_trainings_that_no_open_share_takes_fr
 
 def test_of_a_cost_both_are_told_which_runs_were_cut_and_which_trainings_collapsed() -> None:
     design = measured_design(COST, collapse=CollapseRule(), start=StartRule())
-    told = describe_trainings(verdict(design, [*SLOW[:4], NEVER], QUICK), COST)
+    found = verdict(design, [*SLOW[:4], NEVER], QUICK)
+    told = describe_trainings(found, COST)
     assert "trainings that start and do not collapse: 0 of 5" in told
     assert "lay 4 of 5 with" in told
+    from_zero = describe_trainings(found, COST.model_copy(update={"threshold": 0.0}))  # as a package's may be
+    assert "It was reached by 4 of 5 with" in from_zero
 
 
 def test_where_every_run_got_there_a_time_speaks_of_trainings_that_do() -> None:
