@@ -110,8 +110,8 @@ def _is_given_up(state: StudyState, claim: Hypothesis, verdict: Verdict) -> bool
     if verdict.verdict != "invalid" or claim.id not in state.vetoed:
         return False
     left_out = {name.rpartition(": ")[2] for name in verdict.excluded}
-    unlike = any(line in verdict.reason for line in verdict.violations)
-    return not unlike and left_out <= {VETOED} and (bool(left_out) or fewest(verdict) < 2)
+    other = verdict.reason.startswith("the lock ") or any(line in verdict.reason for line in verdict.violations)
+    return not other and left_out <= {VETOED} and (bool(left_out) or fewest(verdict) < 2)
 
 
 def _setting_of(verdict: Verdict) -> str:

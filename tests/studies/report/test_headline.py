@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies import EventType, ReportError, StudyState
+from studies import EventType, ReportError, StudyState, judge_hypothesis
+from studies.log.event_log import lock_error
 from studies.records.base import canonical
 from studies.records.design import CONFIGURATION, Arm, Design, Metric
 from studies.records.procedure import CollapseRule, PowerTarget
@@ -83,8 +84,10 @@ def test_a_claim_that_a_person_gave_up_before_it_could_be_judged_is_told_as_no_d
     (answer,) = headline(state).answers
     assert_golden(f"{answer.sentence}\n{answer.practice}\n{list_next_questions(state)[0].why}")
     unlike = state.verdicts[0].model_copy(update={"reason": "The arms differ: steps.", "violations": ("steps",)})
-    for other in (replace(state, vetoed={}), replace(state, verdicts=(unlike,))):
-        assert "has to be mended" in headline(other).answers[0].practice
+    (study.folder / "design.lock").write_text("{}")
+    edited = judge_hypothesis(state, "h1", look=1, lock_error=lock_error(state, study.folder))
+    for other in (replace(state, vetoed={}), replace(state, verdicts=(unlike,)), replace(state, verdicts=(edited,))):
+        assert "what stands above has to be mended" in headline(other).answers[0].practice
 
 
 def test_arms_that_trained_unequally_are_named_in_the_verdict(tmp_path: Path) -> None:
