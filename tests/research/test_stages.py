@@ -130,6 +130,11 @@ def test_who_amends_the_budget_after_the_pilot_began_does_not_choose_the_size(fa
     interventions.change_budget(StudyLog(bench.log, STUDY), loop.state().worked_s + 130, "enough seen")
     state = bench.until(lambda state: state.sizing is not None, loop)
     assert (state.sizing.affordable, state.sizing.seeds) == (7, 7)
+    at = [event.type for event in bench.events()].index(EventType.DESIGN_SIZED)
+    before, false = bench.events()[:at], {**bench.events()[at].payload, "affordable": 4}
+    forged = compose_event(STUDY, EventType.DESIGN_SIZED, false, after=before[-1], actor="system", at=NOW)
+    drifts = verify(STUDY, [row_of(event) for event in (*before, forged)], bench.home.study(STUDY)).drifts
+    assert "affordable is 4 in the log, 7 computed" in str(drifts)
 
 
 def test_a_claim_that_had_its_pilot_when_the_budget_ended_stands_as_it_was_judged(fast_path: Path) -> None:
