@@ -77,7 +77,7 @@ class StatisticalRequirements:
     rounds: int | None = 1
     """Most rounds of the inquiry, over which its level is shared; None for as many as the budget leaves time for."""
     power_named: bool = False
-    """Whether somebody asked for just this power: a design that has less is refused then."""
+    """Whether somebody asked for just this power: a design that has less is refused then, as long as nothing ran."""
 
     def __post_init__(self) -> None:
         if self.effect is not None and (self.metric is None or self.metric.kind == Success.name):

@@ -351,15 +351,18 @@ def _with_more(state: StudyState, design: Design, claim: Hypothesis, verdict: Ve
     found = reached_power(design, claim, verdict)
     longer = max(2.0, found.seeds / fewest(verdict)) if found is not None and found.seeds is not None else 2.0
     longer = min(longer, _MOST_LONGER)
-    yield _compare(state, design, claim, "the same comparison with more seeds", longer=longer)
+    # Seeds follow from the effect that is to be seen: after all looks the same one would lead to as many again.
+    finer = longer if verdict.last is None else 1.0
+    yield _compare(state, design, claim, "the same comparison with more seeds", longer=longer, finer=finer)
 
 
 def _compare(
     state: StudyState, design: Design, claim: Hypothesis, why: str, values: tuple[JsonValue, JsonValue] | None = None,
-    *, longer: float = 1.0, metric: str = "",
+    *, longer: float = 1.0, finer: float = 1.0, metric: str = "",
 ) -> NextQuestion:  # fmt: skip
     """Return a comparison of two values of the claim's variable, or of its own, by the design's metric unless named.
-    Where a topic in words cannot name both values, it is the study's own question."""
+    Its effect asks for `finer` times as many seeds. Where a topic in words cannot name both values, it is the study's
+    own question."""
     whole = claim.sought == "equivalence" or claim.kind != "difference"
     unsayable = claim.variable in (REWARD, CONFIGURATION, MODEL) or any(
         value == BUILT_IN or isinstance(value, bool | Mapping | list) or value is None
@@ -374,12 +377,13 @@ def _compare(
     brought = design.environment in {known.name for known in design.environments}
     of = own.of or ("" if own.threshold is None else f"{own.threshold:g}")
     minutes = _minutes(longer * state.budget_s)
+    effect = None if design.promise is None or metric == "collapse" else design.promise.effect
     asked = ProposedStudy(
         budget_s=60.0 * minutes,
         topic=f"{claim.variable} {left} vs {right}{'' if brought else f' on {design.environment}'}{trained}{matched}",
         environment=design.environment if brought else None,
         metric=metric or own.kind + (f":{of}" if own.kind and of else ""),
-        effect=design.promise.effect if design.promise is not None and metric != "collapse" else None,
+        effect=effect if effect is None or finer == 1.0 else float(f"{effect / math.sqrt(finer):.2g}"),
     )
     command = f"ajet research {shlex.quote(asked.topic or '')}"
     command += f" --env {shlex.quote(asked.environment)}" if asked.environment else ""
