@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from research.planners.context import FieldSpec, known_environments
@@ -181,7 +182,7 @@ def build_vocabulary(
 
     def add(texts: Iterable[str], token: TopicWord) -> None:
         for text in texts:
-            words = tuple(entry.name for entry in cut(text))
+            words = _words(text)
             for key in (words, ("".join(words),) if token.kind == "field" else words):
                 known.setdefault(key, token)
 
@@ -213,6 +214,11 @@ def build_vocabulary(
         add(kind.words, TopicWord("effect", name))
     add([model, "my model", "our model", "this model"] if model else [], TopicWord("idiom", ""))
     return known
+
+
+@lru_cache(maxsize=4096)
+def _words(phrase: str) -> tuple[str, ...]:
+    return tuple(word.name for word in cut(phrase))
 
 
 def recognise(tokens: list[TopicWord], known: Vocabulary, fields: Sequence[FieldSpec]) -> list[TopicWord]:
