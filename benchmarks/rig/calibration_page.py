@@ -102,9 +102,9 @@ NEEDED = Chapter(
     "Runs to a verdict", "runs_needed",
     "Two arms of recorded trainings of the tiny model, asked for an effect of 0.03, 0.05 or 0.1 with a power of 0.8; "
     "*from* by the rules of 0.1.0 *to* those of today: runs until the effect is judged, those before the design among "
-    "them, their seconds, and the power that came of it. Rules that fall short of 0.8 are charged in the sum. A setting's "
-    "six residuals are drawn again, for both arms those of one seed: like *normal five* above few seeds err more than "
-    "on fresh ones, most where the six of two settings happen to go against each other.",
+    "them, their seconds, and the power that came of it. Rules that fall short of 0.8 are charged in the sum. "
+    "A setting's six residuals are drawn again, for both arms those of one seed: as with *normal five* above, few "
+    "seeds err more than on fresh ones, most where the six of two settings happen to go against each other.",
     {},
 )  # fmt: skip
 METRICS = Chapter(
