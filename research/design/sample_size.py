@@ -37,6 +37,10 @@ from swarm.job import Job
 EPISODES: Final = (128, 256, 512, 1024, 2048, 4096)
 """Of an evaluation, to choose from by price."""
 _NEARLY: Final = 1.05
+_SPREAD: Final = 0.025
+"""Of trainings that differ in their seed alone: .02 to .03 in recorded landscapes of two environments."""
+_PLAY: Final = 0.15
+"""Most variance of a play within its task, as all runs play the same ones: two fifths of 0.25 lie between tasks."""
 LEAST_RATE = 0.05
 """Of a few runs none or all do not say that no other will."""
 SHORTEST_STEPS = 5
@@ -133,7 +137,8 @@ class SampleSizeCalculator(BudgetCheck):
     def _guess_episodes(self, draft: DesignDraft) -> int:
         """Return the episodes by which a pilot's share of solved tasks is surest for its price (Cochran 1977, 10.6).
 
-        As nobody knows better, seeds alone are taken to spread by a third of the effect, and plays by half of one.
+        As nobody knows better, seeds alone are taken to spread by a third of the effect, by `_SPREAD` at the least, and
+        plays have the variance `_PLAY`.
         """
         job, metric, kind = draft.job, self.metric(draft), kind_of(self.metric(draft))
         of_plays = kind.evaluates and not kind.rates and not metric.unit and metric.schedule is None
@@ -141,7 +146,7 @@ class SampleSizeCalculator(BudgetCheck):
             return self.requirements.hidden_episodes
         price = self.price.estimates
         play = price.evaluations(job, 1)
-        best = math.sqrt(0.25 / (draft.effect / 3) ** 2 * (price.run(job) - price.evaluations(job)) / play)
+        best = math.sqrt(_PLAY / max(draft.effect / 3, _SPREAD) ** 2 * (price.run(job) - price.evaluations(job)) / play)
         nearest = min(EPISODES, key=lambda episodes: abs(math.log(episodes / best)))
         sizes = (self.with_episodes(episodes) for episodes in reversed(EPISODES) if episodes <= nearest)
         carried = (size for size in sizes if size.affords(size.stages(draft, PILOT_SEEDS)))

@@ -328,6 +328,12 @@ def test_without_a_word_on_the_noise_the_first_runs_size_the_design(budget_s: fl
     assert compiled().pilot is None
 
 
+@pytest.mark.parametrize("effect", [0.01, 0.03, 0.05])
+def test_before_a_pilot_seeds_are_not_taken_to_spread_ever_less_with_the_effect_that_is_asked(effect: float) -> None:
+    asked = StatisticalRequirements(effect=effect)
+    assert compiled(1e7, bank=NoiseBank(), requirements=asked).metric.episodes == 1024
+
+
 @pytest.mark.parametrize("kind", ["training-area", "collapse"])
 def test_what_is_no_share_of_plays_is_evaluated_as_is_usual(kind: str) -> None:
     judged = StatisticalRequirements(effect=0.45, metric=RequestedMetric.parse(kind))
