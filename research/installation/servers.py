@@ -257,7 +257,7 @@ def _is_address(server: str) -> bool:
 
 
 def _connect_address(url: str, role: UserRole, environ: Mapping[str, str], home: Home) -> ServerConnection:
-    if "@" in url.rpartition("//")[2].partition("/")[0]:  # of what is no address, too: it is not quoted then
+    if "@" in (urlsplit(url).netloc if is_http_url(url) else url):  # what is no address is not quoted then, either
         raise BadInput(f"expected an address like {_LIKE}, with the key in {TOKEN}; found a name or password in it")
     if not is_http_url(url) or urlsplit(url).query or urlsplit(url).fragment:
         raise BadInput(f"expected an address like {_LIKE} as the server, found {url[:80]!r}")

@@ -173,10 +173,14 @@ def test_a_flag_comes_before_the_environment(home: Path, far: SwarmProcess, serv
     assert connect_server(here.url, environ=known, home=place, role="client").token == here.client_token
     with pytest.raises(BadInput, match="an address like"):
         connect_server("localhost:8700", environ=known, home=place)
-    for mistyped in ("htps://me:hunter2@h", "http://me:hunter2@h:0", "http://me:hunter2@h:99999", "me:hunter2@h:1"):
+    for mistyped in (
+        "htps://me:hunter2@h", "http://me:hunter2@h:0", "http://me:hunter2@h:99999", "me:hunter2@h:1",
+        "http:/me:hunter2@h", "http://me:hunter2@h//x", "http://me:hunter2/@h", "http://me:hunter2@h?to=//h",
+    ):  # fmt: skip
         with pytest.raises(BadInput, match="found a name or password in it") as refused:
             connect_server(mistyped, environ=known, home=place)
         assert "hunter2" not in str(refused.value)
+    assert connect_server("http://h/of@me", environ=known, home=place).url == "http://h/of@me"
     with pytest.raises(NotReady, match="called ghost"):
         connect_server("ghost", environ=known, home=place)
 
