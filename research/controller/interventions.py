@@ -102,7 +102,8 @@ def _make_amendment(
 
 def _require_open(state: StudyState, what: str) -> None:
     if state.concluded_reason is not None:
-        raise BadInput(f"study {state.id} is concluded: {what} changes nothing any more; a note may be added, --note")
+        noted = f"ajet study note {state.id} '...'"
+        raise BadInput(f"study {state.id} is concluded: {what} changes nothing any more; a note may be added: {noted}")
 
 
 def _check_reason(text: str | None) -> str:

@@ -67,6 +67,8 @@ SMALL_ARM: Final = 10
 _CEILING: Final = 0.95
 _LEAST_TASKS: Final = 8
 """Hidden tasks from which on it is told how a difference varies between them."""
+_SURELY = 3.0
+"""Standard errors by which arms lie apart before they are trained for it to be told."""
 _NOT_COMPARED: Final = frozenset({
     "stopped_by", "drawn_tasks", "untrained", "course", "signal_steps", "probs_diff", "stillness",
 })  # fmt: skip
@@ -345,6 +347,24 @@ def _warn_tasks(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             )
 
 
+def warn_begun(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """Tell of arms that differ before they are trained: success after it holds a difference that no training made."""
+    design = state.design
+    for verdict in state.verdicts if design is not None and design.metric.key == SUCCESS else ():
+        assert design is not None
+        names = design.contrast_of(design.hypothesis(verdict.hypothesis))
+        begun = [fmean(values) for name in names if (values := state.values(name, BEFORE).values())]
+        if len(begun) != 2 or verdict.estimate is None:
+            continue
+        error = math.sqrt(sum(share * (1 - share) for share in begun) / design.metric.episodes)
+        if abs(already := begun[1] - begun[0]) > _SURELY * error:
+            yield threat(
+                f"{verdict.hypothesis}: the arms differ before training already, {number(begun[1])} against "
+                f"{number(begun[0])}, which success after training holds: of the difference of "
+                f"{format_signed(verdict.estimate)}, training itself made {format_signed(verdict.estimate - already)}."
+            )
+
+
 def task_spread(arms: Sequence[Sequence[Mapping[str, float]]]) -> tuple[float, int] | None:
     """Return how much the difference of two arms varies between tasks beyond chance (a standard deviation), and of how
     many tasks; None where runs played different ones, an arm has one run, or chance alone may vary as much. `arms`
@@ -535,5 +555,5 @@ def _warn_cut(state: StudyState, design: Design) -> Iterator[Remark]:
 _RULES: Final[tuple[Callable[[StudyState, Evidence], Iterator[Remark]], ...]] = (
     _check_lock, _check_conditions, _check_numbers, _warn_design, _warn_logs, warn_generated_rewards,
     _warn_invalid, _warn_retries, warn_collapsed, warn_noise, warn_miscalibrated, warn_sandboxes,
-    warn_custom_environments, warn_measure, _warn_tasks, _warn_setting,
+    warn_custom_environments, warn_measure, warn_begun, _warn_tasks, _warn_setting,
 )  # fmt: skip

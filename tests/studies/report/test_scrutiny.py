@@ -30,7 +30,8 @@ from studies.report.elements import Table
 from studies.report.evidence import Evidence, gather
 from studies.report.next_question import reached_power
 from studies.report.run_tables import warn_custom_environments, warn_sandboxes
-from studies.report.validity import task_spread, warn_noise
+from studies.report.validity import task_spread, warn_begun, warn_noise
+from studies.report.wording import format_signed
 from studies.verdicts.judge import judge_hypothesis, verdict_follows
 from tests.golden import assert_golden
 from tests.studies.report.pages import missing, pages, said, said_of, section
@@ -54,6 +55,20 @@ def test_a_confound_between_the_arms_is_named(finished: Finished) -> None:
     state = with_job(clean, "group_size=16", learning_rate=3e-3)
     assert find_confounders(state) == {"h1": ("learning_rate",)}
     assert_golden(said(state, gather(clean, folder)))
+
+
+def test_arms_that_differ_before_they_are_trained_are_told_with_what_training_made(finished: Finished) -> None:
+    clean, folder = finished
+    assert list(warn_begun(clean, gather(clean, folder))) == []
+    state, key = clean, "hidden/success/initial"
+    for name, run in clean.runs.items():
+        value = 0.2 if run.spec.arm == "group_size=16" else 0.3
+        measured = run.measurements | {key: run.measurements[key].model_copy(update={"value": value})}
+        state = replace(state, runs={**state.runs, name: replace(run, measurements=measured)})
+    (told,) = (remark.text for remark in warn_begun(state, gather(clean, folder)))
+    estimate = clean.verdicts[0].estimate
+    assert estimate is not None
+    assert all(part in told for part in ("0.200", "0.300", format_signed(estimate), format_signed(estimate + 0.1)))
 
 
 def test_a_verdict_that_does_not_follow_from_its_runs_refuses_the_report(study: Synthetic) -> None:
