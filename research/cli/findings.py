@@ -175,7 +175,7 @@ def _row(finding: known_findings.KnownFinding) -> tuple[str, ...]:
     where, interval = finding.conditions, ""
     effect = "" if finding.estimate is None else f"{finding.estimate:+.3g}"
     if finding.low is not None and finding.high is not None:
-        level = "" if finding.level is None else f" {finding.level:.1%}"
+        level = "" if finding.level is None else f" {100 * finding.level:.4g} %"
         interval = f"[{finding.low:.3g}, {finding.high:.3g}]{level}"
     return (
         finding.name, f"{finding.verdict}{' (exploratory)' if finding.exploratory else ''}", effect, interval,

@@ -362,7 +362,7 @@ def _describe_comparison(finding: KnownFinding) -> str:
 def describe_evidence(finding: KnownFinding) -> str:
     effect = ""
     if finding.estimate is not None and finding.low is not None and finding.high is not None:
-        level = "" if finding.level is None else f" ({finding.level:.1%})"
+        level = "" if finding.level is None else f" ({100 * finding.level:.4g} %)"
         effect = f" {finding.estimate:+.3g} [{finding.low:.3g}, {finding.high:.3g}]{level}"
     return f"round {finding.round}, {finding.hypothesis} {finding.verdict}{effect}, lock {finding.lock[:16]}"
 

@@ -205,7 +205,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     return {
         "hypothesis": verdict.hypothesis, "phase": verdict.phase, "look": verdict.look, "verdict": verdict.verdict,
         "final": verdict.final, "estimate": number(verdict.estimate),
-        "interval": f"{low} to {high} ({verdict.level:.1%})" if known else "none",
+        "interval": f"{low} to {high} ({100 * verdict.level:.4g} %)" if known else "none",
         "p": number(verdict.p_adjusted if verdict.p_adjusted is not None else verdict.p),
         "runs": f"{verdict.n_control} + {verdict.n_treatment}", "test": verdict.test, "reason": verdict.reason,
     }  # fmt: skip
