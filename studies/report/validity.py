@@ -354,7 +354,7 @@ def warn_begun(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         assert design is not None
         names = design.contrast_of(design.hypothesis(verdict.hypothesis))
         begun = [fmean(values) for name in names if (values := state.values(name, BEFORE).values())]
-        if len(begun) != 2 or verdict.estimate is None:
+        if not len(names) == len(begun) == 2 or verdict.estimate is None:
             continue
         error = math.sqrt(sum(share * (1 - share) for share in begun) / design.metric.episodes)
         if abs(already := begun[1] - begun[0]) > _SURELY * error:
