@@ -21,6 +21,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
 
+from research.controller.closing import Closing
 from research.controller.mirror import WandbMirror
 from research.controller.planning import DrawSecret, Planning
 from research.design.noise_bank import NoiseBank
@@ -116,6 +117,7 @@ class StudyController:
         draw_secret: DrawSecret = secrets.token_hex,
         noise_bank: Callable[[EventLog], NoiseBank] = NoiseBank.of,
         planning: Planning | None = None,
+        closing: Closing | None = None,
         mirror: WandbMirror | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
@@ -123,8 +125,8 @@ class StudyController:
 
         `clock` is wall time for people and files, `seconds` measures the time worked. `pricing` defaults to this
         installation's, at the number of runs at once that the study was created with: its design's price rests on it.
-        `planning` replaces asking the planner, `mirror` tells how copies stand at W&B. `check` is asked before each act
-        and raises ControllerLeaseLost.
+        `planning` and `closing` replace asking the planner, `mirror` tells how copies stand at W&B. `check` is asked
+        before each act and raises ControllerLeaseLost.
         """
         self._home = home
         self._clock = clock
@@ -147,6 +149,7 @@ class StudyController:
             home, log, self._record, planner, prices, base or base_job_of(settings), draw_secret, noise_bank,
             partial(find_related, home, log, study),
         )  # fmt: skip
+        self._closing = closing or Closing(self._planning)
         self._folder = home.study(study)
         self._build_report = build_report
 
@@ -320,7 +323,7 @@ class StudyController:
             case steps.StopStudy(reason):
                 self._append(EventType.STUDY_STOPPED, reason=reason)
             case steps.ConcludeStudy(reason):
-                message = self._planning.write_final_message(state, self.budget_left(state))
+                message = self._closing.write_final_message(state, self.budget_left(state))
                 quoted = {} if message is None else {"said": message.model_dump(mode="json")}
                 self._append(EventType.STUDY_CONCLUDED, reason=reason, **quoted, **self._suggest_next(state))
             case steps.BuildReport():
@@ -336,7 +339,7 @@ class StudyController:
     def _suggest_next(self, state: StudyState) -> dict[str, Any]:
         """Return what is worth doing next. Whatever goes wrong with it keeps no study from its end."""
         try:
-            return {"next": self._planning.suggest_next(state)}
+            return {"next": self._closing.suggest_next(state)}
         except (StoreError, HeadMoved, ControllerLeaseLost):
             raise
         except Exception as error:

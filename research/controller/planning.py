@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Final, cast
 
 from pydantic import BaseModel, Field
@@ -27,30 +26,24 @@ from research.controller.evaluation import (
     ask_planner,
     design_proposal,
     design_topic,
-    dry_run,
     plan_rounds,
 )
 from research.design.comparison import StatisticalRequirements
 from research.design.compiler import DesignCompiler, PricedExploration, seed_source
 from research.design.noise_bank import NoiseBank, model_key
 from research.design.pricing import Pricing
-from research.design.sample_size import LIKELY_SEEDS
-from research.errors import BadTopic, DesignRefused, NotReady, PlannerFailed, ResearchError, TopicDeclined
+from research.errors import BadTopic, DesignRefused, NotReady, PlannerFailed, TopicDeclined
 from research.files import read_json, write_json
-from research.installation.base_job import describe_unusual_rate
 from research.installation.home import Home
 from research.isolation.mode import read_sandboxing
-from research.planners.context import ArmSummary, Planner, PlannerContext, PlannerTurn, Stage
+from research.planners.context import Planner, PlannerContext, PlannerTurn, Stage
 from research.planners.history import CampaignFacts, Notebook, quote_latest
 from research.planners.prompts import final_message
 from research.planners.rules import RulesPlanner
 from research.planners.tools import PLAYS, FindFindings, StudyTools
 from research.proposals.actions import Action, Conclude, Decline, Explore, Propose, ProposeDesign, Replicate, SideAction
-from research.proposals.arms import NO_MODELS
 from research.proposals.flags import ParsedTopic, RequestedComparison
-from research.proposals.metric_choice import RequestedMetric
 from research.scheduler.steps import UNLOCKED
-from research.text import format_seconds
 from studies import EventLog, EventType, StudyLog, StudyState
 from studies.checks.training import find_zero_lr_run, list_untrained_runs
 from studies.errors import ReportError
@@ -60,13 +53,9 @@ from studies.records.alpha import AlphaLedgers
 from studies.records.design import Budget
 from studies.records.verdict import PlannerMessage, planner_label, quote_message
 from studies.report.evidence import gather
-from studies.report.next_question import ProposedStudy, list_next_questions, restate
-from studies.report.summary import IN_WORDS, last_judged
+from studies.report.summary import IN_WORDS
 from studies.report.validity import surprises
-from studies.statistics.comparison import mean_interval
-from studies.verdicts.judge import find_collapsed_runs
 from swarm.environments.registry import get_environment
-from swarm.errors import InvalidRequest
 from swarm.job import Job
 
 
@@ -134,8 +123,6 @@ _TRIES = 3
 """Questions that a planner may ask for a round before there is none."""
 _MOST_TRIES = 2 * _TRIES
 """The same of a planner that fails and of the rules that ask in its place."""
-_ANY_BUDGET_S: Final = 365 * 86_400.0
-"""A budget that refuses nothing: what a study would take is priced, not whether it can be had."""
 DECLINED = "the planner declined the topic: nothing was tested"
 
 
@@ -156,7 +143,7 @@ class Planning:
         findings: FindFindings = lambda words, most: (),
     ) -> None:  # fmt: skip
         self._log, self._record, self._study = log, record, record.study
-        self._planner, self._pricing, self._base = planner, pricing, base
+        self.planner, self._pricing, self._base = planner, pricing, base
         self._draw_secret, self._noise_bank, self._findings = draw_secret, noise_bank, findings
         self._study_folder = home.study(record.study)
         self._folder = self._study_folder / "planning"
@@ -187,17 +174,15 @@ class Planning:
 
         A refused question goes back to it with the reason, three tries in all. Where no model answers, the rules ask.
         """
-        planner, refused, last = self._planner, list[str](), ""
+        planner, refused, last = self.planner, list[str](), ""
         # after the turn that asked for the last exploration since the round ended
         number = TurnId.parse(state.explorations[-1].turn).number if state.explorations else 0
         tries = number + _TRIES
         while number < tries:
             number += 1
             campaign = replace(CampaignFacts.of(state, self._find_surprises), refused=tuple(refused))
-            inputs = self._set_round(
-                self._build_inputs(state, seconds_left, self._noise_bank(self._log)), state, campaign
-            )
-            taking = self._make_turn_taker(state, number, campaign.round, planner)
+            inputs = self._set_round(self.build_inputs(state, seconds_left), state, campaign)
+            taking = self.make_turn_taker(state, number, campaign.round, planner)
             try:
                 designed = design_topic(inputs, taking)
                 designed.get_compiled()
@@ -216,7 +201,7 @@ class Planning:
                 break
             except PlannerFailed as error:
                 last = error.reason or str(error)
-                if error.reason is not None or planner is not self._planner:
+                if error.reason is not None or planner is not self.planner:
                     refused.append(last)
                     continue
                 planner, refused, tries = RulesPlanner(), [], number + _TRIES
@@ -225,7 +210,7 @@ class Planning:
                 refused.append(last)
             else:
                 why = designed.proposal.action.why.strip() or designed.proposal.turn.note
-                if planner is not self._planner:
+                if planner is not self.planner:
                     why = f"No model answers ({last}), so the rules ask. {why}"
                 payload = {"number": campaign.round, "previous": state.design_hash, "why": why, "try": number}
                 self._append(EventType.ROUND_BEGUN, payload)
@@ -258,7 +243,7 @@ class Planning:
         return replace(inputs, compiler=compiler, campaign=campaign, locked=None)
 
     def _plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
-        inputs = self._build_inputs(state, seconds_left, self._noise_bank(self._log))
+        inputs = self.build_inputs(state, seconds_left)
         if state.round > 1:
             inputs = self._set_round(inputs, state, CampaignFacts.of(state.rounds_before[-1], self._find_surprises))
         tries = [TurnId.parse(act.turn) for act in state.planner_acts if act.turn]
@@ -266,7 +251,7 @@ class Planning:
         number = state.question_try or max(taken, default=1)
         for name in inputs.wanted.custom_environments:
             get_environment(name)  # a planner is shown all that are known
-        taking = self._make_turn_taker(state, number)
+        taking = self.make_turn_taker(state, number)
 
         def announce(proposal: AcceptedProposal) -> None:
             if state.explores:  # nothing is claimed
@@ -292,94 +277,20 @@ class Planning:
         except DesignRefused as error:
             if state.noise_plan is None:
                 raise
-            again = self._make_turn_taker(state, 2 if state.round == 1 else number + _MOST_TRIES)
+            again = self.make_turn_taker(state, 2 if state.round == 1 else number + _MOST_TRIES)
             self._lock(state, inputs, design_proposal(inputs, designed.proposal, again, error.model_feedback))
 
-    def write_final_message(self, state: StudyState, seconds_left: float) -> PlannerMessage | None:
-        """Return the planner's last words, to be quoted; None when it has none."""
-        if not state.verdicts:
-            return None  # nothing was claimed, so there is nothing to put in words
-        inputs = self._build_inputs(state, lambda: seconds_left, NoiseBank())
-        context = replace(
-            inputs.build_context(),
-            campaign=CampaignFacts.of(state.rounds_before[-1]) if state.rounds_before else None,
-            hypotheses=state.hypotheses or (state.design.hypotheses if state.design else ()),
-            design=state.design,
-            arms=tuple(summarize_arms(state)),
-            verdicts=state.verdicts,
-            warnings=tuple(dict.fromkeys(line for verdict in state.verdicts for line in verdict.violations)),
-        )
-        try:
-            place = TurnId(state.round, "conclude", 1)
-            turn = self._take_turn(state, place, context, ActionCheck(inputs, context))
-        except ResearchError:
-            return None
-        return None if self._planner.name == RulesPlanner.name else self._parse_final_message(turn)
-
-    def suggest_next(self, state: StudyState) -> dict[str, str]:
-        """Return what is worth asking next (`why`, `command`): the first lead that compiles, or that none does."""
-        if state.explored is not None:
-            return self._price_study(state)
-        refused = []
-        for lead in list_next_questions(last_judged(state)):
-            why = None if lead.asks is None else self._find_refusal(state, lead.asks)
-            if why is None:
-                return {"why": lead.why, "command": lead.command}
-            refused.append(f"{lead.why} would be refused ({why})")
-        return {"why": f"nothing that could be had; {refused[0]}", "command": ""}
-
-    def _price_study(self, state: StudyState) -> dict[str, str]:
-        """Return what a study of the question that was explored would take, and its command; or why there is none."""
-        inputs = self._build_inputs(state, lambda: _ANY_BUDGET_S, self._noise_bank(self._log))
-        budget = Budget(wall_clock_s=_ANY_BUDGET_S, max_runs=None)
-        compiler = replace(inputs.compiler, explores=False, budget=budget, runs_made=0)
-        taking = self._make_turn_taker(state, TurnId.parse(state.explorations[-1].turn).number)
-        try:
-            compiled = design_topic(replace(inputs, compiler=compiler), taking).get_compiled()
-        except DesignRefused as error:
-            return {"why": f"no study of it, which would be refused ({error.message})", "command": ""}
-        arms, seeds, priced = compiled.draft.arms, compiled.seeds, compiled.compiler
-        drawn = f"at most {seeds} fresh seeds"
-        if compiled.analysis is None:
-            seeds, pilot = max(seeds, LIKELY_SEEDS), seeds
-            drawn = f"{pilot} fresh seeds first, which say how many it takes (priced with {seeds}),"
-        stages = priced.stages(compiled.draft, seeds)
-        runs, seconds = sum(stage.runs for stage in stages), priced.cost(stages)
-        why = (
-            f"the same question as a study, which tests it: {drawn} of each of {arms} arms, {runs} runs, about "
-            f"{format_seconds(seconds)}"
-        )
-        return {"why": why, "command": restate(state, seconds)}
-
-    def _find_refusal(self, state: StudyState, asked: ProposedStudy) -> str | None:
-        inputs = self._build_inputs(state, lambda: asked.budget_s, self._noise_bank(self._log))
-        inputs = replace(inputs, locked=None, notebook=None, notes=(), plays_seen=False)
-        most = state.settings["max_runs"] if asked.topic is None else None
-        budget = Budget(wall_clock_s=asked.budget_s, max_runs=most)
-        compiler = replace(inputs.compiler, budget=budget, runs_made=0, measured_by=None, tried=False)
-        try:
-            if asked.topic is not None:
-                metric = RequestedMetric.parse(asked.metric) if asked.metric else None
-                needs = StatisticalRequirements(effect=asked.effect, metric=metric, rounds=None)
-                compiler = replace(compiler, requirements=needs, ledgers=AlphaLedgers.begin(1), models=NO_MODELS)
-                wanted = RequestedComparison(
-                    environment=asked.environment, custom_environments=inputs.wanted.custom_environments
-                )
-                inputs = replace(inputs, topic=asked.topic, wanted=wanted, parsed=None)
-            designed = dry_run(replace(inputs, compiler=compiler), RulesPlanner())
-            odd = list(filter(None, map(describe_unusual_rate, designed.get_compiled().draft.comparison.jobs)))
-        except (ResearchError, InvalidRequest) as error:
-            return error.message
-        refused = designed.proposal.turn.refused
-        return refused.message if refused is not None else next(iter(odd), None)
-
-    def _build_inputs(self, state: StudyState, seconds_left: Callable[[], float], bank: NoiseBank) -> PlanningInputs:
+    def build_inputs(
+        self, state: StudyState, seconds_left: Callable[[], float], bank: NoiseBank | None = None
+    ) -> PlanningInputs:
+        """Return what the study is planned by now; `bank` defaults to this installation's."""
         requested = RequestedComparison.of(state.settings)
         compiler = DesignCompiler(
             price=self._pricing().after_noise(state),
             budget=Budget(wall_clock_s=state.budget_s, max_runs=state.settings["max_runs"]),
             runs_made=len(state.every_run), base=self._base,
-            requirements=(requirements := StatisticalRequirements.of(state.settings)), bank=bank,
+            requirements=(requirements := StatisticalRequirements.of(state.settings)),
+            bank=self._noise_bank(self._log) if bank is None else bank,
             ledgers=AlphaLedgers.begin(requirements.rounds or 1), models=requested.models, explores=state.explores,
             measured_by=state.noise_plan.metric if state.noise_plan is not None else None, study=self._study,
             untrained=tuple(run.spec for run in list_untrained_runs(state)), tried=state.noise_plan is not None,
@@ -424,18 +335,18 @@ class Planning:
         """Return what seeds are drawn for: every round has its own, so that no claim rests on an earlier one's runs."""
         return self._study if state.round == 1 else f"{self._study}/{state.round}"
 
-    def _make_turn_taker(
+    def make_turn_taker(
         self, state: StudyState, number: int, round: int | None = None, planner: Planner | None = None
     ) -> TakeTurn:
         """Return a function that takes the `number`th turn of a stage of the present round, once."""
 
         def take(context: PlannerContext, check: ActionCheck) -> tuple[PlannerTurn, bytes]:
             place = TurnId(round or state.round, context.stage, number)
-            turn = self._take_turn(state, place, context, check, planner)
+            turn = self.take_turn(state, place, context, check, planner)
             action, secret, proposing = turn.action, bytes.fromhex(turn.secret), context.stage == "propose"
             if proposing and isinstance(action, Explore):
                 raise _ExplorationRequest(action, place, secret)
-            if isinstance(action, Conclude | Decline) and (message := self._parse_final_message(turn)) is not None:
+            if isinstance(action, Conclude | Decline) and (message := self.parse_final_message(turn)) is not None:
                 raise TopicDeclined(message)
             kind = Propose if proposing else ProposeDesign
             if not isinstance(action, kind) and not (proposing and isinstance(action, Replicate)):
@@ -447,13 +358,13 @@ class Planning:
 
         return take
 
-    def _parse_final_message(self, turn: RecordedTurn) -> PlannerMessage | None:
+    def parse_final_message(self, turn: RecordedTurn) -> PlannerMessage | None:
         if not isinstance(turn.action, Conclude | Decline):
             return None
-        by = planner_label(self._planner.name, self._planner.model)
+        by = planner_label(self.planner.name, self.planner.model)
         return turn.said or PlannerMessage(by=by, text=turn.action.reason)
 
-    def _take_turn(
+    def take_turn(
         self,
         state: StudyState,
         place: TurnId,
@@ -466,7 +377,7 @@ class Planning:
         turn = _read_turn(path)
         if turn is None:
             try:
-                taken = self._ask_planner(planner or self._planner, context, check)
+                taken = self._ask_planner(planner or self.planner, context, check)
             except PlannerFailed as error:
                 if error.spent is not None and error.spent["looks"]:
                     self._append(EventType.PLANNER_ACTED, error.spent)
@@ -519,15 +430,6 @@ def _refuse_unchecked(state: StudyState) -> DesignRefused:
         f"{told}; look at them with `ajet study show {state.id}`, and start a new study",
         model_feedback=f"{told}; design the job that they were runs of, or decline",
     )
-
-
-def summarize_arms(state: StudyState) -> Iterator[ArmSummary]:
-    fallen = find_collapsed_runs(state)
-    for arm in state.design.arms if state.design is not None else ():
-        values = [value for run, value in state.values(arm.name).items() if run not in fallen]
-        mean, interval = (fmean(values), mean_interval(values)) if values else (None, None)
-        ends = (None, None) if interval is None else (interval.low, interval.high)
-        yield ArmSummary(arm.name, len(values), mean, *ends)
 
 
 def _read_turn(path: Path) -> RecordedTurn | None:

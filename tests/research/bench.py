@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import settings
 
+from research.controller.closing import Closing
 from research.controller.controller import ReportBuilder, StudyController, TickResult
 from research.controller.interventions import answer_question, require_question
 from research.controller.planning import Planning
@@ -121,6 +122,8 @@ class LocksAtOnce(Planning):
         payload = {"number": state.round + 1, "previous": state.design_hash, "why": "once more"}
         self._record(state).append(EventType.ROUND_BEGUN, payload)
 
+
+class ClosesWithoutWords(Closing):
     def write_final_message(self, state: StudyState, seconds_left: float) -> None:
         return None
 
@@ -212,6 +215,7 @@ class Bench:
             check=self.check,
             note=self.notes.append,
             planning=None if self.design is None else LocksAtOnce(log, folder, self.design, self.noise, self.rounds),
+            closing=None if self.design is None else ClosesWithoutWords(cast(Any, None)),
         )
 
     def slow(self, seconds: float, tick_s: float) -> None:

@@ -13,8 +13,9 @@ from typing import Any, cast
 
 import pytest
 
+from research.controller.closing import Closing, summarize_arms
 from research.controller.evaluation import ActionCheck, PlanningInputs
-from research.controller.planning import Planning, summarize_arms
+from research.controller.planning import Planning
 from research.controller.preview import average_sample_size, preview
 from research.design.comparison import StatisticalRequirements
 from research.design.compiler import DesignCompiler
@@ -224,7 +225,7 @@ def test_an_unknown_noise_leads_to_a_lock_whose_first_runs_size_it_after_the_mac
     state = plan(home, log, planner)
     assert (state.locked_design.pilot.seeds, state.awaits_sizing) == (4, True)
     assert state.noise_plan.plumbing not in state.locked_design.seeds
-    assert planning(home, log, planner).write_final_message(state, 100.0) is None  # there is no verdict
+    assert Closing(planning(home, log, planner)).write_final_message(state, 100.0) is None  # there is no verdict
     assert planner.asked == ["propose", "design"]
 
 
@@ -346,7 +347,7 @@ class Silent(ScriptedPlanner):
 def test_a_locked_study_concludes_without_a_planner_that_fails(
     home: Home, log: EventLog, error: ResearchError, judged: Callable[..., StudyState]
 ) -> None:
-    assert planning(home, log, Silent(error)).write_final_message(judged(), 100.0) is None
+    assert Closing(planning(home, log, Silent(error))).write_final_message(judged(), 100.0) is None
 
 
 @pytest.fixture
@@ -367,7 +368,7 @@ def test_a_conclusion_is_asked_for_with_arms_warnings_verdicts_and_quoted_notes(
     home: Home, log: EventLog, judged: Callable[..., StudyState]
 ) -> None:
     planner, state = ScriptedPlanner(), judged()
-    said = planning(home, log, planner).write_final_message(state, 100.0)
+    said = Closing(planning(home, log, planner)).write_final_message(state, 100.0)
     assert said == PlannerMessage(by="scripted", text=ANSWERED, unfounded=())
     (digest,) = planner.shown
     facts = digest.facts()
@@ -376,7 +377,7 @@ def test_a_conclusion_is_asked_for_with_arms_warnings_verdicts_and_quoted_notes(
     assert [note["text"] for note in facts["user_notes_quoted"]] == ["loud fan"]
     assert [arm["name"] for arm in facts["arms"]] == [arm.name for arm in summarize_arms(state)]
     assert facts["budget"]["seconds_left"] == 100
-    assert planning(home, log, planner).write_final_message(state_of(log), 50.0) == said
+    assert Closing(planning(home, log, planner)).write_final_message(state_of(log), 50.0) == said
     assert len(planner.shown) == 1  # the written turn is used again
 
 
@@ -388,9 +389,9 @@ def test_advice_that_the_compiler_refuses_is_not_given(
         NextQuestion("too much", "ajet research 1", asked),
         NextQuestion("what fits", "ajet research 2", replace(asked, effect=0.02)),
     ]
-    monkeypatch.setattr("research.controller.planning.list_next_questions", lambda state: wanted)
+    monkeypatch.setattr("research.controller.closing.list_next_questions", lambda state: wanted)
     monkeypatch.setattr(Knows, "levels", lambda bank, job, metric: (0.957, 0.958))
-    advising = planning(home, log, ScriptedPlanner(), Knows())
+    advising = Closing(planning(home, log, ScriptedPlanner(), Knows()))
     assert advising.suggest_next(state) == {"why": "what fits", "command": "ajet research 2"}
     del wanted[1]
     assert advising.suggest_next(state)["command"] == ""

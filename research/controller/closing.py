@@ -1,0 +1,129 @@
+"""What closes a study: the planner's last words, and what is worth asking next. Neither keeps a study from its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from statistics import fmean
+from typing import Final
+
+from research.controller.evaluation import ActionCheck, design_topic, dry_run
+from research.controller.planning import Planning, TurnId
+from research.design.comparison import StatisticalRequirements
+from research.design.noise_bank import NoiseBank
+from research.design.sample_size import LIKELY_SEEDS
+from research.errors import DesignRefused, ResearchError
+from research.installation.base_job import describe_unusual_rate
+from research.planners.context import ArmSummary
+from research.planners.history import CampaignFacts
+from research.planners.rules import RulesPlanner
+from research.proposals.arms import NO_MODELS
+from research.proposals.flags import RequestedComparison
+from research.proposals.metric_choice import RequestedMetric
+from research.text import format_seconds
+from studies import StudyState
+from studies.records.alpha import AlphaLedgers
+from studies.records.design import Budget
+from studies.records.verdict import PlannerMessage
+from studies.report.next_question import ProposedStudy, list_next_questions, restate
+from studies.report.summary import last_judged
+from studies.statistics.comparison import mean_interval
+from studies.verdicts.judge import find_collapsed_runs
+from swarm.errors import InvalidRequest
+
+_ANY_BUDGET_S: Final = 365 * 86_400.0
+"""A budget that refuses nothing: what a study would take is priced, not whether it can be had."""
+
+
+class Closing:
+    """Asks the planner of a study for its last words, and the compiler for what may be asked next."""
+
+    def __init__(self, planning: Planning) -> None:
+        self._planning = planning
+
+    def write_final_message(self, state: StudyState, seconds_left: float) -> PlannerMessage | None:
+        """Return the planner's last words, to be quoted; None when it has none."""
+        if not state.verdicts:
+            return None  # nothing was claimed, so there is nothing to put in words
+        inputs = self._planning.build_inputs(state, lambda: seconds_left, NoiseBank())
+        context = replace(
+            inputs.build_context(),
+            campaign=CampaignFacts.of(state.rounds_before[-1]) if state.rounds_before else None,
+            hypotheses=state.hypotheses or (state.design.hypotheses if state.design else ()),
+            design=state.design,
+            arms=tuple(summarize_arms(state)),
+            verdicts=state.verdicts,
+            warnings=tuple(dict.fromkeys(line for verdict in state.verdicts for line in verdict.violations)),
+        )
+        try:
+            place = TurnId(state.round, "conclude", 1)
+            turn = self._planning.take_turn(state, place, context, ActionCheck(inputs, context))
+        except ResearchError:
+            return None
+        return None if self._planning.planner.name == RulesPlanner.name else self._planning.parse_final_message(turn)
+
+    def suggest_next(self, state: StudyState) -> dict[str, str]:
+        """Return what is worth asking next (`why`, `command`): the first lead that compiles, or that none does."""
+        if state.explored is not None:
+            return self._price_study(state)
+        refused = []
+        for lead in list_next_questions(last_judged(state)):
+            why = None if lead.asks is None else self._find_refusal(state, lead.asks)
+            if why is None:
+                return {"why": lead.why, "command": lead.command}
+            refused.append(f"{lead.why} would be refused ({why})")
+        return {"why": f"nothing that could be had; {refused[0]}", "command": ""}
+
+    def _price_study(self, state: StudyState) -> dict[str, str]:
+        """Return what a study of the question that was explored would take, and its command; or why there is none."""
+        inputs = self._planning.build_inputs(state, lambda: _ANY_BUDGET_S)
+        budget = Budget(wall_clock_s=_ANY_BUDGET_S, max_runs=None)
+        compiler = replace(inputs.compiler, explores=False, budget=budget, runs_made=0)
+        taking = self._planning.make_turn_taker(state, TurnId.parse(state.explorations[-1].turn).number)
+        try:
+            compiled = design_topic(replace(inputs, compiler=compiler), taking).get_compiled()
+        except DesignRefused as error:
+            return {"why": f"no study of it, which would be refused ({error.message})", "command": ""}
+        arms, seeds, priced = compiled.draft.arms, compiled.seeds, compiled.compiler
+        drawn = f"at most {seeds} fresh seeds"
+        if compiled.analysis is None:
+            seeds, pilot = max(seeds, LIKELY_SEEDS), seeds
+            drawn = f"{pilot} fresh seeds first, which say how many it takes (priced with {seeds}),"
+        stages = priced.stages(compiled.draft, seeds)
+        runs, seconds = sum(stage.runs for stage in stages), priced.cost(stages)
+        why = (
+            f"the same question as a study, which tests it: {drawn} of each of {arms} arms, {runs} runs, about "
+            f"{format_seconds(seconds)}"
+        )
+        return {"why": why, "command": restate(state, seconds)}
+
+    def _find_refusal(self, state: StudyState, asked: ProposedStudy) -> str | None:
+        inputs = self._planning.build_inputs(state, lambda: asked.budget_s)
+        inputs = replace(inputs, locked=None, notebook=None, notes=(), plays_seen=False)
+        most = state.settings["max_runs"] if asked.topic is None else None
+        budget = Budget(wall_clock_s=asked.budget_s, max_runs=most)
+        compiler = replace(inputs.compiler, budget=budget, runs_made=0, measured_by=None, tried=False)
+        try:
+            if asked.topic is not None:
+                metric = RequestedMetric.parse(asked.metric) if asked.metric else None
+                needs = StatisticalRequirements(effect=asked.effect, metric=metric, rounds=None)
+                compiler = replace(compiler, requirements=needs, ledgers=AlphaLedgers.begin(1), models=NO_MODELS)
+                wanted = RequestedComparison(
+                    environment=asked.environment, custom_environments=inputs.wanted.custom_environments
+                )
+                inputs = replace(inputs, topic=asked.topic, wanted=wanted, parsed=None)
+            designed = dry_run(replace(inputs, compiler=compiler), RulesPlanner())
+            odd = list(filter(None, map(describe_unusual_rate, designed.get_compiled().draft.comparison.jobs)))
+        except (ResearchError, InvalidRequest) as error:
+            return error.message
+        refused = designed.proposal.turn.refused
+        return refused.message if refused is not None else next(iter(odd), None)
+
+
+def summarize_arms(state: StudyState) -> Iterator[ArmSummary]:
+    fallen = find_collapsed_runs(state)
+    for arm in state.design.arms if state.design is not None else ():
+        values = [value for run, value in state.values(arm.name).items() if run not in fallen]
+        mean, interval = (fmean(values), mean_interval(values)) if values else (None, None)
+        ends = (None, None) if interval is None else (interval.low, interval.high)
+        yield ArmSummary(arm.name, len(values), mean, *ends)
