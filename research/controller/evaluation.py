@@ -42,6 +42,7 @@ from studies.records.alpha import AlphaLedgers
 from studies.records.design import CONFIGURATION, MODEL, REWARD, Arm, Design, Hypothesis, Metric, NoisePlan
 from studies.records.procedure import Noise
 from studies.records.runs import screen_metric
+from studies.records.statements import model_name
 from studies.records.verdict import PlannerMessage, planner_label
 from swarm.environments.registry import environments
 from swarm.job import Job
@@ -107,6 +108,7 @@ class PlanningInputs(Briefing):
                 if isinstance(noise := compiler.bank.find(name, job, compiler.metric_in(name)), Noise):
                     noises[name] = noise
         told = {entry.name: getattr(self, entry.name) for entry in fields(Briefing)}
+        tools, made = self.tools(self), job.model.model_dump(exclude={"kind", "seed", "path", "sha256"})
         return PlannerContext(
             **told | {"code_allowed": self.code_allowed and not self.plays_seen}, seconds_left=self.seconds_left(),
             seconds_per_run=compiler.price.run_with_evaluations(self._set_environment(job), metric),
@@ -116,8 +118,10 @@ class PlanningInputs(Briefing):
             hypotheses=proposal.hypotheses if proposal else (),
             not_tested=proposal.action.not_tested if proposal else "",
             search=proposal is not None and proposal.action.search, rejected=rejected,
-            fields=field_specs(job, self.wanted.models), fixed=find_fixed_fields(job), tools=self.tools(self),
-            explores=compiler.explores,
+            fields=field_specs(job, self.wanted.models), fixed=find_fixed_fields(job), tools=tools,
+            environment=self._set_environment(job).environment, explores=compiler.explores,
+            model={"name": model_name(job.model.model_dump()), **made},
+            logged=() if tools is None else tools.list_logged(),
         )  # fmt: skip
 
     def _set_environment(self, job: Job) -> Job:

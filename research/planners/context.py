@@ -14,26 +14,31 @@ the turn. Who asked the planner takes what `check` found of the action it return
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
+from functools import lru_cache
+from random import Random
 from typing import Any, Final, Literal, Protocol
 
 from research.errors import DesignRefused
 from research.installation.base_job import find_fixed_fields
-from research.planners.history import CampaignFacts, Notebook, QuotedText
+from research.planners.history import CampaignFacts, Notebook, QuotedText, sanitize_line
 from research.planners.tools import StudyTools
 from research.proposals.actions import DEFAULT_EFFECT, Action, SideAction
-from research.proposals.arms import NO_MODELS, ComparedModels, Scalar
+from research.proposals.arms import NO_MODELS, ComparedModels, Scalar, value_text
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import RequestedMetric, flag_syntax
 from research.proposals.reward_code import examples
 from studies.metrics import kinds
+from studies.records.base import canonical
 from studies.records.design import MODEL, Design, Hypothesis, Metric
 from studies.records.procedure import Noise
 from studies.records.statements import metric_name
 from studies.records.verdict import Verdict
 from swarm.environments.base import Environment
 from swarm.environments.registry import environments
+from swarm.errors import InvalidRequest
 from swarm.job import Job, TinyModel, default_learning_rate, tunables
 
 
@@ -156,6 +161,12 @@ class PlannerContext(Briefing):
     """Whether the user named it; else it is the metric's own, a part of its range."""
     metric: Metric = SUCCESS_ALONE
     """What runs of the default job would be judged by, in the environment that is asked for."""
+    environment: str = ""
+    """The environment that is asked for, or the default."""
+    model: Mapping[str, Any] = field(default_factory=dict)
+    """The model under all arms: its name, and its size where code makes it."""
+    logged: Sequence[str] = ()
+    """Names of the metrics that runs of the study logged."""
     explores: bool = False
     """Whether one run of each arm is made and nothing tested, as the user asked."""
     requested_metric: RequestedMetric | None = None
@@ -219,30 +230,33 @@ class PlannerContext(Briefing):
             verdicts = [verdict.model_dump(mode="json", include=_SHOWN_OF_VERDICT) for verdict in self.verdicts]
             facts = {"arms": arms, "hypotheses": claims, "verdicts": verdicts, "budget": budget}
             return facts | (judged if unit else {})  # of what its numbers are counted in
+        known = [entry for entry in self.environments if self.wanted.find_conflict(entry.name) is None]
+        known.sort(key=lambda entry: entry.name != self.environment)
         played = [
-            {"name": e.name, "title": e.title, "success_means": e.measures}
-            | ({"before_training": dict(self.checked[e.name])} if e.name in self.checked else {})
-            for e in self.environments
-            if self.wanted.find_conflict(e.name) is None
+            (describe_environment(entry) if place < _MOST_DESCRIBED else {"name": entry.name, "title": entry.title})
+            | ({"before_training": dict(self.checked[entry.name])} if entry.name in self.checked else {})
+            for place, entry in enumerate(known)
         ]
         setup = {"environments": played, "budget": budget, "smallest_effect": self.effect} | judged
+        setup = ({"model": dict(self.model)} if self.model else {}) | setup
+        if self.logged:
+            setup |= {"metrics_that_runs_logged": list(self.logged)}
         fixed = {"fixed_by_the_user": dict(self.fixed)} if self.fixed else {}
         if self.stage == "design":
-            known: dict[str, Any] = {
+            told: dict[str, Any] = {
                 "job_defaults": {spec.name: spec.default for spec in self.fields if spec.name != MODEL}
             }
-            known |= fixed
+            told |= fixed
             if self.search:
-                known |= {"search": True, "sensible_values": {spec.name: list(spec.ladder) for spec in self.fields}}
+                told |= {"search": True, "sensible_values": {spec.name: list(spec.ladder) for spec in self.fields}}
             if self.not_tested:
-                known |= {"left_out_by_the_hypotheses": self.not_tested}
+                told |= {"left_out_by_the_hypotheses": self.not_tested}
             if self.noise:
-                known |= {"sd_between_seeds": {name: round(noise.sd, 4) for name, noise in self.noise.items()}}
-            return known | setup | {"hypotheses": claims}
-        fields = [
-            {"name": spec.name, "default": spec.default, "sensible_values": list(spec.ladder), "does": spec.description}
-            for spec in self.fields
-        ]
+                told |= {"sd_between_seeds": {name: round(noise.sd, 4) for name, noise in self.noise.items()}}
+            return told | setup | {"hypotheses": claims}
+        fields = {
+            spec.name: f"{value_text(spec.default)}; {', '.join(map(value_text, spec.ladder))}" for spec in self.fields
+        }
         metrics = {flag_syntax(kind): kind.title for kind in kinds().values()}
         why = NO_REWARD_NOW if self.plays_seen else "its runs are in no containers"
         code = (
@@ -252,7 +266,44 @@ class PlannerContext(Briefing):
         )
         return {"job_fields": fields} | fixed | {"metrics": metrics} | code | setup
 
+    def describe_fields(self) -> dict[str, Any]:
+        """Return what the job's fields do, for a planner that cannot look it up; nothing where none is proposed."""
+        about = {spec.name: " ".join(spec.description.split()) for spec in self.fields}
+        return {"what_job_fields_do": about} if self.stage == "propose" else {}
 
+
+_MOST_DESCRIBED: Final = 4
+"""Environments that are shown with their kinds, tools and a play: the one that is asked for first."""
+
+
+@lru_cache(maxsize=64)
+def describe_environment(environment: Environment) -> dict[str, Any]:
+    """Return an environment as a planner is shown it: ranges, kinds, tools, a training task and a play of one, quoted.
+
+    No code of a brought one runs: its play is one that it was brought with.
+    """
+    low, high = environment.reward_range
+    told: dict[str, Any] = {"name": environment.name, "title": environment.title, "success_means": environment.measures}
+    told |= {"rewards": [low, high]}
+    if environment.facts:
+        told["facts_from_worst_to_best"] = {name: list(ends) for name, ends in environment.facts.items()}
+    try:
+        tasks = environment.tasks("train")
+        play = environment.demonstrate(tasks[0], Random(0))
+    except (InvalidRequest, NotImplementedError):  # it has no player to imitate
+        return told
+    if len(kinds_of := Counter(task.kind for task in tasks)) > 1:
+        told["kinds_of_training_tasks"] = {sanitize_line(kind): count for kind, count in kinds_of.items()}
+    if play.tools:
+        told["tools"] = [sanitize_line(canonical(tool["function"])) for tool in play.tools]
+    shown = [message.get("content") or canonical(message.get("tool_calls")) for message in play.messages[:_MOST_SAID]]
+    told["quoted_training_play_of_a_mediocre_player"] = [
+        f"{message['role']}: {sanitize_line(str(text))}" for message, text in zip(play.messages, shown, strict=False)
+    ]
+    return told
+
+
+_MOST_SAID: Final = 6
 _SHOWN_OF_VERDICT = {
     "hypothesis", "verdict", "reason", "estimate", "low", "high", "level", "p", "n_control", "n_treatment", "phase",
 }  # fmt: skip

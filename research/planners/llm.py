@@ -293,7 +293,8 @@ class ActionConversation:
         while True:
             by_tools, by_format = self._ways[0]
             tools = self._tools if by_tools else None
-            request: dict[str, Any] = {"model": self._model, "messages": [*messages(self._context, tools), *self._said]}
+            asked = messages(self._context, tools, schema_apart=by_format)
+            request: dict[str, Any] = {"model": self._model, "messages": [*asked, *self._said]}
             if tools is not None:
                 offered = ((name, " ".join((kind.__doc__ or "").split()), kind) for name, kind in tools.offered.items())
                 request["tools"] = [
@@ -302,7 +303,8 @@ class ActionConversation:
                 ]
                 request |= {"tool_choice": "none"} if self._is_exhausted else {}
             if by_format:
-                named = {"name": self._context.stage, "strict": True, "schema": due_schema(self._context)}
+                bare = due_schema(self._context, described=False)
+                named = {"name": self._context.stage, "strict": True, "schema": bare}
                 request |= {"response_format": {"type": "json_schema", "json_schema": named}}
             try:
                 return self._line.complete(request)

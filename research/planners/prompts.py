@@ -137,7 +137,7 @@ def find_unstated(action: Action) -> str | None:
     return None
 
 
-def due_schema(context: PlannerContext) -> dict[str, Any]:
+def due_schema(context: PlannerContext, *, described: bool = True) -> dict[str, Any]:
     """Return the JSON schema of the due action and of those instead of it, as one flat object."""
     withheld = ([] if context.code_allowed else ["code"]) + (["why"] if context.campaign is None else ["tested"])
     due = schema(ACTIONS[context.stage], withheld)
@@ -152,7 +152,8 @@ def due_schema(context: PlannerContext) -> dict[str, Any]:
                 before = properties.get(key, {})
                 whole = f"{before.get('description', '')} Only with '{name}': {field.get('description', '')}".strip()
                 properties[key] = {**(before or field), "description": whole}
-    return {**due, "properties": properties, "required": list(properties), **({"$defs": parts} if parts else {})}
+    flat = {**due, "properties": properties, "required": list(properties), **({"$defs": parts} if parts else {})}
+    return flat if described else dict(_make_strict(flat, ("description",)))
 
 
 def schema(action: type[BaseModel], withheld: Sequence[str] = ()) -> dict[str, Any]:
@@ -166,18 +167,18 @@ def schema(action: type[BaseModel], withheld: Sequence[str] = ()) -> dict[str, A
     return strict
 
 
-def _make_strict(node: Any) -> Any:
+def _make_strict(node: Any, left_out: Sequence[str] = _UNSURE_KEYWORDS) -> Any:
     if isinstance(node, list):
-        return [_make_strict(entry) for entry in node]
+        return [_make_strict(entry, left_out) for entry in node]
     if not isinstance(node, dict):
         return node
-    kept = {key: entry for key, entry in node.items() if key not in _UNSURE_KEYWORDS}
+    kept = {key: entry for key, entry in node.items() if key not in left_out}
     if "const" in kept:
         kept["enum"] = [kept.pop("const")]
     kept = {
-        key: {name: _make_strict(part) for name, part in entry.items()}
+        key: {name: _make_strict(part, left_out) for name, part in entry.items()}
         if key in ("properties", "$defs")
-        else _make_strict(entry)
+        else _make_strict(entry, left_out)
         for key, entry in kept.items()
     }
     if "properties" in kept:
@@ -190,9 +191,10 @@ MOST_TOOL_CALLS: Final = 8
 MOST_SIDE_ACTIONS: Final = 3
 """Notes, revisions and questions of one turn."""
 _SYSTEM = (
-    "You plan small, clean experiments in reinforcement learning of language models. You propose; code checks and "
-    "locks the design, draws the seeds, trains, evaluates on hidden tasks and computes the verdicts. Use only the "
-    "facts you are given. Answer with exactly one JSON object that fits the schema, and nothing else."
+    "You are a researcher in reinforcement learning of language models. You propose; code checks and locks designs, "
+    "draws the seeds, trains, evaluates on hidden tasks and computes the verdicts. What you know of the field is "
+    'welcome as a prior: call it one ("prior: ...") wherever you rest on it, and take no number for a result that is '
+    "not among the facts. Answer with exactly one JSON object that fits the schema, and nothing else."
 )
 _LATER = (
     "This study is an inquiry of several rounds, and the first of them are over. `inquiry` says what they compared and "
@@ -213,17 +215,16 @@ _IN_THE_OPEN = (
     f"{_NO_OTHER}"
 )
 _CLAIMS = (
-    "Each compares a control "
-    "and a treatment value of ONE of `job_fields`; everything else is equal. All hypotheses share one control arm, "
-    "so those about the same field have the same control value. Choose values far enough apart for the effect to "
-    "show with a few seeds. Runs are judged by `metric`, unless the topic asks for another one of `metrics`: then "
-    "name that. `direction`, predictions and `smallest_effect` are of its number, in its unit; where lower is "
-    "better, better is a decrease; episodes to a threshold lie between 0 and all training episodes of a run. "
-    "State the smallest effect that would matter, at most the study's own `smallest_effect`: whether the study can "
-    "see it decides how many seeds it takes, and a smaller difference counts as none. A topic that takes a claim "
+    "Each compares a control and a treatment value of ONE of `job_fields` (each with its default; sensible values); "
+    "everything else is equal. All hypotheses share one control arm, so those about the same field have the same "
+    "control value: one that somebody would use, such as the default or the best so far. Runs are judged by `metric`, "
+    "unless another one of `metrics` answers better: then name that. `direction`, predictions and `smallest_effect` "
+    "are of its number, in its unit; where lower is better, better is a decrease; episodes to a threshold lie between "
+    "0 and all training episodes of a run. State the smallest effect that would matter, at most the study's own "
+    "`smallest_effect`: whether the study can see it decides how many seeds it takes, and a smaller difference counts "
+    "as none. That there is none is a claim as good as any: `sought` is 'equivalence' then. A topic that takes a claim "
     "for granted is tested as that claim. If the topic asks which values are best, set `search` and propose no "
-    "hypotheses: a screen is designed next. Your "
-    "predictions are scored afterwards: be as unsure as you are."
+    "hypotheses: a screen is designed next. Your predictions are scored afterwards: be as unsure as you are."
 )
 _COMPARISON = (
     "Design the comparison of all `hypotheses`: one control arm and one arm per hypothesis. Code draws the seeds, "
@@ -281,13 +282,11 @@ _LOOKS = (
     "without a call is your action."
 )
 _KINDS_TASK = (
-    "Only where the topic itself sets several fields against each other as wholes (64 episodes for 80 steps against "
-    "256 for 20) is `variable` 'configuration', with the same fields and their values in both: no field alone is to "
-    "blame then. Only where the topic asks whether the effect of one field depends on another is `moderator` that "
-    "other one, beside a `configuration` of the two: four arms, whose one claim has twice the variance of a plain "
-    "difference. Only where it asks how the metric moves over several values of a field is `ladder` three or four of "
-    "them, in order. Either stands alone. An ablation is a hypothesis for each part of a recipe: the recipe's values "
-    "are the controls, and each treatment sets one of them back to its default."
+    "`variable` 'configuration' sets several fields together, the same ones in both arms: no field alone is to blame "
+    "then. With two of them and one as `moderator` the claim is that the other's effect depends on it: four arms, and "
+    "twice the variance of a plain difference. A `ladder` of three or four values of a field, in order, claims how the "
+    "metric moves along them. Either stands alone. An ablation is a hypothesis for each part of a recipe: the recipe's "
+    "values are the controls, and each treatment sets one of them back to its default."
 )
 _CONDITIONS = (
     "`kill_if` and the decision table's `when` are conditions on the verdict at a look, taken from the schema as they "
@@ -295,10 +294,10 @@ _CONDITIONS = (
     "holds decides; where none holds, the hypothesis gets no more runs."
 )
 _REWARD_TASK = (
-    "Only if the topic asks for it, a hypothesis may vary the training reward instead of a job field: its `variable` "
-    "is 'reward', its `control` 'built-in' (the environment's own), its `treatment` a short name you give, such as "
-    f"'dense-hint', and its `code` Python source (at most {MOST_BYTES} bytes) that defines `{SIGNATURE}`. It is called "
-    "once after each training episode with the task's id and data, the chat messages of the play, and `outcome`, which "
+    "A hypothesis may vary the training reward instead of a job field: its `variable` is 'reward', its `control` "
+    "'built-in' (the environment's own), its `treatment` a short name you give, such as 'dense-hint', and its `code` "
+    f"Python source (at most {MOST_BYTES} bytes) that defines `{SIGNATURE}`. It is called once after each training "
+    "episode with the task's id and data, the chat messages of the play, and `outcome`, which "
     "holds the environment's own `reward` and `success` (see `reward_examples`); it must return a finite number within "
     "a second, from the standard library alone. It replaces the training reward only. It runs in a container without "
     "network, and cannot touch the verdict: that is measured on hidden tasks by the environment's own evaluator. A "
@@ -315,20 +314,44 @@ _FIXED_TASK = (
 )
 
 
-def messages(context: PlannerContext, tools: StudyTools | None = None) -> list[dict[str, Any]]:
-    """Return the messages that ask for the due action; `tools` may be called before it."""
+def messages(
+    context: PlannerContext, tools: StudyTools | None = None, *, schema_apart: bool = False
+) -> list[dict[str, Any]]:
+    """Return the messages that ask for the due action; `tools` may be called before it.
+
+    A schema that goes apart, in the request, is without descriptions: those stand here.
+    """
+    first, proposing, before = context.campaign is None, context.stage == "propose", context.stage != "conclude"
+    answer = due_schema(context)
+    rules = (  # what is told, and whether it is told now: the rule of an action is one constant
+        (_TASKS[context.stage] if first else _LATER_TASKS[context.stage], True),
+        (_KINDS_TASK, proposing),
+        (_CONDITIONS, before),
+        (_REWARD_TASK, proposing and context.code_allowed),
+        (_MODEL_TASK, before and bool(context.wanted.models.by_name)),
+        (_EXPLORES, context.explores),
+        (_FIXED_TASK, before and bool(context.fixed)),
+        (_REPLICATION, proposing and not first),
+        (_EXPLORATION, proposing and not first),
+        (_NOTEBOOK, before and context.notebook is not None),
+        (_LOOKS, tools is not None),
+    )
+    facts = context.facts() if tools is not None else context.facts() | context.describe_fields()
     parts = (
-        (_TASKS if context.campaign is None else _LATER_TASKS)[context.stage],
-        *([_KINDS_TASK] if context.stage == "propose" else []),
-        *([_CONDITIONS] if context.stage != "conclude" else []),
-        *([_REWARD_TASK] if context.stage == "propose" and context.code_allowed else []),
-        *([_MODEL_TASK] if context.stage != "conclude" and context.wanted.models.by_name else []),
-        *([_EXPLORES] if context.explores else []),
-        *([_FIXED_TASK] if context.stage != "conclude" and context.fixed else []),
-        *([_REPLICATION, _EXPLORATION] if context.stage == "propose" and context.campaign is not None else []),
-        *([_NOTEBOOK] if context.stage != "conclude" and context.notebook is not None else []),
-        *([_LOOKS] if tools is not None else []),
-        "Facts:\n" + json.dumps(context.facts(), ensure_ascii=False),
-        "JSON schema of the answer:\n" + json.dumps(due_schema(context)),
+        *(text for text, told in rules if told),
+        "Facts:\n" + json.dumps(facts, ensure_ascii=False),
+        _describe_answer(answer) if schema_apart else "JSON schema of the answer:\n" + json.dumps(answer),
     )
     return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": "\n\n".join(parts)}]
+
+
+def _describe_answer(schema: Mapping[str, Any]) -> str:
+    """Return what the fields of an answer mean, a line each, and those of the objects in it after them."""
+    objects = {"answer": schema, **schema.get("$defs", {})}
+    lines = (
+        f"- {name}.{key}: {' '.join(field['description'].split())}"
+        for name, entry in objects.items()
+        for key, field in entry["properties"].items()
+        if "description" in field
+    )
+    return "\n".join(("Fields of the answer, whose schema this request carries:", *lines))

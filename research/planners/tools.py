@@ -13,6 +13,7 @@ import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -32,6 +33,7 @@ from research.text import describe, did_you_mean
 from studies import EventLog, RunState, StudyState
 from studies.checks.conditions import INITIAL, CollectError, read_collected
 from studies.records.design import SUCCESS
+from swarm.job import Job
 
 SHORT: Final = 12
 """Characters of a run's id by which it is named."""
@@ -307,11 +309,24 @@ class FindingsRequest(ToolRequest):
         return {"notice": DATA, "quoted": [asdict(entry) for entry in tools.findings(self.words, MOST_FINDINGS)]}
 
 
+class JobFieldsRequest(ToolRequest):
+    """What job fields do, at whatever length the manual of jobs says it."""
+
+    fields: tuple[Named, ...] = Field(min_length=1, max_length=8)
+    """Their names."""
+
+    def answer(self, tools: StudyTools) -> Answer:
+        if strange := [name for name in self.fields if name not in Job.model_fields]:
+            near = did_you_mean(strange[0], Job.model_fields) or ""
+            raise ToolError(f"expected fields of a job; found {sanitize_line(strange[0])!r}{near}")
+        return {name: " ".join((Job.model_fields[name].description or "").split()) for name in self.fields}
+
+
 TOOLS: Final[Mapping[str, type[ToolRequest]]] = {
     "runs": RunsRequest, "curve": CurveRequest, PLAYS: EpisodesRequest, "log": LogRequest,
-    "price": PriceRequest, "findings": FindingsRequest,
+    "price": PriceRequest, "findings": FindingsRequest, "job_fields": JobFieldsRequest,
 }  # fmt: skip
-_WITHOUT_RUNS: Final = ("price", "findings")
+_WITHOUT_RUNS: Final = ("price", "findings", "job_fields")
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +340,14 @@ class StudyTools:
     """What designs of the round are judged by now."""
     wanted: RequestedComparison
     findings: FindFindings = lambda words, most: ()
+
+    def list_logged(self) -> Sequence[str]:
+        """Return the names of the metrics that the last collected run logged; none where none was collected."""
+        for _, run in reversed(list(list_runs(self.state))):
+            with suppress(ToolError):
+                rows = load_collected(run, self.folder, "snapshot")["history"]
+                return sorted({sanitize_line(name) for row in rows for name in row["metrics"]})[:_MOST_NAMES]
+        return ()
 
     @property
     def offered(self) -> Mapping[str, type[ToolRequest]]:

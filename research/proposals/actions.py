@@ -133,7 +133,7 @@ class ProposedHypothesis(_ActionModel):
     """Why you expect it, in one or two sentences."""
     variable: str
     """The one job field in which control and treatment differ; `reward` or `model` where that is offered;
-    `configuration` where the topic itself sets several fields against each other together."""
+    `configuration` where several fields are set together."""
     control: Setting
     """Value of the field in the control arm, the same in every hypothesis about this field; of a `configuration` the
     list of its fields with their values."""
@@ -161,16 +161,16 @@ class ProposedHypothesis(_ActionModel):
     """What of training both arms have equal. `episodes` is for `episodes_per_step` alone: the arm of the larger batch
     takes fewer steps."""
     sought: Literal["difference", "equivalence", "either"] = "difference"
-    """`equivalence` if the topic asks to see shown that there is no difference that matters; `either` if it asks which
-    value is better, and names no direction."""
+    """`equivalence` to claim that there is no difference that matters; `either` to ask which value is better, without a
+    direction."""
     moderator: str = ""
-    """Only if the topic asks whether the effect of one field depends on another: of a `configuration` of two fields,
-    the one on which the other's effect depends. Four arms are trained, and `increase` means that the effect is larger
-    with the moderator's treatment value than with its control value. Empty for any other claim."""
+    """Whether the effect of one field depends on another: of a `configuration` of two fields, the one on which the
+    other's effect depends. Four arms are trained, and `increase` means that the effect is larger with the moderator's
+    treatment value than with its control value. Empty for any other claim."""
     ladder: tuple[Scalar, ...] = Field(default=(), max_length=MOST_RUNGS)
-    """Only if the topic asks how the metric moves over several values of one field: three or four values from the
-    lowest, which is `control`, to the highest, which is `treatment`. The one claim is on the rise of a straight line
-    over them. Empty for any other claim."""
+    """How the metric moves over several values of one field: three or four from the lowest, which is `control`, to the
+    highest, which is `treatment`. The one claim is on the rise of a straight line over them. Empty for any other
+    claim."""
 
     @property
     def sides(self) -> tuple[JsonValue, JsonValue]:
@@ -217,8 +217,7 @@ class Propose(_ActionModel):
     hypotheses: tuple[ProposedHypothesis, ...] = Field(default=(), max_length=MOST_HYPOTHESES)
     """One to three hypotheses; none if `search` is true."""
     metric: str = Field(default="", max_length=64)
-    """What runs are judged by, as `metrics` among the facts names it, such as 'episodes:0.7', where the topic asks for
-    another one than `metric`; empty for that one."""
+    """What runs are judged by, as `metrics` among the facts names it, such as 'episodes:0.7'; empty for `metric`."""
     search: StrictBool = False
     """Whether the topic asks which values are best, so that a screen must find the arms that are then confirmed."""
     tested: str = Field(default="", max_length=MOST_LEFT_OUT)

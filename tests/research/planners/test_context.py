@@ -61,6 +61,26 @@ def test_an_endpoint_that_takes_neither_tools_nor_a_format_is_asked_with_neither
     assert "no response_format" in turn.note
 
 
+def test_what_a_field_means_is_said_once_wherever_the_schema_goes(digest: MakeDigest) -> None:
+    _, endpoint = ask(
+        lambda request: says(PROPOSAL) if "response_format" not in request else fails(400, ""), digest(TOPIC)
+    )
+    carried, bare = (request["messages"][-1]["content"] for request in endpoint.requests)
+    apart = json.dumps(endpoint.requests[0]["response_format"])
+    assert ("falsifier" in apart, "falsifier" in bare) == (True, True)
+    meaning = "The cheapest observation"
+    assert (apart.count(meaning), carried.count(meaning), bare.count(meaning)) == (0, 1, 1)
+    assert ("additionalProperties" in carried, "additionalProperties" in bare) == (False, True)
+
+
+def test_an_environment_is_shown_with_kinds_tools_and_a_play_of_a_training_task(digest: MakeDigest) -> None:
+    known = {entry["name"]: entry for entry in digest(TOPIC, environment="market").facts()["environments"]}
+    assert next(iter(known)) == "market"
+    assert "price of an item" in known["market"]["tools"][0]
+    assert known["arith"]["kinds_of_training_tasks"].keys() == {"with a carry", "without a carry"}
+    assert known["guess"]["quoted_training_play_of_a_mediocre_player"][0].startswith("user: above")
+
+
 @pytest.mark.parametrize(
     ("reply", "told"),
     [

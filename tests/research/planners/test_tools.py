@@ -14,7 +14,6 @@ from research.planners.tools import COLUMNS, DATA, MOST_LINES, ToolError
 from studies import RunState
 from studies.checks.conditions import read_collected
 from studies.records.design import SUCCESS, Budget
-from tests.golden import assert_golden
 from tests.research.planners.flights import PLANTED, Landed, landed_study
 
 WISH = {"variable": "group_size", "control": 8, "treatments": [16], "environment": "guess"}
@@ -77,7 +76,8 @@ def test_a_metric_or_a_run_that_there_is_not_is_refused_with_those_that_there_ar
     assert "metric: missing" in refused(landed, "curve", {"run": run})
     assert "seed" in refused(landed, "curve", {"run": run, "metric": "x", "seed": 1})
     assert "configuration" in refused(landed, "price", {**WISH, "variable": "configuration"})
-    assert_golden(refused(landed, "shell", {}))
+    assert "job_fields; found 'shell'" in refused(landed, "shell", {})
+    assert "did you mean group_size" in refused(landed, "job_fields", {"fields": ["steps", "groupsize"]})
 
 
 def test_words_of_plays_are_quoted_as_data_on_one_line_without_control_characters(landed: Landed) -> None:
