@@ -180,6 +180,7 @@ class Scripted:
     """An endpoint that answers from a script, in a mood."""
 
     where = MODEL
+    api = "openai"
 
     def __init__(self, ask: ComparisonTopic, mood: Mood, clock: SimClock) -> None:
         self._ask = ask

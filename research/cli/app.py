@@ -35,7 +35,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 from typer.models import ParameterInfo
 
-from research.errors import BadTopic
+from research.errors import BadInput, BadTopic
 from research.own_process import begin_process
 from research.terminal import strip_control_chars, warn
 
@@ -259,7 +259,8 @@ def takes_options(
     shared: dict[str, Parameter] = {}
     for name, field in model.model_fields.items():
         if name not in omit:
-            kind = Annotated[field.annotation, *(each for each in field.metadata if isinstance(each, ParameterInfo))]  # type: ignore[name-defined]
+            own = [each for each in field.metadata if isinstance(each, ParameterInfo)]
+            kind = Annotated[field.annotation, *(own or [typer.Option(help=field.description)])]  # type: ignore[name-defined]
             default = field.get_default(call_default_factory=True)
             shared[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
@@ -270,7 +271,14 @@ def takes_options(
 
         @wraps(command)
         def run(*args: Own.args, **given: Own.kwargs) -> None:
-            options = model(**{name: given.pop(name) for name in shared if name in given})
+            from pydantic import ValidationError
+
+            from research.text import describe
+
+            try:
+                options = model(**{name: given.pop(name) for name in shared if name in given})
+            except ValidationError as error:
+                raise BadInput(f"expected options as --help says them; found {describe(error)}") from error
             command(options, *args, **given)
 
         run.__dict__.pop("__wrapped__")  # of which typer would read the annotations

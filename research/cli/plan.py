@@ -34,7 +34,7 @@ from swarm.job import Job
 
 
 @takes_options(options.ResearchOptions, omit={"approve", "sandbox"})
-def plan(asked: options.ResearchOptions, planner_timeout: options.PlannerTimeout = None, json: Json = False) -> None:
+def plan(asked: options.ResearchOptions, json: Json = False) -> None:
     """Show what a study would be, what it could see and what it would cost; nothing is run.
 
     Its flags mean what they mean to `ajet research`. Exit code 2 where the design would be refused, with the reason and
@@ -56,7 +56,7 @@ def plan(asked: options.ResearchOptions, planner_timeout: options.PlannerTimeout
     """
     request = options.make_request(asked, warn)
     require_known((request.base or Job()).backend)
-    chosen = options.select_planner(request, warn, planner_timeout)
+    chosen = options.select_planner(request, warn)
     if isinstance(chosen, RulesPlanner):
         options.require_understood(request, options.ask_on_terminal, asked, "study plan")
     home = Home.locate().prepare()

@@ -255,17 +255,12 @@ def conduct(
         raise typer.Exit(BUDGET_ENDED)
 
 
-def require_detachable(planner_timeout: float | None = None, *, prefect: bool) -> None:
+def require_detachable(*, prefect: bool) -> None:
     """Raise BadInput where a study cannot be handed to a worker as it is asked for."""
     if not prefect:
         raise BadInput(
             "expected --detach without --no-prefect, as it is through Prefect that the worker is given a study; leave "
             "one of the two out"
-        )
-    if planner_timeout is not None:
-        raise BadInput(
-            "expected --detach without --planner-timeout, as the worker plans in its own process; leave it out, or set "
-            "AJET_PLANNER_TIMEOUT where the worker is started"
         )
 
 
@@ -329,7 +324,6 @@ def make_observer(home: Home, state: StudyState, *, json: bool = False) -> tuple
 @takes_options(options.ResearchOptions)
 def research(
     asked: options.ResearchOptions,
-    planner_timeout: options.PlannerTimeout = None,
     prefect: Annotated[bool, typer.Option(help="Show the study in a local Prefect server.")] = True,
     detach: options.Detach = False,
     json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout, progress on stderr.")] = False,
@@ -370,6 +364,8 @@ def research(
 
         OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=x ajet research "..." --planner llm --planner-model NAME
 
+        ANTHROPIC_API_KEY=... ajet research "..." --planner llm --planner-model NAME --planner-max-tokens 500000
+
         AJET_PLANNER_REPLAY=conversation.jsonl ajet research "..." --planner llm
 
         ajet research "learning rate 1e-3 vs 3e-3 on arith" --budget 4h --detach
@@ -377,9 +373,9 @@ def research(
         ajet research "Does a denser reward help with sums?" --planner llm --planner-model NAME --sandbox docker
     """
     request = options.make_request(asked, warn)
-    planner = options.require_planner(request, warn, planner_timeout, ask=options.ask_on_terminal, asked=asked)
+    planner = options.require_planner(request, warn, ask=options.ask_on_terminal, asked=asked)
     if detach:
-        require_detachable(planner_timeout, prefect=prefect)
+        require_detachable(prefect=prefect)
     home = Home.locate().prepare()
     give = find_worker(home) if detach else None
     log = EventLog(home.database)

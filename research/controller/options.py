@@ -15,7 +15,7 @@ import typer
 from pydantic import BaseModel, ConfigDict, Field
 
 from research.controller.mirror import WandbMirror
-from research.controller.session import StudyRequest, create_study, require_here
+from research.controller.session import PLANNER_OPTIONS, StudyRequest, create_study, require_here
 from research.controller.wandb import online_logging_of, wandb_login
 from research.design.comparison import (
     DEFAULT_ANALYSES,
@@ -42,9 +42,9 @@ from research.installation.tiny_model import Note
 from research.isolation.mode import Isolation, reopen, supervise
 from research.models.fetch import check_loader
 from research.planners.context import Planner, field_specs, known_environments
-from research.planners.factory import BUILT_IN, LONGEST_TIMEOUT_S, make_planner, planner_names
+from research.planners.factory import BUILT_IN, make_planner, planner_names
 from research.planners.lexicon import find_environment
-from research.planners.llm import TIMEOUT_S
+from research.planners.llm import PlannerOptions
 from research.planners.rules import RulesPlanner, require_plannable
 from research.planners.topic import describe_left, judge_by, parse_topic, refuse_left
 from research.proposals.arms import ComparedModels, value_text
@@ -60,10 +60,6 @@ from swarm.environments.custom import MARK, is_custom
 from swarm.environments.registry import environments
 from swarm.job import Job
 
-PlannerTimeout = Annotated[float | None, typer.Option(
-    "--planner-timeout", min=1, max=LONGEST_TIMEOUT_S, show_default=f"{TIMEOUT_S:g}",
-    help="Seconds that an answer of the language model is waited for; AJET_PLANNER_TIMEOUT too.",
-)]  # fmt: skip
 Detach = Annotated[
     bool, typer.Option("--detach", help="Hand it to this machine's worker (`ajet up --work`) and return.")
 ]
@@ -79,11 +75,9 @@ def _option(help: str, *names: str, form: Mapping[str, Any] | None = None, **sho
     return typer.Option(*names, help=help, **shown), Field(description=help, json_schema_extra={**(form or {})})
 
 
-class ResearchOptions(BaseModel):
-    """What is to be studied: options of `ajet research` and `ajet study plan`, and the fields of Prefect's form.
-
-    Bounds in a field's schema are the form's; who reads a value refuses it with a reason (`make_request`).
-    """
+class StudyOptions(BaseModel):
+    """What is to be studied. Bounds in a field's schema are the form's; who reads a value refuses it with a reason
+    (`make_request`)."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -115,7 +109,7 @@ class ResearchOptions(BaseModel):
     model_path: Annotated[str | None, *_option("Folder of the model that is trained, in place of the tiny one.")] = None
     backend: Annotated[str | None, *_option("What generates and learns: local, verl (docs/cluster.md), ...")] = None
     planner: Annotated[str, *_option(
-        f"Who plans: `rules`, or `llm` (any OpenAI-compatible endpoint){_PACKAGED_PLANNERS}.",
+        f"Who plans: `rules`, or `llm` (any endpoint like OpenAI's, or Anthropic's){_PACKAGED_PLANNERS}.",
         form={"enum": list(planner_names())},
     )] = "rules"  # fmt: skip
     planner_model: Annotated[str | None, *_option("Name of the language model that plans, for `--planner llm`.")] = None
@@ -167,6 +161,14 @@ class ResearchOptions(BaseModel):
         "isolates nothing; AJET_SANDBOX sets another default.",
         form={"enum": ["docker", "process", None]},
     )] = None  # fmt: skip
+
+
+class ResearchOptions(PlannerOptions, StudyOptions):
+    """Options of `ajet research` and `ajet study plan`, and the fields of Prefect's form."""
+
+    @property
+    def planner_options(self) -> dict[str, Any]:
+        return self.model_dump(include=set(PlannerOptions.model_fields), exclude_none=True)
 
     def command(self) -> tuple[str, ...]:
         """Return what asks for the same on a command line, without `ajet`."""
@@ -228,7 +230,9 @@ def reopen_planner(home: Home, log: EventLog, state: StudyState) -> Planner:
     require_here(home, log, state)
     if not is_complete(state):
         require_backend(backend_of(state))
-    return make_planner(state.planner["name"], state.planner["model"], os.environ)
+    return make_planner(
+        state.planner["name"], state.planner["model"], os.environ, state.settings.get(PLANNER_OPTIONS, {})
+    )
 
 
 def reopen_isolation(home: Home, state: StudyState, note: Note) -> Isolation:
@@ -289,6 +293,7 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     return StudyRequest(
         question, asked.planner, asked.planner_model, seconds, asked.max_runs, requirements=requirements,
         requested=comparison, parsed=parsed, base=base, approve=approve, explore=asked.explore,
+        planner_options=asked.planner_options,
     )  # fmt: skip
 
 
@@ -361,22 +366,23 @@ def _find_named_environments(topic: str, home: Home, *, short: bool) -> list[str
     return list(dict.fromkeys(named))
 
 
-def select_planner(request: StudyRequest, note: Note, timeout_s: float | None = None) -> Planner:
+def select_planner(request: StudyRequest, note: Note) -> Planner:
     """Return the planner that is asked for; raise BadTopic where flags say all that a planner would.
 
-    Raises BadInput for a timeout beside a planner that asks no language model.
+    Raises BadInput for options of language models beside a planner that asks none.
     """
     if request.requested.vary and request.planner != RulesPlanner.name:
         raise BadTopic(
             f"expected --vary without a planner, as it leaves nothing to plan; found --planner {request.planner}; "
             "leave it out"
         )
-    if timeout_s is not None and request.planner != "llm":
+    if request.planner_options and request.planner != "llm":
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in request.planner_options)
         raise BadInput(
-            f"expected --planner-timeout beside --planner llm, which waits for answers; found the planner "
-            f"{request.planner}; leave it out"
+            f"expected {flags} beside --planner llm, which asks a language model; found the planner {request.planner}; "
+            "leave it out"
         )
-    return make_planner(request.planner, request.model, os.environ, timeout_s, note=note)
+    return make_planner(request.planner, request.model, os.environ, request.planner_options, note=note)
 
 
 AskUser = Callable[[ParsedTopic, str], bool]
@@ -423,13 +429,12 @@ def require_understood(
 def require_planner(
     request: StudyRequest,
     note: Note,
-    timeout_s: float | None = None,
     *,
     ask: AskUser | None = None,
     asked: ResearchOptions | None = None,
 ) -> Planner:
     """Return the planner of a study on this request; refuse what no study could answer, before anything is begun."""
-    chosen = select_planner(request, note, timeout_s)
+    chosen = select_planner(request, note)
     if isinstance(chosen, RulesPlanner):
         if re.search(r"\bhow many (?:seeds|runs)\b", request.topic, re.IGNORECASE):
             raise BadTopic(

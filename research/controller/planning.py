@@ -310,6 +310,9 @@ class Planning:
             notes=notes,
             notebook=Notebook(state.notebook),
             findings=tuple(self._findings(state.topic, MOST_FINDINGS)),
+            tokens_spent={
+                kind: sum(act.tokens.get(kind, 0) for act in state.planner_acts) for kind in ("prompt", "completion")
+            },
             plays_seen=any(look["name"] == PLAYS for act in state.planner_acts for look in act.tool_calls),
         )
 
@@ -379,7 +382,7 @@ class Planning:
             try:
                 taken = self._ask_planner(planner or self.planner, context, check)
             except PlannerFailed as error:
-                if error.spent is not None and error.spent["looks"]:
+                if error.spent is not None and (error.spent["looks"] or error.spent.get("spent")):
                     self._append(EventType.PLANNER_ACTED, error.spent)
                 raise
             turn = _read_turn(path)  # a controller that took this one's place meanwhile has asked too, and went on

@@ -12,12 +12,13 @@ import re
 import secrets
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from platform import python_version
 from types import FrameType
+from typing import Any, Final
 
 from research.controller.controller import INTERRUPTED, Observer, StudyController, drive
 from research.controller.mirror import WandbMirror
@@ -91,6 +92,10 @@ Interruption = Callable[[], str | None]
 _PACKAGES = ("ajet", "torch", "transformers", "fastapi", "openai", "prefect", "wandb", "scipy", "sqlalchemy")
 
 
+PLANNER_OPTIONS: Final = "planner_options"
+"""Setting of a study: the options of its language model."""
+
+
 @dataclass(frozen=True, slots=True)
 class StudyRequest:
     """What a user asked for: what is to be studied, under which requirements, within which budget."""
@@ -115,6 +120,8 @@ class StudyRequest:
     """Where at W&B copies of its logs are sent; None for nowhere."""
     explore: bool = False
     """Whether one run of each arm is made, and nothing tested."""
+    planner_options: Mapping[str, Any] = field(default_factory=dict)
+    """How its language model is asked (`research.planners.llm.PlannerOptions`), as far as flags say it."""
     served: bool = False
     """Whether a worker works on it, and takes it up again where its controller ended."""
 
@@ -146,6 +153,7 @@ def create_study(log: EventLog, study: str, request: StudyRequest, check_of: Kno
             **request.requirements.settings(), **request.requested.settings(), **base_settings(request.base),
             **({} if request.parsed is None else request.parsed.settings()),
             **({EXPLORE: True} if request.explore else {}),
+            **({PLANNER_OPTIONS: dict(request.planner_options)} if request.planner_options else {}),
             **({} if request.wandb is None else {"wandb": request.wandb.model_dump(mode="json")}),
         },
         "command": ["ajet", *request.command],

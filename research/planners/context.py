@@ -141,6 +141,8 @@ class Briefing:
     """What the planner wrote down in earlier turns; None where it can write nothing down."""
     findings: Sequence[QuotedText] = ()
     """What earlier studies here found about the topic."""
+    tokens_spent: Mapping[str, float] = field(default_factory=dict)
+    """Tokens that language models read (`prompt`) and wrote (`completion`) for the study so far."""
     plays_seen: bool = False
     """Whether a planner looked at plays of hidden tasks: then no reward function may be written any more."""
 
@@ -321,6 +323,8 @@ class PlannerTurn:
     tries: int = 1
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    spent: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """The tokens by purpose, with their `cost` where prices are known: the stage, and `look` for what led to looks."""
     rejected: tuple[str, ...] = ()
     """Why earlier tries of this turn were refused, oldest first."""
     note: str = ""
@@ -342,6 +346,7 @@ class PlannerTurn:
             "rejected": list(self.rejected),
             "note": self.note,
             "not_tested": list(self.not_tested),
+            **({"spent": {name: dict(each) for name, each in self.spent.items()}} if self.spent else {}),
             **({"looks": [look.payload() for look in self.tool_results]} if self.tool_results else {}),
         }
 

@@ -20,6 +20,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
@@ -56,6 +57,11 @@ class Endpoint(Protocol):
     @property
     def where(self) -> str: ...
 
+    @property
+    def api(self) -> str:
+        """Whose API it has, `openai` or `anthropic`: the beginning of its variables' names, in small letters."""
+        ...
+
     def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
         """Return the body of the reply to a chat completion request; raise EndpointError."""
         ...
@@ -67,6 +73,8 @@ class Endpoint(Protocol):
 
 class OpenAiEndpoint:
     """An endpoint behind the openai client."""
+
+    api = "openai"
 
     def __init__(self, api_key: str, base_url: str) -> None:
         self._api_key, self._base_url, self.where = api_key, base_url, url_origin(base_url)
@@ -88,25 +96,29 @@ class OpenAiEndpoint:
             raise EndpointError("timeout") from error
 
     def _send(self, request: Mapping[str, Any], timeout_s: float) -> str:
-        import openai
-
-        key, url = self._api_key, self._base_url
+        sdk = import_module(self.api)  # both clients are made alike, down to their errors
         try:
-            with openai.OpenAI(api_key=key, base_url=url, timeout=timeout_s, max_retries=0) as client:
-                return client.chat.completions.with_raw_response.create(**request).text
-        except openai.APITimeoutError as error:
+            return self._ask(request, timeout_s)
+        except sdk.APITimeoutError as error:
             raise EndpointError("timeout") from error
-        except openai.APIConnectionError as error:
+        except sdk.APIConnectionError as error:
             # By its name: which HTTP library the client stands on differs between its versions.
             unreachable = type(error.__cause__).__name__ == "ConnectError"
             raise EndpointError("unreachable" if unreachable else "dropped") from error
-        except openai.APIStatusError as error:
+        except sdk.APIStatusError as error:
             waits = None
             with suppress(KeyError, ValueError):  # it may name a date, or nothing
                 waits = max(0.0, float(error.response.headers["retry-after"]))
             raise EndpointError("status", self.redact(error.message), error.status_code, waits) from error
-        except openai.OpenAIError as error:
+        except (sdk.APIError, ValueError) as error:
             raise EndpointError("other", self.redact(str(error))) from error
+
+    def _ask(self, request: Mapping[str, Any], timeout_s: float) -> str:
+        import openai
+
+        key, url = self._api_key, self._base_url
+        with openai.OpenAI(api_key=key, base_url=url, timeout=timeout_s, max_retries=0) as client:
+            return client.chat.completions.with_raw_response.create(**request).text
 
     def redact(self, text: str) -> str:
         return shorten(self.strip_key(text))
@@ -126,6 +138,7 @@ def url_origin(base_url: str) -> str:
     return f"{parts.scheme}://{parts.hostname}{port}"
 
 
+_MADE_BY = {"openai": "OpenAI's", "anthropic": "Anthropic's"}
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
 _MOST_DOUBLINGS = 10
 
@@ -135,6 +148,7 @@ class RetryingEndpoint:
 
     def __init__(
         self,
+        model: str,
         endpoint: Endpoint,
         timeout_s: float,
         patience_s: float,
@@ -143,7 +157,7 @@ class RetryingEndpoint:
         *,
         reached: bool,
     ) -> None:
-        self.reached, self.redact = reached, endpoint.redact
+        self.model, self.reached, self.redact = model, reached, endpoint.redact
         self._endpoint, self._timeout_s, self._left_s = endpoint, timeout_s, patience_s
         self._sleep, self._tell = sleep, note
         self._failed, self._last = 0, ""
@@ -170,22 +184,24 @@ class RetryingEndpoint:
                 self.reached = True
                 return reply
 
-    def make_error(self, error: EndpointError, model: str) -> PlannerFailed:
+    def make_error(self, error: EndpointError) -> PlannerFailed:
         """Return the failure that a person is told: expected, found, what to do."""
-        expected, status = f"expected an OpenAI-compatible endpoint at {self._endpoint.where}", error.status
+        api, status = self._endpoint.api, error.status
+        expected = f"expected an endpoint like {_MADE_BY[api]} at {self._endpoint.where}"
+        url, key = f"{api.upper()}_BASE_URL", f"{api.upper()}_API_KEY"
         whys: dict[object, str] = {
-            "timeout": f"found no answer within {self._timeout_s:g} s; try again or another --planner-model",
-            "unreachable": "found nothing that answers there; start it, correct OPENAI_BASE_URL, "
-            "or use --planner rules",
-            "dropped": "found a connection that broke off; try again, and check OPENAI_BASE_URL and the network",
+            "timeout": f"found no answer within {self._timeout_s:g} s; try again or another --planner-model, or wait "
+            "longer (--planner-timeout)",
+            "unreachable": f"found nothing that answers there; start it, correct {url}, or use --planner rules",
+            "dropped": f"found a connection that broke off; try again, and check {url} and the network",
             "unrecorded": f"found {error.text}; record it with AJET_PLANNER_RECORD, or ask without AJET_PLANNER_REPLAY",
-            404: "found 404; check --planner-model and OPENAI_BASE_URL",
+            404: f"found 404; check --planner-model and {url}",
             429: "it refuses for now (429, rate or credit); try again later",
-        } | {code: f"it refuses the key ({code}); check OPENAI_API_KEY" for code in (401, 403)}
+        } | {code: f"it refuses the key ({code}); check {key}" for code in (401, 403)}
         if error.kind == "unrecorded":
             expected = f"expected the request in {self._endpoint.where}"
         elif status == 404:
-            expected = f"{expected} with model {model!r}"
+            expected = f"{expected} with model {self.model!r}"
         text = error.text if status is None else f"status {status}: {error.text}"
         why = whys.get(error.kind) or whys.get(status) or f"found {text}; check --planner-model and the endpoint"
         again = f" (after {self._failed + 1} tries with pauses)" if self._failed else ""
@@ -227,9 +243,9 @@ class _Exchange(BaseModel):
 class Recorder:
     """An endpoint that writes down what another one says."""
 
-    def __init__(self, endpoint: OpenAiEndpoint, file: Path) -> None:
+    def __init__(self, endpoint: Endpoint, file: Path) -> None:
         self._endpoint, self._file = endpoint, file
-        self.where, self.redact = endpoint.where, endpoint.redact
+        self.where, self.api, self.redact = endpoint.where, endpoint.api, endpoint.redact
         try:
             file.open("a").close()
         except OSError as error:
@@ -253,6 +269,8 @@ class Recorder:
 
 class Replay:
     """An endpoint that says what was recorded, and nothing else."""
+
+    api = "openai"
 
     def __init__(self, file: Path) -> None:
         what, made = f"expected a recording of a planner at {file}", "name a file made with AJET_PLANNER_RECORD"

@@ -10,19 +10,22 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
+from typing import Any
+
+from pydantic import ValidationError
 
 from research.errors import BadInput, NotReady, ResearchError
 from research.installation.studies import every_study
+from research.planners.anthropic import AnthropicEndpoint
 from research.planners.context import Planner
-from research.planners.endpoint import OpenAiEndpoint, Recorder, Replay
-from research.planners.llm import TIMEOUT_S, LlmPlanner
+from research.planners.endpoint import Endpoint, OpenAiEndpoint, Recorder, Replay
+from research.planners.llm import LlmPlanner, PlannerOptions
 from research.planners.rules import RulesPlanner
-from research.text import did_you_mean, is_http_url
+from research.text import describe, did_you_mean, is_http_url
 from studies import EventLog, StudyState
 from studies.records.procedure import Prediction
 from studies.records.verdict import Verdict
@@ -34,12 +37,15 @@ from swarm.plugins import PLANNERS, load
 from swarm.plugins import list_known as known_names
 
 BUILT_IN = ("rules", "llm")
-OPENAI = "https://api.openai.com/v1"
+_APIS: Mapping[str, tuple[type[OpenAiEndpoint], str]] = {
+    "openai": (OpenAiEndpoint, "https://api.openai.com/v1"),
+    "anthropic": (AnthropicEndpoint, "https://api.anthropic.com"),
+}
+"""APIs of language models, with the address of whoever made each."""
 RECORD, REPLAY = "AJET_PLANNER_RECORD", "AJET_PLANNER_REPLAY"
 """Environment variables that name a file to record a language model in, or to replay it from."""
-TIMEOUT = "AJET_PLANNER_TIMEOUT"
-"""Environment variable with the seconds that an answer is waited for."""
-LONGEST_TIMEOUT_S = 86_400.0
+FALLBACK_KEY = "AJET_PLANNER_FALLBACK_KEY"
+"""Environment variable with the key for a second endpoint that is named by its address."""
 _NO_KEY = "none"
 """Sent where an endpoint of one's own needs no key; the SDK wants one."""
 
@@ -48,7 +54,7 @@ def make_planner(
     name: str | None,
     model: str | None,
     environ: Mapping[str, str],
-    timeout_s: float | None = None,
+    options: Mapping[str, Any] = {},
     *,
     note: Callable[[str], None] = lambda line: None,
 ) -> Planner:
@@ -57,9 +63,9 @@ def make_planner(
     A name besides these is one that an installed package brings by an entry point in `ajet.planners`: a callable of
     `model` and `environ` that returns a planner of that very name.
 
-    `llm` reads OPENAI_BASE_URL and OPENAI_API_KEY from `environ`. What it says is written to the file that
-    AJET_PLANNER_RECORD names, or read from that of AJET_PLANNER_REPLAY with neither address nor key; an answer is
-    waited for `timeout_s` seconds (default: AJET_PLANNER_TIMEOUT), and `note` is told of each pause between two tries.
+    `llm` reads the variables of its API from `environ`, such as OPENAI_BASE_URL and OPENAI_API_KEY, and those of
+    `PlannerOptions` that `options` lacks. What it says is written to the file that AJET_PLANNER_RECORD names, or read
+    from that of AJET_PLANNER_REPLAY with neither address nor key; `note` is told of each pause between two tries.
     Raises BadInput or NotReady; it does not reach out to the endpoint.
     """
     chosen = name or ("llm" if model else "rules")
@@ -74,37 +80,67 @@ def make_planner(
         )
     if chosen != "llm":
         return RulesPlanner() if chosen == "rules" else _load_plugin(chosen, model, environ)
+    named = {
+        key: text for key in PlannerOptions.model_fields if (text := environ.get(f"AJET_{key.upper()}", "").strip())
+    }
+    try:
+        asked = PlannerOptions.model_validate({**named, **options})
+    except ValidationError as error:
+        raise NotReady(
+            f"expected options of a language model, by flags or AJET_PLANNER_...; found {describe(error)}"
+        ) from error
+    if asked.planner_max_cost is not None and asked.planner_price is None:
+        raise NotReady("expected --planner-price IN,OUT beside --planner-max-cost; found no prices; name them")
     record, replay = (Path(text) if (text := environ.get(name, "").strip()) else None for name in (RECORD, REPLAY))
     if record and replay:
         raise NotReady(f"expected {RECORD} or {REPLAY}; found both; leave one out")
+    second, _, place = (asked.planner_fallback or "").partition("@")
     if replay:
         recorded = Replay(replay)
-        return LlmPlanner(model or recorded.model, recorded, note=note)
-    base_url, key = (environ.get(name, "").strip() for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY"))
+        fallback: tuple[str, Endpoint] | None = (second, recorded) if second else None
+        return LlmPlanner(model or recorded.model, recorded, options=asked, fallback=fallback, note=note)
     if not model:
         raise NotReady("the planner llm expects a model; found none; pass --planner-model NAME")
+    source = _open(asked.planner_endpoint or _choose_api(environ), environ, record)
+    fallback = None
+    if second:
+        api = place if place in _APIS else "openai"
+        own = {"OPENAI_BASE_URL": place, "OPENAI_API_KEY": environ.get(FALLBACK_KEY, "")}
+        fallback = second, _open(api, environ if place in _APIS else own, record)
+    return LlmPlanner(model, source, options=asked, fallback=fallback, note=note)
+
+
+def _choose_api(environ: Mapping[str, str]) -> str:
+    """Return the API whose variables are set; raise NotReady for both: which one is meant is not guessed."""
+    there = [api for api in _APIS if any(environ.get(f"{api.upper()}_{part}", "").strip() for part in _PARTS)]
+    if len(there) > 1:
+        raise NotReady(
+            "expected one endpoint of a language model; found variables of two, OPENAI_... and ANTHROPIC_...; say "
+            "which: --planner-endpoint openai or anthropic"
+        )
+    return there[0] if there else "openai"
+
+
+_PARTS = ("BASE_URL", "API_KEY")
+
+
+def _open(api: str, environ: Mapping[str, str], record: Path | None) -> Endpoint:
+    make, usual = _APIS[api]
+    url_name, key_name = (f"{api.upper()}_{part}" for part in _PARTS)
+    base_url, key = (environ.get(name, "").strip() for name in (url_name, key_name))
     if not base_url and not key:
         raise NotReady(
-            "the planner llm expects an endpoint; found neither OPENAI_BASE_URL nor OPENAI_API_KEY; set OPENAI_API_KEY "
-            "(and OPENAI_BASE_URL for an endpoint of your own), or use --planner rules"
+            f"the planner llm expects an endpoint; found neither {url_name} nor {key_name}; set {key_name} (and "
+            f"{url_name} for an endpoint of your own; ANTHROPIC_... for Anthropic's), or use --planner rules"
         )
     if base_url and not is_http_url(base_url):
         raise NotReady(
-            "OPENAI_BASE_URL expects an address such as http://127.0.0.1:8000/v1; found something else; correct it"
+            f"{url_name} expects an address such as http://127.0.0.1:8000/v1; found something else; correct it"
         )
     if not (key.isascii() and key.isprintable()):
-        raise NotReady("OPENAI_API_KEY expects printable ASCII; found other characters; copy the key again")
-    endpoint = OpenAiEndpoint(api_key=key or _NO_KEY, base_url=base_url or OPENAI)
-    if timeout_s is None and (text := environ.get(TIMEOUT, "").strip()):
-        with suppress(ValueError):
-            timeout_s = float(text)
-        if timeout_s is None or not 1 <= timeout_s <= LONGEST_TIMEOUT_S:
-            raise NotReady(
-                f"{TIMEOUT} expects seconds from 1 to {LONGEST_TIMEOUT_S:g}; found {text[:40]!r}; correct it, or unset "
-                "it"
-            )
-    source = Recorder(endpoint, record) if record else endpoint
-    return LlmPlanner(model, source, timeout_s=timeout_s or TIMEOUT_S, note=note)
+        raise NotReady(f"{key_name} expects printable ASCII; found other characters; copy the key again")
+    endpoint = make(api_key=key or _NO_KEY, base_url=base_url or usual)
+    return Recorder(endpoint, record) if record else endpoint
 
 
 def planner_names() -> tuple[str, ...]:

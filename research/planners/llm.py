@@ -1,10 +1,13 @@
-"""LLMPlanner: a planner behind any OpenAI-compatible endpoint.
+"""LLMPlanner: a planner behind an endpoint of a language model, any that is like OpenAI's, or Anthropic's.
 
 Each action is one conversation: asked, validated here whatever the endpoint promises, and returned with the error for
 at most three tries; looks and notes take no try, and a repeated answer ends it. Looks are tool calls, counted and
 capped. An endpoint that refuses a request (400, 422) is asked without tools, so that nothing can be looked at, then
-without a response format, then without both. Several JSON objects of which one may be a draft, or one cut short, are
-`UnusableAnswer`.
+without a response format, then without both. One that gives no answer hands the turn to a second one, if there is one.
+Several JSON objects count as the one at the end; drafts alone, or one cut short, are `UnusableAnswer`.
+
+Tokens are counted by purpose, those of refused answers and of failed turns too. A cap on them is looked at before each
+request, which is not made where what is left carries no answer.
 
 After the verdicts there is a single try, and code concludes without a model.
 """
@@ -15,13 +18,14 @@ import itertools
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from research.errors import BadTopic, PlannerFailed
+from research.planners.anthropic import THINKING
 from research.planners.context import NO_REWARD_NOW, Check, PlannerContext, PlannerTurn, ToolResult
 from research.planners.endpoint import Endpoint, EndpointError, RetryingEndpoint, shorten
 from research.planners.history import redact_secrets, sanitize_line
@@ -58,6 +62,8 @@ class Message(BaseModel):
     content: str | None = None
     refusal: str | None = None
     tool_calls: list[Any] | None = None
+    anthropic_thinking: list[Any] | None = None
+    """What goes back with the calls of its tools, unread."""
 
     @field_validator("content", mode="before")
     @classmethod
@@ -93,8 +99,8 @@ class UnusableAnswer(Exception):
 
 
 def parse_json_object(answer: str) -> dict[str, Any]:
-    """Return the one JSON object in what follows an answer's thinking; raise UnusableAnswer for none, one that is cut
-    short, and several: which is the draft?
+    """Return the JSON object in what follows an answer's thinking, of several the one at its very end, in a fence or
+    not; raise UnusableAnswer for none, one that is cut short, and several before other words: which is the draft?
     """
     closes = [mark.end() for mark in _CLOSES.finditer(answer)]
     text = answer[closes[-1] :] if closes else answer
@@ -103,7 +109,7 @@ def parse_json_object(answer: str) -> dict[str, Any]:
         if "{" not in text:
             raise UnusableAnswer("expected an answer after the thinking; found thinking that does not end: think less")
     text = text[:LONGEST_ANSWER]
-    decoder, objects, after = json.JSONDecoder(), list[dict[str, Any]](), 0
+    decoder, objects, after, ended_at = json.JSONDecoder(), list[dict[str, Any]](), 0, 0
     for start in (brace.start() for brace in itertools.islice(re.finditer("{", text), _MOST_BRACES)):
         if start < after:
             continue
@@ -116,13 +122,14 @@ def parse_json_object(answer: str) -> dict[str, Any]:
         except (ValueError, RecursionError):
             continue
         else:
-            objects += [value] if isinstance(value, dict) else []
+            objects += [value]
+            ended_at = after if value else ended_at
     meant = [value for value in objects if value] or objects[:1]
     if not meant:
         raise UnusableAnswer(f"expected one JSON object; found {shorten(answer)!r}")
-    if any(value != meant[0] for value in meant):
+    if any(value != meant[0] for value in meant) and text[ended_at:].strip("` \n\r\t"):
         raise UnusableAnswer(f"expected one JSON object; found {len(meant)}: answer with the final one alone")
-    return meant[0]
+    return meant[-1]
 
 
 MOST_ANSWERED: Final = 24_000
@@ -144,32 +151,91 @@ class PlannerToolCall(BaseModel):
 
 
 _REFUSALS: Final = (400, 422)
+_CHARACTERS: Final = 4
+"""Of a request for each token, about: it is counted once it is answered."""
+_LEAST_ANSWER: Final = 256
+"""Tokens below which no answer is asked for."""
 PLANNER = "llm"
 FAILED = "failed"
 """What stands for the action of a turn that came to none."""
+
+
+class PlannerOptions(BaseModel):
+    """How a language model plans. Each is a flag, a field of Prefect's form, and a variable such as
+    AJET_PLANNER_TIMEOUT; a study keeps its flags."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    planner_endpoint: Literal["openai", "anthropic"] | None = Field(
+        default=None,
+        description="Whose API the model has, where variables of both are set (OPENAI_..., ANTHROPIC_...).",
+    )
+    planner_timeout: float | None = Field(
+        default=None, ge=1, le=86_400, description="Seconds that an answer of the language model is waited for (600)."
+    )
+    planner_tokens: int | None = Field(
+        default=None, ge=1024, description="Most tokens of one answer, its thinking included."
+    )
+    planner_effort: str | None = Field(
+        default=None, pattern="^[a-z]+$", description="How much it reasons, in the endpoint's words: low, medium, high."
+    )
+    planner_price: str | None = Field(
+        default=None,
+        pattern=r"^\d+(\.\d+)?,\d+(\.\d+)?$",
+        description="IN,OUT: price of a million tokens, read and written.",
+    )
+    planner_max_tokens: int | None = Field(
+        default=None, ge=1, description="Most tokens of the study, read and written; then the rules plan on."
+    )
+    planner_max_cost: float | None = Field(default=None, gt=0, description="The same in money, by --planner-price.")
+    planner_fallback: str | None = Field(
+        default=None,
+        pattern="^[^@]+@.+$",
+        description="MODEL@openai, @anthropic or @URL: asked where the first does not answer.",
+    )
+
+    def cost(self, tokens: Mapping[str, float]) -> float | None:
+        """Return the price of tokens, None where nobody named prices."""
+        if self.planner_price is None:
+            return None
+        read, written = map(float, self.planner_price.split(","))
+        return (tokens["prompt"] * read + tokens["completion"] * written) / 1e6
 
 
 class ActionConversation:
     """One action: the conversation about it, its tries, looks and tokens."""
 
     def __init__(
-        self, line: RetryingEndpoint, model: str, context: PlannerContext, check: Check, *, tries: int
-    ) -> None:
-        self._line, self._model, self._context, self._check, self._tries = line, model, context, check, tries
+        self, lines: Sequence[RetryingEndpoint], context: PlannerContext, check: Check, options: PlannerOptions,
+        total: dict[str, float], *, tries: int,
+    ) -> None:  # fmt: skip
+        """`total` is what the study took until now (`prompt`, `completion`); it is counted on."""
+        self._lines, self._context, self._check, self._tries = list(lines), context, check, tries
+        self._options, self._total, self._spent = options, total, dict[str, dict[str, float]]()
+        self._sizes = 0, 0
+        """Characters of the last request and its reply."""
+        self._gone = ""
+        """Who gave no answer, and who was asked then."""
         self._tools = None if context.stage == "conclude" else context.tools
         self._looks, self._left = list[ToolResult](), MOST_ANSWERED
         """What was looked at, and how many characters are left to look at."""
-        ways = [(True, True), (False, True), (True, False), (False, False)]
-        self._ways = [way for way in ways if self._tools is not None or not way[0]]
+        self._ways = self._list_ways()
         """With tools, and with a response format: what the endpoint may still be asked with."""
         self._said: list[dict[str, Any]] = []
-        self._prompt_tokens, self._completion_tokens = 0, 0
         self._side_actions: list[SideAction] = []
         self._rejected: list[tuple[str, str]] = []
         """Why answers were refused, for the model and for a person."""
         self._answer = ""
         self._refused: str | None = None
         self._answers: set[str] = set()
+
+    @property
+    def _line(self) -> RetryingEndpoint:
+        return self._lines[0]
+
+    def _list_ways(self) -> list[tuple[bool, bool]]:
+        ways = [(True, True), (False, True), (True, False), (False, False)]
+        return [way for way in ways if self._tools is not None or not way[0]]
 
     def run(self) -> PlannerTurn:
         """Return the turn of the first answer that is taken; raise PlannerFailed, with what was spent on it."""
@@ -194,7 +260,7 @@ class ActionConversation:
                     return self._make_turn(action, number)
             tries = "; ".join(f"({n}) {shorten(why)}" for n, (_, why) in enumerate(self._rejected, start=1))
             message = (
-                f"expected a usable '{self._context.stage}' answer of model {self._model!r}; found "
+                f"expected a usable '{self._context.stage}' answer of model {self._line.model!r}; found "
                 f"{len(self._rejected)} refused: {tries}; try another --planner-model, or --planner rules"
             )
             raise PlannerFailed(message, self._refused)
@@ -211,17 +277,17 @@ class ActionConversation:
                 completion = ChatCompletion.model_validate_json(self._fetch_body())
             except ValidationError as error:
                 raise UnusableAnswer(f"the endpoint's reply is no chat completion: {describe(error)}") from error
-            if (usage := completion.usage) is not None:
-                self._prompt_tokens += usage.prompt_tokens or 0
-                self._completion_tokens += usage.completion_tokens or 0
             message, ended = completion.choices[0].message, completion.choices[0].finish_reason
+            self._count(completion.usage, "look" if message.tool_calls and self._ways[0][0] else self._context.stage)
             if message.refusal:
                 raise UnusableAnswer(f"the model refused: {shorten(message.refusal)}")
             if ended == "length":
                 raise UnusableAnswer("the answer was cut off at the endpoint's token limit; be brief")
             if message.tool_calls and self._ways[0][0]:
                 self._answer = message.content or ""
-                self._said += self._run_tool_calls(message.tool_calls)
+                said, *answers = self._run_tool_calls(message.tool_calls)
+                thinking = {THINKING: message.anthropic_thinking} if message.anthropic_thinking else {}
+                self._said += [said | {"content": message.content} | thinking, *answers]
                 continue
             if (message.tool_calls or ended == "tool_calls") and not message.content:
                 raise UnusableAnswer(
@@ -244,6 +310,30 @@ class ActionConversation:
                 f"That is written down; {left or 'no'} more may be in this turn. Now go on, with one JSON object that "
                 "fits the schema."
             )
+
+    def _count(self, usage: ChatCompletion.Usage | None, purpose: str) -> None:
+        spent = self._spent.setdefault(purpose, {"prompt": 0, "completion": 0})
+        for kind, characters in zip(spent, self._sizes, strict=True):
+            count = 0 if usage is None else getattr(usage, f"{kind}_tokens") or 0
+            spent[kind] += count
+            self._total[kind] += count or characters / _CHARACTERS  # a cap holds where nobody counts, too
+
+    def _cap(self, request: dict[str, Any]) -> int | None:
+        """Return the most tokens that an answer may have, None for any; raise PlannerFailed where a cap leaves none."""
+        options, read = self._options, len(json.dumps(request)) / _CHARACTERS
+        most = [] if options.planner_tokens is None else [float(options.planner_tokens)]
+        if options.planner_max_tokens is not None:
+            most.append(options.planner_max_tokens - sum(self._total.values()) - read)
+        if options.planner_max_cost is not None and options.planner_price is not None:
+            spent = options.cost({**self._total, "prompt": self._total["prompt"] + read}) or 0.0
+            most.append((options.planner_max_cost - spent) * 1e6 / (float(options.planner_price.split(",")[1]) or 1e-9))
+        if most and min(most) < _LEAST_ANSWER:
+            money = "" if (cost := options.cost(self._total)) is None else f" for {cost:.2f}"
+            raise PlannerFailed(
+                f"expected room for an answer under --planner-max-tokens and --planner-max-cost; found "
+                f"{sum(self._total.values()):,.0f} tokens spent{money}: no model is asked any more"
+            )
+        return int(min(most)) if most else None
 
     @property
     def _is_exhausted(self) -> bool:
@@ -294,7 +384,9 @@ class ActionConversation:
             by_tools, by_format = self._ways[0]
             tools = self._tools if by_tools else None
             asked = messages(self._context, tools, schema_apart=by_format)
-            request: dict[str, Any] = {"model": self._model, "messages": [*asked, *self._said]}
+            request: dict[str, Any] = {"model": self._line.model, "messages": [*asked, *self._said]}
+            if self._options.planner_effort is not None:
+                request["reasoning_effort"] = self._options.planner_effort
             if tools is not None:
                 offered = ((name, " ".join((kind.__doc__ or "").split()), kind) for name, kind in tools.offered.items())
                 request["tools"] = [
@@ -306,12 +398,24 @@ class ActionConversation:
                 bare = due_schema(self._context, described=False)
                 named = {"name": self._context.stage, "strict": True, "schema": bare}
                 request |= {"response_format": {"type": "json_schema", "json_schema": named}}
+            if (most := self._cap(request)) is not None:
+                request["max_completion_tokens"] = most
             try:
-                return self._line.complete(request)
+                body = self._line.complete(request)
+                self._sizes = len(json.dumps(request)), len(body)
+                return body
             except EndpointError as error:
-                if error.status not in _REFUSALS or len(self._ways) == 1:
-                    raise self._line.make_error(error, self._model) from error
-                self._ways.pop(0)
+                if error.status in _REFUSALS and len(self._ways) > 1:
+                    self._ways.pop(0)
+                    continue
+                failed = self._line.make_error(error)
+                if len(self._lines) == 1:
+                    raise PlannerFailed(f"{self._gone}{failed.message}") from error
+                self._gone = f"{failed.message}; {self._lines[1].model} was asked instead. "
+                self._lines.pop(0)
+                self._ways = self._list_ways()
+                for message in self._said:
+                    message.pop(THINKING, None)
 
     def _parse_answer(self, answer: str) -> Action:
         value = parse_json_object(answer)
@@ -336,24 +440,28 @@ class ActionConversation:
 
     def _make_turn(self, action: Action, tries: int) -> PlannerTurn:
         by_tools, by_format = self._ways[0]
-        notes = [] if by_format else ["The endpoint takes no response_format; the schema stood in the prompt only."]
+        notes = [self._gone.strip()] if self._gone else []
+        notes += [] if by_format else ["The endpoint takes no response_format; the schema stood in the prompt only."]
         if self._tools is not None and not by_tools:
             notes.append("The endpoint takes no tools, so that nothing could be looked at.")
         said = action.not_tested.strip() if isinstance(action, Propose | ProposeDesign) else ""
+        prompt, completion = (
+            sum(int(each[kind]) for each in self._spent.values()) for kind in ("prompt", "completion")
+        )
+        priced = {name: (each, self._options.cost(each)) for name, each in self._spent.items()}
+        spent = {name: each | ({} if cost is None else {"cost": cost}) for name, (each, cost) in priced.items()}
         return PlannerTurn(
-            action, tries, self._prompt_tokens, self._completion_tokens,
+            action, tries, prompt, completion, spent=spent if sum((prompt, completion)) else {},
             rejected=tuple(why for why, _ in self._rejected),
             note=" ".join(filter(None, (*notes, self._line.note))),
-            not_tested=(f'{planner_label(PLANNER, self._model)}: "{said}"',) if said else (),
+            not_tested=(f'{planner_label(PLANNER, self._line.model)}: "{said}"',) if said else (),
             tool_results=tuple(self._looks), side_actions=tuple(self._side_actions),
         )  # fmt: skip
 
 
 TRIES = 3
-TIMEOUT_S = 120.0
-"""Longest that one answer is waited for, unless `--planner-timeout` says otherwise."""
-CONCLUSION_TIMEOUT_S = 30.0
-"""Longest a conclusion is waited for: the study is over without it."""
+TIMEOUT_S = 600.0
+"""Longest that one answer is waited for, unless `--planner-timeout` says otherwise: those that reason take minutes."""
 PATIENT_SHARE = 0.2
 """Share of the seconds left that a planner's turn may wait for its endpoint: hours, where the study has days."""
 
@@ -368,28 +476,36 @@ class LlmPlanner:
         model: str,
         endpoint: Endpoint,
         *,
-        timeout_s: float = TIMEOUT_S,
+        options: PlannerOptions | None = None,
+        fallback: tuple[str, Endpoint] | None = None,
         patience_s: float | None = None,
         sleep: Callable[[float], None] = time.sleep,
         note: Callable[[str], None] = lambda line: None,
     ) -> None:
         """`patience_s` is how long a turn may wait (default: `PATIENT_SHARE` of the time left); `note` hears of it."""
         self.model: str | None = model
-        self._endpoint, self._timeout_s, self._patience_s = endpoint, timeout_s, patience_s
+        self._endpoints = [(model, endpoint), *([] if fallback is None else [fallback])]
+        self._options, self._patience_s = options or PlannerOptions(), patience_s
         self._sleep, self._note, self._reached = sleep, note, False
         """Whether the endpoint was ever there."""
+        self._total: dict[str, float] | None = None
 
     def act(self, context: PlannerContext, check: Check) -> PlannerTurn:
         if not context.topic.strip():
             raise BadTopic("expected a topic; found an empty one; say in a sentence what is to be studied")
-        over, timeout_s = context.stage == "conclude", self._timeout_s
+        over, timeout_s = context.stage == "conclude", self._options.planner_timeout or TIMEOUT_S
         # Whoever proposed has answered before, in this process or another.
         reached = self._reached or context.stage != "propose" or context.campaign is not None
         patience_s = PATIENT_SHARE * context.seconds_left if self._patience_s is None else self._patience_s
-        if over:
-            timeout_s, patience_s = min(timeout_s, CONCLUSION_TIMEOUT_S), 0.0
-        line = RetryingEndpoint(self._endpoint, timeout_s, patience_s, self._sleep, self._note, reached=reached)
+        patience = [0.0 if over else patience_s, 0.0]  # none for the second one, which is asked once
+        lines = [
+            RetryingEndpoint(model, source, timeout_s, left, self._sleep, self._note, reached=reached)
+            for (model, source), left in zip(self._endpoints, patience, strict=False)
+        ]
+        if self._total is None:  # it goes on from what the study took in another process
+            self._total = {"prompt": 0.0, "completion": 0.0, **context.tokens_spent}
         try:
-            return ActionConversation(line, str(self.model), context, check, tries=1 if over else TRIES).run()
+            tries = 1 if over else TRIES
+            return ActionConversation(lines, context, check, self._options, self._total, tries=tries).run()
         finally:
-            self._reached = line.reached
+            self._reached = lines[0].reached

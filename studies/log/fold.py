@@ -131,8 +131,11 @@ def _create(study: StudyState, event: Event, /, topic: str, command: Any, served
 def _add_act(
     study: StudyState, event: Event, action: str, tries: int, tokens: dict[str, int], rejected: tuple[str, ...],
     note: str | None, not_tested: tuple[str, ...] = (), turn: str = "", looks: tuple[dict[str, Any], ...] = (),
+    spent: dict[str, dict[str, float]] | None = None,
 ) -> None:  # fmt: skip
-    study.planner_acts.append(PlannerAct(action, tries, tokens, rejected, note or "", not_tested, turn, looks))
+    study.planner_acts.append(
+        PlannerAct(action, tries, tokens, rejected, note or "", not_tested, turn, looks, spent or {})
+    )
 
 
 @rule(EventType.PLANNER_NOTED, EventType.PLANNER_ASKED)

@@ -161,6 +161,9 @@ class PlannerAct:
     """Which turn it was, by round, stage and number (`2/design/1`); empty in logs that knew one round."""
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     """What it looked at before: name, arguments, and hash and size (in characters) of the answer."""
+    spent: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Its tokens (`prompt`, `completion`) by what they were for, with their `cost` where prices were named; empty in
+    older logs."""
 
 
 @dataclass(frozen=True, slots=True)

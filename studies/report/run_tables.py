@@ -7,7 +7,7 @@ they ran.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from statistics import fmean
@@ -272,12 +272,21 @@ def cost_facts(state: StudyState) -> Iterator[Fact]:
     if locked is not None and locked.wall_clock_s != state.budget_s:
         yield "Budget, as locked", duration(locked.wall_clock_s)
     yield "Time in runs, all attempts added up", duration(sum(run.seconds for run in state.every_run.values()))
-    prompt, answer = (sum(act.tokens.get(kind, 0) for act in state.planner_acts) for kind in ("prompt", "completion"))
-    yield "Planner tokens", f"{prompt:,} in prompts, {answer:,} in answers"
+    yield "Planner tokens", describe_spending(act.tokens for act in state.planner_acts)
+    purposes = dict.fromkeys(purpose for act in state.planner_acts for purpose in act.spent)
+    for purpose in purposes:
+        yield f"Planner tokens, {purpose}", describe_spending(act.spent.get(purpose, {}) for act in state.planner_acts)
     if state.model is not None:
         yield "Making or finding the model", duration(sum(float(each["seconds"]) for each in state.prepared.values()))
     for each in state.rounds:
         yield from _price_facts(each, is_campaign(state))
+
+
+def describe_spending(parts: Iterable[Mapping[str, float]]) -> str:
+    """Return tokens of a language model, read and written, and what they cost where prices were named."""
+    listed = list(parts)
+    prompt, answer, cost = (sum(part.get(kind, 0) for part in listed) for kind in ("prompt", "completion", "cost"))
+    return f"{prompt:,} in prompts, {answer:,} in answers" + (f", for {cost:.4g}" if cost else "")
 
 
 def _price_facts(state: StudyState, several: bool) -> Iterator[Fact]:

@@ -40,6 +40,7 @@ CONCLUSION = {"action": "conclude", "reason": WORDS}
 
 class Script:
     where = "a script"
+    api = "openai"
 
     def __init__(self, **answers: list[Any]) -> None:
         self.left: dict[str, Iterator[Any]] = {stage: iter(entries) for stage, entries in answers.items()}

@@ -100,8 +100,13 @@ LOCAL = {"OPENAI_BASE_URL": "http://127.0.0.1:8000/v1"}
         ("llm", "m", {"OPENAI_BASE_URL": "localhost:8000"}, "an address such as"),
         ("llm", "m", {"OPENAI_BASE_URL": "http://host:port/v1"}, "an address such as"),
         ("llm", "m", {"OPENAI_API_KEY": "sk-\u2026"}, "printable ASCII"),
-        *(("llm", "m", {**LOCAL, "AJET_PLANNER_TIMEOUT": seconds}, "seconds from 1 to 86400") for seconds in (
+        *(("llm", "m", {**LOCAL, "AJET_PLANNER_TIMEOUT": seconds}, "planner_timeout: ") for seconds in (
             "soon", "0", "nan", "1e9")),
+        ("llm", "m", {**LOCAL, "AJET_PLANNER_PRICE": "cheap"}, "planner_price: "),
+        ("llm", "m", {**LOCAL, "AJET_PLANNER_MAX_COST": "3"}, "--planner-price IN,OUT"),
+        ("llm", "m", {**LOCAL, "ANTHROPIC_API_KEY": "k"}, "say which: --planner-endpoint"),
+        ("llm", "m", {**LOCAL, "AJET_PLANNER_ENDPOINT": "anthropic"}, "set ANTHROPIC_API_KEY"),
+        ("llm", "m", {**LOCAL, "AJET_PLANNER_FALLBACK": "n@nowhere"}, "an address such as"),
     ],
 )  # fmt: skip
 def test_what_makes_no_planner_is_named(name: str, model: str | None, environ: dict[str, str], told: str) -> None:

@@ -14,7 +14,7 @@ from research.design.pricing import make_pricing
 from research.errors import BadTopic, PlannerFailed
 from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.planners.endpoint import OpenAiEndpoint
-from research.planners.llm import LlmPlanner, UnusableAnswer, parse_json_object
+from research.planners.llm import LlmPlanner, PlannerOptions, UnusableAnswer, parse_json_object
 from research.proposals.actions import Decline, Propose
 from studies.records.base import canonical
 from studies.records.design import Budget
@@ -67,7 +67,7 @@ def test_a_good_answer_is_taken_at_once_and_no_key_comes_into_the_study(digest: 
     assert turn.action == Propose.model_validate(changed(kill_if=kill_if, statement="It is ***."))
     assert turn.payload() == {
         "action": "propose", "tries": 1, "tokens": TOKENS,
-        "rejected": [], "note": "", "not_tested": [],
+        "rejected": [], "note": "", "not_tested": [], "spent": {"propose": TOKENS},
     }  # fmt: skip
     assert endpoint.paths == ["/v1/chat/completions"]
     assert endpoint.keys == [f"Bearer {KEY}"]
@@ -84,6 +84,7 @@ def test_a_good_answer_is_taken_at_once_and_no_key_comes_into_the_study(digest: 
     [
         f"<think>Is it {{this}}?</think>\n{json.dumps(PROPOSAL)}", f"```json\n{json.dumps(PROPOSAL)}\n```",
         f"Here you are: {json.dumps(PROPOSAL)} Good luck {{}}!", f"{{}} {json.dumps(PROPOSAL)}",
+        f"{DRAFT} no, rather {json.dumps(PROPOSAL)}", f"{DRAFT}\n\nAt last:\n```json\n{json.dumps(PROPOSAL)}\n```\n",
         *(f"{mark}A draft: {DRAFT}{end}\n{json.dumps(PROPOSAL)}" for mark, end in (
             ("", "</think>"), ("<think>", "</think>"), ("<THINK>", "</Think>"), ("[THINK]", "[/THINK]"),
             ("<thinking>", "</thinking>"), ("<seed:think>", "</seed:think>"), ("◁think▷", "◁/think▷"),
@@ -102,7 +103,8 @@ def test_thinking_fences_and_chatter_around_the_object_are_tolerated(answer: str
     ("answer", "why"),
     [
         (f"<think>A draft: {DRAFT}", "does not end"), (f"[THINK] {DRAFT}", "does not end"),
-        (f"{DRAFT} no, rather {json.dumps(PROPOSAL)}", "found 2"),
+        (f"{json.dumps(PROPOSAL)} rather than {DRAFT}, which is too small", "found 2"),
+        (f"[{json.dumps(PROPOSAL)}, {DRAFT}]", "found 2"), (f"{DRAFT} no: {json.dumps(PROPOSAL)[:-3]}", "cut short"),
         (json.dumps(PROPOSAL)[:-3], "cut short"), (json.dumps(PROPOSAL)[:-60], "cut short"),
         (f"```json\n{json.dumps(PROPOSAL)[:-3]}\n```", "cut short"), ("{this} is no {answer}", "expected one JSON"),
     ],
@@ -215,8 +217,8 @@ def test_a_refusing_endpoint_fails_in_one_line_without_the_key(status: int, told
     "reply", [Reply(hang=True), Reply(body=" " * 100_000, trickle=True)], ids=["hangs", "trickles"]
 )
 def test_an_endpoint_without_an_answer_fails_by_the_timeout(reply: Reply, digest: MakeDigest) -> None:
-    message, _ = failure([reply], digest(TOPIC), timeout_s=0.5)
-    assert "0.5 s" in message
+    message, _ = failure([reply], digest(TOPIC), options=PlannerOptions(planner_timeout=1))
+    assert "within 1 s" in message
 
 
 def test_an_empty_topic_asks_nobody(digest: MakeDigest) -> None:
@@ -291,5 +293,23 @@ def test_what_passes_is_waited_for_with_growing_pauses(status: int, digest: Make
 def test_a_conclusion_is_tried_once_and_waits_for_nobody(reply: Reply, digest: MakeDigest) -> None:
     pauses: list[float] = []
     due = digest(TOPIC, hypotheses=RECORDS, verdicts=(make_verdict(),))
-    _, endpoint = failure([reply], due, patience_s=None, timeout_s=3.0 if reply.hang else 30.0, sleep=pauses.append)
+    options = PlannerOptions(planner_timeout=1 if reply.hang else 30)
+    _, endpoint = failure([reply], due, patience_s=None, options=options, sleep=pauses.append)
     assert (pauses, len(endpoint.requests)) == ([], 1)
+
+
+def test_tokens_are_counted_by_purpose_with_their_price_and_a_cap_is_kept_before_it_is_broken(
+    digest: MakeDigest,
+) -> None:
+    options = PlannerOptions(
+        planner_price="1,10", planner_max_cost=0.5, planner_max_tokens=100_000, planner_tokens=2000
+    )
+    with scripted_endpoint([says("turtles"), says(PROPOSAL)]) as endpoint:
+        frugal = planner(endpoint, options=options)
+        turn = frugal.act(digest(TOPIC), compiled())
+        with pytest.raises(PlannerFailed, match="no model is asked any more"):
+            planner(endpoint, options=options).act(digest(TOPIC, tokens_spent={"prompt": 99_990.0}), compiled())
+        with pytest.raises(PlannerFailed, match=r"tokens spent for 0\.50"):
+            planner(endpoint, options=options).act(digest(TOPIC, tokens_spent={"completion": 50_000.0}), compiled())
+    assert turn.payload()["spent"] == {"propose": {"prompt": 22, "completion": 14, "cost": pytest.approx(162e-6)}}
+    assert [request["max_completion_tokens"] for request in endpoint.requests] == [2000, 2000]
