@@ -1,66 +1,116 @@
-"""What closes a study: the planner's last words, and what is worth asking next. Neither keeps a study from its end."""
+"""What a planner is asked once a design is locked, and what is worth asking next.
+
+After a look whether to go on, at the end for its words. A study waits for neither longer than its planner's time limit,
+and goes on without an answer: the decision table decides, and code concludes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from statistics import fmean
-from typing import Final
+from typing import Any, Final
 
 from research.controller.evaluation import ActionCheck, design_topic, dry_run
-from research.controller.planning import Planning, TurnId
+from research.controller.planning import Planning, RecordedTurn, TurnId
 from research.design.comparison import StatisticalRequirements
 from research.design.noise_bank import NoiseBank
+from research.design.pricing import price_of
 from research.design.sample_size import LIKELY_SEEDS
 from research.errors import DesignRefused, ResearchError
+from research.files import is_full
 from research.installation.base_job import describe_unusual_rate
 from research.planners.context import ArmSummary
 from research.planners.history import CampaignFacts
 from research.planners.rules import RulesPlanner
+from research.proposals.actions import GoOn, Settle
 from research.proposals.arms import NO_MODELS
 from research.proposals.flags import RequestedComparison
 from research.proposals.metric_choice import RequestedMetric
+from research.scheduler.required_runs import confirmation_runs, is_over, planned_runs
+from research.scheduler.steps import Decide
 from research.text import format_seconds
 from studies import StudyState
+from studies.errors import StudiesError
+from studies.log.study import LOOK_RULE
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Budget
-from studies.records.verdict import PlannerMessage
+from studies.records.verdict import PlannerMessage, quote_message
 from studies.report.next_question import ProposedStudy, list_next_questions, restate
 from studies.report.summary import last_judged
 from studies.statistics.comparison import mean_interval
 from studies.verdicts.judge import find_collapsed_runs
 from swarm.errors import InvalidRequest
 
+logger = logging.getLogger(__name__)
 _ANY_BUDGET_S: Final = 365 * 86_400.0
 """A budget that refuses nothing: what a study would take is priced, not whether it can be had."""
 
 
 class Closing:
-    """Asks the planner of a study for its last words, and the compiler for what may be asked next."""
+    """Asks the planner of a study after looks and for its last words, and the compiler for what may be asked next."""
 
     def __init__(self, planning: Planning) -> None:
         self._planning = planning
 
-    def write_final_message(self, state: StudyState, seconds_left: float) -> PlannerMessage | None:
-        """Return the planner's last words, to be quoted; None when it has none."""
-        if not state.verdicts:
-            return None  # nothing was claimed, so there is nothing to put in words
-        inputs = self._planning.build_inputs(state, lambda: seconds_left, NoiseBank())
-        context = replace(
-            inputs.build_context(),
-            campaign=CampaignFacts.of(state.rounds_before[-1]) if state.rounds_before else None,
-            hypotheses=state.hypotheses or (state.design.hypotheses if state.design else ()),
-            design=state.design,
-            arms=tuple(summarize_arms(state)),
-            verdicts=state.verdicts,
-            warnings=tuple(dict.fromkeys(line for verdict in state.verdicts for line in verdict.violations)),
+    def decide_look(self, state: StudyState, decisions: tuple[Decide, ...], seconds_left: float) -> tuple[Decide, ...]:
+        """Return what is decided on all open claims after a look: as the table has it (`decisions`), or that they are
+        given up. Asked once for a look; where no answer comes, the table decides."""
+        look, design = max(decision.look for decision in decisions), state.design
+        assert design is not None
+        planned = planned_runs(state)
+        runs = sum(run not in planned or not is_over(planned[run]) for run in confirmation_runs(state))
+        waves = -(-runs // max(1, int(state.settings["parallel"])))
+        told = {
+            "look": look, "of": len(design.looks), "table_decides": [decision.reason for decision in decisions],
+            "looks": [look.model_dump(mode="json") for look in design.looks],
+            "to_the_next_look": {"runs": runs, "seconds": round(waves * price_of(state, "confirm"))},
+        }  # fmt: skip
+        turn = self._ask(state, TurnId(state.round, "look", look), seconds_left, told)
+        if turn is None or not isinstance(turn.action, GoOn | Settle):
+            return decisions
+        does = "goes on" if isinstance(turn.action, GoOn) else "gives it up"
+        words = f"; its planner {does}" + ("" if turn.said is None else f", in the words of {quote_message(turn.said)}")
+        return tuple(
+            replace(decision, rule=LOOK_RULE, action=turn.action.action, reason=f"{decision.reason}{words}")
+            for decision in decisions
         )
-        try:
-            place = TurnId(state.round, "conclude", 1)
-            turn = self._planning.take_turn(state, place, context, ActionCheck(inputs, context))
-        except ResearchError:
+
+    def write_final_message(self, state: StudyState, seconds_left: float) -> PlannerMessage | None:
+        """Return the planner's last words on what was judged last, to be quoted; None when it has none."""
+        judged = last_judged(state)
+        if not judged.verdicts:
+            return None  # nothing was claimed, so there is nothing to put in words
+        turn = self._ask(judged, TurnId(state.round, "conclude", 1 + state.spoken), seconds_left)
+        if turn is None or self._planning.planner.name == RulesPlanner.name:
             return None
-        return None if self._planning.planner.name == RulesPlanner.name else self._planning.parse_final_message(turn)
+        return self._planning.parse_final_message(turn)
+
+    def _ask(
+        self, state: StudyState, place: TurnId, seconds_left: float, look: Mapping[str, Any] | None = None
+    ) -> RecordedTurn | None:
+        """Return the planner's turn on what a round found; None where none comes: nothing waits for it."""
+        try:
+            inputs = self._planning.build_inputs(state, lambda: seconds_left, NoiseBank())
+            context = replace(
+                inputs.build_context(),
+                campaign=CampaignFacts.of(state.rounds_before[-1]) if state.rounds_before else None,
+                hypotheses=state.hypotheses or (state.design.hypotheses if state.design else ()),
+                design=state.design,
+                arms=tuple(summarize_arms(state)),
+                verdicts=state.verdicts,
+                warnings=tuple(dict.fromkeys(line for verdict in state.verdicts for line in verdict.violations)),
+                look=look,
+            )
+            return self._planning.take_turn(state, place, context, ActionCheck(inputs, context))
+        except StudiesError:
+            raise
+        except Exception as error:  # whatever a planner brought along does
+            if isinstance(error, OSError) and is_full(error):
+                raise
+            logger.warning("event=no_words turn=%s error=%r", place.key, str(error))
+            return None
 
     def suggest_next(self, state: StudyState) -> dict[str, str]:
         """Return what is worth asking next (`why`, `command`): the first lead that compiles, or that none does."""

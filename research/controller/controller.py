@@ -60,7 +60,7 @@ ReportBuilder = Callable[[StudyState, Path], Report]
 """Writes the report on a state into the study's folder."""
 LEAST_CHARGED_S = 1.0
 """Least work on an abandoned step that is worth an event."""
-TAKES_LONG = (steps.PlanStudy, steps.PlanRound, steps.PrepareModel, steps.BuildReport)
+TAKES_LONG = (steps.PlanStudy, steps.PlanRound, steps.PrepareModel, steps.AskLook, steps.AskWords, steps.BuildReport)
 """Steps before which a study lets others by in the line for a slot."""
 BEAT_S = 60.0
 """A waiting controller appends the time it worked after so many seconds: no more is lost if it dies."""
@@ -268,7 +268,8 @@ class StudyController:
         self._check()
         match step:
             case steps.PlanStudy():
-                self._planning.plan(state, lambda: self.budget_left(state))
+                if (reason := self._planning.plan(state, lambda: self.budget_left(state))) is not None:
+                    self._complete(state, steps.ConcludeStudy(reason))
             case steps.PlanRound():
                 self._planning.begin_round(state, lambda: self.budget_left(state))
             case steps.AskCandidate(index, arm):
@@ -320,6 +321,13 @@ class StudyController:
             case steps.Decide():
                 about = {} if step.hypothesis is None else {"hypothesis": step.hypothesis, "look": step.look}
                 self._append(EventType.DECISION_TAKEN, rule=step.rule, action=step.action, reason=step.reason, **about)
+            case steps.AskLook(decisions):
+                for decision in self._closing.decide_look(state, decisions, self.budget_left(state)):
+                    self._complete(state, decision)
+            case steps.AskWords():
+                message = self._closing.write_final_message(state, self.budget_left(state))
+                said = {} if message is None else {"said": message.model_dump(mode="json")}
+                self._append(EventType.PLANNER_SPOKE, **said)
             case steps.StopStudy(reason):
                 self._append(EventType.STUDY_STOPPED, reason=reason)
             case steps.ConcludeStudy(reason):

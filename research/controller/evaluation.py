@@ -31,7 +31,7 @@ from research.installation.base_job import find_fixed_fields
 from research.planners.context import NO_REWARD_NOW, Briefing, Planner, PlannerContext, PlannerTurn, field_specs
 from research.planners.history import CampaignFacts
 from research.planners.lexicon import find_environment, name_environments
-from research.planners.prompts import DECLINABLE
+from research.planners.prompts import ACTIONS, DECLINABLE
 from research.planners.rules import RulesPlanner
 from research.planners.tools import StudyTools
 from research.proposals import actions
@@ -155,8 +155,8 @@ class ActionCheck:
 
     def _evaluate(self, action: actions.Action) -> CompiledDesign | None:
         inputs, context = self._inputs.with_metric_of(action), self._context
-        if isinstance(action, actions.Note | actions.Revise | actions.AskUser):
-            if context.notebook is None or context.stage not in DECLINABLE:
+        if isinstance(action, actions.SideAction):
+            if context.notebook is None or context.stage == "conclude":
                 raise DesignRefused(
                     f"expected the action {context.stage!r} now; found {action.action!r}; nothing is written down"
                 )
@@ -172,8 +172,11 @@ class ActionCheck:
             )
             or (isinstance(action, actions.Conclude) and context.campaign is not None)
         )
-        if action.action != context.stage and not substitute:
-            raise DesignRefused(f"expected the action {context.stage!r} now; found {action.action!r}")
+        due = ACTIONS[context.stage]
+        substitute = substitute or (context.stage == "look" and isinstance(action, actions.Settle))
+        if not isinstance(action, due) and not substitute:
+            expected = due.model_fields["action"].default
+            raise DesignRefused(f"expected the action {expected!r} now; found {action.action!r}")
         if isinstance(action, actions.Replicate):
             proposal, design = inputs.build_replication(action)
             if (other := inputs.wanted.find_conflict(design.environment)) is not None:

@@ -41,7 +41,18 @@ from research.planners.history import CampaignFacts, Notebook, quote_latest
 from research.planners.prompts import final_message
 from research.planners.rules import RulesPlanner
 from research.planners.tools import PLAYS, FindFindings, StudyTools
-from research.proposals.actions import Action, Conclude, Decline, Explore, Propose, ProposeDesign, Replicate, SideAction
+from research.proposals.actions import (
+    Action,
+    Conclude,
+    Decline,
+    Explore,
+    GoOn,
+    Propose,
+    ProposeDesign,
+    Replicate,
+    Settle,
+    SideAction,
+)
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.scheduler.steps import UNLOCKED
 from studies import EventLog, EventType, StudyLog, StudyState
@@ -52,6 +63,7 @@ from studies.log.study import ASK_RULE
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Budget
 from studies.records.verdict import PlannerMessage, planner_label, quote_message
+from studies.report.branches import score_plan
 from studies.report.evidence import gather
 from studies.report.summary import IN_WORDS
 from studies.report.validity import surprises
@@ -148,11 +160,12 @@ class Planning:
         self._study_folder = home.study(record.study)
         self._folder = self._study_folder / "planning"
 
-    def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
+    def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> str | None:
         """Propose, design, and lock the design or the run that it waits for, after which it is called once more.
 
         `seconds_left` is asked anew for each turn: a slow planner spends the budget too. A planner that declines ends
-        the study. Raises BadTopic, DesignRefused, PlannerFailed; nothing is locked then.
+        the study. Returns why a round after the first is given up, if it is; raises BadTopic, DesignRefused and
+        PlannerFailed in the first. Nothing is locked then.
         """
         try:
             self._plan(state, seconds_left)
@@ -166,8 +179,8 @@ class Planning:
         except _NOT_HAD as error:
             if state.round == 1:
                 raise
-            reason = f"round {state.round} {UNLOCKED}: {error}"
-            self._append(EventType.STUDY_CONCLUDED, {"reason": reason})
+            return f"round {state.round} {UNLOCKED}: {error}"
+        return None
 
     def begin_round(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
         """Begin the next round with the planner's question, or write down why there is none.
@@ -308,7 +321,7 @@ class Planning:
             parsed=ParsedTopic.of(state.settings),
             code_allowed=read_sandboxing(state.settings).isolates and not state.explores,
             notes=notes,
-            notebook=Notebook(state.notebook),
+            notebook=Notebook(state.notebook, score_plan(state)),
             findings=tuple(self._findings(state.topic, MOST_FINDINGS)),
             tokens_spent={
                 kind: sum(act.tokens.get(kind, 0) for act in state.planner_acts) for kind in ("prompt", "completion")
@@ -400,7 +413,7 @@ class Planning:
         if turn.refused is not None:
             raise turn.refused
         action, said = turn.action.model_dump(mode="json"), None
-        if isinstance(turn.action, Conclude | Decline):
+        if isinstance(turn.action, Conclude | Decline | GoOn | Settle) and turn.action.reason:
             by = planner_label(planner.name, planner.model)
             said = final_message(by, turn.action.reason, context).model_dump(mode="json")
         return {

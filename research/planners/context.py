@@ -25,7 +25,7 @@ from research.errors import DesignRefused
 from research.installation.base_job import find_fixed_fields
 from research.planners.history import CampaignFacts, Notebook, QuotedText, sanitize_line
 from research.planners.tools import StudyTools
-from research.proposals.actions import DEFAULT_EFFECT, Action, SideAction
+from research.proposals.actions import DEFAULT_EFFECT, Action, Propose, Replicate, SideAction
 from research.proposals.arms import NO_MODELS, ComparedModels, Scalar, value_text
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import RequestedMetric, flag_syntax
@@ -58,7 +58,7 @@ class ToolResult:
 
 NO_REWARD_NOW: Final = "plays of hidden tasks were looked at, and a reward function could hold their answers"
 SUCCESS_ALONE: Final = Metric(meaning="share of hidden tasks solved after the last step", episodes=1)
-Stage = Literal["propose", "design", "conclude"]
+Stage = Literal["propose", "design", "look", "conclude"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +186,8 @@ class PlannerContext(Briefing):
     verdicts: Sequence[Verdict] = ()
     warnings: Sequence[str] = ()
     """What the confound linter says about the design's runs, one line each."""
+    look: Mapping[str, Any] | None = None
+    """The look after which it may go on or settle, with what going on takes, as JSON values; None at any other time."""
     rejected: str | None = None
     fields: tuple[FieldSpec, ...] = field(default_factory=field_specs)
     environments: tuple[Environment, ...] = field(default_factory=known_environments)
@@ -195,7 +197,9 @@ class PlannerContext(Briefing):
 
     @property
     def stage(self) -> Stage:
-        """Return the action that is due: propose, then design, then (once there are verdicts) conclude."""
+        """Return the action that is due: propose, then design, (at a look) go on or settle, with verdicts conclude."""
+        if self.look is not None:
+            return "look"
         if self.verdicts:
             return "conclude"
         if self.design is not None:
@@ -227,11 +231,12 @@ class PlannerContext(Briefing):
             "seconds_per_run_of_the_default_job": round(self.seconds_per_run),
         }
         claims = [entry.model_dump(mode="json") for entry in self.hypotheses]
-        if self.stage == "conclude":
+        if self.stage in ("look", "conclude"):
             arms = [asdict(arm) for arm in self.arms]
             verdicts = [verdict.model_dump(mode="json", include=_SHOWN_OF_VERDICT) for verdict in self.verdicts]
             facts = {"arms": arms, "hypotheses": claims, "verdicts": verdicts, "budget": budget}
-            return facts | (judged if unit else {})  # of what its numbers are counted in
+            facts |= {"look": dict(self.look)} if self.look is not None else {}
+            return facts | (judged if unit or self.look is not None else {})  # of what its numbers are counted in
         known = [entry for entry in self.environments if self.wanted.find_conflict(entry.name) is None]
         known.sort(key=lambda entry: entry.name != self.environment)
         played = [
@@ -339,6 +344,7 @@ class PlannerTurn:
     """What it said beside the action."""
 
     def payload(self) -> dict[str, Any]:
+        node = self.action.node if isinstance(self.action, Propose | Replicate) else ""
         return {
             "action": self.action.action,
             "tries": self.tries,
@@ -348,6 +354,7 @@ class PlannerTurn:
             "not_tested": list(self.not_tested),
             **({"spent": {name: dict(each) for name, each in self.spent.items()}} if self.spent else {}),
             **({"looks": [look.payload() for look in self.tool_results]} if self.tool_results else {}),
+            **({"node": node} if node else {}),
         }
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from research.proposals.actions import Note, Revise, SideAction
+from research.proposals.actions import Note, Plan, Revise, SideAction
 from research.proposals.arms import arm_text
 from studies import StudyState
 from studies.log.study import PlannedExploration, PlannerNote
@@ -27,6 +27,7 @@ from studies.records.base import canonical
 from studies.records.design import MODEL, Design, Hypothesis
 from studies.records.procedure import Knob
 from studies.records.verdict import Verdict
+from studies.report.branches import NodeOutcome
 
 LONGEST = 500
 """Characters of one text that are shown."""
@@ -81,6 +82,8 @@ class Notebook:
     """What a planner wrote down in one study."""
 
     notes: tuple[PlannerNote, ...] = ()
+    plan: tuple[NodeOutcome, ...] = ()
+    """The questions of its plan, and what came of them."""
 
     @property
     def ideas(self) -> Mapping[str, PlannerNote]:
@@ -92,6 +95,10 @@ class Notebook:
 
     def find_conflict(self, side_action: SideAction) -> str | None:
         """Return why something cannot be written down, in one line for a planner; None for what can."""
+        if isinstance(side_action, Plan):
+            plans = [note.nodes for note in self.notes if note.kind == "plan"]
+            same = plans[-1:] == [side_action.nodes]
+            return "expected another plan than the last; found the same" if same else None
         if not isinstance(side_action, Revise):
             kind, place = ("note", "your notebook holds") if isinstance(side_action, Note) else ("ask", "was asked")
             old = any((note.kind, note.text) == (kind, side_action.text) for note in self.notes)
@@ -115,9 +122,18 @@ class Notebook:
                 idea.update(now if last.text else {"withdrawn_because": because})
         asked = [{"id": note.id, "text": sanitize_line(note.text)} for note in self.notes if note.kind == "ask"]
         shown = {"your_notebook": ideas[-MOST_IDEAS:], "you_asked_the_user": asked[-MOST_IDEAS:]}
+        shown["your_plan"] = [_dump_node(outcome) for outcome in self.plan]
         left = max(0, len(ideas) - MOST_IDEAS) + max(0, len(asked) - MOST_IDEAS)
         told: dict[str, Any] = {name: entries for name, entries in shown.items() if entries}
         return told | ({"left_out_of_your_notebook": f"{left} older entries"} if left else {})
+
+
+def _dump_node(outcome: NodeOutcome) -> dict[str, Any]:
+    told = {name: sanitize_line(text) for name, text in outcome.node.model_dump().items() if text}
+    if outcome.round is None:
+        return told
+    came = {"asked_in_round": outcome.round, "verdicts": outcome.verdicts, "branch_taken": outcome.branch}
+    return told | {name: value for name, value in came.items() if value not in ("", None)}
 
 
 MOST_SURPRISES: Final = 16

@@ -39,7 +39,7 @@ from research.planners.prompts import (
     schema,
 )
 from research.planners.tools import PLAYS, ToolError
-from research.proposals.actions import Action, AskUser, Conclude, Note, Propose, ProposeDesign, Revise, SideAction
+from research.proposals.actions import Action, Conclude, Propose, ProposeDesign, SideAction
 from research.text import describe
 from studies.records.base import canonical
 from studies.records.design import REWARD
@@ -296,7 +296,7 @@ class ActionConversation:
                 )
             self._answer = message.content or ""
             action = self._parse_answer(self._answer)
-            if not isinstance(action, Note | Revise | AskUser):
+            if not isinstance(action, SideAction):
                 return action
             if len(self._side_actions) >= MOST_SIDE_ACTIONS:
                 raise UnusableAnswer(
@@ -497,7 +497,8 @@ class LlmPlanner:
         # Whoever proposed has answered before, in this process or another.
         reached = self._reached or context.stage != "propose" or context.campaign is not None
         patience_s = PATIENT_SHARE * context.seconds_left if self._patience_s is None else self._patience_s
-        patience = [0.0 if over else patience_s, 0.0]  # none for the second one, which is asked once
+        patient = not over and context.stage != "look"  # a study goes on, and ends, without its words
+        patience = [patience_s if patient else 0.0, 0.0]  # none for the second one, which is asked once
         lines = [
             RetryingEndpoint(model, source, timeout_s, left, self._sleep, self._note, reached=reached)
             for (model, source), left in zip(self._endpoints, patience, strict=False)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
@@ -26,11 +26,15 @@ from research.proposals.actions import (
     Conclude,
     Decline,
     Explore,
+    GoOn,
     Note,
+    Plan,
     Propose,
     ProposeDesign,
     Replicate,
     Revise,
+    Settle,
+    SideAction,
 )
 from research.proposals.reward_code import MOST_BYTES, SIGNATURE
 from studies.records.verdict import PlannerMessage, find_contradictions
@@ -85,13 +89,14 @@ def _fact_numbers(value: Any) -> Iterator[float]:
         yield float(value)
 
 
-Other = Replicate | Explore | Conclude | Decline | Note | Revise | AskUser
+Other = Replicate | Explore | Conclude | Decline | Settle | Note | Revise | AskUser | Plan
 """What may be taken in the place of a due proposal or design, or said before it."""
 
 
-ACTIONS: Final[Mapping[Stage, type[Propose] | type[ProposeDesign] | type[Conclude]]] = {
+ACTIONS: Final[Mapping[Stage, type[Propose] | type[ProposeDesign] | type[GoOn] | type[Conclude]]] = {
     "propose": Propose,
     "design": ProposeDesign,
+    "look": GoOn,
     "conclude": Conclude,
 }
 """The action that each stage expects."""
@@ -105,13 +110,14 @@ _UNSURE_KEYWORDS = ("default", "title", "minLength", "maxLength")
 
 def alternative_actions(context: PlannerContext) -> dict[str, type[Other]]:
     """Return the actions that may be taken instead of the due one, or said before it, by their names."""
-    if context.stage not in DECLINABLE:
+    if context.stage == "conclude":
         return {}
     later: tuple[type[Other], ...] = () if context.campaign is None else (Conclude,)
     if context.campaign is not None and context.stage == "propose":
         later = (Replicate, Explore, Conclude)
-    asides: tuple[type[Other], ...] = () if context.notebook is None else (Note, Revise, AskUser)
-    return {str(kind.model_fields["action"].default): kind for kind in (*later, Decline, *asides)}
+    instead: tuple[type[Other], ...] = (Settle,) if context.stage == "look" else (*later, Decline)
+    asides: tuple[type[Other], ...] = () if context.notebook is None else get_args(SideAction)
+    return {str(kind.model_fields["action"].default): kind for kind in (*instead, *asides)}
 
 
 def parse_action(context: PlannerContext, answer: Mapping[str, Any]) -> Action:
@@ -140,6 +146,7 @@ def find_unstated(action: Action) -> str | None:
 def due_schema(context: PlannerContext, *, described: bool = True) -> dict[str, Any]:
     """Return the JSON schema of the due action and of those instead of it, as one flat object."""
     withheld = ([] if context.code_allowed else ["code"]) + (["why"] if context.campaign is None else ["tested"])
+    withheld += ["node"] if context.notebook is None else []
     due = schema(ACTIONS[context.stage], withheld)
     properties, parts = dict(due["properties"]), dict(due.get("$defs", {}))
     for name, kind in alternative_actions(context).items():
@@ -214,6 +221,18 @@ _IN_THE_OPEN = (
     "Say in `tested` what of the topic your hypotheses put to the test, and in `not_tested` what they leave out. "
     f"{_NO_OTHER}"
 )
+_LOOK = (
+    "A look at the data of the locked design is over, and its decision table goes on: `look` says what the next one "
+    "takes, `verdicts` what was found at the look's level. Set `action` to 'continue' to go on, or to 'settle' to give "
+    "up every open claim of this round, with the reason: it stays unknown, nothing can be claimed by it any more, and "
+    "what is left of the budget is for other questions. Nothing else of the design can be changed."
+)
+_PLAN = (
+    "One of these things may be 'plan': at most eight `nodes`, each a question with the id of the node that is to "
+    "follow by its verdict. It binds nothing; `your_plan` shows it to you with what came of it, a new one takes its "
+    "place with the reason in `text`, and the report scores by the plan that stood before a round's data whether you "
+    "went where you said. Name in `node` the one that you ask."
+)
 _CLAIMS = (
     "Each compares a control and a treatment value of ONE of `job_fields` (each with its default; sensible values); "
     "everything else is equal. All hypotheses share one control arm, so those about the same field have the same "
@@ -243,6 +262,7 @@ _TASKS: dict[Stage, str] = {
         f"{_COMPARISON} What the topic names is varied, held constant or named in `not_tested`, and an environment "
         f"that it names is the design's. {_NO_OTHER}"
     ),
+    "look": _LOOK,
     "conclude": (
         "The verdicts are in, and final. Conclude in one or two sentences what they say about the topic. State no "
         "number that is not among the facts."
@@ -254,6 +274,7 @@ _LATER_TASKS: dict[Stage, str] = {
         f"`why` what makes you ask. {_CLAIMS}"
     ),
     "design": f"{_LATER} The question of this round is asked. {_COMPARISON}",
+    "look": f"{_LOOK} `inquiry` holds what the rounds before this one found.",
     "conclude": f"{_TASKS['conclude']} `inquiry` holds what the rounds before the last one found.",
 }
 _REPLICATION = (
@@ -321,7 +342,7 @@ def messages(
 
     A schema that goes apart, in the request, is without descriptions: those stand here.
     """
-    first, proposing, before = context.campaign is None, context.stage == "propose", context.stage != "conclude"
+    first, proposing, before = context.campaign is None, context.stage == "propose", context.stage in DECLINABLE
     answer = due_schema(context)
     rules = (  # what is told, and whether it is told now: the rule of an action is one constant
         (_TASKS[context.stage] if first else _LATER_TASKS[context.stage], True),
@@ -333,7 +354,7 @@ def messages(
         (_FIXED_TASK, before and bool(context.fixed)),
         (_REPLICATION, proposing and not first),
         (_EXPLORATION, proposing and not first),
-        (_NOTEBOOK, before and context.notebook is not None),
+        (f"{_NOTEBOOK} {_PLAN}", context.stage != "conclude" and context.notebook is not None),
         (_LOOKS, tools is not None),
     )
     facts = context.facts() if tools is not None else context.facts() | context.describe_fields()

@@ -1,5 +1,5 @@
-"""What a planner may do: propose hypotheses, design their comparison, replicate a claim, conclude, decline; and, beside
-one of these, note, revise an idea, ask the user. Nothing else exists for it.
+"""What a planner may do: propose hypotheses, design their comparison, replicate a claim, go on or settle after a look,
+conclude, decline; and, beside one of these, note, revise an idea, ask the user, plan. Nothing else exists for it.
 
 The source of a reward function that a proposal carries is text, here and wherever else it is handled outside a
 container.
@@ -29,7 +29,7 @@ from pydantic import (
 from research.proposals.reward_code import MOST_BYTES
 from studies.records.base import JsonValue
 from studies.records.design import CONFIGURATION, LEAST_RUNGS, Hypothesis
-from studies.records.procedure import Rule
+from studies.records.procedure import PlanNode, Rule
 from studies.records.verdict import Verdict
 
 MOST_HYPOTHESES = 3
@@ -45,6 +45,8 @@ MOST_LEFT_OUT = 500
 """Characters in which a planner says what it leaves out."""
 MOST_NOTED = 500
 """Characters of a planner's note, or question."""
+MOST_NODES = 8
+"""Questions of a planner's plan."""
 DEFAULT_EFFECT = 0.10
 """Smallest effect of interest where nobody names one: ten points of the hidden success."""
 
@@ -226,6 +228,8 @@ class Propose(_ActionModel):
     """What of the topic your hypotheses leave out and why, in a sentence for its author; empty for nothing."""
     why: str = Field(default="", max_length=MOST_LEFT_OUT)
     """Of a round after the first: why this is asked next, from what the rounds before found, in a sentence."""
+    node: Word = ""
+    """The id of the question of your plan that this is; empty for another question, or without a plan."""
 
     @model_validator(mode="after")
     def _check_search(self) -> Self:
@@ -328,6 +332,22 @@ class ProposeDesign(_ActionModel):
     """What of the topic the design leaves out besides, and why, in a sentence for its author; empty for nothing."""
 
 
+class GoOn(_ActionModel):
+    """Go on to the next look, as the decision table has it."""
+
+    action: Literal["continue"] = "continue"
+    reason: str = Field(default="", max_length=MOST_NOTED)
+    """Why, in a sentence."""
+
+
+class Settle(_ActionModel):
+    """Give up what is open: no more runs of this round, and no claim by it."""
+
+    action: Literal["settle"] = "settle"
+    reason: str = Field(min_length=1, max_length=MOST_NOTED)
+    """Why, in a sentence."""
+
+
 class Conclude(_ActionModel):
     """End the study: the verdicts stand as code computed them."""
 
@@ -375,6 +395,8 @@ class Replicate(_ActionModel):
     """Name of the environment; empty for the one in which it was tested."""
     why: str = Field(default="", max_length=MOST_LEFT_OUT)
     """What makes you ask it again, in a sentence."""
+    node: Word = ""
+    """The id of the question of your plan that this is; empty for another question, or without a plan."""
 
 
 class Note(_ActionModel):
@@ -405,10 +427,32 @@ class AskUser(_ActionModel):
     """The question. An answer, if there is one, stands among the user's notes in a later turn."""
 
 
-SideAction = Note | Revise | AskUser
+class Plan(_ActionModel):
+    """Write down the questions you mean to ask and what is to follow from each verdict; it binds nothing, and the turn
+    goes on."""
+
+    action: Literal["plan"] = "plan"
+    nodes: tuple[PlanNode, ...] = Field(min_length=1, max_length=MOST_NODES)
+    """The whole plan, in the place of the one before; a question that is asked already keeps its id."""
+    text: str = Field(min_length=1, max_length=MOST_NOTED)
+    """Why this plan; of a later one, what made you change it."""
+
+    @model_validator(mode="after")
+    def _check_branches(self) -> Self:
+        names = [node.id for node in self.nodes]
+        if len(set(names)) < len(names):
+            raise ValueError(f"expected each node once; found {', '.join(names)}")
+        for node in self.nodes:
+            follow = (node.if_supported, node.if_refuted, node.if_equivalent, node.if_unknown)
+            if stray := sorted(set(follow) - {"", *names}):
+                raise ValueError(f"{node.id}: expected branches to {', '.join(names)} or none; found {stray[0][:40]!r}")
+        return self
+
+
+SideAction = Note | Revise | AskUser | Plan
 """What may be said beside an action, and uses no turn up."""
 Action = Annotated[
-    Propose | ProposeDesign | Conclude | Decline | Replicate | Explore | Note | Revise | AskUser,
+    Propose | ProposeDesign | Conclude | Decline | Replicate | Explore | GoOn | Settle | Note | Revise | AskUser | Plan,
     Field(discriminator="action"),
 ]
 

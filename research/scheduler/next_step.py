@@ -54,6 +54,7 @@ from research.scheduler.required_runs import (
     missing_runs,
     next_analysis,
     noise_runs,
+    open_hypotheses,
     planned_runs,
     replication_hypotheses,
     replication_runs,
@@ -132,7 +133,8 @@ def _work(state: StudyState, limits: StepLimits) -> Iterator[steps.Step]:
     if design.screen is not None:
         yield from screen_step(state, design, design.screen, required, limits)
     elif not state.awaits_sizing:
-        yield from judgements(state, design)
+        yield from judgements(state, design, limits)
+        required = _held(state, design, required)
     elif all(_is_met(state, required_run) for required_run in required):
         yield steps.SizeDesign(affordable_seeds(state, design, limits))
     yield from _make(state, required, limits)
@@ -263,6 +265,9 @@ def _when_stopped(state: StudyState) -> Iterator[steps.Step]:
         if any(run.attempts for run in state.runs_in("confirm")):
             yield from last_judgements(state, state.design)
     if (used_up or state.denial is not None) and _has_design(state) and state.report is None:
+        judged = any(each.verdicts for each in state.rounds)
+        if judged and state.asks_planner and state.spoke_seq < state.stopped_seq:
+            yield steps.AskWords()
         yield steps.BuildReport()
 
 
@@ -294,7 +299,7 @@ def _wind_up(state: StudyState, used_up: Decision) -> Iterator[steps.Step]:
     yield from conclusion(state, state.design)
 
 
-def judgements(state: StudyState, design: Design) -> Iterator[steps.Step]:
+def judgements(state: StudyState, design: Design, limits: StepLimits) -> Iterator[steps.Step]:
     """Yield the verdicts and decisions that are due: of the confirmation, then of the replication."""
     over = {required_run for required_run, run in planned_runs(state).items() if is_over(run)}
     required = confirmation_runs(state)
@@ -307,13 +312,45 @@ def judgements(state: StudyState, design: Design) -> Iterator[steps.Step]:
         seen = _seeds_of_arms(design, design.seeds[: count_seeds(design, analysis)])
         if all(required_run in over for required_run in required if required_run.seed in seen[required_run.arm]):
             yield steps.Judge(hypothesis.id, analysis)
-    for hypothesis in design.hypotheses:
-        verdict = state.verdict_on(hypothesis.id)
-        if verdict is not None and not state.may_go_on(verdict) and _is_undecided(state, design, hypothesis):
-            yield _decision(state, design, hypothesis, verdict)
+    due, rest = _due_decisions(state, design), _unjudged(state, design)
+    asks = state.asks_planner and limits.seconds > 0 and all(decision.action == "continue" for decision in due)
+    if not (due and asks) or not rest.isdisjoint(state.decided):
+        yield from due
+    elif not rest:
+        yield steps.AskLook(due)
     wanted = [] if required else replication_hypotheses(state, design)
     if wanted and over.issuperset(replication_runs(state, design)):
         yield from (steps.Judge(hypothesis.id, phase="replicate") for hypothesis in wanted)
+
+
+def _due_decisions(state: StudyState, design: Design) -> tuple[steps.Decide, ...]:
+    """Return what the table decides on the claims that were judged at a look and not decided on since."""
+    judged = ((claim, state.verdict_on(claim.id)) for claim in design.hypotheses)
+    return tuple(
+        _decision(state, design, claim, verdict)
+        for claim, verdict in judged
+        if verdict is not None and not state.may_go_on(verdict) and _is_undecided(state, design, claim)
+    )
+
+
+def _unjudged(state: StudyState, design: Design) -> frozenset[str]:
+    """Return the open claims of which no decision is due."""
+    due = {decision.hypothesis for decision in _due_decisions(state, design)}
+    return frozenset(claim.id for claim in open_hypotheses(state, design) if claim.id not in due)
+
+
+def _held(state: StudyState, design: Design, required: tuple[RequiredRun, ...]) -> tuple[RequiredRun, ...]:
+    """Return the runs that may begin while decisions are due: those that the claims without one wait for.
+
+    A planner gives up all open claims or none, so that it never chooses which of them the others are judged beside, and
+    is asked once all of them are judged.
+    """
+    rest = _unjudged(state, design)
+    if not _due_decisions(state, design) or not rest:
+        return required
+    seeds = max(count_seeds(design, next_analysis(state, name)) for name in rest)
+    seen = _seeds_of_arms(design, design.seeds[:seeds])
+    return tuple(each for each in required if each.phase != "confirm" or each.seed in seen[each.arm])
 
 
 def last_judgements(state: StudyState, design: Design) -> Iterator[steps.Judge]:

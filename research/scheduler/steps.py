@@ -144,6 +144,19 @@ class Decide:
 
 
 @dataclass(frozen=True, slots=True)
+class AskLook:
+    """Ask the planner whether to go on after a look at which no rule ends anything."""
+
+    decisions: tuple[Decide, ...]
+    """What the table decides on every open claim: what is done where no answer comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskWords:
+    """Ask the planner of a study that is over without a conclusion for its words."""
+
+
+@dataclass(frozen=True, slots=True)
 class StopStudy:
     """Stop the study."""
 
@@ -165,7 +178,7 @@ class BuildReport:
 
 RunStep = Launch | StopAttempt | Collect | Measure | Invalidate
 """What is done with one run."""
-CompletionStep = Judge | Decide | StopStudy | ConcludeStudy | BuildReport
+CompletionStep = Judge | Decide | AskLook | AskWords | StopStudy | ConcludeStudy | BuildReport
 """What needs no run any more."""
 Step = (
     PlanStudy

@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from studies.log.event import Event, EventType, ImpossibleEvent, rule
 from studies.log.study import (
+    LOOK_RULE,
     ApprovalAnswer,
     Decision,
     LoggedAmendment,
@@ -248,5 +249,10 @@ def _decide(
             raise ImpossibleEvent(f"the next step for {hypothesis} after look {look} was decided before")
         if action not in (acts := get_args(Act)):
             raise ImpossibleEvent(f"expected one of {', '.join(acts)} for {hypothesis}; found {action!r}")
+        if rule == LOOK_RULE and (verdict.final or action not in ("settle", "continue")):
+            raise ImpossibleEvent(
+                f"a planner may go on or give up after a look that decides nothing; found {action} of {hypothesis}, "
+                f"which is {verdict.verdict}"
+            )
         study.decided = {**study.decided, hypothesis: decision}
     study.decisions = (*study.decisions, decision)

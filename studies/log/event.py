@@ -36,6 +36,7 @@ class EventType(StrEnum):
     PLANNER_ACTED = "planner.acted"
     PLANNER_NOTED = "planner.noted"
     PLANNER_ASKED = "planner.asked"
+    PLANNER_SPOKE = "planner.spoke"
     HYPOTHESIS_PROPOSED = "hypothesis.proposed"
     NOISE_PLANNED = "noise.planned"
     EXPLORATION_PLANNED = "exploration.planned"

@@ -31,6 +31,7 @@ from studies.log.study import (
 )
 from studies.records.alpha import Exploration, exploration_spec
 from studies.records.design import Arm, RunSpec
+from studies.records.procedure import PlanNode
 from studies.records.runs import (
     NOISE_ARM,
     PLUMBING_ARM,
@@ -131,24 +132,35 @@ def _create(study: StudyState, event: Event, /, topic: str, command: Any, served
 def _add_act(
     study: StudyState, event: Event, action: str, tries: int, tokens: dict[str, int], rejected: tuple[str, ...],
     note: str | None, not_tested: tuple[str, ...] = (), turn: str = "", looks: tuple[dict[str, Any], ...] = (),
-    spent: dict[str, dict[str, float]] | None = None,
+    spent: dict[str, dict[str, float]] | None = None, node: str = "",
 ) -> None:  # fmt: skip
     study.planner_acts.append(
-        PlannerAct(action, tries, tokens, rejected, note or "", not_tested, turn, looks, spent or {})
+        PlannerAct(action, tries, tokens, rejected, note or "", not_tested, turn, looks, spent or {}, node)
     )
 
 
 @rule(EventType.PLANNER_NOTED, EventType.PLANNER_ASKED)
 def _add_note(
-    study: StudyState, event: Event, text: str, turn: str, index: int, about: str = "", reason: str = ""
-) -> None:
+    study: StudyState, event: Event, text: str, turn: str, index: int, about: str = "", reason: str = "",
+    nodes: tuple[PlanNode, ...] = (),
+) -> None:  # fmt: skip
     asks = event.type is EventType.PLANNER_ASKED
-    kind: Literal["note", "revise", "ask"] = "ask" if asks else "revise" if about else "note"
+    kind: Literal["note", "revise", "ask", "plan"] = (
+        "ask" if asks else "revise" if about else "plan" if nodes else "note"
+    )
     if kind == "revise" and not any(note.id == about for note in reversed(study.notes.values())):
         raise ImpossibleEvent(f"expected an idea of the planner's notebook to revise; found {about!r}")
     if (turn, index) in study.notes:
         raise ImpossibleEvent(f"note {index} of the turn {turn} was kept before")
-    study.notes[turn, index] = PlannerNote(event.seq, event.ts, kind, text, study.round, turn, index, about, reason)
+    study.notes[turn, index] = PlannerNote(
+        event.seq, event.ts, kind, text, study.round, turn, index, about, reason, nodes
+    )  # fmt: skip
+
+
+@rule(EventType.PLANNER_SPOKE)
+def _speak(study: StudyState, event: Event, said: PlannerMessage | None = None) -> None:
+    """A study that was stopped was asked for its planner's words; None where it had none."""
+    study.said, study.spoke_seq, study.spoken = said, event.seq, study.spoken + 1
 
 
 @rule(EventType.ROUND_BEGUN)
@@ -207,6 +219,7 @@ def _resume(study: StudyState, event: Event, served: bool | None = None) -> None
     study.resumed_count += not was_paused
     study.fruitless += not was_paused
     study.stopped_reason = study.paused_reason = None
+    study.said = study.said if study.concluded_reason is not None else None
     study.served = study.served and was_paused if served is None else served
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from studies.records.alpha import ALPHA, AlphaAllocation, AlphaLedgers, Exploration, RoundOutcome
 from studies.records.design import Arm, Design, Hypothesis, NoisePlan, RunSpec
-from studies.records.procedure import Amendment, Phase, Selection, Sizing
+from studies.records.procedure import Amendment, Phase, PlanNode, Selection, Sizing
 from studies.records.runs import Conditions, Measurement
 from studies.records.verdict import ORIGINS, ApprovalRequest, Ended, Origin, PlannerMessage, Verdict
 
@@ -25,8 +25,12 @@ RunStatus = Literal["planned", "running", "ended", "collected", "invalid"]
 AttemptStatus = Literal["finished", "failed", "timeout", "stopped", "lost"]
 
 
+RULES: Final = "rules"
+"""Name of the planner that goes by rules alone."""
 EXPLORE: Final = "explore"
 """The setting of a study that was asked to make one run of each arm, and to test nothing."""
+LOOK_RULE: Final = "planner at look"
+"""The rule of a decision that the planner took after a look at which the table goes on: on with it, or no more runs."""
 ASK_RULE: Final = "ask on while level and budget tell something"
 """The rule of the decision that no further question is asked."""
 BUDGET_RULE: Final = "stop when the wall-clock budget is used up"
@@ -164,25 +168,30 @@ class PlannerAct:
     spent: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Its tokens (`prompt`, `completion`) by what they were for, with their `cost` where prices were named; empty in
     older logs."""
+    node: str = ""
+    """The question of its own plan that it says to ask; empty for another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerNote(Stamp):
     """What a planner wrote down beside its actions: its own voice, from which nothing follows."""
 
-    kind: Literal["note", "revise", "ask"]
+    kind: Literal["note", "revise", "ask", "plan"]
     text: str
-    """The note, the idea as it was narrowed (empty: withdrawn), or the question to the user."""
+    """The note, the idea as it was narrowed (empty: withdrawn), the question to the user, or why the plan is such."""
     round: int
     turn: str
     index: int
     about: str = ""
     """Of a revision: the id of the idea that it is about."""
     reason: str = ""
+    nodes: tuple[PlanNode, ...] = ()
+    """Of a plan: its questions."""
 
     @property
     def id(self) -> str:
-        return f"{'question' if self.kind == 'ask' else 'idea'}-{self.seq}"
+        names = {"ask": "question", "plan": "plan"}
+        return f"{names.get(self.kind, 'idea')}-{self.seq}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +324,8 @@ class RoundState:
     decisions: tuple[Decision, ...] = ()
     decided: Mapping[str, Decision] = field(default_factory=dict)
     vetoed: Mapping[str, Veto] = field(default_factory=dict)
+    spoken: int = 0
+    """Times that the planner was asked for its words on the round as it then stood."""
     why_asked: str = ""
     """Why this round's question was asked, in the words of whoever asked; empty in the first round."""
     question_try: int = 0
@@ -352,6 +363,8 @@ class StudyState(RoundState):
     concluded_reason: str | None = None
     said: PlannerMessage | None = None
     """The planner's last words, a quotation; None where it had none."""
+    spoke_seq: int = 0
+    """Number of the last event that holds what a study which was stopped was asked for its words; 0 for none."""
     declined: bool = False
     """Whether the study is over because its planner declined the topic: nothing was tested."""
     asked_next: Mapping[str, str] | None = None
@@ -378,6 +391,11 @@ class StudyState(RoundState):
     @property
     def notebook(self) -> tuple[PlannerNote, ...]:
         return tuple(self.notes.values())
+
+    @property
+    def asks_planner(self) -> bool:
+        """Whether its planner has words of its own: the rules have none, and are asked for none."""
+        return str(self.planner.get("name", RULES)) != RULES
 
     @property
     def at_rest(self) -> bool:

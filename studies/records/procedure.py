@@ -38,6 +38,23 @@ class Prediction(Record):
         return self
 
 
+class PlanNode(Record):
+    """One question of a planner's plan, and by the verdict on it the question that is to follow."""
+
+    id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,23}$")
+    """A short name of lower-case letters, digits and hyphens, such as n1."""
+    question: str = Field(min_length=1, max_length=200)
+    """What is asked, in a sentence."""
+    if_supported: str = ""
+    """Id of the node that is asked next where the claim is supported; empty for an end."""
+    if_refuted: str = ""
+    """The same where the opposite is shown."""
+    if_equivalent: str = ""
+    """The same where it is shown that no difference matters."""
+    if_unknown: str = ""
+    """The same where nothing is shown."""
+
+
 class Noise(EvolvingRecord):
     """What earlier runs say about the spread of a metric between seeds: the bank's word at the time of the lock."""
 

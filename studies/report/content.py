@@ -19,6 +19,7 @@ from studies.records.runs import TRAINING_AREA
 from studies.records.statements import metric_name, value_of
 from studies.records.verdict import mark_contradictions
 from studies.report import claims, design_tables, run_tables
+from studies.report.branches import plan_section
 from studies.report.design_tables import what_differs
 from studies.report.elements import (
     Block,
@@ -190,6 +191,7 @@ def _body(state: StudyState, heads: Sequence[Headline], evidence: Mapping[int, E
             yield _round_section(state, each, head, list(blocks))
         else:
             yield from blocks
+    yield plan_section(state)
     yield _quote(words_at_end(state), "why it asked no further question, in the planner's words")
     yield _quote(claims.last_words(state), "the planner's last words, not a finding")
     if shared:

@@ -253,7 +253,7 @@ def planner_table(state: StudyState) -> Table | None:
 
 def notebook_table(state: StudyState) -> Table | None:
     """Return what the planner wrote down beside its actions, quoted as its voice; None where it wrote nothing."""
-    kinds = {"note": "a thought", "revise": "a revision of {}", "ask": "a question to the user"}
+    kinds = {"note": "a thought", "revise": "a revision of {}", "ask": "a question to the user", "plan": "a plan"}
 
     def words(note: PlannerNote) -> str:
         said = f"“{note.text}”" if note.text else "withdrawn"

@@ -23,7 +23,7 @@ from research.installation.home import Home
 from research.isolation.mode import UNISOLATED
 from research.proposals.actions import DEFAULT_TABLE as SETTLING_TABLE
 from research.runs.wandb_log import ReadTracking
-from research.scheduler.steps import FAILURES
+from research.scheduler.steps import FAILURES, Decide
 from studies import Event, EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
 from studies.log.event_log import lock_name, write_lock
 from studies.log.study import ApprovalAnswer
@@ -124,6 +124,9 @@ class LocksAtOnce(Planning):
 
 
 class ClosesWithoutWords(Closing):
+    def decide_look(self, state: StudyState, decisions: tuple[Decide, ...], seconds_left: float) -> tuple[Decide, ...]:
+        return decisions
+
     def write_final_message(self, state: StudyState, seconds_left: float) -> None:
         return None
 

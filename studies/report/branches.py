@@ -1,0 +1,99 @@
+"""A planner's plan with branches, scored: which of its questions were asked, and whether it went where it said.
+
+A round is held to the plan as it stood when the round was locked, so that nobody draws the branches around the data. A
+question's verdict is what all claims of its round came to; of claims that came to different ends no branch tells what
+follows. Nothing is computed from a plan but this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from studies.log.study import PlannerNote, StudyState
+from studies.records.procedure import PlanNode
+from studies.report.elements import Block, Row, Text, section, table
+from studies.report.summary import words_at_end
+from studies.report.wording import NONE, one_line, plural
+
+END: Final = "the end"
+_OUTSIDE: Final = "a question outside the plan"
+_BRANCHES: Final = {
+    "supported": "if_supported", "refuted": "if_refuted", "equivalent": "if_equivalent", "inconclusive": "if_unknown",
+    "invalid": "if_unknown",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOutcome:
+    """A question of a plan, and what came of it."""
+
+    node: PlanNode
+    """As it stood before the data of its round; as it stands now where it was not asked."""
+    round: int | None = None
+    verdicts: str = ""
+    branch: str | None = None
+    """Where the branch of its verdict led: a node's id or the end; None where no branch tells."""
+    came: str = ""
+    """What came next: a node's id, another question, or the end; empty while nothing did."""
+
+    @property
+    def followed(self) -> bool | None:
+        """Whether the planner went where the branch led; None where nothing came that it chose."""
+        return None if self.branch is None or not self.came else self.branch == self.came
+
+
+def score_plan(state: StudyState) -> tuple[NodeOutcome, ...]:
+    """Return the questions of the planner's plan in its order, those that it dropped after asking them last."""
+    plans = [note for note in state.notebook if note.kind == "plan"]
+    if not plans:
+        return ()
+    rounds = [each for each in state.rounds if each.locked is not None]
+    outcomes = {node.id: NodeOutcome(node) for node in plans[-1].nodes}
+    for number, each in enumerate(rounds):
+        node = _find_asked(state, each, plans)
+        if node is None:
+            continue
+        came = ""
+        if number + 1 < len(rounds):
+            following = _find_asked(state, rounds[number + 1], plans)
+            came = _OUTSIDE if following is None else following.id
+        elif words_at_end(state):
+            came = END
+        ends = {_BRANCHES[verdict.verdict] for verdict in each.verdicts} if not each.open_claims else set()
+        branch = (getattr(node, ends.pop()) or END) if len(ends) == 1 else None
+        verdicts = ", ".join(f"{verdict.hypothesis} {verdict.verdict}" for verdict in each.verdicts)
+        outcomes[node.id] = NodeOutcome(node, each.round, verdicts, branch, came)
+    return tuple(outcomes.values())
+
+
+def _find_asked(state: StudyState, asked: StudyState, plans: list[PlannerNote]) -> PlanNode | None:
+    """Return the node that a round asked, of the plan that stood at its lock; None for a question of no plan."""
+    name = next((
+        act.node for act in reversed(state.planner_acts)
+        if act.turn.startswith(f"{asked.round}/propose/") and act.action in ("propose", "replicate")
+    ), "")  # fmt: skip
+    before = [plan for plan in plans if asked.locked is not None and plan.seq < asked.locked.seq]
+    return next((node for node in (before[-1].nodes if before else ()) if node.id == name), None)
+
+
+def plan_section(state: StudyState) -> Block | None:
+    """Return what the planner foresaw and what came; None where it made no plan."""
+    if not (outcomes := score_plan(state)):
+        return None
+    rows: list[Row] = []
+    for outcome in outcomes:
+        asked = "not asked" if outcome.round is None else f"round {outcome.round}"
+        went = {True: "followed", False: "left", None: NONE}[outcome.followed]
+        told = (outcome.verdicts, outcome.branch or "", outcome.came)
+        rows.append((outcome.node.id, f"“{one_line(outcome.node.question)}”", asked, *(x or NONE for x in told), went))
+    plans = [note for note in state.notebook if note.kind == "plan"]
+    turns = [outcome.followed for outcome in outcomes if outcome.followed is not None]
+    made = sum(outcome.round is not None for outcome in outcomes)
+    said = (
+        f"The planner's own plan, which binds nothing and was revised {plural(len(plans) - 1, 'time')}: {made} of "
+        f"{plural(len(outcomes), 'question')} asked; of {plural(len(turns), 'branch')} that a verdict took, "
+        f"{sum(turns)} followed. A round is held to the plan as it stood before its data; the notebook has all versions."
+    )
+    columns = ("Node", "Question, quoted", "Asked in", "Verdicts", "Its branch leads to", "What came", "")
+    return section("Planned, and what came", Text(said), table(columns, rows), id="plan")
