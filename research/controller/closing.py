@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from statistics import fmean
 from typing import Any, Final
@@ -31,8 +32,8 @@ from research.proposals.metric_choice import RequestedMetric
 from research.scheduler.required_runs import confirmation_runs, is_over, planned_runs
 from research.scheduler.steps import Decide
 from research.text import format_seconds
-from studies import StudyState
-from studies.errors import StudiesError
+from studies import HeadMoved, StoreError, StudyState
+from studies.errors import ControllerLeaseLost
 from studies.log.study import LOOK_RULE
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Budget
@@ -48,6 +49,19 @@ _ANY_BUDGET_S: Final = 365 * 86_400.0
 """A budget that refuses nothing: what a study would take is priced, not whether it can be had."""
 
 
+@contextmanager
+def _unless_it_fails(event: str) -> Iterator[None]:
+    """Log whatever goes wrong within, a planner's own faults included, but for what the study itself stumbles over."""
+    try:
+        yield
+    except (StoreError, HeadMoved, ControllerLeaseLost):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and is_full(error):
+            raise
+        logger.warning("event=%r error=%r", event, str(error), exc_info=not isinstance(error, ResearchError))
+
+
 class Closing:
     """Asks the planner of a study after looks and for its last words, and the compiler for what may be asked next."""
 
@@ -57,15 +71,13 @@ class Closing:
     def decide_look(self, state: StudyState, decisions: tuple[Decide, ...], seconds_left: float) -> tuple[Decide, ...]:
         """Return what is decided on all open claims after a look: as the table has it (`decisions`), or that they are
         given up. Asked once for a look; where no answer comes, the table decides."""
-        look, design = max(decision.look for decision in decisions), state.design
-        assert design is not None
+        look, looks = max(decision.look for decision in decisions), state.design.looks if state.design else ()
         planned = planned_runs(state)
         runs = sum(run not in planned or not is_over(planned[run]) for run in confirmation_runs(state))
-        waves = -(-runs // max(1, int(state.settings["parallel"])))
+        seconds = -(-runs // max(1, int(state.settings["parallel"]))) * price_of(state, "confirm")
         told = {
-            "look": look, "of": len(design.looks), "table_decides": [decision.reason for decision in decisions],
-            "looks": [look.model_dump(mode="json") for look in design.looks],
-            "to_the_next_look": {"runs": runs, "seconds": round(waves * price_of(state, "confirm"))},
+            "look": look, "looks": [each.model_dump(mode="json") for each in looks],
+            "to_the_next_look": {"runs": runs, "seconds": round(seconds)},
         }  # fmt: skip
         turn = self._ask(state, TurnId(state.round, "look", look), seconds_left, told)
         if turn is None or not isinstance(turn.action, GoOn | Settle):
@@ -79,10 +91,9 @@ class Closing:
 
     def write_final_message(self, state: StudyState, seconds_left: float) -> PlannerMessage | None:
         """Return the planner's last words on what was judged last, to be quoted; None when it has none."""
-        judged = last_judged(state)
-        if not judged.verdicts:
+        if not last_judged(state).verdicts:
             return None  # nothing was claimed, so there is nothing to put in words
-        turn = self._ask(judged, TurnId(state.round, "conclude", 1 + state.spoken), seconds_left)
+        turn = self._ask(state, TurnId(state.round, "conclude", 1 + state.spoken), seconds_left)
         if turn is None or self._planning.planner.name == RulesPlanner.name:
             return None
         return self._planning.parse_final_message(turn)
@@ -90,39 +101,34 @@ class Closing:
     def _ask(
         self, state: StudyState, place: TurnId, seconds_left: float, look: Mapping[str, Any] | None = None
     ) -> RecordedTurn | None:
-        """Return the planner's turn on what a round found; None where none comes: nothing waits for it."""
-        try:
-            inputs = self._planning.build_inputs(state, lambda: seconds_left, NoiseBank())
+        """Return the planner's turn on what was judged last; None where none comes: nothing waits for it."""
+        judged = last_judged(state)
+        with _unless_it_fails(f"no answer of the turn {place.key}"):
+            inputs = self._planning.build_inputs(judged, lambda: seconds_left, NoiseBank())
+            rounds = judged.rounds_before
             context = replace(
-                inputs.build_context(),
-                campaign=CampaignFacts.of(state.rounds_before[-1]) if state.rounds_before else None,
-                hypotheses=state.hypotheses or (state.design.hypotheses if state.design else ()),
-                design=state.design,
-                arms=tuple(summarize_arms(state)),
-                verdicts=state.verdicts,
-                warnings=tuple(dict.fromkeys(line for verdict in state.verdicts for line in verdict.violations)),
-                look=look,
-            )
+                inputs.build_context(), campaign=CampaignFacts.of(rounds[-1]) if rounds else None,
+                hypotheses=judged.hypotheses or (judged.design.hypotheses if judged.design else ()), look=look,
+                design=judged.design, arms=tuple(summarize_arms(judged)), verdicts=judged.verdicts,
+                warnings=tuple(dict.fromkeys(line for verdict in judged.verdicts for line in verdict.violations)),
+            )  # fmt: skip
             return self._planning.take_turn(state, place, context, ActionCheck(inputs, context))
-        except StudiesError:
-            raise
-        except Exception as error:  # whatever a planner brought along does
-            if isinstance(error, OSError) and is_full(error):
-                raise
-            logger.warning("event=no_words turn=%s error=%r", place.key, str(error))
-            return None
+        return None
 
-    def suggest_next(self, state: StudyState) -> dict[str, str]:
-        """Return what is worth asking next (`why`, `command`): the first lead that compiles, or that none does."""
-        if state.explored is not None:
-            return self._price_study(state)
-        refused = []
-        for lead in list_next_questions(last_judged(state)):
-            why = None if lead.asks is None else self._find_refusal(state, lead.asks)
-            if why is None:
-                return {"why": lead.why, "command": lead.command}
-            refused.append(f"{lead.why} would be refused ({why})")
-        return {"why": f"nothing that could be had; {refused[0]}", "command": ""}
+    def suggest_next(self, state: StudyState) -> dict[str, str] | None:
+        """Return what is worth asking next (`why`, `command`): the first lead that compiles, or that none does; None
+        where that failed."""
+        with _unless_it_fails("no advice"):
+            if state.explored is not None:
+                return self._price_study(state)
+            refused = []
+            for lead in list_next_questions(last_judged(state)):
+                why = None if lead.asks is None else self._find_refusal(state, lead.asks)
+                if why is None:
+                    return {"why": lead.why, "command": lead.command}
+                refused.append(f"{lead.why} would be refused ({why})")
+            return {"why": f"nothing that could be had; {refused[0]}", "command": ""}
+        return None
 
     def _price_study(self, state: StudyState) -> dict[str, str]:
         """Return what a study of the question that was explored would take, and its command; or why there is none."""

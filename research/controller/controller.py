@@ -45,7 +45,6 @@ from research.scheduler.required_runs import attempts_running
 from sandboxes import Sandbox, SandboxError
 from studies import BudgetClock, EventLog, EventType, HeadMoved, StoreError, StudyLog, StudyState
 from studies.checks.conditions import find_spoilt_runs
-from studies.errors import ControllerLeaseLost
 from studies.log.event_log import Change, Clock, lock_error
 from studies.records.design import MODEL
 from studies.records.procedure import Phase
@@ -325,15 +324,12 @@ class StudyController:
                 for decision in self._closing.decide_look(state, decisions, self.budget_left(state)):
                     self._complete(state, decision)
             case steps.AskWords():
-                message = self._closing.write_final_message(state, self.budget_left(state))
-                said = {} if message is None else {"said": message.model_dump(mode="json")}
-                self._append(EventType.PLANNER_SPOKE, **said)
+                self._record.append(EventType.PLANNER_SPOKE, self._ask_words(state), actor="planner")
             case steps.StopStudy(reason):
                 self._append(EventType.STUDY_STOPPED, reason=reason)
             case steps.ConcludeStudy(reason):
-                message = self._closing.write_final_message(state, self.budget_left(state))
-                quoted = {} if message is None else {"said": message.model_dump(mode="json")}
-                self._append(EventType.STUDY_CONCLUDED, reason=reason, **quoted, **self._suggest_next(state))
+                words, lead = self._ask_words(state), self._closing.suggest_next(state)
+                self._append(EventType.STUDY_CONCLUDED, reason=reason, **words, **({"next": lead} if lead else {}))
             case steps.BuildReport():
                 if self._mirror is not None:
                     self._mirror.settle()
@@ -344,15 +340,9 @@ class StudyController:
                     self._note(line)
                 self._append(EventType.REPORT_BUILT, **report.payload())
 
-    def _suggest_next(self, state: StudyState) -> dict[str, Any]:
-        """Return what is worth doing next. Whatever goes wrong with it keeps no study from its end."""
-        try:
-            return {"next": self._closing.suggest_next(state)}
-        except (StoreError, HeadMoved, ControllerLeaseLost):
-            raise
-        except Exception as error:
-            logger.exception("event=no_advice error=%r", str(error))
-            return {}
+    def _ask_words(self, state: StudyState) -> dict[str, Any]:
+        message = self._closing.write_final_message(state, self.budget_left(state))
+        return {} if message is None else {"said": message.model_dump(mode="json")}
 
     def _prepare_model(self, state: StudyState, phase: Phase) -> None:
         jobs = {arm: Job.from_record(job) for arm, job in _jobs_by_arm(state, phase).items()}

@@ -41,18 +41,7 @@ from research.planners.history import CampaignFacts, Notebook, quote_latest
 from research.planners.prompts import final_message
 from research.planners.rules import RulesPlanner
 from research.planners.tools import PLAYS, FindFindings, StudyTools
-from research.proposals.actions import (
-    Action,
-    Conclude,
-    Decline,
-    Explore,
-    GoOn,
-    Propose,
-    ProposeDesign,
-    Replicate,
-    Settle,
-    SideAction,
-)
+from research.proposals.actions import Action, Conclude, Decline, Explore, Propose, ProposeDesign, Replicate, SideAction
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.scheduler.steps import UNLOCKED
 from studies import EventLog, EventType, StudyLog, StudyState
@@ -381,13 +370,9 @@ class Planning:
         return turn.said or PlannerMessage(by=by, text=turn.action.reason)
 
     def take_turn(
-        self,
-        state: StudyState,
-        place: TurnId,
-        context: PlannerContext,
-        check: ActionCheck,
+        self, state: StudyState, place: TurnId, context: PlannerContext, check: ActionCheck,
         planner: Planner | None = None,
-    ) -> RecordedTurn:
+    ) -> RecordedTurn:  # fmt: skip
         """Return the planner's turn in this place, taken once, and see that its event is written."""
         path = place.path(self._folder)
         turn = _read_turn(path)
@@ -413,9 +398,8 @@ class Planning:
         if turn.refused is not None:
             raise turn.refused
         action, said = turn.action.model_dump(mode="json"), None
-        if isinstance(turn.action, Conclude | Decline | GoOn | Settle) and turn.action.reason:
-            by = planner_label(planner.name, planner.model)
-            said = final_message(by, turn.action.reason, context).model_dump(mode="json")
+        if reason := getattr(turn.action, "reason", ""):
+            said = final_message(planner_label(planner.name, planner.model), reason, context).model_dump(mode="json")
         return {
             "acted": turn.payload(),
             "action": action,

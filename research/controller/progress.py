@@ -16,6 +16,7 @@ from research.scheduler.required_runs import RequiredRun, is_over, later_runs, n
 from research.scheduler.steps import SHRINK_RULE
 from studies import RunState, StudyState
 from studies.checks.training import describe_zero_lr_run, had_no_signal
+from studies.log.study import LOOK_RULE
 from studies.records.runs import PLUMBING_ARM, UNTRAINED_RUN
 from studies.records.verdict import Verdict
 from studies.report.claims import describe_sizing, last_words, why_asked
@@ -151,8 +152,9 @@ def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> Iterator[tuple
     if (told := describe_sizing(state)) and not state.awaits_sizing:
         yield f"{later}sized", f"size: {told}"
     for decision in state.decisions:
-        if decision.rule == SHRINK_RULE:
-            yield f"decision-{decision.seq}", f"to {decision.rule}: {decision.action}: {decision.reason}"
+        if decision.rule in (SHRINK_RULE, LOOK_RULE):
+            lead = "to " if decision.rule == SHRINK_RULE else ""
+            yield f"decision-{decision.seq}", f"{lead}{decision.rule}: {decision.action}: {decision.reason}"
     if state.selection is not None:
         yield f"{later}selection", f"the screen keeps {', '.join(state.selection.kept)}: {state.selection.reason}"
     for verdict in (*state.interim, *state.verdicts, *state.replications):

@@ -96,9 +96,7 @@ class Notebook:
     def find_conflict(self, side_action: SideAction) -> str | None:
         """Return why something cannot be written down, in one line for a planner; None for what can."""
         if isinstance(side_action, Plan):
-            plans = [note.nodes for note in self.notes if note.kind == "plan"]
-            same = plans[-1:] == [side_action.nodes]
-            return "expected another plan than the last; found the same" if same else None
+            return None  # each stands beside those before it
         if not isinstance(side_action, Revise):
             kind, place = ("note", "your notebook holds") if isinstance(side_action, Note) else ("ask", "was asked")
             old = any((note.kind, note.text) == (kind, side_action.text) for note in self.notes)
@@ -129,11 +127,9 @@ class Notebook:
 
 
 def _dump_node(outcome: NodeOutcome) -> dict[str, Any]:
-    told = {name: sanitize_line(text) for name, text in outcome.node.model_dump().items() if text}
-    if outcome.round is None:
-        return told
     came = {"asked_in_round": outcome.round, "verdicts": outcome.verdicts, "branch_taken": outcome.branch}
-    return told | {name: value for name, value in came.items() if value not in ("", None)}
+    told = {**outcome.node.model_dump(), **came}
+    return {name: sanitize_line(value) if isinstance(value, str) else value for name, value in told.items() if value}
 
 
 MOST_SURPRISES: Final = 16

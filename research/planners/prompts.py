@@ -223,15 +223,13 @@ _IN_THE_OPEN = (
 )
 _LOOK = (
     "A look at the data of the locked design is over, and its decision table goes on: `look` says what the next one "
-    "takes, `verdicts` what was found at the look's level. Set `action` to 'continue' to go on, or to 'settle' to give "
-    "up every open claim of this round, with the reason: it stays unknown, nothing can be claimed by it any more, and "
-    "what is left of the budget is for other questions. Nothing else of the design can be changed."
+    "takes. Set `action` to 'continue' to go on, or to 'settle' to give up every open claim of this round: it stays "
+    "unknown, and what is left of the budget is for other questions. Nothing else of the design can be changed."
 )
 _PLAN = (
-    "One of these things may be 'plan': at most eight `nodes`, each a question with the id of the node that is to "
-    "follow by its verdict. It binds nothing; `your_plan` shows it to you with what came of it, a new one takes its "
-    "place with the reason in `text`, and the report scores by the plan that stood before a round's data whether you "
-    "went where you said. Name in `node` the one that you ask."
+    "One of these things may be 'plan': questions as `nodes`, each with the id of the node that is to follow by its "
+    "verdict. It binds nothing; `your_plan` shows what came of it, a new one takes its place, and the report scores "
+    "whether you went where you said before the data. Name in `node` the one that you ask."
 )
 _CLAIMS = (
     "Each compares a control and a treatment value of ONE of `job_fields` (each with its default; sensible values); "

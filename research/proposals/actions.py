@@ -452,7 +452,7 @@ class Plan(_ActionModel):
 SideAction = Note | Revise | AskUser | Plan
 """What may be said beside an action, and uses no turn up."""
 Action = Annotated[
-    Propose | ProposeDesign | Conclude | Decline | Replicate | Explore | GoOn | Settle | Note | Revise | AskUser | Plan,
+    Propose | ProposeDesign | Conclude | Decline | Replicate | Explore | GoOn | Settle | SideAction,
     Field(discriminator="action"),
 ]
 

@@ -66,7 +66,7 @@ from research.scheduler.required_runs import (
 from research.text import format_seconds, memoize_last
 from studies import RunState, StudyState
 from studies.checks.training import PLUMBING, find_fault, find_zero_lr_run
-from studies.log.study import BUDGET_RULE, Decision
+from studies.log.study import BUDGET_RULE, LOOK_RULE, Decision
 from studies.records.base import JsonValue, canonical
 from studies.records.design import Design, Hypothesis
 from studies.records.procedure import Phase, Screen
@@ -312,9 +312,11 @@ def judgements(state: StudyState, design: Design, limits: StepLimits) -> Iterato
         seen = _seeds_of_arms(design, design.seeds[: count_seeds(design, analysis)])
         if all(required_run in over for required_run in required if required_run.seed in seen[required_run.arm]):
             yield steps.Judge(hypothesis.id, analysis)
-    due, rest = _due_decisions(state, design), _unjudged(state, design)
+    due, rest = _find_due(state, design)
+    if any((d.rule, d.action) == (LOOK_RULE, "settle") for d in state.decided.values()):  # the rest of that answer
+        due = tuple(replace(d, rule=LOOK_RULE, action="settle") if d.action == "continue" else d for d in due)
     asks = state.asks_planner and limits.seconds > 0 and all(decision.action == "continue" for decision in due)
-    if not (due and asks) or not rest.isdisjoint(state.decided):
+    if not (due and asks) or not state.decided.keys().isdisjoint(rest):
         yield from due
     elif not rest:
         yield steps.AskLook(due)
@@ -323,30 +325,26 @@ def judgements(state: StudyState, design: Design, limits: StepLimits) -> Iterato
         yield from (steps.Judge(hypothesis.id, phase="replicate") for hypothesis in wanted)
 
 
-def _due_decisions(state: StudyState, design: Design) -> tuple[steps.Decide, ...]:
-    """Return what the table decides on the claims that were judged at a look and not decided on since."""
-    judged = ((claim, state.verdict_on(claim.id)) for claim in design.hypotheses)
-    return tuple(
+def _find_due(state: StudyState, design: Design) -> tuple[tuple[steps.Decide, ...], list[str]]:
+    """Return what the table decides on claims that were judged and not decided on since, and the other open claims."""
+    due = tuple(
         _decision(state, design, claim, verdict)
-        for claim, verdict in judged
-        if verdict is not None and not state.may_go_on(verdict) and _is_undecided(state, design, claim)
-    )
-
-
-def _unjudged(state: StudyState, design: Design) -> frozenset[str]:
-    """Return the open claims of which no decision is due."""
-    due = {decision.hypothesis for decision in _due_decisions(state, design)}
-    return frozenset(claim.id for claim in open_hypotheses(state, design) if claim.id not in due)
+        for claim in design.hypotheses
+        if (verdict := state.verdict_on(claim.id)) is not None
+        and not state.may_go_on(verdict) and _is_undecided(state, design, claim)
+    )  # fmt: skip
+    about = {decision.hypothesis for decision in due}
+    return due, [claim.id for claim in open_hypotheses(state, design) if claim.id not in about]
 
 
 def _held(state: StudyState, design: Design, required: tuple[RequiredRun, ...]) -> tuple[RequiredRun, ...]:
-    """Return the runs that may begin while decisions are due: those that the claims without one wait for.
+    """Return the runs that may begin while claims wait for others of their look: those that the others need.
 
-    A planner gives up all open claims or none, so that it never chooses which of them the others are judged beside, and
-    is asked once all of them are judged.
+    A planner is asked once all open claims are judged, and gives up all or none: dropping one of them would choose
+    which runs the others are judged beside.
     """
-    rest = _unjudged(state, design)
-    if not _due_decisions(state, design) or not rest:
+    due, rest = _find_due(state, design)
+    if not due or not rest:
         return required
     seeds = max(count_seeds(design, next_analysis(state, name)) for name in rest)
     seen = _seeds_of_arms(design, design.seeds[:seeds])

@@ -250,9 +250,6 @@ def _decide(
         if action not in (acts := get_args(Act)):
             raise ImpossibleEvent(f"expected one of {', '.join(acts)} for {hypothesis}; found {action!r}")
         if rule == LOOK_RULE and (verdict.final or action not in ("settle", "continue")):
-            raise ImpossibleEvent(
-                f"a planner may go on or give up after a look that decides nothing; found {action} of {hypothesis}, "
-                f"which is {verdict.verdict}"
-            )
+            raise ImpossibleEvent(f"a planner may but go on or give up what is open; found {action} of {hypothesis}")
         study.decided = {**study.decided, hypothesis: decision}
     study.decisions = (*study.decisions, decision)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields, replace
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -21,6 +21,7 @@ from studies.log.event import RULES, Event, EventType, ImpossibleEvent, rule
 from studies.log.study import (
     AttemptState,
     AttemptStatus,
+    NoteKind,
     PlannedExploration,
     PlannerAct,
     PlannerNote,
@@ -145,16 +146,13 @@ def _add_note(
     nodes: tuple[PlanNode, ...] = (),
 ) -> None:  # fmt: skip
     asks = event.type is EventType.PLANNER_ASKED
-    kind: Literal["note", "revise", "ask", "plan"] = (
-        "ask" if asks else "revise" if about else "plan" if nodes else "note"
-    )
+    kind: NoteKind = "ask" if asks else "revise" if about else "plan" if nodes else "note"
     if kind == "revise" and not any(note.id == about for note in reversed(study.notes.values())):
         raise ImpossibleEvent(f"expected an idea of the planner's notebook to revise; found {about!r}")
     if (turn, index) in study.notes:
         raise ImpossibleEvent(f"note {index} of the turn {turn} was kept before")
-    study.notes[turn, index] = PlannerNote(
-        event.seq, event.ts, kind, text, study.round, turn, index, about, reason, nodes
-    )  # fmt: skip
+    written = kind, text, study.round, turn, index, about, reason, nodes
+    study.notes[turn, index] = PlannerNote(event.seq, event.ts, *written)
 
 
 @rule(EventType.PLANNER_SPOKE)

@@ -22,11 +22,10 @@ from studies.records.verdict import ORIGINS, ApprovalRequest, Ended, Origin, Pla
 StudyStatus = Literal["planning", "running", "waiting", "paused", "judged", "concluded", "stopped"]
 """A study that is `waiting` waits for a person's approval."""
 RunStatus = Literal["planned", "running", "ended", "collected", "invalid"]
+NoteKind = Literal["note", "revise", "ask", "plan"]
 AttemptStatus = Literal["finished", "failed", "timeout", "stopped", "lost"]
 
 
-RULES: Final = "rules"
-"""Name of the planner that goes by rules alone."""
 EXPLORE: Final = "explore"
 """The setting of a study that was asked to make one run of each arm, and to test nothing."""
 LOOK_RULE: Final = "planner at look"
@@ -176,7 +175,7 @@ class PlannerAct:
 class PlannerNote(Stamp):
     """What a planner wrote down beside its actions: its own voice, from which nothing follows."""
 
-    kind: Literal["note", "revise", "ask", "plan"]
+    kind: NoteKind
     text: str
     """The note, the idea as it was narrowed (empty: withdrawn), the question to the user, or why the plan is such."""
     round: int
@@ -190,8 +189,8 @@ class PlannerNote(Stamp):
 
     @property
     def id(self) -> str:
-        names = {"ask": "question", "plan": "plan"}
-        return f"{names.get(self.kind, 'idea')}-{self.seq}"
+        kind = "idea" if self.kind in ("note", "revise") else "question" if self.kind == "ask" else self.kind
+        return f"{kind}-{self.seq}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +394,7 @@ class StudyState(RoundState):
     @property
     def asks_planner(self) -> bool:
         """Whether its planner has words of its own: the rules have none, and are asked for none."""
-        return str(self.planner.get("name", RULES)) != RULES
+        return bool(self.planner.get("name", "rules") != "rules")
 
     @property
     def at_rest(self) -> bool:

@@ -17,7 +17,6 @@ from studies.report.summary import words_at_end
 from studies.report.wording import NONE, one_line, plural
 
 END: Final = "the end"
-_OUTSIDE: Final = "a question outside the plan"
 _BRANCHES: Final = {
     "supported": "if_supported", "refuted": "if_refuted", "equivalent": "if_equivalent", "inconclusive": "if_unknown",
     "invalid": "if_unknown",
@@ -57,7 +56,7 @@ def score_plan(state: StudyState) -> tuple[NodeOutcome, ...]:
         came = ""
         if number + 1 < len(rounds):
             following = _find_asked(state, rounds[number + 1], plans)
-            came = _OUTSIDE if following is None else following.id
+            came = "a question outside the plan" if following is None else following.id
         elif words_at_end(state):
             came = END
         ends = {_BRANCHES[verdict.verdict] for verdict in each.verdicts} if not each.open_claims else set()
@@ -81,19 +80,16 @@ def plan_section(state: StudyState) -> Block | None:
     """Return what the planner foresaw and what came; None where it made no plan."""
     if not (outcomes := score_plan(state)):
         return None
-    rows: list[Row] = []
+    went, rows = {True: "followed", False: "left", None: NONE}, list[Row]()
     for outcome in outcomes:
         asked = "not asked" if outcome.round is None else f"round {outcome.round}"
-        went = {True: "followed", False: "left", None: NONE}[outcome.followed]
-        told = (outcome.verdicts, outcome.branch or "", outcome.came)
-        rows.append((outcome.node.id, f"“{one_line(outcome.node.question)}”", asked, *(x or NONE for x in told), went))
-    plans = [note for note in state.notebook if note.kind == "plan"]
+        told = (cell or NONE for cell in (outcome.verdicts, outcome.branch, outcome.came))
+        rows.append((outcome.node.id, f"“{one_line(outcome.node.question)}”", asked, *told, went[outcome.followed]))
+    versions = sum(note.kind == "plan" for note in state.notebook)
     turns = [outcome.followed for outcome in outcomes if outcome.followed is not None]
-    made = sum(outcome.round is not None for outcome in outcomes)
     said = (
-        f"The planner's own plan, which binds nothing and was revised {plural(len(plans) - 1, 'time')}: {made} of "
-        f"{plural(len(outcomes), 'question')} asked; of {plural(len(turns), 'branch')} that a verdict took, "
-        f"{sum(turns)} followed. A round is held to the plan as it stood before its data; the notebook has all versions."
+        f"The planner's own plan, which binds nothing, in {plural(versions, 'version')} that its notebook holds; a "
+        f"round is held to the one that stood before its data. Branches followed: {sum(turns)} of {len(turns)}."
     )
     columns = ("Node", "Question, quoted", "Asked in", "Verdicts", "Its branch leads to", "What came", "")
     return section("Planned, and what came", Text(said), table(columns, rows), id="plan")

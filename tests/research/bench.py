@@ -181,6 +181,7 @@ class Bench:
         self.build_report: ReportBuilder = fake_report
         self.check: Callable[[], None] = lambda: None
         self.notes: list[str] = []
+        self.closing: Closing | None = None if design is None else ClosesWithoutWords(cast(Any, None))
         self.design = design
         self.noise = noise
         self.rounds = inquiry
@@ -218,7 +219,7 @@ class Bench:
             check=self.check,
             note=self.notes.append,
             planning=None if self.design is None else LocksAtOnce(log, folder, self.design, self.noise, self.rounds),
-            closing=None if self.design is None else ClosesWithoutWords(cast(Any, None)),
+            closing=self.closing,
         )
 
     def slow(self, seconds: float, tick_s: float) -> None:
