@@ -250,6 +250,7 @@ def _decide(
         if action not in (acts := get_args(Act)):
             raise ImpossibleEvent(f"expected one of {', '.join(acts)} for {hypothesis}; found {action!r}")
         if rule == LOOK_RULE and (verdict.final or action not in ("settle", "continue")):
-            raise ImpossibleEvent(f"a planner may but go on or give up what is open; found {action} of {hypothesis}")
+            found = f"{action} of {hypothesis}, whose verdict is {'final' if verdict.final else 'open'}"
+            raise ImpossibleEvent(f"expected a planner to continue or settle what is open; found {found}")
         study.decided = {**study.decided, hypothesis: decision}
     study.decisions = (*study.decisions, decision)

@@ -52,7 +52,8 @@ def facts_of(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def place_of(request: Mapping[str, Any]) -> tuple[int, str]:
     facts = facts_of(request)
-    stage = "conclude" if "verdicts" in facts else "design" if "job_defaults" in facts else "propose"
+    marks = {"look": "look", "verdicts": "conclude", "job_defaults": "design"}
+    stage = next((stage for mark, stage in marks.items() if mark in facts), "propose")
     return facts.get("inquiry", {}).get("round_to_plan", 1), stage
 
 
@@ -70,7 +71,8 @@ class Script:
             if callable(answer):
                 answer = answer(request)
             return answer if isinstance(answer, Reply) else says(answer)
-        return says(DESIGN if place[1] == "design" else GROUPS if place == (1, "propose") else CONCLUSION)
+        usual = {"design": DESIGN, "look": {"action": "continue", "reason": ""}}
+        return says(usual.get(place[1], GROUPS if place == (1, "propose") else CONCLUSION))
 
 
 def flown(script: Script, rounds: int = 2, name: str = "inquiry", **changes: Any) -> tuple[FlightResult, Endpoint]:

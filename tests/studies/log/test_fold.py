@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from studies import Event, EventType, LogCorrupt, StudiesError, fold
+from studies.log.study import LOOK_RULE
 from studies.records.design import CONFIGURATION, Arm, Design, Hypothesis, NoisePlan, RunSpec
 from studies.records.procedure import (
     InterimAnalysis,
@@ -109,8 +110,8 @@ def judge(s: Synthetic, **changes: Any) -> Event:
     return s.append(EventType.VERDICT_COMPUTED, **verdict(**changes))
 
 
-def decide(s: Synthetic, action: str = "continue", look: int = 1, name: str = "h1") -> Event:
-    return s.append(EventType.DECISION_TAKEN, rule="r", action=action, reason="x", hypothesis=name, look=look)
+def decide(s: Synthetic, action: str = "continue", look: int = 1, name: str = "h1", rule: str = "r") -> Event:
+    return s.append(EventType.DECISION_TAKEN, rule=rule, action=action, reason="x", hypothesis=name, look=look)
 
 
 def amend(s: Synthetic, **changes: Any) -> Event:
@@ -413,6 +414,10 @@ UNFIT: dict[str, Step] = {
     "a decision without a verdict": lambda s: (begun(s, looked()), decide(s)),
     "a decision twice": lambda s: (begun(s, looked()), judge(s), decide(s), decide(s)),
     "a decision that is none": lambda s: (begun(s, looked()), judge(s), decide(s, "stop")),
+    "a planner's wish for a replication": (
+        lambda s: (begun(s, looked()), judge(s), decide(s, "replicate", rule=LOOK_RULE))),
+    "a planner's word on what is decided": (
+        lambda s: (begun(s, looked()), judge(s, final=True), decide(s, "settle", rule=LOOK_RULE))),
     "a replication that nothing asked for": (
         lambda s: (begun(s, looked()), plan(s, replicate_spec(s.study, s.design, s.design.hash(), s.design.arms[0],
             71)))),
