@@ -93,7 +93,7 @@ class Closing:
         """Return the planner's last words on what was judged last, to be quoted; None when it has none."""
         if not last_judged(state).verdicts:
             return None  # nothing was claimed, so there is nothing to put in words
-        turn = self._ask(state, TurnId(state.round, "conclude", 1 + state.spoken), seconds_left)
+        turn = self._ask(state, TurnId(state.round, "conclude", 1 + len(state.spoken)), seconds_left)
         if turn is None or self._planning.planner.name == RulesPlanner.name:
             return None
         return self._planning.parse_final_message(turn)

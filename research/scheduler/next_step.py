@@ -265,8 +265,8 @@ def _when_stopped(state: StudyState) -> Iterator[steps.Step]:
         if any(run.attempts for run in state.runs_in("confirm")):
             yield from last_judgements(state, state.design)
     if (used_up or state.denial is not None) and _has_design(state) and state.report is None:
-        judged = any(each.verdicts for each in state.rounds)
-        if judged and state.asks_planner and state.spoke_seq < state.stopped_seq:
+        silent = state.asks_planner and all(seq < state.stopped_seq for seq in state.spoken)
+        if silent and any(each.verdicts for each in state.rounds):
             yield steps.AskWords()
         yield steps.BuildReport()
 

@@ -158,7 +158,7 @@ def _add_note(
 @rule(EventType.PLANNER_SPOKE)
 def _speak(study: StudyState, event: Event, said: PlannerMessage | None = None) -> None:
     """A study that was stopped was asked for its planner's words; None where it had none."""
-    study.said, study.spoke_seq, study.spoken = said, event.seq, study.spoken + 1
+    study.said, study.spoken = said, (*study.spoken, event.seq)
 
 
 @rule(EventType.ROUND_BEGUN)

@@ -323,8 +323,8 @@ class RoundState:
     decisions: tuple[Decision, ...] = ()
     decided: Mapping[str, Decision] = field(default_factory=dict)
     vetoed: Mapping[str, Veto] = field(default_factory=dict)
-    spoken: int = 0
-    """Times that the planner was asked for its words on the round as it then stood."""
+    spoken: tuple[int, ...] = ()
+    """Numbers of the events that hold what its planner said on the round where the study was stopped."""
     why_asked: str = ""
     """Why this round's question was asked, in the words of whoever asked; empty in the first round."""
     question_try: int = 0
@@ -362,8 +362,6 @@ class StudyState(RoundState):
     concluded_reason: str | None = None
     said: PlannerMessage | None = None
     """The planner's last words, a quotation; None where it had none."""
-    spoke_seq: int = 0
-    """Number of the last event that holds what a study which was stopped was asked for its words; 0 for none."""
     declined: bool = False
     """Whether the study is over because its planner declined the topic: nothing was tested."""
     asked_next: Mapping[str, str] | None = None

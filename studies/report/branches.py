@@ -17,6 +17,7 @@ from studies.report.summary import words_at_end
 from studies.report.wording import NONE, one_line, plural
 
 END: Final = "the end"
+OUTSIDE: Final = "a question outside the plan"
 _BRANCHES: Final = {
     "supported": "if_supported", "refuted": "if_refuted", "equivalent": "if_equivalent", "inconclusive": "if_unknown",
     "invalid": "if_unknown",
@@ -25,20 +26,18 @@ _BRANCHES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class NodeOutcome:
-    """A question of a plan, and what came of it."""
+    """A question of a plan as it stood before the data of its round, or stands now, and what came of it."""
 
     node: PlanNode
-    """As it stood before the data of its round; as it stands now where it was not asked."""
     round: int | None = None
     verdicts: str = ""
     branch: str | None = None
     """Where the branch of its verdict led: a node's id or the end; None where no branch tells."""
     came: str = ""
-    """What came next: a node's id, another question, or the end; empty while nothing did."""
+    """What came next: a node's id, another question, or the end; empty where nothing came that the planner chose."""
 
     @property
     def followed(self) -> bool | None:
-        """Whether the planner went where the branch led; None where nothing came that it chose."""
         return None if self.branch is None or not self.came else self.branch == self.came
 
 
@@ -48,30 +47,22 @@ def score_plan(state: StudyState) -> tuple[NodeOutcome, ...]:
     if not plans:
         return ()
     rounds = [each for each in state.rounds if each.locked is not None]
+    asked = [_find_node(state, each, plans) for each in rounds]
     outcomes = {node.id: NodeOutcome(node) for node in plans[-1].nodes}
-    for number, each in enumerate(rounds):
-        node = _find_asked(state, each, plans)
-        if node is None:
-            continue
-        came = ""
-        if number + 1 < len(rounds):
-            following = _find_asked(state, rounds[number + 1], plans)
-            came = "a question outside the plan" if following is None else following.id
-        elif words_at_end(state):
-            came = END
-        ends = {_BRANCHES[verdict.verdict] for verdict in each.verdicts} if not each.open_claims else set()
-        branch = (getattr(node, ends.pop()) or END) if len(ends) == 1 else None
-        verdicts = ", ".join(f"{verdict.hypothesis} {verdict.verdict}" for verdict in each.verdicts)
-        outcomes[node.id] = NodeOutcome(node, each.round, verdicts, branch, came)
+    nexts = [OUTSIDE if node is None else node.id for node in asked[1:]] + [END if words_at_end(state) else ""]
+    for each, node, came in zip(rounds, asked, nexts, strict=False):
+        if node is not None:
+            ends = {_BRANCHES[verdict.verdict] for verdict in each.verdicts} if not each.open_claims else set()
+            branch = (getattr(node, ends.pop()) or END) if len(ends) == 1 else None
+            verdicts = ", ".join(f"{verdict.hypothesis} {verdict.verdict}" for verdict in each.verdicts)
+            outcomes[node.id] = NodeOutcome(node, each.round, verdicts, branch, came)
     return tuple(outcomes.values())
 
 
-def _find_asked(state: StudyState, asked: StudyState, plans: list[PlannerNote]) -> PlanNode | None:
+def _find_node(state: StudyState, asked: StudyState, plans: list[PlannerNote]) -> PlanNode | None:
     """Return the node that a round asked, of the plan that stood at its lock; None for a question of no plan."""
-    name = next((
-        act.node for act in reversed(state.planner_acts)
-        if act.turn.startswith(f"{asked.round}/propose/") and act.action in ("propose", "replicate")
-    ), "")  # fmt: skip
+    turns = (act for act in reversed(state.planner_acts) if act.turn.startswith(f"{asked.round}/propose/"))
+    name = next((act.node for act in turns if act.action in ("propose", "replicate")), "")
     before = [plan for plan in plans if asked.locked is not None and plan.seq < asked.locked.seq]
     return next((node for node in (before[-1].nodes if before else ()) if node.id == name), None)
 

@@ -9,7 +9,7 @@ import pytest
 
 from studies.log.study import PlannerAct, PlannerNote, Stamp, StudyState
 from studies.records.procedure import PlanNode
-from studies.report.branches import END, score_plan
+from studies.report.branches import END, OUTSIDE, score_plan
 
 NODES = (
     PlanNode(id="n1", question="Do groups help?", if_supported="n2", if_equivalent="n3"),
@@ -47,7 +47,6 @@ def study(*rounds: tuple[str, tuple[str, ...]], plans: tuple[PlannerNote, ...] =
     return cast(StudyState, cast(Any, whole))
 
 
-OUTSIDE = "a question outside the plan"
 IN_WORDS = "nothing more is asked, in the words of llm: “Enough.”"
 
 
@@ -64,6 +63,7 @@ IN_WORDS = "nothing more is asked, in the words of llm: “Enough.”"
      [("n1", 1, END, OUTSIDE, False), ("n2", None, None, "", None), ("n3", None, None, "", None)]),
     (study(("n1", ("equivalent",)), ("n2", ()), plans=(plan(5), plan(15, OTHER, 2))),  # held to what stood before
      [("n1", 1, "n3", "n2", False), ("n2", 2, None, "", None), ("n3", None, None, "", None)]),
+    (study(), [(node.id, None, None, "", None) for node in NODES]),  # nothing is locked yet
     (study(("n1", ("equivalent",)), plans=(plan(15, round=2),)),  # a plan after the lock planned nothing of it
      [("n1", None, None, "", None), ("n2", None, None, "", None), ("n3", None, None, "", None)]),
 ])  # fmt: skip
