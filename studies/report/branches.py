@@ -12,9 +12,10 @@ from typing import Final
 
 from studies.log.study import PlannerNote, StudyState
 from studies.records.procedure import PlanNode
+from studies.records.verdict import mark_contradictions
 from studies.report.elements import Block, Row, Text, section, table
 from studies.report.summary import words_at_end
-from studies.report.wording import NONE, one_line, plural
+from studies.report.wording import NONE, plural
 
 END: Final = "the end"
 OUTSIDE: Final = "a question outside the plan"
@@ -72,10 +73,12 @@ def plan_section(state: StudyState) -> Block | None:
     if not (outcomes := score_plan(state)):
         return None
     went, rows = {True: "followed", False: "left", None: NONE}, list[Row]()
+    reached = [verdict for each in state.rounds for verdict in each.verdicts]
     for outcome in outcomes:
+        question = f"“{mark_contradictions(outcome.node.question, reached)}”"
         asked = "not asked" if outcome.round is None else f"round {outcome.round}"
         told = (cell or NONE for cell in (outcome.verdicts, outcome.branch, outcome.came))
-        rows.append((outcome.node.id, f"“{one_line(outcome.node.question)}”", asked, *told, went[outcome.followed]))
+        rows.append((outcome.node.id, question, asked, *told, went[outcome.followed]))
     versions = sum(note.kind == "plan" for note in state.notebook)
     turns = [outcome.followed for outcome in outcomes if outcome.followed is not None]
     said = (

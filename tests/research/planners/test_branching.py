@@ -28,7 +28,7 @@ def node(name: str, question: str, **branches: str) -> dict[str, Any]:
 FIRST = [
     node("groups", "Do <b>larger</b> groups help?", if_supported="rate", if_equivalent="heat"),
     node("rate", "Does the rate matter beside them?"),
-    node("heat", "Does the temperature?"),
+    node("heat", "h1 is refuted; does the temperature matter?"),
 ]
 AGAIN = [FIRST[0], node("rate", "Does the rate matter beside them?", if_unknown="heat"), FIRST[2]]
 BAD = [node("groups", "Do groups help?", if_supported="nowhere")]
@@ -78,4 +78,5 @@ def test_a_plan_is_shown_in_later_turns_revised_in_the_open_and_scored_and_a_loo
     assert [rows_of["groups"].split("|")[n].strip() for n in (3, 5, 6, 7)] == ["round 1", "rate", "rate", "followed"]
     assert [rows_of["rate"].split("|")[n].strip() for n in (3, 5, 6, 7)] == ["round 2", "heat", "the end", "left"]
     assert "<b>larger" not in part
+    assert "not reached: refuted" in rows_of["heat"]
     assert "The rate may stay open." in str(landed.report)
