@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 from simlab.sim_run import Desk, Flight, FlightResult, fly, fly_killed
 from simlab.worlds import MainEffect, Planted
 
-from studies import EventType, StudyState, fold
+from research.controller.closing import Closing
+from research.controller.planning import Planning
+from research.design.noise_bank import NoiseBank
+from research.installation.home import Home
+from studies import EventLog, EventType, StudyLog, StudyState, fold
 from studies.errors import LogCorrupt
 from studies.log.event import Event, compose_event
 from studies.records.alpha import weights
 from studies.records.design import Design
 from swarm.job import Job, tunables
+from tests.research.fakes import ANSWERED, PRICING, ScriptedPlanner
 
 pytestmark = pytest.mark.slow
 
@@ -154,6 +161,25 @@ def test_a_round_that_comes_to_no_lock_is_given_up_and_the_one_before_stands() -
     state = followed(events()[: begun_at()], EventType.STUDY_CONCLUDED, {"reason": "no lock"})
     assert (state.status, state.round, len(state.given_up)) == ("concluded", 1, 1)
     assert [verdict.verdict for verdict in state.verdicts] == ["supported"]
+
+
+def test_after_a_round_without_a_lock_its_planner_is_asked_for_words_on_the_one_before(tmp_path: Path) -> None:
+    planner, home = ScriptedPlanner(), Home.locate({"AJET_HOME": str(tmp_path)}).prepare()
+    with closing(EventLog(home.database)) as log:
+        for event in events()[: begun_at()]:
+            log.append(event)
+        record = StudyLog(log, events()[0].study)
+        asked = Closing(
+            Planning(home, log, record, planner, lambda: PRICING, Job(), noise_bank=lambda log: NoiseBank())
+        )
+        for _ in range(2):  # as a controller that was killed before its conclusion
+            said = Closing(planning).write_final_message(record.state(), 0.0)
+            assert said is not None
+            assert said.text == ANSWERED
+        assert [act.turn for act in record.state().planner_acts][-1] == "2/conclude/1"
+        assert len(record.state().planner_acts) == len(fold(events()[: begun_at()]).planner_acts) + 1
+    [shown] = planner.shown
+    assert [verdict.verdict for verdict in shown.verdicts] == ["supported"]
 
 
 def cut_short(desk: Desk, left_s: float, made: int) -> bool:
