@@ -169,9 +169,7 @@ def test_after_a_round_without_a_lock_its_planner_is_asked_for_words_on_the_one_
         for event in events()[: begun_at()]:
             log.append(event)
         record = StudyLog(log, events()[0].study)
-        asked = Closing(
-            Planning(home, log, record, planner, lambda: PRICING, Job(), noise_bank=lambda log: NoiseBank())
-        )
+        planning = Planning(home, log, record, planner, lambda: PRICING, Job(), noise_bank=lambda log: NoiseBank())
         for _ in range(2):  # as a controller that was killed before its conclusion
             said = Closing(planning).write_final_message(record.state(), 0.0)
             assert said is not None
