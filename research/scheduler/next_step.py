@@ -348,7 +348,7 @@ def _held(state: StudyState, design: Design, required: tuple[RequiredRun, ...]) 
         return required
     seeds = max(count_seeds(design, next_analysis(state, name)) for name in rest)
     seen = _seeds_of_arms(design, design.seeds[:seeds])
-    return tuple(each for each in required if each.phase != "confirm" or each.seed in seen[each.arm])
+    return tuple(each for each in required if each.phase != "confirm" or each.seed in seen[each.arm]) or required
 
 
 def last_judgements(state: StudyState, design: Design) -> Iterator[steps.Judge]:
