@@ -25,6 +25,7 @@ from studies.proof import DOES_NOT_FOLLOW, verdict_fault
 from studies.records.statements import metric_name
 from studies.records.verdict import Verdict
 from studies.report.claims import last_words
+from studies.report.run_tables import planner_facts
 from studies.report.summary import HeadlineAnswer, headline
 from studies.verdicts.wording import question_of
 
@@ -48,6 +49,7 @@ def summary(state: StudyState, folder: Path) -> dict[str, Any]:
         "declined": state.declined,
         "said": None if state.said is None else state.said.model_dump(mode="json"),
         "planner": dict(state.planner),
+        "planner_spent": [dict(act.spent) for act in state.planner_acts if act.spent],
         "design_hash": state.design_hash,
         "runs": {"planned": len(runs), **Counter(run.status for run in runs.values() if run.status != "planned")},
         "progress": {"done": far.done, "at_most": far.most, "percent": round(far.percent, 1)},
@@ -295,6 +297,8 @@ def show(name: Name = None, json: Json = False) -> None:
             about_run = (run.run_id, run.spec.arm, str(run.spec.seed), run.status, str(len(run.attempts)))
             rows.append((*about_run, *shown, f"{run.seconds:.0f}", *((str(one_round.round),) if many else ())))
     out.print(make_table((*names, "round") if many else names, rows))
+    for name, spent in planner_facts(state) if any(act.spent for act in state.planner_acts) else ():
+        out.print(f"{name.lower()}  {spent}")
     for note in (questions := planner_questions(state)):
         out.print(Text(f"planner asks  {sanitize_line(note.text)}", "bold yellow"))
     if questions:

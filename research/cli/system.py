@@ -157,10 +157,10 @@ def _services(environ: Mapping[str, str]) -> Iterator[Check]:
         yield Check(name, "ok", url_origin(address))
     elif address:
         yield Check(name, "optional", "OPENAI_BASE_URL is no address", "set one, http://HOST:PORT/v1")
-    elif environ.get("OPENAI_API_KEY"):
-        yield Check(name, "ok", "OPENAI_API_KEY is set")
+    elif keys := [key for key in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY") if environ.get(key)]:
+        yield Check(name, "ok", f"{' and '.join(keys)} set")
     else:
-        needs = "set OPENAI_BASE_URL, OPENAI_API_KEY and --planner-model"
+        needs = "set OPENAI_API_KEY or ANTHROPIC_API_KEY, and --planner-model (docs/planners.md)"
         yield Check(name, "optional", "none configured", f"the rule planner needs none; for `--planner llm` {needs}")
 
 

@@ -7,7 +7,7 @@ they ran.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from statistics import fmean
@@ -272,21 +272,23 @@ def cost_facts(state: StudyState) -> Iterator[Fact]:
     if locked is not None and locked.wall_clock_s != state.budget_s:
         yield "Budget, as locked", duration(locked.wall_clock_s)
     yield "Time in runs, all attempts added up", duration(sum(run.seconds for run in state.every_run.values()))
-    yield "Planner tokens", describe_spending(act.tokens for act in state.planner_acts)
-    purposes = dict.fromkeys(purpose for act in state.planner_acts for purpose in act.spent)
-    for purpose in purposes:
-        yield f"Planner tokens, {purpose}", describe_spending(act.spent.get(purpose, {}) for act in state.planner_acts)
+    yield from planner_facts(state)
     if state.model is not None:
         yield "Making or finding the model", duration(sum(float(each["seconds"]) for each in state.prepared.values()))
     for each in state.rounds:
         yield from _price_facts(each, is_campaign(state))
 
 
-def describe_spending(parts: Iterable[Mapping[str, float]]) -> str:
-    """Return tokens of a language model, read and written, and what they cost where prices were named."""
-    listed = list(parts)
-    prompt, answer, cost = (sum(part.get(kind, 0) for part in listed) for kind in ("prompt", "completion", "cost"))
-    return f"{prompt:,} in prompts, {answer:,} in answers" + (f", for {cost:.4g}" if cost else "")
+def planner_facts(state: StudyState) -> Iterator[Fact]:
+    """Yield the tokens that planning took, in all and by purpose, with what they cost where prices were named."""
+    acts = state.planner_acts
+    paid = [sum(each.get("cost", 0.0) for each in act.spent.values()) for act in acts]
+    parts = {"Planner tokens": [{**act.tokens, "cost": cost} for act, cost in zip(acts, paid, strict=True)]}
+    for purpose in dict.fromkeys(purpose for act in acts for purpose in act.spent):
+        parts[f"Planner tokens, {purpose}"] = [dict(act.spent[purpose]) for act in acts if purpose in act.spent]
+    for name, spent in parts.items():
+        read, written, cost = (sum(each.get(kind, 0) for each in spent) for kind in ("prompt", "completion", "cost"))
+        yield name, f"{read:,} in prompts, {written:,} in answers" + (f", for {cost:.4g}" if cost else "")
 
 
 def _price_facts(state: StudyState, several: bool) -> Iterator[Fact]:
