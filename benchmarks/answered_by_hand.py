@@ -1,4 +1,4 @@
-"""An endpoint like OpenAI's on loopback whose answers somebody writes into files: a person, or a model without a server.
+"""An endpoint like OpenAI's on loopback whose answers somebody writes into files: a person, or a model by hand.
 
 Each request becomes FOLDER/0001.request.json, and its messages FOLDER/0001.request.txt to be read. The reply is made of
 what lies in FOLDER/0001.answer.json once that is whole: an answer's JSON object (or `{"content": "any text"}`), or

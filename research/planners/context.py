@@ -329,7 +329,7 @@ class PlannerTurn:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     spent: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """The tokens by purpose, with their `cost` where prices are known: the stage, and `look` for what led to looks."""
+    """The tokens by purpose, with their `cost` where prices are known: the stage, and `tools` for what led to looks."""
     rejected: tuple[str, ...] = ()
     """Why earlier tries of this turn were refused, oldest first."""
     note: str = ""

@@ -83,8 +83,8 @@ class ChatCompletion(BaseModel):
         finish_reason: str | None = None
 
     class Usage(BaseModel):
-        prompt_tokens: int | None = 0
-        completion_tokens: int | None = 0
+        prompt_tokens: int | None = None
+        completion_tokens: int | None = None
 
     choices: list[Choice] = Field(min_length=1)
     usage: Usage | None = None
@@ -278,7 +278,7 @@ class ActionConversation:
             except ValidationError as error:
                 raise UnusableAnswer(f"the endpoint's reply is no chat completion: {describe(error)}") from error
             message, ended = completion.choices[0].message, completion.choices[0].finish_reason
-            self._count(completion.usage, "look" if message.tool_calls and self._ways[0][0] else self._context.stage)
+            self._count(completion.usage, "tools" if message.tool_calls and self._ways[0][0] else self._context.stage)
             if message.refusal:
                 raise UnusableAnswer(f"the model refused: {shorten(message.refusal)}")
             if ended == "length":
@@ -314,9 +314,9 @@ class ActionConversation:
     def _count(self, usage: ChatCompletion.Usage | None, purpose: str) -> None:
         spent = self._spent.setdefault(purpose, {"prompt": 0, "completion": 0})
         for kind, characters in zip(spent, self._sizes, strict=True):
-            count = 0 if usage is None else getattr(usage, f"{kind}_tokens") or 0
-            spent[kind] += count
-            self._total[kind] += count or characters / _CHARACTERS  # a cap holds where nobody counts, too
+            count = None if usage is None else getattr(usage, f"{kind}_tokens")
+            spent[kind] += count or 0
+            self._total[kind] += characters / _CHARACTERS if count is None else count  # where nobody counts, too
 
     def _cap(self, request: dict[str, Any]) -> int | None:
         """Return the most tokens that an answer may have, None for any; raise PlannerFailed where a cap leaves none."""

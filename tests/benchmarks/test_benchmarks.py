@@ -10,10 +10,13 @@ from dataclasses import replace
 from itertools import accumulate
 from math import comb
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
+import answered_by_hand
 import house
+import openai
 import pytest
 from performance.headlines import HEADLINES
 from performance.page import BENCHMARKS, PAGE, RESULTS, Entry, entries, load, read_history, regressions, render
@@ -121,6 +124,22 @@ def test_the_house_measures_name_each_goal_that_is_missed_and_each_limit_that_is
     for lines, median, wrong, good in ((100, 5, 0, 0), (101, 4, 2, 0), (98, 6, 0, 2)):
         values = {"lines": lines, median_length: median}
         assert (len(list(house.worse(values, budget))), len(list(house.better(values, budget)))) == (wrong, good)
+
+
+def test_an_endpoint_by_hand_replies_with_what_lies_in_its_folder_and_keeps_each_request(tmp_path: Path) -> None:
+    answers = {"look": [["price", {"variable": "group_size"}]]}, {"action": "conclude"}, {"content": "So it is."}
+    for number, answer in enumerate(answers, start=1):
+        (tmp_path / f"000{number}.answer.json").write_text(json.dumps(answer))
+    server = answered_by_hand.make_server(tmp_path, 0)
+    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    asked = {"model": "me", "messages": [{"role": "user", "content": "What now?"}]}
+    with openai.OpenAI(api_key="x", base_url=f"http://127.0.0.1:{server.server_port}/v1") as client:
+        looks, action, words = (client.chat.completions.create(**asked).choices[0].message for _ in answers)
+    server.shutdown()
+    server.server_close()
+    assert looks.tool_calls[0].function.name == "price"
+    assert (json.loads(action.content), words.content) == ({"action": "conclude"}, "So it is.")
+    assert json.loads((tmp_path / "0003.request.json").read_text()) == asked
 
 
 def test_figures_carry_the_textbooks_intervals_and_are_held_to_their_bars() -> None:

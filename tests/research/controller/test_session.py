@@ -15,11 +15,21 @@ from pathlib import Path
 import pytest
 
 from research.controller.controller import INTERRUPTED
-from research.controller.session import Session, StudyRequest, create_study, hold_lease, require_files, require_here
+from research.controller.options import ResearchOptions, make_request
+from research.controller.session import (
+    PLANNER_OPTIONS,
+    Session,
+    StudyRequest,
+    create_study,
+    hold_lease,
+    require_files,
+    require_here,
+)
 from research.errors import NotReady
 from research.installation.base_job import base_job_of, model_folder
 from research.installation.home import Home
 from research.planners.context import Check, PlannerContext, PlannerTurn
+from research.planners.factory import make_planner
 from research.planners.rules import RulesPlanner
 from studies import ControllerLeaseLost, EventLog, LeaseHeld, fold
 from swarm.errors import InvalidRequest
@@ -163,6 +173,20 @@ def test_an_interrupt_while_planning_stops_it_cleanly(bench: Bench, number: sign
     assert session.run(Notes()).status == "stopped"  # there is nothing to end
     assert (state.design, dict(state.runs)) == (None, {})
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_options_of_a_language_model_are_kept_for_whoever_goes_on_with_its_study(tmp_path: Path) -> None:
+    asked = ResearchOptions(
+        topic="group size?", planner="llm", planner_model="m", planner_timeout=7, planner_tokens=2048
+    )
+    home = make_home(tmp_path / "home")
+    with closing(EventLog(home.database)) as log:
+        create_study(log, STUDY, make_request(asked, lambda line: None))
+        kept = fold(log.read(STUDY)).settings[PLANNER_OPTIONS]
+    assert kept == {"planner_timeout": 7, "planner_tokens": 2048}
+    environ = {"OPENAI_API_KEY": "k", "AJET_PLANNER_TIMEOUT": "9", "AJET_PLANNER_EFFORT": "low"}
+    options = make_planner("llm", "m", environ, kept)._options
+    assert (options.planner_timeout, options.planner_tokens, options.planner_effort) == (7, 2048, "low")
 
 
 def test_a_base_job_outlives_its_controller_and_a_model_that_changed_stops_the_study(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from simlab.worlds import Played
 from research.design.compiler import DesignCompiler
 from research.design.noise_bank import NoiseBank
 from research.planners.endpoint import OpenAiEndpoint
-from research.planners.llm import LlmPlanner
+from research.planners.llm import LlmPlanner, PlannerOptions
 from research.planners.tools import StudyTools
 from research.proposals.flags import RequestedComparison
 from research.runs.files import AttemptSpec
@@ -75,10 +75,13 @@ class Script:
         return says(usual.get(place[1], GROUPS if place == (1, "propose") else CONCLUSION))
 
 
-def flown(script: Script, rounds: int = 2, name: str = "inquiry", **changes: Any) -> tuple[FlightResult, Endpoint]:
+def flown(
+    script: Callable[[dict[str, Any]], Reply], rounds: int = 2, name: str = "inquiry",
+    options: PlannerOptions | None = None, **changes: Any,
+) -> tuple[FlightResult, Endpoint]:  # fmt: skip
     with scripted_endpoint(script) as endpoint:
         planner = lambda clock: LlmPlanner(  # noqa: E731 - it closes over the endpoint
-            MODEL, OpenAiEndpoint(KEY, endpoint.url), patience_s=0.0, sleep=clock.advance
+            MODEL, OpenAiEndpoint(KEY, endpoint.url), options=options, patience_s=0.0, sleep=clock.advance
         )
         flight = Flight(
             name, ASK.topic, world(1, effect=0.2), planner=planner, budget_s=40 * 3600.0, asks={"rounds": rounds},

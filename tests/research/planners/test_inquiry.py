@@ -16,11 +16,12 @@ from simlab.suites.traps import ASK, world
 
 from research.planners.endpoint import Endpoint as PlannerEndpoint
 from research.planners.endpoint import OpenAiEndpoint, Recorder, Replay
-from research.planners.llm import LlmPlanner
+from research.planners.llm import LlmPlanner, PlannerOptions
 from research.planners.tools import DATA
 from studies import EventType, StudyState
 from studies.log.study import PlannerAct
 from studies.records.procedure import Amendment
+from studies.report.run_tables import planner_facts
 from tests.research.planners.flights import (
     DESIGN,
     KEY,
@@ -253,6 +254,21 @@ def test_the_rules_ask_on_where_no_model_does_and_what_it_looked_at_is_written_d
     assert turns[:2] == ["2/propose/2", "2/design/2"]
     failed = [(act.action, len(act.rejected)) for act in state.planner_acts if act.tool_calls]
     assert failed == ([("failed", 3)] if answers is NONSENSE else [])
+
+
+def test_at_a_cap_of_tokens_the_rules_ask_on_and_the_log_says_so() -> None:
+    script = Script({(2, "propose"): [RATES]})
+
+    def dear(request: dict[str, Any]) -> Reply:
+        body = script(request).body
+        return Reply(body={**body, "usage": {"prompt_tokens": 10_000, "completion_tokens": 0}})
+
+    landed, endpoint = fly_scripted(dear, options=PlannerOptions(planner_max_tokens=21_000))
+    assert (landed.state.status, landed.state.round, len(endpoint.requests)) == ("concluded", 2, 2)
+    assert "20,000 tokens spent: no model is asked any more), so the rules ask." in landed.state.why_asked
+    facts = dict(planner_facts(landed.state))
+    assert facts["Planner tokens"] == "20,000 in prompts, 0 in answers"
+    assert facts["Planner tokens, design"] == "10,000 in prompts, 0 in answers"
 
 
 def test_a_question_of_which_no_design_is_accepted_goes_back_with_the_reason() -> None:
