@@ -288,7 +288,7 @@ def planner_facts(state: StudyState) -> Iterator[Fact]:
         parts[f"Planner tokens, {purpose}"] = [dict(act.spent[purpose]) for act in acts if purpose in act.spent]
     for name, spent in parts.items():
         read, written, cost = (sum(each.get(kind, 0) for each in spent) for kind in ("prompt", "completion", "cost"))
-        yield name, f"{read:,} in prompts, {written:,} in answers" + (f", for {cost:.4g}" if cost else "")
+        yield name, f"{read:,.0f} in prompts, {written:,.0f} in answers" + (f", for {cost:.4g}" if cost else "")
 
 
 def _price_facts(state: StudyState, several: bool) -> Iterator[Fact]:
