@@ -25,7 +25,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from research.errors import BadTopic, PlannerFailed
-from research.planners.anthropic import THINKING
+from research.planners.anthropic import THINKING, USUAL_TOKENS
 from research.planners.context import NO_REWARD_NOW, Check, PlannerContext, PlannerTurn, ToolResult
 from research.planners.endpoint import Endpoint, EndpointError, RetryingEndpoint, shorten
 from research.planners.history import redact_secrets, sanitize_line
@@ -99,8 +99,8 @@ class UnusableAnswer(Exception):
 
 
 def parse_json_object(answer: str) -> dict[str, Any]:
-    """Return the JSON object in what follows an answer's thinking, of several the one at its very end, in a fence or
-    not; raise UnusableAnswer for none, one that is cut short, and several before other words: which is the draft?
+    """Return the JSON object in what follows an answer's thinking, of several the last, at its very end or in a fence;
+    raise UnusableAnswer for none, one that is cut short, and several before other words: which is the draft?
     """
     closes = [mark.end() for mark in _CLOSES.finditer(answer)]
     text = answer[closes[-1] :] if closes else answer
@@ -109,10 +109,9 @@ def parse_json_object(answer: str) -> dict[str, Any]:
         if "{" not in text:
             raise UnusableAnswer("expected an answer after the thinking; found thinking that does not end: think less")
     text = text[:LONGEST_ANSWER]
-    decoder, objects, after, ended_at = json.JSONDecoder(), list[dict[str, Any]](), 0, 0
-    for start in (brace.start() for brace in itertools.islice(re.finditer("{", text), _MOST_BRACES)):
-        if start < after:
-            continue
+    decoder, objects, after, final = json.JSONDecoder(), list[dict[str, Any]](), 0, False
+    outer = (brace.start() for brace in re.finditer("{", text) if brace.start() >= after)
+    for start in itertools.islice(outer, _MOST_BRACES):
         try:
             value, after = decoder.raw_decode(text, start)
         except json.JSONDecodeError as error:
@@ -123,11 +122,12 @@ def parse_json_object(answer: str) -> dict[str, Any]:
             continue
         else:
             objects += [value]
-            ended_at = after if value else ended_at
+            if value:
+                final = not text[after:].strip("` \n\r\t") or re.search(r"```\w*\s*$", text[:start]) is not None
     meant = [value for value in objects if value] or objects[:1]
     if not meant:
         raise UnusableAnswer(f"expected one JSON object; found {shorten(answer)!r}")
-    if any(value != meant[0] for value in meant) and text[ended_at:].strip("` \n\r\t"):
+    if any(value != meant[0] for value in meant) and not final:
         raise UnusableAnswer(f"expected one JSON object; found {len(meant)}: answer with the final one alone")
     return meant[-1]
 
@@ -187,7 +187,9 @@ class PlannerOptions(BaseModel):
     planner_max_tokens: int | None = Field(
         default=None, ge=1, description="Most tokens of the study, read and written; then the rules plan on."
     )
-    planner_max_cost: float | None = Field(default=None, gt=0, description="The same in money, by --planner-price.")
+    planner_max_cost: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="The same in money, by --planner-price."
+    )
     planner_fallback: str | None = Field(
         default=None,
         pattern="^[^@]+@.+$",
@@ -319,21 +321,25 @@ class ActionConversation:
             self._total[kind] += characters / _CHARACTERS if count is None else count  # where nobody counts, too
 
     def _cap(self, request: dict[str, Any]) -> int | None:
-        """Return the most tokens that an answer may have, None for any; raise PlannerFailed where a cap leaves none."""
+        """Return the most tokens that an answer may have, None for any; raise PlannerFailed where a cap leaves none.
+
+        A cap that is far away is none of an answer: endpoints refuse a bound beyond what their model can write.
+        """
         options, read = self._options, len(json.dumps(request)) / _CHARACTERS
-        most = [] if options.planner_tokens is None else [float(options.planner_tokens)]
+        most = [float(options.planner_tokens or USUAL_TOKENS)]
         if options.planner_max_tokens is not None:
             most.append(options.planner_max_tokens - sum(self._total.values()) - read)
-        if options.planner_max_cost is not None and options.planner_price is not None:
+        if options.planner_max_cost is not None:
             spent = options.cost({**self._total, "prompt": self._total["prompt"] + read}) or 0.0
-            most.append((options.planner_max_cost - spent) * 1e6 / (float(options.planner_price.split(",")[1]) or 1e-9))
-        if most and min(most) < _LEAST_ANSWER:
+            each = options.cost({"prompt": 0, "completion": 1}) or 1e-9
+            most.append((options.planner_max_cost - spent) / each)
+        if min(most) < _LEAST_ANSWER:
             money = "" if (cost := options.cost(self._total)) is None else f" for {cost:.2f}"
             raise PlannerFailed(
                 f"expected room for an answer under --planner-max-tokens and --planner-max-cost; found "
                 f"{sum(self._total.values()):,.0f} tokens spent{money}: no model is asked any more"
             )
-        return int(min(most)) if most else None
+        return int(min(most)) if options.planner_tokens or min(most) < USUAL_TOKENS else None
 
     @property
     def _is_exhausted(self) -> bool:

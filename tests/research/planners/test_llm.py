@@ -84,7 +84,9 @@ def test_a_good_answer_is_taken_at_once_and_no_key_comes_into_the_study(digest: 
     [
         f"<think>Is it {{this}}?</think>\n{json.dumps(PROPOSAL)}", f"```json\n{json.dumps(PROPOSAL)}\n```",
         f"Here you are: {json.dumps(PROPOSAL)} Good luck {{}}!", f"{{}} {json.dumps(PROPOSAL)}",
-        f"{DRAFT} no, rather {json.dumps(PROPOSAL)}", f"{DRAFT}\n\nAt last:\n```json\n{json.dumps(PROPOSAL)}\n```\n",
+        f"{DRAFT} no, rather {json.dumps(PROPOSAL)}", f"{DRAFT} or\n```json\n{json.dumps(PROPOSAL)}\n```\nThat is all.",
+        f"{{}}{'{not this} ' * 90}{json.dumps({'x': [{}] * 200})} {json.dumps(PROPOSAL)}",
+        f"{DRAFT}\n\nAt last:\n```json\n{json.dumps(PROPOSAL)}\n```\n",
         *(f"{mark}A draft: {DRAFT}{end}\n{json.dumps(PROPOSAL)}" for mark, end in (
             ("", "</think>"), ("<think>", "</think>"), ("<THINK>", "</Think>"), ("[THINK]", "[/THINK]"),
             ("<thinking>", "</thinking>"), ("<seed:think>", "</seed:think>"), ("◁think▷", "◁/think▷"),
