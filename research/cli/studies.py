@@ -213,7 +213,7 @@ def describe_resume(state: StudyState) -> str:
     resume = f"ajet study resume {state.id}"
     more = format_flag(2 * state.budget_s)
     if state.budget_decision is None:
-        planned = state.design is not None or state.noise_plan is not None or state.explored is not None
+        planned = state.design is not None or state.noise_plan is not None or state.explorations
         if not planned and state.budget_amended < state.stopped_seq:
             return (
                 f"plan again with: {resume}; where time was missing, give it more before: "

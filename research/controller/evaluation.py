@@ -165,11 +165,8 @@ class ActionCheck:
             return None
         substitute = context.stage in DECLINABLE and (  # to decline, or later to conclude, replicate or explore
             isinstance(action, actions.Decline)
-            or (
-                isinstance(action, actions.Replicate | actions.Explore)
-                and context.stage == "propose"
-                and context.campaign is not None
-            )
+            or (isinstance(action, actions.Explore) and context.stage == "propose")
+            or (isinstance(action, actions.Replicate) and context.stage == "propose" and context.campaign is not None)
             or (isinstance(action, actions.Conclude) and context.campaign is not None)
         )
         due = ACTIONS[context.stage]
@@ -195,11 +192,11 @@ class ActionCheck:
 
     def price_exploration(self, action: actions.Explore) -> PricedExploration:
         inputs = self._inputs
-        if inputs.campaign is None:
-            raise DesignRefused("expected a question first; found an exploration, which is of later rounds")
+        if inputs.explored is None:
+            raise DesignRefused("expected a question; found an exploration, and none can be made here")
         if (other := inputs.wanted.find_conflict(action.environment)) is not None:
             raise other
-        return price_exploration(inputs.current_compiler(), inputs.campaign, action)
+        return price_exploration(inputs.current_compiler(), inputs.explored, action)
 
     def _compile_proposal(self, inputs: PlanningInputs, action: actions.ProposeDesign) -> CompiledDesign:
         context = self._context
@@ -375,18 +372,22 @@ _SHARE: Final = 0.25
 """Most of the time left that one exploration may take: what it hints at is still to be shown."""
 
 
-def price_exploration(compiler: DesignCompiler, campaign: CampaignFacts, action: actions.Explore) -> PricedExploration:
-    """Return what a planner wants to try, or raise DesignRefused: for settings, or for what it would cost."""
-    if campaign.explored >= MOST_OF_A_ROUND:
+def price_exploration(compiler: DesignCompiler, explored: int, action: actions.Explore) -> PricedExploration:
+    """Return what a planner wants to try, or raise DesignRefused: for settings, or for what it would cost.
+
+    The job as it is is tried too, where there is room: nothing else says what a setting changes.
+    """
+    if explored >= MOST_OF_A_ROUND:
         raise DesignRefused(
             f"expected at most {MOST_OF_A_ROUND} explorations before a question; found one more; propose, or conclude"
         )
     if action.environment not in environments():
         raise DesignRefused(f"expected an environment among {', '.join(environments())}; found {action.environment!r}")
     base = compiler.base or Job()
-    steps = min(base.steps, action.steps or max(1, base.steps // 2))
+    steps = action.steps or max(1, base.steps // 2)
     job = base.model_copy(update={"environment": action.environment, "steps": steps})
-    arms = tuple({arm.name: arm for arm in map(_build_arm, action.tried)}.values())
+    named = {arm.name: arm for arm in map(_build_arm, (*action.tried, actions.Tried()))}
+    arms = tuple(named.values())[: actions.MOST_TRIED]
     jobs = []
     for arm in arms:
         values: dict[str, Any] = {**job.model_dump(), **arm.overrides}

@@ -37,7 +37,7 @@ from research.files import read_json, write_json
 from research.installation.home import Home
 from research.isolation.mode import read_sandboxing
 from research.planners.context import Planner, PlannerContext, PlannerTurn, Stage
-from research.planners.history import CampaignFacts, Notebook, quote_latest
+from research.planners.history import CampaignFacts, Notebook, list_explorations, quote_latest
 from research.planners.prompts import final_message
 from research.planners.rules import RulesPlanner
 from research.planners.tools import PLAYS, FindFindings, StudyTools
@@ -48,7 +48,7 @@ from studies import EventLog, EventType, StudyLog, StudyState
 from studies.checks.training import find_zero_lr_run, list_untrained_runs
 from studies.errors import ReportError
 from studies.log.event_log import lock_name, write_lock
-from studies.log.study import ASK_RULE
+from studies.log.study import ASK_RULE, PlannedExploration
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Budget
 from studies.records.verdict import PlannerMessage, planner_label, quote_message
@@ -177,8 +177,7 @@ class Planning:
         A refused question goes back to it with the reason, three tries in all. Where no model answers, the rules ask.
         """
         planner, refused, last = self.planner, list[str](), ""
-        # after the turn that asked for the last exploration since the round ended
-        number = TurnId.parse(state.explorations[-1].turn).number if state.explorations else 0
+        number = _last_exploring_turn(state, state.round + 1)
         tries = number + _TRIES
         while number < tries:
             number += 1
@@ -189,14 +188,9 @@ class Planning:
                 designed = design_topic(inputs, taking)
                 designed.get_compiled()
             except _ExplorationRequest as wish:
-                try:
-                    priced = ActionCheck(inputs, inputs.build_context()).price_exploration(wish.action)
-                    scope, used = f"{self._study}/{wish.place.key}", inputs.compiler.used
-                    self._announce_exploration(priced, seed_source(scope, wish.secret), used, wish.place)
+                if (last := self._explore(inputs, wish)) == "":
                     return
-                except DesignRefused as error:  # the time went by
-                    last = str(error)
-                    refused.append(last)
+                refused.append(last)
             except TopicDeclined as end:
                 if not (refused and planner.name == RulesPlanner.name):  # which has then asked all that it can
                     last, refused = f"{IN_WORDS}{quote_message(end.said)}", []
@@ -219,6 +213,16 @@ class Planning:
                 return
         reason = f"no further question could be had within level and budget: {last}" if refused else last
         self._append(EventType.DECISION_TAKEN, {"rule": ASK_RULE, "action": "end", "reason": reason})
+
+    def _explore(self, inputs: PlanningInputs, wish: _ExplorationRequest) -> str:
+        """Plan what the planner wants to see first; return why it cannot be had any more, empty where it can."""
+        try:
+            priced = ActionCheck(inputs, inputs.build_context()).price_exploration(wish.action)
+        except DesignRefused as error:  # the time went by
+            return str(error)
+        seeds = seed_source(f"{self._study}/{wish.place.key}", wish.secret)
+        self._announce_exploration(priced, seeds, inputs.compiler.used, wish.place)
+        return ""
 
     def _announce_exploration(
         self, priced: PricedExploration, draw_seed: Callable[[], int], used: frozenset[int], turn: TurnId
@@ -251,9 +255,10 @@ class Planning:
         tries = [TurnId.parse(act.turn) for act in state.planner_acts if act.turn]
         taken = (turn.number for turn in tries if (turn.round, turn.stage) == (state.round, "propose"))
         number = state.question_try or max(taken, default=1)
+        if state.round == 1:  # after the turn that asked for the last exploration
+            number = _last_exploring_turn(state, 1) + 1
         for name in inputs.wanted.custom_environments:
             get_environment(name)  # a planner is shown all that are known
-        taking = self.make_turn_taker(state, number)
 
         def announce(proposal: AcceptedProposal) -> None:
             if state.explores:  # nothing is claimed
@@ -263,7 +268,14 @@ class Planning:
                 if hypothesis.id not in known:
                     self._append(EventType.HYPOTHESIS_PROPOSED, hypothesis.model_dump(mode="json"))
 
-        designed = design_topic(inputs, taking, announce)
+        try:
+            designed = design_topic(inputs, self.make_turn_taker(state, number), announce)
+        except _ExplorationRequest as wish:
+            if self._explore(inputs, wish) == "":
+                return
+            number += 1
+            asked = replace(inputs, explored=None)
+            designed = design_topic(asked, self.make_turn_taker(state, number), announce)
         if state.explores:
             explored = designed.get_compiled().explore(state.topic[:500])
             seeds = seed_source(self._study, designed.secret)
@@ -279,7 +291,7 @@ class Planning:
         except DesignRefused as error:
             if state.noise_plan is None:
                 raise
-            again = self.make_turn_taker(state, 2 if state.round == 1 else number + _MOST_TRIES)
+            again = self.make_turn_taker(state, number + (1 if state.round == 1 else _MOST_TRIES))
             self._lock(state, inputs, design_proposal(inputs, designed.proposal, again, error.model_feedback))
 
     def build_inputs(
@@ -296,10 +308,12 @@ class Planning:
             ledgers=AlphaLedgers.begin(requirements.rounds or 1), models=requested.models, explores=state.explores,
             measured_by=state.noise_plan.metric if state.noise_plan is not None else None, study=self._study,
             untrained=tuple(run.spec for run in list_untrained_runs(state)), tried=state.noise_plan is not None,
+            used=frozenset(tried.plan.seed for tried in state.explorations),
         )  # fmt: skip
         notes = tuple(
             quote_latest((f"note-{a.seq}", a.amendment.reason) for a in state.amendments if a.amendment.kind == "note")
         )
+        due = state.round if state.design is None else state.round + 1
         return PlanningInputs(
             state.topic,
             compiler,
@@ -315,6 +329,8 @@ class Planning:
             tokens_spent={
                 kind: sum(act.tokens.get(kind, 0) for act in state.planner_acts) for kind in ("prompt", "completion")
             },
+            explorations=list_explorations(state),
+            explored=None if state.explores else len(_list_explorations(state, due)),
             plays_seen=any(look["name"] == PLAYS for act in state.planner_acts for look in act.tool_calls),
         )
 
@@ -411,6 +427,16 @@ class Planning:
 
     def _append(self, type: EventType, payload: Mapping[str, Any]) -> None:
         self._record.append(type, payload, actor="planner" if type in _VOICES else "system")
+
+
+def _list_explorations(state: StudyState, round: int) -> list[PlannedExploration]:
+    """Return what was tried before the question of a round."""
+    return [tried for tried in state.explorations if tried.round == round]
+
+
+def _last_exploring_turn(state: StudyState, round: int) -> int:
+    """Return the number of the turn that asked for the last exploration before a round's question; 0 for none."""
+    return max((TurnId.parse(tried.turn).number for tried in _list_explorations(state, round)), default=0)
 
 
 def _refuse_unchecked(state: StudyState) -> DesignRefused:

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from research.scheduler.approvals import describe_cost, how_to_answer
-from research.scheduler.required_runs import RequiredRun, is_over, later_runs, noise_runs, planned_runs
+from research.scheduler.required_runs import (
+    RequiredRun,
+    exploration_runs,
+    is_over,
+    later_runs,
+    noise_runs,
+    planned_runs,
+)
 from research.scheduler.steps import SHRINK_RULE
 from studies import RunState, StudyState
 from studies.checks.training import describe_zero_lr_run, had_no_signal
@@ -81,6 +88,8 @@ def progress_of(state: StudyState) -> StudyProgress:
         most = done + _count_open(state, set(later_runs(state, design)))
     elif state.explored is not None:
         most = len(state.explored.arms)
+    elif exploring := exploration_runs(state):
+        most = done + _count_open(state, set(exploring))
     elif noise is not None:
         most = done + _count_open(state, set(noise_runs(noise)))
     return StudyProgress(

@@ -64,7 +64,7 @@ def has_controller(home: Home, log: EventLog, study: str, *, local: bool = False
 
 def require_here(home: Home, log: EventLog, state: StudyState) -> None:
     """Raise NotReady unless what a study has made lies in this installation."""
-    begun = state.hypotheses or state.noise_plan is not None or state.design is not None
+    begun = state.explorations or state.hypotheses or state.noise_plan is not None or state.design is not None
     if not begun or home.study(state.id).is_dir():
         return
     row = ControllerLeases(log).read(state.id)

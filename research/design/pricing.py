@@ -280,7 +280,7 @@ class Pricing:
         ended the run with a learning rate of 0 says it, but never less than 1: it had the machine to itself.
         """
         plan, asks_on = state.noise_plan, state.most_rounds > 1 and state.design is not None
-        every = [] if state.most_rounds == 1 and not state.explores else state.every_run.values()
+        every = [] if state.most_rounds == 1 and not state.explorations else state.every_run.values()
         for runs, what in ((() if asks_on else state.runs_in("noise"), "A/A runs"), (every, "runs so far")):
             whole = _list_whole_attempts(runs)
             known = [(attempt, run, job) for run, attempt in whole if (job := parse_job(run.spec.job)) is not None]

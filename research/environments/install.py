@@ -335,8 +335,8 @@ def studies_with(name: str, home: Home, log: EventLog) -> Iterator[str]:
             state = fold(events)
         except LogCorrupt:  # nobody can go on with it
             continue
-        begun = state.rounds_before or state.hypotheses or state.noise_plan is not None or state.design is not None
-        unlocked = state.design is None and state.noise_plan is None and not state.rounds_before
+        made = state.rounds_before or state.explorations or state.noise_plan is not None or state.design is not None
+        begun, unlocked = made or state.hypotheses, not made
         last = events[-1]
         if unlocked and last.type is EventType.STUDY_STOPPED and last.actor == "system":
             continue  # it came to nothing at its planning, of which no run is made: it could only be asked again

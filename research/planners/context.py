@@ -139,6 +139,10 @@ class Briefing:
     """What the rounds before found; None in the first."""
     notebook: Notebook | None = None
     """What the planner wrote down in earlier turns; None where it can write nothing down."""
+    explorations: Sequence[Mapping[str, Any]] = ()
+    """What was tried without a claim, the newest last, as JSON values."""
+    explored: int | None = None
+    """Explorations before the question that is due; None where none can be made."""
     findings: Sequence[QuotedText] = ()
     """What earlier studies here found about the topic."""
     tokens_spent: Mapping[str, float] = field(default_factory=dict)
@@ -210,6 +214,8 @@ class PlannerContext(Briefing):
         known: dict[str, Any] = {"topic": self.topic} | self._stage_facts()
         if self.campaign is not None:
             known |= {"inquiry": self.campaign.facts()}
+        if self.explorations:
+            known |= {"explorations": list(self.explorations)}
         if self.warnings:
             known |= {"linter_warnings": list(self.warnings)}
         if self.findings:

@@ -226,20 +226,12 @@ class CampaignFacts:
     """As they stand before the round that is to be planned."""
     refused: tuple[str, ...] = ()
     """Why earlier questions for this round could not be had."""
-    explorations: tuple[Mapping[str, Any], ...] = ()
-    """What was tried without a claim, the newest last, as JSON values."""
-    explored: int = 0
-    """Explorations since the last round."""
 
     @classmethod
     def of(cls, state: StudyState, secondary_metrics: SecondaryMetrics = lambda state: ()) -> CampaignFacts:
         """Return the facts of an inquiry whose present round is over."""
-        tried = [_dump_exploration(entry, planned) for entry in state.rounds for planned in entry.explorations]
-        return cls(
-            tuple(RoundFacts.of(entry, secondary_metrics) for entry in state.rounds),
-            state.ledgers.after(state.outcome),
-            explorations=tuple(tried[-_EXPLORATIONS_SHOWN:]), explored=len(state.explorations),
-        )  # fmt: skip
+        rounds = tuple(RoundFacts.of(entry, secondary_metrics) for entry in state.rounds)
+        return cls(rounds, state.ledgers.after(state.outcome))
 
     @property
     def round(self) -> int:
@@ -268,13 +260,18 @@ class CampaignFacts:
             parts += [f"the first {more} surprises"] if more > 0 else []
             rows = {
                 "rounds_so_far": [entry.facts(whole=index >= first) for index, entry in enumerate(self.rounds)],
-                "surprises": shown, "explorations": list(self.explorations), "left_out": "; ".join(parts),
-                "could_not_be_had": list(self.refused),
+                "surprises": shown, "left_out": "; ".join(parts), "could_not_be_had": list(self.refused),
             }  # fmt: skip
             told = facts | {name: row for name, row in rows.items() if row}
             if len(canonical(told)) <= MOST_CHARACTERS:
                 break
         return told
+
+
+def list_explorations(state: StudyState) -> tuple[Mapping[str, Any], ...]:
+    """Return what was tried without a claim as JSON values, the newest last."""
+    tried = [_dump_exploration(entry, planned) for entry in state.rounds for planned in entry.explorations]
+    return tuple(tried[-_EXPLORATIONS_SHOWN:])
 
 
 def _dump_exploration(state: StudyState, planned: PlannedExploration) -> dict[str, Any]:
@@ -288,7 +285,7 @@ def _dump_exploration(state: StudyState, planned: PlannedExploration) -> dict[st
             scores[name] = round(value.value, _DIGITS)
     tried = [{"tried": arm.name, "success": scores.get(arm.name, "not made")} for arm in plan.arms]
     return {
-        "after_round": state.round, "environment": plan.environment, "steps": plan.base_job.get("steps"),
+        "after_round": planned.round - 1, "environment": plan.environment, "steps": plan.base_job.get("steps"),
         "why": sanitize_line(plan.why), "single_runs_on_search_tasks_which_claim_nothing": tried,
     }  # fmt: skip
 

@@ -113,8 +113,8 @@ def alternative_actions(context: PlannerContext) -> dict[str, type[Other]]:
     if context.stage == "conclude":
         return {}
     later: tuple[type[Other], ...] = () if context.campaign is None else (Conclude,)
-    if context.campaign is not None and context.stage == "propose":
-        later = (Replicate, Explore, Conclude)
+    if context.stage == "propose":
+        later = (*((Replicate,) if later else ()), *((Explore,) if context.explored is not None else ()), *later)
     instead: tuple[type[Other], ...] = (Settle,) if context.stage == "look" else (*later, Decline)
     asides: tuple[type[Other], ...] = () if context.notebook is None else get_args(SideAction)
     return {str(kind.model_fields["action"].default): kind for kind in (*instead, *asides)}
@@ -281,8 +281,9 @@ _REPLICATION = (
 )
 _EXPLORATION = (
     "Or you may set `action` to 'explore' to have up to six single runs made first (`environment`, `tried`, `steps`, "
-    "`why`): one seed, search tasks, no claim and no level spent. You are asked again afterwards, and see what came "
-    "out under `explorations`; it is a hint of what to ask and never an answer."
+    "`why`): one seed, search tasks, no claim and no level spent; the job as it is is among them where there is room. "
+    "You are asked again afterwards, see what came out under `explorations`, and may look at these runs, plays "
+    "included; it is a hint of what to ask and never an answer."
 )
 _EXPLORES = (
     "The user asked to explore: one run of each arm of your comparison, control included, is made on one seed, and "
@@ -351,7 +352,7 @@ def messages(
         (_EXPLORES, context.explores),
         (_FIXED_TASK, before and bool(context.fixed)),
         (_REPLICATION, proposing and not first),
-        (_EXPLORATION, proposing and not first),
+        (_EXPLORATION, proposing and context.explored is not None),
         (f"{_NOTEBOOK} {_PLAN}", context.stage != "conclude" and context.notebook is not None),
         (_LOOKS, tools is not None),
     )

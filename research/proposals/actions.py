@@ -372,15 +372,15 @@ class Tried(_ActionModel):
 
 
 class Explore(_ActionModel):
-    """Have single short runs made before you ask, on search tasks and one seed: no claim, and no level spent."""
+    """Have single runs made before you ask, on search tasks and one seed: no claim, and no level spent."""
 
     action: Literal["explore"] = "explore"
     environment: Word
     """Name of the environment."""
     tried: tuple[Tried, ...] = Field(min_length=1, max_length=MOST_TRIED)
-    """What is tried, one run each."""
+    """What is tried, one run each; of fewer than six the job as it is is made too."""
     steps: StrictInt | None = Field(default=None, ge=1)
-    """Training steps of each; null for half of a whole run."""
+    """Training steps of each, of whatever length the time carries; null for half of a whole run."""
     why: str = Field(min_length=1, max_length=MOST_LEFT_OUT)
     """What you want to see, in a sentence."""
 

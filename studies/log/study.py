@@ -224,6 +224,11 @@ class PlannedExploration:
     turn: str
     seq: int
 
+    @property
+    def round(self) -> int:
+        """The round before whose question it was made, by the turn that asked for it; 0 where the log names none."""
+        return int(self.turn.partition("/")[0] or 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Veto(Stamp):
@@ -281,7 +286,7 @@ class RoundState:
     noise_seconds: float = 0.0
     """Price of one A/A run, in seconds; 0 where nobody gave one."""
     explorations: tuple[PlannedExploration, ...] = ()
-    """What was tried without a claim since this round began, in order."""
+    """What was tried without a claim since this round began, in order: before its question, then before the next."""
     locked_design: Design | None = None
     design: Design | None = None
     """The effective one: after a screen, its arms and claims in the screen's place; with a pilot, its size so far."""

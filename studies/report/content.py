@@ -235,8 +235,8 @@ def _round_blocks(
     """Yield what a round showed, what threatens it, and folded what a busy person does not read."""
     predicted = drawing(f"{prefix}predictions", "predictions", forecasts(state))
     yield section("Predicted and observed", predicted, claims.verdict_table(state), id=f"{prefix}verdicts")
-    if state.explored is not None:
-        yield _exploration_section(state, state.explorations[-1])
+    if not prefix:  # else they stand at the end of their round
+        yield from (_exploration_section(state, entry) for entry in state.explorations)
     moved, learned, selected = shifts(state), curves(state, evidence), ""
     if state.locked_design is not None and state.locked_design.screen is not None:
         selected = f"Confirmed: {state.selection.reason}." if state.selection else "The screen has not led to any arm."

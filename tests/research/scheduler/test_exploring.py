@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.planners.rules import RulesPlanner
 from research.proposals.actions import Constant, Explore, Tried
 from research.scheduler.steps import EXPLORED
-from studies import EventType, RunState, StudyLog, StudyState
-from studies.errors import StudiesError
-from studies.log.event import Event
+from studies import EventType, RunState, StudyLog, StudyState, fold
+from studies.errors import LogCorrupt, StudiesError
+from studies.log.event import Event, compose_event
 from studies.log.event_log import lock_name
 from studies.log.study import BUDGET_RULE, Decision
 from studies.proof import Proof, verify
@@ -72,17 +73,18 @@ WISH = Explore(
 
 
 class Explorer(RulesPlanner):
-    def __init__(self, *wishes: Explore, times: int = 1) -> None:
+    def __init__(self, *wishes: Explore, times: int = 1, round: int = 2) -> None:
         self.wishes = wishes or (WISH,)
-        self.times = times
+        self.times, self.round = times, round
         self.refused: list[str] = []
         self.told: list[Any] = []
 
     def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
-        if digest.campaign is None or digest.stage != "propose":
+        number = 1 if digest.campaign is None else digest.campaign.round
+        if number != self.round or digest.stage != "propose":
             return super().act(digest, check)
-        self.told.append(digest.campaign.facts().get("explorations", []))
-        if digest.campaign.explored >= self.times:
+        self.told.append(digest.facts().get("explorations", []))
+        if digest.explored is None or digest.explored >= self.times:
             return super().act(digest, check)
         for wish in self.wishes:
             if (wrong := check(wish)) is None:
@@ -123,6 +125,57 @@ def test_an_exploration_is_run_once_and_no_verdict_follows(whole: tuple[FlightRe
     scores = shown["single_runs_on_search_tasks_which_claim_nothing"]
     assert [entry["tried"] for entry in scores] == ["group_size=2", "as-it-is"]
     assert all(0 < entry["success"] < 1 for entry in scores)
+
+
+def test_an_exploration_before_the_first_question_is_shown_and_leaves_the_level_whole() -> None:
+    longer = WISH.model_copy(update={"tried": WISH.tried[:1], "steps": Job().steps + 3})
+    planner, drawn = Explorer(longer, times=2, round=1), list[bool]()
+
+    def hand(desk: Desk) -> None:
+        seen = desk.state
+        if seen.report is not None:
+            drawn.append(verify(seen.id, desk.log.read_unverified(seen.id), desk.folder).holds)
+        if seen.design is None or drawn:
+            return
+        seed = seen.explorations[0].plan.seed
+        lock = desk.log.read(seen.id)
+        at = next(index for index, event in enumerate(lock) if event.type is EventType.DESIGN_LOCKED)
+        design = seen.locked_design.model_copy(update={"seeds": (seed, *seen.locked_design.seeds[1:])})
+        spoilt = {"design": design.model_dump(mode="json"), "hash": design.hash(), "file": lock_name(1)}
+        now = datetime.fromisoformat(lock[at].ts)
+        event = compose_event(seen.id, EventType.DESIGN_LOCKED, spoilt, after=lock[at - 1], actor="system", at=now)
+        with pytest.raises(LogCorrupt, match="seed of an exploration"):
+            fold([*lock[:at], event])
+        drawn.append(True)
+
+    whole = flight(planner=lambda clock: planner, hand=hand, report=True)
+    alone = fly(replace(flight(planner=lambda clock: Explorer(round=1), report=True), asks={"rounds": 1}))
+    assert (alone.state.status, alone.report and alone.report.count("No claim rests on them")) == ("concluded", 1)
+    result = fly(whole)
+    state, plain = result.state, fly(flight()).state
+    assert (state.status, result.refused, drawn) == ("concluded", None, [True, True])
+    first = state.rounds[0]
+    assert [(tried.turn, tried.round) for tried in first.explorations] == [("1/propose/1", 1), ("1/propose/2", 1)]
+    runs = explorations(state)
+    assert {(run.spec.arm, run.status) for run in runs} == {("group_size=2", "collected"), ("as-it-is", "collected")}
+    assert {run.spec.job["steps"] for run in runs} == {longer.steps}
+    assert not {run.spec.seed for run in runs} & set(first.locked_design.seeds)
+    assert [entry.ledgers for entry in state.rounds] == [entry.ledgers for entry in plain.rounds]
+    assert [len(told) for told in planner.told] == [0, 1, 2]
+    assert planner.told[1][0]["after_round"] == 0
+    assert result.report is not None
+    assert result.report.count("No claim rests on them") == 2
+
+
+@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize("after", [-1, 0, 1])
+def test_a_controller_killed_around_an_exploration_before_the_first_question_asks_once(
+    after: int, written: bool
+) -> None:
+    result = fly_killed(flight(planner=lambda clock: Explorer(round=1)), 2 + after, written=written)
+    assert not result.duplicates
+    assert [act.turn for act in result.state.planner_acts][:3] == ["1/propose/1", "1/propose/2", "1/design/2"]
+    assert len(explorations(result.state)) == 2
 
 
 def test_three_explorations_come_before_a_question_at_most() -> None:
