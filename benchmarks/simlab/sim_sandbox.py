@@ -111,6 +111,7 @@ class SimulatedFiles:
     final: dict[str, Any] | None
     tracked: dict[str, Any] | None
     outcome: dict[str, Any] | None
+    during: dict[str, Any] | None = None
     log: str = "simulated attempt: training is over\n"
     code: int = 0
     """Exit code."""
@@ -140,6 +141,7 @@ def remains(world: World, order: AttemptSpec, seconds: float) -> tuple[Played, S
     return played, SimulatedFiles(
         initial=None if order.initial_sha256 else evaluation(order, 0, played.initial),  # else it was copied there
         final=None if is_untrained_run(spec) else evaluation(order, steps, final),
+        during=_during(order, replace(played, hidden=final), steps) if order.evaluate_after else None,
         tracked=_tracked(order, played, steps),
         outcome={
             "status": "finished",
@@ -152,11 +154,23 @@ def remains(world: World, order: AttemptSpec, seconds: float) -> tuple[Played, S
     )
 
 
-def evaluation(order: AttemptSpec, version: int, share: float) -> dict[str, Any]:
-    """Return an evaluator's answer in which a share of all episodes is solved."""
-    spec, count = order.spec, order.spec.metric.episodes
+def _during(order: AttemptSpec, played: Played, steps: int) -> dict[str, Any]:
+    schedule = order.spec.metric.schedule
+    assert schedule is not None
+    count, seed = schedule.episodes, order.spec.task_seed
+    made = [
+        evaluation(order, version, _success(played, version / steps), (count, seed + version))
+        for version in order.evaluate_after
+    ]
+    return {"evaluations": made}
+
+
+def evaluation(order: AttemptSpec, version: int, share: float, drawn: tuple[int, int] | None = None) -> dict[str, Any]:
+    """Return an evaluator's answer in which a share of all episodes is solved; `drawn`: how many, by which seed."""
+    spec = order.spec
+    count, seed = drawn or (spec.metric.episodes, spec.task_seed)
     solved, episodes = set(Random(f"{version} {spec.seed}").sample(range(count), round(share * count))), []
-    for number, (task, sample) in enumerate(_plays(spec.environment, spec.metric.split, count, spec.task_seed)):
+    for number, (task, sample) in enumerate(_plays(spec.environment, spec.metric.split, count, seed)):
         success = number in solved
         episodes.append({"task_id": task, "sample": sample, "success": success, "reward": float(success)})
     return {
@@ -170,6 +184,7 @@ def write(folder: AttemptFolder, left: SimulatedFiles) -> None:
     files = {
         folder.evaluation("initial"): left.initial,
         folder.evaluation("final"): left.final,
+        folder.evaluation("during"): left.during,
         folder.path / TRACKED: left.tracked,
     }
     texts = {path: text_of(value) for path, value in files.items() if value is not None}

@@ -39,7 +39,7 @@ from research.proposals.arms import arm_text, constant_value, value_text
 from research.proposals.metric_choice import RequestedMetric
 from research.text import describe, did_you_mean, format_seconds
 from studies.records.alpha import AlphaLedgers
-from studies.records.design import CONFIGURATION, MODEL, REWARD, Arm, Design, Hypothesis, Metric, NoisePlan
+from studies.records.design import CONFIGURATION, MODEL, REWARD, Arm, Design, Hypothesis, Metric, NoisePlan, Schedule
 from studies.records.procedure import Noise
 from studies.records.runs import screen_metric
 from studies.records.statements import model_name
@@ -368,6 +368,8 @@ def _describe_choices(context: PlannerContext, action: actions.Propose | actions
 
 MOST_OF_A_ROUND: Final = 3
 """Explorations before one question."""
+_PLAYS_BETWEEN: Final = 64
+"""Evaluation episodes in the middle of what is explored: plays to read, and a point of the curve."""
 _SHARE: Final = 0.25
 """Most of the time left that one exploration may take: what it hints at is still to be shown."""
 
@@ -396,7 +398,11 @@ def price_exploration(compiler: DesignCompiler, explored: int, action: actions.E
         except ValidationError as error:
             raise DesignRefused(f"{arm.name}: {describe(error)}; try other values") from error
     episodes = compiler.requirements.hidden_episodes
-    metric = Metric(meaning=f"share of {episodes} hidden tasks solved after the last step", episodes=episodes)
+    half = -(-job.episodes_per_step * steps // 2)
+    metric = Metric(
+        meaning=f"share of {episodes} hidden tasks solved after the last step", episodes=episodes,
+        schedule=Schedule(every=half, episodes=min(episodes, _PLAYS_BETWEEN)) if steps > 1 else None,
+    )  # fmt: skip
     seconds = max(compiler.price.run_with_evaluations(variant, metric) for variant in jobs)
     runs = len(arms)
     need, left = -(-runs // compiler.price.parallel) * seconds, compiler.left

@@ -38,9 +38,10 @@ from research.installation.home import Home
 from research.isolation.mode import read_sandboxing
 from research.planners.context import Planner, PlannerContext, PlannerTurn, Stage
 from research.planners.history import CampaignFacts, Notebook, list_explorations, quote_latest
+from research.planners.looks import LOOKS
 from research.planners.prompts import final_message
 from research.planners.rules import RulesPlanner
-from research.planners.tools import PLAYS, FindFindings, StudyTools
+from research.planners.tools import FindFindings, StudyTools, shows_hidden_plays
 from research.proposals.actions import Action, Conclude, Decline, Explore, Propose, ProposeDesign, Replicate, SideAction
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.scheduler.steps import UNLOCKED
@@ -146,7 +147,7 @@ class Planning:
         self._log, self._record, self._study = log, record, record.study
         self.planner, self._pricing, self._base = planner, pricing, base
         self._draw_secret, self._noise_bank, self._findings = draw_secret, noise_bank, findings
-        self._study_folder = home.study(record.study)
+        self._study_folder, self._models = home.study(record.study), home.models
         self._folder = self._study_folder / "planning"
 
     def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> str | None:
@@ -319,7 +320,9 @@ class Planning:
             compiler,
             seconds_left,
             None if state.design is None else state.design.metric,
-            lambda inputs: StudyTools(state, self._study_folder, inputs.current_compiler, requested, self._findings),
+            lambda inputs: StudyTools(
+                state, self._study_folder, inputs.current_compiler, requested, self._findings, LOOKS, self._models
+            ),
             wanted=requested,
             parsed=ParsedTopic.of(state.settings),
             code_allowed=read_sandboxing(state.settings).isolates and not state.explores,
@@ -331,7 +334,7 @@ class Planning:
             },
             explorations=list_explorations(state),
             explored=None if state.explores else len(_list_explorations(state, due)),
-            plays_seen=any(look["name"] == PLAYS for act in state.planner_acts for look in act.tool_calls),
+            plays_seen=any(shows_hidden_plays(look) for act in state.planner_acts for look in act.tool_calls),
         )
 
     def _lock(self, state: StudyState, inputs: PlanningInputs, designed: EvaluatedDesign) -> None:

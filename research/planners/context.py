@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, Protocol
 from research.errors import DesignRefused
 from research.installation.base_job import find_fixed_fields
 from research.planners.history import CampaignFacts, Notebook, QuotedText, sanitize_line
-from research.planners.tools import StudyTools
+from research.planners.tools import PLAYS, StudyTools
 from research.proposals.actions import DEFAULT_EFFECT, Action, Propose, Replicate, SideAction
 from research.proposals.arms import NO_MODELS, ComparedModels, Scalar, value_text
 from research.proposals.flags import ParsedTopic, RequestedComparison
@@ -49,11 +49,14 @@ class ToolResult:
     name: str
     arguments: Mapping[str, Any]
     answer: str
+    split: str = ""
+    """Of which tasks the plays are that it showed; empty where it showed none."""
 
     def payload(self) -> dict[str, Any]:
         """Return it as the event of its turn counts it: with hash and size of the answer, in characters."""
         sha256, characters = hashlib.sha256(self.answer.encode()).hexdigest(), len(self.answer)
-        return {"name": self.name, "arguments": dict(self.arguments), "sha256": sha256, "characters": characters}
+        shown = {"name": self.name, "arguments": dict(self.arguments), "sha256": sha256, "characters": characters}
+        return shown | ({"split": self.split} if self.name == PLAYS else {})
 
 
 NO_REWARD_NOW: Final = "plays of hidden tasks were looked at, and a reward function could hold their answers"

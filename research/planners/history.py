@@ -49,10 +49,10 @@ class QuotedText:
     text: str
 
 
-def sanitize_line(text: str) -> str:
-    """Return a text on one line, without terminal sequences and characters that do not print, cut to `LONGEST`."""
+def sanitize_line(text: str, most: int = LONGEST) -> str:
+    """Return a text on one line, without terminal sequences and characters that do not print, cut to `most`."""
     printed = (char for char in _ESCAPE.sub("", text) if char.isspace() or unicodedata.category(char)[0] != "C")
-    return _cut(" ".join("".join(printed).split()), LONGEST)
+    return _cut(" ".join("".join(printed).split()), most)
 
 
 def _cut(text: str, most: int) -> str:

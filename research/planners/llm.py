@@ -38,7 +38,7 @@ from research.planners.prompts import (
     parse_action,
     schema,
 )
-from research.planners.tools import PLAYS, ToolError
+from research.planners.tools import PLAYS, ToolError, shows_hidden_plays
 from research.proposals.actions import Action, Conclude, Propose, ProposeDesign, SideAction
 from research.text import describe
 from studies.records.base import canonical
@@ -377,11 +377,12 @@ class ActionConversation:
             shown = {"refused": f"expected arguments that are a JSON object; found {shorten(arguments)!r}"}
         except ValueError as error:
             shown, values = {"refused": f"expected finite numbers and whole characters; found {error}"}, {}
+        split = "" if "refused" in shown else str(shown.get("split", "hidden"))
         text = redact_secrets(json.dumps(shown, ensure_ascii=False))
         most = min(MOST_OF_ONE, self._left)
         text = text if len(text) <= most else f"{text[:most]}… (cut; ask for less)"
         self._left -= len(text)
-        self._looks.append(ToolResult(name, values, text))
+        self._looks.append(ToolResult(name, values, text, split if name == PLAYS else ""))
         return text
 
     def _fetch_body(self) -> str:
@@ -432,7 +433,7 @@ class ActionConversation:
         if (unstated := find_unstated(action)) is not None:
             raise UnusableAnswer(unstated)
         coded = isinstance(action, Propose) and any(entry.variable == REWARD for entry in action.hypotheses)
-        if coded and any(look.name == PLAYS for look in self._looks):
+        if coded and any(shows_hidden_plays(look.payload()) for look in self._looks):
             raise UnusableAnswer(f"expected hypotheses about job fields; found a reward function: {NO_REWARD_NOW}")
         if (refused := self._check(action)) is not None:
             self._refused = self._line.redact(refused.model_feedback) if isinstance(action, ProposeDesign) else None

@@ -123,7 +123,9 @@ class ProcessGroup(AsyncExitStack):
 
 MODULE = "swarm.environments"
 TRANSCRIPTS = 2
-"""Plays that an evaluator writes down for the report: the same tasks before and after training."""
+"""Plays that an evaluator of hidden tasks writes down for the report: the same tasks before and after training."""
+SEARCH_TRANSCRIPTS = 32
+"""Plays of search tasks that each evaluation writes down for the planner, half of them failures."""
 
 
 class ProcessWorkers:
@@ -195,11 +197,12 @@ def play_arguments(spec: AttemptSpec, role: Role, *, server: str, out: str) -> t
     if role == "client":
         return ("play", *common, "--concurrency", str(spec.job.max_concurrency))
     metric = run.metric
-    hidden = ("evaluate", *common, "--split", metric.split, "--out", out)
+    asked, search = ("evaluate", *common, "--split", metric.split, "--out", out), metric.split == "search"
+    kept = ("--transcripts", str(SEARCH_TRANSCRIPTS if search else TRANSCRIPTS))
     if role == "evaluator-during":
         assert metric.schedule is not None
-        return (*hidden, "--episodes", str(metric.schedule.episodes), "--during")
-    return (*hidden, "--episodes", str(metric.episodes), "--transcripts", str(TRANSCRIPTS))
+        return (*asked, "--episodes", str(metric.schedule.episodes), "--during", *(kept if search else ()))
+    return (*asked, "--episodes", str(metric.episodes), *kept)
 
 
 EVALUATION: Final = "evaluation.json"

@@ -39,6 +39,8 @@ REWARDS: Final = "critic/rewards/mean"
 AFTER: Final = HIDDEN_SUCCESS
 BEFORE: Final = HIDDEN_SUCCESS + INITIAL
 _TOLERANCE = 1e-9
+_MOST_PLAYS: Final = 2
+"""Plays of a run that a report quotes, of those that were kept."""
 
 
 def other_metrics(state: StudyState) -> tuple[Metric, ...]:
@@ -160,7 +162,7 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
         for episode in evaluation["final"]["episodes"]:
             plays.setdefault(str(episode.get("task_id")), []).append(bool(episode["success"]))
     kept = {part: {p["task_id"]: p for p in evaluation[part].get("transcripts", ())} for part in ("initial", "final")}
-    both = [task for task in kept["initial"] if task in kept["final"]]
+    both = [task for task in kept["initial"] if task in kept["final"]][:_MOST_PLAYS]
     return RunEvidence(
         run_id=run.run_id,
         files=tuple((collected[name]["path"], collected[name]["sha256"]) for name in ("snapshot", "evaluation")),

@@ -24,7 +24,7 @@ import random
 import resource
 import signal
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from typing import Any, get_args
 
 from swarm.client import Agent, AgentFailed, AgentMisplays, AsyncSwarmClient
 from swarm.client.async_client import EPISODE_TIMEOUT_S
+from swarm.client.episode import EpisodeResult
 from swarm.environments import processes
 from swarm.environments.base import Environment, Split, Task
 from swarm.environments.custom import check_tasks, read_tasks
@@ -41,6 +42,7 @@ from swarm.environments.play import (
     EvaluationsFile,
     Transcripts,
     agent_of,
+    choose_plays,
     evaluate,
     outcomes,
     pending_evaluations,
@@ -159,7 +161,13 @@ async def _play(arguments: argparse.Namespace, setup: PlaySetup, token: str) -> 
 
 async def _evaluate(arguments: argparse.Namespace, setup: PlaySetup, token: str) -> None:
     shown = rounds(setup.tasks, arguments.episodes or EPISODES, arguments.seed)
-    plays = Transcripts([task.id for task in shown[0][: arguments.transcripts]])
+    hidden, most = arguments.split == "hidden", arguments.transcripts
+    kinds = {task.id: task.kind for task in (shown[0][:most] if hidden else setup.tasks if most else ())}
+    plays = Transcripts(kinds)
+
+    def kept(results: Sequence[EpisodeResult]) -> list[dict[str, Any]]:
+        return plays.take(None if hidden else choose_plays(results, kinds, most))
+
     agent, name = setup.agent, setup.environment.name if setup.environment else None
     if setup.environment is not None and arguments.agent is None:
         agent = report_failures(agent_of(setup.environment, on_play=plays.record))
@@ -175,11 +183,11 @@ async def _evaluate(arguments: argparse.Namespace, setup: PlaySetup, token: str)
                 results = await play(episodes=episodes, seed=arguments.seed + version)
                 require_version(results, version)
                 if arguments.episodes in (None, episodes):  # else they are all there, and its server had forgotten some
-                    write_json(arguments.out, file.add(outcomes(results, name, arguments.split)))
+                    write_json(arguments.out, file.add(outcomes(results, name, arguments.split, kept(results))))
             summary: dict[str, Any] = {"evaluations": len(file)}
         else:
             played = await play(episodes=arguments.episodes or EPISODES, seed=arguments.seed)
-            found = outcomes(played, name, arguments.split, plays.to_json())
+            found = outcomes(played, name, arguments.split, kept(played))
             write_json(arguments.out, found)
             known = [episode["success"] for episode in found["episodes"] if episode["success"] is not None]
             failed = sum(bool(result.failed) for result in played)
@@ -216,7 +224,12 @@ def _parse_arguments() -> argparse.Namespace:
     evaluation.add_argument("--episodes", type=_count, help=f"{EPISODES}; with --during, as many as are waited for")
     evaluation.add_argument("--out", type=_file, required=True, help="file to write")
     evaluation.add_argument("--during", action="store_true", help="whenever training waits for it")
-    evaluation.add_argument("--transcripts", type=_count, default=0, help="plays of the environment's agent to write")
+    evaluation.add_argument(
+        "--transcripts",
+        type=_count,
+        default=0,
+        help="plays of the environment's agent to write: of hidden tasks the first, of others half of them failures",
+    )
     evaluation.set_defaults(reward=None)
     return parser.parse_args()
 

@@ -18,6 +18,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
@@ -117,11 +118,15 @@ MOST_REASON: Final = 200
 """Characters that are kept of the error by which an agent failed a play."""
 
 
+MOST_CHOSEN_BYTES: Final = 1 << 18
+"""Of the chosen plays of one evaluation, as JSON."""
+
+
 class Transcripts:
-    """Keeps the first play of each of a few tasks, for people to read; nothing is computed from it."""
+    """Keeps the first play of each of some tasks, to be read; nothing is computed from it."""
 
     def __init__(self, tasks: Collection[str]) -> None:
-        self._tasks = list(tasks)
+        self._tasks = dict.fromkeys(tasks)
         self._recorded: dict[str, list[dict[str, str]]] = {}
 
     def record(self, task: Task, messages: list[Message]) -> None:
@@ -132,8 +137,30 @@ class Transcripts:
                 for message in messages[:MOST_MESSAGES]
             ]
 
-    def to_json(self) -> list[dict[str, Any]]:
-        return [{"task_id": task, "messages": self._recorded[task]} for task in self._tasks if task in self._recorded]
+    def take(self, chosen: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Return the plays of all tasks, or of the `chosen` ones as far as there is room, and forget all plays."""
+        recorded, self._recorded, kept, left = self._recorded, {}, list[dict[str, Any]](), MOST_CHOSEN_BYTES
+        for task in self._tasks if chosen is None else chosen:
+            if task in recorded and (chosen is None or (left := left - len(json.dumps(recorded[task]))) >= 0):
+                kept.append({"task_id": task, "messages": recorded[task]})
+        return kept
+
+
+def choose_plays(results: Sequence[EpisodeResult], kinds: Mapping[str, str], most: int) -> list[str]:
+    """Return the tasks whose first plays are worth reading: half of them failures, spread over the kinds of task.
+
+    Where there are too few of one sort, there are more of the other. No play that its agent failed is among them.
+    """
+    sorts: dict[bool, dict[str, list[str]]] = {False: {}, True: {}}
+    for result in results:
+        if result.sample == 0 and not result.failed:
+            sorts[bool(result.success)].setdefault(kinds.get(result.task_id, ""), []).append(result.task_id)
+    failed, solved = (
+        [task for row in zip_longest(*sorts[sort].values()) for task in row if task is not None]
+        for sort in (False, True)
+    )
+    count = max(most // 2, most - len(solved))
+    return [*failed[:count], *solved[: most - min(count, len(failed))]]
 
 
 async def evaluate(

@@ -19,6 +19,7 @@ from research.design.compiler import DesignCompiler
 from research.design.noise_bank import NoiseBank
 from research.planners.endpoint import OpenAiEndpoint
 from research.planners.llm import LlmPlanner, PlannerOptions
+from research.planners.looks import LOOKS
 from research.planners.tools import StudyTools
 from research.proposals.flags import RequestedComparison
 from research.runs.files import AttemptSpec
@@ -120,7 +121,7 @@ class Landed:
 
     def looks(self, **changes: Any) -> StudyTools:
         parts = {"state": self.state, "folder": self.folder, "compiler": lambda: self.compiler}
-        return StudyTools(**{**parts, "wanted": RequestedComparison(), **changes})
+        return StudyTools(**{**parts, "wanted": RequestedComparison(), "looks": LOOKS, **changes})
 
 
 @contextmanager

@@ -72,8 +72,8 @@ SCRIPT = {
     ],
     (2, "propose"): [
         look("runs"),
-        look("curve", run="RUN", metric="critic/success/mean", at=[1, 4]),
-        look("episodes", run="RUN", which="random", count=2),
+        look("curves", arms=["RUN"], metrics=["critic/success/mean"]),
+        look("episodes", run="RUN", which="any", count=2),
         look("log", run="RUN", contains="finished"),
         look("price", variable="group_size", control=8, treatments=[16], environment="guess", smallest_effect=0.001),
         look("findings", words="group size"),
@@ -146,7 +146,7 @@ def act_of(state: StudyState, turn: str) -> PlannerAct:
 
 def test_every_look_is_kept_and_what_is_not_in_the_record_is_refused_with_what_is(flown: Flown) -> None:
     act, turn = act_of(flown.state, "2/propose/1"), flown.turns["round-2/propose.json"]
-    names = ["runs", "curve", "episodes", "log", "price", "findings", "shell", "runs"]
+    names = ["runs", "curves", "episodes", "log", "price", "findings", "shell", "runs"]
     assert [entry["name"] for entry in act.tool_calls] == [entry["name"] for entry in turn["looks"]] == names
     hashes = [hashlib.sha256(kept["answer"].encode()).hexdigest() for kept in turn["looks"]]
     assert [entry["sha256"] for entry in act.tool_calls] == hashes
@@ -234,7 +234,8 @@ def test_a_model_asks_on_is_told_what_was_found_and_may_conclude() -> None:
     one, other = (request["response_format"]["json_schema"]["schema"] for request in (first, again))
     assert set(other["properties"]["action"]["enum"]) >= {"propose", "conclude", "decline"}
     assert "conclude" not in one["properties"]["action"]["enum"]
-    assert ("why" in one["required"], "why" in other["required"]) == (False, True)
+    assert "explore" in one["properties"]["action"]["enum"]
+    assert "Only with 'explore'" in one["properties"]["why"]["description"]
 
 
 NONSENSE = [calls(("runs", "{}")), *(f"I like {count} turtles." for count in range(3))]

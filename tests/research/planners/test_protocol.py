@@ -308,6 +308,16 @@ def test_a_controller_killed_at_any_event_takes_no_turn_and_no_note_twice(home: 
     assert look["sha256"] == hashlib.sha256(turn["looks"][0]["answer"].encode()).hexdigest()
 
 
+@pytest.mark.parametrize("split", ["search", ""])
+def test_who_saw_plays_of_search_tasks_alone_may_propose_code(home: Home, log: EventLog, split: str) -> None:
+    seen = {"name": "episodes", "arguments": {}, "sha256": "0" * 64, "characters": 9, "split": split}
+    turn = {"action": "propose", "tries": 1, "tokens": {}, "rejected": [], "note": "", "turn": "1/propose/7"}
+    append(log, STUDY, EventType.PLANNER_ACTED, {**turn, "looks": [seen]})
+    planner = ScriptedPlanner()
+    plan(home, log, planner, Knows())
+    assert not planner.shown[0].plays_seen
+
+
 def test_who_saw_plays_of_hidden_tasks_proposes_no_reward_function(home: Home, log: EventLog) -> None:
     seen = {"name": "episodes", "arguments": {}, "sha256": "0" * 64, "characters": 9}
     turn = {"action": "propose", "tries": 1, "tokens": {}, "rejected": [], "note": "", "turn": "1/propose/7"}

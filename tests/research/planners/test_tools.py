@@ -5,15 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from statistics import fmean
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean, stdev
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from research.planners.looks import _estimate_pass, _show_source
 from research.planners.tools import COLUMNS, DATA, MOST_LINES, ToolError
-from studies import RunState
+from studies import RunState, StudyState
 from studies.checks.conditions import read_collected
 from studies.records.design import SUCCESS, Budget
+from swarm.environments.custom import CustomEnvironment
+from swarm.environments.registry import get_environment
+from swarm.job import Job, PathModel
 from tests.research.planners.flights import PLANTED, Landed, landed_study
 
 WISH = {"variable": "group_size", "control": 8, "treatments": [16], "environment": "guess"}
@@ -47,8 +56,9 @@ def test_the_table_of_runs_has_each_run_with_what_was_measured(landed: Landed) -
     assert set(rows) == {run_id[:12] for run_id in landed.state.every_run}
     run = a_run(landed)
     row = rows[run.run_id[:12]]
-    assert (row["arm"], row["seed"], row["status"]) == (run.spec.arm, run.spec.seed, "collected")
-    assert row["after"] == round(run.measurements[SUCCESS].value, 4)
+    told = (row["arm"], row["seed"], row["tasks"], row["status"])
+    assert told == (run.spec.arm, run.spec.seed, "hidden", "collected")
+    assert row["solved_after"] == round(run.measurements[SUCCESS].value, 4)
     of_arm = landed.looks().answer("runs", {"arm": run.spec.arm, "round": 1})
     assert {row[3] for row in of_arm["rows"]} == {run.spec.arm}
     assert "round 7" in refused(landed, "runs", {"round": 7})
@@ -57,32 +67,135 @@ def test_the_table_of_runs_has_each_run_with_what_was_measured(landed: Landed) -
 def test_a_curve_is_read_off_the_collected_log_and_the_hidden_one_off_the_episodes(landed: Landed) -> None:
     run = a_run(landed)
     logged = {row["step"]: row["metrics"]["critic/success/mean"] for row in read(landed, "snapshot")["history"]}
-    shown = landed.looks().answer("curve", {"run": run.run_id, "metric": "critic/success/mean", "at": [1, 5, 9999]})
-    last = max(logged)
-    assert shown["points"] == [[step, float(f"{logged[step]:.4g}")] for step in (1, 5, last)]
-    spread = landed.looks().answer("curve", {"run": run.run_id[:12], "metric": "critic/success/mean"})
-    assert len(spread["points"]) == 12
-    assert (spread["points"][0][0], spread["points"][-1][0]) == (1, last)
+    wish = {"arms": [run.run_id[:12]], "metrics": ["critic/success/mean", "success", "constant_groups"]}
+    shown = landed.looks().answer("curves", wish)["arms"][run.run_id[:12]]
+    trained, last = shown["critic/success/mean"], max(logged)
+    assert (len(trained), trained[0][0], trained[-1][0], shown["runs"]) == (12, 1, last, 1)
+    assert [[step, value, sd, n] for step, value, sd, n in trained] == [
+        [step, float(f"{logged[step]:.4g}"), None, 1] for step, *_ in trained
+    ]
     after = fmean(episode["success"] for episode in read(landed, "evaluation")["final"]["episodes"])
-    hidden = landed.looks().answer("curve", {"run": run.run_id, "metric": SUCCESS})
-    assert (hidden["points"][0][0], hidden["points"][-1][1]) == (0, float(f"{after:.4g}"))
+    assert (shown["success"][0][0], shown["success"][-1][1]) == (0, float(f"{after:.4g}"))
+    assert {value for _, value, *_ in shown["constant_groups"]} == {0.0}
+
+
+def test_two_arms_are_shown_side_by_side_over_the_seeds_of_their_latest_lock(landed: Landed) -> None:
+    arms = [arm.name for arm in landed.state.design.arms]
+    shown = landed.looks().answer("curves", {"arms": arms, "metrics": ["success"]})["arms"]
+    for arm in arms:
+        measured = list(landed.state.values(arm, SUCCESS).values())
+        step, mean, sd, seeds = shown[arm]["success"][-1]
+        assert (step, seeds, shown[arm]["phase"]) == (20, len(measured), "confirm")
+        assert (mean, sd) == pytest.approx((fmean(measured), stdev(measured)), rel=1e-3)
+    assert arms[0] in refused(landed, "curves", {"arms": ["nobody"], "metrics": ["success"]})
+
+
+def test_tasks_are_counted_by_kind_and_by_what_became_of_them_and_no_name_of_one_is_told(landed: Landed) -> None:
+    arm = a_run(landed).spec.arm
+    shown = landed.looks().answer("tasks", {"arms": [arm]})["quoted"][arm]
+    values = list(landed.state.values(arm, SUCCESS).values())
+    plays = sum(count for *_, count in shown["kinds"].values())
+    assert plays == len(values) * len(read(landed, "evaluation")["final"]["episodes"])
+    assert sum(share * count for _, share, count in shown["kinds"].values()) / plays == pytest.approx(
+        fmean(values), rel=1e-3
+    )
+    assert sum(shown[f"share_{name}"] for name in ("gained", "lost", "kept")) == pytest.approx(1, abs=1e-3)
+    assert [entry[0] for entry in shown["worst"]] == list(range(1, 21))
+    assert [entry[3] for entry in shown["worst"]] == sorted(entry[3] for entry in shown["worst"])
+    assert shown["pass_at"]["after"]["1"][0] == pytest.approx(fmean(values), rel=0.05)
+    assert sum(shown["rewards"]["after"].values()) == plays
+    assert not [task.id for task in get_environment("guess").tasks("hidden") if f'"{task.id}"' in json.dumps(shown)]
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), min_size=1, max_size=8))
+def test_pass_at_k_is_the_mean_over_all_choices_of_k_plays(tasks: list[tuple[int, int]]) -> None:
+    counted = [(n, min(n, solved)) for n, solved in tasks]
+    part = {
+        "episodes": [
+            {"task_id": f"t{index}", "success": play < solved}
+            for index, (n, solved) in enumerate(counted)
+            for play in range(n)
+        ]
+    }
+    shown = _estimate_pass([part])
+    for k in (1, 2, 4):
+        chances = [
+            fmean(any(play < solved for play in chosen) for chosen in combinations(range(n), k))
+            for n, solved in counted
+            if n >= k
+        ]
+        assert (str(k) in shown) == bool(chances)
+        if chances:
+            assert shown[str(k)] == pytest.approx([fmean(chances), len(chances)], rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["guess", "arith", "market"])
+def test_an_environment_is_shown_before_any_run_by_a_training_task_and_its_oracle(landed: Landed, name: str) -> None:
+    fresh = StudyState(id="fresh")
+    looks = landed.looks(state=fresh)
+    assert set(looks.offered) == {"price", "findings", "environment", "model"}
+    shown = looks.answer("environment", {"name": name})
+    environment, quoted = get_environment(name), shown["quoted"]
+    assert (shown["notice"], quoted["success_means"]) == (DATA, environment.measures)
+    assert sum(quoted["training_tasks_by_kind"].values()) in (0, shown["tasks"]["train"])
+    [*_, last] = quoted["play_of_the_oracle"]
+    assert (quoted["opening"][0], last["role"]) == (quoted["play_of_the_oracle"][0], "assistant")
+    assert bool(quoted["tools"]) == bool(environment.game(environment.tasks("train")[0]).tools)
+    text = json.dumps(shown)
+    assert not [task.id for task in environment.tasks("hidden") if f'"{task.id}"' in text]
+    assert "nowhere" in refused(landed, "environment", {"name": "nowhere"})
+
+
+GENERATED = "class Shop(Environment):\n    def generate(self, seed):\n        return Task(str(seed))\n\u202e"
+LISTED = "class Shop(Environment):\n    def records(self):\n        return [Task('hidden-one')]\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "apart", "told"),
+    [(GENERATED, False, "def generate"), (LISTED, True, "hidden-one"), (LISTED, False, "may stand in it"),
+     (GENERATED + "#" * 9_000, False, "characters in 1 files")],
+)  # fmt: skip
+def test_a_source_is_shown_where_it_is_small_and_spells_out_no_hidden_task(source: str, apart: bool, told: str) -> None:
+    class Brought(CustomEnvironment):
+        def __init__(self) -> None:
+            self.manifest = SimpleNamespace(hidden_apart=apart)  # type: ignore[assignment]
+
+        def code(self) -> Mapping[str, bytes]:
+            return {"environment.py": source.encode(), "tasks.json": b'["hidden-one"]'}
+
+    shown = json.dumps(_show_source(Brought()), ensure_ascii=False)
+    assert (told in shown, "\u202e" in shown, "tasks.json" in shown) == (True, False, False)
+    assert ("hidden-one" in shown) == (source == LISTED and apart)
+
+
+def test_the_model_is_shown_by_its_sizes_and_a_folder_by_its_configuration(landed: Landed, tmp_path: Path) -> None:
+    usual = replace(landed.compiler, base=Job())
+    tiny = landed.looks(compiler=lambda: usual).answer("model", {})
+    assert (tiny["name"], tiny["made_as"]["layers"], tiny["check"]) == ("tiny", 2, None)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text(json.dumps({"num_hidden_layers": 3, "vocab_size": 9, "secret": 1}))
+    job = landed.compiler.base.model_copy(update={"model": PathModel(path="mine", sha256="0" * 64)})
+    looks = landed.looks(compiler=lambda: replace(landed.compiler, base=job), models=tmp_path)
+    shown = looks.answer("model", {})
+    assert (shown["name"], shown["configuration"]) == ("mine", {"num_hidden_layers": "3", "vocab_size": "9"})
+    assert "'theirs'" in refused(landed, "model", {"name": "theirs"})
 
 
 def test_a_metric_or_a_run_that_there_is_not_is_refused_with_those_that_there_are(landed: Landed) -> None:
     run = a_run(landed).run_id
-    told = refused(landed, "curve", {"run": run, "metric": "critic/succes/mean"})
+    told = refused(landed, "curves", {"arms": [run], "metrics": ["critic/succes/mean"]})
     assert ("mean critic/success/mean?" in told, "actor/entropy" in told) == (True, True)
-    assert "'zz'" in refused(landed, "curve", {"run": "zz", "metric": "x"})
-    assert "metric: missing" in refused(landed, "curve", {"run": run})
-    assert "seed" in refused(landed, "curve", {"run": run, "metric": "x", "seed": 1})
+    assert "'zz'" in refused(landed, "episodes", {"run": "zz"})
+    assert "metrics: missing" in refused(landed, "curves", {"arms": [run]})
+    assert "seed" in refused(landed, "curves", {"arms": [run], "metrics": ["x"], "seed": 1})
     assert "configuration" in refused(landed, "price", {**WISH, "variable": "configuration"})
     assert "job_fields; found 'shell'" in refused(landed, "shell", {})
     assert "did you mean group_size" in refused(landed, "job_fields", {"fields": ["steps", "groupsize"]})
 
 
 def test_words_of_plays_are_quoted_as_data_on_one_line_without_control_characters(landed: Landed) -> None:
-    shown = landed.looks().answer("episodes", {"run": a_run(landed).run_id, "which": "random", "count": 2})
-    assert shown["notice"] == DATA
+    shown = landed.looks().answer("episodes", {"run": a_run(landed).run_id, "which": "any", "count": 2})
+    assert (shown["notice"], shown["split"]) == (DATA, "hidden")
     said = {entry["said"][1]["text"] for entry in shown["quoted"]}
     assert said == {"Seven.", PLANTED.removesuffix("\x1b[2J\u202e")}  # no terminal sequence, and no override
     assert shown["with_words_kept"] == 2

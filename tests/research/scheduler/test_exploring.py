@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 from simlab.sim_run import Desk, Flight, FlightResult, fly, fly_killed
-from simlab.worlds import MainEffect, Planted
+from simlab.sim_sandbox import SimulatedFiles
+from simlab.worlds import MainEffect, Planted, Played
 
 from research.cli.studies import list_row, render_ending, summary
 from research.controller.interventions import answer_question
@@ -20,6 +21,8 @@ from research.orchestration.artifacts import LiveCurves, build_artifacts
 from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.planners.rules import RulesPlanner
 from research.proposals.actions import Constant, Explore, Tried
+from research.runs.files import AttemptSpec
+from research.runs.workers import SEARCH_TRANSCRIPTS
 from research.scheduler.steps import EXPLORED
 from studies import EventType, RunState, StudyLog, StudyState, fold
 from studies.errors import LogCorrupt, StudiesError
@@ -31,6 +34,8 @@ from studies.records.alpha import Exploration
 from studies.records.design import Arm
 from studies.records.procedure import Amendment
 from studies.records.runs import screen_metric
+from swarm.client.episode import EpisodeResult
+from swarm.environments.play import choose_plays
 from swarm.job import Job, tunables
 from tests.studies.synthetic import design as synthetic_design
 
@@ -78,12 +83,20 @@ class Explorer(RulesPlanner):
         self.times, self.round = times, round
         self.refused: list[str] = []
         self.told: list[Any] = []
+        self.looked: list[Any] = []
 
     def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
         number = 1 if digest.campaign is None else digest.campaign.round
         if number != self.round or digest.stage != "propose":
             return super().act(digest, check)
         self.told.append(digest.facts().get("explorations", []))
+        if digest.tools is not None and len(self.told) > 1:
+            rows = digest.tools.answer("runs", {})["rows"]
+            self.looked = [
+                digest.tools.answer("episodes", {"run": rows[-1][0], "when": when, "which": which, "count": 3})
+                for when in ("begin", "middle", "end")
+                for which in ("failed", "solved")
+            ]
         if digest.explored is None or digest.explored >= self.times:
             return super().act(digest, check)
         for wish in self.wishes:
@@ -91,6 +104,24 @@ class Explorer(RulesPlanner):
                 return PlannerTurn(wish)
             self.refused.append(wrong.message)
         return super().act(digest, check)
+
+
+def spoken(order: AttemptSpec, played: Played, left: SimulatedFiles) -> SimulatedFiles:
+    """Have the evaluators of search tasks keep plays as real ones do."""
+
+    def speak(part: Any) -> Any:
+        results = [EpisodeResult(e["task_id"], e["sample"], e["reward"], e["success"], 0) for e in part["episodes"]]
+        solved = {e["task_id"]: e["success"] for e in part["episodes"] if e["sample"] == 0}
+        kept = [
+            {"task_id": task, "messages": [{"role": "user", "content": f"was {solved[task]}"}]}
+            for task in choose_plays(results, {}, SEARCH_TRANSCRIPTS)
+        ]
+        return {**part, "transcripts": kept}
+
+    if order.spec.metric.split != "search":
+        return left
+    during = {"evaluations": [speak(part) for part in left.during["evaluations"]]} if left.during else None
+    return replace(left, initial=speak(left.initial), final=speak(left.final), during=during)
 
 
 def explored(planner: Explorer) -> FlightResult:
@@ -148,7 +179,7 @@ def test_an_exploration_before_the_first_question_is_shown_and_leaves_the_level_
             fold([*lock[:at], event])
         drawn.append(True)
 
-    whole = flight(planner=lambda clock: planner, hand=hand, report=True)
+    whole = flight(planner=lambda clock: planner, hand=hand, report=True, alter=spoken)
     alone = fly(replace(flight(planner=lambda clock: Explorer(round=1), report=True), asks={"rounds": 1}))
     assert (alone.state.status, alone.report and alone.report.count("No claim rests on them")) == ("concluded", 1)
     result = fly(whole)
@@ -163,6 +194,12 @@ def test_an_exploration_before_the_first_question_is_shown_and_leaves_the_level_
     assert [entry.ledgers for entry in state.rounds] == [entry.ledgers for entry in plain.rounds]
     assert [len(told) for told in planner.told] == [0, 1, 2]
     assert planner.told[1][0]["after_round"] == 0
+    assert {shown["split"] for shown in planner.looked} == {"search"}
+    assert [shown["after_step"] for shown in planner.looked[::2]] == [0, round(longer.steps / 2), longer.steps]
+    for shown, solved in zip(planner.looked, [False, True] * 3, strict=True):
+        assert {(play["solved"], play["said"][0]["text"]) for play in shown["quoted"]} == {(solved, f"was {solved}")}
+        assert shown["with_words_kept"] == 16
+    assert {shown["plays"] for shown in planner.looked[2:4]} == {64}
     assert result.report is not None
     assert result.report.count("No claim rests on them") == 2
 

@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,17 @@ async def test_evaluate_writes_what_every_hidden_episode_was_worth(tmp_path: Pat
     assert [play["messages"][-1]["role"] for play in found["transcripts"]] == ["assistant"] * 2
     assert status["collected_episodes"] == 0
     assert os.listdir(tmp_path / "out") == [out.name]
+
+
+async def test_of_search_tasks_failed_and_solved_plays_are_kept_alike(tmp_path: Path) -> None:
+    out = tmp_path / "search.json"
+    asked = ("evaluate", "--environment", "guess", "--out", str(out), "--split", "search", "--transcripts", "8")
+    async with serving(tmp_path) as served:
+        code, _, err = await run(served, *asked, "--episodes", "100")
+    assert (code, err) == (0, "")
+    found = json.loads(out.read_text())
+    solved = {episode["task_id"]: episode["success"] for episode in found["episodes"] if episode["sample"] == 0}
+    assert Counter(solved[play["task_id"]] for play in found["transcripts"]) == {False: 4, True: 4}
 
 
 async def test_evaluate_during_plays_whenever_training_waits_and_writes_all_of_it_into_one_file(tmp_path: Path) -> None:

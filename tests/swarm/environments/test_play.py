@@ -11,6 +11,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarm.client.episode import EpisodeResult
 from swarm.environments import (
     Environment,
     Game,
@@ -43,6 +45,7 @@ from swarm.environments.play import (
     MOST_MESSAGES,
     Transcripts,
     agent_of,
+    choose_plays,
     judge_outcome,
     play,
     rounds,
@@ -59,11 +62,37 @@ def test_a_play_is_kept_once_within_bounds() -> None:
     long = [{"role": "user", "content": "x" * 9000}] * 50
     plays.record(Task("t"), [{"role": "user", "content": parts}, calling("price", item="tea"), *long])
     plays.record(Task("t"), [said("a second play")])
-    (kept,) = plays.to_json()
+    (kept,) = plays.take()
+    assert plays.take() == []
     assert len(kept["messages"]) == MOST_MESSAGES
     question, call, answer, *_ = (message["content"] for message in kept["messages"])
     assert (question, call) == (json.dumps(parts), 'price({"item": "tea"})')
     assert len(answer) == MOST_CHARACTERS
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.sampled_from(["", "", "it raised"])), max_size=60),
+    st.integers(1, 40),
+)
+def test_half_of_what_is_kept_of_plays_are_failures_spread_over_the_kinds(
+    played: list[tuple[str, bool, str]], most: int
+) -> None:
+    results = [
+        EpisodeResult(f"t{n}", 0, float(solved), solved, 3, failed=failed)
+        for n, (_, solved, failed) in enumerate(played)
+    ]
+    kinds = {f"t{n}": kind for n, (kind, _, _) in enumerate(played)}
+    chosen = choose_plays([*results, replace(results[0], sample=1)] if results else [], kinds, most)
+    usable = {result.task_id: bool(result.success) for result in results if not result.failed}
+    assert len(chosen) == len(set(chosen)) == min(most, len(usable))
+    assert set(chosen) <= usable.keys()
+    lost, won = ([task for task in chosen if usable[task] is sort] for sort in (False, True))
+    sparse = min(list(usable.values()).count(sort) for sort in (False, True))
+    assert min(len(lost), len(won)) >= min(sparse, most // 2)
+    for sort, tasks in ((False, lost), (True, won)):
+        taken = Counter(kinds[task] for task in tasks)
+        left = Counter(kinds[task] for task, solved in usable.items() if solved is sort) - taken
+        assert all(taken[kind] >= max(taken.values(), default=0) - 1 for kind in left)  # none is passed over
 
 
 def test_the_seed_alone_decides_what_is_evaluated_and_tasks_are_equally_often_give_or_take_one() -> None:
