@@ -15,7 +15,8 @@ from research.controller.evaluation import PlanningInputs
 from research.controller.preview import PlanPreview, preview, run_hours
 from research.controller.session import parallel_of
 from research.design.compiler import DesignCompiler
-from research.design.noise_bank import NoiseBank
+from research.design.known_findings import load_findings
+from research.design.noise_bank import NoiseBank, model_key
 from research.design.pricing import make_pricing, median_seconds
 from research.environments.catalog import find_all_measurements
 from research.errors import DesignRefused, TopicDeclined
@@ -72,8 +73,10 @@ def plan(asked: options.ResearchOptions, json: Json = False) -> None:
         models=request.requested.models,
         explores=request.explore,
     )
+    own = model_key(request.base or Job())
+    known = [entry for entry in load_findings(home, log).findings if entry.conditions.model_key == own]
     context = PlanningInputs(
-        request.topic, compiler, lambda: request.budget_s, wanted=request.requested, parsed=request.parsed
+        request.topic, compiler, lambda: request.budget_s, wanted=request.requested, parsed=request.parsed, known=known
     )
     with show_progress(json, "planning"):
         try:

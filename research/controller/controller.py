@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
@@ -24,6 +23,7 @@ from typing import Any, Protocol
 from research.controller.closing import Closing
 from research.controller.mirror import WandbMirror
 from research.controller.planning import DrawSecret, Planning
+from research.design.known_findings import load_findings
 from research.design.noise_bank import NoiseBank
 from research.design.pricing import Pricing, make_pricing, median_seconds
 from research.environments.catalog import find_all_measurements
@@ -36,7 +36,6 @@ from research.installation.tiny_model import Note, prepare_model
 from research.isolation.mode import UNISOLATED, Isolation
 from research.models.fetch import check_loader
 from research.planners.context import Planner
-from research.planners.tools import find_related
 from research.runs.launcher import AttemptLauncher
 from research.runs.wandb_log import ReadTracking
 from research.scheduler import steps
@@ -146,7 +145,7 @@ class StudyController:
 
         self._planning = planning or Planning(
             home, log, self._record, planner, prices, base or base_job_of(settings), draw_secret, noise_bank,
-            partial(find_related, home, log, study),
+            lambda: load_findings(home, log).findings, isolation,
         )  # fmt: skip
         self._closing = closing or Closing(self._planning)
         self._folder = home.study(study)

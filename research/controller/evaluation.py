@@ -344,9 +344,11 @@ def ask_planner(planner: Planner, context: PlannerContext, check: ActionCheck) -
 
 
 def quote_tested(planner: Planner, action: actions.Action) -> str:
-    """Return what a planner says that it tests of the topic, quoted as its own words; empty where it says nothing."""
-    said = action.tested.strip() if isinstance(action, actions.Propose) else ""
-    return f'{planner_label(planner.name, planner.model)} tests of the topic: "{said}"' if said else ""
+    """Return what a planner says that it tests of the topic, quoted as its own words, and why it asks what was answered
+    here; empty where it says nothing."""
+    words = (action.tested.strip(), action.why.strip()) if isinstance(action, actions.Propose) else ()
+    told, by = ("tests of the topic", "asks again what was answered"), planner_label(planner.name, planner.model)
+    return " ".join(f'{by} {what}: "{said}"' for what, said in zip(told, words, strict=False) if said)
 
 
 def _describe_choices(context: PlannerContext, action: actions.Propose | actions.ProposeDesign) -> Iterator[str]:

@@ -29,6 +29,7 @@ from research.design.pricing import Estimates
 from research.environments.install import load_environment
 from research.environments.reference import HOW, find_custom_environments, find_entry_points, requirements_of
 from research.errors import BadEnvironment, BadInput, BadTopic
+from research.files import write_bytes
 from research.installation.base_job import (
     backend_of,
     base_job,
@@ -45,6 +46,7 @@ from research.planners.context import Planner, field_specs, known_environments
 from research.planners.factory import BUILT_IN, make_planner, planner_names
 from research.planners.lexicon import find_environment
 from research.planners.llm import PlannerOptions
+from research.planners.memory import read_papers
 from research.planners.rules import RulesPlanner, require_plannable
 from research.planners.topic import describe_left, judge_by, parse_topic, refuse_left
 from research.proposals.arms import ComparedModels, value_text
@@ -54,6 +56,7 @@ from research.scheduler.approvals import ApprovalMode, parse_mode
 from research.scheduler.required_runs import is_complete
 from research.text import parse_budget
 from studies import EventLog, StudyState
+from studies.log.study import PAPERS
 from studies.records.alpha import MOST_ROUNDS
 from studies.records.statements import model_name
 from swarm.environments.custom import MARK, is_custom
@@ -145,6 +148,10 @@ class StudyOptions(BaseModel):
         "Hidden episodes of each evaluation; more make less noise and cost time.",
         form={"minimum": LEAST_EPISODES, "maximum": MOST_EPISODES}, show_default="as many as make the study cheapest",
     )] = None  # fmt: skip
+    read: Annotated[Path | None, *_option(
+        "Folder of papers or notes (.txt, .md) that a language model that plans may read: copied into the study's "
+        "folder, quoted to it, exported nowhere."
+    )] = None  # fmt: skip
     explore: Annotated[bool, *_option(
         "Make one run of each arm on one seed, control included, and test nothing: curves, costs, and what a "
         "study of it would take.",
@@ -203,6 +210,8 @@ def begin_study(home: Home, log: EventLog, study: str, request: StudyRequest) ->
         folder = home.study(study)
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            for name, text in request.papers.items():
+                write_bytes(folder / PAPERS / name, text)
         except OSError as error:
             raise home_error(folder, error) from error
         create_study(log, study, request, check_loader(home.models))
@@ -294,6 +303,7 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
         question, asked.planner, asked.planner_model, seconds, asked.max_runs, requirements=requirements,
         requested=comparison, parsed=parsed, base=base, approve=approve, explore=asked.explore,
         planner_options=asked.planner_options,
+        papers={} if asked.read is None else read_papers(asked.read, note),
     )  # fmt: skip
 
 

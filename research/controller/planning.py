@@ -12,6 +12,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -30,18 +31,21 @@ from research.controller.evaluation import (
 )
 from research.design.comparison import StatisticalRequirements
 from research.design.compiler import DesignCompiler, PricedExploration, seed_source
+from research.design.known_findings import KnownFinding
 from research.design.noise_bank import NoiseBank, model_key
 from research.design.pricing import Pricing
 from research.errors import BadTopic, DesignRefused, NotReady, PlannerFailed, TopicDeclined
 from research.files import read_json, write_json
 from research.installation.home import Home
-from research.isolation.mode import read_sandboxing
+from research.isolation.mode import UNISOLATED, Isolation, read_sandboxing
+from research.planners.analysis import AnalyseRequest
 from research.planners.context import Planner, PlannerContext, PlannerTurn, Stage
 from research.planners.history import CampaignFacts, Notebook, list_explorations, quote_latest
 from research.planners.looks import LOOKS
+from research.planners.memory import PapersRequest, PriorsRequest
 from research.planners.prompts import final_message
 from research.planners.rules import RulesPlanner
-from research.planners.tools import FindFindings, StudyTools, shows_hidden_plays
+from research.planners.tools import StudyTools, ToolRequest, find_related, shows_hidden_plays
 from research.proposals.actions import Action, Conclude, Decline, Explore, Propose, ProposeDesign, Replicate, SideAction
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.scheduler.steps import UNLOCKED
@@ -49,8 +53,9 @@ from studies import EventLog, EventType, StudyLog, StudyState
 from studies.checks.training import find_zero_lr_run, list_untrained_runs
 from studies.errors import ReportError
 from studies.log.event_log import lock_name, write_lock
-from studies.log.study import ASK_RULE, PlannedExploration
+from studies.log.study import ASK_RULE, PAPERS, PlannedExploration
 from studies.records.alpha import AlphaLedgers
+from studies.records.analysis import ANALYSE
 from studies.records.design import Budget
 from studies.records.verdict import PlannerMessage, planner_label, quote_message
 from studies.report.branches import score_plan
@@ -142,11 +147,11 @@ class Planning:
     def __init__(
         self, home: Home, log: EventLog, record: StudyLog, planner: Planner, pricing: Callable[[], Pricing], base: Job,
         draw_secret: DrawSecret = secrets.token_hex, noise_bank: Callable[[EventLog], NoiseBank] = NoiseBank.of,
-        findings: FindFindings = lambda words, most: (),
+        known: Callable[[], Sequence[KnownFinding]] = tuple, isolation: Isolation = UNISOLATED,
     ) -> None:  # fmt: skip
         self._log, self._record, self._study = log, record, record.study
-        self.planner, self._pricing, self._base = planner, pricing, base
-        self._draw_secret, self._noise_bank, self._findings = draw_secret, noise_bank, findings
+        self.planner, self._pricing, self._base, self._isolation = planner, pricing, base, isolation
+        self._draw_secret, self._noise_bank, self._known = draw_secret, noise_bank, known
         self._study_folder, self._models = home.study(record.study), home.models
         self._folder = self._study_folder / "planning"
 
@@ -299,7 +304,9 @@ class Planning:
         self, state: StudyState, seconds_left: Callable[[], float], bank: NoiseBank | None = None
     ) -> PlanningInputs:
         """Return what the study is planned by now; `bank` defaults to this installation's."""
-        requested = RequestedComparison.of(state.settings)
+        requested, known = RequestedComparison.of(state.settings), self._known()
+        own, find = model_key(self._base), partial(find_related, known, self._study)
+        known = tuple(entry for entry in known if entry.conditions.model_key == own)
         compiler = DesignCompiler(
             price=self._pricing().after_noise(state),
             budget=Budget(wall_clock_s=state.budget_s, max_runs=state.settings["max_runs"]),
@@ -311,6 +318,12 @@ class Planning:
             untrained=tuple(run.spec for run in list_untrained_runs(state)), tried=state.noise_plan is not None,
             used=frozenset(tried.plan.seed for tried in state.explorations),
         )  # fmt: skip
+        looks: dict[str, type[ToolRequest]] = {**LOOKS, ANALYSE: AnalyseRequest, "priors": PriorsRequest}
+        looks |= {"papers": PapersRequest} if PAPERS in state.settings else {}
+        tools = partial(
+            StudyTools, state, self._study_folder, wanted=requested, findings=find, looks=looks, known=known,
+            isolation=self._isolation, models=self._models,
+        )  # fmt: skip
         notes = tuple(
             quote_latest((f"note-{a.seq}", a.amendment.reason) for a in state.amendments if a.amendment.kind == "note")
         )
@@ -320,15 +333,14 @@ class Planning:
             compiler,
             seconds_left,
             None if state.design is None else state.design.metric,
-            lambda inputs: StudyTools(
-                state, self._study_folder, inputs.current_compiler, requested, self._findings, LOOKS, self._models
-            ),
+            lambda inputs: tools(compiler=inputs.current_compiler),
             wanted=requested,
             parsed=ParsedTopic.of(state.settings),
             code_allowed=read_sandboxing(state.settings).isolates and not state.explores,
             notes=notes,
             notebook=Notebook(state.notebook, score_plan(state)),
-            findings=tuple(self._findings(state.topic, MOST_FINDINGS)),
+            findings=find(state.topic, MOST_FINDINGS),
+            known=known,
             tokens_spent={
                 kind: sum(act.tokens.get(kind, 0) for act in state.planner_acts) for kind in ("prompt", "completion")
             },

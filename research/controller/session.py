@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from platform import python_version
 from types import FrameType
@@ -39,7 +40,7 @@ from sandboxes import ProcessSandbox
 from studies import EventLog, EventType, StudyLog, StudyState
 from studies.log.fold import SERVED, WORKED
 from studies.log.locks import ControllerLease, ControllerLeases, Holder, renew_in_background
-from studies.log.study import EXPLORE
+from studies.log.study import EXPLORE, PAPERS
 from swarm.errors import InvalidRequest
 from swarm.job import Job
 
@@ -122,6 +123,8 @@ class StudyRequest:
     """Whether one run of each arm is made, and nothing tested."""
     planner_options: Mapping[str, Any] = field(default_factory=dict)
     """How its language model is asked (`research.planners.llm.PlannerOptions`), as far as flags say it."""
+    papers: Mapping[str, bytes] = field(default_factory=dict)
+    """Texts that its planner may read, by name."""
     served: bool = False
     """Whether a worker works on it, and takes it up again where its controller ended."""
 
@@ -154,6 +157,8 @@ def create_study(log: EventLog, study: str, request: StudyRequest, check_of: Kno
             **({} if request.parsed is None else request.parsed.settings()),
             **({EXPLORE: True} if request.explore else {}),
             **({PLANNER_OPTIONS: dict(request.planner_options)} if request.planner_options else {}),
+            **({PAPERS: {name: sha256(text).hexdigest() for name, text in request.papers.items()}}
+               if request.papers else {}),
             **({} if request.wandb is None else {"wandb": request.wandb.model_dump(mode="json")}),
         },
         "command": ["ajet", *request.command],

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
 from pathlib import Path
+from statistics import median
 from typing import Any, Final, Literal
 
 from research.design.noise_bank import metric_key, model_key
@@ -217,6 +218,23 @@ def search_findings(findings: Iterable[KnownFinding], words: Sequence[str]) -> t
         return all(pattern.search(text) for pattern in patterns)
 
     return tuple(filter(matches, findings))
+
+
+def list_effects(findings: Sequence[KnownFinding], most: int) -> list[dict[str, Any]]:
+    """Return how large differences were here by field, environment and metric, those of most comparisons first."""
+    groups = defaultdict[tuple[str, str, str], list[KnownFinding]](list)
+    for entry in findings:
+        if entry.estimate is not None:
+            groups[entry.variable, entry.conditions.environment, entry.conditions.metric_name].append(entry)
+    rows = []
+    for (field, environment, metric), group in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+        sizes = sorted(abs(entry.estimate or 0.0) for entry in group)
+        rows.append({
+            "field": field, "environment": environment, "metric": metric, "comparisons": len(group),
+            "size": {"least": sizes[0], "median": median(sizes), "most": sizes[-1]},
+            "verdicts": dict(Counter(entry.verdict for entry in group)),
+        })  # fmt: skip
+    return rows[:most]
 
 
 def _normalize(text: str) -> str:

@@ -21,6 +21,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any, Final, Literal, Protocol
 
+from research.design.known_findings import KnownFinding, list_effects
 from research.errors import DesignRefused
 from research.installation.base_job import find_fixed_fields
 from research.planners.history import CampaignFacts, Notebook, QuotedText, sanitize_line
@@ -31,6 +32,7 @@ from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import RequestedMetric, flag_syntax
 from research.proposals.reward_code import examples
 from studies.metrics import kinds
+from studies.records.analysis import MADE
 from studies.records.base import canonical
 from studies.records.design import MODEL, Design, Hypothesis, Metric
 from studies.records.procedure import Noise
@@ -51,12 +53,15 @@ class ToolResult:
     answer: str
     split: str = ""
     """Of which tasks the plays are that it showed; empty where it showed none."""
+    made: Mapping[str, Any] | None = None
+    """What an analysis made; None of any other look, and where it made nothing."""
 
     def payload(self) -> dict[str, Any]:
         """Return it as the event of its turn counts it: with hash and size of the answer, in characters."""
         sha256, characters = hashlib.sha256(self.answer.encode()).hexdigest(), len(self.answer)
         shown = {"name": self.name, "arguments": dict(self.arguments), "sha256": sha256, "characters": characters}
-        return shown | ({"split": self.split} if self.name == PLAYS else {})
+        shown |= {"split": self.split} if self.name == PLAYS else {}
+        return shown if self.made is None else {**shown, MADE: dict(self.made)}
 
 
 NO_REWARD_NOW: Final = "plays of hidden tasks were looked at, and a reward function could hold their answers"
@@ -150,6 +155,8 @@ class Briefing:
     """What earlier studies here found about the topic."""
     tokens_spent: Mapping[str, float] = field(default_factory=dict)
     """Tokens that language models read (`prompt`) and wrote (`completion`) for the study so far."""
+    known: Sequence[KnownFinding] = ()
+    """All that was found here with the study's model, in earlier rounds too."""
     plays_seen: bool = False
     """Whether a planner looked at plays of hidden tasks: then no reward function may be written any more."""
 
@@ -257,6 +264,8 @@ class PlannerContext(Briefing):
         setup = ({"model": dict(self.model)} if self.model else {}) | setup
         if self.logged:
             setup |= {"metrics_that_runs_logged": list(self.logged)}
+        if self.noise:
+            setup |= {"sd_between_seeds": {name: round(noise.sd, 4) for name, noise in self.noise.items()}}
         fixed = {"fixed_by_the_user": dict(self.fixed)} if self.fixed else {}
         if self.stage == "design":
             told: dict[str, Any] = {
@@ -267,8 +276,6 @@ class PlannerContext(Briefing):
                 told |= {"search": True, "sensible_values": {spec.name: list(spec.ladder) for spec in self.fields}}
             if self.not_tested:
                 told |= {"left_out_by_the_hypotheses": self.not_tested}
-            if self.noise:
-                told |= {"sd_between_seeds": {name: round(noise.sd, 4) for name, noise in self.noise.items()}}
             return told | setup | {"hypotheses": claims}
         fields = {
             spec.name: f"{value_text(spec.default)}; {', '.join(map(value_text, spec.ladder))}" for spec in self.fields
@@ -280,6 +287,8 @@ class PlannerContext(Briefing):
             if self.code_allowed
             else {"reward_function": f"may not be proposed in this study: {why}"}
         )
+        if self.known:
+            setup |= {"effects_found_here": list_effects(self.known, _EFFECTS_SHOWN)}
         return {"job_fields": fields} | fixed | {"metrics": metrics} | code | setup
 
     def describe_fields(self) -> dict[str, Any]:
@@ -320,6 +329,7 @@ def describe_environment(environment: Environment) -> dict[str, Any]:
 
 
 _MOST_SAID: Final = 6
+_EFFECTS_SHOWN: Final = 6
 _SHOWN_OF_VERDICT = {
     "hypothesis", "verdict", "reason", "estimate", "low", "high", "level", "p", "n_control", "n_treatment", "phase",
 }  # fmt: skip

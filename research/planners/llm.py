@@ -29,6 +29,7 @@ from research.planners.anthropic import THINKING, USUAL_TOKENS
 from research.planners.context import NO_REWARD_NOW, Check, PlannerContext, PlannerTurn, ToolResult
 from research.planners.endpoint import Endpoint, EndpointError, RetryingEndpoint, shorten
 from research.planners.history import redact_secrets, sanitize_line
+from research.planners.memory import find_repeated
 from research.planners.prompts import (
     MOST_SIDE_ACTIONS,
     MOST_TOOL_CALLS,
@@ -41,6 +42,7 @@ from research.planners.prompts import (
 from research.planners.tools import PLAYS, ToolError, shows_hidden_plays
 from research.proposals.actions import Action, Conclude, Propose, ProposeDesign, SideAction
 from research.text import describe
+from studies.records.analysis import ANALYSE
 from studies.records.base import canonical
 from studies.records.design import REWARD
 from studies.records.verdict import planner_label
@@ -382,7 +384,8 @@ class ActionConversation:
         most = min(MOST_OF_ONE, self._left)
         text = text if len(text) <= most else f"{text[:most]}… (cut; ask for less)"
         self._left -= len(text)
-        self._looks.append(ToolResult(name, values, text, split if name == PLAYS else ""))
+        made = shown.get("quoted") if name == ANALYSE else None
+        self._looks.append(ToolResult(name, values, text, split if name == PLAYS else "", made))
         return text
 
     def _fetch_body(self) -> str:
@@ -430,7 +433,7 @@ class ActionConversation:
             action = parse_action(self._context, value)
         except ValidationError as error:
             raise UnusableAnswer(describe(error)) from error
-        if (unstated := find_unstated(action)) is not None:
+        if (unstated := find_unstated(action) or find_repeated(self._context, action)) is not None:
             raise UnusableAnswer(unstated)
         coded = isinstance(action, Propose) and any(entry.variable == REWARD for entry in action.hypotheses)
         if coded and any(shows_hidden_plays(look.payload()) for look in self._looks):

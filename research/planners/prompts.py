@@ -145,7 +145,9 @@ def find_unstated(action: Action) -> str | None:
 
 def due_schema(context: PlannerContext, *, described: bool = True) -> dict[str, Any]:
     """Return the JSON schema of the due action and of those instead of it, as one flat object."""
-    withheld = ([] if context.code_allowed else ["code"]) + (["why"] if context.campaign is None else ["tested"])
+    withheld = ([] if context.code_allowed else ["code"]) + (
+        ["tested"] if context.campaign is not None else [] if context.known else ["why"]
+    )
     withheld += ["node"] if context.notebook is None else []
     due = schema(ACTIONS[context.stage], withheld)
     properties, parts = dict(due["properties"]), dict(due.get("$defs", {}))

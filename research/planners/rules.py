@@ -17,6 +17,8 @@ from research.planners import follow_up
 from research.planners.context import Check, PlannerContext, PlannerTurn, field_specs
 from research.planners.history import CampaignFacts
 from research.planners.lexicon import DEFAULT_ENVIRONMENT
+from research.planners.memory import find_answered
+from research.planners.tools import describe_finding
 from research.planners.topic import judge_by, parse_topic, refuse_left
 from research.planners.values import Contrast, ValuePlan, check_values, plan_search, plan_values
 from research.proposals import actions
@@ -48,8 +50,10 @@ class RulesPlanner:
             return _plan_next_round(context, context.campaign, check)
         plan = _TopicPlan.of(context, _read_topic(context))
         action: actions.Action = plan.propose() if context.stage == "propose" else plan.design()
-        untested = tuple(f"{text!r}" for text in plan.parsed.left)
-        return PlannerTurn(action, note=plan.describe_assumptions(), not_tested=untested, refused=check(action))
+        untested, note = tuple(f"{text!r}" for text in plan.parsed.left), plan.describe_assumptions()
+        if (known := find_answered(context, action)) is not None:
+            note = f"{note} The same was studied here before ({known.name}): {describe_finding(known)}.".lstrip()
+        return PlannerTurn(action, note=note, not_tested=untested, refused=check(action))
 
 
 def _plan_next_round(context: PlannerContext, campaign: CampaignFacts, check: Check) -> PlannerTurn:

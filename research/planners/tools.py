@@ -21,14 +21,14 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StringConstraints, ValidationError
 
 from research.design.compiler import DesignCompiler, accept_hypotheses
-from research.design.known_findings import load_findings, search_findings
+from research.design.known_findings import KnownFinding, search_findings
 from research.errors import DesignRefused
-from research.installation.home import Home
+from research.isolation.mode import UNISOLATED, Isolation
 from research.planners.history import QuotedText, sanitize_line
 from research.proposals.actions import Constant, Number, Propose, ProposeDesign, ProposedHypothesis, Scalar
 from research.proposals.flags import RequestedComparison
 from research.text import describe, did_you_mean
-from studies import EventLog, RunState, StudyState
+from studies import RunState, StudyState
 from studies.checks.conditions import INITIAL, CollectError, read_collected
 from swarm.environments.registry import get_environment
 from swarm.errors import InvalidRequest
@@ -66,25 +66,27 @@ FindFindings = Callable[[str, int], Sequence[QuotedText]]
 """Returns at most so many findings of earlier studies that words are about, each in a sentence, the likeliest first."""
 
 
-def find_related(home: Home, log: EventLog, excluded_study: str, words: str, most: int) -> tuple[QuotedText, ...]:
-    """Return at most so many findings of a home, but for those of one study, which its planner is shown anyway.
+def find_related(
+    findings: Sequence[KnownFinding], excluded_study: str, words: str, most: int
+) -> tuple[QuotedText, ...]:
+    """Return at most so many findings, but for those of one study, which its planner is shown anyway.
 
     Those that most of the words name come first; of no words the newest.
     """
-    known = [entry for entry in load_findings(home, log).findings if entry.study != excluded_study]
+    known = [entry for entry in findings if entry.study != excluded_study]
     if wanted := dict.fromkeys(word.lower() for word in words.split() if len(word) >= _SHORTEST_WORD):
         named = Counter(entry.name for word in wanted for entry in search_findings(known, [word]))
         known = sorted((entry for entry in known if named[entry.name]), key=lambda entry: -named[entry.name])
-    texts = []
-    for entry in known[:most]:
-        difference = ""
-        if entry.estimate is not None and entry.low is not None and entry.high is not None:
-            difference = f", difference {entry.estimate:+.3g} ({entry.low:+.3g} to {entry.high:+.3g})"
-        again = ", exploratory" if entry.exploratory else ""
-        runs = f"{entry.n_control} + {entry.n_treatment} runs of {entry.conditions.model}"
-        text = f"{entry.claim.rstrip('.')}: {entry.verdict}{difference}, {runs}{again}"
-        texts.append(QuotedText(entry.name, text))
-    return tuple(texts)
+    return tuple(QuotedText(entry.name, describe_finding(entry)) for entry in known[:most])
+
+
+def describe_finding(entry: KnownFinding) -> str:
+    difference = ""
+    if entry.estimate is not None and entry.low is not None and entry.high is not None:
+        difference = f", difference {entry.estimate:+.3g} ({entry.low:+.3g} to {entry.high:+.3g})"
+    again = ", exploratory" if entry.exploratory else ""
+    runs = f"{entry.n_control} + {entry.n_treatment} runs of {entry.conditions.model}"
+    return f"{entry.claim.rstrip('.')}: {entry.verdict}{difference}, {runs}{again}"
 
 
 PLAYS: Final = "episodes"
@@ -349,6 +351,12 @@ class StudyTools:
     """All looks by name; those that need runs are offered once there are any."""
     models: Path = Path()
     """Where models lie that are named without a path."""
+    known: Sequence[KnownFinding] = ()
+    """What was found here with the study's model."""
+    isolation: Isolation = UNISOLATED
+    """Where analyses run."""
+    analysed: list[str] = field(default_factory=list)
+    """Sources of this turn's analyses."""
 
     def list_logged(self) -> Sequence[str]:
         """Return the names of the metrics that the last collected run logged; none where none was collected."""

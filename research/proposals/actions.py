@@ -227,7 +227,8 @@ class Propose(_ActionModel):
     not_tested: str = Field(default="", max_length=MOST_LEFT_OUT)
     """What of the topic your hypotheses leave out and why, in a sentence for its author; empty for nothing."""
     why: str = Field(default="", max_length=MOST_LEFT_OUT)
-    """Of a round after the first: why this is asked next, from what the rounds before found, in a sentence."""
+    """Of a round after the first: why this is asked next, from what the rounds before found, in a sentence. Of what was
+    answered here before: why it is asked again, naming the finding. Else empty."""
     node: Word = ""
     """The id of the question of your plan that this is; empty for another question, or without a plan."""
 

@@ -31,6 +31,7 @@ from studies.log.study import (
     StudyState,
 )
 from studies.records.alpha import Exploration, exploration_spec
+from studies.records.analysis import MADE, AnalysisResult
 from studies.records.design import Arm, RunSpec
 from studies.records.procedure import PlanNode
 from studies.records.runs import (
@@ -135,6 +136,8 @@ def _add_act(
     note: str | None, not_tested: tuple[str, ...] = (), turn: str = "", looks: tuple[dict[str, Any], ...] = (),
     spent: dict[str, dict[str, float]] | None = None, node: str = "",
 ) -> None:  # fmt: skip
+    for look in looks:
+        AnalysisResult.model_validate(look[MADE]) if MADE in look else None
     study.planner_acts.append(
         PlannerAct(action, tries, tokens, rejected, note or "", not_tested, turn, looks, spent or {}, node)
     )

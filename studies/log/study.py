@@ -150,6 +150,10 @@ class RunState:
         return tuple(line)
 
 
+PAPERS: Final = "papers"
+"""Key of the settings, and name of a folder: the texts that a planner may read, by name with their sha256."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlannerAct:
     """One call on the planner: `tokens` counts prompt and completion, `rejected` holds the errors sent back."""
@@ -163,7 +167,8 @@ class PlannerAct:
     turn: str = ""
     """Which turn it was, by round, stage and number (`2/design/1`); empty in logs that knew one round."""
     tool_calls: tuple[Mapping[str, Any], ...] = ()
-    """What it looked at before: name, arguments, and hash and size (in characters) of the answer."""
+    """What it looked at before: name, arguments, and hash and size (in characters) of the answer; of an analysis its
+    result (`MADE`)."""
     spent: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Its tokens (`prompt`, `completion`) by what they were for, with their `cost` where prices were named; empty in
     older logs."""

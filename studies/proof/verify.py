@@ -25,7 +25,7 @@ from studies.errors import LogCorrupt, ReportError
 from studies.log.event import Event, EventType, find_corruption
 from studies.log.event_log import lock_error, lock_name
 from studies.log.fold import WORKED, fold
-from studies.log.study import StudyState
+from studies.log.study import PAPERS, StudyState
 from studies.proof.evidence import FILES, Discrepancy, Findings, check_files
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Design, task_seed_of
@@ -311,6 +311,10 @@ def verify(
             check_files(part, folder, findings)
             check_task_seeds(part, findings)
         check_rounds(state, findings)
+        for name, given in state.settings.get(PAPERS, {}).items():
+            if (path := folder / PAPERS / name).is_file():  # an export has none
+                same = hashlib.sha256(path.read_bytes()).hexdigest() == given
+                findings.check("paper", f"{PAPERS}/{name}", None if same else "it is not what the study began with")
         before = StudyState()
         for event in events:
             if event.type is EventType.VERDICT_COMPUTED:

@@ -15,6 +15,8 @@ from typing import Final
 from studies.checks.conditions import INITIAL
 from studies.errors import ReportError
 from studies.log.study import PlannedExploration, StudyState
+from studies.records.analysis import ANALYSE, MADE, AnalysisResult
+from studies.records.base import digest
 from studies.records.runs import TRAINING_AREA
 from studies.records.statements import metric_name, value_of
 from studies.records.verdict import mark_contradictions
@@ -194,6 +196,7 @@ def _body(state: StudyState, heads: Sequence[Headline], evidence: Mapping[int, E
     yield plan_section(state)
     yield _quote(words_at_end(state), "why it asked no further question, in the planner's words")
     yield _quote(claims.last_words(state), "the planner's last words, not a finding")
+    yield _analysis_section(state)
     if shared:
         yield section("Threats to every round", Remarks(tuple(shared)), id="validity")
     deviations = claims.deviation_table(run_tables.merge_rounds(state))
@@ -339,6 +342,31 @@ def _exploration_section(state: StudyState, entry: PlannedExploration) -> Block 
     columns = ("Arm", "Sets", "Run", "Success before", f"{metric_name(plan.metric)}, one run", "Took")
     quoted = None if state.explores else Quote((why,), "why it was tried, in the planner's words")
     return section("Tried without a claim", Text(said), table(columns, rows, (3, 4, 5)), quoted)
+
+
+def _analysis_section(state: StudyState) -> Section | None:
+    """Return what the planner's own code made, with its source and hash; what made nothing is counted."""
+    looks = [look for act in state.planner_acts for look in act.tool_calls if look["name"] == ANALYSE]
+    shown, verdicts = list[Section | None](), [verdict for each in state.rounds for verdict in each.verdicts]
+    for look in (look for look in looks if MADE in look):
+        result, asked = AnalysisResult.model_validate(look[MADE]), look["arguments"]
+        cells = [[f"{value:.4g}" if isinstance(value, float) else value_of(value) for value in row.values()]
+                 for row in result.table]  # fmt: skip
+        shown.append(section(
+            f"Analysis {len(shown) + 1}",
+            Quote((asked["why"],), "what the planner wanted to know"),
+            drawing(f"analysis-{len(shown) + 1}", "analysis", result.figure),
+            table(tuple(result.table[0]), cells),
+            _quote(mark_contradictions(result.note, verdicts), "what the planner's code says of it"),
+            Text(f"Source and result have the sha256 {digest([asked['source'], look[MADE]])}; the source:", "aside"),
+            Text(asked["source"], "source"),
+        ))  # fmt: skip
+    said = (
+        "No claim rests on this, and nothing is corrected for how often somebody looked. The code ran in a container "
+        "over logs and plays of search tasks; of hidden tasks it saw means alone. "
+        f"It was run {plural(len(looks), 'time')}; {len(looks) - len(shown)} gave no result."
+    )
+    return section("Exploratory, by the planner's code", Text(said), *shown, id="analyses") if looks else None
 
 
 def _ledger_section(state: StudyState) -> Section | None:

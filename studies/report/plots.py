@@ -30,6 +30,7 @@ from matplotlib.patches import Patch
 from matplotlib.style import context
 from matplotlib.ticker import FuncFormatter, MaxNLocator, ScalarFormatter
 
+from studies.records.analysis import AnalysisFigure
 from studies.report.elements import ARMS
 from studies.report.figure_data import ArmCurves, ArmShift, ClaimEffect, Curves, Effects, Shifts
 from studies.report.wording import MINUS, capital, format_signed, number, percent, plural, span
@@ -312,6 +313,22 @@ def _layout_legend(arms: Sequence[ArmCurves]) -> tuple[list[str], int, float]:
     return names, columns, _LEGEND_LINE * -(-len(arms) // columns) * max(name.count("\n") + 1 for name in names) + 12
 
 
+def draw_analysis(data: AnalysisFigure, _salt: str) -> Picture:
+    """Draw what a planner's own code made, as it gave it."""
+    top, lines = _LEGEND_LINE * len(data.series) + 12, list[Line2D]()
+    height = top + 330
+    figure = canvas(WIDTH, height)
+    axes = figure.add_axes((0.1, 52 / height, 0.87, 1 - (52 + top) / height))
+    for index, series in enumerate(data.series):
+        look: dict[str, Any] = {"linewidth": 2.0 if data.kind == "lines" else 0, "marker": marker(index)}
+        lines += axes.plot(*zip(*series.points, strict=True), color=arm_paint(index), markersize=5, **look)
+    axes.grid(axis="y", linewidth=1)
+    axes.set(xlabel=data.x, ylabel=data.y)
+    names = [textwrap.shorten(series.name, _NAME_CHARS) for series in data.series]
+    figure.legend(lines, names, ncols=1, **_LEGEND)
+    return Picture(figure, f"{data.y} by {data.x}", {})
+
+
 def draw_shifts(data: Shifts, salt: str) -> Picture:
     tips: dict[str, str] = {}
     rows = [
@@ -457,6 +474,11 @@ FIGURES: Final[Mapping[str, FigureKind]] = {
             f"training's own{_OF_TRAINING[data.horizon is not None]}."
         ),
         draw_curves,
+    ),
+    "analysis": FigureKind(
+        "By the planner's code, exploratory",
+        lambda data: f"By the planner's code, exploratory: {data.y} by {data.x}. No claim rests on it.",
+        draw_analysis,
     ),
     "training": FigureKind(
         "How training went",

@@ -16,6 +16,7 @@ from research.design.known_findings import (
     KnownFinding,
     find_contradictions,
     findings_of,
+    load_findings,
     search_findings,
 )
 from research.installation.home import Home
@@ -133,8 +134,8 @@ def test_findings_that_all_say_the_same_never_contradict(made: list[tuple[tuple[
 def test_a_planner_finds_what_other_studies_found_and_not_its_own(home: Home, log: EventLog) -> None:
     InRounds.of(home, "one").two_rounds()
     InRounds.of(home, "two").two_rounds()
-    found = find_related(home, log, "two", TOPIC, 8)
+    found = find_related(load_findings(home, log).findings, "two", TOPIC, 8)
     assert {entry.id.split("/")[0] for entry in found} == {"one"}
     assert any("supported" in entry.text and "group_size = 16" in entry.text for entry in found)
-    assert find_related(home, log, "two", "xylophone", 8) == ()
-    assert len(find_related(home, log, "three", "", 3)) == 3
+    assert find_related(load_findings(home, log).findings, "two", "xylophone", 8) == ()
+    assert len(find_related(load_findings(home, log).findings, "three", "", 3)) == 3

@@ -14,12 +14,14 @@ from simlab.sim_clock import SimClock
 from simlab.sim_run import Desk, Flight, FlightResult, fly_in, scratch
 from simlab.suites.traps import ASK, world
 
+from research.planners import analysis
 from research.planners.endpoint import Endpoint as PlannerEndpoint
 from research.planners.endpoint import OpenAiEndpoint, Recorder, Replay
 from research.planners.llm import LlmPlanner, PlannerOptions
 from research.planners.tools import DATA
 from studies import EventType, StudyState
 from studies.log.study import PlannerAct
+from studies.records.analysis import AnalysisResult
 from studies.records.procedure import Amendment
 from studies.report.run_tables import planner_facts
 from tests.research.planners.flights import (
@@ -285,3 +287,19 @@ def test_a_question_of_which_no_design_is_accepted_goes_back_with_the_reason() -
     assert "an effect of 0.01" in reason
     assert "--" not in reason  # a planner knows of no flag
     assert [h.variable for h in landed.state.hypotheses] == ["temperature"]
+
+
+def test_an_analysis_is_kept_with_its_result_and_a_fourth_before_one_question_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = AnalysisResult.model_validate({"table": [{"arm": PLANTED.split("\x1b")[0][:60], "gain": 0.5}]})
+    monkeypatch.setattr(analysis, "analyse", lambda source, inputs, study, isolation: made)
+    asked = [
+        look("analyse", why="what moves it", source=f"def analyse(folder): return {number}") for number in range(4)
+    ]
+    landed, endpoint = fly_scripted(Script({(2, "propose"): [*asked, RATES]}), rounds=2, report=True)
+    act = act_of(landed.state, "2/propose/1")
+    assert [entry.get("made") for entry in act.tool_calls] == [made.model_dump(mode="json")] * 3 + [None]
+    assert "at most 3" in requests_at(endpoint, 2)[-1]["messages"][-1]["content"]
+    assert landed.report is not None
+    assert "4 times; 1 gave no result" in landed.report

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from research.planners.analysis import AnalyseRequest, collect_inputs
 from research.planners.looks import _estimate_pass, _show_source
 from research.planners.tools import COLUMNS, DATA, MOST_LINES, ToolError
 from studies import RunState, StudyState
@@ -47,6 +48,21 @@ def refused(landed: Landed, name: str, arguments: Mapping[str, Any]) -> str:
         landed.looks().answer(name, arguments)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def test_an_analysis_is_given_runs_curves_and_plans_and_nothing_of_a_hidden_task(landed: Landed) -> None:
+    files = collect_inputs(landed.looks())
+    run = a_run(landed)
+    assert {"runs.json", "plans.json", "verdicts.json", f"curves/{run.run_id}.json"} <= files.keys()
+    row = next(row for row in json.loads(files["runs.json"]) if row["run"] == run.run_id)
+    assert row["measurements"][SUCCESS] == run.measurements[SUCCESS].value
+    tasks = {play["task_id"] for play in read(landed, "evaluation")["final"]["episodes"]}
+    whole = b"".join(files.values()).decode()
+    assert not any(f'"{task}"' in whole for task in tasks)
+    assert (PLANTED in whole, "task_seed" in whole, "plays/" in whole) == (False, False, False)
+    asked = AnalyseRequest(why="x", source="def analyse(folder): ...")
+    with pytest.raises(ToolError, match="--sandbox docker"):
+        asked.answer(landed.looks())
 
 
 @pytest.mark.slow
