@@ -290,6 +290,8 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
         parsed = parse_topic(topic, field_specs(base, models), known_environments(), comparison, model)
         parsed = judge_by(parsed, requirements.metric or parsed.metric)
         requirements = replace(requirements, metric=requirements.metric or parsed.metric, effect=asked.effect)
+    if asked.read is not None and asked.planner == RulesPlanner.name:
+        raise BadInput("expected --read beside a planner that reads (--planner llm); found the rules; leave it out")
     if asked.explore:
         _require_explorable(asked, comparison, parsed)
     if requirements.metric is not None:

@@ -12,7 +12,7 @@ from simlab.sim_clock import SimClock
 from simlab.sim_run import Flight, FlightResult, fly_in, scratch
 from simlab.suites.traps import ASK, world
 
-from research.controller.options import begin_study
+from research.controller.options import ResearchOptions, begin_study, make_request
 from research.controller.session import StudyRequest
 from research.design.known_findings import list_effects
 from research.errors import BadInput
@@ -81,7 +81,10 @@ def give(tmp_path: Path) -> Path:
 
 def test_papers_are_copied_hashed_quoted_verified_and_not_exported(tmp_path: Path, landed: Landed) -> None:
     notes, home = list[str](), make_home(tmp_path / "home")
-    papers = read_papers(give(tmp_path), notes.append)
+    asked = ResearchOptions(topic="group size 4 vs 16 on guess", read=give(tmp_path))
+    with pytest.raises(BadInput, match="--planner llm"):
+        make_request(asked, notes.append)
+    papers = make_request(asked.model_copy(update={"planner": "llm"}), notes.append).papers
     assert (list(papers), len(notes), "1 files" in notes[0]) == (["a.md", "deep/b.TXT"], 1, True)
     request = StudyRequest("group size 4 vs 16 on guess", "rules", None, 600.0, None, papers=papers)
     folder = home.study("s")
