@@ -55,12 +55,16 @@ class PlannerFailed(ResearchError):
 class DesignRefused(ResearchError):
     """A proposal that cannot be locked: unsound, confounded, or dearer than the budget (then with an alternative).
 
-    `model_feedback` says the same to who proposed it, by what a planner can change: it knows of no flag.
+    `model_feedback` says the same to who proposed it, by what a planner can change: it knows of no flag. `when` says
+    where, or once what is done, it could be had all the same; empty where nobody knows.
     """
 
-    def __init__(self, message: str, *, model_feedback: str | None = None) -> None:
+    def __init__(self, message: str, *, model_feedback: str | None = None, when: str = "") -> None:
         super().__init__(message)
+        self.when = when
         self.model_feedback = _FLAG.sub("", message) if model_feedback is None else model_feedback
+        if when:
+            self.model_feedback += f"; it could be had {when}"
 
 
 class Unmeasurable(DesignRefused):

@@ -11,7 +11,7 @@ Values, constants, steps, direction and prediction are those of the lock; seeds 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
@@ -35,7 +35,7 @@ from research.planners.prompts import ACTIONS, DECLINABLE
 from research.planners.rules import RulesPlanner
 from research.planners.tools import StudyTools
 from research.proposals import actions
-from research.proposals.arms import arm_text, constant_value, value_text
+from research.proposals.arms import arm_text, constant_value, require_known_environment, value_text
 from research.proposals.metric_choice import RequestedMetric
 from research.text import describe, did_you_mean, format_seconds
 from studies.records.alpha import AlphaLedgers
@@ -93,6 +93,41 @@ class PlanningInputs(Briefing):
         number = 1 if self.campaign is None else self.campaign.round
         return accept_hypotheses(proposal, self.wanted.models, judged, number)
 
+    def price(self, proposal: actions.Propose, design: actions.ProposeDesign) -> CompiledDesign:
+        """Return what a proposal with its design would be; raise DesignRefused as either would be refused."""
+        require_known_environment(design.environment)
+        inputs = self.with_metric_of(proposal)
+        inputs.require_no_plays_seen(proposal)
+        compiler = inputs.current_compiler()
+        hypotheses = compiler.accept_proposal(proposal, design.environment, code_allowed=inputs.code_allowed)
+        return inputs.compile(hypotheses, design, search=proposal.search)
+
+    def require_no_plays_seen(self, proposal: actions.Propose) -> None:
+        if self.plays_seen and any(hypothesis.variable == REWARD for hypothesis in proposal.hypotheses):
+            raise DesignRefused(
+                f"expected hypotheses about job fields; found a reward function: {NO_REWARD_NOW}",
+                when="in a study of which no hidden play was looked at",
+            )
+
+    def compile(
+        self, hypotheses: Sequence[Hypothesis], action: actions.ProposeDesign, *, search: bool
+    ) -> CompiledDesign:
+        """Return the design of accepted hypotheses, or of a search; raise DesignRefused."""
+        first = self.campaign is None and self.wanted.environment is None  # a flag goes before a topic
+        if first and (named := name_environments(self.topic)) and action.environment not in named:
+            expected = f"expected a design in {' or '.join(named)}, which the topic names"
+            raise DesignRefused(
+                f"{expected}; found {action.environment}; design it there, or decline", when="in a later round"
+            )
+        if (action.screen is not None) != search:
+            told = ("a screen, as a search was proposed", "none") if search else ("no screen", "one")
+            raise DesignRefused(
+                f"expected {told[0]}; found {told[1]}; a proposal with `search` is what a screen follows from"
+            )
+        if (other := self.wanted.find_conflict(action.environment)) is not None:
+            raise other
+        return self.current_compiler().compile(hypotheses, action)
+
     def build_context(self, proposal: AcceptedProposal | None = None, rejected: str | None = None) -> PlannerContext:
         """Return what the planner is told before its proposal, or (with the proposal) before its design."""
         compiler, metric = self.compiler, self.metric()
@@ -128,6 +163,14 @@ class PlanningInputs(Briefing):
         if "environment" in find_fixed_fields(job):
             return job
         return job.model_copy(update={"environment": find_environment(self.topic, self.wanted)})
+
+
+_WHEN: Final = {
+    "replicate": "where a later round is asked", "explore": "where a question is asked",
+    "conclude": "in a later round, or once the verdicts are in", "design": "once hypotheses are accepted",
+    "propose": "in the next round",
+}  # fmt: skip
+"""When an action is due, or may stand in the place of the due one."""
 
 
 class ActionCheck:
@@ -173,7 +216,9 @@ class ActionCheck:
         substitute = substitute or (context.stage == "look" and isinstance(action, actions.Settle))
         if not isinstance(action, due) and not substitute:
             expected = due.model_fields["action"].default
-            raise DesignRefused(f"expected the action {expected!r} now; found {action.action!r}")
+            raise DesignRefused(
+                f"expected the action {expected!r} now; found {action.action!r}", when=_WHEN.get(action.action, "")
+            )
         if isinstance(action, actions.Replicate):
             proposal, design = inputs.build_replication(action)
             if (other := inputs.wanted.find_conflict(design.environment)) is not None:
@@ -184,11 +229,16 @@ class ActionCheck:
             self.price_exploration(action)
             return None
         if isinstance(action, actions.Propose):
-            if inputs.plays_seen and any(hypothesis.variable == REWARD for hypothesis in action.hypotheses):
-                raise DesignRefused(f"expected hypotheses about job fields; found a reward function: {NO_REWARD_NOW}")
+            inputs.require_no_plays_seen(action)
             environment = find_environment(inputs.topic, inputs.wanted)
             inputs.current_compiler().check_proposal(action, environment, code_allowed=inputs.code_allowed)
-        return self._compile_proposal(inputs, action) if isinstance(action, actions.ProposeDesign) else None
+        if not isinstance(action, actions.ProposeDesign):
+            return None
+        shown = [facts.name for facts in context.environments]
+        if action.environment not in shown:  # brought here for another study: it was shown to nobody
+            near = did_you_mean(action.environment, shown) or "; choose one of them"
+            raise DesignRefused(f"expected an environment among {', '.join(shown)}; found {action.environment!r}{near}")
+        return inputs.compile(context.hypotheses, action, search=context.search)
 
     def price_exploration(self, action: actions.Explore) -> PricedExploration:
         inputs = self._inputs
@@ -197,25 +247,6 @@ class ActionCheck:
         if (other := inputs.wanted.find_conflict(action.environment)) is not None:
             raise other
         return price_exploration(inputs.current_compiler(), inputs.explored, action)
-
-    def _compile_proposal(self, inputs: PlanningInputs, action: actions.ProposeDesign) -> CompiledDesign:
-        context = self._context
-        first = inputs.campaign is None and inputs.wanted.environment is None  # a flag goes before a topic
-        if first and (named := name_environments(inputs.topic)) and action.environment not in named:
-            expected = f"expected a design in {' or '.join(named)}, which the topic names"
-            raise DesignRefused(f"{expected}; found {action.environment}; design it there, or decline")
-        if (action.screen is not None) != context.search:
-            told = ("a screen, as a search was proposed", "none") if context.search else ("no screen", "one")
-            raise DesignRefused(
-                f"expected {told[0]}; found {told[1]}; a proposal with `search` is what a screen follows from"
-            )
-        if (other := inputs.wanted.find_conflict(action.environment)) is not None:
-            raise other
-        shown = [facts.name for facts in context.environments]
-        if action.environment not in shown:  # brought here for another study: it was shown to nobody
-            near = did_you_mean(action.environment, shown) or "; choose one of them"
-            raise DesignRefused(f"expected an environment among {', '.join(shown)}; found {action.environment!r}{near}")
-        return inputs.current_compiler().compile(context.hypotheses, action)
 
 
 TakeTurn = Callable[[PlannerContext, ActionCheck], tuple[PlannerTurn, bytes]]
@@ -385,8 +416,7 @@ def price_exploration(compiler: DesignCompiler, explored: int, action: actions.E
         raise DesignRefused(
             f"expected at most {MOST_OF_A_ROUND} explorations before a question; found one more; propose, or conclude"
         )
-    if action.environment not in environments():
-        raise DesignRefused(f"expected an environment among {', '.join(environments())}; found {action.environment!r}")
+    require_known_environment(action.environment)
     base = compiler.base or Job()
     steps = action.steps or max(1, base.steps // 2)
     job = base.model_copy(update={"environment": action.environment, "steps": steps})

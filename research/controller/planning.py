@@ -333,7 +333,7 @@ class Planning:
             compiler,
             seconds_left,
             None if state.design is None else state.design.metric,
-            lambda inputs: tools(compiler=inputs.current_compiler),
+            lambda inputs: tools(compiler=inputs.current_compiler, price=inputs.price),
             wanted=requested,
             parsed=ParsedTopic.of(state.settings),
             code_allowed=read_sandboxing(state.settings).isolates and not state.explores,

@@ -20,7 +20,15 @@ from research.design.pricing import EVALUATION_EPISODES, Estimates, Pricing, Sta
 from research.errors import DesignRefused, Unmeasurable
 from research.installation.base_job import require_agreement
 from research.proposals.actions import ProposeDesign, ProposedScreen
-from research.proposals.arms import ResolvedArms, Scalar, compare, constant_value, field_value, is_job
+from research.proposals.arms import (
+    ResolvedArms,
+    Scalar,
+    compare,
+    constant_value,
+    field_value,
+    is_job,
+    require_known_environment,
+)
 from research.proposals.metric_choice import (
     MetricChoice,
     RequestedMetric,
@@ -323,9 +331,7 @@ def _draft_search(
     requirements: StatisticalRequirements,
     judge: MetricChoice,
 ) -> DesignDraft:
-    if proposal.environment not in environments():
-        known = ", ".join(environments())
-        raise DesignRefused(f"expected an environment among {known}; found {proposal.environment!r}")
+    require_known_environment(proposal.environment)
     knobs = []
     for knob in proposed.knobs:
         if knob.field == "steps":

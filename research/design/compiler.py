@@ -329,30 +329,38 @@ class DesignCompiler(SampleSizeCalculator):
         if not kind_of(metric).rates:  # of a few runs none or all are no bound
             headroom.require_headroom(draft, self.bank, metric, directions)
 
-    def check_proposal(self, proposal: Propose, environment: str | None = None, *, code_allowed: bool = False) -> None:
-        """Raise DesignRefused for a proposal that cannot be tested in any environment, however short the training.
-
-        The reason is that of `environment`, which is asked for: a proposal names none; of the dearest where it is None.
-        `code_allowed` says whether the study's runs are in containers, so that a reward function may be proposed.
-        """
+    def accept_proposal(
+        self, proposal: Propose, environment: str | None = None, *, code_allowed: bool = False
+    ) -> tuple[Hypothesis, ...]:
+        """Return the hypotheses of a proposal as records, none of a search; raise DesignRefused for what no design
+        could test. `code_allowed` says whether runs are in containers, so that a reward function may be proposed."""
         if not code_allowed and any(claim.variable == REWARD or claim.code for claim in proposal.hypotheses):
             message = (
                 "expected hypotheses about job fields; found a reward function, which is code and runs in containers "
                 "only; vary job fields"
             )
             raise DesignRefused(
-                f"{message}, or start the study with --sandbox docker", model_feedback=f"{message}, or decline"
-            )
+                f"{message}, or start the study with --sandbox docker", model_feedback=f"{message}, or decline",
+                when="if the user started the study with containers",
+            )  # fmt: skip
         judged = None if self.requirements.metric is None else self.metric_in(environment)
-        hypotheses = accept_hypotheses(proposal, self.models, judged)
+        hypotheses = accept_hypotheses(proposal, self.models, judged, self.ledgers.round)
         if self.explores and not hypotheses:
             raise refuse_exploring("a search, which tries values itself in short runs")
-        if not hypotheses:
-            return  # a search: its price depends on the knobs, which the design names
-        metric = self.metric_in(environment)
-        self.requirements.min_effect_of(hypotheses, metric)
-        for entry in hypotheses:
-            check_prediction(entry.direction, entry.prediction.low, entry.prediction.high, metric)
+        if hypotheses:  # of a search all depends on the knobs, which the design names
+            metric = self.metric_in(environment)
+            self.requirements.min_effect_of(hypotheses, metric)
+            for entry in hypotheses:
+                check_prediction(entry.direction, entry.prediction.low, entry.prediction.high, metric)
+        return hypotheses
+
+    def check_proposal(self, proposal: Propose, environment: str | None = None, *, code_allowed: bool = False) -> None:
+        """Raise DesignRefused for a proposal that cannot be tested in any environment, however short the training.
+
+        The reason is that of `environment`, which is asked for: a proposal names none; of the dearest where it is None.
+        """
+        if not (hypotheses := self.accept_proposal(proposal, environment, code_allowed=code_allowed)):
+            return
         refusals: dict[str, Unaffordable] = {}
         for name in environments():
             try:

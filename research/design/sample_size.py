@@ -53,8 +53,10 @@ LIKELY_SEEDS = 8
 class Unaffordable(DesignRefused):
     """Sound, but not affordable: `need_s` is the price of what would do; `shorter`: shorter runs would."""
 
-    def __init__(self, message: str, model_feedback: str | None = None, *, need_s: float, shorter: bool) -> None:
-        super().__init__(message, model_feedback=model_feedback)
+    def __init__(
+        self, message: str, model_feedback: str | None = None, *, need_s: float, shorter: bool, when: str = ""
+    ) -> None:
+        super().__init__(message, model_feedback=model_feedback, when=when)
         self.need_s, self.shorter = need_s, shorter
 
 
@@ -191,7 +193,8 @@ class SampleSizeCalculator(BudgetCheck):
         exploring = self._suggest_exploring(draft)
         ways = "; or ".join([*_suggest_steps(draft, steps), *_suggest_smaller(draft, explorable=bool(exploring))])
         use, need_s = "; or ".join([f"use {self.suggest_flags(stages)}", *exploring]), self.cost(stages)
-        raise Unaffordable(f"{why}: {use}", f"{why}: {ways}", need_s=need_s, shorter=steps is not None)
+        when = self.explain_when(stages)
+        raise Unaffordable(f"{why}: {use}", f"{why}: {ways}", need_s=need_s, shorter=steps is not None, when=when)
 
     def shrink(self, draft: DesignDraft) -> tuple[int, PowerAnalysis] | None:
         """Return the most seeds that are affordable, with the power that they really have; None where there are none.
@@ -286,8 +289,9 @@ class SampleSizeCalculator(BudgetCheck):
         ways = [f"use {self.suggest_flags(stages)}", *_suggest_steps(draft, steps)]
         feedback = f"{why}: {'; or '.join([*ways[1:], *_suggest_smaller(draft)])}"
         raise Unaffordable(
-            f"{why}: {'; or '.join(ways)}", feedback, need_s=self.cost(stages), shorter=steps is not None
-        )
+            f"{why}: {'; or '.join(ways)}", feedback, need_s=self.cost(stages), shorter=steps is not None,
+            when=self.explain_when(stages),
+        )  # fmt: skip
 
     def _suggest_exploring(self, draft: DesignDraft) -> list[str]:
         """Return that one run of each arm can be looked at, where the budget carries it."""
@@ -360,7 +364,8 @@ class SampleSizeCalculator(BudgetCheck):
         ways = f": {'; or '.join(flags)}" if flags else "; nothing that a flag sets would do"
         smaller = _suggest_smaller(draft, explorable=bool(exploring))
         feedback = f"{why}: {'; or '.join([*suggestions, *smaller])}"
-        return Unaffordable(f"{why}{ways}", feedback, need_s=self.cost(stages), shorter=steps is not None)
+        when = "" if need is None else self.explain_when(stages)
+        return Unaffordable(f"{why}{ways}", feedback, need_s=self.cost(stages), shorter=steps is not None, when=when)
 
 
 def _describe_variance_inflation(draft: DesignDraft) -> str:

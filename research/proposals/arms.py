@@ -232,10 +232,7 @@ def compare(
     """Resolve and lint the arms that test `hypotheses` over `base` (default: `Job()`); raise DesignRefused for anything
     that is not sound. Where a reward is varied, all arms keep what they trained on (`_KEPT`).
     """
-    if environment not in environments():
-        names = ", ".join(environments())
-        near = did_you_mean(environment, environments()) or "; choose one of them"
-        raise DesignRefused(f"expected an environment among {names}; found {environment!r}{near}")
+    require_known_environment(environment)
     controls = common_controls(hypotheses)
     fixed = {name: constant_value(name, value) for name, value in constants.items()}
     values: dict[str, list[JsonValue]] = {name: [value] for name, value in fixed.items()}
@@ -278,6 +275,12 @@ def compare(
         if violations := lint_arms(left, right, declared, rewards=(first.reward, arm.reward)):
             raise DesignRefused(f"arm {arm.name} is confounded: {'; '.join(violations)}")
     return ResolvedArms(resolved, arms, jobs)
+
+
+def require_known_environment(name: str) -> None:
+    if name not in environments():
+        near = did_you_mean(name, environments()) or "; choose one of them"
+        raise DesignRefused(f"expected an environment among {', '.join(environments())}; found {name!r}{near}")
 
 
 _KEPT: Mapping[str, Scalar] = {"checkpoints_kept": 1000}

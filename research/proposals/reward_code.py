@@ -47,6 +47,8 @@ def examples(names: Iterable[str]) -> list[dict[str, Any]]:
 
 MOST_BYTES = 8192
 SIGNATURE = "def reward(task: dict, messages: list[dict], outcome: dict) -> float"
+UNWRITTEN = f"{SIGNATURE}:\n    return 0.0\n"
+"""Stands for code that is yet to be written, where a price is asked."""
 _PARAMETERS = ["task", "messages", "outcome"]
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from simlab.sim_sandbox import SimulatedFiles
 from simlab.suites.traps import ASK, world
 from simlab.worlds import Played
 
+from research.controller.evaluation import PlanningInputs
 from research.design.compiler import DesignCompiler
 from research.design.noise_bank import NoiseBank
 from research.planners.endpoint import OpenAiEndpoint
@@ -56,6 +58,16 @@ def place_of(request: Mapping[str, Any]) -> tuple[int, str]:
     marks = {"look": "look", "verdicts": "conclude", "job_defaults": "design"}
     stage = next((stage for mark, stage in marks.items() if mark in facts), "propose")
     return facts.get("inquiry", {}).get("round_to_plan", 1), stage
+
+
+def priced(control: Any, *treatments: Any, variable: str = "group_size", **changes: Any) -> dict[str, Any]:
+    """Return the arguments of a look at a price; `changes` are of the proposal, the hypotheses or the design."""
+    of_design, of_proposal = (
+        {name: changes.pop(name) for name in names & changes.keys()}
+        for names in ({"environment", "steps", "constants", "screen"}, {"metric", "search"})
+    )
+    claims = [{"variable": variable, "control": control, "treatment": value, **changes} for value in treatments]
+    return {"propose": {"hypotheses": claims, **of_proposal}, "design": {"environment": "guess", **of_design}}
 
 
 class Script:
@@ -120,7 +132,9 @@ class Landed:
     compiler: DesignCompiler
 
     def looks(self, **changes: Any) -> StudyTools:
-        parts = {"state": self.state, "folder": self.folder, "compiler": lambda: self.compiler}
+        compiler = changes.pop("compiler", lambda: self.compiler)
+        price = PlanningInputs("", compiler(), lambda: math.inf).price
+        parts = {"state": self.state, "folder": self.folder, "compiler": compiler, "price": price}
         return StudyTools(**{**parts, "wanted": RequestedComparison(), "looks": LOOKS, **changes})
 
 

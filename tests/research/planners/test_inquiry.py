@@ -33,6 +33,7 @@ from tests.research.planners.flights import (
     Script,
     facts_of,
     place_of,
+    priced,
     proposal,
     with_words,
 )
@@ -69,7 +70,7 @@ SCRIPT = {
     (1, "propose"): [
         {"action": "note", "text": IDEA},
         {"action": "ask", "text": QUESTION},
-        look("price", variable="group_size", control=8, treatments=[16], environment="guess"),
+        look("price", **priced(8, 16)),
         proposal("group_size", 8, 16),
     ],
     (2, "propose"): [
@@ -77,7 +78,7 @@ SCRIPT = {
         look("curves", arms=["RUN"], metrics=["critic/success/mean"]),
         look("episodes", run="RUN", which="any", count=2),
         look("log", run="RUN", contains="finished"),
-        look("price", variable="group_size", control=8, treatments=[16], environment="guess", smallest_effect=0.001),
+        look("price", **priced(8, 16, smallest_effect=0.001)),
         look("findings", words="group size"),
         look("shell", command="cat /etc/passwd"),
         look("runs", round=9),

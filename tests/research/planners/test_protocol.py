@@ -40,6 +40,7 @@ from tests.research.bench import STUDY, Cut, CutLog, Knows
 from tests.research.calibrated import Came, verdict_on
 from tests.research.factories import make_claim
 from tests.research.fakes import ANSWERED, BASE, PRICING, ManualClock, ScriptedPlanner, create_study
+from tests.research.planners.flights import priced
 from tests.studies.synthetic import append
 
 
@@ -285,7 +286,7 @@ class Thoughtful(ScriptedPlanner):
         turn = super().act(digest, check)
         if digest.stage != "propose":
             return turn
-        wish = {"variable": "group_size", "control": 8, "treatments": [16], "environment": "guess"}
+        wish = priced(8, 16)
         look = ToolResult("price", wish, str(digest.tools.answer("price", wish)))
         return replace(turn, side_actions=(Note(text="An idea."), AskUser(text="Which?")), tool_results=(look,))
 

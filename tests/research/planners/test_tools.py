@@ -18,15 +18,16 @@ from hypothesis import strategies as st
 from research.planners.analysis import AnalyseRequest, collect_inputs
 from research.planners.looks import _estimate_pass, _show_source
 from research.planners.tools import COLUMNS, DATA, MOST_LINES, ToolError
+from research.proposals.actions import Propose, ProposedHypothesis
 from studies import RunState, StudyState
 from studies.checks.conditions import read_collected
 from studies.records.design import SUCCESS, Budget
 from swarm.environments.custom import CustomEnvironment
 from swarm.environments.registry import get_environment
 from swarm.job import Job, PathModel
-from tests.research.planners.flights import PLANTED, Landed, landed_study
+from tests.research.planners.flights import PLANTED, Landed, landed_study, priced
 
-WISH = {"variable": "group_size", "control": 8, "treatments": [16], "environment": "guess"}
+WISH = priced(8, 16)
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +206,6 @@ def test_a_metric_or_a_run_that_there_is_not_is_refused_with_those_that_there_ar
     assert "'zz'" in refused(landed, "episodes", {"run": "zz"})
     assert "metrics: missing" in refused(landed, "curves", {"arms": [run]})
     assert "seed" in refused(landed, "curves", {"arms": [run], "metrics": ["x"], "seed": 1})
-    assert "configuration" in refused(landed, "price", {**WISH, "variable": "configuration"})
     assert "tasks; found 'shell'" in refused(landed, "shell", {})
     assert "did you mean group_size" in refused(landed, "job_fields", {"fields": ["steps", "groupsize"]})
 
@@ -254,23 +254,63 @@ def test_the_price_of_a_wish_is_what_its_design_would_be_locked_with(landed: Lan
     assert shown["power_at_the_smallest_effect"] >= shown["promised_power"] == 0.8
     assert shown["effect_seen_with_the_promised_power"] <= shown["smallest_effect"] == 0.1
     assert shown["runs_at_most"] == 1 + 2 * shown["seeds_per_arm"]  # first one at a learning rate of 0
-    finer = landed.looks().answer("price", {**WISH, "smallest_effect": 0.05})
+    finer = landed.looks().answer("price", priced(8, 16, smallest_effect=0.05))
     assert finer["seeds_per_arm"] > shown["seeds_per_arm"]
 
 
+_PAIR = [{"field": "group_size", "value": 4}, {"field": "learning_rate", "value": 0.001}]
+_OTHER = [{"field": "group_size", "value": 16}, {"field": "learning_rate", "value": 0.003}]
+
+
+def test_what_can_be_proposed_can_be_priced_whatever_its_kind(landed: Landed) -> None:
+    wishes = {
+        2: [priced(_PAIR, _OTHER, variable="configuration"), priced(8, 16, metric="area")],
+        3: [priced(4, 8, 16)],
+        4: [
+            priced(_PAIR, _OTHER, variable="configuration", moderator="group_size"),
+            priced(2, 16, ladder=[2, 4, 8, 16], direction="decrease"),
+        ],
+    }
+    for arms, of in wishes.items():
+        for wish in of:
+            shown = landed.looks().answer("price", wish)
+            assert shown.get("arms") == arms or "needs" in shown["because"]
+
+
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("wish", "because"),
     [
-        ({"treatments": [8]}, "must differ"),
-        ({"variable": "dropout"}, "found 'dropout'"),
-        ({"variable": "reward", "control": "built-in", "treatments": ["mine"]}, "code"),
-        ({"environment": "nowhere"}, "nowhere"),
-        ({}, "30 s"),
+        (priced(8, 8), "must differ"), (priced(8, 16, variable="dropout"), "found 'dropout'"),
+        (priced("built-in", "mine", variable="reward"), "containers"),
+        (priced(8, 16, environment="nowhere"), "nowhere"),
+        (priced(8, 16, variable="configuration"), "configuration"), (priced("a", "b", variable="model"), "models"),
+        (priced(8, 16, metric="nope"), "nope"), (priced(8, 16, smallest_effect=5.0), "at most"),
+        (priced(8, 16, smallest_effect=1e-300), "seeds"), (priced(8, 10**300), "group_size"), (priced(8), "neither"),
+        (priced(8, 16, steps=0), "steps"), (priced(True, 16), "number"),
+        (priced(8, 16, constants=[{"field": "seed", "value": 1}]), "seed"), (priced(8, 16, search=True), "both"),
+        (priced(8, 16, constants=[{"field": "group_size", "value": 2}]), "constant"), ({}, "missing"),
+        ({"propose": {"hypotheses": [3]}, "design": None}, "hypotheses"), ({"propose": 7, "design": []}, "propose"),
     ],
-)
-def test_a_wish_that_cannot_be_had_is_told_why(landed: Landed, change: dict[str, Any], told: str) -> None:
+)  # fmt: skip
+def test_a_price_that_cannot_be_had_says_why_and_nothing_else_comes_of_it(
+    landed: Landed, wish: dict[str, Any], because: str
+) -> None:
+    shown = landed.looks().answer("price", wish)
+    assert (shown["can_be_had"], because in shown["because"]) == (False, True), shown
+
+
+@given(st.recursive(st.none() | st.floats() | st.text(max_size=5), lambda v: st.lists(v) | st.dictionaries(
+    st.sampled_from([*ProposedHypothesis.model_fields, *Propose.model_fields, "environment", "field"]), v,
+), max_leaves=6), st.sampled_from(["propose", "design", "hypotheses", *ProposedHypothesis.model_fields]))  # fmt: skip
+def test_no_value_anywhere_in_a_wish_for_a_price_is_more_than_refused(landed: Landed, junk: Any, place: str) -> None:
+    claim = {**WISH["propose"]["hypotheses"][0], place: junk}
+    wish = {**WISH, place: junk} if place in WISH else {**WISH, "propose": {"hypotheses": [claim]}}
+    wish = {**WISH, "propose": {"hypotheses": junk}} if place == "hypotheses" else wish
+    assert landed.looks().answer("price", wish)["can_be_had"] in (True, False)
+
+
+def test_a_price_that_cannot_be_had_says_when_it_could(landed: Landed) -> None:
     poor = replace(landed.compiler, budget=Budget(wall_clock_s=30.0))
-    compiler = landed.compiler if change else poor
-    shown = landed.looks(compiler=lambda: compiler).answer("price", {**WISH, **change})
-    assert shown["can_be_had"] is False
-    assert told in shown["because"]
+    shown = landed.looks(compiler=lambda: poor).answer("price", WISH)
+    assert (shown["can_be_had"], "budget" in shown["could_be_had"]) == (False, True)
+    assert "containers" in landed.looks().answer("price", priced("built-in", "a", variable="reward"))["could_be_had"]
