@@ -467,7 +467,7 @@ _NO_CONSTANTS: Final = ("environment", "steps", "seed", "tracking", MODEL)
 _MOST_CONSTANTS: Final = 8
 _SAME: Final = (
     "mechanism", "variable", "control", "treatment", "direction", "smallest_effect", "falsifier", "kill_if",
-    "confounds", "matched", "sought", "ladder",
+    "confounds", "matched", "sought", "ladder", "mediators",
 )  # fmt: skip
 """Fields that a hypothesis has as it was proposed."""
 

@@ -222,6 +222,7 @@ class DesignDraft:
     weights: tuple[float, ...] = ()
     """Of an interaction or a trend, what the mean of each arm counts in its effect; empty for differences."""
     kind: Kind = "difference"
+    mediators: int = 0
 
     @property
     def job(self) -> Job:
@@ -244,6 +245,11 @@ class DesignDraft:
     @property
     def claims(self) -> int:
         return 1 if self.weights else self.arms - 1
+
+    @property
+    def likenesses(self) -> int:
+        """Claims and mediators, each of which may be found alike (`Design.likenesses`)."""
+        return self.claims + self.mediators
 
     @property
     def compared(self) -> int:
@@ -310,7 +316,8 @@ def draft_design(
     for job in (comparison.base, *replication[:1]):
         _require_environment(job, {name for claim in hypotheses for name in claim.varied})
     claim = hypotheses[0]
-    draft = DesignDraft(comparison, 0.0, len({claim.variable for claim in hypotheses}), replication=replication)
+    families, mediators = len({claim.variable for claim in hypotheses}), sum(len(c.mediators) for c in hypotheses)
+    draft = DesignDraft(comparison, 0.0, families, replication=replication, mediators=mediators)
     metric = draft.metric(judge, requirements.hidden_episodes)
     if claim.kind != "difference":
         if kind_of(metric).rates:

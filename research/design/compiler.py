@@ -17,12 +17,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from research.design import headroom
-from research.design.comparison import PREDICTION_LEVEL, DesignDraft, check_prediction, draft_design
+from research.design.comparison import (
+    PREDICTION_LEVEL,
+    DesignDraft,
+    check_prediction,
+    draft_design,
+    require_effect_in_range,
+)
 from research.design.power import MOST_SEEDS, PowerAnalysis, Test
 from research.design.pricing import Stage, describe_basis
 from research.design.sample_size import LIKELY_SEEDS, SampleSizeCalculator, Unaffordable, refuse_exploring
 from research.environments.reference import records_of
-from research.errors import DesignRefused
+from research.errors import BadInput, DesignRefused
 from research.installation.base_job import require_agreement
 from research.proposals.actions import (
     DEFAULT_TABLE,
@@ -39,11 +45,12 @@ from research.proposals.arms import (
     common_controls,
     variable_value,
 )
-from research.proposals.metric_choice import add_evaluations
+from research.proposals.metric_choice import RequestedMetric, add_evaluations
 from research.proposals.reward_code import check_reward
 from studies.checks.alarms import watchdog_of
 from studies.metrics import kind_of
-from studies.metrics.builtin import Gain
+from studies.metrics.builtin import Gain, MeanFact
+from studies.metrics.logged import Logged
 from studies.records.alpha import ALPHA, Exploration
 from studies.records.design import REWARD, Arm, Design, Hypothesis, Metric, NoisePlan, Price
 from studies.records.procedure import CollapseRule, Pilot, PowerTarget, Prediction, Replication, Rule, StartRule
@@ -99,7 +106,22 @@ def accept_hypotheses(
         accepted.append(add_potential_confounders(claim.model_copy(update={"statement": statement_of(claim, metric)})))
     common_controls(accepted)
     collect_reward_code(proposal)
+    require_mediators(accepted)
     return tuple(accepted)
+
+
+def require_mediators(claims: Sequence[Hypothesis]) -> None:
+    """Raise DesignRefused for a mediator that is neither a number of the training nor of plays, or named twice."""
+    for names in ([mediator.metric for mediator in claim.mediators] for claim in claims):
+        for name in names:
+            try:
+                known = RequestedMetric.parse(name)
+            except BadInput as error:
+                raise DesignRefused(f"mediators: {error.message}") from error
+            if known.kind not in (Logged.name, MeanFact.name) or known.text != name or names.count(name) > 1:
+                raise DesignRefused(
+                    f"mediators: expected logged:{Logged.form} or fact:{MeanFact.form}, each once; found {name!r}"
+                )
 
 
 def collect_reward_code(proposal: Propose) -> dict[str, str]:
@@ -183,7 +205,9 @@ class CompiledDesign:
         compiler, analysis, draft, stages = self.compiler, self.analysis, self.draft, self.stages
         other, place, noise = self.proposal.replication, compiler.place, analysis.noise if analysis else None
         count = self.seeds if analysis is not None else MOST_SEEDS
-        metric, jobs = compiler.metric(draft), draft.comparison.jobs
+        jobs, metric = draft.comparison.jobs, compiler.metric(draft)
+        if beside := compiler.measure_beside(draft, self.hypotheses):
+            metric = metric.model_copy(update={"beside": beside})
         # By the price of a whole run: more than a step takes, never less.
         step_s = max(compiler.price.run(add_evaluations(job, metric)) / job.steps for job in jobs)
         seeds = _draw_distinct(draw_seed, count * (2 if other else 1) + bool(draft.screen), self.compiler.used)
@@ -282,6 +306,7 @@ class DesignCompiler(SampleSizeCalculator):
             raise DesignRefused(f"{message}; {again}, or use --rounds 1", model_feedback=f"{message}; {again}")
         draft = draft_design(hypotheses, proposal, self.base, self.requirements, self.judge)
         metric = self.metric(draft)
+        self.measure_beside(draft, hypotheses)
         headroom.require_schedule(draft, metric, self.price.estimates)
         headroom.require_observable_collapse(draft, metric)
         if self.explores:
@@ -313,6 +338,18 @@ class DesignCompiler(SampleSizeCalculator):
                         raise
                     seeds, analysis = shrunk
         return CompiledDesign(tuple(hypotheses), proposal, draft, compiler, seeds, analysis)
+
+    def measure_beside(self, draft: DesignDraft, hypotheses: Sequence[Hypothesis]) -> dict[str, Metric]:
+        """Return what mediators measure, by their names; raise DesignRefused for one that cannot be measured."""
+        found = dict[str, Metric]()
+        for mediator in (entry for claim in hypotheses for entry in claim.mediators):
+            judge = replace(self.judge, asked=RequestedMetric.parse(mediator.metric))
+            metric = found[mediator.metric] = draft.metric(judge, self.metric(draft).episodes)
+            if metric.key == self.metric(draft).key:
+                raise DesignRefused(f"mediators: expected something else than what is claimed; found {mediator.metric}")
+            if mediator.smallest_effect is not None:
+                require_effect_in_range(mediator.smallest_effect, metric)
+        return found
 
     def _require_room(self, draft: DesignDraft, metric: Metric, hypotheses: Sequence[Hypothesis]) -> None:
         if kind_of(metric).name == Gain.name:

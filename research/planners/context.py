@@ -332,6 +332,7 @@ _MOST_SAID: Final = 6
 _EFFECTS_SHOWN: Final = 6
 _SHOWN_OF_VERDICT = {
     "hypothesis", "verdict", "reason", "estimate", "low", "high", "level", "p", "n_control", "n_treatment", "phase",
+    "mediators",
 }  # fmt: skip
 
 

@@ -311,6 +311,8 @@ def _dump_claim(entry: ClaimFacts, *, whole: bool) -> Mapping[str, Any]:
         return facts
     numbers = {name: getattr(verdict, name) for name in ("estimate", "low", "high")}
     facts |= {name: None if value is None else round(value, _DIGITS) for name, value in numbers.items()}
+    if verdict.mediators:
+        facts["mediators"] = [entry.model_dump(include={"metric", "expected", "result"}) for entry in verdict.mediators]
     if not whole:
         return facts
     sought = {"sought": claim.sought} if claim.sought == "equivalence" else {}

@@ -28,7 +28,7 @@ from pydantic import (
 
 from research.proposals.reward_code import MOST_BYTES
 from studies.records.base import JsonValue
-from studies.records.design import CONFIGURATION, LEAST_RUNGS, Hypothesis
+from studies.records.design import CONFIGURATION, LEAST_RUNGS, MOST_MEDIATORS, Hypothesis
 from studies.records.procedure import PlanNode, Rule
 from studies.records.verdict import Verdict
 
@@ -126,6 +126,18 @@ Setting = Scalar | Annotated[tuple[FieldValue, ...], Field(min_length=2, max_len
 """What an arm sets: the value of the variable, or of each of several fields."""
 
 
+class ProposedMediator(_ActionModel):
+    """What the treatment acts by, as you think: measured of the same runs, and tested by code once the claim is."""
+
+    metric: Phrase
+    """What is measured: 'logged:NAME:REDUCTION[:WORST..BEST]' or 'fact:NAME[:change]', as `metrics` among the facts has
+    them."""
+    direction: Literal["increase", "decrease"]
+    """Which way the treatment moves it, if the mechanism holds."""
+    smallest_effect: Number | None = Field(default=None, gt=0)
+    """The smallest move that would matter, in its unit; null for a tenth of its range."""
+
+
 class ProposedHypothesis(_ActionModel):
     """One claim: the treatment value of one job field moves the metric away from the control value's."""
 
@@ -173,6 +185,9 @@ class ProposedHypothesis(_ActionModel):
     """How the metric moves over several values of one field: three or four from the lowest, which is `control`, to the
     highest, which is `treatment`. The one claim is on the rise of a straight line over them. Empty for any other
     claim."""
+    mediators: tuple[ProposedMediator, ...] = Field(default=(), max_length=MOST_MEDIATORS)
+    """What would have to move with the metric if your mechanism holds, the surest first: none is tested behind one that
+    did not move. Usually empty."""
 
     @property
     def sides(self) -> tuple[JsonValue, JsonValue]:

@@ -17,10 +17,11 @@ from studies.metrics import Asked, MetricKind, Refused, kind_named, kind_of, kin
 from studies.metrics.builtin import Gain, Success
 from studies.metrics.registry import define_metric, faults
 from studies.records.design import Metric, task_seed_of
+from studies.records.runs import TRAINING_AREA
 from swarm.environments.registry import environments
 from swarm.job import Job
 
-_EXAMPLES: Final = {"tokens": "200", "transfer": "arith"}
+_EXAMPLES: Final = {"tokens": "200", "transfer": "arith", "logged": "actor/entropy:first10:0..3"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,13 @@ class RequestedMetric:
     def parse(cls, text: str) -> Self:
         """Return the metric that a flag names, `NAME`, `NAME:THRESHOLD` or `NAME:OF`; raise BadInput."""
         name, colon, rest = text.strip().partition(":")
-        takes = find_kind(name).takes
+        takes = (kind := find_kind(name)).takes
         if not colon:
             return cls(name)
         if not takes:
             raise BadInput(f"expected {name} alone, which takes nothing more; found {text!r}; leave :{rest} out")
         example = _EXAMPLES.get(name, "calls" if "of" in takes else "0.7")
-        form = f"{name}:{'NAME' if 'of' in takes else 'THRESHOLD'}, such as {name}:{example}"
+        form = f"{name}:{kind.form if 'of' in takes else 'THRESHOLD'}, such as {name}:{example}"
         if not rest.strip():
             raise BadInput(f"expected {form}; found {text!r}; write what belongs behind the colon")
         if "of" not in takes:
@@ -98,7 +99,9 @@ def find_kind(name: str) -> MetricKind:
 
 
 def flag_syntax(kind: MetricKind) -> str:
-    return f"{kind.name}{':NAME' if 'of' in kind.takes else ''}{':THRESHOLD' if 'threshold' in kind.takes else ''}"
+    return (
+        f"{kind.name}{f':{kind.form}' if 'of' in kind.takes else ''}{':THRESHOLD' if 'threshold' in kind.takes else ''}"
+    )
 
 
 def _parse_threshold(text: str, form: str) -> float:
@@ -138,7 +141,7 @@ class MetricChoice:
                 f"expected another environment than {environment.name}, of {', '.join(others)}; found "
                 f"{asked.of or 'no name'}; name one (--metric {asked.kind}:{others[0]})"
             )
-        if not find_kind(asked.kind).evaluates and any(job.batch_rule == "varied_groups" for job in jobs):
+        if asked.kind == TRAINING_AREA and any(job.batch_rule == "varied_groups" for job in jobs):
             raise DesignRefused(
                 f"expected batches of all groups, whose success {asked.kind} reads; found batch_rule = varied_groups, "
                 "which drops those that are all solved or all missed; ask for another metric, --metric area"

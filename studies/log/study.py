@@ -509,12 +509,20 @@ class StudyState(RoundState):
 
     @property
     def outcome(self) -> RoundOutcome:
-        """What the round hands on: the level of a kind where every comparison ended in a claim of it, or none was."""
+        """What the round hands on: the level of a kind where every comparison ended in a claim of it, or none was. The
+        level of a claim goes to its mediators first, and on from there where all of them moved."""
         verdicts = [self.verdict_on(h.id) for h in (self.design.hypotheses if self.design is not None else ())]
         measured = (run for run in self.runs_in("confirm") if run.spec.metric.key in run.measurements)
         if not verdicts or next(measured, None) is None:
             return RoundOutcome.of(())
-        return RoundOutcome.of(["inconclusive" if v is None or v.exploratory else v.verdict for v in verdicts])
+        return RoundOutcome.of(
+            [
+                "inconclusive"
+                if v is None or v.exploratory or any(m.result != "moved" for m in v.mediators)
+                else v.verdict
+                for v in verdicts
+            ]
+        )
 
     @property
     def awaits_sizing(self) -> bool:

@@ -111,6 +111,8 @@ class MetricKind(ABC):
     """Of values and differences; empty for a share."""
     takes: ClassVar[frozenset[str]] = frozenset()
     """Which of `threshold` and `of` it has."""
+    form: ClassVar[str] = "NAME"
+    """How `of` is written."""
     effect: ClassVar[float] = 0.1
     """The smallest difference that matters unless somebody says another one: as a share of its range."""
     of_environment: ClassVar[bool] = False

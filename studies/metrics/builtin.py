@@ -1,4 +1,4 @@
-"""Success, gain, reward, times, area, tokens, transfer, fact, collapse.
+"""Success, gain, reward, times, area, tokens, transfer, fact, collapse, and the list of all kinds with `logged`.
 
 A training that never reaches a threshold counts with the horizon, so that what is compared is the mean time restricted
 to it (Royston and Parmar 2013); the share that reached it is measured beside. Reaching and then collapsing is reaching.
@@ -29,6 +29,7 @@ from studies.metrics.base import (
     schedule_of,
     success_curve,
 )
+from studies.metrics.logged import Logged
 from studies.records.design import GAIN, Metric
 from studies.records.procedure import CollapseRule
 from studies.records.runs import TRAINING_AREA, Conditions
@@ -332,31 +333,47 @@ class Collapse(MetricKind):
 
 
 class MeanFact(_OfPlays):
-    """The mean of a fact over hidden episodes. Its range, from worst to best, is what the environment declares."""
+    """The mean of a fact over hidden episodes. Its range, from worst to best, is what the environment declares. With
+    `change` it is the mean after training less that before."""
 
     name = "fact"
-    title = "mean of a number that the environment says of each play (fact:NAME), after the last step"
+    title = "mean of a number that the environment says of each play, after the last step; change: less that before"
     takes = frozenset({"of"})
+    form = "NAME[:change]"
 
     def define(self, asked: Asked) -> Metric:
-        if asked.of not in asked.facts:
+        name, colon, how = asked.of.partition(":")
+        if name not in asked.facts or how != ("change" if colon else ""):
             raise Refused(
                 "expected a fact that the environment declares with its range "
                 f"({', '.join(sorted(asked.facts)) or 'none'}); found {asked.of or 'no name'}; name it (--metric "
                 "fact:NAME), or declare it in the environment: facts = {'NAME': (worst, best)}"
             )
-        worst, best = asked.facts[asked.of]
-        return Metric(
-            key=f"hidden/fact/{asked.of}", kind=self.name, name=f"hidden {asked.of}", unit=asked.of, of=asked.of,
-            meaning=f"mean {asked.of} of {asked.episodes} hidden episodes, played after the last step",
+        worst, best = asked.facts[name]
+        metric = Metric(
+            key=f"hidden/fact/{name}", kind=self.name, name=f"hidden {name}", unit=name, of=asked.of,
+            meaning=f"mean {name} of {asked.episodes} hidden episodes, played after the last step",
             episodes=asked.episodes, worst=worst, best=best, higher_is_better=best > worst,
         )  # fmt: skip
+        change = {
+            "key": f"{metric.key}/change", "name": f"change of hidden {name}", "worst": worst - best,
+            "best": best - worst, "meaning": f"{metric.meaning}, less that of as many before the first",
+        }  # fmt: skip
+        return metric.model_copy(update=change) if colon else metric
+
+    def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
+        found = super().measure(metric, run)
+        if not metric.key.endswith("/change"):
+            return found
+        before, after = self.read(metric, run.initial), found[metric.key]
+        return {**before_and_after(metric, run), metric.key: Value(after.value - before, after.n)}
 
     def read(self, metric: Metric, part: Part) -> float:
-        values = [episode.get("facts", {}).get(metric.of) for episode in part["episodes"]]
+        name = metric.of.partition(":")[0]
+        values = [episode.get("facts", {}).get(name) for episode in part["episodes"]]
         if missing := sum(value is None or not math.isfinite(value) for value in values):
             raise Refused(
-                f"expected {metric.of} of every hidden episode; found {missing} of {len(values)} without it: have the "
+                f"expected {name} of every hidden episode; found {missing} of {len(values)} without it: have the "
                 "environment say it of every play"
             )
         return fmean(values)
@@ -364,4 +381,5 @@ class MeanFact(_OfPlays):
 
 KINDS: Final = (
     Success, Gain, MeanReward, Area, TrainingArea, EpisodesTo, SecondsTo, TokensPerTask, Transfer, Collapse, MeanFact,
+    Logged,
 )  # fmt: skip

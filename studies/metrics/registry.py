@@ -11,6 +11,7 @@ import math
 import re
 import traceback
 from collections.abc import Callable, Mapping, Set
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -148,7 +149,17 @@ def values_of(metric: Metric, run: Results) -> Mapping[str, Value]:
         )
     if kind.rates and own not in (0.0, 1.0):
         raise Refused(f"expected 1 or 0 of {metric.key}, as the kind {metric.kind!r} is of rates; found {own:g}")
-    return {**found, **before_and_after(metric, run)}
+    return {**_values_beside(metric, run), **found, **before_and_after(metric, run)}
+
+
+def _values_beside(metric: Metric, run: Results) -> dict[str, Value]:
+    """Return what mediators read off a run; one that its files do not tell has none, and no run is lost for it. They
+    come first: a run is measured once it has its own metric's value."""
+    values = dict[str, Value]()
+    for other in metric.beside.values():
+        with suppress(Refused):
+            values[other.key] = values_of(other, run)[other.key]
+    return values
 
 
 def _call_kind(expected: str, kind: MetricKind, function: Callable[..., Any], *given: Any) -> Any:

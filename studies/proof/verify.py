@@ -106,10 +106,13 @@ def _spending_error(design: Design) -> str | None:
     if design.inquiry is None or not design.looks:
         return None
     seeds = [look.seeds for look in design.looks]
-    claims = len(design.hypotheses) if design.screen is None else design.screen.confirmed
     for kind, whole, found in (
         ("differences", design.inquiry.difference, [look.alpha for look in design.looks]),
-        ("equivalences", design.inquiry.equivalence / claims, [look.equivalence or 0.0 for look in design.looks]),
+        (
+            "equivalences",
+            design.inquiry.equivalence / design.likenesses,
+            [look.equivalence or 0.0 for look in design.looks],
+        ),
     ):
         due = [whole] if len(seeds) == 1 else [look.alpha for look in spend_alpha(seeds, whole)]
         for number, (own, expected) in enumerate(zip(found, due, strict=True), start=1):
@@ -145,7 +148,7 @@ def _check_sizing(event: Event, state: StudyState, findings: Findings) -> None:
     by_runs = seeds_by_runs(state)
     affordable = by_runs if state.budget_touched else min(by_runs, stored.affordable)
     both = [sizing.model_dump(mode="json") for sizing in (stored, size_study(state, affordable))]
-    differences = list(_differences(*({**one, "looks": dict(enumerate(one["looks"]))} for one in both)))
+    differences = list(_differences(*both))
     if not differences:
         findings.held["sizing"] += 1
     for name, before, after in differences:
@@ -155,9 +158,10 @@ def _check_sizing(event: Event, state: StudyState, findings: Findings) -> None:
 
 def _differences(stored: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     for name, value in stored.items():
-        if isinstance(value, dict) and isinstance(again[name], dict):
-            inner = value.keys() | again[name].keys()
-            both = ({key: side.get(key) for key in inner} for side in (value, again[name]))
+        sides: list[Any] = [dict(enumerate(side)) if isinstance(side, list) else side for side in (value, again[name])]
+        if all(isinstance(side, dict) for side in sides):
+            inner = sides[0].keys() | sides[1].keys()
+            both = [{str(key): side.get(key) for key in inner} for side in sides]
             yield from ((f"{name}.{key}", a, b) for key, a, b in _differences(*both))
             continue
         other = again[name]

@@ -66,11 +66,26 @@ def trend_weights(values: Sequence[JsonValue]) -> tuple[float, ...]:
     return tuple((place - mean) * (places[-1] - places[0]) / squares for place in places)
 
 
+class Mediator(Record):
+    """What the treatment is said to act by, tested once its claim is decided (`studies.verdicts.mediators`)."""
+
+    metric: str = Field(min_length=1, max_length=200)
+    """What is measured, as `Metric.beside` names it: `logged:actor/entropy:first10:0..3`."""
+    direction: Direction
+    """Which way the treatment is expected to move it."""
+    smallest_effect: float | None = Field(default=None, gt=0)
+    """The smallest move that would matter, in its unit; None for a share of its range."""
+
+
+MOST_MEDIATORS: Final = 3
+
+
 class Hypothesis(EvolvingRecord):
     """One claim about one variable: the treatment arm differs from the control arm in a stated direction."""
 
     added_fields: ClassVar = frozenset({
         "said", "smallest_effect", "falsifier", "kill_if", "confounds", "matched", "sought", "moderator", "ladder",
+        "mediators",
     })  # fmt: skip
 
     id: str
@@ -107,6 +122,8 @@ class Hypothesis(EvolvingRecord):
     the difference of two differences, over four arms. Empty for any other claim."""
     ladder: tuple[JsonValue, ...] = ()
     """Of a trend, all values of the variable from the lowest to the highest, an arm each; empty for any other claim."""
+    mediators: tuple[Mediator, ...] = Field(default=(), max_length=MOST_MEDIATORS)
+    """By what the treatment is said to act, in the order in which it is tested."""
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
@@ -184,7 +201,7 @@ class Metric(EvolvingRecord):
 
     added_fields: ClassVar = frozenset({
         "reducer", "checkpoint", "worst", "kind", "name", "unit", "best", "threshold", "horizon", "schedule", "of",
-        "task_seed",
+        "task_seed", "beside",
     })  # fmt: skip
 
     key: str = SUCCESS
@@ -219,6 +236,8 @@ class Metric(EvolvingRecord):
     task_seed: int | None = None
     """Seed that draws the evaluated tasks, the same for all runs of a study; None in designs whose runs each drew their
     own by their seeds. How plays are sampled follows from the run's seed in any case."""
+    beside: Mapping[str, Metric] = {}
+    """What else is measured of the same runs, for mediators of claims, by the name that they give it."""
 
     @property
     def cut_at(self) -> float | None:
@@ -361,7 +380,7 @@ class Design(EvolvingRecord):
                 raise ValueError(f"the claims of a round share its level; found {claims} of which each has all of it")
             over = [look for look in self.looks if look.alpha > self.inquiry.difference or look.equivalence is None]
             spent = [look.equivalence for look in self.looks if look.equivalence is not None]
-            alike = claims * max(spent, default=0.0 if self.pilot else 1.0)
+            alike = self.likenesses * max(spent, default=0.0 if self.pilot else 1.0)
             if self.alpha != self.inquiry.difference or over or alike > self.inquiry.equivalence * (1 + _ROUNDING):
                 raise ValueError("a round's tests have its level, and no more; found others")
         if any(claim.kind != "difference" for claim in self.hypotheses) != (self.test == "contrast"):
@@ -372,8 +391,16 @@ class Design(EvolvingRecord):
             raise ValueError(f"code must hold the rewards that arms name, {sorted(named)}; found {sorted(self.code)}")
         return self
 
+    @property
+    def likenesses(self) -> int:
+        """How many of its claims and mediators may be found alike: they share the level of equivalences."""
+        claims = self.screen.confirmed if self.screen else len(self.hypotheses)
+        return claims + sum(len(claim.mediators) for claim in self.hypotheses)
+
     @model_validator(mode="after")
-    def _check_pilot(self) -> Self:
+    def _check_parts(self) -> Self:
+        if lacking := {m.metric for claim in self.hypotheses for m in claim.mediators} - self.metric.beside.keys():
+            raise ValueError(f"expected each mediator to be measured; found no {', '.join(sorted(lacking))}")
         if self.pilot is not None and not self.looks and (len(self.seeds) != self.pilot.most or self.promise is None):
             raise ValueError(f"a pilot sizes for a promise, on {self.pilot.most} seeds; found {len(self.seeds)}")
         return self

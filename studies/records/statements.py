@@ -46,7 +46,11 @@ def sentences(
         where = "" if environment is None else f", in {environment}"
         if where and "hidden" in outcome_name(claim.variable, metric):
             where += " on the hidden tasks played"
-        found.append(_describe_test(claim, where, least, metric, sized) + _describe_joint_fields(claim))
+        found.append(
+            _describe_test(claim, where, least, metric, sized)
+            + _describe_joint_fields(claim)
+            + _describe_mediators(claim)
+        )
     return tuple(found)
 
 
@@ -79,6 +83,11 @@ def _describe_joint_fields(claim: Hypothesis) -> str:
         return ""
     *others, last = claim.varied
     return f" They differ together: the difference cannot be laid to {', '.join(others)} or {last} alone."
+
+
+def _describe_mediators(claim: Hypothesis) -> str:
+    moves = [f"{mediator.metric} {_MOVES[mediator.direction]}" for mediator in claim.mediators]
+    return f" Then, where a difference is shown, in this order: whether {', '.join(moves)} with it." if moves else ""
 
 
 def effect_of(claim: Hypothesis) -> str:
@@ -206,8 +215,7 @@ def apply_pilot(design: Design) -> Design:
     pilot, place = design.pilot, design.inquiry
     if pilot is None:
         return design
-    claims = len(design.hypotheses) if design.screen is None else design.screen.confirmed
-    alike = None if place is None else place.equivalence / claims
+    alike = None if place is None else place.equivalence / design.likenesses
     return _with_seeds(design, design, (InterimAnalysis(seeds=pilot.seeds, alpha=design.alpha, equivalence=alike),))
 
 

@@ -106,6 +106,29 @@ class ArmMean(Record):
     sd: float | None
 
 
+Moved = Literal["moved", "opposite", "alike", "open", "untested"]
+"""As was expected, the other way, provably by less than matters, not shown either way, or not tested."""
+
+
+class Mediation(Record):
+    """What became of one mediator at the look that decided its claim."""
+
+    metric: str
+    """As the claim names it."""
+    expected: Literal["increase", "decrease"]
+    result: Moved
+    why: str = ""
+    """Why it was not tested, or not shown; empty for anything else."""
+    estimate: float | None = None
+    low: float | None = None
+    high: float | None = None
+    level: float | None = None
+    p: float | None = None
+    equivalence: Equivalence | None = None
+    n_control: int = 0
+    n_treatment: int = 0
+
+
 class LastLook(Record):
     """The look that a study comes to where it ends before all its runs are made (`Design.spending`)."""
 
@@ -120,7 +143,7 @@ class LastLook(Record):
 class Verdict(EvolvingRecord):
     """What the data say about one hypothesis, computed by code under the locked design."""
 
-    added_fields: ClassVar = frozenset({"scope", "collapses", "starts", "reached", "arms", "last"})
+    added_fields: ClassVar = frozenset({"scope", "collapses", "starts", "reached", "arms", "last", "mediators"})
 
     hypothesis: str
     verdict: VerdictName
@@ -178,6 +201,8 @@ class Verdict(EvolvingRecord):
     difference of the first and the last, which stand as control and treatment. Empty for a difference."""
     last: LastLook | None = None
     """Set where the study ended before the look had its runs; None for a look that was reached."""
+    mediators: tuple[Mediation, ...] = ()
+    """What became of each mediator of the claim, in their order."""
 
     @property
     def nonzero(self) -> bool:

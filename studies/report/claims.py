@@ -118,6 +118,34 @@ def verdict_table(state: StudyState) -> Table | None:
     return table(columns, rows, (1, 2, 3, 4))
 
 
+MEDIATORS: Final = (
+    "Mediators are named in the lock, and tested by code once their claim's difference is shown: each at the claim's "
+    "own level, in this order, up to the first that does not move as expected. One that moved is consistent with the "
+    "mechanism, and no proof of it; one that provably did not move speaks against it."
+)
+_MOVED: Final = {
+    "moved": "moved with it", "opposite": "moved the other way", "alike": "did not move by what matters",
+    "open": "not shown", "untested": "not tested",
+}  # fmt: skip
+
+
+def mediator_table(state: StudyState) -> Table | None:
+    """Return what became of the mediators of decided claims; None where none names any."""
+    rows, design = list[list[Cell | str]](), state.design
+    for verdict in state.verdicts if design is not None else ():
+        for found in verdict.mediators:
+            assert design is not None
+            unit = design.metric.beside[found.metric].unit
+            level = "" if found.level is None else f" ({percent(round(found.level, 6))})"
+            rows.append([
+                verdict.hypothesis, Cell(found.metric, "mono"),
+                {"increase": "rises", "decrease": "falls"}[found.expected],
+                format_signed(found.estimate, unit=unit), span(found.low, found.high, unit=unit) + level,
+                f"{_MOVED[found.result]}{f': {found.why}' if found.why else ''}",
+            ])  # fmt: skip
+    return table(("Claim", "Mediator", "Expected", "Move", "Interval", "Found"), rows, (3, 4))
+
+
 def verdict_cell(state: StudyState, verdict: Verdict | None) -> Cell | str:
     if verdict is None or state.design is None:
         return NONE

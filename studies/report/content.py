@@ -237,7 +237,9 @@ def _round_blocks(
 ) -> Iterator[Block | None]:
     """Yield what a round showed, what threatens it, and folded what a busy person does not read."""
     predicted = drawing(f"{prefix}predictions", "predictions", forecasts(state))
-    yield section("Predicted and observed", predicted, claims.verdict_table(state), id=f"{prefix}verdicts")
+    mediators = claims.mediator_table(state)
+    beside = (mediators, Text(claims.MEDIATORS)) if mediators is not None else ()
+    yield section("Predicted and observed", predicted, claims.verdict_table(state), *beside, id=f"{prefix}verdicts")
     if not prefix:  # else they stand at the end of their round
         yield from (_exploration_section(state, entry) for entry in state.explorations)
     moved, learned, selected = shifts(state), curves(state, evidence), ""

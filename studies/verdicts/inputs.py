@@ -75,6 +75,8 @@ class ArmData:
     """What each run of `values` had before its first step, in the metric; of a design that locks `start`."""
     unstarted: frozenset[str] = frozenset()
     """Runs of `values` that never started by the locked rule, and did not collapse."""
+    beside: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """What mediators measured of each run of `values`, by their names; a run whose files do not tell it has none."""
 
     @property
     def launched(self) -> int:
@@ -95,6 +97,7 @@ class ArmData:
         names = ("values", "seeds", "excluded", "worst", "cut")
         found: dict[str, object] = {name: dict(getattr(self, name)) for name in names}
         found |= {"collapsed": sorted(self.collapsed)} if self.collapsed else {}
+        found |= {"beside": {name: dict(values) for name, values in self.beside.items()}} if self.beside else {}
         return found | ({"begins": dict(self.begins), "unstarted": sorted(self.unstarted)} if self.begins else {})
 
 

@@ -150,11 +150,15 @@ def find_violations(state: StudyState, hypothesis: str, data: Mapping[str, ArmDa
 def _arm(design: Design, runs: list[RunState]) -> ArmData:
     """Sort runs into those with a value, those that count as worst, those cut short, and those with a code alone."""
     values, begins, unstarted = dict[str, float](), dict[str, float](), set[str]()
+    beside: dict[str, dict[str, float]] = {name: {} for name in design.metric.beside}
     codes, cut, collapsed = dict[str, str](), dict[str, str](), dict[str, str]()
     for run in runs:
         if run.status == "collected" and run.spec.metric.key in run.measurements:
             name, seen = run.run_id, run.conditions or Conditions()
             values[name] = run.measurements[run.spec.metric.key].value
+            for mediator, metric in design.metric.beside.items():
+                if (measured := run.measurements.get(metric.key)) is not None:
+                    beside[mediator][name] = measured.value
             if design.collapse is not None and (how := detect_collapse(seen, design.collapse)) is not None:
                 collapsed[name] = how
             if design.start is not None:
@@ -168,7 +172,7 @@ def _arm(design: Design, runs: list[RunState]) -> ArmData:
     return ArmData(
         values, seeds={run.run_id: run.spec.seed for run in runs}, worst=worst, cut=cut, collapsed=collapsed,
         excluded={name: code for name, code in codes.items() if name not in worst}, begins=begins,
-        unstarted=frozenset(unstarted),
+        unstarted=frozenset(unstarted), beside=beside,
     )  # fmt: skip
 
 
@@ -218,7 +222,8 @@ def verdict_follows(state: StudyState, verdict: Verdict) -> bool:
         found = judge_hypothesis(state, name, look=look, phase=phase, lock_error=reason, stored=verdict)
         pairs = [(getattr(verdict, name), getattr(found, name)) for name in _NUMBERS]
         close = all(x is y if None in (x, y) else math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-9) for x, y in pairs)
-        if close and (verdict.verdict, verdict.inputs_sha256) == (found.verdict, found.inputs_sha256):
+        both = [(v.verdict, v.inputs_sha256, [entry.result for entry in v.mediators]) for v in (verdict, found)]
+        if close and both[0] == both[1]:
             return True
     return False
 

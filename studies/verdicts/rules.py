@@ -24,7 +24,7 @@ from typing import Any
 
 from studies.records.base import digest
 from studies.records.design import Hypothesis
-from studies.records.verdict import ArmMean, Equivalence, Verdict, VerdictName
+from studies.records.verdict import ArmMean, Equivalence, Mediation, Verdict, VerdictName
 from studies.statistics import sequential
 from studies.statistics.comparison import (
     SAME,
@@ -42,6 +42,7 @@ from studies.statistics.proportions import boschloo
 from studies.verdicts import scope, wording
 from studies.verdicts.forecasts import brier
 from studies.verdicts.inputs import Finding, JudgeInput, count_codes, find_unaccounted
+from studies.verdicts.mediators import judge_mediators
 from studies.verdicts.scope import collapse_rates, limit_scope
 
 LEAST_KEPT = 3
@@ -49,6 +50,8 @@ LEAST_KEPT = 3
 claims of a study."""
 _LEAST_LEVEL = 1e-3
 """Level below which the interval of a last look is shown to nobody: of so few runs it may be wider than the metric."""
+_LEAST_GATE = 1e-12
+"""Level of a mediator that rounding may leave nothing."""
 _DECISIVE = frozenset({"supported", "refuted", "equivalent"})
 
 
@@ -69,7 +72,21 @@ def judge(case: JudgeInput) -> Verdict:
         for run, value in arm.values.items():
             if not math.isfinite(value):
                 raise ValueError(f"the value of run {run} must be finite; found {value}")
-    return _verdict(case, _find(case))
+    finding = _find(case)
+    return _verdict(case, finding, mediators=judge_mediators(case, finding, _gate_level(case, finding)))
+
+
+def _gate_level(case: JudgeInput, finding: Finding) -> float:
+    """Return the level at which the mediators of a claim are tested: what the look gives the claim, of several claims
+    so much less that no false one of any of them, Dunnett's correction of claims used, is likelier than that."""
+    if finding.verdict not in ("supported", "refuted") or not case.claim.mediators:
+        return 0.0
+    level, family = case.alpha / _claims(case), _family_sizes(case) if case.shares_level else [1]
+    if len(family) == 1:
+        return level
+    df, n = float(sum(family) + len(case.runs()[0].values) - len(family) - 1), len(case.runs()[0].values)
+    bound = sequential.dunnett_critical(1 - level, df, n, family)
+    return max(_LEAST_GATE, level - sequential.dunnett_p(bound, df, n, family[1:]))
 
 
 def invalid(case: JudgeInput, reason: str) -> Verdict:
@@ -233,7 +250,9 @@ def _without_variance(case: JudgeInput) -> Finding:
     return Finding("invalid", f"{unlike}: without variance {test} does not exist, so the locked rule cannot decide.")
 
 
-def _verdict(case: JudgeInput, finding: Finding, *, outside: str = "") -> Verdict:
+def _verdict(
+    case: JudgeInput, finding: Finding, *, outside: str = "", mediators: tuple[Mediation, ...] = ()
+) -> Verdict:
     runs = case.runs()
     a, b = runs[0].numbers, runs[-1].numbers
     comparison = finding.comparison
@@ -263,7 +282,7 @@ def _verdict(case: JudgeInput, finding: Finding, *, outside: str = "") -> Verdic
         counted_as_worst=count_codes(case.arms, "worst"),
         violations=(*case.violations, *case.threats), exploratory=case.exploratory,
         scope=finding.scope, last=case.last, collapses=collapse_rates(case), starts=scope.start_rates(case),
-        reached=scope.reached_rates(case),
+        reached=scope.reached_rates(case), mediators=mediators,
         arms=() if case.claim.kind == "difference" else tuple(
             ArmMean(
                 arm=name, weight=weight, n=len(arm.values), mean=mean(arm.numbers),

@@ -60,7 +60,7 @@ def batches(*shares: float | None, of: float = 16.0, stopped: str | None = None)
     return Results(part(0, 0), part(len(shares), 20), (), history, None, stopped)
 
 
-@pytest.mark.parametrize("name", [name for name in kinds() if name not in ("fact", "collapse")])
+@pytest.mark.parametrize("name", [name for name in kinds() if name not in ("fact", "collapse", "logged")])
 def test_every_kind_reads_its_own_key_within_its_range_and_success_beside_it_also_of_a_screening_run(name: str) -> None:
     kind = kind_named(name)
     asked = replace(ASKED, of="words" if "of" in kind.takes else "", tokens=64)
