@@ -238,7 +238,7 @@ def test_a_model_asks_on_is_told_what_was_found_and_may_conclude() -> None:
     assert set(other["properties"]["action"]["enum"]) >= {"propose", "conclude", "decline"}
     assert "conclude" not in one["properties"]["action"]["enum"]
     assert "explore" in one["properties"]["action"]["enum"]
-    assert "Only with 'explore'" in one["properties"]["why"]["description"]
+    assert "Only with 'explore'" in first["messages"][1]["content"]
 
 
 NONSENSE = [calls(("runs", "{}")), *(f"I like {count} turtles." for count in range(3))]
