@@ -291,7 +291,10 @@ class ActionConversation:
                 self._answer = message.content or ""
                 said, *answers = self._run_tool_calls(message.tool_calls)
                 thinking = {THINKING: message.anthropic_thinking} if message.anthropic_thinking else {}
-                self._said += [said | {"content": message.content} | thinking, *answers]
+                self._said += [
+                    said | {"content": (message.content or "")[:LONGEST_ANSWER] or None} | thinking,
+                    *answers,
+                ]
                 continue
             if (message.tool_calls or ended == "tool_calls") and not message.content:
                 raise UnusableAnswer(
@@ -398,10 +401,11 @@ class ActionConversation:
             if self._options.planner_effort is not None:
                 request["reasoning_effort"] = self._options.planner_effort
             if tools is not None:
-                offered = ((name, " ".join((kind.__doc__ or "").split()), kind) for name, kind in tools.offered.items())
+                forms = [(name, schema(kind)) for name, kind in tools.offered.items()]
+                abouts = [" ".join(form.pop("description").split()) for _, form in forms]
                 request["tools"] = [
-                    {"type": "function", "function": {"name": name, "description": about, "parameters": schema(kind)}}
-                    for name, about, kind in offered
+                    {"type": "function", "function": {"name": name, "description": about, "parameters": form}}
+                    for (name, form), about in zip(forms, abouts, strict=True)
                 ]
                 request |= {"tool_choice": "none"} if self._is_exhausted else {}
             if by_format:
