@@ -14,17 +14,16 @@ the turn. Who asked the planner takes what `check` found of the action it return
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, asdict, dataclass, field
-from functools import lru_cache
-from random import Random
 from typing import Any, Final, Literal, Protocol
 
 from research.design.known_findings import KnownFinding, list_effects
 from research.errors import DesignRefused
 from research.installation.base_job import find_fixed_fields
-from research.planners.history import CampaignFacts, Notebook, QuotedText, sanitize_line
+from research.planners.history import CampaignFacts, Notebook, QuotedText
+from research.planners.looks import describe_environment
 from research.planners.tools import PLAYS, StudyTools
 from research.proposals.actions import DEFAULT_EFFECT, Action, Propose, Replicate, SideAction
 from research.proposals.arms import NO_MODELS, ComparedModels, Scalar, value_text
@@ -33,7 +32,6 @@ from research.proposals.metric_choice import RequestedMetric, flag_syntax
 from research.proposals.reward_code import examples
 from studies.metrics import kinds
 from studies.records.analysis import MADE
-from studies.records.base import canonical
 from studies.records.design import MODEL, Design, Hypothesis, Metric
 from studies.records.procedure import Noise
 from studies.records.statements import metric_name
@@ -253,12 +251,12 @@ class PlannerContext(Briefing):
             facts = {"arms": arms, "hypotheses": claims, "verdicts": verdicts, "budget": budget}
             facts |= {"look": dict(self.look)} if self.look is not None else {}
             return facts | (judged if unit or self.look is not None else {})  # of what its numbers are counted in
-        known = [entry for entry in self.environments if self.wanted.find_conflict(entry.name) is None]
-        known.sort(key=lambda entry: entry.name != self.environment)
         played = [
-            (describe_environment(entry) if place < _MOST_DESCRIBED else {"name": entry.name, "title": entry.title})
-            | ({"before_training": dict(self.checked[entry.name])} if entry.name in self.checked else {})
-            for place, entry in enumerate(known)
+            {"name": e.name, "title": e.title, "success_means": e.measures}
+            | ({"before_training": dict(self.checked[e.name])} if e.name in self.checked else {})
+            | (self._quote_environment(e) if e.name == self.environment else {})
+            for e in self.environments
+            if self.wanted.find_conflict(e.name) is None
         ]
         setup = {"environments": played, "budget": budget, "smallest_effect": self.effect} | judged
         setup = ({"model": dict(self.model)} if self.model else {}) | setup
@@ -291,44 +289,18 @@ class PlannerContext(Briefing):
             setup |= {"effects_found_here": list_effects(self.known, _EFFECTS_SHOWN)}
         return {"job_fields": fields} | fixed | {"metrics": metrics} | code | setup
 
+    @staticmethod
+    def _quote_environment(environment: Environment) -> dict[str, Any]:
+        with suppress(InvalidRequest):  # its files are gone: who plays it will say so
+            return {"rewards": list(environment.reward_range), "quoted": describe_environment(environment)}
+        return {}
+
     def describe_fields(self) -> dict[str, Any]:
         """Return what the job's fields do, for a planner that cannot look it up; nothing where none is proposed."""
         about = {spec.name: " ".join(spec.description.split()) for spec in self.fields}
         return {"what_job_fields_do": about} if self.stage == "propose" else {}
 
 
-_MOST_DESCRIBED: Final = 4
-"""Environments that are shown with their kinds, tools and a play: the one that is asked for first."""
-
-
-@lru_cache(maxsize=64)
-def describe_environment(environment: Environment) -> dict[str, Any]:
-    """Return an environment as a planner is shown it: ranges, kinds, tools, a training task and a play of one, quoted.
-
-    No code of a brought one runs: its play is one that it was brought with.
-    """
-    low, high = environment.reward_range
-    told: dict[str, Any] = {"name": environment.name, "title": environment.title, "success_means": environment.measures}
-    told |= {"rewards": [low, high]}
-    if environment.facts:
-        told["facts_from_worst_to_best"] = {name: list(ends) for name, ends in environment.facts.items()}
-    try:
-        tasks = environment.tasks("train")
-        play = environment.demonstrate(tasks[0], Random(0))
-    except (InvalidRequest, NotImplementedError):  # it has no player to imitate
-        return told
-    if len(kinds_of := Counter(task.kind for task in tasks)) > 1:
-        told["kinds_of_training_tasks"] = {sanitize_line(kind): count for kind, count in kinds_of.items()}
-    if play.tools:
-        told["tools"] = [sanitize_line(canonical(tool["function"])) for tool in play.tools]
-    shown = [message.get("content") or canonical(message.get("tool_calls")) for message in play.messages[:_MOST_SAID]]
-    told["quoted_training_play_of_a_mediocre_player"] = [
-        f"{message['role']}: {sanitize_line(str(text))}" for message, text in zip(play.messages, shown, strict=False)
-    ]
-    return told
-
-
-_MOST_SAID: Final = 6
 _EFFECTS_SHOWN: Final = 6
 _SHOWN_OF_VERDICT = {
     "hypothesis", "verdict", "reason", "estimate", "low", "high", "level", "p", "n_control", "n_treatment", "phase",

@@ -76,13 +76,7 @@ class EnvironmentRequest(ToolRequest):
             raise ToolError(f"expected an environment among {', '.join(known)}; found {name!r}")
         environment = environments()[name]
         try:
-            train = environment.tasks("train")
-            quoted = {
-                "title": environment.title, "success_means": environment.measures,
-                "facts_worst_and_best": {sanitize_line(fact): list(ends) for fact, ends in environment.facts.items()},
-                "training_tasks_by_kind": Counter(sanitize_line(task.kind) for task in train if task.kind),
-                **_show_play(environment, train[0]), **_show_source(environment),
-            }  # fmt: skip
+            quoted = describe_environment(environment) | _show_source(environment)
             sizes = {split: len(environment.tasks(split)) for split in ("train", "search", "hidden")}
         except InvalidRequest as error:
             raise ToolError(error.message) from error
@@ -96,6 +90,17 @@ class EnvironmentRequest(ToolRequest):
             "measured_before_training": measured and measured.model_dump(exclude_none=True, exclude={"job", "faults"}),
             "quoted": quoted,
         }
+
+
+def describe_environment(environment: Environment) -> Answer:
+    """Return an environment in its author's words, to be quoted; raise InvalidRequest where its files are not there."""
+    train = environment.tasks("train")
+    return {
+        "title": environment.title, "success_means": environment.measures,
+        "facts_worst_and_best": {sanitize_line(fact): list(ends) for fact, ends in environment.facts.items()},
+        "training_tasks_by_kind": Counter(sanitize_line(task.kind) for task in train if task.kind),
+        **_show_play(environment, train[0]),
+    }  # fmt: skip
 
 
 def _show_play(environment: Environment, task: Task) -> Answer:

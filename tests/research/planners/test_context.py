@@ -75,10 +75,11 @@ def test_what_a_field_means_is_said_once_wherever_the_schema_goes(digest: MakeDi
 
 def test_an_environment_is_shown_with_kinds_tools_and_a_play_of_a_training_task(digest: MakeDigest) -> None:
     known = {entry["name"]: entry for entry in digest(TOPIC, environment="market").facts()["environments"]}
-    assert next(iter(known)) == "market"
-    assert "price of an item" in known["market"]["tools"][0]
-    assert known["arith"]["kinds_of_training_tasks"].keys() == {"with a carry", "without a carry"}
-    assert known["guess"]["quoted_training_play_of_a_mediocre_player"][0].startswith("user: above")
+    quoted = known["market"]["quoted"]
+    assert "price of an item" in quoted["tools"][0]
+    assert quoted["training_tasks_by_kind"].keys() == {"total of one digit", "total of two digits"}
+    assert [entry["role"] for entry in quoted["play_of_the_oracle"]] == ["user", "assistant", "tool", "assistant"]
+    assert known["guess"].keys() == {"name", "title", "success_means"}
 
 
 @pytest.mark.parametrize(
