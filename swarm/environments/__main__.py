@@ -224,12 +224,7 @@ def _parse_arguments() -> argparse.Namespace:
     evaluation.add_argument("--episodes", type=_count, help=f"{EPISODES}; with --during, as many as are waited for")
     evaluation.add_argument("--out", type=_file, required=True, help="file to write")
     evaluation.add_argument("--during", action="store_true", help="whenever training waits for it")
-    evaluation.add_argument(
-        "--transcripts",
-        type=_count,
-        default=0,
-        help="plays of the environment's agent to write: of hidden tasks the first, of others half of them failures",
-    )
+    evaluation.add_argument("--transcripts", type=_count, default=0, help="plays to write: of hidden tasks the first")
     evaluation.set_defaults(reward=None)
     return parser.parse_args()
 
