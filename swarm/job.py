@@ -144,7 +144,7 @@ class Job(Canonical):
 
     added_fields: ClassVar = frozenset({
         "start_from", "missing_stream", "missing_stream_s", "mask_truncated", "evaluate_after", "eval_every",
-        "evaluation_episodes", "verl", "train_agents",
+        "evaluation_episodes", "verl", "train_agents", "external_advantages",
     })  # fmt: skip
 
     environment: str = "guess"
@@ -426,6 +426,10 @@ class Job(Canonical):
     them."""
     evaluation_episodes: int = Field(default=64, ge=1, le=65_536)
     """Evaluation episodes that training waits for after each step of `evaluate_after` or `eval_every`. Default 64."""
+    external_advantages: bool = False
+    """Before each update training waits for the advantages of the batch's episodes, which a client computes from their
+    rewards in place of the algorithm (`GET` and `POST /advantages`; `swarm.environments play --advantage`); the
+    algorithm still says what the clip holds. Default false."""
     verl: VerlFields | None = None
     """What the backend `verl` has of its own: Ray's address, how many learn and answer.
     Default None: that of each field. Other backends refuse it."""

@@ -215,6 +215,25 @@ class EndRequest(_Wire):
     other calls are worth `reward`."""
 
 
+class AwaitedAdvantages(Growing):
+    """The batch with which training waits for the advantages of its episodes (a job's `external_advantages`)."""
+
+    batch: str = ""
+    """Its name; empty where training waits for none."""
+    rewards: tuple[float, ...] = ()
+    """What its episodes are worth, in the learner's order."""
+    groups: tuple[int, ...] = ()
+    """Which group each of them is of; groups are numbered from 0."""
+
+
+class GivenAdvantages(_Wire):
+    """The advantages of a batch's episodes."""
+
+    batch: str = Field(min_length=1, max_length=64)
+    advantages: tuple[Reward, ...] = Field(max_length=1_000_000)
+    """One for each episode, in the order of its rewards."""
+
+
 class PrepareRequest(EndRequest):
     """End an episode of a team, subject to the team's common decision."""
 

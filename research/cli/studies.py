@@ -22,6 +22,7 @@ from studies import RunState, StudyState
 from studies.log.event_log import lock_error
 from studies.log.study import ASK_RULE, ApprovalAnswer, LoggedApprovalRequest, PlannerNote
 from studies.proof import DOES_NOT_FOLLOW, verdict_fault
+from studies.records.design import is_expression
 from studies.records.statements import metric_name
 from studies.records.verdict import Verdict
 from studies.report.claims import last_words
@@ -283,8 +284,8 @@ def show(name: Name = None, json: Json = False) -> None:
             codes |= dict.fromkeys(design.code.items())
     for name, source in codes:
         digest = sha256(source.encode()).hexdigest()[:16]
-        about = f"written by the planner's model, {len(source.splitlines())} lines, sha256 {digest}"
-        out.print(Text(f"reward {name}  {about}; runs in containers only"))
+        where = "an expression" if is_expression(source) else "Python; runs in containers only"
+        out.print(Text(f"code {name}  {len(source.splitlines())} lines, sha256 {digest}; {where}"))
     out.print(f"sandbox  {read_sandboxing(state.settings).describe()}")
     out.print(f"progress  {progress_of(state)}")
     split = "search" if state.explores else "hidden"

@@ -23,12 +23,12 @@ from research.design.compiler import (
     DesignCompiler,
     PricedExploration,
     accept_hypotheses,
-    collect_reward_code,
+    collect_code,
     seed_source,
 )
 from research.errors import BadInput, DesignRefused, PlannerFailed, TopicDeclined
 from research.installation.base_job import find_fixed_fields
-from research.planners.context import NO_REWARD_NOW, Briefing, Planner, PlannerContext, PlannerTurn, field_specs
+from research.planners.context import NO_CODE_NOW, Briefing, Planner, PlannerContext, PlannerTurn, field_specs
 from research.planners.history import CampaignFacts
 from research.planners.lexicon import find_environment, name_environments
 from research.planners.prompts import ACTIONS, DECLINABLE
@@ -37,9 +37,10 @@ from research.planners.tools import StudyTools
 from research.proposals import actions
 from research.proposals.arms import arm_text, constant_value, require_known_environment, value_text
 from research.proposals.metric_choice import RequestedMetric
+from research.proposals.slots import SLOTS, check_code_in
 from research.text import describe, did_you_mean, format_seconds
 from studies.records.alpha import AlphaLedgers
-from studies.records.design import CONFIGURATION, MODEL, REWARD, Arm, Design, Hypothesis, Metric, NoisePlan, Schedule
+from studies.records.design import CONFIGURATION, MODEL, Arm, Design, Hypothesis, Metric, NoisePlan, Schedule
 from studies.records.procedure import Noise
 from studies.records.runs import screen_metric
 from studies.records.statements import model_name
@@ -103,9 +104,9 @@ class PlanningInputs(Briefing):
         return inputs.compile(hypotheses, design, search=proposal.search)
 
     def require_no_plays_seen(self, proposal: actions.Propose) -> None:
-        if self.plays_seen and any(hypothesis.variable == REWARD for hypothesis in proposal.hypotheses):
+        if self.plays_seen and any(hypothesis.variable in SLOTS for hypothesis in proposal.hypotheses):
             raise DesignRefused(
-                f"expected hypotheses about job fields; found a reward function: {NO_REWARD_NOW}",
+                f"expected hypotheses about job fields; found code: {NO_CODE_NOW}",
                 when="in a study of which no hidden play was looked at",
             )
 
@@ -152,6 +153,7 @@ class PlanningInputs(Briefing):
             metric=metric, requested_metric=compiler.requirements.metric, checked=checked, noise=noises,
             hypotheses=proposal.hypotheses if proposal else (),
             not_tested=proposal.action.not_tested if proposal else "",
+            code=sources_of(proposal.action if proposal else None),
             search=proposal is not None and proposal.action.search, rejected=rejected,
             fields=field_specs(job, self.wanted.models), fixed=find_fixed_fields(job), tools=tools,
             environment=self._set_environment(job).environment, explores=compiler.explores,
@@ -221,6 +223,7 @@ class ActionCheck:
             )
         if isinstance(action, actions.Replicate):
             proposal, design = inputs.build_replication(action)
+            check_code_in(design.environment, sources_of(proposal))
             if (other := inputs.wanted.find_conflict(design.environment)) is not None:
                 raise other
             inputs = inputs.with_metric_of(proposal)
@@ -238,6 +241,7 @@ class ActionCheck:
         if action.environment not in shown:  # brought here for another study: it was shown to nobody
             near = did_you_mean(action.environment, shown) or "; choose one of them"
             raise DesignRefused(f"expected an environment among {', '.join(shown)}; found {action.environment!r}{near}")
+        check_code_in(action.environment, context.code)
         return inputs.compile(context.hypotheses, action, search=context.search)
 
     def price_exploration(self, action: actions.Explore) -> PricedExploration:
@@ -247,6 +251,12 @@ class ActionCheck:
         if (other := inputs.wanted.find_conflict(action.environment)) is not None:
             raise other
         return price_exploration(inputs.current_compiler(), inputs.explored, action)
+
+
+def sources_of(proposal: actions.Propose | None) -> tuple[tuple[str, str], ...]:
+    """Return the code of a proposal, slot and source of each."""
+    claims = () if proposal is None else proposal.hypotheses
+    return tuple((claim.variable, claim.code) for claim in claims if claim.code)
 
 
 TakeTurn = Callable[[PlannerContext, ActionCheck], tuple[PlannerTurn, bytes]]
@@ -285,7 +295,7 @@ class EvaluatedDesign:
         return self.get_compiled().noise_plan(seed_source(f"{study}:noise", self.secret))
 
     def build_lock(self, study: str) -> Design:
-        code = collect_reward_code(self.proposal.action)
+        code = collect_code(self.proposal.action)
         return self.get_compiled().build_lock(self.topic, seed_source(study, self.secret), code)
 
 
@@ -512,7 +522,7 @@ def _copy_hypothesis(claim: Hypothesis, code: Mapping[str, str]) -> actions.Prop
     return actions.ProposedHypothesis.model_validate(same | {
         "statement": claim.said, "predicted_low": claim.prediction.low, "predicted_high": claim.prediction.high,
         "probability": claim.prediction.probability,
-        "code": code.get(str(claim.treatment)) if claim.variable == REWARD else None,
+        "code": code.get(str(claim.treatment)) if claim.variable in SLOTS else None,
     })  # fmt: skip
 
 

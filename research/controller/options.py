@@ -90,7 +90,11 @@ class StudyOptions(BaseModel):
         Field(description="The question, such as: group size 4 vs 8 on guess", pattern=r"^[^\x00]*$"),
     ] = None
     vary: Annotated[
-        list[str], *_option("FIELD=VALUE,VALUE,... in place of a topic, the control first; repeatable.")
+        list[str],
+        *_option(
+            "FIELD=VALUE,VALUE,... in place of a topic, the control first; repeatable. Of a slot (reward, advantage): "
+            "SLOT=built-in,FILE.py or an expression (docs/slots.md)."
+        ),
     ] = []
     shape: Annotated[str | None, *_option(
         "How the fields of --vary go: `apart` (the default: each against the control), `together` (all of them in "

@@ -12,7 +12,7 @@ seeds: halves favour what learns quickly and ends low.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
@@ -40,10 +40,9 @@ from studies.metrics import kind_of
 from studies.metrics.base import LEAST_POINTS
 from studies.metrics.builtin import Success
 from studies.records.alpha import MOST_ROUNDS
-from studies.records.design import MODEL, REWARD, Arm, Hypothesis, Kind, Metric
+from studies.records.design import MODEL, Arm, Hypothesis, Kind, Metric
 from studies.records.procedure import Knob, Prediction, Rung, Screen
 from studies.records.statements import metric_name
-from swarm.environments.base import PlainEnvironment
 from swarm.environments.custom import CustomEnvironment
 from swarm.environments.registry import environments
 from swarm.job import Job, TinyModel
@@ -314,7 +313,7 @@ def draft_design(
     comparison = compare(proposal.environment, hypotheses, constants, base)
     replication = _replication_jobs(proposal, comparison)
     for job in (comparison.base, *replication[:1]):
-        _require_environment(job, {name for claim in hypotheses for name in claim.varied})
+        _require_environment(job)
     claim = hypotheses[0]
     families, mediators = len({claim.variable for claim in hypotheses}), sum(len(c.mediators) for c in hypotheses)
     draft = DesignDraft(comparison, 0.0, families, replication=replication, mediators=mediators)
@@ -356,7 +355,7 @@ def _draft_search(
     if not is_job(values, {}):
         raise DesignRefused("the control of the screen is no valid job; choose other constants")
     job = Job.model_validate(values)
-    _require_environment(job, ())
+    _require_environment(job)
     control = Arm(name=CONTROL, overrides={knob.field: getattr(job, knob.field) for knob in knobs})
     comparison = ResolvedArms(job, (control,), (job,))
     metric = judge.metric((job,), requirements.hidden_episodes)
@@ -411,8 +410,8 @@ def _replication_jobs(proposal: ProposeDesign, comparison: ResolvedArms) -> tupl
     return tuple(job.model_copy(update={"environment": other}) for job in comparison.jobs)
 
 
-def _require_environment(job: Job, variables: Iterable[str]) -> None:
-    """Raise DesignRefused where a job's environment lacks what its model, or what is varied, needs."""
+def _require_environment(job: Job) -> None:
+    """Raise DesignRefused where a job's environment lacks what its model needs."""
     environment = environments()[job.environment]
     imitates = isinstance(job.model, TinyModel) and job.backend != "fake"
     if isinstance(environment, CustomEnvironment) and imitates and not environment.manifest.demonstrations:
@@ -420,10 +419,4 @@ def _require_environment(job: Job, variables: Iterable[str]) -> None:
             f"expected demonstrations of {environment.name}, which a tiny model imitates before it is trained; found "
             "none; give the environment `imitate`, or train a model of your own: --model-path DIR",
             model_feedback=f"expected demonstrations of {environment.name} for the tiny model; found none; decline",
-        )
-    if REWARD in variables and not isinstance(environment, PlainEnvironment):
-        raise DesignRefused(
-            f"expected another variable than the reward in {environment.name}: what generated code trained on is "
-            "played again afterwards, which is known to give the same of the built-in environments alone; write the "
-            "reward into the environment, and compare two environments"
         )

@@ -46,13 +46,13 @@ from research.proposals.arms import (
     variable_value,
 )
 from research.proposals.metric_choice import RequestedMetric, add_evaluations
-from research.proposals.reward_code import check_reward
+from research.proposals.slots import SLOTS
 from studies.checks.alarms import watchdog_of
 from studies.metrics import kind_of
 from studies.metrics.builtin import Gain, MeanFact
 from studies.metrics.logged import Logged
 from studies.records.alpha import ALPHA, Exploration
-from studies.records.design import REWARD, Arm, Design, Hypothesis, Metric, NoisePlan, Price
+from studies.records.design import Arm, Design, Hypothesis, Metric, NoisePlan, Price, is_expression
 from studies.records.procedure import CollapseRule, Pilot, PowerTarget, Prediction, Replication, Rule, StartRule
 from studies.records.runs import EXCLUDED_CODES, WORST_CODES, screen_metric
 from studies.records.statements import metric_name, statement_of
@@ -105,7 +105,7 @@ def accept_hypotheses(
         )  # fmt: skip
         accepted.append(add_potential_confounders(claim.model_copy(update={"statement": statement_of(claim, metric)})))
     common_controls(accepted)
-    collect_reward_code(proposal)
+    collect_code(proposal)
     require_mediators(accepted)
     return tuple(accepted)
 
@@ -124,12 +124,14 @@ def require_mediators(claims: Sequence[Hypothesis]) -> None:
                 )
 
 
-def collect_reward_code(proposal: Propose) -> dict[str, str]:
-    """Return the source of each reward a proposal names; raise DesignRefused where it is missing or not well formed."""
+def collect_code(proposal: Propose) -> dict[str, str]:
+    """Return the source of all code a proposal names; raise DesignRefused where it is missing or not well formed."""
     code: dict[str, str] = {}
     for entry in proposal.hypotheses:
-        if entry.variable == REWARD:
-            code[str(entry.treatment)] = check_reward(entry.code or "")
+        if entry.variable in SLOTS:
+            if (name := str(entry.treatment)) in code:
+                raise DesignRefused(f"code: expected a name of its own for each source; found {name!r} twice")
+            code[name] = SLOTS[entry.variable].check(entry.code or "")
         elif entry.code:
             raise DesignRefused(
                 f"code: expected null beside the variable {entry.variable}; found a source; leave it out"
@@ -370,11 +372,11 @@ class DesignCompiler(SampleSizeCalculator):
         self, proposal: Propose, environment: str | None = None, *, code_allowed: bool = False
     ) -> tuple[Hypothesis, ...]:
         """Return the hypotheses of a proposal as records, none of a search; raise DesignRefused for what no design
-        could test. `code_allowed` says whether runs are in containers, so that a reward function may be proposed."""
-        if not code_allowed and any(claim.variable == REWARD or claim.code for claim in proposal.hypotheses):
+        could test. `code_allowed` says whether runs are in containers, so that Python may be proposed."""
+        if not code_allowed and any(claim.code and not is_expression(claim.code) for claim in proposal.hypotheses):
             message = (
-                "expected hypotheses about job fields; found a reward function, which is code and runs in containers "
-                "only; vary job fields"
+                "expected an expression behind `=`, or hypotheses about job fields; found Python, which runs in "
+                "containers only; vary job fields"
             )
             raise DesignRefused(
                 f"{message}, or start the study with --sandbox docker", model_feedback=f"{message}, or decline",

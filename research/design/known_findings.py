@@ -27,7 +27,7 @@ from research.installation.studies import RESULTS_VERSION, cached_studies
 from studies import EventLog, StudyState
 from studies.proof import DOES_NOT_FOLLOW, verdict_fault
 from studies.records.base import JsonValue, Record, canonical, digest
-from studies.records.design import MODEL, REWARD, Hypothesis
+from studies.records.design import MODEL, SLOTS, Hypothesis
 from studies.records.procedure import Phase
 from studies.records.statements import metric_name, model_name, sentences, setting
 from studies.records.verdict import Verdict
@@ -343,12 +343,12 @@ def recipe_of(state: StudyState, folder: Path) -> Recipe:
         return _describe_comparison(findings[claim.round, claim.claim.id, "confirm"])
 
     notes = [f"{describe(left)}: {left.why}" for left in asked.left]
-    notes += [f"{describe(value)}: {_CODE}" for value in asked.values if REWARD in value.fields]
+    notes += [f"{describe(value)}: {_CODE}" for value in asked.values if not value.fields.keys().isdisjoint(SLOTS)]
     for entry in findings.values():
         if entry.round not in asked.rounds or entry.phase != "confirm":
             where = f"in {entry.conditions.environment} by {entry.conditions.metric_name}"
             notes.append(f"{_describe_comparison(entry)}: {where}, and no part of the recipe")
-    values = [value for value in asked.values if REWARD not in value.fields]
+    values = [value for value in asked.values if value.fields.keys().isdisjoint(SLOTS)]
     while (job := parse_job({**asked.base, **_merge_fields(values)})) is None:
         if not values:
             raise BadInput("expected a job that this ajet knows under all arms of the study; found other fields")

@@ -408,8 +408,8 @@ def _drop_seed(job: Job) -> dict[str, Any]:
 
 
 def _observe(run: RunState) -> Observation | str:
-    if run.spec.code is not None:
-        return "a run with a reward of its own"
+    if run.spec.sources:
+        return "a run with code of its own"
     metric = run.spec.metric
     if (measured := run.measurements.get(metric.key)) is None:
         return "a run without its measurement"

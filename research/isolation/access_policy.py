@@ -2,9 +2,9 @@
 
 The run's client token would let a client begin episodes of any kind and read every episode, the evaluator's on hidden
 tasks too. So a container gets what its role needs and nothing else: a client begins training episodes of its own
-tasks, an evaluator evaluation episodes of its own; both speak to the model, hold their leases, and read the status.
-What else would change what is learned is decided by the study and not by the container: the stream its episodes belong
-to, and what one weighs in the loss.
+tasks and gives advantages, an evaluator evaluation episodes of its own; both speak to the model, hold their leases, and
+read the status. What else would change what is learned is decided by the study and not by the container: the stream its
+episodes belong to, and what one weighs in the loss.
 
 It does not check keys: whose lease or episode a request is about, the server decides.
 """
@@ -22,6 +22,7 @@ _MESSAGES = ("/v1/messages", "/v1/messages/count_tokens")
 MODEL_CALLS = frozenset({"/v1/chat/completions", "/v1/responses", *_MESSAGES, *(f"/v1{path}" for path in _MESSAGES)})
 """Anthropic's also behind a base URL with `/v1`, as the server serves them."""
 READING = frozenset({"/health", "/status", "/streams", "/v1/models"})
+ADVANTAGES = "/advantages"
 _ONE_MODEL = re.compile(r"/v1/models/[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 _HELD = re.compile(r"/episodes/[A-Za-z0-9_-]{1,128}/(heartbeat|end|abort)")
 STREAM = "default"
@@ -45,6 +46,8 @@ class AccessPolicy:
         """Return why a request is refused, None when it may pass."""
         if request.method == "GET" and (request.path in READING or _ONE_MODEL.fullmatch(request.path)):
             return None
+        if request.path == ADVANTAGES and self._kind == "train":  # numbers for numbers; the server checks them
+            return None if request.method in ("GET", "POST") else "a route that no client needs"
         if request.method != "POST":
             return "reading more than the status"
         if request.path in MODEL_CALLS:

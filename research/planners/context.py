@@ -29,7 +29,7 @@ from research.proposals.actions import DEFAULT_EFFECT, Action, Propose, Replicat
 from research.proposals.arms import NO_MODELS, ComparedModels, Scalar, value_text
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import RequestedMetric, flag_syntax
-from research.proposals.reward_code import examples
+from research.proposals.slots import SLOTS
 from studies.metrics import kinds
 from studies.records.analysis import MADE
 from studies.records.design import MODEL, Design, Hypothesis, Metric
@@ -62,7 +62,7 @@ class ToolResult:
         return shown if self.made is None else {**shown, MADE: dict(self.made)}
 
 
-NO_REWARD_NOW: Final = "plays of hidden tasks were looked at, and a reward function could hold their answers"
+NO_CODE_NOW: Final = "plays of hidden tasks were looked at, and code could hold their answers"
 SUCCESS_ALONE: Final = Metric(meaning="share of hidden tasks solved after the last step", episodes=1)
 Stage = Literal["propose", "design", "look", "conclude"]
 
@@ -191,6 +191,8 @@ class PlannerContext(Briefing):
     """The noise bank's estimate of the spread between seeds, by environment, where it has one."""
     hypotheses: Sequence[Hypothesis] = ()
     not_tested: str = ""
+    code: tuple[tuple[str, str], ...] = ()
+    """Slot and source of the code that the hypotheses name."""
     search: bool = False
     """Whether a screen is to find the arms, so that there are no hypotheses yet."""
     design: Design | None = None
@@ -279,12 +281,10 @@ class PlannerContext(Briefing):
             spec.name: f"{value_text(spec.default)}; {', '.join(map(value_text, spec.ladder))}" for spec in self.fields
         }
         metrics = {flag_syntax(kind): kind.title for kind in kinds().values()}
-        why = NO_REWARD_NOW if self.plays_seen else "its runs are in no containers"
-        code = (
-            {"reward_examples": examples(known.name for known in self.environments)}
-            if self.code_allowed
-            else {"reward_function": f"may not be proposed in this study: {why}"}
-        )
+        own = {slot.name: slot.built_in for slot in SLOTS.values() if self.code_allowed or slot.names}
+        code: dict[str, Any] = {"code": f"may not be proposed any more: {NO_CODE_NOW}"}
+        if not self.plays_seen:
+            code = {"code": {"built_in": own}}
         if self.known:
             setup |= {"effects_found_here": list_effects(self.known, _EFFECTS_SHOWN)}
         return {"job_fields": fields} | fixed | {"metrics": metrics} | code | setup

@@ -29,7 +29,7 @@ from research.proposals.actions import MOST_KNOBS
 from research.proposals.arms import Scalar, value_text
 from research.proposals.flags import Claim, Shape
 from research.proposals.metric_choice import metric_range
-from studies.records.design import CONFIGURATION, MODEL, REWARD, Metric
+from studies.records.design import CONFIGURATION, MODEL, SLOTS, Metric
 from studies.verdicts.recipe import rests_on_survivors
 
 
@@ -369,4 +369,4 @@ def _best_settings(entry: RoundFacts) -> dict[str, Scalar | None]:
 
 
 def _is_single_field(told: ClaimFacts) -> bool:
-    return told.claim.variable not in (CONFIGURATION, MODEL, REWARD) and told.claim.matched == "steps"
+    return told.claim.variable not in (CONFIGURATION, MODEL, *SLOTS) and told.claim.matched == "steps"

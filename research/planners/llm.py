@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from research.errors import BadTopic, PlannerFailed
 from research.planners.anthropic import THINKING, USUAL_TOKENS
-from research.planners.context import NO_REWARD_NOW, Check, PlannerContext, PlannerTurn, ToolResult
+from research.planners.context import NO_CODE_NOW, Check, PlannerContext, PlannerTurn, ToolResult
 from research.planners.endpoint import Endpoint, EndpointError, RetryingEndpoint, shorten
 from research.planners.history import redact_secrets, sanitize_line
 from research.planners.memory import find_repeated
@@ -44,7 +44,7 @@ from research.proposals.actions import Action, Conclude, Propose, ProposeDesign,
 from research.text import describe
 from studies.records.analysis import ANALYSE
 from studies.records.base import canonical
-from studies.records.design import REWARD
+from studies.records.design import SLOTS
 from studies.records.verdict import planner_label
 
 LONGEST_ANSWER = 50_000
@@ -439,9 +439,9 @@ class ActionConversation:
             raise UnusableAnswer(describe(error)) from error
         if (unstated := find_unstated(action) or find_repeated(self._context, action)) is not None:
             raise UnusableAnswer(unstated)
-        coded = isinstance(action, Propose) and any(entry.variable == REWARD for entry in action.hypotheses)
+        coded = isinstance(action, Propose) and any(entry.variable in SLOTS for entry in action.hypotheses)
         if coded and any(shows_hidden_plays(look.payload()) for look in self._looks):
-            raise UnusableAnswer(f"expected hypotheses about job fields; found a reward function: {NO_REWARD_NOW}")
+            raise UnusableAnswer(f"expected hypotheses about job fields; found code: {NO_CODE_NOW}")
         if (refused := self._check(action)) is not None:
             self._refused = self._line.redact(refused.model_feedback) if isinstance(action, ProposeDesign) else None
             raise UnusableAnswer(refused.model_feedback, refused.message)

@@ -36,7 +36,7 @@ from research.proposals.actions import (
     Settle,
     SideAction,
 )
-from research.proposals.reward_code import MOST_BYTES, SIGNATURE
+from research.proposals.slots import code_rule
 from studies.records.verdict import PlannerMessage, find_contradictions
 
 _NUMBER: Final = re.compile(
@@ -145,7 +145,7 @@ def find_unstated(action: Action) -> str | None:
 
 def due_schema(context: PlannerContext, *, described: bool = True) -> dict[str, Any]:
     """Return the JSON schema of the due action and of those instead of it, as one flat object."""
-    withheld = ([] if context.code_allowed else ["code"]) + (
+    withheld = (["code"] if context.plays_seen else []) + (
         ["tested"] if context.campaign is not None else [] if context.known else ["why"]
     )
     withheld += ["node"] if context.notebook is None else []
@@ -315,16 +315,6 @@ _CONDITIONS = (
     "are; `p` is of the test of a difference, `looks_left` how many looks are to come. Of a table the first rule that "
     "holds decides; where none holds, the hypothesis gets no more runs."
 )
-_REWARD_TASK = (
-    "A hypothesis may vary the training reward instead of a job field: its `variable` is 'reward', its `control` "
-    "'built-in' (the environment's own), its `treatment` a short name you give, such as 'dense-hint', and its `code` "
-    f"Python source (at most {MOST_BYTES} bytes) that defines `{SIGNATURE}`. It is called once after each training "
-    "episode with the task's id and data, the chat messages of the play, and `outcome`, which "
-    "holds the environment's own `reward` and `success` (see `reward_examples`); it must return a finite number within "
-    "a second, from the standard library alone. It replaces the training reward only. It runs in a container without "
-    "network, and cannot touch the verdict: that is measured on hidden tasks by the environment's own evaluator. A "
-    "function that raises or hangs fails its runs. In any other hypothesis `code` is null."
-)
 _MODEL_TASK = (
     "The user names models to compare: `variable` may be 'model', with their names as values, and nothing else is "
     "varied then. Such runs are judged by what each gains, its success on hidden tasks after the last step less its "
@@ -349,7 +339,7 @@ def messages(
         (_TASKS[context.stage] if first else _LATER_TASKS[context.stage], True),
         (_KINDS_TASK, proposing),
         (_CONDITIONS, before),
-        (_REWARD_TASK, proposing and context.code_allowed),
+        (code_rule(context.code_allowed), proposing and not context.plays_seen),
         (_MODEL_TASK, before and bool(context.wanted.models.by_name)),
         (_EXPLORES, context.explores),
         (_FIXED_TASK, before and bool(context.fixed)),

@@ -256,7 +256,7 @@ class _TopicPlan:
             predicted_low=low, predicted_high=high, probability=expected[2], smallest_effect=self._find_effect(),
             falsifier=f"An interval on fresh seeds beyond 0 on the other side, or within ±{self._describe_effect()}.",
             confounds=tuple(fear for each in about for fear in follow_up.UNSEEN_CONFOUNDERS.get(each.field, ())),
-            matched=self._plan.matched,
+            matched=self._plan.matched, code=self._context.wanted.code.get(str(treatment), (None, None))[1],
             sought="equivalence" if self.parsed.equivalence else "either" if claim is None else "difference",
         )  # fmt: skip
 

@@ -36,11 +36,10 @@ from research.isolation.mode import UNISOLATED, Isolation
 from research.planners.history import QuotedText, sanitize_line
 from research.proposals.actions import Propose, ProposeDesign
 from research.proposals.flags import RequestedComparison
-from research.proposals.reward_code import UNWRITTEN
+from research.proposals.slots import SLOTS
 from research.text import describe, did_you_mean
 from studies import RunState, StudyState
 from studies.checks.conditions import INITIAL, CollectError, read_collected
-from studies.records.design import REWARD
 from swarm.environments.registry import get_environment
 from swarm.errors import InvalidRequest
 from swarm.job import Job
@@ -281,7 +280,9 @@ class PriceRequest(ToolRequest):
         for claim in (claim for claim in claims if isinstance(claim, dict)):
             sign = -1 if claim.setdefault("direction", "increase") == "decrease" else 1
             ends = {"predicted_low": min(0.0, sign * _GUESS), "predicted_high": max(0.0, sign * _GUESS)}
-            code = UNWRITTEN if claim.get("variable") == REWARD and claim.get("code") is None else claim.get("code")
+            slot, code = SLOTS.get(str(claim.get("variable"))), claim.get("code")
+            if slot is not None and code is None:  # it is yet to be written
+                code = "=reward" if slot.names else slot.built_in
             claim |= {"mechanism": "", "probability": 0.5, **ends, **claim, "code": code}
         return {**value, "hypotheses": claims}
 

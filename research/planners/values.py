@@ -20,7 +20,7 @@ from research.planners.context import FieldSpec
 from research.proposals.actions import MOST_HYPOTHESES, MOST_KNOBS
 from research.proposals.arms import Scalar, field_value, value_text
 from research.proposals.flags import Claim, Shape
-from studies.records.design import MODEL
+from studies.records.design import MODEL, SLOTS
 
 Sense = Literal["up", "down", "on", "off"]
 LARGEST_BATCH = 512
@@ -112,7 +112,7 @@ def plan_search(
 
 def check_values(name: str, asked: Sequence[Scalar]) -> tuple[Scalar, ...]:
     """Return values as the job holds them; raise BadTopic for one that it cannot hold, and for two that are alike."""
-    if name == MODEL:
+    if name in (MODEL, *SLOTS):
         return tuple(asked)  # their names are as they were found
     try:
         values = tuple(field_value(name, value) for value in asked)

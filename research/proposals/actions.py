@@ -1,7 +1,7 @@
 """What a planner may do: propose hypotheses, design their comparison, replicate a claim, go on or settle after a look,
 conclude, decline; and, beside one of these, note, revise an idea, ask the user, plan. Nothing else exists for it.
 
-The source of a reward function that a proposal carries is text, here and wherever else it is handled outside a
+The source of code that a proposal carries is text, here and wherever else it is handled outside a
 container.
 
 Actions are proposals. Code turns them into records (`research.proposals.arms`, `research.design.compiler`) or refuses
@@ -26,7 +26,7 @@ from pydantic import (
     model_validator,
 )
 
-from research.proposals.reward_code import MOST_BYTES
+from research.proposals.slots import MOST_BYTES
 from studies.records.base import JsonValue
 from studies.records.design import CONFIGURATION, LEAST_RUNGS, MOST_MEDIATORS, Hypothesis
 from studies.records.procedure import PlanNode, Rule
@@ -146,7 +146,7 @@ class ProposedHypothesis(_ActionModel):
     mechanism: str = Field(max_length=1000)
     """Why you expect it, in one or two sentences."""
     variable: str
-    """The one job field in which control and treatment differ; `reward` or `model` where that is offered;
+    """The one job field or slot in which control and treatment differ; `model` where that is offered;
     `configuration` where several fields are set together."""
     control: Setting
     """Value of the field in the control arm, the same in every hypothesis about this field; of a `configuration` the
@@ -154,7 +154,7 @@ class ProposedHypothesis(_ActionModel):
     treatment: Setting
     """Value of the field in the treatment arm; of a `configuration` the same fields, each with another value."""
     code: str | None = Field(default=None, max_length=MOST_BYTES)
-    """Python source of the treatment's reward function if `variable` is `reward`; otherwise null."""
+    """Source of the treatment if `variable` is a slot, Python or an expression behind `=`; otherwise null."""
     direction: Literal["increase", "decrease"]
     """Whether the treatment raises or lowers the metric: the success rate, or the `metric` among the facts."""
     predicted_low: Number

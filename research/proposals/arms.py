@@ -1,7 +1,7 @@
 """From hypotheses to arms: values checked, jobs and models resolved, confounds named.
 
 All hypotheses share one control arm. The base job holds constants and control values; each treatment replaces exactly
-one field, or the reward (code by name, no field of a job). The confound linter compares resolved jobs and rewards. What
+one field, or the code of a slot (by name, no field of a job). The confound linter compares resolved jobs and code. What
 follows from a declared variable by itself, such as more optimiser steps from more epochs, is a confound feared from the
 start, no violation.
 
@@ -22,11 +22,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from research.errors import BadTopic, DesignRefused
 from research.installation.base_job import find_fixed_fields, require_agreement
-from research.proposals.reward_code import reward_name
+from research.proposals.slots import code_name
 from research.text import describe, did_you_mean
 from studies.checks.conditions import find_differing_fields, flatten
 from studies.records.base import JsonValue, canonical, digest
-from studies.records.design import BUILT_IN, CONFIGURATION, MODEL, REWARD, Arm, Hypothesis
+from studies.records.design import BUILT_IN, CONFIGURATION, MODEL, NO_CODE, SLOTS, Arm, Hypothesis
 from studies.records.statements import model_name, setting
 from swarm.environments.registry import environments
 from swarm.job import Job, PathModel, default_learning_rate, tunables
@@ -174,7 +174,7 @@ def variable_value(name: str, value: JsonValue, models: ComparedModels = NO_MODE
         return dict(value) if isinstance(value, Mapping) else models.value(value)
     if name == CONFIGURATION:
         return {name: field_value(name, value[name]) for name in sorted(value)}
-    return reward_name(value) if name == REWARD else field_value(name, value)
+    return code_name(name, value) if name in SLOTS else field_value(name, value)
 
 
 def overrides_of(variable: str, value: JsonValue) -> dict[str, JsonValue]:
@@ -230,16 +230,16 @@ def compare(
     environment: str, hypotheses: Sequence[Hypothesis], constants: Mapping[str, Scalar], base: Job | None = None
 ) -> ResolvedArms:
     """Resolve and lint the arms that test `hypotheses` over `base` (default: `Job()`); raise DesignRefused for anything
-    that is not sound. Where a reward is varied, all arms keep what they trained on (`_KEPT`).
+    that is not sound. Where code is varied, all arms keep what they trained on (`_KEPT`).
     """
     require_known_environment(environment)
     controls = common_controls(hypotheses)
     fixed = {name: constant_value(name, value) for name, value in constants.items()}
     values: dict[str, list[JsonValue]] = {name: [value] for name, value in fixed.items()}
     compared = [(name, value) for claim in hypotheses for name, sides in claim.varied.items() for value in sides]
-    values |= {name: [] for name, _ in compared if name != REWARD}
+    values |= {name: [] for name, _ in compared if name not in SLOTS}
     for name, value in compared:
-        if name != REWARD:
+        if name not in SLOTS:
             values[name].append(variable_value(name, value))
     require_agreement(base, values)
     if MODEL in controls and len(controls) > 1:
@@ -255,7 +255,7 @@ def compare(
         raise DesignRefused("steps follows the size of the batch where episodes are equal, so it cannot be varied, too")
     arms = _make_arms(hypotheses, controls)
     control = arms[0].job_overrides
-    kept = _KEPT if REWARD in controls else {}
+    kept = {} if controls.keys().isdisjoint(SLOTS) else _KEPT
     require_agreement(base, {name: [value] for name, value in kept.items()})
     under = base or Job.model_validate({name: value for name, value in control.items() if name == MODEL})
     fields = {**kept, "environment": environment, **fixed, **control}
@@ -272,7 +272,7 @@ def compare(
     pairs = combinations(known, 2) if crossed else ((known[0], other) for other in known[1:])
     for (first, left), (arm, right) in pairs:
         declared = [name for name in arm.overrides if not crossed or first.overrides[name] != arm.overrides[name]]
-        if violations := lint_arms(left, right, declared, rewards=(first.reward, arm.reward)):
+        if violations := lint_arms(left, right, declared, slots=(first.slots, arm.slots)):
             raise DesignRefused(f"arm {arm.name} is confounded: {'; '.join(violations)}")
     return ResolvedArms(resolved, arms, jobs)
 
@@ -293,8 +293,8 @@ def common_controls(hypotheses: Sequence[Hypothesis]) -> dict[str, JsonValue]:
     treated: set[tuple[str, str]] = set()
     for claim in hypotheses:
         control, treatment = (variable_value(claim.variable, value) for value in (claim.control, claim.treatment))
-        if claim.variable == REWARD and control != BUILT_IN:
-            raise DesignRefused(f"reward: expected the control {BUILT_IN!r}, the environment's own; found {control!r}")
+        if claim.variable in SLOTS and control != BUILT_IN:
+            raise DesignRefused(f"{claim.variable}: expected the control {BUILT_IN!r}; found {control!r}")
         if control == treatment:
             raise DesignRefused(f"{claim.variable}: control and treatment must differ; found {control!r} in both")
         if controls.setdefault(claim.variable, control) != control:
@@ -387,17 +387,18 @@ _DERIVED: Mapping[str, tuple[Callable[[Job], int], frozenset[str]]] = {
 
 
 def lint_arms(
-    control: Job, arm: Job, declared: str | Collection[str], rewards: tuple[str, str] = (BUILT_IN, BUILT_IN)
-) -> list[str]:
-    """Return how two arms, jobs and names of rewards, differ beyond what is `declared`, one line each; none if clean.
+    control: Job, arm: Job, declared: str | Collection[str],
+    slots: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
+) -> list[str]:  # fmt: skip
+    """Return how two arms, jobs and names of code by slot, differ beyond what is `declared`, a line each.
 
     Values that follow from several fields may differ only when they follow from a declared one. That nothing declared
     differs is a violation too. `tracking` trains nothing and is not compared.
     """
     names = frozenset({declared} if isinstance(declared, str) else declared)
     left, right = (
-        flatten({**job.model_dump(mode="json", exclude={"tracking"}), REWARD: reward})
-        for job, reward in zip((control, arm), rewards, strict=True)
+        flatten({**job.model_dump(mode="json", exclude={"tracking"}), **NO_CODE, **code})
+        for job, code in zip((control, arm), slots, strict=True)
     )
     found = find_differing_fields((left, right))
     covered = {name for name in found if name in names or name.split(".")[0] in names}
@@ -438,7 +439,7 @@ _CONSEQUENCES: Mapping[str, tuple[str, ...]] = {
 
 def add_potential_confounders(claim: Hypothesis) -> Hypothesis:
     """Return the hypothesis with the confounds that its variables bring by themselves, before those that are feared."""
-    varied = {} if claim.variable == REWARD else claim.varied
+    varied = {} if claim.variable in SLOTS else claim.varied
     known = [f"{name}: {clause}" for name in sorted(varied) for clause in _CONSEQUENCES.get(name, ())]
     steps, batches = (varied.get(name, ()) for name in ("steps", _BATCH))
     together = len({int(n) * int(size) for n, size in zip(steps, batches, strict=False)}) == 1

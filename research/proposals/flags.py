@@ -7,9 +7,12 @@ planner's proposals, and stand in the log as they were given.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict
@@ -19,8 +22,9 @@ from research.installation.base_job import require_agreement
 from research.proposals.actions import MOST_RUNGS, MOST_TOGETHER
 from research.proposals.arms import NO_MODELS, ComparedModels, Scalar, field_value, value_text
 from research.proposals.metric_choice import RequestedMetric
+from research.proposals.slots import SLOTS, code_name
 from research.text import did_you_mean
-from studies.records.design import LEAST_RUNGS, MODEL
+from studies.records.design import BUILT_IN, LEAST_RUNGS, MODEL, is_expression
 from swarm.job import Job, tunables
 
 EXAMPLE = "--vary group_size=4,16 --env guess"
@@ -46,6 +50,8 @@ class RequestedComparison:
     """Environments that the planner is shown beside those that are built in."""
     models: ComparedModels = NO_MODELS
     """The models that flags or the topic name, for a comparison of them."""
+    code: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Of the values of slots: what was written, and the source that it names."""
     shape: Shape = "apart"
     """How the varied fields go together."""
 
@@ -59,7 +65,10 @@ class RequestedComparison:
         shape: str | None = None,
     ) -> Self:
         """Return what flags say over a `base` job; raise BadTopic or DesignRefused for what no study can have."""
-        varied = {name: _parse_values(name, text, models) for name, text in (_split(entry, _VARY) for entry in vary)}
+        code: dict[str, tuple[str, str]] = {}
+        split = [_split(entry, _VARY) for entry in vary]
+        varied = {name: _parse_code(name, text, code) if name in SLOTS else _parse_values(name, text, models)
+                  for name, text in split}  # fmt: skip
         constant = {name: _parse_value(name, text) for name, text in (_split(entry, _SET) for entry in held)}
         if MODEL in varied and len(varied) > 1:
             others = " and ".join(name for name in varied if name != MODEL)
@@ -74,7 +83,7 @@ class RequestedComparison:
             raise BadTopic("expected each field once among --vary and --set; found one twice; name it once")
         if constant and not varied:
             raise BadTopic(f"expected --set beside --vary; found it alone; say what is compared, such as {EXAMPLE}")
-        return cls(varied, constant, models=models, shape=_parse_shape(shape, varied))
+        return cls(varied, constant, models=models, code=code, shape=_parse_shape(shape, varied))
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
@@ -83,7 +92,9 @@ class RequestedComparison:
         vary = {name: tuple(values) for name, values in held.get("vary", {}).items()}
         models = ComparedModels.of(held.get("models", {}))
         brought = tuple(held.get("brought", ()))
-        return cls(vary, dict(held.get("set", {})), held.get("environment"), brought, models, held.get("as", "apart"))
+        code = {name: tuple(known) for name, known in held.get("code", {}).items()}
+        shape = held.get("as", "apart")
+        return cls(vary, dict(held.get("set", {})), held.get("environment"), brought, models, code, shape)
 
     def settings(self) -> dict[str, Any]:
         held: dict[str, Any] = {
@@ -93,6 +104,7 @@ class RequestedComparison:
             "environment": self.environment,
             "brought": list(self.custom_environments),
             "models": self.models.settings(),
+            "code": {name: list(known) for name, known in self.code.items()},
         }
         held = {name: value for name, value in held.items() if value}
         return {"wanted": held} if held else {}
@@ -112,10 +124,12 @@ class RequestedComparison:
         return " ".join([*vary, *shape, *held, *place])
 
     def list_varied(self, quote: Callable[[str], str] = str) -> list[str]:
-        """Return what each `--vary` takes, with folders as `quote` writes them."""
-        folders = {name: quote(known.folder) for name, known in self.models.by_name.items()}
+        """Return what each `--vary` takes, with folders and code as `quote` writes them."""
+        written = {name: quote(known.folder) for name, known in self.models.by_name.items()}
+        written |= {name: quote(text) for name, (text, _) in self.code.items()}
+        own = (MODEL, *SLOTS)
         return [
-            f"{name}={','.join(folders[str(value)] if name == MODEL else value_text(value) for value in values)}"
+            f"{name}={','.join(written.get(str(v), str(v)) if name in own else value_text(v) for v in values)}"
             for name, values in self.vary.items()
         ]
 
@@ -203,7 +217,7 @@ def _split(text: str, expected: str) -> tuple[str, str]:
     name = name.strip()
     if not equals or not values.strip():
         raise BadTopic(f"expected {expected}; found {text!r}; write the field, an equals sign and values")
-    if name not in tunables() and not (name == MODEL and expected == _VARY):
+    if name not in tunables() and not (name in (MODEL, *SLOTS) and expected == _VARY):
         near = did_you_mean(name, tunables()) or f"; they are {', '.join(tunables())}"
         raise BadTopic(f"expected a field that can be varied; found {name!r}{near}")
     return name, values
@@ -220,6 +234,8 @@ def _parse_shape(text: str | None, vary: Mapping[str, tuple[Scalar, ...]]) -> Sh
     found = " and ".join(f"{count} values of {name}" for name, count in counts.items()) or "no --vary"
     if MODEL in vary:
         raise BadTopic(f"expected models compared apart, as they are judged by what they gain; found --as {text}")
+    if not vary.keys().isdisjoint(SLOTS):
+        raise BadTopic(f"expected code compared apart; found --as {text}")
     if shape == "interaction" and list(counts.values()) != [2, 2]:
         raise BadTopic(f"--as interaction: expected two --vary with two values each; found {found}; {_INTERACTION}")
     if shape == "together" and (not 2 <= len(counts) <= MOST_TOGETHER or len(set(counts.values())) > 1):
@@ -246,6 +262,28 @@ def _parse_values(name: str, text: str, models: ComparedModels) -> tuple[Scalar,
     if len(set(values)) < len(values):
         raise BadTopic(f"expected different values of {name} to compare; found {text}; name each once")
     return values
+
+
+def _parse_code(slot: str, text: str, code: dict[str, tuple[str, str]]) -> tuple[str, ...]:
+    """Return the names of a slot's values, and add their sources: of files by their names, of expressions by number."""
+    depths = accumulate((character == "(") - (character == ")") for character in text)
+    cut = "".join("\n" if (each, depth) == (",", 0) else each for each, depth in zip(text, depths, strict=True))
+    control, *others = (part.strip() for part in cut.split("\n"))
+    if control != BUILT_IN or not others:
+        raise BadTopic(f"expected {slot}={BUILT_IN},FILE.py or {slot}={BUILT_IN},EXPRESSION; found {text!r}")
+    names = [control]
+    for part in others:
+        name, source = f"expression-{len(code) + 1}", part if is_expression(part) else f"={part}"
+        if part.endswith(".py"):
+            try:
+                name, source = re.sub("[^a-z0-9]+", "-", Path(part).stem.lower()).strip("-"), Path(part).read_text()
+            except (OSError, ValueError) as error:
+                raise BadTopic(f"expected a Python file of {slot}; found {part}: {error}") from error
+        if name in code:
+            raise BadTopic(f"expected files of different names, as arms are called by them; found {name} twice")
+        code[name] = part, SLOTS[slot].check(source)
+        names.append(code_name(slot, name))
+    return tuple(names)
 
 
 def _parse_value(name: str, text: str) -> Scalar:

@@ -142,8 +142,8 @@ class Attempt:
                 return await asyncio.to_thread(connect, os.environ)
             except SandboxError as error:
                 raise AttemptFailed(ENGINE_GONE, one_line(error)) from error
-        if spec.run.code:
-            require_isolation(spec.sandbox, f"the reward of {spec.run.arm}")
+        if spec.run.runs_python:
+            require_isolation(spec.sandbox, f"the code of {spec.run.arm}")
         return None
 
     def _workers(self, engine: ContainerEngine | None, processes: ProcessGroup, url: str, token: str) -> Workers:
@@ -189,9 +189,10 @@ class Attempt:
         with self._stage("final"):
             if not is_untrained_run(self._spec.run):  # whose policy is the one that was evaluated
                 await self._evaluate(workers, "evaluator-final")
-            if self._spec.run.code is not None:
+            if self._spec.run.runs_python:
                 environment = get_environment(self._spec.run.environment)
-                audit = await _call_server(replay(client, environment, random.SystemRandom()))
+                rewritten = not {"prompt", "agent"}.isdisjoint(self._spec.run.slots)
+                audit = await _call_server(replay(client, environment, random.SystemRandom(), rewritten=rewritten))
                 if audit.complaint is not None:
                     raise AttemptFailed("foreign_training", audit.complaint)
             self._seen = await observe_conditions(client, self._folder, self._spec)

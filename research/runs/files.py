@@ -92,7 +92,12 @@ class AttemptSpec(Record):
 
     @property
     def job(self) -> Job:
-        return Job.from_record(self.spec.job)
+        return Job.from_record(self._job_record)
+
+    @property
+    def _job_record(self) -> dict[str, Any]:
+        asks = {"external_advantages": True} if "advantage" in self.spec.sources else {}
+        return {**self.spec.job, **asks}
 
     @property
     def evaluate_after(self) -> tuple[int, ...]:
@@ -126,7 +131,7 @@ class AttemptSpec(Record):
             config=self.names(),
             tags=tuple(tag[:LONGEST_TAG] for tag in (self.study, self.spec.arm, self.spec.phase)),
         )
-        return Job.from_record({**self.spec.job, "tracking": tracking})
+        return Job.from_record({**self._job_record, "tracking": tracking})
 
 
 class AttemptProgress(Record):

@@ -36,6 +36,7 @@ from studies.checks.conditions import CollectError, read_collected
 from studies.checks.training import find_untrained_run
 from studies.log.event_log import Clock
 from studies.metrics import kind_of, other_environment
+from studies.records.design import is_expression
 from studies.records.runs import BLAMELESS_CODES, DISK_FULL, WORST_CODES
 from swarm.client.async_client import EPISODE_TIMEOUT_S
 from swarm.errors import InvalidRequest
@@ -75,8 +76,9 @@ class AttemptLauncher:
         it; BadEnvironment where packages cannot be had; SandboxError when the machine cannot start it now, which costs
         it no try; NotReady for a design with code that a planner wrote, without containers.
         """
-        if state.design is not None and state.design.code:  # whichever arm comes first
-            require_isolation(self.isolation.sandboxing, f"the reward {', '.join(state.design.code)}")
+        code = {} if state.design is None else state.design.code  # of whichever arm comes first
+        if python := [name for name, source in code.items() if not is_expression(source)]:
+            require_isolation(self.isolation.sandboxing, f"the code {', '.join(python)}")
         model = Job.from_record(run.spec.job).model
         if isinstance(model, PathModel):
             require_unchanged(model, self.home.models)

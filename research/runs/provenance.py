@@ -8,7 +8,8 @@ The audit replays recorded answers. Generated code in a client may have shown th
 for training tasks. The task's own game, given the policy's answers, says what should stand in the server's record; how
 a template frames messages is learned from the evaluator's episodes, where no foreign code ran. It takes a sample,
 chosen after training, of the newest episodes whose tokens remain (`research.proposals.arms` sees to it that all do).
-What is shown in less than about one episode in sixteen may pass.
+What is shown in less than about one episode in sixteen may pass. Where code writes the prompt or plays, no game says
+what should stand there: only openings of hidden tasks are looked for, which tells nothing where all tasks open alike.
 """
 
 from __future__ import annotations
@@ -77,14 +78,22 @@ class ReplayAudit:
         )
 
 
-async def replay(client: AsyncSwarmClient, environment: Environment, rng: random.Random) -> ReplayAudit:
-    """Audit a sample of the newest trained episodes; raises SwarmError when the server does not show them."""
+async def replay(
+    client: AsyncSwarmClient, environment: Environment, rng: random.Random, *, rewritten: bool = False
+) -> ReplayAudit:
+    """Audit a sample of the newest trained episodes; raises SwarmError when the server does not show them. `rewritten`:
+    code wrote the prompt, or played."""
     listed = (await client.episodes(LISTED)).episodes
     given_up = sum(entry.kind == "train" and entry.state in ("aborted", "fenced") for entry in listed)
     if len(listed) >= LISTED and given_up > LISTED // 4:
         return ReplayAudit(0, {}, flooded=True)
     evaluated = [entry for entry in listed if entry.kind == "eval" and entry.calls]
     trained = [entry for entry in listed if entry.kind == "train" and entry.step is not None]
+    if rewritten:
+        records, leak = await _fetch_sample(client, trained, rng), _hidden_openings(environment)
+        told = {record.id: "".join(text for call in record.record for text in call.context.texts) for record in records}
+        found = {id: "it shows the policy a hidden task" for id, text in told.items() if leak.search(text)}
+        return ReplayAudit(len(records), found)
     frames: set[Frame] = set()
     hidden = {task.id: task for task in environment.tasks("hidden")}
     for record in await _fetch_sample(client, evaluated, rng):
@@ -104,6 +113,15 @@ async def replay(client: AsyncSwarmClient, environment: Environment, rng: random
         elif not shown <= frames:
             foreign[record.id] = "it shows the policy more than its game says"
     return ReplayAudit(len(records), foreign)
+
+
+def _hidden_openings(environment: Environment) -> re.Pattern[str]:
+    """Return what finds a message that a game of a hidden task begins with, and no game of a task for training does."""
+    hidden, known = (
+        {str(each["content"]) for task in environment.tasks(split) for each in environment.game(task).opening()}  # type: ignore[union-attr]
+        for split in ("hidden", "train")
+    )
+    return re.compile(rf"(?<![\w+*/.,-])(?:{'|'.join(map(re.escape, sorted(hidden - known))) or '(?!)'})(?![\w+*/.,-])")
 
 
 async def _fetch_sample(

@@ -44,6 +44,7 @@ from sandboxes.docker.engine import ContainerEngine
 from sandboxes.gateway.gateway import PORTS, SERVER_PORT, Gateway
 from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Upstream
 from sandboxes.spec import describe_signal, last_lines
+from studies.records.design import is_expression
 from studies.records.runs import ENGINE_GONE, AttemptFailed
 from swarm.environments.base import Split, Task
 from swarm.environments.custom import is_custom, to_json
@@ -195,7 +196,9 @@ def play_arguments(spec: AttemptSpec, role: Role, *, server: str, out: str) -> t
     bounds = ("--seed", str(seed), "--timeout", f"{spec.play_s:g}")
     common = ("--environment", environment_of(spec, role), "--server", server, *bounds)
     if role == "client":
-        return ("play", *common, "--concurrency", str(spec.job.max_concurrency))
+        code = [(slot, source) for slot, source in run.sources.items() if is_expression(source)]
+        expressions = (word for slot, source in code for word in ("--slot", f"{slot}={source}"))
+        return ("play", *common, "--concurrency", str(spec.job.max_concurrency), *expressions)
     metric = run.metric
     asked, search = ("evaluate", *common, "--split", metric.split, "--out", out), metric.split == "search"
     kept = ("--transcripts", str(SEARCH_TRANSCRIPTS if search else TRANSCRIPTS))
@@ -327,15 +330,17 @@ def container_spec(spec: AttemptSpec, role: Role, tasks: Sequence[Task], folder:
     if custom := client_files(environment_of(spec, role), ENVIRONMENTS):
         files |= custom
         arguments += ["--environments", f"/input/{ENVIRONMENTS}"]
-    if role == "client" and spec.run.code:
-        files["reward.py"] = spec.run.code.encode()
-        arguments += ["--reward", "/input/reward.py"]
+    for slot, source in spec.run.sources.items() if role == "client" else ():
+        if not is_expression(source):
+            files[f"{slot}.py"] = source.encode()
+            arguments += ["--slot", f"{slot}=/input/{slot}.py"]
     most = ALL_EVALUATIONS_BYTES if role == "evaluator-during" else EVALUATION_BYTES
     play = play_arguments(spec, role, server=SERVER, out=f"/workspace/results/{EVALUATION}")
+    trusted = role != "client" or not spec.run.runs_python
     return SandboxSpec(
         name=container_name(spec.labels(), role), command=("python3", "-m", MODULE, *play, *arguments),
         directory=folder.path, environment={"AJET_TOKEN": PLACEHOLDER}, labels={**spec.labels(), "role": role},
-        time_limit_s=spec.time_limit_s, trusted="reward.py" not in files, image=spec.sandbox.image, archive=pack(files),
+        time_limit_s=spec.time_limit_s, trusted=trusted, image=spec.sandbox.image, archive=pack(files),
         results={} if role == "client" else {EVALUATION: most}, exchange=folder.exchange(role),
         ports={SERVER_PORT: PORTS[SERVER_PORT]},
     )  # fmt: skip

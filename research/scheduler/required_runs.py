@@ -56,7 +56,7 @@ def find_failure(run: RunState, max_attempts: int) -> RunFailure | None:
         return None
     if last.code in (*WORST_CODES, *EVIDENCE_CODES, NOT_MEASURABLE):
         return RunFailure(last.code, f"not tried again: {last.reason}")
-    if run.spec.code is not None and last.code in WITHIN_REACH_OF_CODE:
+    if run.spec.sources and last.code in WITHIN_REACH_OF_CODE:
         reason = f"not tried again, as generated code may have brought {last.code} about: {last.reason}"
         return RunFailure(GENERATED_CODE_FAILED, reason)
     failures = sum(attempt.status in FAILURES for attempt in run.attempts)

@@ -23,7 +23,7 @@ from typing import Any, Final
 from studies.checks.training import training_curve
 from studies.log.study import RunState, StudyState
 from studies.records.base import canonical, digest
-from studies.records.design import REWARD, Arm, Design, Hypothesis
+from studies.records.design import SLOTS, Arm, Design, Hypothesis
 from studies.records.procedure import Phase
 from studies.records.runs import EVALUATED, EVIDENCE_CHANGED, EVIDENCE_MISSING
 
@@ -94,7 +94,10 @@ def find_confounders(state: StudyState) -> dict[str, tuple[str, ...]]:
     differing: dict[str, set[str]] = {}
     for claim in design.hypotheses:
         for names in pairs_of(design, claim):
-            left, right = ([{**run.spec.job, REWARD: run.spec.code} for run in state.runs_of(name)] for name in names)
+            left, right = (
+                [{**run.spec.job, **dict.fromkeys(SLOTS), **run.spec.sources} for run in state.runs_of(name)]
+                for name in names
+            )
             differing.setdefault(claim.id, set()).update(find_undeclared_fields(design, claim.id, left, right, names))
     return {name: tuple(sorted(fields)) for name, fields in differing.items() if fields}
 

@@ -21,7 +21,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from studies.checks.conditions import Pair, claim_of, find_undeclared_fields, flatten
-from studies.records.design import BUILT_IN, MODEL, REWARD, Design
+from studies.records.design import MODEL, NO_CODE, SLOTS, Design
 from studies.records.runs import Conditions
 
 TOKENS_TOLD: Final = 1.25
@@ -76,7 +76,7 @@ _STEPS: Final = frozenset({"steps"})
 _DECODING: Final = frozenset({"temperature", "max_tokens", "max_context"})
 _MODEL: Final = frozenset({"model", "environment"})
 _EPISODES: Final = _STEPS | {"episodes_per_step", "batch_rule"}
-_LENGTHS: Final = _EPISODES | _DECODING | _MODEL | {REWARD}
+_LENGTHS: Final = _EPISODES | _DECODING | _MODEL | {*SLOTS}
 _COSTS: Final = _LENGTHS | {
     "epochs", "minibatches", "surplus_groups", "lora_rank", "kl_coef", "merging", "dtype", "device",
     "micro_batch_tokens", "gradient_checkpointing", "max_staleness", "max_concurrency", "rollout_correction",
@@ -135,7 +135,7 @@ def lint_conditions(
     """Return what the runs of two of a hypothesis' arms, by run id, differ in besides its declared variable."""
     arms, declared = claim_of(design, hypothesis, names)
     pair = _Pair(design, declared, (arms[0].name, arms[1].name), (control, treatment))
-    left, right = ({REWARD: BUILT_IN, **design.base_job, **arm.overrides} for arm in arms)
+    left, right = ({**NO_CODE, **design.base_job, **arm.overrides} for arm in arms)
     same = (_check_same(pair, rule) for rule in _SAME)
     spread = (_check_spread(pair, field, noun) for field, noun in (("image", "client image"), ("hardware", "hardware")))
     found = chain(same, _check_beginnings(pair), _check_training(pair), _check_errors(pair), spread)

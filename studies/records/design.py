@@ -35,9 +35,12 @@ Source = Annotated[str, Field(min_length=1)]
 Direction = Literal["increase", "decrease"]
 
 REWARD: Final = "reward"
-"""The one variable that is no job field: the function that gives each training episode its reward."""
+"""The slot of the function that gives each training episode its reward."""
+SLOTS: Final = (REWARD, "advantage", "task_weights", "prompt", "agent")
+"""The variables that are no job fields: each is a place for code (`research.proposals.slots` says what it is)."""
 BUILT_IN: Final = "built-in"
-"""Value of `reward` that stands for the environment's own; any other is the name of code in the design."""
+"""Value of a slot that stands for what is there anyway; any other is the name of code in the design."""
+NO_CODE: Final = dict.fromkeys(SLOTS, BUILT_IN)
 MODEL: Final = "model"
 """The job field that holds the model which is trained. As a variable its value is an object, and gains are compared."""
 SUCCESS: Final = "hidden/success"
@@ -64,6 +67,11 @@ def trend_weights(values: Sequence[JsonValue]) -> tuple[float, ...]:
     mean = math.fsum(places) / len(places)
     squares = math.fsum((place - mean) ** 2 for place in places)
     return tuple((place - mean) * (places[-1] - places[0]) / squares for place in places)
+
+
+def is_expression(source: str) -> bool:
+    """Return whether the code of a slot is a numeric expression (`swarm.environments.expressions`), and no Python."""
+    return source.startswith("=")
 
 
 class Mediator(Record):
@@ -96,7 +104,7 @@ class Hypothesis(EvolvingRecord):
     mechanism: str = Field(default="", max_length=1000)
     """Why the planner expects it, in its own words."""
     variable: str
-    """The one job field in which the two arms differ, `reward`, or `configuration` for several fields."""
+    """The one job field or slot in which the two arms differ, or `configuration` for several fields."""
     control: JsonValue
     """Value of the variable in the control arm."""
     treatment: JsonValue
@@ -167,14 +175,14 @@ class Hypothesis(EvolvingRecord):
 
     @property
     def varied(self) -> dict[str, tuple[JsonValue, ...]]:
-        """The values that are compared of each field it is about (or of `reward`), the control's first."""
+        """The values that are compared of each field or slot it is about, the control's first."""
         if self.variable == CONFIGURATION:
             return {name: (self.control[name], self.treatment[name]) for name in sorted(self.treatment)}
         return {self.variable: self.ladder or (self.control, self.treatment)}
 
     @property
     def declared(self) -> frozenset[str]:
-        """The job fields (or `reward`) in which its two arms may differ."""
+        """The job fields and slots in which its two arms may differ."""
         if self.variable == CONFIGURATION:
             return frozenset(self.treatment)
         return frozenset({self.variable, "steps"} if self.matched == "episodes" else {self.variable})
@@ -247,18 +255,20 @@ class Metric(EvolvingRecord):
 
 
 class Arm(Record):
-    """One configuration: the base job with these fields replaced, and a reward by name where it is varied."""
+    """One configuration: the base job with these fields replaced, and code by name where a slot is varied."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_.=+-]{0,63}$")
     overrides: Mapping[str, JsonValue]
 
     @property
     def job_overrides(self) -> dict[str, JsonValue]:
-        return {name: value for name, value in self.overrides.items() if name != REWARD}
+        return {name: value for name, value in self.overrides.items() if name not in SLOTS}
 
     @property
-    def reward(self) -> str:
-        return str(self.overrides.get(REWARD, BUILT_IN))
+    def slots(self) -> dict[str, str]:
+        """The name of what is in each slot that does not hold what is built in."""
+        named = {name: str(self.overrides.get(name, BUILT_IN)) for name in SLOTS}
+        return {name: value for name, value in named.items() if value != BUILT_IN}
 
 
 class Budget(Record):
@@ -312,7 +322,7 @@ class Design(EvolvingRecord):
     budget: Budget
     price: Price
     code: Mapping[str, Source] = {}
-    """Python source of each reward function that an arm names; written by the planner's model, run in containers."""
+    """Source of all code that arms name: Python, run in containers, or an expression behind `=`."""
     promise: PowerTarget | None = None
     """What it can see; None for a design that promised nothing."""
     noise: Noise | None = None
@@ -387,8 +397,8 @@ class Design(EvolvingRecord):
             raise ValueError("an interaction or a trend is tested as a contrast, and nothing else is")
         if self.test == "contrast" and len(self.hypotheses) > 1:
             raise ValueError("a contrast is the one claim of its design")
-        if (named := {arm.reward for arm in self.arms} - {BUILT_IN}) != self.code.keys():
-            raise ValueError(f"code must hold the rewards that arms name, {sorted(named)}; found {sorted(self.code)}")
+        if (named := {name for arm in self.arms for name in arm.slots.values()}) != self.code.keys():
+            raise ValueError(f"code must hold what slots of arms name, {sorted(named)}; found {sorted(self.code)}")
         return self
 
     @property
@@ -434,7 +444,7 @@ class Design(EvolvingRecord):
 class RunSpec(EvolvingRecord):
     """Everything that defines one run: an arm with one seed under a locked design."""
 
-    added_fields: ClassVar = frozenset({"code", "phase"})
+    added_fields: ClassVar = frozenset({"code", "phase", "slots"})
 
     study: str
     design_hash: str
@@ -446,8 +456,20 @@ class RunSpec(EvolvingRecord):
     metric: Metric
     code: Source | None = None
     """Source of the reward function that is trained on; None for the environment's own."""
+    slots: Mapping[str, Source] = {}
+    """Source of what is in every other slot that does not hold what is built in."""
     phase: Phase = "confirm"
     """What it is for."""
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The source of what is in each slot that does not hold what is built in."""
+        return {**({} if self.code is None else {REWARD: self.code}), **self.slots}
+
+    @property
+    def runs_python(self) -> bool:
+        """Whether it runs code that somebody wrote for it, other than expressions."""
+        return any(not is_expression(source) for source in self.sources.values())
 
     @property
     def run_id(self) -> str:

@@ -16,7 +16,7 @@ from typing import Final
 from pydantic import Field
 
 from studies.records.base import JsonValue, Record, canonical
-from studies.records.design import SUCCESS, Arm, Design, Metric, NoisePlan, RunSpec
+from studies.records.design import REWARD, SUCCESS, Arm, Design, Metric, NoisePlan, RunSpec
 from studies.records.procedure import Phase
 
 VETOED: Final = "vetoed"
@@ -301,9 +301,11 @@ def _spec(
     study: str, design: Design, lock: str, arm: Arm, seed: int, job: Mapping[str, JsonValue], phase: Phase,
     metric: Metric, environment: str,
 ) -> RunSpec:  # fmt: skip
+    code = {slot: design.code[name] for slot, name in arm.slots.items()}
+    reward = code.pop(REWARD, None)
     return RunSpec(
         study=study, design_hash=lock, arm=arm.name, seed=seed, environment=environment, phase=phase, metric=metric,
-        job=add_evaluation_steps({**job, "seed": seed}, metric), code=design.code.get(arm.reward),
+        job=add_evaluation_steps({**job, "seed": seed}, metric), code=reward, slots=code,
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Final
 
 from studies.log.study import BUDGET_EXHAUSTED, LoggedAmendment, StudyState, Veto
-from studies.records.design import BUILT_IN, Design, Hypothesis
+from studies.records.design import REWARD, Design, Hypothesis, is_expression
 from studies.records.statements import statement, statement_of
 from studies.records.verdict import Verdict, find_contradictions, mark_contradictions, planner_label, quote_message
 from studies.report.elements import Cell, Play, Quote, Remark, Section, Table, Text, hash_cell, section, table, threat
@@ -246,15 +246,21 @@ def protocol_deviations(state: StudyState) -> Iterator[str]:
 
 
 def code_section(state: StudyState, design: Design, id: str) -> Section | None:
-    """Return the reward functions as they were locked, as text that is never run; None where there are none."""
+    """Return the code as it was locked, as text that is never run; None where there is none."""
     if not design.code:
         return None
     model, where = state.planner.get("model"), "Where it ran is not recorded."
     author = f"the planner's language model ({model})" if model else "the planner"
-    places = {attempt.sandbox.get("kind") for run in state.runs.values() if run.spec.code for attempt in run.attempts}
+    places = {
+        attempt.sandbox.get("kind") for run in state.runs.values() if run.spec.sources for attempt in run.attempts
+    }
     if places <= {"docker"}:
         where = "It ran in containers only, on training episodes." if places else "It has not run."
+    plain = all(map(is_expression, design.code.values()))
     blocks = [Text(
+        f"Written by {author} before the data, and locked with the design. It is expressions over numbers, which can "
+        "read nothing else. The verdicts rest on the environment's own evaluator, which was never given it."
+        if plain else
         f"Written by {author} before the data, and locked with the design. {where} The verdicts "
         "rest on the environment's own evaluator, which was never given it. Hidden tasks follow from public code, "
         "which it could read: so a sample of the training episodes of each of its runs was played again from what the "
@@ -262,9 +268,10 @@ def code_section(state: StudyState, design: Design, id: str) -> Section | None:
         "training tasks; what is rare may have been missed. A run that it may have ended itself was not tried again."
     )]  # fmt: skip
     for name, source in sorted(design.code.items()):
-        arms = ", ".join(arm.name for arm in design.arms if arm.reward == name)
+        arms = [arm for arm in design.arms if name in arm.slots.values()]
+        slot, told = next(slot for slot, of in arms[0].slots.items() if of == name), ", ".join(arm.name for arm in arms)
         sha256 = hashlib.sha256(source.encode()).hexdigest()
-        blocks += [Text(f"The reward {name}, trained on by {arms}; sha256 {sha256}:"), Text(source, "source")]
+        blocks += [Text(f"The {slot} {name}, trained on by {told}; sha256 {sha256}:"), Text(source, "source")]
     return section("Generated code", *blocks, id=id)
 
 
@@ -289,19 +296,23 @@ def find_escapes(source: str) -> tuple[str, ...]:
 
 
 def warn_generated_rewards(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Yield what a generated reward means for a conclusion, and how each of them and hidden success went."""
-    arms = [arm for arm in state.design.arms if arm.reward != BUILT_IN] if state.design else []
-    if arms:
+    """Yield what generated code means for a conclusion, and how each reward and hidden success went."""
+    coded = [arm for arm in state.design.arms if arm.slots] if state.design else []
+    if arms := [arm for arm in coded if REWARD in arm.slots]:
+        author = "by a language model" if state.planner.get("model") else "for this study"
         yield threat(
-            f"The training reward of {', '.join(arm.name for arm in arms)} was written by a language model. Training "
+            f"The training reward of {', '.join(arm.name for arm in arms)} was written {author}. Training "
             "can raise such a reward while hidden success stands still or falls (reward hacking); each reward has a "
             "scale of its own, so that training rewards of different arms say nothing beside one another."
         )
-    for arm in arms:
+    for arm in coded:
         assert state.design is not None
-        if escapes := find_escapes(state.design.code[arm.reward]):
+        for slot, name in arm.slots.items():
+            if not (escapes := () if is_expression(state.design.code[name]) else find_escapes(state.design.code[name])):
+                continue
+            more = "judge a play" if slot == REWARD else "its slot asks for"
             yield threat(
-                f"The reward {arm.reward} names {', '.join(escapes)}, by which it may do more than judge a play. It "
+                f"The {slot} {name} names {', '.join(escapes)}, by which it may do more than {more}. It "
                 "ran in the training client, on whose word alone training success rests. Read its source before "
                 "relying on its arm."
             )

@@ -10,6 +10,7 @@ from typing import Final
 
 from studies.checks.conditions import INITIAL
 from studies.log.study import RunState, StudyState
+from studies.records.design import REWARD
 from studies.records.procedure import Phase
 from studies.records.runs import NOISE_ARM, TRAINING_AREA
 from studies.report.claims import claims
@@ -139,7 +140,9 @@ def list_plotted_arms(state: StudyState) -> list[PlottedArm]:
 def curves(state: StudyState, evidence: Evidence) -> Curves | None:
     """Return the learning curves of all valid collected runs; None for none, or rewards of different functions."""
     key = evidence.curve_key
-    if key is None or (key == REWARDS and state.design is not None and state.design.code):
+    if key is None or (
+        key == REWARDS and state.design is not None and any(REWARD in arm.slots for arm in state.design.arms)
+    ):
         return None
     measured = "share of training episodes solved" if key == SUCCESS else "mean reward of training episodes"
     found, metric = metric_curves(state, evidence, key, measured), state.design.metric if state.design else None

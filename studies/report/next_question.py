@@ -15,7 +15,7 @@ from typing import Final
 
 from studies.log.study import StudyState
 from studies.records.base import JsonValue
-from studies.records.design import BUILT_IN, CONFIGURATION, MODEL, REWARD, SUCCESS, Design, Hypothesis, Metric
+from studies.records.design import BUILT_IN, CONFIGURATION, MODEL, SLOTS, SUCCESS, Design, Hypothesis, Metric
 from studies.records.procedure import InterimAnalysis
 from studies.records.runs import VETOED
 from studies.records.statements import effect_of, metric_name, value_of
@@ -364,7 +364,7 @@ def _compare(
     Its effect asks for `finer` times as many seeds. Where a topic in words cannot name both values, it is the study's
     own question."""
     whole = claim.sought == "equivalence" or claim.kind != "difference"
-    unsayable = claim.variable in (REWARD, CONFIGURATION, MODEL) or any(
+    unsayable = claim.variable in (*SLOTS, CONFIGURATION, MODEL) or any(
         value == BUILT_IN or isinstance(value, bool | Mapping | list) or value is None
         for value in (claim.control, claim.treatment)
     )

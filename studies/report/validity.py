@@ -25,7 +25,7 @@ from studies.checks.training import (
     list_unreported,
 )
 from studies.log.study import StudyState
-from studies.records.design import SUCCESS, Design, Hypothesis, Metric
+from studies.records.design import REWARD, SUCCESS, Design, Hypothesis, Metric
 from studies.records.runs import TRAINING_AREA, Conditions
 from studies.records.statements import metric_name
 from studies.records.verdict import Verdict
@@ -102,7 +102,9 @@ def _check_lock(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     for name, fields in between.items():
         yield Remark("failed", f"The arms of {name} differ in more than its variable: {', '.join(fields)}.")
     if not between:
-        what = f"resolved jobs{' and rewards' if state.design.code else ''} of compared arms"
+        rewards = any(REWARD in arm.slots for arm in state.design.arms)
+        beside = " and rewards" if rewards else " and code" if state.design.code else ""
+        what = f"resolved jobs{beside} of compared arms"
         yield Remark("passed", f"The {what} differ in {what_differs(state.design)} and in nothing else.")
 
 

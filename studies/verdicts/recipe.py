@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from studies.log.study import StudyState
 from studies.records.base import JsonValue, canonical
-from studies.records.design import BUILT_IN, REWARD, Design, Hypothesis, Metric
+from studies.records.design import BUILT_IN, NO_CODE, Design, Hypothesis, Metric
 from studies.records.statements import setting
 from studies.records.verdict import Verdict
 
@@ -161,7 +161,7 @@ def format_fields(fields: Mapping[str, JsonValue]) -> str:
 def _better(number: int, design: Design, claim: Hypothesis, verdict: Verdict) -> BetterValue:
     arms = design.arm(design.control_arm), design.arm_with(claim.variable, claim.treatment)
     sides = [
-        {name: {REWARD: BUILT_IN, **design.base_job, **arm.overrides}.get(name) for name in sorted(claim.declared)}
+        {name: {**NO_CODE, **design.base_job, **arm.overrides}.get(name) for name in sorted(claim.declared)}
         for arm in arms
     ]
     treatment_wins = ((verdict.estimate or 0.0) > 0) == design.metric.higher_is_better

@@ -119,7 +119,8 @@ class PolicyLearner(ABC):
         batch = replace(batch, episodes=tuple(episode for episode in batch.episodes if episode.weight > 0))
         rows = train_rows(batch.episodes)
         counts = [tokens_by_call(own) for own in rows]
-        values, by_call = self._advantages(batch.episodes, counts)
+        given = [episode.advantage for episode in batch.episodes if episode.advantage is not None]
+        values, by_call = (given, {}) if given else self._advantages(batch.episodes, counts)
         for number, advantages in by_call.items():
             for row in rows[number]:
                 if row.calls is not None:

@@ -147,6 +147,8 @@ class TrainEpisode:
     rows: tuple[TrainRow, ...]
     weight: float = 1.0
     call_rewards: tuple[CallReward, ...] = ()
+    advantage: float | None = None
+    """What a client gave in place of the algorithm's own, of all its calls; of a batch all have one, or none."""
 
 
 @dataclass(frozen=True, slots=True)

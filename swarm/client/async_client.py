@@ -9,11 +9,11 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ValidationError
@@ -35,6 +35,7 @@ from swarm.snapshot import HistoryPage, Snapshot
 from swarm.wire import (
     EVALUATION_STREAM,
     EXPORT_HEADER,
+    AwaitedAdvantages,
     BeginRequest,
     CheckpointList,
     EpisodeKind,
@@ -43,6 +44,7 @@ from swarm.wire import (
     EraseRequest,
     Erasure,
     ExportCounts,
+    GivenAdvantages,
     Lease,
     Released,
     ReleaseReason,
@@ -265,6 +267,18 @@ class AsyncSwarmClient(Connectable):
             raise InvalidRequest(f"expected a share above 0 for each stream, found {dict(shares)!r}") from error
         return await self._post(StreamList, "/streams", asked)
 
+    async def awaited_advantages(self) -> AwaitedAdvantages:
+        """Return the batch that waits for advantages (a job's `external_advantages`), or an empty one."""
+        return await self._get(AwaitedAdvantages, "/advantages")
+
+    async def give_advantages(self, batch: str, advantages: Sequence[float]) -> AwaitedAdvantages:
+        """Give the advantages of a batch's episodes, if training waits for them; return what it waits for then."""
+        try:
+            given = GivenAdvantages(batch=batch, advantages=tuple(advantages))
+        except ValidationError as error:
+            raise to_invalid_request(error) from None
+        return await self._post(AwaitedAdvantages, "/advantages", given)
+
     async def rollout(
         self,
         agent: Agent,
@@ -273,8 +287,10 @@ class AsyncSwarmClient(Connectable):
         concurrency: int = 64,
         stream: str = "default",
         timeout_s: float = EPISODE_TIMEOUT_S,
+        choose: Callable[[], Awaitable[HasId]] | None = None,
     ) -> RolloutSummary:
         """Let `agent` play the tasks, each once per place in its group, over and over, until the job is finished.
+        Where it is given, `choose` names the task of each next group in place of the server.
 
         The server hands the places out (`register_tasks`), so that any number of clients share one pass over the
         tasks, and a restarted one goes on from the breakpoint; JobConflict where the stream has other tasks.
@@ -284,13 +300,18 @@ class AsyncSwarmClient(Connectable):
         agent whose plays can never be trained (`swarm.client.rollout`); ServerFailed at once, and Unreachable once the
         server has been away for too long.
         """
-        if (await self.status()).group_size is None:
+        if (group_size := (await self.status()).group_size) is None:
             raise InvalidRequest("the server has no job yet; call ensure_training(job) first")
-        known = list(tasks)
-        named = await retry_until_ready(lambda: self.register_tasks(known, stream))
-        rollout = RolloutLoop(agent, timeout_s)
-        begin = partial(self.begin_next, named, wait_s=WAIT_S, timeout_s=timeout_s + CLEANUP_TIMEOUT_S)
-        await rollout.play(itertools.repeat(Place(0, begin)), concurrency)
+        rollout, leave_s = RolloutLoop(agent, timeout_s), timeout_s + CLEANUP_TIMEOUT_S
+        if choose is None:
+            known = list(tasks)
+            named = await retry_until_ready(lambda: self.register_tasks(known, stream))
+            begin = partial(self.begin_next, named, wait_s=WAIT_S, timeout_s=leave_s)
+            places: Iterator[Place[Episode[Any]]] = itertools.repeat(Place(0, begin))
+        else:
+            chosen = partial(self.begin, stream=stream, wait_s=WAIT_S, timeout_s=leave_s)
+            places = _places_of_chosen(choose, chosen, group_size)
+        await rollout.play(places, concurrency)
         return rollout.summary()
 
     async def evaluate(
@@ -334,3 +355,15 @@ class AsyncSwarmClient(Connectable):
 
     async def _begin(self, asked: BeginRequest) -> Lease:
         return await self._post(Lease, "/episodes", asked.model_copy(update={"code": self._code}))
+
+
+def _places_of_chosen(
+    choose: Callable[[], Awaitable[HasId]], begin: Callable[[HasId], Awaitable[Episode[Any]]], group_size: int
+) -> Iterator[Place[Episode[Any]]]:
+    """Yield the places of one group after another, each of a task that is chosen when its first place is taken."""
+
+    async def begin_chosen(chosen: asyncio.Future[HasId]) -> Episode[Any]:
+        return await begin(await asyncio.shield(chosen))
+
+    while True:
+        yield from itertools.repeat(Place(0, partial(begin_chosen, asyncio.ensure_future(choose()))), group_size)

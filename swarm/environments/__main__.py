@@ -1,13 +1,16 @@
 """The environments as processes: one that trains, one that evaluates.
 
     python -m swarm.environments play     --server URL --environment guess [--reward FILE.py[:NAME]] [--stream NAME]
+                                          [--slot NAME=FILE.py[:NAME]]
     python -m swarm.environments evaluate --server URL --environment guess --out FILE [--split hidden] [--episodes 512]
                                           [--transcripts 2] [--during]
 
 Both take --tasks FILE (these tasks, a JSON list of {"id", "data"}, instead of a split's), --agent FILE.py[:NAME] (an
 agent of one's own instead of the environment's; with tasks of its own it needs no environment), --concurrency, --seed,
 --timeout (seconds that one play may take) and --unchanged (refuse the user's files if they are saved while they are
-loaded). The server's client token is read from AJET_TOKEN. `play` goes on until
+loaded). A --slot is code for a part of the environment's own client (`swarm.environments.user_code`): reward, advantage
+(of a job with `external_advantages`), task_weights, prompt, agent. The server's client token is read from AJET_TOKEN.
+`play` goes on until
 the job is finished, and so does `evaluate --during`, which plays --episodes whenever training waits for them (as many
 as it waits for where --episodes is left out) and writes all these evaluations to FILE; each prints a line of JSON that
 sums up, `play` into --out FILE if that is given. Exit codes: 0 done; 2 bad input; 3 the server is lost, or refuses, or
@@ -30,7 +33,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from swarm.client import Agent, AgentFailed, AgentMisplays, AsyncSwarmClient
+from swarm.client import Agent, AgentFailed, AgentMisplays, AsyncSwarmClient, RolloutSummary
 from swarm.client.async_client import EPISODE_TIMEOUT_S
 from swarm.client.episode import EpisodeResult
 from swarm.environments import processes
@@ -52,7 +55,16 @@ from swarm.environments.play import (
     write_json,
 )
 from swarm.environments.registry import add_folder
-from swarm.environments.user_code import Reward, code_hash, load_agent, report_failures
+from swarm.environments.user_code import (
+    SLOTS,
+    Advantage,
+    Reward,
+    TaskWeights,
+    code_hash,
+    load,
+    load_agent,
+    report_failures,
+)
 from swarm.errors import InvalidRequest, SwarmError
 from swarm.plugins import seconds
 
@@ -72,6 +84,8 @@ class PlaySetup:
     environment: Environment | None
     code: str | None
     """sha256 of the user's files, None where there are none."""
+    advantage: Advantage | None = None
+    weights: TaskWeights | None = None
 
 
 def main() -> int:
@@ -105,7 +119,8 @@ def _fail(code: int, message: str) -> int:
 
 def _code_folder(arguments: argparse.Namespace) -> Path | None:
     """Return the folder of the user's own code, None where nothing is the user's."""
-    place = arguments.agent or arguments.reward
+    places = (arguments.agent, arguments.reward, *arguments.slot.values())
+    place = next((place for place in places if place and not place.startswith("=")), None)
     return Path(place.partition(":")[0]).absolute().parent if place else None
 
 
@@ -120,8 +135,10 @@ def _load(arguments: argparse.Namespace) -> PlaySetup:
         bound_resource(resource.RLIMIT_AS, MOST_BYTES)
     if environment is None and not (arguments.agent and arguments.tasks):
         raise InvalidRequest("expected --environment, or an --agent with --tasks of its own; found neither")
-    if arguments.agent and arguments.reward:
+    if arguments.agent and (arguments.reward or arguments.slot.keys() - {"advantage", "task_weights"}):
         raise InvalidRequest("expected --agent or --reward: an agent returns its own reward; found both")
+    slots = arguments.slot | ({"reward": arguments.reward} if arguments.reward else {})
+    advantage = Advantage.load(slots["advantage"]) if "advantage" in slots else None
     if arguments.tasks or environment is None:
         tasks = read_tasks(arguments.tasks)
     else:
@@ -129,13 +146,15 @@ def _load(arguments: argparse.Namespace) -> PlaySetup:
     if arguments.agent or environment is None:
         agent = report_failures(load_agent(arguments.agent))
     else:
-        reward = Reward.load(arguments.reward) if arguments.reward else None
-        agent = agent_of(environment, reward)
-        agent = report_failures(agent) if reward or posed else agent
+        reward = Reward.load(slots["reward"]) if "reward" in slots else None
+        own = [load(slots[name], name, takes=SLOTS[name]) if name in slots else None for name in ("prompt", "agent")]
+        agent = agent_of(environment, reward, None, *own)
+        agent = report_failures(agent) if slots or posed else agent
         tasks = tasks if posed else check_tasks(tasks, environment)
     if arguments.unchanged and folder is not None and code_hash(folder) != code:
         raise InvalidRequest("expected files that stay as they are while they are loaded; found them saved meanwhile")
-    return PlaySetup(agent, tasks, environment, code)
+    weights = TaskWeights(slots["task_weights"], tasks, arguments.seed) if "task_weights" in slots else None
+    return PlaySetup(agent, tasks, environment, code, advantage, weights)
 
 
 async def _cancel_on_sigterm(work: Awaitable[None]) -> None:
@@ -150,13 +169,30 @@ async def _play(arguments: argparse.Namespace, setup: PlaySetup, token: str) -> 
     random.Random(arguments.seed).shuffle(tasks)
     owner = os.environ.get(processes.OWNER, "play")
     async with AsyncSwarmClient(arguments.server, token, owner=owner, code=setup.code) as client:
-        summary = await client.rollout(
-            setup.agent, tasks, concurrency=arguments.concurrency, stream=arguments.stream, timeout_s=arguments.timeout
-        )
+        agent, choose = setup.agent, setup.weights
+        playing = client.rollout(
+            agent if choose is None else choose.watch(agent), tasks, concurrency=arguments.concurrency,
+            stream=arguments.stream, timeout_s=arguments.timeout, choose=choose,
+        )  # fmt: skip
+        summary = await (playing if setup.advantage is None else _until_first(playing, setup.advantage.serve(client)))
     if arguments.out is None:
         sys.stdout.write(json.dumps(asdict(summary)) + "\n")
     else:
         write_json(arguments.out, asdict(summary))
+
+
+async def _until_first(playing: Awaitable[RolloutSummary], serving: Awaitable[None]) -> RolloutSummary:
+    """Return what was played; raise what ends the service of its training, which ends with it."""
+    played, served = asyncio.ensure_future(playing), asyncio.ensure_future(serving)
+    try:
+        await asyncio.wait({played, served}, return_when=asyncio.FIRST_COMPLETED)
+        if not played.done():
+            await served  # it only ends by an error
+        return await played
+    finally:
+        played.cancel()
+        served.cancel()
+        await asyncio.wait({played, served})
 
 
 async def _evaluate(arguments: argparse.Namespace, setup: PlaySetup, token: str) -> None:
@@ -218,6 +254,7 @@ def _parse_arguments() -> argparse.Namespace:
     play, evaluation = actions.choices["play"], actions.choices["evaluate"]
     play.add_argument("--stream", type=_name, default="default", help="the stream of tasks the episodes belong to")
     play.add_argument("--reward", metavar="FILE.py[:NAME]", help="judge plays of the environment's agent with this")
+    play.add_argument("--slot", action="append", type=_slot, default=[], help="code for a part of the client")
     play.add_argument("--out", type=_file, help="file to write the summary to, instead of standard output")
     play.set_defaults(split="train")
     evaluation.add_argument("--split", choices=get_args(Split), default="hidden")
@@ -225,8 +262,17 @@ def _parse_arguments() -> argparse.Namespace:
     evaluation.add_argument("--out", type=_file, required=True, help="file to write")
     evaluation.add_argument("--during", action="store_true", help="whenever training waits for it")
     evaluation.add_argument("--transcripts", type=_count, default=0, help="plays to write: of hidden tasks the first")
-    evaluation.set_defaults(reward=None)
-    return parser.parse_args()
+    evaluation.set_defaults(reward=None, slot=[])
+    arguments = parser.parse_args()
+    arguments.slot = dict(arguments.slot)
+    return arguments
+
+
+def _slot(text: str) -> tuple[str, str]:
+    name, _, place = text.partition("=")
+    if name not in SLOTS or not place:
+        raise argparse.ArgumentTypeError(f"expected NAME=FILE.py of {', '.join(SLOTS)}, found {text!r}")
+    return name, place
 
 
 def _count(text: str) -> int:

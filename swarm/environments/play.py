@@ -26,7 +26,7 @@ from swarm.client import Agent, AsyncSwarmClient, Episode, EpisodeResult
 from swarm.client.episode import Result
 from swarm.client.rollout import ENGINE_OFF_S
 from swarm.environments.base import Environment, Game, Message, Outcome, PlainEnvironment, PlainGame, Split, Task
-from swarm.environments.user_code import Reward, RewardFailed, call, finite
+from swarm.environments.user_code import Reward, RewardFailed, call, call_slot, finite
 from swarm.errors import ContextExceeded, EngineUnavailable, InvalidRequest, ServerFailed, Unreachable
 from swarm.wire import ServerState
 
@@ -249,10 +249,15 @@ _KEPT = ("role", "content", "tool_calls", "reasoning_content")
 """What of a policy's message goes back to it."""
 
 
-async def play(game: Game, episode: Episode[Any]) -> tuple[list[Message], Outcome]:
-    """Play a game with the episode's policy; return its conversation and worth. What may block runs in a thread."""
+async def play(
+    game: Game, episode: Episode[Any], prompt: Callable[..., Any] | None = None
+) -> tuple[list[Message], Outcome]:
+    """Play a game with the episode's policy; return its conversation and worth. What may block runs in a thread.
+    `prompt` gives what the policy reads first for the game's own messages."""
     plain = isinstance(game, PlainGame)
     messages = chat_messages(await _call_method(plain, game.opening), "opening")
+    if prompt is not None:
+        messages = chat_messages(await call_slot("prompt", prompt, messages), "prompt")
     if not messages:
         raise TypeError("expected a message or more of opening(), found none")
     tools: dict[str, Any] = {"tools": list(game.tools)} if game.tools else {}
@@ -281,8 +286,12 @@ def chat_messages(found: Any, method: str) -> list[Message]:
     return list(found)
 
 
-def agent_of(environment: Environment, reward: Reward | None = None, on_play: OnPlay | None = None) -> Agent:
-    """Return the agent of an environment, or one that carries its games' messages; `on_play` hears of games only."""
+def agent_of(
+    environment: Environment, reward: Reward | None = None, on_play: OnPlay | None = None,
+    prompt: Callable[..., Any] | None = None, player: Callable[..., Any] | None = None,
+) -> Agent:  # fmt: skip
+    """Return the agent of an environment, or one that carries its games' messages; `on_play` hears of games only.
+    `player` plays a game in place of `play`, and returns its messages."""
     if environment.has("agent"):
 
         async def own(episode: Episode[Any]) -> Outcome:
@@ -292,7 +301,11 @@ def agent_of(environment: Environment, reward: Reward | None = None, on_play: On
 
     async def agent(episode: Episode[Any]) -> Outcome:
         game = await _call_method(isinstance(environment, PlainEnvironment), environment.game, episode.task)
-        messages, found = await play(game, episode)
+        if player is None:
+            messages, found = await play(game, episode, prompt)
+        else:
+            messages = chat_messages(await call(player, episode, game) or [], "agent")
+            found = await _call_method(isinstance(game, PlainGame), game.outcome)
         outcome = judge_outcome(environment, found)
         if on_play is not None:
             on_play(episode.task, messages)

@@ -3,7 +3,12 @@
     load("agent.py:play", "agent")                 the function `play`; without a name the function `agent`
     async def agent(episode): ...                  or plain, in a thread of its own; returns what the play was worth
     reward(task, messages, outcome) -> float       once after each training play, with copies
+    advantage(rewards, groups) -> list[float]      once for each batch that training waits with
+    task_weights(history) -> list[float]           before each group: how likely each task is to be played next
+    prompt(messages) -> list[dict]                 once a play: what the policy reads first, in place of the game's
+    async def agent(episode, game): ...            plays a game, and returns its messages; the game judges
 
+The first two may also be an expression behind `=` (`swarm.environments.expressions`), as text in place of a file.
 Nothing is isolated: loaded code can do whatever its process can. A file is imported as a script would be, its folder
 first on the path; what is wrong is an InvalidRequest that says where. A reward that is no finite number, or takes
 longer than `MOST_S`, is a failed play; whether the task was solved remains the game's decision. First failures go to
@@ -23,21 +28,25 @@ import importlib.util
 import inspect
 import math
 import os
+import random
 import sys
 import traceback
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from numbers import Real
 from pathlib import Path
+from statistics import fmean, stdev
 from types import ModuleType
 from typing import Any, Final
 
-from swarm.client import Agent, Episode, Result, plain_agent
+from swarm.client import Agent, AgentFailed, AsyncSwarmClient, Episode, Result, plain_agent
 from swarm.client.episode import UnusableReward, parse_reward
 from swarm.client.rollout import find_retry_after_s
 from swarm.client.threads import run_in_thread
 from swarm.environments.base import Message, Outcome, Task
-from swarm.errors import InvalidRequest, SwarmError
+from swarm.environments.expressions import Expression
+from swarm.errors import EngineUnavailable, InvalidRequest, SwarmError, Unreachable
 
 _folders: set[Path] = set()
 """Of the files that were loaded."""
@@ -161,6 +170,15 @@ def _is_code_file(path: Path) -> bool:
     return path.suffix in SUFFIXES and not path.name.startswith(".") and path.is_file() and not path.is_symlink()
 
 
+SLOTS: Final = {
+    "reward": "task, messages, outcome", "advantage": "rewards, groups", "task_weights": "history",
+    "prompt": "messages", "agent": "episode, game",
+}  # fmt: skip
+"""The places in a training client for code, by the name of its function: what that takes."""
+_REMEMBERED: Final = 64
+"""Rewards of each task that weights are computed from."""
+_LOOK_S: Final = 0.1
+"""Seconds between two looks for a batch that waits for its advantages."""
 MOST_S = 10.0
 """Seconds that one call may take; a play as a whole may take far longer, as a policy does."""
 
@@ -173,8 +191,31 @@ class RewardNotFinite(RewardFailed, UnusableReward):
     """A reward function returned what is no finite number."""
 
 
+async def call_slot(slot: str, function: Callable[..., Any], *shown: Any, most_s: float = MOST_S) -> Any:
+    """Return what code gives for copies of what it is shown; raise RewardFailed where it raises or takes too long."""
+    try:
+        async with asyncio.timeout(most_s) as limit:
+            return await call(function, *copy.deepcopy(shown))
+    except Exception as error:
+        if limit.expired():
+            raise RewardFailed(f"the {slot} function did not return within {most_s:g} s") from error
+        said = f"{type(error).__name__}: {error}{describe_place(error)}"
+        raise RewardFailed(f"the {slot} function raised {said}") from error
+
+
+PLAY_NUMBERS: Final = ("reward", "success", "turns", "characters")
+
+
+def play_numbers(messages: Sequence[Message], outcome: Mapping[str, Any]) -> dict[str, float]:
+    """Return what an expression for a reward may name: a play's facts and outcome, and how long its answers were."""
+    answers = [message for message in messages if message["role"] == "assistant"]
+    characters = sum(len(str(answer.get("content") or "")) for answer in answers)
+    own = {"reward": outcome["reward"], "success": float(outcome["success"])}
+    return {"turns": float(len(answers)), "characters": float(characters), **outcome["facts"], **own}
+
+
 class Reward:
-    """A reward function from a file."""
+    """A reward function from a file, or an expression over `play_numbers`."""
 
     def __init__(self, function: Callable[..., Any], most_s: float = MOST_S) -> None:
         self._function = function
@@ -182,26 +223,116 @@ class Reward:
 
     @classmethod
     def load(cls, place: str) -> Reward:
-        return cls(load(place, "reward", takes="task, messages, outcome"))
+        if not place.startswith("="):
+            return cls(load(place, "reward", takes=SLOTS["reward"]))
+        expression = Expression(place)
+        return cls(lambda task, messages, outcome: expression(play_numbers(messages, outcome)))
 
     async def __call__(self, task: Task, messages: list[Message], outcome: Outcome) -> Outcome:
         """Return what the play is worth by the function, and whether it was solved by the game."""
         shown = (
             {"id": task.id, "data": dict(task.data)},
             messages,
-            {"reward": outcome.reward, "success": outcome.success},
+            {"reward": outcome.reward, "success": outcome.success, "facts": dict(outcome.facts)},
         )
-        try:
-            async with asyncio.timeout(self._most_s) as limit:
-                worth = await call(self._function, *copy.deepcopy(shown))
-        except Exception as error:
-            if limit.expired():
-                raise RewardFailed(f"the reward function did not return within {self._most_s:g} s") from error
-            said = f"{type(error).__name__}: {error}{describe_place(error)}"
-            raise RewardFailed(f"the reward function raised {said}") from error
+        worth = await call_slot("reward", self._function, *shown, most_s=self._most_s)
         if (number := finite(worth)) is None:
             raise RewardNotFinite(f"expected the reward function to return a finite number, found {worth!r:.80}")
         return Outcome(reward=number, success=outcome.success)
+
+
+class Advantage:
+    """An advantage function from a file, or an expression over a reward and its group's numbers.
+
+    `rewards` are those of a batch's episodes; `groups` number the groups these are of. It returns a finite number for
+    each. In an expression `reward` is one of them, and mean, std (the sample's), n, min and max are its group's.
+    """
+
+    NAMES: Final = ("reward", "mean", "std", "n", "min", "max")
+
+    def __init__(self, function: Callable[..., Any], most_s: float = MOST_S) -> None:
+        self._function = function
+        self._most_s = most_s
+
+    @classmethod
+    def load(cls, place: str) -> Advantage:
+        if not place.startswith("="):
+            return cls(load(place, "advantage", takes=SLOTS["advantage"]))
+        expression = Expression(place)
+        expression.require_names(cls.NAMES)
+
+        def evaluate(rewards: Sequence[float], groups: Sequence[int]) -> list[float]:
+            known: dict[int, dict[str, float]] = {}
+            for group in set(groups):
+                own = [reward for reward, of in zip(rewards, groups, strict=True) if of == group]
+                spread = stdev(own) if len(own) > 1 else 0.0
+                known[group] = dict(zip(cls.NAMES[1:], (fmean(own), spread, len(own), min(own), max(own)), strict=True))
+            return [expression({**known[of], "reward": reward}) for reward, of in zip(rewards, groups, strict=True)]
+
+        return cls(evaluate)
+
+    async def __call__(self, rewards: Sequence[float], groups: Sequence[int]) -> list[float]:
+        given = await call_slot("advantage", self._function, list(rewards), list(groups), most_s=self._most_s)
+        return finite_numbers("advantage", given, len(rewards))
+
+    async def serve(self, client: AsyncSwarmClient) -> None:
+        """Answer each batch that training waits with, until cancelled; AgentFailed for one that it has no answer to."""
+        while True:
+            with suppress(Unreachable, EngineUnavailable):  # whoever plays gives a server up that stays away
+                if (batch := await client.awaited_advantages()).rewards:
+                    try:
+                        numbers = await self(batch.rewards, batch.groups)
+                    except RewardFailed as error:
+                        raise AgentFailed(str(error)) from error
+                    await client.give_advantages(batch.batch, numbers)
+            await asyncio.sleep(_LOOK_S)
+
+
+class TaskWeights:
+    """Chooses training tasks by weights that a function gives from the rewards of each since this process began.
+
+    Its `history` has {"id", "data", "rewards"} of each task, the latest rewards last; it returns as many numbers, none
+    below 0 and one above.
+    """
+
+    def __init__(self, place: str, tasks: Sequence[Task], seed: int) -> None:
+        self._function = load(place, "task_weights", takes=SLOTS["task_weights"])
+        self._tasks, self._rng = tasks, random.Random(seed)
+        self._rewards: dict[str, deque[float]] = {task.id: deque(maxlen=_REMEMBERED) for task in tasks}
+
+    def watch(self, agent: Agent) -> Agent:
+        """Return the agent with what its plays are worth remembered."""
+
+        async def play(episode: Episode[Any]) -> Result:
+            result = await agent(episode)
+            self._rewards[episode.task.id].append(parse_reward(result)[0])
+            return result
+
+        return play
+
+    async def __call__(self) -> Task:
+        """Return the task of the next group; AgentFailed where the function gives no weights."""
+        history = [
+            {"id": each.id, "data": dict(each.data), "rewards": [*self._rewards[each.id]]} for each in self._tasks
+        ]
+        try:
+            weights = finite_numbers(
+                "task_weights", await call_slot("task_weights", self._function, history), len(history)
+            )
+            if min(weights) < 0 or not 0 < sum(weights) < math.inf:
+                raise RewardFailed("expected the task_weights function to return weights of 0 and more, one above 0")
+        except RewardFailed as error:
+            raise AgentFailed(str(error)) from error
+        return self._rng.choices(self._tasks, weights)[0]
+
+
+def finite_numbers(slot: str, given: Any, count: int) -> list[float]:
+    """Return a list of so many finite numbers; raise RewardFailed for anything else."""
+    numbers = [finite(value) for value in given] if isinstance(given, list | tuple) else []
+    known = [number for number in numbers if number is not None]
+    if len(numbers) != count or len(known) < count:
+        raise RewardFailed(f"expected the {slot} function to return {count} finite numbers, found {given!r:.80}")
+    return known
 
 
 def finite(value: Any) -> float | None:

@@ -51,6 +51,7 @@ from swarm.wire import (
     EXPORT_HEADER,
     AbortRequest,
     Ack,
+    AwaitedAdvantages,
     BeginRequest,
     CheckpointList,
     EndAck,
@@ -59,6 +60,7 @@ from swarm.wire import (
     EpisodeRecord,
     EraseRequest,
     Erasure,
+    GivenAdvantages,
     Lease,
     PrepareRequest,
     Released,
@@ -287,6 +289,18 @@ async def share_streams(body: SharesRequest, server: Server) -> StreamList:
 async def list_tasks(body: TaskList, server: Server) -> TaskListKnown:
     """Name the tasks of a stream, whose places the server then hands out."""
     return await server.training.rollout.list_tasks(body)
+
+
+@router.get("/advantages", dependencies=PLAYERS)
+async def awaited_advantages(server: Server) -> AwaitedAdvantages:
+    """Return the batch with which training waits for advantages; an empty one where it does not."""
+    return server.training.awaited_advantages
+
+
+@router.post("/advantages", dependencies=PLAYERS)
+async def give_advantages(body: GivenAdvantages, server: Server) -> AwaitedAdvantages:
+    """Give the advantages of the batch's episodes; return what training waits for then."""
+    return server.training.take_advantages(body)
 
 
 @router.post("/owners/release", dependencies=PLAYERS)

@@ -170,13 +170,15 @@ class BatchScheduled(Update):
 
     step: int
     episodes: tuple[str, ...]
+    advantages: tuple[float, ...] | None = None
+    """Of these episodes, where a client gave them."""
 
     @classmethod
     def write(cls, to: RowWriter, changes: Sequence[Self]) -> None:
         settle = sa.update(EPISODES).where(_THIS, _E.state == "ended", _E.kind == "train")
         for change in changes:
             row = {"training": to.training, "step": change.step, "episodes": len(change.episodes)}
-            to.connection.execute(sa.insert(STEPS), row)
+            to.connection.execute(sa.insert(STEPS), {**row, "advantages": change.advantages})
             rows = [
                 {"of": to.training, "this": episode, "state": "in_step", "step": change.step, "place": place}
                 for place, episode in enumerate(change.episodes)

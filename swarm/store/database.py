@@ -5,8 +5,8 @@ which makes all before it durable too. PostgreSQL is durable as its server is co
 connect_timeout, keepalives and tcp_user_timeout, and statement_timeout; what the store's URL sets itself stands.
 
 Errors are told apart by the database's codes; what is not known to be permanent is tried again. One database serves one
-server directory: the first to open it writes its id, any other is refused. Schema 0001 is brought to the newest in one
-step.
+server directory: the first to open it writes its id, any other is refused. Schemas 0001 and 0009 are brought
+to the newest in one step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateColumn
 
 from swarm.errors import ServerFailed
-from swarm.store.tables import FIRST, META, METADATA, NEWEST, SINCE_FIRST, TASK_LISTS, VERSION
+from swarm.store.tables import BEFORE, FIRST, META, METADATA, NEWEST, SINCE_FIRST, STEPS, TASK_LISTS, VERSION
 
 _LOCK = 0x616A6574
 """Number of PostgreSQL's lock under which the tables are made or changed."""
@@ -104,11 +104,11 @@ def migrate(connection: sa.Connection) -> None:
     nothing, and one process at a time: who comes second finds it done."""
     if (version := _version(connection)) == NEWEST:
         return
-    if version not in (None, FIRST):
+    if version not in (None, FIRST, BEFORE):
         raise ServerFailed(
             f"the store {redacted_url(connection.engine)} was written by another version of ajet: expected its "
-            f"schema to be {NEWEST}, or {FIRST} to bring it over, found {version}; open it with that version, "
-            "or give another --store"
+            f"schema to be {NEWEST}, or {FIRST} or {BEFORE} to bring it over, found {version}; open it with that "
+            "version, or give another --store"
         )
     if connection.dialect.name == "sqlite":  # of itself it begins no transaction before a change of tables
         connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -118,9 +118,10 @@ def migrate(connection: sa.Connection) -> None:
     if version is None:
         METADATA.create_all(connection, checkfirst=False)
         connection.execute(sa.insert(VERSION).values(version_num=NEWEST))
-    elif version == FIRST:
-        TASK_LISTS.create(connection, checkfirst=False)
-        for column in SINCE_FIRST:
+    elif version in (FIRST, BEFORE):
+        if version == FIRST:
+            TASK_LISTS.create(connection, checkfirst=False)
+        for column in SINCE_FIRST if version == FIRST else (STEPS.c.advantages,):
             new = CreateColumn(column).compile(dialect=connection.dialect)
             connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {new}")
         connection.execute(sa.update(VERSION).values(version_num=NEWEST))

@@ -50,7 +50,7 @@ class RecoveredState:
     other jobs, where this training begins just now beside them. played: of turns that are not over, how many plays
     ended and wait no more, by stream, turn and the reason why they were dropped ("" where they were not). measured:
     what is known of settled steps, by step, ascending; nothing of those that an earlier release settled. evaluations:
-    of the kept checkpoints, by their steps.
+    of the kept checkpoints, by their steps. advantages: of the batches to replay, where a client gave them.
     """
 
     checkpoints: Sequence[tuple[int, str]]
@@ -68,6 +68,7 @@ class RecoveredState:
     played: Mapping[tuple[str, int, str], int] = field(default_factory=dict)
     measured: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     evaluations: Sequence[EvaluationSummary] = ()
+    advantages: Mapping[int, Sequence[float]] = field(default_factory=dict)
 
 
 class ExportableEpisodes(NamedTuple):
@@ -201,6 +202,10 @@ def recover_state(engine: sa.Engine, stored: StoredTraining, kept: int, fresh_st
         query = sa.select(STEPS.c.metrics).where(STEPS.c.training == training, STEPS.c.step == step)
         return cast(Mapping[str, float] | None, connection.execute(query).scalar())
 
+    def read_advantages(connection: sa.Connection, step: int) -> Sequence[float] | None:
+        query = sa.select(STEPS.c.advantages).where(STEPS.c.training == training, STEPS.c.step == step)
+        return cast(Sequence[float] | None, connection.execute(query).scalar())
+
     with engine.connect() as connection:
         step = read_high_water_marks(connection, training).step
         # a job that keeps more checkpoints than before has no more of the steps whose tokens are gone
@@ -225,6 +230,7 @@ def recover_state(engine: sa.Engine, stored: StoredTraining, kept: int, fresh_st
             checkpoints=checkpoints(connection, training),
             step=step,
             replay=_ByStep(engine, range(oldest + 1, step + 1), read_batch),
+            advantages=_ByStep(engine, range(oldest + 1, step + 1), read_advantages),
             pool=_samples(connection, _E.closed, own, _E.kind == "train", _E.state == "ended"),
             prepared=_samples(connection, _E.serial, own, _E.kind == "train", _E.state == "prepared"),
             fencing_tokens={episode: (token, _closing(state), why) for episode, token, state, why in reversed(closed)},

@@ -25,8 +25,8 @@ from swarm.backends.protocols import CallReward
 from swarm.timelines import Drift, Node
 from swarm.wire import EvaluationSummary
 
-FIRST, NEWEST = "0001", "0009"
-"""The schema of 0.1.0, and the one that is written."""
+FIRST, BEFORE, NEWEST = "0001", "0009", "0010"
+"""The schema of 0.1.0, the one before there were advantages from outside, and the one that is written."""
 ID_BYTES = 4
 """Bytes of one id."""
 
@@ -232,6 +232,7 @@ class StepRow(Base):
     step: Mapped[int] = mapped_column(primary_key=True)
     episodes: Mapped[int]
     metrics: Mapped[Mapping[str, float] | None] = mapped_column(Json, default=None)
+    advantages: Mapped[tuple[float, ...] | None] = mapped_column(Json, default=None)  # that a client gave, by place
 
 
 class CheckpointRow(Base):
@@ -300,10 +301,10 @@ VERSION = sa.Table(
     sa.Column("version_num", sa.String(32), nullable=False),
     sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )
-"""Which schema it is, FIRST or NEWEST, under the name that alembic once gave it."""
+"""Which schema it is, FIRST, BEFORE or NEWEST, under the name that alembic once gave it."""
 SINCE_FIRST = (
     EPISODES.c.task_index, EPISODES.c.call_rewards, EPISODES.c.code, NODES.c.trained, NODES.c.cut, STEPS.c.metrics,
-    CHECKPOINTS.c.episodes, CHECKPOINTS.c.reward, CHECKPOINTS.c.success, STREAMS.c.next_task_index,
+    STEPS.c.advantages, CHECKPOINTS.c.episodes, CHECKPOINTS.c.reward, CHECKPOINTS.c.success, STREAMS.c.next_task_index,
     STREAMS.c.unfinished,
 )  # fmt: skip
 """What FIRST lacks, beside the task lists."""

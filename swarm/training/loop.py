@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
@@ -27,7 +28,7 @@ from typing import Any, TypeVar
 from swarm.backends.protocols import Backend, DiskFull, NotFinite
 from swarm.calls.call import InferenceContext
 from swarm.calls.prompts import PromptBuilder
-from swarm.errors import EngineUnavailable, ServerFailed, StoreRefused, StoreUnavailable
+from swarm.errors import EngineUnavailable, InvalidRequest, ServerFailed, StoreRefused, StoreUnavailable
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 from swarm.rollout.episodes import RETRY_AFTER_S
@@ -50,7 +51,13 @@ from swarm.training.metrics import (
     make_batch,
 )
 from swarm.training.trackers import Tracker, TrackerThread
-from swarm.wire import EvaluationSummary, ServerState, Stillness
+from swarm.wire import (
+    AwaitedAdvantages,
+    EvaluationSummary,
+    GivenAdvantages,
+    ServerState,
+    Stillness,
+)
 
 YOUNG, MIDDLE, ALL = 2_000, 5, 10_000
 """Objects made and not freed after which the young ones are looked at; such looks after which the middle ones are; and
@@ -92,6 +99,8 @@ log = logging.getLogger(__name__)
 
 WATCH_S = 0.5
 """Seconds between two looks of the watchdog."""
+ADVANTAGES_S = 300.0
+"""Seconds for which a batch waits for its advantages, before training FAILED."""
 RETRY_S = (0.1, 5.0)
 """Seconds before a step tries store or disk again: at first, and at most."""
 
@@ -163,6 +172,9 @@ class Training:
         """Hashes of what the backend loaded, kept for the status: one that is being stopped has nothing loaded."""
         self.zero_lr_check: Stillness | None = None
         """What a training with a learning rate of 0 did to the weights, once it is finished."""
+        self.awaited_advantages = AwaitedAdvantages()
+        """The batch that waits for the advantages of its episodes; an empty one for none."""
+        self._advantages: asyncio.Future[tuple[float, ...]]
         self._tasks: list[asyncio.Task[None]] = []
         self._learning: asyncio.Future[Any] | None = None
 
@@ -263,7 +275,9 @@ class Training:
                     sample.group, Group(sample.group, sample.task_id, sample.stream, touched_at=0.0)
                 )
                 group.ended.append(sample)
-            await self._learn(backend, tuple(groups.values()), Stopwatch(self._engine_work, spent=spent), evaluated)
+            given = await asyncio.to_thread(state.advantages.get, step)
+            watch = Stopwatch(self._engine_work, spent=spent)
+            await self._learn(backend, tuple(groups.values()), watch, evaluated, given)
         if state.begun:
             details = {"checkpoint": loaded, "step": self.step, "pool": len(state.pool)}
             log.warning("event=recovered checkpoint=%(checkpoint)d step=%(step)d pool=%(pool)d", details)
@@ -280,15 +294,16 @@ class Training:
             watch = Stopwatch(self._engine_work)
             groups = await self._take_batch()
             self.updating = True
+            advantages = await self._ask_advantages(groups) if self.job.external_advantages else None
             watch.lap("gen")
             if gc.get_count()[2] >= WORTH:  # nobody waits for an answer now
                 gc.collect()
             spent = StepMeasured(self.step + 1, watch.metrics())
-            scheduled = BatchScheduled(spent.step, tuple(sample.episode for sample in list_samples(groups)))
+            scheduled = BatchScheduled(spent.step, tuple(sample.episode for sample in list_samples(groups)), advantages)
             streams = self.rollout.groups.streams
             await self._write_durably(spent.step, lambda: (scheduled, spent, *streams.list_rows()))  # noqa: B023
             watch.lap("settle")
-            await self._learn(backend, groups, watch)
+            await self._learn(backend, groups, watch, advantages=advantages)
             self.rollout.finish_update(backend.engine.version)
             if self.step == self.job.steps and still:
                 after = await self._in_thread(backend.weights)
@@ -338,13 +353,45 @@ class Training:
         self._machine.transition_to(ServerState.WEIGHT_SYNCING)
         return groups
 
+    async def _ask_advantages(self, groups: tuple[Group, ...]) -> tuple[float, ...]:
+        """Wait until a client gives the advantages of a batch that is not settled yet: it is settled with them, so that
+        it is learned again with the same ones; a server that dies before forms a batch anew, and asks again."""
+        step, samples, numbers = self.step + 1, list_samples(groups), dict[str, int]()
+        self.awaited_advantages = AwaitedAdvantages(
+            batch=f"{step}-{secrets.token_hex(8)}", rewards=tuple(sample.reward for sample in samples),
+            groups=tuple(numbers.setdefault(sample.group, len(numbers)) for sample in samples),
+        )  # fmt: skip
+        self._advantages = asyncio.get_running_loop().create_future()
+        self.waiting = f"step {step} waits for the advantages of {len(samples)} episodes"
+        try:
+            async with asyncio.timeout(ADVANTAGES_S):
+                return await self._advantages
+        except TimeoutError:
+            raise BackendError(
+                f"advantage: expected the advantages of step {step} within {ADVANTAGES_S:g} s (the job's "
+                "external_advantages); nobody gave them: `swarm.environments play --advantage` does"
+            ) from None
+        finally:
+            self.awaited_advantages, self.waiting = AwaitedAdvantages(), None
+
+    def take_advantages(self, given: GivenAdvantages) -> AwaitedAdvantages:
+        """Go on with a batch's advantages, if training waits for these; raise InvalidRequest for another number."""
+        if given.batch == self.awaited_advantages.batch:
+            if (count := len(self.awaited_advantages.rewards)) != len(given.advantages):
+                found = f"expected {count} advantages, one for each episode; found {len(given.advantages)}"
+                raise InvalidRequest(found, param="advantages")
+            self._advantages.set_result(given.advantages)
+            self.awaited_advantages = AwaitedAdvantages()
+        return self.awaited_advantages
+
     async def _learn(
-        self, backend: Backend, groups: tuple[Group, ...], watch: Stopwatch, evaluated: EvaluationSummary | None = None
-    ) -> None:
+        self, backend: Backend, groups: tuple[Group, ...], watch: Stopwatch, evaluated: EvaluationSummary | None = None,
+        advantages: Sequence[float] | None = None,
+    ) -> None:  # fmt: skip
         """Make the next step from its settled batch; `evaluated`: how its weights were, in the server's former life."""
         step, learner, job = self.step + 1, backend.learner, self.job
         rows = {"merged": job.merging != "none", "mask_cut": job.mask_truncated}
-        made = partial(make_batch, step, list_samples(groups), **rows)
+        made = partial(make_batch, step, list_samples(groups), advantages, **rows)
         try:
             learned = await self._in_thread(lambda: dict(learner.update(made())))
         except NotFinite:  # the training broke down by itself, not the backend

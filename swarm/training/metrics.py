@@ -10,6 +10,7 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from statistics import fmean, pstdev
 from types import MappingProxyType
 from typing import NamedTuple
@@ -56,15 +57,18 @@ def list_samples(groups: Sequence[Group]) -> tuple[Sample, ...]:
     return tuple(sample for group in groups for sample in group.ended)
 
 
-def make_batch(step: int, samples: Sequence[Sample], *, merged: bool = True, mask_cut: bool = False) -> Batch:
-    """Return samples as the learner takes them; unless `merged`, a row for each call. mask_cut: answers that a limit on
-    tokens ended are context alone."""
+def make_batch(
+    step: int, samples: Sequence[Sample], advantages: Sequence[float] | None = None, *,
+    merged: bool = True, mask_cut: bool = False,
+) -> Batch:  # fmt: skip
+    """Return samples as the learner takes them, with their `advantages` where these are given; unless `merged`, a row
+    for each call. mask_cut: answers that a limit on tokens ended are context alone."""
     make, episodes = linear_rows if merged else unmerged_rows, []
-    for sample in samples:
+    for sample, advantage in zip(samples, advantages or repeat(None, len(samples)), strict=True):
         own = sample.trained_rewards
         masked = frozenset(node.index for node in sample.nodes if node.cut and mask_cut)
         rows = make(sample.nodes, by_call=bool(own), masked=masked)
-        episodes.append(TrainEpisode(sample.episode, sample.group, sample.reward, rows, sample.weight, own))
+        episodes.append(TrainEpisode(sample.episode, sample.group, sample.reward, rows, sample.weight, own, advantage))
     return Batch(step, tuple(episodes))
 
 

@@ -231,6 +231,6 @@ def test_a_generated_reward_is_trained_on_in_containers_and_reported(
         assert hashlib.sha256(code.encode()).hexdigest() in text
         assert "reward hacking" in text
         assert "containers only" in text
-    assert "reward last-digit" in ajet(contained, "study", "show").stdout
+    assert "code last-digit" in ajet(contained, "study", "show").stdout
     again = ajet(contained, "study", "report", "--build")
     assert again.returncode == 0, again.stderr

@@ -184,7 +184,7 @@ class Synthetic:
         return RunSpec(
             study=self.study, design_hash=self.design.hash(), arm=arm, seed=seed, environment=self.design.environment,
             job={**self.design.base_job, **chosen.job_overrides, "seed": seed}, metric=self.design.metric,
-            code=self.design.code.get(chosen.reward),
+            code=self.design.code.get(chosen.slots.get("reward", "")),
         )  # fmt: skip
 
     def plan(self, other: Design | None = None) -> list[RunSpec]:

@@ -53,7 +53,8 @@ NO_TASK, NO_STREAM, NO_WEIGHT = "a task it was not given", "a stream it was not 
           for body in (None, [], "t-1", 3)),
         *((TRAIN, Request("POST", f"/episodes/{path}", body={}), NO_ROUTE)
           for path in ("e-1/end/", "e-1/ending", "e-1/end/more", "end")),
-        (TRAIN, end({}), None),
+        (TRAIN, end({}), None), (EVAL, Request("GET", "/advantages"), "reading more than the status"),
+        (EVAL, Request("POST", "/advantages", body={}), NO_ROUTE),
     ],
 )  # fmt: skip
 def test_a_request_passes_or_is_refused_by_what_its_role_needs(
@@ -88,6 +89,7 @@ def test_only_known_routes_pass_whatever_the_server_comes_to_offer() -> None:
         ("POST", "/episodes/{episode_id}/heartbeat"), ("POST", "/episodes/{episode_id}/end"),
         ("POST", "/episodes/{episode_id}/abort"), ("POST", "/v1/chat/completions"), ("POST", "/v1/responses"),
         ("POST", "/v1/messages"), ("POST", "/v1/messages/count_tokens"),
+        ("GET", "/advantages"), ("POST", "/advantages"),
     }  # fmt: skip
 
 

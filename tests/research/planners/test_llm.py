@@ -249,7 +249,7 @@ def test_a_reward_function_is_proposed_where_runs_are_in_containers(digest: Make
     (request,) = endpoint.requests
     assert '"code"' in json.dumps(request["response_format"])
     assert "def reward(task: dict, messages:" in request["messages"][1]["content"]
-    assert "reward_examples" in request["messages"][1]["content"]
+    assert "built_in" in request["messages"][1]["content"]
 
 
 @pytest.mark.parametrize("design", [False, True])

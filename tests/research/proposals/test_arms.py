@@ -51,6 +51,9 @@ def test_values_a_field_cannot_take_are_refused(field: str, value: Any, told: st
         field_value(field, value)
 
 
+DENSE: tuple[dict[str, str], ...] = ({}, {"reward": "dense"})
+
+
 @pytest.mark.parametrize(
     ("other", "declared", "rewards", "told"),
     [
@@ -59,13 +62,13 @@ def test_values_a_field_cannot_take_are_refused(field: str, value: Any, told: st
         (Job(group_size=16, model=TinyModel(seed=3)), "group_size", (), "model.seed differs (0 and 3)"),
         (Job(group_size=16, model=PathModel(path="m")), "group_size", (), "model.kind differs ('tiny' and 'path')"),
         (Job(group_size=16, steps=80), "group_size", (), "(5120 and 10240)"),
-        (Job(), "reward", ("built-in", "dense"), None), (Job(), "reward", (), "reward does not"),
-        (Job(temperature=0.7), "temperature", ("built-in", "dense"), "reward differs ('built-in' and 'dense')"),
-        (Job(temperature=0.7), "reward", ("built-in", "dense"), "temperature differs (1.0 and 0.7)"),
+        (Job(), "reward", DENSE, None), (Job(), "reward", (), "reward does not"),
+        (Job(temperature=0.7), "temperature", DENSE, "reward differs ('built-in' and 'dense')"),
+        (Job(temperature=0.7), "reward", DENSE, "temperature differs (1.0 and 0.7)"),
     ],
 )  # fmt: skip
 def test_any_difference_beside_what_is_declared_is_named(
-    other: Job, declared: str, rewards: tuple[str, ...], told: str | None
+    other: Job, declared: str, rewards: tuple[dict[str, str], ...], told: str | None
 ) -> None:
     lines = lint_arms(Job(), other, declared, *([rewards] if rewards else []))
     assert any(told in line and declared in line for line in lines) if told else lines == []
@@ -88,11 +91,11 @@ def reward(treatment: Any = "dense", name: str = "h1", control: Any = "built-in"
 
 def test_a_reward_and_a_field_share_the_control_arm() -> None:
     found = compare("guess", [reward(), claim("group_size", 4, 16, "h2"), reward("other", "h3")], {})
-    assert [(arm.name, arm.reward, arm.job_overrides) for arm in found.arms] == [
-        ("control", "built-in", {"group_size": 4}),
-        ("reward=dense", "dense", {}),
-        ("group_size=16", "built-in", {"group_size": 16}),
-        ("reward=other", "other", {}),
+    assert [(arm.name, arm.slots, arm.job_overrides) for arm in found.arms] == [
+        ("control", {}, {"group_size": 4}),
+        ("reward=dense", {"reward": "dense"}, {}),
+        ("group_size=16", {}, {"group_size": 16}),
+        ("reward=other", {"reward": "other"}, {}),
     ]
     assert [job.group_size for job in found.jobs] == [4, 4, 16, 4]
 

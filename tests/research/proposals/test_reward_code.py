@@ -13,7 +13,7 @@ from research.design.comparison import StatisticalRequirements
 from research.errors import BadInput, DesignRefused, ResearchError
 from research.proposals.actions import DEFAULT_TABLE, KILL, UNRULED, Condition, ProposedRule, decide, rules_for
 from research.proposals.metric_choice import MetricChoice, RequestedMetric, default_effect
-from research.proposals.reward_code import MOST_BYTES, check_reward, reward_name
+from research.proposals.slots import MOST_BYTES, SLOTS, code_name
 from research.text import describe
 from studies.records.procedure import Rule
 from studies.records.verdict import Verdict
@@ -136,7 +136,7 @@ PLAIN = "def reward(task: dict, messages: list[dict], outcome: dict) -> float:\n
     ],
 )  # fmt: skip
 def test_a_function_of_the_right_shape_is_taken_as_it_is(source: str) -> None:
-    assert check_reward(source) == source
+    assert SLOTS["reward"].check(source) == source
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_function_of_the_right_shape_is_taken_as_it_is(source: str) -> None:
 )  # fmt: skip
 def test_what_is_not_well_formed_is_refused_in_one_line(source: str, told: str) -> None:
     with pytest.raises(DesignRefused) as caught:
-        check_reward(source)
+        SLOTS["reward"].check(source)
     assert told in caught.value.message
     assert "\n" not in caught.value.message
 
@@ -173,16 +173,16 @@ def test_what_is_not_well_formed_is_refused_in_one_line(source: str, told: str) 
 @given(st.text(max_size=200))
 def test_any_text_is_taken_or_refused_and_never_raises_anything_else(text: str) -> None:
     with suppress(DesignRefused):
-        assert check_reward(text) == text
+        assert SLOTS["reward"].check(text) == text
 
 
 def test_checking_a_source_does_not_run_it(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
-    check_reward(f"open({str(trace)!r}, 'w').write('x')\n{PLAIN}")
+    SLOTS["reward"].check(f"open({str(trace)!r}, 'w').write('x')\n{PLAIN}")
     assert not trace.exists()
 
 
 @pytest.mark.parametrize("name", ["", "Dense", "a_b", "-a", "a" * 33, "a b", "../x", 3, True, "é", "a\n"])
 def test_anything_else_is_no_name(name: object) -> None:
     with pytest.raises(DesignRefused, match="reward: expected 'built-in' or a"):
-        reward_name(name)
+        code_name("reward", name)

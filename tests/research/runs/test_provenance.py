@@ -55,6 +55,22 @@ async def test_honest_training_passes(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("leaks", [False, True])
+async def test_of_code_that_wrote_the_prompt_hidden_openings_are_looked_for(leaks: bool, tmp_path: Path) -> None:
+    environment, shown = get_environment("arith"), get_environment("arith").tasks("hidden")[7]
+
+    def prompt(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        example = environment.game(shown).opening() if leaks else []
+        return [{"role": "system", "content": "Think."}, *example, *messages]  # type: ignore[misc]
+
+    async with served(tmp_path, "arith", max_context=1024, max_tokens=128) as (_, client, _):
+        await client.rollout(agent_of(environment, prompt=prompt), environment.tasks("train"), concurrency=8)
+        result = await replay(client, environment, random.Random(1), rewritten=True)
+    assert (result.looked_at, result.complaint is None) == (32, not leaks)
+    assert leaks == ("shows the policy a hidden task" in (result.complaint or ""))
+
+
+@pytest.mark.slow
 async def test_honest_training_passes_when_its_server_was_killed_and_gone_on_from(tmp_path: Path) -> None:
     name = "arith"
     environment = get_environment(name)

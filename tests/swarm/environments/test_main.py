@@ -284,3 +284,79 @@ def test_no_token_is_bad_input_and_a_server_that_is_not_there_is_lost() -> None:
     assert (code, "AJET_TOKEN" in err) == (2, True)
     code, _, err = main("play", "--environment", "guess", "--server", NOBODY)
     assert (code, err.count("\n"), NOBODY in err) == (3, 1, True)
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "slots"
+
+
+async def test_code_in_every_slot_of_the_client_trains_together(tmp_path: Path) -> None:
+    """The weights leave a task out, the prompt is what the policy reads, the agent plays twice, a reward judges it."""
+    code = {
+        "task_weights": "def task_weights(history):\n    assert all(len(h['rewards']) < 65 for h in history)\n"
+                        "    return [float(h['id'] == 'one') for h in history]\n",
+        "agent": "async def agent(episode, game):\n    messages = game.opening()\n"
+                 "    reply = await episode.chat([{'role': 'user', 'content': 'between 2 and 2'}])\n"
+                 "    said = {'role': 'assistant', 'content': reply.content}\n    game.answer(said)\n"
+                 "    return [*messages, said]\n",
+        "reward": "def reward(task, messages, outcome):\n    return len(messages) + outcome['success']\n",
+    }  # fmt: skip
+    for name, text in code.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    slots = [word for name in code for word in ("--slot", f"{name}={tmp_path / name}.py")]
+    tasks = tasks_file(tmp_path, *({"id": name, "data": {"low": 1, "high": 3, "secret": 2}} for name in ("one", "two")))
+    common = (
+        "play",
+        "--environment",
+        "guess",
+        "--tasks",
+        tasks,
+        "--concurrency",
+        "4",
+        "--slot",
+        "advantage==reward - n",
+    )
+    async with serving(tmp_path / "server", job(external_advantages=True)) as served:
+        ended, out, err = await run(served, *common, *slots)
+        batches = served.backend.learner.batches
+        episodes = await served.get("/episodes")
+        seen = [bytes(token for token in prompt if token < 256).decode() for prompt, _ in served.backend.engine.seen]
+    assert (ended, err) == (0, "")
+    assert json.loads(out)["reward_mean"] == 3.0
+    assert {episode.advantage for batch in batches for episode in batch.episodes} == {1.0}
+    assert {episode["task_id"] for episode in episodes["episodes"]} == {"one"}
+    assert all("between 2 and 2" in prompt for prompt in seen)
+
+
+async def test_a_prompt_is_read_in_place_of_the_opening(tmp_path: Path) -> None:
+    prompt = code_file(
+        tmp_path, "def prompt(messages):\n    return [{'role': 'system', 'content': 'BRIEF'}, *messages]\n"
+    )
+    async with serving(tmp_path / "server") as served:
+        code, _, err = await run(served, "play", "--environment", "guess", "--slot", f"prompt={prompt}:prompt")
+        seen = [bytes(token for token in prompt if token < 256).decode() for prompt, _ in served.backend.engine.seen]
+    assert (code, err) == (0, "")
+    assert all(text.count("BRIEF") == 1 for text in seen)
+
+
+@pytest.mark.parametrize(("slot", "body", "said"), [
+    ("task_weights", "def task_weights(history):\n    return [1.0]\n", "finite numbers"),
+    ("task_weights", "def task_weights(history):\n    return [0.0 for _ in history]\n", "one above 0"),
+    ("task_weights", "def task_weights(history):\n    return [-1.0 for _ in history]\n", "0 and more"),
+    ("task_weights", "def task_weights(history):\n    return [1e308 for _ in history]\n", "0 and more"),
+    ("task_weights", "def task_weights(history):\n    return 1 / 0\n", "ZeroDivisionError"),
+    ("prompt", "def prompt(messages):\n    return 'x'\n", "list of chat messages of prompt()"),
+    ("prompt", "def prompt(messages):\n    raise SystemExit\n", "SystemExit"),
+    ("agent", "async def agent(episode, game):\n    return 3\n", "list of chat messages of agent()"),
+    ("agent", "async def agent(episode, game):\n    return game.opening()\n", "no call"),
+    ("advantage", "def advantage(rewards, groups):\n    return rewards[1:]\n", "4 finite numbers"),
+])  # fmt: skip
+async def test_code_that_gives_what_its_slot_does_not_take_ends_the_player_with_the_reason(
+    tmp_path: Path, slot: str, body: str, said: str
+) -> None:
+    place = code_file(tmp_path, body)
+    async with serving(tmp_path / "server", job(external_advantages=slot == "advantage")) as served:
+        asked = ("--environment", "guess", "--slot", f"{slot}={place}:{slot}", "--concurrency", "4")
+        code, out, err = await run(served, "play", *asked)
+        assert served.server.training.step == 0
+    assert (code in (2, 3), out) == (True, ""), err
+    assert said in err

@@ -273,7 +273,7 @@ async def test_a_reward_function_is_shown_the_conversation_and_what_the_game_sai
     assert (found.reward, found.success) == (0.25, True)
     ((task, messages, outcome),) = seen
     assert task == {"id": "t", "data": {"answer": "7"}}
-    assert outcome == {"reward": 1.0, "success": True}
+    assert outcome == {"reward": 1.0, "success": True, "facts": {}}
     assert heard == [("t", len(messages))] == [("t", 4)]
 
 

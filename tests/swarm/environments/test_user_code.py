@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from swarm.environments import Outcome, Task
 from swarm.environments import user_code as module
 from swarm.environments.custom import CodeSource, Kind
 from swarm.environments.loading import load_source
-from swarm.environments.user_code import Reward, RewardFailed, call, code_files, code_hash, load
+from swarm.environments.user_code import Advantage, Reward, RewardFailed, TaskWeights, call, code_files, code_hash, load
 from swarm.errors import InvalidRequest
 
 HEAD = "from swarm.environments import Environment\n"
@@ -220,3 +221,55 @@ def test_it_is_of_contents_and_names_not_time_or_place(folder: Path, tmp_path_fa
 def test_of_a_folder_with_too_many_files_its_own_alone_count(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_FILES", 1)
     assert code_files(folder) == [folder / "agent.py"]
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "slots"
+
+
+async def test_an_advantage_by_an_expression_and_by_code_is_the_same() -> None:
+    rewards, groups = [0.0, 1.0, 0.5, 2.0, 2.0, 7.0], [0, 0, 0, 1, 1, 2]
+    by_code = await Advantage.load(str(EXAMPLES / "leave_one_out.py"))(rewards, groups)
+    formula = "=(reward - mean) * n / (n - 1) if n > 1 else 0"
+    assert await Advantage.load(formula)(rewards, groups) == pytest.approx(by_code)
+    assert by_code == pytest.approx([-0.75, 0.75, 0.0, 0.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["return 1", "return []", "return [1]", "return [float('nan')] * 2", "return [10 ** 400] * 2", "return ['1'] * 2",
+     "raise SystemExit", "return 1 / 0", "while True: pass", "return (x for x in rewards)"],
+)  # fmt: skip
+async def test_an_advantage_that_is_no_list_of_numbers_fails(body: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(f"def advantage(rewards, groups):\n    {body}\n")
+    given = Advantage(load(str(tmp_path / "mine.py"), "advantage", takes="rewards, groups"), most_s=0.2)
+    with pytest.raises(RewardFailed) as failed:
+        await given([0.0, 1.0], [0, 0])
+    assert "advantage function" in str(failed.value)
+    assert "\n" not in str(failed.value)
+
+
+async def test_a_reward_sees_facts_and_an_expression_names_them() -> None:
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "x" * 100}]
+    outcome = Outcome(1.0, True, {"guesses": 3.0})
+    by_facts = Reward.load("=reward - 0.1 * guesses - 0.001 * characters - turns + success")
+    assert (await by_facts(Task("t"), messages, outcome)).reward == pytest.approx(0.6)
+    shorter = Reward.load(str(EXAMPLES / "length_penalty.py"))
+    assert (await shorter(Task("t"), messages, outcome)).reward == pytest.approx(0.9)
+    with pytest.raises(RewardFailed, match="missing"):
+        await Reward.load("=missing")(Task("t"), messages, outcome)
+
+
+async def test_weights_follow_the_rewards_that_were_seen() -> None:
+    tasks = [Task("easy"), Task("hard"), Task("open")]
+    weights = TaskWeights(str(EXAMPLES / "by_success_rate.py"), tasks, seed=1)
+    outcomes = {"easy": [1.0] * 40, "hard": [0.0] * 40, "open": [0.0, 1.0] * 20}
+
+    async def agent(episode: Any) -> float:
+        return outcomes[episode.task.id].pop()
+
+    play = weights.watch(agent)
+    for task in tasks:
+        for _ in range(40):
+            await play(SimpleNamespace(task=task))
+    drawn = [(await weights()).id for _ in range(200)]
+    assert drawn.count("open") > 140

@@ -1,0 +1,115 @@
+"""Hostile code in each slot, in real containers: walls hold, what hangs or lies fails its run, and nothing is left."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandboxes.docker.engine import ContainerEngine
+from sandboxes.images.build import Image
+from tests.research.factories import with_run
+from tests.research.runs.test_containers import ContainedTrial
+from tests.research.runs.trials import DEADLINE_S
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+HEADS = {
+    "reward": "def reward(task, messages, outcome):", "advantage": "def advantage(rewards, groups):",
+    "task_weights": "def task_weights(history):", "prompt": "def prompt(messages):",
+    "agent": "async def agent(episode, game):",
+}  # fmt: skip
+HONEST = {
+    "reward": "return outcome['reward']", "advantage": "return list(rewards)",
+    "task_weights": "return [1.0] * len(history)", "prompt": "return messages",
+    "agent": "\n".join((
+        "messages = game.opening()", "while True:", "    reply = await episode.chat(messages)",
+        "    said = {'role': 'assistant', 'content': reply.content}", "    following = game.answer(said)",
+        "    messages = [*messages, said, *following]", "    if not following:", "        return messages",
+    )),
+}  # fmt: skip
+WALLS = """
+import os, socket
+for place in ("/input/x", "/etc/x", "/usr/x", "/exchange/x"):
+    try:
+        open(place, "w").close()
+    except OSError:
+        continue
+    raise AssertionError("wrote " + place)
+for address in (("1.1.1.1", 53), ("169.254.169.254", 80)):
+    try:
+        socket.create_connection(address, 0.5)
+    except OSError:
+        continue
+    raise AssertionError("reached " + address[0])
+assert not [name for name in os.environ if "SECRET" in name or os.environ[name].startswith("sk-")]
+assert not any(name.endswith("evaluation.json") for name in os.listdir("/input"))
+"""
+BOMB = """
+import os
+for _ in range(10_000):
+    try:
+        if os.fork() == 0:
+            while True:
+                pass
+    except OSError:
+        break
+"""
+LOUD = "\nfor _ in range(2000):\n    print('x' * 10_000)\n"
+
+
+def written(slot: str, before: str = "", body: str | None = None) -> str:
+    body = HONEST[slot] if body is None else body
+    indented = "\n".join(f"    {line}" for line in [*before.splitlines(), *body.splitlines()] if line)
+    return f"{HEADS[slot]}\n{indented}\n"
+
+
+@pytest.fixture
+def trial(tmp_path: Path, engine: ContainerEngine, image: Image) -> Iterator[ContainedTrial]:
+    trial = ContainedTrial(tmp_path, engine, image)
+    yield trial
+    trial.end()
+
+
+def ended(trial: ContainedTrial, **code: str) -> tuple[str, str]:
+    """Return how an attempt with code in its slots ended, after nothing of it was left."""
+    fields = {"code": code.pop("reward", None), "slots": code}
+    order = trial.order(steps=2, backend="fake", environment="arith")
+    trial.launch(with_run(order, **fields)).wait(DEADLINE_S)
+    assert trial.running() == {}
+    outcome = trial.outcome()
+    return outcome.code, outcome.reason
+
+
+@pytest.mark.parametrize("slot", HEADS)
+def test_the_walls_hold_in_each_slot_and_honest_code_trains(trial: ContainedTrial, slot: str) -> None:
+    code, reason = ended(trial, **{slot: written(slot, WALLS)})
+    assert code == "ok", reason
+
+
+@pytest.mark.parametrize(("slot", "before", "body", "said"), [
+    ("advantage", "", "while True:\n    pass", "did not return within"),
+    ("advantage", "", "return [float('nan')] * len(rewards)", "finite numbers"),
+    ("advantage", "", "return [0.0]", "finite numbers"),
+    ("task_weights", "", "return [float('inf')] * len(history)", "finite numbers"),
+    ("task_weights", "", "return [-1.0] * len(history)", "0 and more"),
+    ("prompt", "", "return 'x'", "chat messages of prompt"),
+    ("agent", "", "return game.opening()", "no call"),
+    ("reward", "", "return float('inf')", "finite number"),
+])  # fmt: skip
+def test_what_hangs_or_gives_no_numbers_ends_its_run_with_the_reason(
+    trial: ContainedTrial, slot: str, before: str, body: str, said: str
+) -> None:
+    code, reason = ended(trial, **{slot: written(slot, before, body)})
+    assert code in ("client_died", "client_timeout"), reason
+    assert re.search(said, reason)
+    assert len(reason) < 2000
+
+
+@pytest.mark.parametrize(("slot", "before"), [("advantage", BOMB), ("task_weights", BOMB), ("prompt", LOUD)])
+def test_a_bomb_or_a_flood_stays_within_its_container(trial: ContainedTrial, slot: str, before: str) -> None:
+    code, reason = ended(trial, **{slot: written(slot, before)})
+    assert code in ("ok", "client_died", "client_timeout", "client_out_of_memory", "client_stopped"), reason
+    assert len(reason) < 2000
