@@ -90,10 +90,12 @@ SLOTS: Final[Mapping[str, Slot]] = {slot.name: slot for slot in (
         "agent", "async def agent(episode, game) -> list[dict]",
         "to play a training game: `await episode.chat(messages, tools=...)` asks the policy, `game.opening()` and "
         "`game.answer(message)` give the game's messages; gives the conversation, and the game judges it",
-        "async def agent(episode, game):\n    messages = list(game.opening())\n    "
-        "tools = {'tools': list(game.tools)} if game.tools else {}\n    while True:\n        reply = await episode.chat(messages, **tools)\n        messages"
-        ".append(reply.raw['choices'][0]['message'])\n        if not (following := game.answer(messages[-1])):\n"
-        "            return messages\n        messages += following\n",
+        "async def agent(episode, game):\n    messages = list(game.opening())\n"
+        "    tools = {'tools': list(game.tools)} if game.tools else {}\n    while True:\n"
+        "        reply = await episode.chat(messages, **tools)\n"
+        "        messages.append(reply.raw['choices'][0]['message'])\n"
+        "        if not (following := game.answer(messages[-1])):\n            return messages\n"
+        "        messages += following\n",
     ),
 )}  # fmt: skip
 

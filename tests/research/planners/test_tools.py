@@ -281,7 +281,7 @@ def test_what_can_be_proposed_can_be_priced_whatever_its_kind(landed: Landed) ->
     ("wish", "because"),
     [
         (priced(8, 8), "must differ"), (priced(8, 16, variable="dropout"), "found 'dropout'"),
-        (priced("built-in", "mine", variable="reward"), "containers"),
+        (priced("built-in", "mine", variable="prompt"), "containers"),
         (priced(8, 16, environment="nowhere"), "nowhere"),
         (priced(8, 16, variable="configuration"), "configuration"), (priced("a", "b", variable="model"), "models"),
         (priced(8, 16, metric="nope"), "nope"), (priced(8, 16, smallest_effect=5.0), "at most"),
@@ -313,4 +313,4 @@ def test_a_price_that_cannot_be_had_says_when_it_could(landed: Landed) -> None:
     poor = replace(landed.compiler, budget=Budget(wall_clock_s=30.0))
     shown = landed.looks(compiler=lambda: poor).answer("price", WISH)
     assert (shown["can_be_had"], "budget" in shown["could_be_had"]) == (False, True)
-    assert "containers" in landed.looks().answer("price", priced("built-in", "a", variable="reward"))["could_be_had"]
+    assert "containers" in landed.looks().answer("price", priced("built-in", "a", variable="prompt"))["could_be_had"]

@@ -12,8 +12,9 @@ from pydantic import ValidationError
 from research.design.comparison import StatisticalRequirements
 from research.errors import BadInput, DesignRefused, ResearchError
 from research.proposals.actions import DEFAULT_TABLE, KILL, UNRULED, Condition, ProposedRule, decide, rules_for
+from research.proposals.flags import RequestedComparison
 from research.proposals.metric_choice import MetricChoice, RequestedMetric, default_effect
-from research.proposals.slots import MOST_BYTES, SLOTS, code_name
+from research.proposals.slots import MOST_BYTES, SLOTS, check_code_in, code_name
 from research.text import describe
 from studies.records.procedure import Rule
 from studies.records.verdict import Verdict
@@ -186,3 +187,48 @@ def test_checking_a_source_does_not_run_it(tmp_path: Path) -> None:
 def test_anything_else_is_no_name(name: object) -> None:
     with pytest.raises(DesignRefused, match="reward: expected 'built-in' or a"):
         code_name("reward", name)
+
+
+@pytest.mark.parametrize("slot", SLOTS)
+def test_what_is_built_in_is_well_formed_code_of_its_slot_and_of_no_other(slot: str) -> None:
+    source = SLOTS[slot].built_in
+    assert SLOTS[slot].check(source) == source
+    for other in SLOTS.keys() - {slot}:
+        with pytest.raises(DesignRefused, match="found no such function"):
+            SLOTS[other].check(source)
+
+
+@pytest.mark.parametrize(("slot", "source", "told"), [
+    ("reward", "= reward - steps", "found steps"), ("advantage", "= rewards", "found rewards"),
+    ("reward", "= mean", "found mean"), ("advantage", "= (reward - mean) / std", ""),
+    ("reward", "= reward - 0.1 * turns", ""),
+])  # fmt: skip
+def test_an_expression_names_what_its_slot_has_in_the_environment(slot: str, source: str, told: str) -> None:
+    assert SLOTS[slot].check(source) == source
+    if not told:
+        return check_code_in("guess", [(slot, source)])
+    with pytest.raises(DesignRefused, match=told):
+        check_code_in("guess", [(slot, source)])
+    return None
+
+
+@pytest.mark.parametrize("slot", ["task_weights", "prompt", "agent"])
+def test_no_expression_stands_for_what_gives_no_number(slot: str) -> None:
+    with pytest.raises(DesignRefused, match="found an expression"):
+        SLOTS[slot].check("= 1")
+
+
+def test_code_by_flags_is_named_kept_and_written_as_it_was_given(tmp_path: Path) -> None:
+    file = tmp_path / "Leave One.py"
+    file.write_text(SLOTS["advantage"].built_in)
+    written = f"advantage=built-in,max(0, min(reward, mean)),{file}"
+    asked = RequestedComparison.parse([written, "group_size=4,8"], [])
+    assert asked.vary["advantage"] == ("built-in", "expression-1", "leave-one")
+    assert asked.code["expression-1"][1] == "=max(0, min(reward, mean))"
+    assert RequestedComparison.of(asked.settings()) == asked
+    assert asked.list_varied()[0] == written
+    for bad in ("reward=reward,built-in", "reward=built-in", "reward=built-in,missing.py", f"reward=built-in,{file}"):
+        with pytest.raises(ResearchError):
+            RequestedComparison.parse([bad], [])
+    with pytest.raises(ResearchError, match="compared apart"):
+        RequestedComparison.parse([written, "group_size=4,8,16"], [], shape="together")
