@@ -267,16 +267,11 @@ class AsyncSwarmClient(Connectable):
             raise InvalidRequest(f"expected a share above 0 for each stream, found {dict(shares)!r}") from error
         return await self._post(StreamList, "/streams", asked)
 
-    async def awaited_advantages(self) -> AwaitedAdvantages:
-        """Return the batch that waits for advantages (a job's `external_advantages`), or an empty one."""
-        return await self._get(AwaitedAdvantages, "/advantages")
-
-    async def give_advantages(self, batch: str, advantages: Sequence[float]) -> AwaitedAdvantages:
-        """Give the advantages of a batch's episodes, if training waits for them; return what it waits for then."""
-        try:
-            given = GivenAdvantages(batch=batch, advantages=tuple(advantages))
-        except ValidationError as error:
-            raise to_invalid_request(error) from None
+    async def advantages(self, given: GivenAdvantages | None = None) -> AwaitedAdvantages:
+        """Return the batch that waits for advantages (a job's `external_advantages`), or an empty one; if some are
+        `given`, after training took them."""
+        if given is None:
+            return await self._get(AwaitedAdvantages, "/advantages")
         return await self._post(AwaitedAdvantages, "/advantages", given)
 
     async def rollout(
@@ -287,10 +282,10 @@ class AsyncSwarmClient(Connectable):
         concurrency: int = 64,
         stream: str = "default",
         timeout_s: float = EPISODE_TIMEOUT_S,
-        choose: Callable[[], Awaitable[HasId]] | None = None,
+        choose: Callable[[Sequence[EpisodeResult]], Awaitable[HasId]] | None = None,
     ) -> RolloutSummary:
         """Let `agent` play the tasks, each once per place in its group, over and over, until the job is finished.
-        Where it is given, `choose` names the task of each next group in place of the server.
+        Where it is given, `choose` names the task of each next group in place of the server, from all results so far.
 
         The server hands the places out (`register_tasks`), so that any number of clients share one pass over the
         tasks, and a restarted one goes on from the breakpoint; JobConflict where the stream has other tasks.
@@ -310,7 +305,7 @@ class AsyncSwarmClient(Connectable):
             places: Iterator[Place[Episode[Any]]] = itertools.repeat(Place(0, begin))
         else:
             chosen = partial(self.begin, stream=stream, wait_s=WAIT_S, timeout_s=leave_s)
-            places = _places_of_chosen(choose, chosen, group_size)
+            places = _places_of_chosen(partial(choose, rollout.results), chosen, group_size)
         await rollout.play(places, concurrency)
         return rollout.summary()
 

@@ -33,7 +33,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from swarm.client import Agent, AgentFailed, AgentMisplays, AsyncSwarmClient, RolloutSummary
+from swarm.client import Agent, AgentFailed, AgentMisplays, AsyncSwarmClient
 from swarm.client.async_client import EPISODE_TIMEOUT_S
 from swarm.client.episode import EpisodeResult
 from swarm.environments import processes
@@ -59,6 +59,7 @@ from swarm.environments.user_code import (
     SLOTS,
     Advantage,
     Reward,
+    RewardFailed,
     TaskWeights,
     code_hash,
     load,
@@ -105,7 +106,7 @@ def main() -> int:
         asyncio.run(_cancel_on_sigterm(work(arguments, setup, token)))
     except AgentMisplays as error:
         return _fail(BAD_INPUT, str(error))
-    except (SwarmError, AgentFailed, OSError) as error:
+    except (SwarmError, AgentFailed, RewardFailed, OSError) as error:
         return _fail(LOST, str(error))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return _fail(INTERRUPTED, "interrupted; open episodes were given up")
@@ -168,31 +169,22 @@ async def _play(arguments: argparse.Namespace, setup: PlaySetup, token: str) -> 
     tasks = list(setup.tasks)
     random.Random(arguments.seed).shuffle(tasks)
     owner = os.environ.get(processes.OWNER, "play")
-    async with AsyncSwarmClient(arguments.server, token, owner=owner, code=setup.code) as client:
-        agent, choose = setup.agent, setup.weights
-        playing = client.rollout(
-            agent if choose is None else choose.watch(agent), tasks, concurrency=arguments.concurrency,
-            stream=arguments.stream, timeout_s=arguments.timeout, choose=choose,
-        )  # fmt: skip
-        summary = await (playing if setup.advantage is None else _until_first(playing, setup.advantage.serve(client)))
+    client = AsyncSwarmClient(arguments.server, token, owner=owner, code=setup.code)
+    try:
+        async with client, asyncio.TaskGroup() as group:  # what ends the service of its training ends the play
+            serving = None if setup.advantage is None else group.create_task(setup.advantage.serve(client))
+            summary = await client.rollout(
+                setup.agent, tasks, concurrency=arguments.concurrency, stream=arguments.stream,
+                timeout_s=arguments.timeout, choose=setup.weights,
+            )  # fmt: skip
+            if serving is not None:
+                serving.cancel()
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from errors
     if arguments.out is None:
         sys.stdout.write(json.dumps(asdict(summary)) + "\n")
     else:
         write_json(arguments.out, asdict(summary))
-
-
-async def _until_first(playing: Awaitable[RolloutSummary], serving: Awaitable[None]) -> RolloutSummary:
-    """Return what was played; raise what ends the service of its training, which ends with it."""
-    played, served = asyncio.ensure_future(playing), asyncio.ensure_future(serving)
-    try:
-        await asyncio.wait({played, served}, return_when=asyncio.FIRST_COMPLETED)
-        if not played.done():
-            await served  # it only ends by an error
-        return await played
-    finally:
-        played.cancel()
-        served.cancel()
-        await asyncio.wait({played, served})
 
 
 async def _evaluate(arguments: argparse.Namespace, setup: PlaySetup, token: str) -> None:

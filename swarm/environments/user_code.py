@@ -31,22 +31,24 @@ import os
 import random
 import sys
 import traceback
-from collections import deque
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from numbers import Real
 from pathlib import Path
 from statistics import fmean, stdev
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Self
 
-from swarm.client import Agent, AgentFailed, AsyncSwarmClient, Episode, Result, plain_agent
+from swarm.client import Agent, AsyncSwarmClient, Episode, EpisodeResult, Result, plain_agent
 from swarm.client.episode import UnusableReward, parse_reward
 from swarm.client.rollout import find_retry_after_s
 from swarm.client.threads import run_in_thread
 from swarm.environments.base import Message, Outcome, Task
 from swarm.environments.expressions import Expression
 from swarm.errors import EngineUnavailable, InvalidRequest, SwarmError, Unreachable
+from swarm.wire import GivenAdvantages
 
 _folders: set[Path] = set()
 """Of the files that were loaded."""
@@ -177,6 +179,8 @@ SLOTS: Final = {
 """The places in a training client for code, by the name of its function: what that takes."""
 _REMEMBERED: Final = 64
 """Rewards of each task that weights are computed from."""
+_LARGEST: Final = 1e9
+"""As rewards on the wire: what is larger is no number that a sum in fp32 can hold."""
 _LOOK_S: Final = 0.1
 """Seconds between two looks for a batch that waits for its advantages."""
 MOST_S = 10.0
@@ -214,82 +218,85 @@ def play_numbers(messages: Sequence[Message], outcome: Mapping[str, Any]) -> dic
     return {"turns": float(len(answers)), "characters": float(characters), **outcome["facts"], **own}
 
 
-class Reward:
-    """A reward function from a file, or an expression over `play_numbers`."""
+class _SlotCode:
+    """The code of a slot that takes and gives numbers: a function from a file, or an expression."""
+
+    slot: ClassVar[str]
 
     def __init__(self, function: Callable[..., Any], most_s: float = MOST_S) -> None:
-        self._function = function
-        self._most_s = most_s
+        self._call = partial(call_slot, self.slot, function, most_s=most_s)
 
     @classmethod
-    def load(cls, place: str) -> Reward:
-        if not place.startswith("="):
-            return cls(load(place, "reward", takes=SLOTS["reward"]))
-        expression = Expression(place)
-        return cls(lambda task, messages, outcome: expression(play_numbers(messages, outcome)))
+    def load(cls, place: str) -> Self:
+        if place.startswith("="):
+            return cls(cls.read(Expression(place)))
+        return cls(load(place, cls.slot, takes=SLOTS[cls.slot]))
+
+    @classmethod
+    def read(cls, expression: Expression) -> Callable[..., Any]:
+        raise NotImplementedError
+
+
+class Reward(_SlotCode):
+    """A reward function, or an expression over `play_numbers`."""
+
+    slot = "reward"
+
+    @classmethod
+    def read(cls, expression: Expression) -> Callable[..., Any]:
+        return lambda task, messages, outcome: expression(play_numbers(messages, outcome))
 
     async def __call__(self, task: Task, messages: list[Message], outcome: Outcome) -> Outcome:
         """Return what the play is worth by the function, and whether it was solved by the game."""
-        shown = (
-            {"id": task.id, "data": dict(task.data)},
-            messages,
-            {"reward": outcome.reward, "success": outcome.success, "facts": dict(outcome.facts)},
-        )
-        worth = await call_slot("reward", self._function, *shown, most_s=self._most_s)
+        judged = {"reward": outcome.reward, "success": outcome.success, "facts": dict(outcome.facts)}
+        worth = await self._call({"id": task.id, "data": dict(task.data)}, messages, judged)
         if (number := finite(worth)) is None:
             raise RewardNotFinite(f"expected the reward function to return a finite number, found {worth!r:.80}")
         return Outcome(reward=number, success=outcome.success)
 
 
-class Advantage:
-    """An advantage function from a file, or an expression over a reward and its group's numbers.
+class Advantage(_SlotCode):
+    """An advantage function, or an expression over a reward and its group's numbers.
 
-    `rewards` are those of a batch's episodes; `groups` number the groups these are of. It returns a finite number for
-    each. In an expression `reward` is one of them, and mean, std (the sample's), n, min and max are its group's.
+    It is called with the rewards of a batch's episodes and the numbers of the groups that these are of, and returns a
+    finite number for each. In an expression `reward` is one of them; std is the sample's.
     """
 
+    slot = "advantage"
     NAMES: Final = ("reward", "mean", "std", "n", "min", "max")
 
-    def __init__(self, function: Callable[..., Any], most_s: float = MOST_S) -> None:
-        self._function = function
-        self._most_s = most_s
-
     @classmethod
-    def load(cls, place: str) -> Advantage:
-        if not place.startswith("="):
-            return cls(load(place, "advantage", takes=SLOTS["advantage"]))
-        expression = Expression(place)
+    def read(cls, expression: Expression) -> Callable[..., Any]:
         expression.require_names(cls.NAMES)
 
         def evaluate(rewards: Sequence[float], groups: Sequence[int]) -> list[float]:
-            known: dict[int, dict[str, float]] = {}
-            for group in set(groups):
-                own = [reward for reward, of in zip(rewards, groups, strict=True) if of == group]
-                spread = stdev(own) if len(own) > 1 else 0.0
-                known[group] = dict(zip(cls.NAMES[1:], (fmean(own), spread, len(own), min(own), max(own)), strict=True))
-            return [expression({**known[of], "reward": reward}) for reward, of in zip(rewards, groups, strict=True)]
+            members: defaultdict[int, list[float]] = defaultdict(list)
+            for reward, group in zip(rewards, groups, strict=True):
+                members[group].append(reward)
+            known = {
+                group: (fmean(own), stdev(own) if len(own) > 1 else 0.0, len(own), min(own), max(own))
+                for group, own in members.items()
+            }
+            values = ((reward, *known[group]) for reward, group in zip(rewards, groups, strict=True))
+            return [expression(dict(zip(cls.NAMES, each, strict=True))) for each in values]
 
-        return cls(evaluate)
+        return evaluate
 
     async def __call__(self, rewards: Sequence[float], groups: Sequence[int]) -> list[float]:
-        given = await call_slot("advantage", self._function, list(rewards), list(groups), most_s=self._most_s)
-        return finite_numbers("advantage", given, len(rewards))
+        return finite_numbers(self.slot, await self._call(list(rewards), list(groups)), len(rewards))
 
     async def serve(self, client: AsyncSwarmClient) -> None:
-        """Answer each batch that training waits with, until cancelled; AgentFailed for one that it has no answer to."""
+        """Answer each batch that training waits with, until cancelled."""
         while True:
             with suppress(Unreachable, EngineUnavailable):  # whoever plays gives a server up that stays away
-                if (batch := await client.awaited_advantages()).rewards:
-                    try:
-                        numbers = await self(batch.rewards, batch.groups)
-                    except RewardFailed as error:
-                        raise AgentFailed(str(error)) from error
-                    await client.give_advantages(batch.batch, numbers)
+                if (batch := await client.advantages()).rewards:
+                    numbers = await self(batch.rewards, batch.groups)
+                    await client.advantages(GivenAdvantages(batch=batch.batch, advantages=tuple(numbers)))
             await asyncio.sleep(_LOOK_S)
 
 
 class TaskWeights:
-    """Chooses training tasks by weights that a function gives from the rewards of each since this process began.
+    """Chooses training tasks by weights that a function gives from what was seen of each since this process began.
 
     Its `history` has {"id", "data", "rewards"} of each task, the latest rewards last; it returns as many numbers, none
     below 0 and one above.
@@ -298,38 +305,24 @@ class TaskWeights:
     def __init__(self, place: str, tasks: Sequence[Task], seed: int) -> None:
         self._function = load(place, "task_weights", takes=SLOTS["task_weights"])
         self._tasks, self._rng = tasks, random.Random(seed)
-        self._rewards: dict[str, deque[float]] = {task.id: deque(maxlen=_REMEMBERED) for task in tasks}
 
-    def watch(self, agent: Agent) -> Agent:
-        """Return the agent with what its plays are worth remembered."""
-
-        async def play(episode: Episode[Any]) -> Result:
-            result = await agent(episode)
-            self._rewards[episode.task.id].append(parse_reward(result)[0])
-            return result
-
-        return play
-
-    async def __call__(self) -> Task:
-        """Return the task of the next group; AgentFailed where the function gives no weights."""
-        history = [
-            {"id": each.id, "data": dict(each.data), "rewards": [*self._rewards[each.id]]} for each in self._tasks
-        ]
-        try:
-            weights = finite_numbers(
-                "task_weights", await call_slot("task_weights", self._function, history), len(history)
-            )
-            if min(weights) < 0 or not 0 < sum(weights) < math.inf:
-                raise RewardFailed("expected the task_weights function to return weights of 0 and more, one above 0")
-        except RewardFailed as error:
-            raise AgentFailed(str(error)) from error
+    async def __call__(self, results: Sequence[EpisodeResult]) -> Task:
+        """Return the task of the next group."""
+        seen: dict[str, list[float]] = {task.id: [] for task in self._tasks}
+        for result in results:
+            seen[result.task_id].append(result.reward)
+        history = [{"id": task.id, "data": task.data, "rewards": seen[task.id][-_REMEMBERED:]} for task in self._tasks]
+        given = await call_slot("task_weights", self._function, history)
+        weights = finite_numbers("task_weights", given, len(history))
+        if min(weights) < 0 or not any(weights):
+            raise RewardFailed("expected the task_weights function to return weights of 0 and more, one above 0")
         return self._rng.choices(self._tasks, weights)[0]
 
 
 def finite_numbers(slot: str, given: Any, count: int) -> list[float]:
     """Return a list of so many finite numbers; raise RewardFailed for anything else."""
     numbers = [finite(value) for value in given] if isinstance(given, list | tuple) else []
-    known = [number for number in numbers if number is not None]
+    known = [number for number in numbers if number is not None and abs(number) <= _LARGEST]
     if len(numbers) != count or len(known) < count:
         raise RewardFailed(f"expected the {slot} function to return {count} finite numbers, found {given!r:.80}")
     return known

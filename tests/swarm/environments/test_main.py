@@ -342,7 +342,7 @@ async def test_a_prompt_is_read_in_place_of_the_opening(tmp_path: Path) -> None:
     ("task_weights", "def task_weights(history):\n    return [1.0]\n", "finite numbers"),
     ("task_weights", "def task_weights(history):\n    return [0.0 for _ in history]\n", "one above 0"),
     ("task_weights", "def task_weights(history):\n    return [-1.0 for _ in history]\n", "0 and more"),
-    ("task_weights", "def task_weights(history):\n    return [1e308 for _ in history]\n", "0 and more"),
+    ("task_weights", "def task_weights(history):\n    return [1e308 for _ in history]\n", "finite numbers"),
     ("task_weights", "def task_weights(history):\n    return 1 / 0\n", "ZeroDivisionError"),
     ("prompt", "def prompt(messages):\n    return 'x'\n", "list of chat messages of prompt()"),
     ("prompt", "def prompt(messages):\n    raise SystemExit\n", "SystemExit"),

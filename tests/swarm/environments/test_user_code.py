@@ -8,11 +8,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from swarm.client import EpisodeResult
 from swarm.environments import Outcome, Task
 from swarm.environments import user_code as module
 from swarm.environments.custom import CodeSource, Kind
@@ -263,13 +263,7 @@ async def test_weights_follow_the_rewards_that_were_seen() -> None:
     tasks = [Task("easy"), Task("hard"), Task("open")]
     weights = TaskWeights(str(EXAMPLES / "by_success_rate.py"), tasks, seed=1)
     outcomes = {"easy": [1.0] * 40, "hard": [0.0] * 40, "open": [0.0, 1.0] * 20}
-
-    async def agent(episode: Any) -> float:
-        return outcomes[episode.task.id].pop()
-
-    play = weights.watch(agent)
-    for task in tasks:
-        for _ in range(40):
-            await play(SimpleNamespace(task=task))
-    drawn = [(await weights()).id for _ in range(200)]
+    seen = [EpisodeResult(task, 0, reward, None, 0) for task, rewards in outcomes.items() for reward in rewards]
+    drawn = [(await weights(seen)).id for _ in range(200)]
     assert drawn.count("open") > 140
+    assert len({(await weights([])).id for _ in range(50)}) == 3
