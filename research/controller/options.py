@@ -92,7 +92,7 @@ class StudyOptions(BaseModel):
     vary: Annotated[
         list[str],
         *_option(
-            "FIELD=VALUE,VALUE,... in place of a topic, the control first; repeatable. Of a slot (reward, advantage): "
+            "FIELD=VALUE,VALUE,... in place of a topic, the control first; repeatable. Of a slot for code: "
             "SLOT=built-in,FILE.py or an expression (docs/slots.md)."
         ),
     ] = []

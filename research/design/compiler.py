@@ -237,6 +237,7 @@ class CompiledDesign:
                 basis=describe_basis(compiler.price, jobs),
             ),
             code=code,
+            built_in={slot: SLOTS[slot].built_in for arm in draft.comparison.arms for slot in arm.slots},
             promise=PowerTarget(power=promised, effect=draft.effect),
             noise=noise,
             looks=() if analysis is None else analysis.analyses(count),

@@ -297,7 +297,7 @@ class Design(EvolvingRecord):
     added_fields: ClassVar = frozenset({
         "code", "promise", "noise", "looks", "equivalence_margin", "multiplicity", "screen", "replication", "watchdog",
         "decision_table", "counted_as_worst", "most_excluded", "collapse", "scope_reached", "shared_seeds",
-        "environments", "inquiry", "pilot", "spending", "start",
+        "environments", "inquiry", "pilot", "spending", "start", "built_in",
     })  # fmt: skip
 
     question: str
@@ -323,6 +323,8 @@ class Design(EvolvingRecord):
     price: Price
     code: Mapping[str, Source] = {}
     """Source of all code that arms name: Python, run in containers, or an expression behind `=`."""
+    built_in: Mapping[str, Source] = {}
+    """What is in these slots of the other arms, as Python; for people, and run nowhere."""
     promise: PowerTarget | None = None
     """What it can see; None for a design that promised nothing."""
     noise: Noise | None = None

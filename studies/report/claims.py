@@ -11,6 +11,7 @@ import ast
 import hashlib
 import re
 from collections.abc import Iterator
+from difflib import unified_diff
 from statistics import fmean
 from typing import Final
 
@@ -272,6 +273,10 @@ def code_section(state: StudyState, design: Design, id: str) -> Section | None:
         slot, told = next(slot for slot, of in arms[0].slots.items() if of == name), ", ".join(arm.name for arm in arms)
         sha256 = hashlib.sha256(source.encode()).hexdigest()
         blocks += [Text(f"The {slot} {name}, trained on by {told}; sha256 {sha256}:"), Text(source, "source")]
+        if slot in design.built_in and not is_expression(source):
+            sides = (text.splitlines() for text in (design.built_in[slot], source))
+            changes = unified_diff(*sides, "built-in", name, lineterm="")
+            blocks += [Text("Against what is built in:"), Text("\n".join(changes), "source")]
     return section("Generated code", *blocks, id=id)
 
 

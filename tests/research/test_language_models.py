@@ -168,6 +168,7 @@ def test_code_is_run_nowhere_from_planning_to_report(bench: Bench, trace: Path) 
     state = bench.drive(bench.loop()).state
     assert (state.status, trace.exists()) == ("concluded", False)
     assert source(trace) in report(bench, state)[0]
+    assert "-    return outcome[" in report(bench, state)[0]
     assert {run.spec.arm: run.spec.code for run in state.runs.values()} == {
         "reward=built-in": None, "reward=dense": source(trace),
     }  # fmt: skip
