@@ -274,8 +274,8 @@ def code_section(state: StudyState, design: Design, id: str) -> Section | None:
         sha256 = hashlib.sha256(source.encode()).hexdigest()
         blocks += [Text(f"The {slot} {name}, trained on by {told}; sha256 {sha256}:"), Text(source, "source")]
         if slot in design.built_in and not is_expression(source):
-            sides = (text.splitlines() for text in (design.built_in[slot], source))
-            changes = unified_diff(*sides, "built-in", name, lineterm="")
+            usual = design.built_in[slot].splitlines()
+            changes = unified_diff(usual, source.splitlines(), "built-in", name, lineterm="")
             blocks += [Text("Against what is built in:"), Text("\n".join(changes), "source")]
     return section("Generated code", *blocks, id=id)
 
