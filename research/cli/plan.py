@@ -24,6 +24,7 @@ from research.installation.base_job import require_known
 from research.installation.home import Home
 from research.models.fetch import check_loader
 from research.planners.rules import RulesPlanner
+from research.planners.tools import MOST_FINDINGS, find_related
 from research.proposals.metric_choice import format_amount, format_difference, format_value
 from research.terminal import warn
 from research.text import format_seconds
@@ -74,10 +75,12 @@ def plan(asked: options.ResearchOptions, json: Json = False) -> None:
         explores=request.explore,
     )
     own = model_key(request.base or Job())
-    known = [entry for entry in load_findings(home, log).findings if entry.conditions.model_key == own]
+    every = load_findings(home, log).findings
     context = PlanningInputs(
-        request.topic, compiler, lambda: request.budget_s, wanted=request.requested, parsed=request.parsed, known=known
-    )
+        request.topic, compiler, lambda: request.budget_s, wanted=request.requested, parsed=request.parsed,
+        findings=find_related(every, "", request.topic, MOST_FINDINGS),
+        known=[entry for entry in every if entry.conditions.model_key == own],
+    )  # fmt: skip
     with show_progress(json, "planning"):
         try:
             seen = preview(context, chosen)

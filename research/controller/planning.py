@@ -45,7 +45,7 @@ from research.planners.looks import LOOKS
 from research.planners.memory import PapersRequest, PriorsRequest
 from research.planners.prompts import final_message
 from research.planners.rules import RulesPlanner
-from research.planners.tools import StudyTools, ToolRequest, find_related, shows_hidden_plays
+from research.planners.tools import MOST_FINDINGS, StudyTools, ToolRequest, find_related, shows_hidden_plays
 from research.proposals.actions import Action, Conclude, Decline, Explore, Propose, ProposeDesign, Replicate, SideAction
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.scheduler.steps import UNLOCKED
@@ -119,8 +119,6 @@ class RecordedTurn(BaseModel):
 
 _VOICES: Final = (EventType.PLANNER_ACTED, EventType.PLANNER_NOTED, EventType.PLANNER_ASKED)
 """Events of which the planner is the actor."""
-MOST_FINDINGS: Final = 6
-"""Findings of earlier studies that a planner is shown without asking."""
 DrawSecret = Callable[[int], str]
 """Returns so many random bytes in hex."""
 

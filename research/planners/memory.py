@@ -6,6 +6,7 @@ settings, shown to its planner as quoted passages, and exported nowhere. No verd
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ from research.planners.tools import DATA, Answer, StudyTools, ToolError, ToolReq
 from research.proposals.actions import Action, Propose
 from studies.checks.conditions import CollectError, read_unchanged
 from studies.log.study import PAPERS
-from studies.records.base import canonical
+from studies.records.base import JsonValue, canonical
 from studies.records.statements import metric_name
 
 _ANSWERS: Final = ("supported", "refuted", "equivalent")
@@ -34,19 +35,24 @@ _MOST_PASSAGES: Final = 4
 _MOST_ROWS: Final = 30
 
 
+def _normalize(value: JsonValue) -> str:
+    return canonical(json.loads(canonical(value), parse_int=float))  # 1 is 1.0
+
+
 def find_answered(context: PlannerContext, action: Action) -> KnownFinding | None:
     """Return a finding with the values, model, metric and environment of a comparison that is proposed.
 
-    An environment that neither flags nor topic name may be any; a proposal that names a metric asks something else.
+    An environment that neither flags nor topic name may be any; a metric of a proposal's own asks something else.
     """
-    if not isinstance(action, Propose) or action.metric.strip():
+    usual = "" if context.requested_metric is None else context.requested_metric.text
+    if not isinstance(action, Propose) or action.metric.strip() not in ("", usual):
         return None
     named, metric = name_environments(context.topic), metric_name(context.metric)
     places = (context.wanted.environment,) if context.wanted.environment else named
-    asked = {(claim.variable, *sorted(map(canonical, claim.sides))) for claim in action.hypotheses if not claim.ladder}
+    asked = {(claim.variable, *sorted(map(_normalize, claim.sides))) for claim in action.hypotheses if not claim.ladder}
     alike = (
         known for known in context.known
-        if (known.variable, *sorted(map(canonical, (known.control, known.treatment)))) in asked
+        if (known.variable, *sorted(map(_normalize, (known.control, known.treatment)))) in asked
         and known.verdict in _ANSWERS and known.conditions.metric_name == metric
         and (not places or known.conditions.environment in places)
     )  # fmt: skip

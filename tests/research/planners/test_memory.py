@@ -55,6 +55,7 @@ def test_what_was_answered_here_is_told_by_rules_and_asked_again_by_a_model_with
     assert again["why"] in act.note
     assert third.report is not None
     assert again["why"] in third.report
+    assert all("difference +" in entry["text"] for entry in facts["findings_of_earlier_studies_quoted"])
     [effect] = facts["effects_found_here"]
     assert (effect["field"], effect["comparisons"], effect["verdicts"]) == ("group_size", 2, {"supported": 2})
     assert facts["sd_between_seeds"]["guess"] > 0
