@@ -82,9 +82,10 @@ def analyse(source: str, inputs: Mapping[str, bytes], study: str, isolation: Iso
     if not isinstance(isolation.containers, DockerSandbox):
         raise SandboxError("expected an engine for the study's containers; none answers")
     archive = pack({"analysis.py": source.encode(), **{f"data/{name}": data for name, data in inputs.items()}})
+    key = hashlib.sha256(archive).hexdigest()[:12]
     handle = isolation.containers.run(SandboxSpec(
-        name=f"{study}-analysis-{hashlib.sha256(archive).hexdigest()[:12]}", command=("python3", "-I", "-c", _RUNNER),
-        directory=Path("/"), labels={"study": study, "role": "analysis"}, time_limit_s=LIMIT_S, limits=LIMITS,
+        name=f"ajet-{study}-analysis-{key}", command=("python3", "-I", "-c", _RUNNER), directory=Path("/"),
+        labels={"study": study, "role": "analysis"}, time_limit_s=LIMIT_S, limits=LIMITS,
         image=isolation.sandboxing.image, archive=archive, results={"result.json": MOST_RESULT},
     ))  # fmt: skip
     ended, left = handle.wait(), handle.results().get("result.json")

@@ -49,7 +49,8 @@ def find_answered(context: PlannerContext, action: Action) -> KnownFinding | Non
         return None
     named, metric = name_environments(context.topic), metric_name(context.metric)
     places = (context.wanted.environment,) if context.wanted.environment else named
-    asked = {(claim.variable, *sorted(map(_normalize, claim.sides))) for claim in action.hypotheses if not claim.ladder}
+    plain = [claim for claim in action.hypotheses if not (claim.ladder or claim.moderator or claim.code)]
+    asked = {(claim.variable, *sorted(map(_normalize, claim.sides))) for claim in plain}
     alike = (
         known for known in context.known
         if (known.variable, *sorted(map(_normalize, (known.control, known.treatment)))) in asked
