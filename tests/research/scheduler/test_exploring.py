@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from datetime import datetime
@@ -18,6 +19,7 @@ from research.cli.studies import list_row, render_ending, summary
 from research.controller.interventions import answer_question
 from research.controller.progress import progress_lines
 from research.orchestration.artifacts import LiveCurves, build_artifacts
+from research.planners.analysis import collect_inputs
 from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.planners.rules import RulesPlanner
 from research.proposals.actions import Constant, Explore, Tried
@@ -393,3 +395,20 @@ def test_a_study_that_explores_takes_no_lock() -> None:
 
     assert fly(exploring(hand=hand)).state.design is None
     assert "asked to explore" in refused[0]
+
+
+class Reader(Explorer):
+    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
+        if digest.tools is not None and digest.stage == "propose":
+            self.given = collect_inputs(digest.tools)
+        return super().act(digest, check)
+
+
+def test_an_analysis_is_given_the_plays_of_search_tasks_and_no_others() -> None:
+    planner = Reader(round=1)
+    state = fly(flight(planner=lambda clock: planner)).state
+    given = planner.given
+    explored = {f"plays/{run.run_id}.json" for run in explorations(state)}
+    assert explored
+    assert {name for name in given if name.startswith("plays/")} == explored
+    assert all(json.loads(given[name])["final"]["split"] == "search" for name in explored)
