@@ -96,10 +96,8 @@ def flown(
         planner = lambda clock: LlmPlanner(  # noqa: E731 - it closes over the endpoint
             MODEL, OpenAiEndpoint(KEY, endpoint.url), options=options, patience_s=0.0, sleep=clock.advance
         )
-        flight = Flight(
-            name, ASK.topic, world(1, effect=0.2), planner=planner, budget_s=40 * 3600.0, asks={"rounds": rounds},
-            **changes,
-        )  # fmt: skip
+        about = {"topic": ASK.topic, "world": world(1, effect=0.2), **changes}
+        flight = Flight(name, planner=planner, budget_s=40 * 3600.0, asks={"rounds": rounds}, **about)
         return fly(flight), endpoint
 
 

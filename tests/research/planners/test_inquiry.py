@@ -24,6 +24,7 @@ from studies.log.study import PlannerAct
 from studies.records.analysis import AnalysisResult
 from studies.records.procedure import Amendment
 from studies.report.run_tables import planner_facts
+from tests.research.planners.by_hand import TOPIC, WORLD, ByHand
 from tests.research.planners.flights import (
     DESIGN,
     KEY,
@@ -258,6 +259,20 @@ def test_the_rules_ask_on_where_no_model_does_and_what_it_looked_at_is_written_d
     assert turns[:2] == ["2/propose/2", "2/design/2"]
     failed = [(act.action, len(act.rejected)) for act in state.planner_acts if act.tool_calls]
     assert failed == ([("failed", 3)] if answers is NONSENSE else [])
+
+
+def test_an_inquiry_answered_by_hand_is_planned_again_to_its_end() -> None:
+    hand = ByHand()
+    landed, _ = fly_scripted(hand, rounds=4, name="by-hand", topic=TOPIC, world=WORLD)
+    state = landed.state
+    assert (state.status, state.round, landed.refused) == ("concluded", 4, None)
+    assert [place for place, left in hand.left.items() if left] == []
+    assert {act.turn: len(act.rejected) for act in state.planner_acts if act.rejected} == {"2/look/1": 1}
+    claims = [(claim.variable, claim.sought) for entry in state.rounds for claim in entry.hypotheses]
+    assert claims[0] == claims[1] == ("group_size", "difference")
+    assert claims[2:] == [("learning_rate", "equivalence"), ("temperature", "equivalence")]
+    verdicts = [entry.verdicts[0].verdict for entry in state.rounds]
+    assert verdicts == ["supported", "supported", "equivalent", "inconclusive"]
 
 
 def test_at_a_cap_of_tokens_the_rules_ask_on_and_the_log_says_so() -> None:
