@@ -85,8 +85,8 @@ class ChatCompletion(BaseModel):
         finish_reason: str | None = None
 
     class Usage(BaseModel):
-        prompt_tokens: int | None = None
-        completion_tokens: int | None = None
+        prompt_tokens: int | None = Field(default=None, ge=0)
+        completion_tokens: int | None = Field(default=None, ge=0)
 
     choices: list[Choice] = Field(min_length=1)
     usage: Usage | None = None
@@ -155,11 +155,16 @@ class PlannerToolCall(BaseModel):
 _REFUSALS: Final = (400, 422)
 _CHARACTERS: Final = 4
 """Of a request for each token, about: it is counted once it is answered."""
+_PRICE: Final = r"^\d+(\.\d+)?,\d+(\.\d+)?$"
 _LEAST_ANSWER: Final = 256
 """Tokens below which no answer is asked for."""
 PLANNER = "llm"
 FAILED = "failed"
 """What stands for the action of a turn that came to none."""
+
+
+def _option(about: str, **bounds: Any) -> Any:
+    return Field(default=None, description=about, **bounds)
 
 
 class PlannerOptions(BaseModel):
@@ -168,34 +173,17 @@ class PlannerOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    planner_endpoint: Literal["openai", "anthropic"] | None = Field(
-        default=None,
-        description="Whose API the model has, where variables of both are set (OPENAI_..., ANTHROPIC_...).",
+    planner_endpoint: Literal["openai", "anthropic"] | None = _option(
+        "Whose API it has, where variables of both are set."
     )
-    planner_timeout: float | None = Field(
-        default=None, ge=1, le=86_400, description="Seconds that an answer of the language model is waited for (600)."
-    )
-    planner_tokens: int | None = Field(
-        default=None, ge=1024, description="Most tokens of one answer, its thinking included."
-    )
-    planner_effort: str | None = Field(
-        default=None, pattern="^[a-z]+$", description="How much it reasons, in the endpoint's words: low, medium, high."
-    )
-    planner_price: str | None = Field(
-        default=None,
-        pattern=r"^\d+(\.\d+)?,\d+(\.\d+)?$",
-        description="IN,OUT: price of a million tokens, read and written.",
-    )
-    planner_max_tokens: int | None = Field(
-        default=None, ge=1, description="Most tokens of the study, read and written; then the rules plan on."
-    )
-    planner_max_cost: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="The same in money, by --planner-price."
-    )
-    planner_fallback: str | None = Field(
-        default=None,
-        pattern="^[^@]+@.+$",
-        description="MODEL@openai, @anthropic or @URL: asked where the first does not answer.",
+    planner_timeout: float | None = _option("Seconds that one answer is waited for (600).", ge=1, le=86_400)
+    planner_tokens: int | None = _option("Most tokens of one answer, its thinking included.", ge=1024)
+    planner_effort: str | None = _option("How much it reasons, in the endpoint's words: low, high.", pattern="^[a-z]+$")
+    planner_price: str | None = _option("IN,OUT: price of a million tokens, read and written.", pattern=_PRICE)
+    planner_max_tokens: int | None = _option("Most tokens of the study, read and written; then rules plan.", ge=1)
+    planner_max_cost: float | None = _option("The same in money, by --planner-price.", gt=0, allow_inf_nan=False)
+    planner_fallback: str | None = _option(
+        "MODEL@openai, @anthropic or @URL: asked if it is silent.", pattern="^[^@]+@.+$"
     )
 
     def cost(self, tokens: Mapping[str, float]) -> float | None:

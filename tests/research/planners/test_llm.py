@@ -187,6 +187,7 @@ def test_nonsense_fails_after_three_tries_or_two_alike(nonsense: list[str], trie
 @pytest.mark.parametrize(
     "reply",
     [
+        Reply(body={**says(PROPOSAL).body, "usage": {"prompt_tokens": -1}}),
         Reply(body=b"<html>it works</html>"), Reply(body={"choices": []}), Reply(body={"choices": "none"}),
         Reply(body=[1, 2]), Reply(body=b'{"choices": [{"message"'), says(None), says(None, refusal="I must not."),
         says(PROPOSAL, finish_reason="length"), says("[" * 5000 + "{" * 5000), says('{"a":' * 9000),
