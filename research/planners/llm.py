@@ -183,7 +183,7 @@ class PlannerOptions(BaseModel):
     planner_max_tokens: int | None = _option("Most tokens of the study, read and written; then rules plan.", ge=1)
     planner_max_cost: float | None = _option("The same in money, by --planner-price.", gt=0, allow_inf_nan=False)
     planner_fallback: str | None = _option(
-        "MODEL@openai, @anthropic or @URL: asked if it is silent.", pattern="^[^@]+@.+$"
+        "MODEL@openai, @anthropic or @URL: asked if it is silent.", pattern="^[^@]+@[^@]+$"
     )
 
     def cost(self, tokens: Mapping[str, float]) -> float | None:

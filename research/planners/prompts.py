@@ -363,7 +363,7 @@ def _describe_answer(schema: Mapping[str, Any]) -> str:
     lines = (
         f"- {name}.{key}: {' '.join(field['description'].split())}"
         for name, entry in objects.items()
-        for key, field in entry["properties"].items()
+        for key, field in entry.get("properties", {}).items()
         if "description" in field
     )
     return "\n".join(("Fields of the answer, whose schema this request carries:", *lines))
