@@ -53,7 +53,7 @@ from studies import EventLog, EventType, StudyLog, StudyState
 from studies.checks.training import find_zero_lr_run, list_untrained_runs
 from studies.errors import ReportError
 from studies.log.event_log import lock_name, write_lock
-from studies.log.study import ASK_RULE, PAPERS, PlannedExploration
+from studies.log.study import ASK_RULE, PAPERS
 from studies.records.alpha import AlphaLedgers
 from studies.records.analysis import ANALYSE
 from studies.records.design import Budget
@@ -181,7 +181,7 @@ class Planning:
         A refused question goes back to it with the reason, three tries in all. Where no model answers, the rules ask.
         """
         planner, refused, last = self.planner, list[str](), ""
-        number = _last_exploring_turn(state, state.round + 1)
+        number = max(_exploring_turns(state, state.round + 1), default=0)
         tries = number + _TRIES
         while number < tries:
             number += 1
@@ -260,7 +260,7 @@ class Planning:
         taken = (turn.number for turn in tries if (turn.round, turn.stage) == (state.round, "propose"))
         number = state.question_try or max(taken, default=1)
         if state.round == 1:  # after the turn that asked for the last exploration
-            number = _last_exploring_turn(state, 1) + 1
+            number = max(_exploring_turns(state, 1), default=0) + 1
         for name in inputs.wanted.custom_environments:
             get_environment(name)  # a planner is shown all that are known
 
@@ -343,7 +343,7 @@ class Planning:
                 kind: sum(act.tokens.get(kind, 0) for act in state.planner_acts) for kind in ("prompt", "completion")
             },
             explorations=list_explorations(state),
-            explored=None if state.explores else len(_list_explorations(state, due)),
+            explored=None if state.explores else len(_exploring_turns(state, due)),
             plays_seen=any(shows_hidden_plays(look) for act in state.planner_acts for look in act.tool_calls),
         )
 
@@ -442,14 +442,9 @@ class Planning:
         self._record.append(type, payload, actor="planner" if type in _VOICES else "system")
 
 
-def _list_explorations(state: StudyState, round: int) -> list[PlannedExploration]:
-    """Return what was tried before the question of a round."""
-    return [tried for tried in state.explorations if tried.round == round]
-
-
-def _last_exploring_turn(state: StudyState, round: int) -> int:
-    """Return the number of the turn that asked for the last exploration before a round's question; 0 for none."""
-    return max((TurnId.parse(tried.turn).number for tried in _list_explorations(state, round)), default=0)
+def _exploring_turns(state: StudyState, round: int) -> list[int]:
+    """Return the numbers of the turns that asked for what was explored before a round's question."""
+    return [TurnId.parse(tried.turn).number for tried in state.explorations if tried.round == round]
 
 
 def _refuse_unchecked(state: StudyState) -> DesignRefused:

@@ -55,8 +55,6 @@ _MOST_SOURCE: Final = 5_000
 _MOST_OF_MESSAGE: Final = 2_000
 _MOST_TURNS: Final = 12
 """Messages of a sample play."""
-_LISTS: Final = ("def tasks(", "def records(")
-"""What a source defines that may spell out its tasks; one that makes a task of a seed (`generate`) needs neither."""
 _SIZES: Final = ("model_type", "num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings")
 
 
@@ -145,8 +143,8 @@ def _show_source(environment: Environment) -> Answer:
         return {}
     files = {path: code.decode(errors="replace") for path, code in environment.code().items() if path.endswith(".py")}
     whole = "\n".join(files.values())
-    generates = "def generate(" in whole and not any(part in whole for part in _LISTS)
-    if not (environment.manifest.hidden_apart or generates):
+    lists = "def generate(" not in whole or "def tasks(" in whole or "def records(" in whole  # and not by seeds
+    if lists and not environment.manifest.hidden_apart:
         return {"source": "not shown, as hidden tasks may stand in it"}
     if len(whole) > _MOST_SOURCE:
         return {"source": f"not shown, as it has {len(whole)} characters in {len(files)} files"}

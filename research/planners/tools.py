@@ -187,8 +187,8 @@ class EpisodesRequest(ToolRequest):
     """The run, as the table of runs names it."""
     when: Literal["begin", "middle", "end"] = "end"
     """Before the first training step, halfway (of explorations), or after the last."""
-    which: Literal["solved", "failed", "best", "worst", "any"] = "any"
-    """By success, by their reward, or any."""
+    which: Literal["solved", "failed", "any"] = "any"
+    """By their success, or any."""
     kind: Words = ""
     """Of one kind of task alone; empty for all."""
     count: StrictInt = Field(default=2, ge=1, le=MOST_PLAYS)
@@ -199,19 +199,14 @@ class EpisodesRequest(ToolRequest):
         parts, kinds = list_parts(tools, run), find_kinds(run)
         if self.when == "middle" and len(parts) == 2:
             raise ToolError(f"expected begin or end of run {run.run_id[:SHORT]}, which nobody evaluated in between")
-        half = len(parts) // 2
-        part = parts[{"begin": 0, "middle": half, "end": -1}[self.when]]
+        part = parts[{"begin": 0, "middle": len(parts) // 2, "end": -1}[self.when]]
         words = {entry["task_id"]: entry["messages"] for entry in part.get("transcripts", ())}
         every: Sequence[Mapping[str, Any]] = part["episodes"]
-        wanted = {"solved": (True,), "failed": (False,)}.get(self.which, (True, False))
-        asked = [
-            play for play in every
-            if bool(play["success"]) in wanted and self.kind in ("", kinds.get(play["task_id"], ""))
-        ]  # fmt: skip
+        sort = {"solved": True, "failed": False}.get(self.which)
+        asked = [play for play in every if self.kind in ("", kinds.get(play["task_id"]))]
+        asked = [play for play in asked if sort in (None, bool(play["success"]))]
         spoken = [play for play in asked if play["task_id"] in words and play["sample"] == 0]
         chosen = Random(run.run_id).sample(spoken or asked, len(spoken or asked))
-        if self.which in ("best", "worst"):
-            chosen.sort(key=lambda play: float(play["reward"]), reverse=self.which == "best")
         return {
             "notice": DATA,
             "split": run.spec.metric.split,
